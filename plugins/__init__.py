@@ -1,0 +1,1 @@
+"""Fused operators, one folder each: schema, numpy reference, kernels."""

@@ -1,0 +1,49 @@
+// The contract between the runtime and a kernel. Kernels see raw pointers only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tl {
+
+class ThreadPool;
+
+enum class DType : std::uint8_t { kFloat32, kFloat16, kBFloat16, kInt32 };
+enum class Layout : std::uint8_t { kRowMajor, kPanel64, kGatedPanel64 };
+
+constexpr int kMaxRank = 4;
+
+// One operand with the extents of this step. `data` is null for an absent optional operand.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  Layout layout = Layout::kRowMajor;
+  int rank = 0;
+  std::int64_t shape[kMaxRank] = {};
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+};
+
+// An attribute in schema order; the generated `Attributes` struct of an op has the same layout as an array of these.
+union AttributeValue {
+  std::int64_t i;
+  double f;
+};
+
+struct KernelArgs {
+  const Tensor* inputs;
+  const Tensor* outputs;
+  const AttributeValue* attributes;
+  ThreadPool* pool;
+};
+
+// Arguments have been checked against the schema when the engine was loaded, and step inputs when the step began.
+using Kernel = void (*)(const KernelArgs&);
+
+// Bytes of 64-byte-aligned scratch that every thread of the pool owns.
+constexpr std::size_t kScratchBytesPerThread = 512 * 1024;
+
+}  // namespace tl

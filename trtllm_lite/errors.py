@@ -1,0 +1,29 @@
+"""The one family of exceptions that users see.
+
+Every message says what was expected, what was found, and what the user can do about it.
+The C++ extension raises the same classes (see ``csrc/bindings``).
+"""
+
+
+class TrtllmLiteError(Exception):
+    """Base of every error this package raises on purpose; the CLI prints it without a traceback."""
+
+
+class ConvertError(TrtllmLiteError):
+    """A source checkpoint that cannot be mapped: unknown architecture, missing or unused tensors, wrong shapes."""
+
+
+class BuildError(TrtllmLiteError):
+    """A network that cannot be compiled, or build limits that contradict each other or the model."""
+
+
+class EngineError(TrtllmLiteError):
+    """An engine (or checkpoint) that is absent, truncated, corrupted, hostile, or of another version."""
+
+
+class LimitError(TrtllmLiteError):
+    """A request beyond a limit: the message names the limit, the value, and the remedy."""
+
+
+class OutputError(TrtllmLiteError):
+    """An output path that cannot be written: unwritable, full, or holding files that are not ours."""
