@@ -1,0 +1,42 @@
+# Shared by quickstart.sh and test.sh: a virtual environment in .venv holding this checkout, installed once per change.
+# Sourced, not run. Needs Python >= 3.11 and a C++20 compiler; cmake and ninja come as wheels when absent.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf '\033[1m== %s\033[0m\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  die "Python >= 3.11 not found; install it or set PYTHON=/path/to/python3.11"
+}
+
+# Changes when anything that the installed package is made of changes. Python sources are linked, not copied, so of
+# those only the list of files counts.
+source_fingerprint() {
+  {
+    cat pyproject.toml CMakeLists.txt plugins/*.py
+    find trtllm_lite/csrc plugins \( -name '*.cc' -o -name '*.h' -o -name '*.toml' \) -print0 | sort -z | xargs -0 cat
+    find trtllm_lite plugins -name '*.py' | sort
+  } | sha256sum | cut -c1-16
+}
+
+# install_checkout EXTRA: makes .venv and installs this checkout with the extra, or does nothing if that is done.
+install_checkout() {
+  local extra=$1 stamp
+  stamp=".venv/installed-$extra-$(source_fingerprint)"
+  [ -x .venv/bin/python ] || "$(find_python)" -m venv .venv
+  if [ ! -f "$stamp" ]; then
+    command -v "${CXX:-g++}" >/dev/null || command -v clang++ >/dev/null || die "no C++ compiler; install g++ >= 11"
+    .venv/bin/pip install --quiet --editable ".[$extra]" --config-settings build-dir=build/cmake
+    rm -f .venv/installed-"$extra"-*
+    touch "$stamp"
+  fi
+}

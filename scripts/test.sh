@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Installs the test extra into .venv, lints, type-checks, and runs the whole suite. Arguments go to pytest.
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+say "install into .venv"
+install_checkout test
+bash scripts/fetch_smollm2.sh
+
+say "lint and types"
+bash scripts/lint.sh
+
+say "tests"
+.venv/bin/python -m pytest "$@"
