@@ -1,0 +1,110 @@
+"""Tiny random transformers models of every family, and a small tokenizer, shared by all tests.
+
+Sizes are odd on purpose (no multiples of 16 or 64 but where a format needs them), every parameter is random (norm
+weights and biases too), and the scale is such that attention and logits are far from uniform.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+VOCAB_SIZE = 397
+BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
+BOS_ID, EOS_ID, PAD_ID = 0, 1, 2
+
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<|user|>' if message['role'] == 'user' else '' }}{{ message['content'] }}{{ eos_token }}"
+    "{% endfor %}"
+)
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 60,
+    "intermediate_size": 91,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+    "pad_token_id": PAD_ID,
+}
+_FAMILY: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": True},
+    "mistral": {"sliding_window": 7, "head_dim": 14},
+    "qwen2": {},
+    "qwen3": {"head_dim": 22, "tie_word_embeddings": True},
+}
+
+
+def tiny_model(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> PreTrainedModel:
+    """A random causal language model of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
+    config = AutoConfig.for_model(family, **{**_SHAPE, **_FAMILY[family], **overrides})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim == 2:
+                parameter.copy_(noise * 1.5 / parameter.shape[1] ** 0.5)
+            elif name.endswith("bias"):
+                parameter.copy_(noise * 0.5)
+            else:
+                parameter.copy_(1 + noise * 0.2)
+    return model.eval().to(dtype)
+
+
+def save_model(model: PreTrainedModel, directory: Path, max_shard_size: str = "1GB") -> Path:
+    """Write ``model`` (safetensors, config.json, generation_config.json) and the tiny tokenizer; returns the folder."""
+    model.save_pretrained(directory, max_shard_size=max_shard_size)
+    save_tokenizer(directory)
+    return Path(directory)
+
+
+def save_tiny_model(family: str, directory: Path, **arguments: Any) -> PreTrainedModel:
+    """:func:`tiny_model` followed by :func:`save_model`; returns the model."""
+    model = tiny_model(family, **arguments)
+    save_model(model, directory)
+    return model
+
+
+@cache
+def tiny_tokenizer() -> Tokenizer:
+    """A byte-level BPE tokenizer of fewer than VOCAB_SIZE tokens; any text survives encode and decode."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE - 5,
+        special_tokens=[AddedToken(token, special=True) for token in (BOS, EOS, PAD, USER)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    corpus = ["the quick brown fox jumps over the lazy dog and the other dogs", "1 + 1 = 2, naïve café, 你好"] * 8
+    tokenizer.train_from_iterator(corpus, trainer)
+    return tokenizer
+
+
+def save_tokenizer(directory: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json (with a chat template) of the tiny tokenizer."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    tiny_tokenizer().save(str(directory / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "pad_token": PAD,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))

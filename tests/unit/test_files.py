@@ -1,0 +1,118 @@
+"""Output directories appear whole or not at all, and never at the cost of somebody else's files."""
+
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from trtllm_lite.errors import OutputError
+from trtllm_lite.files import atomic_directory, require_space
+
+OURS = json.dumps({"producer": "trtllm_lite 0.1.0"})
+
+
+def _write(path: Path, **files: str) -> None:
+    with atomic_directory(path, "config.json") as temporary:
+        (temporary / "config.json").write_text(OURS)
+        for name, text in files.items():
+            (temporary / name).write_text(text)
+
+
+def _listing(path: Path) -> dict[str, str]:
+    return {entry.name: entry.read_text() for entry in path.iterdir()}
+
+
+def test_creates_the_directory_and_its_parents(tmp_path: Path) -> None:
+    _write(tmp_path / "a" / "b" / "out", weights="w")
+    assert _listing(tmp_path / "a" / "b" / "out") == {"config.json": OURS, "weights": "w"}
+    assert os.listdir(tmp_path / "a" / "b") == ["out"]
+
+
+def test_replaces_an_empty_directory_and_an_earlier_output(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.mkdir()
+    _write(path, weights="1")
+    _write(path, weights="2", more="3")
+    assert _listing(path) == {"config.json": OURS, "weights": "2", "more": "3"}
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_failing_body_changes_nothing(tmp_path: Path, failure: type[BaseException], existing: bool) -> None:
+    path = tmp_path / "parent" / "out"
+    if existing:
+        _write(path, weights="old")
+    with pytest.raises(failure), atomic_directory(path, "config.json") as temporary:
+        (temporary / "config.json").write_text("half")
+        raise failure
+    if existing:
+        assert _listing(path) == {"config.json": OURS, "weights": "old"}
+        assert os.listdir(path.parent) == ["out"]
+    else:
+        assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("marker", [None, "not json", "[]", "{}", '{"producer": "somebody else"}'])
+def test_refuses_a_directory_that_is_not_ours(tmp_path: Path, marker: str | None) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    if marker is not None:
+        (tmp_path / "config.json").write_text(marker)
+    before = _listing(tmp_path)
+    with pytest.raises(OutputError, match="other files"), atomic_directory(tmp_path, "config.json"):
+        pytest.fail("the body must not run")
+    assert _listing(tmp_path) == before
+
+
+def test_refuses_to_drop_unknown_files_of_an_earlier_output(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    _write(path, weights="old")
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match="notes.txt"):
+        _write(path, weights="new")
+    assert _listing(path) == {"config.json": OURS, "weights": "old", "notes.txt": "mine"}
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_refuses_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(OutputError, match="is a file"):
+        _write(tmp_path / "out")
+    with pytest.raises(OutputError, match="a parent of it is a file"):
+        _write(tmp_path / "out" / "below")
+
+
+def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"No space left.*8 bytes written, [\d,]+ bytes free.*free some space"):
+        with atomic_directory(tmp_path / "out", "config.json") as temporary:
+            (temporary / "weights").write_text("12345678")
+            Path("/dev/full").write_text("x" * 10_000)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_size_limit_is_one_clear_error(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OutputError, match="file size limit"):
+            _write(tmp_path / "out", weights="x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert os.listdir(tmp_path) == []
+
+
+def test_errors_about_other_files_are_not_blamed_on_the_output(tmp_path: Path) -> None:
+    source = PermissionError(13, "Permission denied", "/elsewhere/model.safetensors")
+    with pytest.raises(PermissionError), atomic_directory(tmp_path / "out", "config.json"):
+        raise source
+    with pytest.raises(OutputError, match="check the permissions"):
+        with atomic_directory(tmp_path / "out", "config.json") as temporary:
+            raise PermissionError(13, "Permission denied", str(temporary / "weights"))
+
+
+def test_space_is_checked_beforehand(tmp_path: Path) -> None:
+    require_space(tmp_path, 1)
+    with pytest.raises(OutputError, match="needs 1,000,000,000,000,000,000 bytes"):
+        require_space(tmp_path, 10**18)

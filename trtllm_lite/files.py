@@ -1,0 +1,188 @@
+"""Output directories that appear whole or not at all.
+
+``convert`` and ``build`` write into a temporary sibling of the output directory and rename it into place, so that a
+crash, a full disk or Ctrl-C never leaves something half-written, and a reader never sees a mixture of old and new.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trtllm_lite.errors import OutputError
+
+PRODUCER_PREFIX = "trtllm_lite"
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space or choose another output directory",
+    errno.EDQUOT: "your disk quota is used up: free some space or choose another output directory",
+    errno.EFBIG: "the file size limit (ulimit -f, or the file system's) is too small: raise it or write elsewhere",
+    errno.EACCES: "check the permissions or choose another output directory",
+    errno.EPERM: "check the permissions or choose another output directory",
+    errno.EROFS: "the file system is read-only: choose another output directory",
+    errno.ENOTDIR: "a parent of it is a file: choose another output directory",
+    errno.EEXIST: "a parent of it is a file: choose another output directory",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EBUSY: "it is in use, perhaps as a mount point: choose a directory below it",
+}
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextmanager
+def atomic_directory(path: Path, marker: str) -> Iterator[Path]:
+    """Yield an empty temporary sibling of ``path`` that takes its place when the body succeeds.
+
+    ``marker`` is a JSON file in the directory whose ``producer`` starts with ``trtllm_lite``: an existing non-empty
+    directory is replaced only if its marker says that this package wrote it, and only if it holds nothing but files
+    that are written again; anything else is the user's and stays. The body writes plain files, no subdirectories.
+
+    Raises OutputError if ``path`` cannot be replaced or written; on this and every other exception the temporary
+    directory is removed and ``path`` is as it was.
+    """
+    path = Path(path).resolve()
+    _check_replaceable(path, marker)
+    created = _make_parents(path)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        with _as_output_error(path, temporary):
+            temporary.mkdir()
+            yield temporary
+            _sync(temporary)
+            _replace(temporary, path)
+            _sync_one(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        _remove_parents(created)
+        raise
+
+
+def require_space(directory: Path, num_bytes: int) -> None:
+    """Raise OutputError if ``num_bytes`` do not fit on the file system that holds ``directory``."""
+    free = shutil.disk_usage(directory).free
+    if num_bytes > free:
+        raise OutputError(
+            f"{directory} needs {num_bytes:,} bytes, but its file system has {free:,} free: {_REMEDIES[errno.ENOSPC]}"
+        )
+
+
+def _check_replaceable(path: Path, marker: str) -> None:
+    """Refuse early, before any work is done, to replace what another program wrote."""
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"the output directory {path} is a file: choose another output directory")
+    try:
+        if not path.is_dir() or not any(path.iterdir()):
+            return
+        producer = json.loads((path / marker).read_text())["producer"]
+        if str(producer).startswith(PRODUCER_PREFIX):
+            return
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise OutputError(
+        f"expected the output directory {path} to be absent, empty, or an earlier output of {PRODUCER_PREFIX} "
+        f"(a {marker} that says so), but it holds other files: empty it yourself or choose another output directory"
+    )
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    """Put ``temporary`` in the place of ``path`` and delete the files that were there before."""
+    if not path.is_dir() or not any(path.iterdir()):
+        temporary.rename(path)
+        return
+    written = {entry.name for entry in temporary.iterdir()}
+    unknown = sorted(entry.name for entry in path.iterdir() if entry.name not in written or entry.is_dir())
+    if unknown:
+        raise OutputError(
+            f"{path} holds {', '.join(unknown)}, which the new output does not replace: "
+            "move them away or choose another output directory"
+        )
+    shutil.copymode(path, temporary)
+    _exchange(temporary, path)
+    for name in written:
+        (temporary / name).unlink(missing_ok=True)
+    temporary.rmdir()
+
+
+def _exchange(left: Path, right: Path) -> None:
+    """Swap two directories atomically (renameat2, Linux 3.15); elsewhere by renames, undone if one fails."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is not None:
+        if renameat2(_AT_FDCWD, os.fsencode(left), _AT_FDCWD, os.fsencode(right), _RENAME_EXCHANGE) == 0:
+            return
+        # EINVAL and ENOSYS: this file system or kernel has no exchange.
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(code, os.strerror(code), str(right))
+    aside = left.with_suffix(".old")
+    right.rename(aside)
+    try:
+        left.rename(right)
+    except BaseException:
+        aside.rename(right)
+        raise
+    aside.rename(left)
+
+
+def _sync(directory: Path) -> None:
+    """Flush every file and the directory itself, so that the rename never points at data still in memory."""
+    for entry in directory.iterdir():
+        _sync_one(entry)
+    _sync_one(directory)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_parents(path: Path) -> list[Path]:
+    """Create the missing parents of ``path``; returns them, outermost first."""
+    missing: list[Path] = []
+    parent = path.parent
+    while not parent.exists():
+        missing.insert(0, parent)
+        parent = parent.parent
+    with _as_output_error(path, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _remove_parents(created: list[Path]) -> None:
+    for parent in reversed(created):
+        try:
+            parent.rmdir()
+        except OSError:
+            return  # somebody else uses it by now
+
+
+@contextmanager
+def _as_output_error(path: Path, temporary: Path) -> Iterator[None]:
+    """Turn an OSError about writing ``path`` into an OutputError; errors about other files pass unchanged."""
+    try:
+        yield
+    except OSError as error:
+        about_us = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(path.parent)
+        if error.errno not in _REMEDIES or not (about_us or error.errno in (errno.ENOSPC, errno.EDQUOT)):
+            raise
+        raise OutputError(
+            f"cannot write {path}: {error.strerror} ({_space(path, temporary)}): {_REMEDIES[error.errno]}"
+        ) from error
+
+
+def _space(path: Path, temporary: Path) -> str:
+    """What is known about space: bytes written so far and bytes free on the file system of ``path``."""
+    parent = next(parent for parent in path.parents if parent.exists())
+    try:
+        free = f"{shutil.disk_usage(parent).free:,} bytes free"
+        written = sum(entry.stat().st_size for entry in temporary.iterdir()) if temporary.is_dir() else 0
+    except OSError:
+        return "free space unknown"
+    return f"{written:,} bytes written, {free}"
