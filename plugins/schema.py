@@ -26,6 +26,8 @@ class Argument:
     ``shape`` holds integers and symbols; a symbol means the same extent everywhere within one call.
     ``layouts`` is how a weight may be stored (see ``LAYOUTS`` in ``plugins/README.md``); activations are row-major.
     ``alias`` (outputs only) names the input whose storage the output is: the operator updates it in place.
+    ``step_input`` (int32 inputs only) names the step input that must be passed here, because kernels use its values as
+    indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Argument:
     layouts: tuple[str, ...] = ("row_major",)
     optional: bool = False
     alias: str | None = None
+    step_input: str | None = None
+    below: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,11 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Schema:
-    """One fused operator: ``name`` is the op_type in :data:`DOMAIN`, ``folder`` its folder and C++ namespace."""
+    """One fused operator: ``name`` is the op_type in :data:`DOMAIN`, ``folder`` its folder and C++ namespace.
+
+    ``constraints`` relate shape symbols and int attributes, e.g. ``half_dim * 2 == head_dim``: one comparison each, of
+    integers, names, ``+``, ``-``, ``*`` and ``%``.
+    """
 
     name: str
     folder: str
@@ -56,6 +64,7 @@ class Schema:
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
     attributes: tuple[Attribute, ...]
+    constraints: tuple[str, ...] = ()
 
     def input_index(self, name: str) -> int:
         """Position of the input called ``name``."""
@@ -69,7 +78,10 @@ def _argument(entry: dict) -> Argument:
     unknown = (set(dtypes) - set(DTYPES)) | (set(layouts) - set(LAYOUTS))
     if unknown:
         raise ValueError(f"argument {entry['name']}: unknown dtype or layout {sorted(unknown)}")
-    return Argument(dtypes=dtypes, layouts=layouts, shape=tuple(entry.pop("shape")), **entry)
+    argument = Argument(dtypes=dtypes, layouts=layouts, shape=tuple(entry.pop("shape")), **entry)
+    if ("int32" in dtypes) != (argument.step_input is not None):
+        raise ValueError(f"argument {argument.name}: an int32 input, and no other, names its step_input")
+    return argument
 
 
 def load_schema(path: Path) -> Schema:
@@ -83,6 +95,7 @@ def load_schema(path: Path) -> Schema:
         inputs=tuple(_argument(entry) for entry in raw.pop("inputs")),
         outputs=tuple(_argument(entry) for entry in raw.pop("outputs")),
         attributes=attributes,
+        constraints=tuple(raw.pop("constraints", ())),
     )
     if raw:
         raise ValueError(f"{path}: unknown keys {sorted(raw)}")

@@ -1,0 +1,11 @@
+// One function per concept; module.cc calls them all.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace tl {
+
+void bind_errors(nanobind::module_& module);
+void bind_kernels(nanobind::module_& module);
+
+}  // namespace tl

@@ -1,0 +1,7 @@
+#include "bindings/bindings.h"
+
+NB_MODULE(_core, module) {
+  module.doc() = "The C++ runtime of trtllm_lite; see _core.pyi for its contract.";
+  tl::bind_errors(module);
+  tl::bind_kernels(module);
+}

@@ -1,0 +1,18 @@
+// What the C++ side throws; the bindings translate each to the class of the same name in trtllm_lite/errors.py.
+#pragma once
+
+#include <stdexcept>
+
+namespace tl {
+
+// An engine that is absent, truncated, corrupted, hostile, or of another version.
+struct EngineError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A request beyond a limit: the message names the limit, the value, and the remedy.
+struct LimitError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace tl
