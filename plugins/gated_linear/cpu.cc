@@ -1,0 +1,21 @@
+// GatedLinear on a CPU: a panel holds 32 gate features and the 32 up features they multiply.
+#include "gated_linear_schema.h"
+#include "panel_gemm.h"
+
+namespace tl::TL_ISA {
+
+void gated_linear(const KernelArgs& args) {
+  constexpr int kHalf = kPanelWidth / 2;
+  const Tensor& weight = args.inputs[gated_linear::kWeight];
+  float* y = args.outputs[gated_linear::kY].as<float>();
+  const std::int64_t features = weight.shape[1];
+  const auto epilogue = [=](const float* sums, std::int64_t row, std::int64_t panel) {
+    const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
+    for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
+      store_first(y + row * features + n, silu(load(sums)) * load(sums + kHalf), last - n);
+    }
+  };
+  multiply_panels(args.inputs[gated_linear::kX], weight, ceil_div(features, kHalf), args.pool, epilogue);
+}
+
+}  // namespace tl::TL_ISA

@@ -1,0 +1,61 @@
+// First phase of PagedAttention: per token, norm and rotate its heads, leave queries in y and append to the cache.
+#pragma once
+
+#include <math.h>
+
+#include <cstdint>
+
+#include "problem.h"
+
+namespace tl::TL_ISA {
+
+// 1 / rms(x), or 1 without a norm.
+TL_INLINE float norm_factor(const float* x, const float* norm, const AttentionProblem& p) {
+  if (!norm) return 1.0f;
+  Vec squares = zero();
+  for (std::int64_t i = 0; i < p.head_dim; i += kLanes) {
+    const Vec value = load_first(x + i, p.head_dim - i);
+    squares = fma(value, value, squares);
+  }
+  return 1.0f / sqrtf(reduce_add(squares) / static_cast<float>(p.head_dim) + p.norm_epsilon);
+}
+
+// to = rotate(norm(x)), pairing element i with element i + head_dim/2.
+inline void rotate_head(const AttentionProblem& p, std::int64_t token, const float* x, const float* norm, float* to) {
+  const std::int64_t half = p.head_dim / 2;
+  const Vec factor = broadcast(norm_factor(x, norm, p));
+  for (std::int64_t i = 0; i < half; i += kLanes) {
+    const std::int64_t count = half - i;
+    Vec low = load_first(x + i, count), high = load_first(x + half + i, count);
+    if (norm) {
+      low = low * factor * load_first(norm + i, count);
+      high = high * factor * load_first(norm + half + i, count);
+    }
+    const Vec cosine = load_first(p.cos + token * half + i, count);
+    const Vec sine = load_first(p.sin + token * half + i, count);
+    store_first(to + i, low * cosine - high * sine, count);
+    store_first(to + half + i, high * cosine + low * sine, count);
+  }
+}
+
+inline void append_token(const AttentionProblem& p, std::int64_t seq, std::int64_t token) {
+  const std::int64_t dim = p.head_dim;
+  const float* queries = p.qkv + token * (p.num_heads + 2 * p.num_kv_heads) * dim;
+  const float* keys = queries + p.num_heads * dim;
+  const float* values = keys + p.num_kv_heads * dim;
+  for (std::int64_t h = 0; h < p.num_heads; ++h) {
+    rotate_head(p, token, queries + h * dim, p.query_norm, p.y + (token * p.num_heads + h) * dim);
+  }
+  const std::int64_t position = p.past_lens[seq] + token - p.cu_seqlens[seq];
+  const std::int64_t block = position / p.tokens_per_block, slot = position % p.tokens_per_block;
+  for (std::int64_t h = 0; h < p.num_kv_heads; ++h) {
+    alignas(64) float key[kMaxHeadDim];
+    rotate_head(p, token, keys + h * dim, p.key_norm, key);
+    float* key_block = p.key_cache + p.block_offset(seq, block, h);
+    float* value_block = p.value_cache + p.block_offset(seq, block, h);
+    for (std::int64_t d = 0; d < dim; ++d) key_block[d * p.tokens_per_block + slot] = key[d];
+    for (std::int64_t d = 0; d < dim; ++d) value_block[slot * dim + d] = values[h * dim + d];
+  }
+}
+
+}  // namespace tl::TL_ISA

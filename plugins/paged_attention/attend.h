@@ -1,0 +1,179 @@
+// Second phase of PagedAttention: a tile of query rows of one key/value head over a split of the sequence.
+//
+// Online softmax (arXiv 1805.02867) block by block within a split, then splits merged in order (as in Flash-Decoding).
+// Blocks and splits lie at absolute positions and a row's arithmetic sees only positions up to its own, so its bits
+// depend neither on how a prompt is cut into steps nor on what else is in the batch. A masked slot of a block takes
+// part as weight zero only where its value is that of a later token of the same tile; slots not written are not read
+// as values, and their scores are discarded before any arithmetic.
+#pragma once
+
+#include <cstdint>
+
+#include "micro_kernel.h"
+#include "problem.h"
+
+namespace tl::TL_ISA {
+
+constexpr std::int64_t kMaxTileQueries = 48;
+constexpr std::int64_t kSplitTokens = 512;
+
+// Rows are (token, query head of the group) pairs, tokens outermost.
+struct QueryTile {
+  std::int64_t seq;
+  std::int64_t kv_head;
+  std::int64_t first_row;
+  std::int64_t rows;
+};
+
+// Softmax state of a tile's rows: weights are e^(score - max), sums[row] = weights . values.
+struct SoftmaxState {
+  float* maxima;
+  float* totals;
+  float* sums;  // [rows][sums_stride]
+};
+
+constexpr std::int64_t kMaxTileFloats = kMaxTileQueries * kMaxHeadDim;
+
+// One task's memory in the thread's scratch.
+struct AttentionScratch {
+  alignas(64) float queries[kMaxTileFloats];
+  alignas(64) float scores[kMaxTileQueries * kMaxTokensPerBlock];
+  alignas(64) float split_sums[kMaxTileFloats];
+  alignas(64) float merged_sums[kMaxTileFloats];
+  alignas(64) float split_maxima[kMaxTileQueries], split_totals[kMaxTileQueries];
+  alignas(64) float merged_maxima[kMaxTileQueries], merged_totals[kMaxTileQueries];
+
+  SoftmaxState split() { return {split_maxima, split_totals, split_sums}; }
+  SoftmaxState merged() { return {merged_maxima, merged_totals, merged_sums}; }
+};
+static_assert(sizeof(AttentionScratch) <= kScratchBytesPerThread);
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+// Rows of state are padded to whole vectors of the widest instruction set.
+TL_INLINE std::int64_t sums_stride(const AttentionProblem& p) { return ceil_div(p.head_dim, 16) * 16; }
+
+TL_INLINE std::int64_t blocks_per_split(const AttentionProblem& p) {
+  return max(std::int64_t{1}, kSplitTokens / p.tokens_per_block);
+}
+
+TL_INLINE std::int64_t position_of(const AttentionProblem& p, const QueryTile& tile, std::int64_t row) {
+  return p.past_lens[tile.seq] + (tile.first_row + row) / p.group;
+}
+
+TL_INLINE float* y_of(const AttentionProblem& p, const QueryTile& tile, std::int64_t row) {
+  const std::int64_t at = tile.first_row + row;
+  const std::int64_t token = p.cu_seqlens[tile.seq] + at / p.group;
+  return p.y + (token * p.num_heads + tile.kv_head * p.group + at % p.group) * p.head_dim;
+}
+
+// e^(x - reference), where a reference of -inf stands for an empty sum.
+TL_INLINE float exp_difference(float x, float reference) {
+  return reduce_max(exp(broadcast(x - (reference == kMinusInfinity ? 0.0f : reference))));
+}
+
+inline void reset(const AttentionProblem& p, std::int64_t rows, const SoftmaxState& state) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    state.maxima[r] = kMinusInfinity;
+    state.totals[r] = 0.0f;
+  }
+  for (std::int64_t i = 0; i < rows * sums_stride(p); i += kLanes) store(state.sums + i, zero());
+}
+
+// Queries were left rotated in y by append_token.
+inline void load_queries(const AttentionProblem& p, const QueryTile& tile, float* queries) {
+  const Vec scale = broadcast(p.scale);
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    const float* query = y_of(p, tile, r);
+    for (std::int64_t d = 0; d < p.head_dim; d += kLanes) {
+      const std::int64_t count = p.head_dim - d;
+      store_first(queries + r * p.head_dim + d, load_first(query + d, count) * scale, count);
+    }
+  }
+}
+
+// Turns one row's scores of a block into weights for slots first .. last-1 and zero elsewhere; rescales the state.
+TL_INLINE void update_row(float* scores, std::int64_t columns, std::int64_t first, std::int64_t last, float* maximum,
+                          float* total, float* sums, std::int64_t sums_size) {
+  const Vec empty = broadcast(kMinusInfinity);
+  Vec highest = empty;
+  for (std::int64_t c = 0; c < columns; c += kLanes) {
+    const Vec score = keep_lanes(load(scores + c), first - c, last - c, empty);
+    store(scores + c, score);
+    highest = max(highest, score);
+  }
+  const float new_maximum = reduce_max(max(highest, broadcast(*maximum)));
+  const Vec reference = broadcast(new_maximum == kMinusInfinity ? 0.0f : new_maximum);
+  Vec weights = zero();
+  for (std::int64_t c = 0; c < columns; c += kLanes) {
+    const Vec weight = exp(load(scores + c) - reference);
+    store(scores + c, weight);
+    weights = weights + weight;
+  }
+  const float factor = exp_difference(*maximum, new_maximum);
+  *total = *total * factor + reduce_add(weights);
+  *maximum = new_maximum;
+  if (factor == 1.0f) return;
+  for (std::int64_t d = 0; d < sums_size; d += kLanes) store(sums + d, load(sums + d) * broadcast(factor));
+}
+
+inline void attend_block(const AttentionProblem& p, const QueryTile& tile, std::int64_t block, const float* queries,
+                         float* scores, const SoftmaxState& state) {
+  const std::int64_t offset = p.block_offset(tile.seq, block, tile.kv_head);
+  const std::int64_t start = block * p.tokens_per_block, stride = sums_stride(p);
+  const std::int64_t last_position = position_of(p, tile, tile.rows - 1);
+  const std::int64_t slots = min(p.tokens_per_block, last_position + 1 - start);
+  const std::int64_t columns = ceil_div(slots, kLanes) * kLanes;
+  for (std::int64_t i = 0; i < tile.rows * columns; i += kLanes) store(scores + i, zero());
+  multiply(Product<float>{queries, p.head_dim, p.key_cache + offset, p.tokens_per_block, scores, columns, tile.rows,
+                          p.head_dim, columns});
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    const std::int64_t position = position_of(p, tile, r);
+    update_row(scores + r * columns, columns, p.first_visible(position) - start, position + 1 - start, state.maxima + r,
+               state.totals + r, state.sums + r * stride, stride);
+  }
+  multiply(Product<float>{scores, columns, p.value_cache + offset, p.head_dim, state.sums, stride, tile.rows, slots,
+                          p.head_dim});
+}
+
+// The state of `tile` over one split.
+inline void attend_split(const AttentionProblem& p, const QueryTile& tile, std::int64_t split, const float* queries,
+                         float* scores, const SoftmaxState& state) {
+  reset(p, tile.rows, state);
+  const std::int64_t first = p.first_visible(position_of(p, tile, 0)) / p.tokens_per_block;
+  const std::int64_t last = position_of(p, tile, tile.rows - 1) / p.tokens_per_block;
+  const std::int64_t begin = split * blocks_per_split(p), end = begin + blocks_per_split(p);
+  for (std::int64_t block = max(first, begin); block < min(last + 1, end); ++block) {
+    attend_block(p, tile, block, queries, scores, state);
+  }
+}
+
+// into = into and then split.
+inline void merge(const AttentionProblem& p, std::int64_t rows, const SoftmaxState& split, const SoftmaxState& into) {
+  const std::int64_t stride = sums_stride(p);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float maximum = into.maxima[r] > split.maxima[r] ? into.maxima[r] : split.maxima[r];
+    const float old_factor = exp_difference(into.maxima[r], maximum);
+    const float new_factor = exp_difference(split.maxima[r], maximum);
+    into.maxima[r] = maximum;
+    into.totals[r] = into.totals[r] * old_factor + split.totals[r] * new_factor;
+    float* sums = into.sums + r * stride;
+    for (std::int64_t d = 0; d < stride; d += kLanes) {
+      const Vec added = load(split.sums + r * stride + d) * broadcast(new_factor);
+      store(sums + d, fma(load(sums + d), broadcast(old_factor), added));
+    }
+  }
+}
+
+inline void write_y(const AttentionProblem& p, const QueryTile& tile, const SoftmaxState& state) {
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    const float* sums = state.sums + r * sums_stride(p);
+    const Vec total = broadcast(state.totals[r]);
+    float* y = y_of(p, tile, r);
+    for (std::int64_t d = 0; d < p.head_dim; d += kLanes) {
+      store_first(y + d, load(sums + d) / total, p.head_dim - d);
+    }
+  }
+}
+
+}  // namespace tl::TL_ISA

@@ -1,0 +1,70 @@
+// The operands of one PagedAttention call under the names the kernel's parts use.
+#pragma once
+
+#include <cstdint>
+
+#include "kernel.h"
+#include "paged_attention_schema.h"
+#include "simd.h"
+
+namespace tl::TL_ISA {
+
+constexpr std::int64_t kMaxHeadDim = 256;
+constexpr std::int64_t kMaxTokensPerBlock = 128;
+
+struct AttentionProblem {
+  const float *qkv, *cos, *sin, *query_norm, *key_norm;
+  const std::int32_t *cu_seqlens, *past_lens, *block_tables;
+  float *key_cache, *value_cache, *y;
+  std::int64_t num_tokens, num_seqs, max_blocks_per_seq;
+  std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
+  std::int64_t group;  // query heads per key/value head
+  std::int64_t window;
+  float scale, norm_epsilon;
+
+  std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
+
+  // Where a head's block of a sequence starts in either cache.
+  std::int64_t block_offset(std::int64_t seq, std::int64_t block, std::int64_t kv_head) const {
+    const std::int64_t physical = block_tables[seq * max_blocks_per_seq + block];
+    return (physical * num_kv_heads + kv_head) * head_dim * tokens_per_block;
+  }
+
+  // The first position that the query at `position` attends to.
+  std::int64_t first_visible(std::int64_t position) const {
+    return window > 0 ? max(std::int64_t{0}, position - window + 1) : 0;
+  }
+};
+
+inline AttentionProblem make_problem(const KernelArgs& args) {
+  const auto in = [&](int index) -> const Tensor& { return args.inputs[index]; };
+  const auto attributes = paged_attention::attributes_of(args);
+  const Tensor& key_cache = in(paged_attention::kKeyCache);
+  const std::int64_t num_kv_heads = key_cache.shape[1];
+  return {
+      .qkv = in(paged_attention::kQkv).as<const float>(),
+      .cos = in(paged_attention::kCos).as<const float>(),
+      .sin = in(paged_attention::kSin).as<const float>(),
+      .query_norm = in(paged_attention::kQueryNorm).as<const float>(),
+      .key_norm = in(paged_attention::kKeyNorm).as<const float>(),
+      .cu_seqlens = in(paged_attention::kCuSeqlens).as<const std::int32_t>(),
+      .past_lens = in(paged_attention::kPastLens).as<const std::int32_t>(),
+      .block_tables = in(paged_attention::kBlockTables).as<const std::int32_t>(),
+      .key_cache = args.outputs[paged_attention::kKeyCacheOut].as<float>(),
+      .value_cache = args.outputs[paged_attention::kValueCacheOut].as<float>(),
+      .y = args.outputs[paged_attention::kY].as<float>(),
+      .num_tokens = in(paged_attention::kQkv).shape[0],
+      .num_seqs = in(paged_attention::kPastLens).shape[0],
+      .max_blocks_per_seq = in(paged_attention::kBlockTables).shape[1],
+      .num_heads = attributes.num_heads,
+      .num_kv_heads = num_kv_heads,
+      .head_dim = key_cache.shape[2],
+      .tokens_per_block = key_cache.shape[3],
+      .group = attributes.num_heads / num_kv_heads,
+      .window = attributes.window,
+      .scale = static_cast<float>(attributes.scale),
+      .norm_epsilon = static_cast<float>(attributes.norm_epsilon),
+  };
+}
+
+}  // namespace tl::TL_ISA

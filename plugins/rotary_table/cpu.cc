@@ -1,0 +1,31 @@
+// RotaryTable on a CPU.
+#include <math.h>
+
+#include "kernel.h"
+#include "rotary_table_schema.h"
+#include "simd.h"
+#include "thread_pool.h"
+
+namespace tl::TL_ISA {
+
+// The angle is the float32 product that models were trained with: its rounding at large positions is part of the model,
+// so only the cosine and sine of it are taken in double precision.
+void rotary_table(const KernelArgs& args) {
+  const Tensor& positions = args.inputs[rotary_table::kPositionIds];
+  const Tensor& inv_freq = args.inputs[rotary_table::kInvFreq];
+  const std::int64_t half = inv_freq.shape[0];
+  const auto attributes = rotary_table::attributes_of(args);
+  const float scale = static_cast<float>(attributes.scale);
+  float* cosines = args.outputs[rotary_table::kCos].as<float>();
+  float* sines = args.outputs[rotary_table::kSin].as<float>();
+  args.pool->parallel_for(positions.shape[0], [&](std::int64_t t, int) {
+    const float position = static_cast<float>(positions.as<const std::int32_t>()[t]);
+    for (std::int64_t i = 0; i < half; ++i) {
+      const float angle = position * inv_freq.as<const float>()[i];
+      cosines[t * half + i] = scale * static_cast<float>(cos(static_cast<double>(angle)));
+      sines[t * half + i] = scale * static_cast<float>(sin(static_cast<double>(angle)));
+    }
+  });
+}
+
+}  // namespace tl::TL_ISA

@@ -1,0 +1,73 @@
+// simd.h for AVX2 with FMA and F16C: 8 lanes, 16 registers.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace tl::TL_ISA {
+
+using Vec = __m256;
+constexpr int kLanes = 8;
+// Accumulators a register-blocked loop may hold, leaving room for operands.
+constexpr int kMaxAccumulators = 12;
+
+TL_INLINE Vec broadcast(float x) { return _mm256_set1_ps(x); }
+
+TL_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
+TL_INLINE Vec load(const BFloat16* p) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+TL_INLINE Vec load(const Float16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+TL_INLINE void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
+
+// All ones in lanes first .. last-1.
+TL_INLINE __m256i lane_mask(std::int64_t first, std::int64_t last) {
+  const auto clamp = [](std::int64_t n) { return static_cast<int>(n < 0 ? 0 : n > kLanes ? kLanes : n); };
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i before = _mm256_cmpgt_epi32(_mm256_set1_epi32(clamp(first)), lane);
+  return _mm256_andnot_si256(before, _mm256_cmpgt_epi32(_mm256_set1_epi32(clamp(last)), lane));
+}
+
+// Only the first n lanes touch memory; the others load as zero.
+TL_INLINE Vec load_first(const float* p, std::int64_t n) { return _mm256_maskload_ps(p, lane_mask(0, n)); }
+TL_INLINE void store_first(float* p, Vec x, std::int64_t n) { _mm256_maskstore_ps(p, lane_mask(0, n), x); }
+
+// x in lanes first .. last-1, other elsewhere: a choice, not arithmetic, so a NaN in a lane not chosen is gone.
+TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other) {
+  return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(lane_mask(first, last)));
+}
+
+TL_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+
+// b where either is NaN.
+TL_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+TL_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+
+TL_INLINE Vec round(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+// 2^n for -126 <= n <= 127, by its exponent bits.
+TL_INLINE Vec power_of_two(__m256i n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+
+// x * 2^n for an integral n; in two factors, because 2^n alone may be below the smallest normal number.
+TL_INLINE Vec scale_by_power_of_two(Vec x, Vec n) {
+  const __m256i exponent = _mm256_cvtps_epi32(n);
+  const __m256i half = _mm256_srai_epi32(exponent, 1);
+  return x * power_of_two(half) * power_of_two(_mm256_sub_epi32(exponent, half));
+}
+
+TL_INLINE float reduce_add(Vec x) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+TL_INLINE float reduce_max(Vec x) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+}  // namespace tl::TL_ISA

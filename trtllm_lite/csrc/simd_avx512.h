@@ -1,0 +1,63 @@
+// simd.h for AVX-512 (F, BW, DQ, VL): 16 lanes, 32 registers.
+#pragma once
+
+// GCC 12 takes the deliberately undefined operands inside the intrinsics for mistakes (GCC bug 105593).
+#pragma GCC diagnostic push
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#include <cstdint>
+
+namespace tl::TL_ISA {
+
+using Vec = __m512;
+constexpr int kLanes = 16;
+// Accumulators a register-blocked loop may hold, leaving room for operands.
+constexpr int kMaxAccumulators = 24;
+
+TL_INLINE Vec broadcast(float x) { return _mm512_set1_ps(x); }
+
+TL_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
+TL_INLINE Vec load(const BFloat16* p) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+TL_INLINE Vec load(const Float16* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+TL_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+
+// Bits first .. last-1; bounds are clamped to the lanes.
+TL_INLINE __mmask16 lane_mask(std::int64_t first, std::int64_t last) {
+  const auto below = [](std::int64_t n) { return n <= 0 ? 0u : n >= kLanes ? 0xffffu : (1u << n) - 1u; };
+  return static_cast<__mmask16>(below(last) & ~below(first));
+}
+
+// Only the first n lanes touch memory; the others load as zero.
+TL_INLINE Vec load_first(const float* p, std::int64_t n) { return _mm512_maskz_loadu_ps(lane_mask(0, n), p); }
+TL_INLINE void store_first(float* p, Vec x, std::int64_t n) { _mm512_mask_storeu_ps(p, lane_mask(0, n), x); }
+
+// x in lanes first .. last-1, other elsewhere: a choice, not arithmetic, so a NaN in a lane not chosen is gone.
+TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other) {
+  return _mm512_mask_mov_ps(other, lane_mask(first, last), x);
+}
+
+TL_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+
+// b where either is NaN.
+TL_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+TL_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+
+TL_INLINE Vec round(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+// x * 2^n for an integral n.
+TL_INLINE Vec scale_by_power_of_two(Vec x, Vec n) { return _mm512_scalef_ps(x, n); }
+
+TL_INLINE float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
+TL_INLINE float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
+
+}  // namespace tl::TL_ISA

@@ -1,0 +1,95 @@
+// simd.h in the vector extension of GCC and Clang: 4 lanes, the width of SSE2 and NEON.
+#pragma once
+
+#include <cstdint>
+
+namespace tl::TL_ISA {
+
+typedef float Vec __attribute__((vector_size(16)));
+typedef std::int32_t IntVec __attribute__((vector_size(16)));
+typedef std::uint32_t BitsVec __attribute__((vector_size(16)));
+typedef std::uint16_t HalfVec __attribute__((vector_size(8)));
+constexpr int kLanes = 4;
+// Accumulators a register-blocked loop may hold, leaving room for operands.
+constexpr int kMaxAccumulators = 12;
+
+TL_INLINE Vec broadcast(float x) { return Vec{x, x, x, x}; }
+
+TL_INLINE Vec load(const float* p) {
+  Vec x;
+  __builtin_memcpy(&x, p, sizeof(x));
+  return x;
+}
+TL_INLINE BitsVec load_bits(const void* p) {
+  HalfVec bits;
+  __builtin_memcpy(&bits, p, sizeof(bits));
+  return __builtin_convertvector(bits, BitsVec);
+}
+TL_INLINE Vec load(const BFloat16* p) { return reinterpret_cast<Vec>(load_bits(p) << 16); }
+
+// Exponent and fraction moved into place make a float 2^112 times too small, subnormals included; the exponent 31 of
+// infinities and NaNs becomes 255.
+TL_INLINE Vec load(const Float16* p) {
+  const BitsVec bits = load_bits(p);
+  const BitsVec magnitude = (bits & 0x7fff) << 13;
+  const Vec finite = reinterpret_cast<Vec>(magnitude) * broadcast(0x1p112f);
+  const BitsVec special = magnitude | 0x7f800000;
+  const BitsVec is_special = reinterpret_cast<BitsVec>(magnitude >= (31u << 23));
+  const BitsVec absolute = (special & is_special) | (reinterpret_cast<BitsVec>(finite) & ~is_special);
+  return reinterpret_cast<Vec>(absolute | ((bits & 0x8000) << 16));
+}
+TL_INLINE void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof(x)); }
+
+// Only the first n lanes touch memory; the others load as zero.
+TL_INLINE Vec load_first(const float* p, std::int64_t n) {
+  Vec x = broadcast(0.0f);
+  for (int lane = 0; lane < kLanes && lane < n; ++lane) x[lane] = p[lane];
+  return x;
+}
+TL_INLINE void store_first(float* p, Vec x, std::int64_t n) {
+  for (int lane = 0; lane < kLanes && lane < n; ++lane) p[lane] = x[lane];
+}
+
+// x in lanes first .. last-1, other elsewhere: a choice, not arithmetic, so a NaN in a lane not chosen is gone.
+TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (lane < first || lane >= last) x[lane] = other[lane];
+  }
+  return x;
+}
+
+// A fused operation where the target has one; the C function that emulates it elsewhere is far too slow.
+TL_INLINE Vec fma(Vec a, Vec b, Vec c) {
+#ifdef __FP_FAST_FMAF
+  for (int lane = 0; lane < kLanes; ++lane) c[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
+
+// b where either is NaN.
+TL_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+TL_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
+
+// For |x| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction.
+TL_INLINE Vec round(Vec x) { return (x + broadcast(12582912.0f)) - broadcast(12582912.0f); }
+
+// 2^n for -126 <= n <= 127, by its exponent bits.
+TL_INLINE Vec power_of_two(IntVec n) { return reinterpret_cast<Vec>((n + 127) << 23); }
+
+// x * 2^n for an integral n; in two factors, because 2^n alone may be below the smallest normal number.
+TL_INLINE Vec scale_by_power_of_two(Vec x, Vec n) {
+  const IntVec exponent = __builtin_convertvector(n, IntVec);
+  const IntVec half = exponent >> 1;
+  return x * power_of_two(half) * power_of_two(exponent - half);
+}
+
+TL_INLINE float reduce_add(Vec x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+TL_INLINE float reduce_max(Vec x) {
+  const float a = x[0] > x[2] ? x[0] : x[2];
+  const float b = x[1] > x[3] ? x[1] : x[3];
+  return a > b ? a : b;
+}
+
+}  // namespace tl::TL_ISA
