@@ -1,0 +1,12 @@
+"""Embedding in numpy."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def reference(inputs: Sequence[Any], _attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
+    """``(token_ids int32 [tokens], weight [vocab, hidden]) -> (y [tokens, hidden] float32,)``."""
+    token_ids, weight = inputs
+    return (weight[token_ids].astype(np.float32),)

@@ -1,0 +1,60 @@
+"""PagedAttention in numpy, one sequence and one query head at a time."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def _norm(heads: np.ndarray, weight: np.ndarray | None, epsilon: float) -> np.ndarray:
+    """RMS norm over the last axis; without a weight, nothing."""
+    if weight is None:
+        return heads
+    return heads / np.sqrt(np.mean(heads**2, axis=-1, keepdims=True) + epsilon) * weight
+
+
+def _rotate(heads: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """RoPE of ``heads [tokens, heads, dim]``, pairing element i with element i + dim/2."""
+    low, high = np.split(heads, 2, axis=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+
+
+def _attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float, first: int) -> np.ndarray:
+    """Softmax attention of one query [dim] over positions ``first ..`` of keys and values [positions, dim]."""
+    scores = keys[first:] @ query * scale
+    weights = np.exp(scores - scores.max())
+    return weights @ values[first:] / weights.sum()
+
+
+def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
+    """Inputs as in ``schema.toml`` -> ``(y, key_cache_out, value_cache_out)`` float32; the inputs stay as they are."""
+    qkv, cos, sin, key_cache, value_cache, cu_seqlens, past_lens, block_tables, query_norm, key_norm = inputs
+    key_cache, value_cache = key_cache.copy(), value_cache.copy()
+    _, num_kv_heads, head_dim, block_size = key_cache.shape
+    num_heads, epsilon, window = int(attributes["num_heads"]), attributes["norm_epsilon"], int(attributes["window"])
+    group = num_heads // num_kv_heads
+
+    heads = qkv.astype(np.float64).reshape(len(qkv), -1, head_dim)
+    queries, keys, new_values = np.split(heads, [num_heads, num_heads + num_kv_heads], axis=1)
+    queries = _rotate(_norm(queries, query_norm, epsilon), cos, sin)
+    new_keys = _rotate(_norm(keys, key_norm, epsilon), cos, sin)
+
+    y = np.zeros(queries.shape)
+    for sequence, past in enumerate(past_lens):
+        rows = range(cu_seqlens[sequence], cu_seqlens[sequence + 1])
+        for position, row in enumerate(rows, start=past):
+            block, slot = block_tables[sequence, position // block_size], position % block_size
+            key_cache[block, :, :, slot] = new_keys[row]
+            value_cache[block, :, slot] = new_values[row]
+        length = past + len(rows)
+        blocks = block_tables[sequence, : -(-length // block_size)]
+        # [heads, positions, dim]
+        all_keys = key_cache[blocks].astype(np.float64).transpose(1, 0, 3, 2).reshape(num_kv_heads, -1, head_dim)
+        all_values = value_cache[blocks].astype(np.float64).transpose(1, 0, 2, 3).reshape(num_kv_heads, -1, head_dim)
+        for position, row in enumerate(rows, start=past):
+            first = max(0, position - window + 1) if window else 0
+            for head in range(num_heads):
+                kv = (head // group, slice(position + 1))
+                y[row, head] = _attend(queries[row, head], all_keys[kv], all_values[kv], attributes["scale"], first)
+    return y.reshape(len(qkv), -1).astype(np.float32), key_cache, value_cache

@@ -1,0 +1,126 @@
+"""Runs one kernel of one instruction set against its numpy reference, on poisoned outputs."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import pytest
+from trtllm_lite.plugins.packing import pack
+from trtllm_lite.plugins.schema import all_schemas
+
+from trtllm_lite import _core
+
+ISAS = ("avx512", "avx2", "portable")
+WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Bounds on a kernel's float32 output: cosine in float64 over the whole array, and ``atol + rtol * |expected|``."""
+
+    cosine: float
+    rtol: float
+    atol: float
+
+
+# By storage type of the weights. The reference reads the same rounded weights, so what is left is float32 accumulation:
+# operands are scaled so that outputs are about 1, and sums of up to 2000 rounded products then err by some 1e-6.
+TOLERANCES = {
+    "float32": Tolerance(cosine=1 - 1e-10, rtol=1e-5, atol=1e-5),
+    "float16": Tolerance(cosine=1 - 1e-10, rtol=1e-5, atol=1e-5),
+    "bfloat16": Tolerance(cosine=1 - 1e-10, rtol=1e-5, atol=1e-5),
+}
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> str:
+    """Every instruction set; those this machine lacks are skipped."""
+    if request.param not in _core.supported_isas():
+        pytest.skip(f"this machine does not support {request.param}")
+    return request.param
+
+
+def _raw(array: np.ndarray | None) -> np.ndarray | None:
+    """Bits of bfloat16, as ``run_kernel`` takes them."""
+    return array.view(np.uint16) if array is not None and array.dtype == ml_dtypes.bfloat16 else array
+
+
+def run(
+    op: str,
+    inputs: Sequence[np.ndarray | None],
+    attributes: Mapping[str, float] | None = None,
+    *,
+    isa: str = "auto",
+    num_threads: int = 2,
+    layout: str = "row_major",
+    without: Sequence[str] = (),
+) -> dict[str, np.ndarray]:
+    """Outputs by name. ``layout`` packs the input called weight; ``without`` names optional outputs to leave out.
+
+    Outputs start as NaN; aliased outputs are copies of their inputs, updated in place.
+    """
+    schema = all_schemas()[op]
+    attributes = dict(attributes or {})
+    arrays = list(inputs)
+    for argument in schema.outputs:
+        if argument.alias:
+            arrays[schema.input_index(argument.alias)] = arrays[schema.input_index(argument.alias)].copy()
+    outputs: dict[str, np.ndarray] = {}
+    shapes = _output_shapes(op, inputs, attributes)
+    for argument, shape in zip(schema.outputs, shapes, strict=True):
+        if argument.alias:
+            outputs[argument.name] = arrays[schema.input_index(argument.alias)]
+        elif argument.name not in without:
+            outputs[argument.name] = np.full(shape, np.nan, np.float32)
+    layouts = ["row_major"] * len(arrays)
+    if layout != "row_major":
+        index = schema.input_index("weight")
+        arrays[index], layouts[index] = pack(arrays[index], layout), layout
+    _core.run_kernel(
+        op,
+        [_raw(array) for array in arrays],
+        [outputs.get(argument.name) for argument in schema.outputs],
+        attributes,
+        layouts=layouts,
+        isa=isa,
+        num_threads=num_threads,
+    )
+    return outputs
+
+
+def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[str, float]) -> list[tuple]:
+    """Extents of the outputs, by binding the schema's symbols to the inputs."""
+    schema = all_schemas()[op]
+    bound: dict[str, int] = {}
+    for argument, array in zip(schema.inputs, inputs, strict=True):
+        if array is not None:
+            bound.update({s: n for s, n in zip(argument.shape, array.shape, strict=True) if isinstance(s, str)})
+    if op == "PagedAttention":
+        bound["y_features"] = int(attributes["num_heads"]) * bound["head_dim"]
+    return [tuple(bound[s] if isinstance(s, str) else s for s in argument.shape) for argument in schema.outputs]
+
+
+def reference(op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[str, float] | None = None) -> dict:
+    """Outputs of the operator's ``reference.py``, by name."""
+    schema = all_schemas()[op]
+    module = importlib.import_module(f"trtllm_lite.plugins.{schema.folder}.reference")
+    outputs = module.reference(inputs, dict(attributes or {}))
+    return {argument.name: array for argument, array in zip(schema.outputs, outputs, strict=True)}
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> None:
+    """Both gates; anything that is not finite fails."""
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    assert np.isfinite(actual).all(), f"{np.count_nonzero(~np.isfinite(actual))} values are not finite"
+    a, b = actual.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    cosine = a @ b / np.sqrt((a @ a) * (b @ b))
+    assert cosine >= tolerance.cosine, f"cosine 1 - {1 - cosine:.2e}"
+    np.testing.assert_allclose(actual, expected, rtol=tolerance.rtol, atol=tolerance.atol)
+
+
+def assert_same_bits(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Bit for bit."""
+    np.testing.assert_array_equal(actual.view(np.uint32), expected.view(np.uint32))

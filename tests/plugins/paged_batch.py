@@ -1,0 +1,108 @@
+"""Random PagedAttention problems whose cache is NaN wherever no token lives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.plugins.harness import run
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Extents and attributes of a PagedAttention call."""
+
+    num_heads: int = 3
+    num_kv_heads: int = 1
+    head_dim: int = 64
+    tokens_per_block: int = 32
+    window: int = 0
+    with_norm: bool = False
+
+    @property
+    def attributes(self) -> dict[str, float]:
+        """In schema terms."""
+        return {
+            "num_heads": self.num_heads,
+            "scale": self.head_dim**-0.5,
+            "window": self.window,
+            "norm_epsilon": 1e-6,
+        }
+
+    @property
+    def qkv_features(self) -> int:
+        """Queries, keys and values of one token."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+
+class PagedCache:
+    """Key and value caches, all NaN, that hand out shuffled blocks to sequences."""
+
+    def __init__(self, shape: AttentionShape, num_blocks: int, seed: int = 0) -> None:
+        self.shape = shape
+        dims = (shape.head_dim, shape.tokens_per_block)
+        self.keys = np.full((num_blocks, shape.num_kv_heads, *dims), np.nan, np.float32)
+        self.values = np.full((num_blocks, shape.num_kv_heads, *dims[::-1]), np.nan, np.float32)
+        self._free = list(np.random.default_rng(seed).permutation(num_blocks))
+        self._tables: dict[int, list[int]] = {}
+        self.lengths: dict[int, int] = {}
+
+    def step_inputs(self, new_tokens: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+        """cu_seqlens, past_lens, block_tables for (sequence, number of new tokens) pairs; unused entries are -1."""
+        for sequence, count in new_tokens:
+            length = self.lengths.get(sequence, 0) + count
+            table = self._tables.setdefault(sequence, [])
+            while len(table) * self.shape.tokens_per_block < length:
+                table.append(self._free.pop())
+        tables = np.full((len(new_tokens), 1 + max(len(self._tables[s]) for s, _ in new_tokens)), -1, np.int32)
+        for row, (sequence, _) in enumerate(new_tokens):
+            tables[row, : len(self._tables[sequence])] = self._tables[sequence]
+        cu_seqlens = np.cumsum([0, *(count for _, count in new_tokens)]).astype(np.int32)
+        past_lens = np.array([self.lengths.get(sequence, 0) for sequence, _ in new_tokens], np.int32)
+        return [cu_seqlens, past_lens, tables]
+
+    def tokens_of(self, sequence: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values [kv_heads, length, head_dim] as stored."""
+        table, length = self._tables[sequence], self.lengths[sequence]
+        keys = self.keys[table].transpose(1, 0, 3, 2).reshape(self.shape.num_kv_heads, -1, self.shape.head_dim)
+        values = self.values[table].transpose(1, 0, 2, 3).reshape(self.shape.num_kv_heads, -1, self.shape.head_dim)
+        return keys[:, :length], values[:, :length]
+
+
+class Tokens:
+    """The qkv rows and rotary angles of a few sequences, by sequence and position."""
+
+    def __init__(self, shape: AttentionShape, lengths: Sequence[int], seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        half = shape.head_dim // 2
+        angles = np.arange(max(lengths))[:, None] * (1e4 ** -(np.arange(half) / half))
+        self.shape = shape
+        self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        self.qkv = [rng.standard_normal((length, shape.qkv_features), np.float32) for length in lengths]
+        norms = rng.uniform(0.5, 1.5, (2, shape.head_dim)).astype(np.float32)
+        self.norms = list(norms) if shape.with_norm else [None, None]
+
+    def inputs(self, cache: PagedCache, new_tokens: Sequence[tuple[int, int]]) -> list[np.ndarray | None]:
+        """All inputs of a call that appends the next ``count`` tokens of each ``(sequence, count)``."""
+        spans = [(s, slice(cache.lengths.get(s, 0), cache.lengths.get(s, 0) + n)) for s, n in new_tokens]
+        return [
+            np.concatenate([self.qkv[s][span] for s, span in spans]),
+            np.concatenate([self.cos[span] for _, span in spans]),
+            np.concatenate([self.sin[span] for _, span in spans]),
+            cache.keys,
+            cache.values,
+            *cache.step_inputs(new_tokens),
+            *self.norms,
+        ]
+
+
+def step(
+    tokens: Tokens, cache: PagedCache, new_tokens: Sequence[tuple[int, int]], isa: str, num_threads: int = 2
+) -> list[np.ndarray]:
+    """Append tokens with the kernel; returns y per sequence and updates the cache."""
+    inputs = tokens.inputs(cache, new_tokens)
+    outputs = run("PagedAttention", inputs, cache.shape.attributes, isa=isa, num_threads=num_threads)
+    cache.keys, cache.values = outputs["key_cache_out"], outputs["value_cache_out"]
+    for sequence, count in new_tokens:
+        cache.lengths[sequence] = cache.lengths.get(sequence, 0) + count
+    return np.split(outputs["y"], inputs[5][1:-1])

@@ -1,0 +1,72 @@
+"""plugins/packing.py against the layouts' definition in plugins/README.md."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from trtllm_lite.plugins.packing import pack, packed_shape, unpack
+
+DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
+
+
+def numbered(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """Distinct bit patterns as far as the type has them; never zero, so that padding can be told apart."""
+    bits = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    return (np.arange(np.prod(shape)) % (np.iinfo(bits).max - 1) + 1).astype(bits).reshape(shape).view(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("features", [1, 63, 64, 65, 200])
+def test_panel64(dtype: type, features: int) -> None:
+    array = numbered((features, 5), dtype)
+    packed = pack(array, "panel64")
+    assert packed.shape == packed_shape(array.shape, "panel64") == (-(-features // 64), 5, 64)
+    assert packed.dtype == array.dtype
+    assert packed.flags.c_contiguous
+    bits = packed.view(f"u{array.dtype.itemsize}")
+    for panel, lane in np.ndindex(packed.shape[0], 64):
+        feature = panel * 64 + lane
+        expected = array.view(bits.dtype)[feature] if feature < features else np.zeros(5)
+        np.testing.assert_array_equal(bits[panel, :, lane], expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("features", [1, 31, 32, 33, 100])
+def test_gated_panel64(dtype: type, features: int) -> None:
+    array = numbered((2, features, 3), dtype)
+    packed = pack(array, "gated_panel64")
+    assert packed.shape == packed_shape(array.shape, "gated_panel64") == (-(-features // 32), 3, 64)
+    bits = packed.view(f"u{array.dtype.itemsize}")
+    for panel, half, lane in np.ndindex(packed.shape[0], 2, 32):
+        feature = panel * 32 + lane
+        expected = array.view(bits.dtype)[half, feature] if feature < features else np.zeros(3)
+        np.testing.assert_array_equal(bits[panel, :, half * 32 + lane], expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((7, 9), "row_major"), ((130, 9), "panel64"), ((2, 70, 9), "gated_panel64")]
+)
+def test_unpack_inverts_pack(dtype: type, shape: tuple[int, ...], layout: str) -> None:
+    array = numbered(shape, dtype)
+    unpacked = unpack(pack(array, layout), layout, shape)
+    assert unpacked.dtype == array.dtype
+    np.testing.assert_array_equal(unpacked.view(np.uint8), array.view(np.uint8))
+
+
+def test_pack_takes_strided_views() -> None:
+    array = np.arange(70 * 12, dtype=np.float32).reshape(12, 70).T
+    np.testing.assert_array_equal(pack(array, "panel64"), pack(np.ascontiguousarray(array), "panel64"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [((3, 4, 5), "gated_panel64"), ((4,), "panel64"), ((4, 4), "panel32"), ((4, 4), "gated_panel64")],
+)
+def test_shapes_that_do_not_fit(shape: tuple[int, ...], layout: str) -> None:
+    with pytest.raises(ValueError, match="cannot hold"):
+        packed_shape(shape, layout)
+
+
+def test_unpack_of_another_shape() -> None:
+    with pytest.raises(ValueError, match=r"stores .* as \(2, 8, 64\), found \(1, 8, 64\)"):
+        unpack(np.zeros((1, 8, 64), np.float32), "panel64", (100, 8))

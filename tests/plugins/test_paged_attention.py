@@ -1,0 +1,112 @@
+"""PagedAttention against its reference, and its independence from chunking, batch, blocks and threads."""
+
+import numpy as np
+import pytest
+
+from tests.plugins.harness import TOLERANCES, assert_close, assert_same_bits, reference
+from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens, step
+
+SHAPES = {
+    "gqa3": AttentionShape(num_heads=9, num_kv_heads=3),
+    "mha": AttentionShape(num_heads=2, num_kv_heads=2, head_dim=32, tokens_per_block=16),
+    "gqa4": AttentionShape(num_heads=8, num_kv_heads=2, head_dim=128, tokens_per_block=128),
+    "gqa8": AttentionShape(num_heads=8, num_kv_heads=1, head_dim=80, tokens_per_block=48),
+    "mqa64": AttentionShape(num_heads=64, num_kv_heads=1, head_dim=16, tokens_per_block=16),
+    "tail": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=8, tokens_per_block=16),
+    "tail24": AttentionShape(num_heads=3, num_kv_heads=3, head_dim=24, tokens_per_block=32),
+    "widest": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64),
+    "norm": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True),
+    "window": AttentionShape(num_heads=4, num_kv_heads=2, tokens_per_block=16, window=37),
+    "window1": AttentionShape(num_heads=2, num_kv_heads=2, tokens_per_block=16, window=1),
+}
+
+
+def check_step(tokens: Tokens, cache: PagedCache, new_tokens: list[tuple[int, int]], isa: str, threads: int) -> None:
+    """One step against the reference: y, the appended tokens, and every other cache slot untouched."""
+    inputs = tokens.inputs(cache, new_tokens)
+    # The reference sees the same cache, NaN included.
+    expected = reference("PagedAttention", inputs, cache.shape.attributes)
+    y = step(tokens, cache, new_tokens, isa, threads)
+    assert_close(np.concatenate(y), expected["y"], TOLERANCES["float32"])
+    for actual, name in ((cache.keys, "key_cache_out"), (cache.values, "value_cache_out")):
+        np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected[name]))
+        np.testing.assert_allclose(actual, expected[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_matches_reference(isa: str, name: str, num_threads: int) -> None:
+    """Ragged prompts, then chunks that cross block boundaries mixed with single tokens, then decode."""
+    shape = SHAPES[name]
+    tokens, cache = Tokens(shape, [150, 90, 20, 200]), PagedCache(shape, num_blocks=64)
+    check_step(
+        tokens,
+        cache,
+        [(0, 70), (1, 1), (2, shape.tokens_per_block if shape.tokens_per_block < 20 else 17)],
+        isa,
+        num_threads,
+    )
+    check_step(tokens, cache, [(1, 65), (0, 1), (3, 129)], isa, num_threads)
+    check_step(tokens, cache, [(0, 1), (1, 1), (2, 1), (3, 1)], isa, num_threads)
+    check_step(tokens, cache, [(3, 1)], isa, num_threads)
+
+
+def results(
+    shape: AttentionShape, schedule: list[list[tuple[int, int]]], isa: str, num_threads: int, seed: int
+) -> list:
+    """y, keys and values of each sequence after running a schedule of steps."""
+    lengths: dict[int, int] = {}
+    for new_tokens in schedule:
+        for sequence, count in new_tokens:
+            lengths[sequence] = lengths.get(sequence, 0) + count
+    tokens = Tokens(shape, [lengths[s] for s in sorted(lengths)])
+    cache = PagedCache(shape, num_blocks=160, seed=seed)
+    y: dict[int, list[np.ndarray]] = {s: [] for s in lengths}
+    for new_tokens in schedule:
+        for (sequence, _), rows in zip(new_tokens, step(tokens, cache, new_tokens, isa, num_threads), strict=True):
+            y[sequence].append(rows)
+    return [(np.concatenate(y[s]), *cache.tokens_of(s)) for s in sorted(lengths)]
+
+
+def assert_same_results(actual: list, expected: list) -> None:
+    """Bit for bit, sequence by sequence."""
+    for sequence in zip(actual, expected, strict=True):
+        for a, b in zip(*sequence, strict=True):
+            assert_same_bits(np.ascontiguousarray(a), np.ascontiguousarray(b))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_same_bits_however_prompts_are_cut(isa: str, name: str) -> None:
+    shape = SHAPES[name]
+    at_once = results(shape, [[(0, 100)], [(1, 75)]], isa, num_threads=1, seed=1)
+    one_by_one = [[(0, 1)] for _ in range(100)] + [[(1, 1)] for _ in range(75)]
+    together = [[(0, 1), (1, 15)], [(1, 33), (0, 16)], [(0, 82)], [(1, 26), (0, 1)], [(1, 1)]]
+    assert_same_results(results(shape, one_by_one, isa, num_threads=2, seed=2), at_once)
+    assert_same_results(results(shape, together, isa, num_threads=3, seed=3), at_once)
+
+
+@pytest.mark.parametrize("window", [0, 700])
+def test_same_bits_with_long_context_on_any_number_of_threads(isa: str, window: int) -> None:
+    """Four threads have more of them than tiles, so that the sequence itself is split; one thread never splits it."""
+    shape = AttentionShape(num_heads=4, num_kv_heads=1, head_dim=24, tokens_per_block=48, window=window)
+    schedule = [[(0, 1300), (1, 5)], [(0, 1)], [(0, 1), (1, 1)], [(0, 7)]]
+    alone = results(shape, schedule, isa, num_threads=1, seed=1)
+    assert_same_results(results(shape, schedule, isa, num_threads=4, seed=2), alone)
+    assert_same_results(results(shape, [[(0, 1309)], [(1, 6)]], isa, num_threads=1, seed=3), alone)
+
+
+def test_long_context_matches_reference(isa: str) -> None:
+    shape = AttentionShape(num_heads=3, num_kv_heads=1, head_dim=64, tokens_per_block=32)
+    tokens, cache = Tokens(shape, [1200]), PagedCache(shape, num_blocks=40)
+    check_step(tokens, cache, [(0, 1199)], isa, threads=2)
+    check_step(tokens, cache, [(0, 1)], isa, threads=4)
+
+
+def test_non_finite_sequence_stays_in_its_rows(isa: str) -> None:
+    shape = SHAPES["gqa3"]
+    clean = results(shape, [[(0, 40), (1, 40)], [(0, 1), (1, 1)]], isa, num_threads=2, seed=0)
+    tokens, cache = Tokens(shape, [41, 41]), PagedCache(shape, num_blocks=160)
+    tokens.qkv[0][:] = np.nan
+    first = step(tokens, cache, [(0, 40), (1, 40)], isa)
+    second = step(tokens, cache, [(0, 1), (1, 1)], isa)
+    assert_same_bits(np.concatenate([first[1], second[1]]), clean[1][0])

@@ -1,0 +1,70 @@
+"""The operators without a product: RmsNorm, Embedding, GatherRows, RotaryTable."""
+
+import numpy as np
+import pytest
+
+from tests.plugins.harness import TOLERANCES, WEIGHT_DTYPES, assert_close, assert_same_bits, reference, run
+
+EXACT_DTYPE = "float32"
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17, 65, 129])
+@pytest.mark.parametrize("hidden", [1, 7, 64, 576, 1023])
+@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.parametrize("with_sum", [False, True])
+def test_rms_norm(isa: str, rows: int, hidden: int, with_residual: bool, with_sum: bool) -> None:
+    rng = np.random.default_rng([rows, hidden])
+    x, residual = rng.standard_normal((2, rows, hidden), np.float32)
+    inputs = [x, rng.standard_normal(hidden, np.float32), residual if with_residual else None]
+    attributes = {"epsilon": 1e-5}
+    actual = run("RmsNorm", inputs, attributes, isa=isa, without=() if with_sum else ("sum",))
+    expected = reference("RmsNorm", inputs, attributes)
+    assert_close(actual["y"], expected["y"], TOLERANCES[EXACT_DTYPE])
+    if with_sum:
+        assert_same_bits(actual["sum"], expected["sum"])
+
+
+def test_rms_norm_row_does_not_depend_on_batch_or_threads(isa: str) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((129, 577), np.float32), rng.standard_normal(577, np.float32)
+    whole = run("RmsNorm", [x, weight, None], {"epsilon": 1e-5}, isa=isa, num_threads=3)["y"]
+    for row in (0, 64, 128):
+        part = run("RmsNorm", [x[row : row + 1], weight, None], {"epsilon": 1e-5}, isa=isa, num_threads=1)["y"]
+        assert_same_bits(part, whole[row : row + 1])
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("layout", ["row_major", "panel64"])
+@pytest.mark.parametrize(("vocab", "hidden"), [(64, 64), (131, 33), (1, 1)])
+def test_embedding(isa: str, dtype: str, layout: str, vocab: int, hidden: int) -> None:
+    rng = np.random.default_rng([vocab, hidden])
+    weight = rng.standard_normal((vocab, hidden), np.float32).astype(WEIGHT_DTYPES[dtype])
+    token_ids = np.concatenate([[0, vocab - 1], rng.integers(0, vocab, 15)]).astype(np.int32)
+    actual = run("Embedding", [token_ids, weight], isa=isa, layout=layout)
+    assert_same_bits(actual["y"], reference("Embedding", [token_ids, weight])["y"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_half_widens_exactly(isa: str, dtype: str) -> None:
+    """All 65536 bit patterns: subnormals, infinities; NaN stays NaN."""
+    weight = np.arange(1 << 16, dtype=np.uint16).view(WEIGHT_DTYPES[dtype]).reshape(256, 256)
+    token_ids = np.arange(256, dtype=np.int32)
+    y = run("Embedding", [token_ids, weight], isa=isa)["y"]
+    np.testing.assert_array_equal(y, weight.astype(np.float32))
+
+
+@pytest.mark.parametrize("indices", [[0], [4, 0, 4], list(range(5))])
+def test_gather_rows(isa: str, indices: list[int]) -> None:
+    inputs = [np.random.default_rng(0).standard_normal((5, 37), np.float32), np.array(indices, np.int32)]
+    assert_same_bits(run("GatherRows", inputs, isa=isa)["y"], reference("GatherRows", inputs)["y"])
+
+
+@pytest.mark.parametrize("half", [4, 32, 64])
+@pytest.mark.parametrize("scale", [1.0, 1.2079441541679836])
+def test_rotary_table(isa: str, half: int, scale: float) -> None:
+    inv_freq = (1e4 ** -(np.arange(half) / half)).astype(np.float32)
+    position_ids = np.array([0, 1, 2, 127, 4095, 131071, 999_999, 1_000_000], np.int32)
+    actual = run("RotaryTable", [position_ids, inv_freq], {"scale": scale}, isa=isa)
+    expected = reference("RotaryTable", [position_ids, inv_freq], {"scale": scale})
+    for name in ("cos", "sin"):
+        np.testing.assert_allclose(actual[name], expected[name], rtol=2e-7, atol=1e-12)
