@@ -10,6 +10,11 @@ struct EngineError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// An engine that is intact but of another version; its message carries its own remedy.
+struct UnsupportedVersion : EngineError {
+  using EngineError::EngineError;
+};
+
 // A request beyond a limit: the message names the limit, the value, and the remedy.
 struct LimitError : std::runtime_error {
   using std::runtime_error::runtime_error;

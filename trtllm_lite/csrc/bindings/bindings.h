@@ -5,6 +5,8 @@
 
 namespace tl {
 
+void bind_crc32c(nanobind::module_& module);
+void bind_engine(nanobind::module_& module);
 void bind_errors(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 

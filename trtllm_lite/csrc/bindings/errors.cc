@@ -1,5 +1,8 @@
 #include "errors.h"
 
+#include <iterator>
+#include <string_view>
+
 #include "bindings/bindings.h"
 
 namespace nb = nanobind;
@@ -9,7 +12,10 @@ namespace {
 
 void raise(const char* class_name, const std::exception& error) {
   const nb::object type = nb::module_::import_("trtllm_lite.errors").attr(class_name);
-  PyErr_SetString(type.ptr(), error.what());
+  // A message may quote bytes of a damaged file, or a name cut in the middle of a character.
+  const std::string_view text = error.what();
+  const nb::object message = nb::steal(PyUnicode_DecodeUTF8(text.data(), std::ssize(text), "replace"));
+  PyErr_SetObject(type.ptr(), message.ptr());
 }
 
 void translate(const std::exception_ptr& pointer, void*) {

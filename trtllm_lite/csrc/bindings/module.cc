@@ -3,5 +3,7 @@
 NB_MODULE(_core, module) {
   module.doc() = "The C++ runtime of trtllm_lite; see _core.pyi for its contract.";
   tl::bind_errors(module);
+  tl::bind_crc32c(module);
+  tl::bind_engine(module);
   tl::bind_kernels(module);
 }

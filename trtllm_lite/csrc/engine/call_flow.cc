@@ -1,0 +1,149 @@
+#include "engine/call_flow.h"
+
+#include <algorithm>
+#include <map>
+
+#include "errors.h"
+
+namespace tl {
+namespace {
+
+// Which tensor's bytes the arena holds where. Writing a tensor ends the life of every tensor that it overlaps.
+class ArenaContents {
+ public:
+  void write(int tensor, std::int64_t begin, std::int64_t end) {
+    auto range = live_.lower_bound(begin);
+    if (range != live_.begin() && std::prev(range)->second.end > begin) --range;
+    while (range != live_.end() && range->first < end) range = live_.erase(range);
+    live_[begin] = {end, tensor};
+  }
+
+  bool holds(int tensor, std::int64_t begin) const {
+    const auto range = live_.find(begin);
+    return range != live_.end() && range->second.tensor == tensor;
+  }
+
+ private:
+  struct Range {
+    std::int64_t end;
+    int tensor;
+  };
+  std::map<std::int64_t, Range> live_;  // disjoint, by begin
+};
+
+class CallFlow {
+ public:
+  CallFlow(const Plan& plan, std::int64_t tokens_per_block) : plan_(plan) {
+    // Schema symbols that are called like a step symbol mean it; kernels rely on it when they use step inputs.
+    for (int symbol = 0; symbol < kNumStepSymbols; ++symbol) {
+      known_[kStepSymbolNames[symbol]] = {0, static_cast<StepSymbol>(symbol)};
+    }
+    known_["tokens_per_block"] = {tokens_per_block, std::nullopt};
+  }
+
+  std::vector<ValueBound> check() {
+    for (std::size_t i = 0; i < plan_.instructions.size(); ++i) {
+      try {
+        check_instruction(plan_.instructions[i]);
+      } catch (const EngineError& error) {
+        throw EngineError("plan.instructions[" + std::to_string(i) + "]: " + error.what());
+      }
+    }
+    if (tensor(plan_.logits).kind != TensorKind::kArena || !is_readable(plan_.logits)) {
+      throw EngineError("plan.outputs.logits: expected an arena tensor that holds the result, found one that does not");
+    }
+    return std::move(value_bounds_);
+  }
+
+ private:
+  const PlanTensor& tensor(int index) const { return plan_.tensors[static_cast<std::size_t>(index)]; }
+
+  bool is_readable(int index) const {
+    return tensor(index).kind != TensorKind::kArena || contents_.holds(index, tensor(index).offset);
+  }
+
+  void check_instruction(const Instruction& call) {
+    const OpSchema& schema = *call.schema;
+    const SymbolBindings bindings =
+        check_call(schema, operands(call.inputs), operands(call.outputs), call.attributes, known_);
+    for (std::size_t i = 0; i < call.inputs.size(); ++i) {
+      if (call.inputs[i] != kAbsent) check_input(schema, schema.inputs[i], call.inputs[i], bindings);
+    }
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+      if (call.outputs[i] != kAbsent) check_output(call, i);
+    }
+    for (const int output : call.outputs) {
+      if (output != kAbsent && tensor(output).kind == TensorKind::kArena) {
+        contents_.write(output, tensor(output).offset, end_of(output));
+      }
+    }
+  }
+
+  std::vector<const Operand*> operands(const std::vector<int>& indices) const {
+    std::vector<const Operand*> result;
+    for (const int index : indices) result.push_back(index == kAbsent ? nullptr : &tensor(index).operand);
+    return result;
+  }
+
+  void check_input(const OpSchema& schema, const ArgumentSpec& spec, int index, const SymbolBindings& bindings) {
+    if (!is_readable(index)) {
+      throw EngineError("input " + std::string(spec.name) + ": expected a tensor that holds a value, found " +
+                        tensor(index).name + ", which was never written or has been overwritten");
+    }
+    if (spec.step_input.empty()) return;
+    if (tensor(index).kind != TensorKind::kInput || tensor(index).name != spec.step_input) {
+      throw EngineError("input " + std::string(spec.name) + ": expected the step input " +
+                        std::string(spec.step_input) + ", found " + tensor(index).name);
+    }
+    if (spec.below < 0) return;
+    const ValueBound bound{step_input_index(spec.step_input),
+                           bindings.at(schema.symbols[static_cast<std::size_t>(spec.below)])};
+    if (std::ranges::find(value_bounds_, bound) == value_bounds_.end()) value_bounds_.push_back(bound);
+  }
+
+  void check_output(const Instruction& call, std::size_t position) const {
+    const ArgumentSpec& spec = call.schema->outputs[position];
+    const int index = call.outputs[position];
+    const std::string where = "output " + std::string(spec.name) + ": ";
+    for (std::size_t other = 0; other < call.outputs.size(); ++other) {
+      if (other != position && overlaps(index, call.outputs[other])) {
+        throw EngineError(where + "expected storage of its own, found that it overlaps another output");
+      }
+    }
+    const TensorKind kind = tensor(index).kind;
+    if (spec.alias >= 0 && index != call.inputs[static_cast<std::size_t>(spec.alias)]) {
+      throw EngineError(where + "expected the tensor of the input that it updates, found " + tensor(index).name);
+    }
+    if (kind != TensorKind::kArena && !(kind == TensorKind::kCache && spec.alias >= 0)) {
+      throw EngineError(where + "expected an arena tensor, found " + tensor(index).name);
+    }
+    for (std::size_t input = 0; input < call.inputs.size(); ++input) {
+      if (static_cast<int>(input) != spec.alias && overlaps(index, call.inputs[input])) {
+        throw EngineError(where + "expected storage apart from the inputs, found that it overlaps " +
+                          std::string(call.schema->inputs[input].name));
+      }
+    }
+  }
+
+  std::int64_t end_of(int index) const { return tensor(index).offset + max_bytes(plan_, tensor(index)); }
+
+  bool overlaps(int a, int b) const {
+    if (a == kAbsent || b == kAbsent) return false;
+    if (a == b) return true;
+    if (tensor(a).kind != TensorKind::kArena || tensor(b).kind != TensorKind::kArena) return false;
+    return tensor(a).offset < end_of(b) && tensor(b).offset < end_of(a);
+  }
+
+  const Plan& plan_;
+  SymbolBindings known_;
+  ArenaContents contents_;
+  std::vector<ValueBound> value_bounds_;
+};
+
+}  // namespace
+
+std::vector<ValueBound> check_calls(const Plan& plan, std::int64_t tokens_per_block) {
+  return CallFlow(plan, tokens_per_block).check();
+}
+
+}  // namespace tl

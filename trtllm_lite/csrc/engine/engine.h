@@ -1,0 +1,48 @@
+// An engine: a mapped file that has been checked from the first byte to the last.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/container.h"
+#include "engine/manifest.h"
+#include "engine/mapped_file.h"
+#include "engine/plan.h"
+#include "engine/plan_check.h"
+
+namespace tl {
+
+struct EngineContents {
+  Container container;
+  Manifest manifest;
+  Plan plan;
+  std::vector<ValueBound> value_bounds;
+};
+
+// Reads and checks a whole engine file; the result borrows `file`. Throws EngineError whatever the bytes are.
+EngineContents read_engine(std::span<const std::byte> file, int num_threads);
+
+class Engine {
+ public:
+  // Throws EngineError with the path, what was expected, what was found, and a remedy.
+  explicit Engine(const std::string& path);
+
+  const Manifest& manifest() const { return contents_.manifest; }
+  const Plan& plan() const { return contents_.plan; }
+  const std::vector<ValueBound>& value_bounds() const { return contents_.value_bounds; }
+  std::span<const std::byte> weight(const PlanTensor& tensor) const;
+
+  std::string_view manifest_json() const { return contents_.container.at("manifest").text(); }
+  std::string_view plan_json() const { return contents_.container.at("plan").text(); }
+  std::size_t file_bytes() const { return file_.bytes().size(); }
+  std::size_t weight_bytes() const;
+
+ private:
+  MappedFile file_;
+  EngineContents contents_;
+};
+
+}  // namespace tl
