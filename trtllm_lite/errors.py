@@ -21,6 +21,10 @@ class EngineError(TrtllmLiteError):
     """An engine (or checkpoint) that is absent, truncated, corrupted, hostile, or of another version."""
 
 
+class ArgumentError(TrtllmLiteError):
+    """An argument that does not exist, is not supported, or has a value outside its domain."""
+
+
 class LimitError(TrtllmLiteError):
     """A request beyond a limit: the message names the limit, the value, and the remedy."""
 

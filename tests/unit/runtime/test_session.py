@@ -1,0 +1,122 @@
+"""Loading: what a directory that is no engine is told, and how options tighten limits."""
+
+import pytest
+
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.limits import RunnerOptions, available_host_memory, runner_limits
+from trtllm_lite.runtime.tokenizer import Tokenizer
+
+from .doubles import fake_manifest
+from .texts import byte_level_tokenizer
+
+
+def limits(available=1 << 40, **options):
+    manifest = fake_manifest()
+    return runner_limits(manifest.limits, manifest.kv_cache, RunnerOptions(**options), available)
+
+
+def test_a_directory_that_does_not_exist(tmp_path):
+    with pytest.raises(EngineError, match="does not exist"):
+        ModelRunner.from_dir(tmp_path / "absent")
+
+
+def test_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(EngineError, match="is a file"):
+        ModelRunner.from_dir(tmp_path / "file")
+
+
+def test_a_checkpoint(tmp_path):
+    (tmp_path / "network.onnx").touch()
+    with pytest.raises(EngineError, match=r"is a checkpoint.*trtllm-lite build"):
+        ModelRunner.from_dir(tmp_path)
+
+
+def test_another_directory(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(EngineError, match=r"no rank0.engine \(found: notes.txt\)"):
+        ModelRunner.from_dir(tmp_path)
+
+
+def test_another_rank(tmp_path):
+    (tmp_path / "rank0.engine").touch()
+    with pytest.raises(EngineError, match="built for one rank"):
+        ModelRunner.from_dir(tmp_path, rank=1)
+    with pytest.raises(ArgumentError, match="rank is -1"):
+        ModelRunner.from_dir(tmp_path, rank=-1)
+
+
+def test_an_engine_that_is_no_engine(tmp_path):
+    (tmp_path / "rank0.engine").write_bytes(b"\0" * 100)
+    with pytest.raises(EngineError):
+        ModelRunner.from_dir(tmp_path)
+
+
+def test_limits_are_those_of_the_engine():
+    built = limits()
+    assert (built.max_batch_size, built.max_seq_len, built.max_output_len, built.num_blocks) == (4, 40, 40, 40)
+    assert built.cache_len == 160
+    assert [built.blocks_for(tokens) for tokens in (1, 4, 5)] == [1, 1, 2]
+
+
+def test_options_lower_them():
+    lowered = limits(max_batch_size=2, max_seq_len=20, max_tokens_in_paged_kv_cache=50)
+    assert (lowered.max_batch_size, lowered.max_output_len, lowered.num_blocks) == (2, 40, 12)
+
+
+def test_a_share_of_the_free_memory():
+    assert limits(available=10_000, kv_cache_free_gpu_memory_fraction=0.5).num_blocks == 5000 // 256
+    assert limits(kv_cache_free_gpu_memory_fraction=0.5).num_blocks == 40
+    assert available_host_memory() > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_batch_size": 5}, r"max_batch_size=5 exceeds what this engine was built for \(4\)"),
+        ({"max_output_len": 41}, "--max_seq_len"),
+        ({"max_num_tokens": 3}, "less than max_batch_size=4"),
+        ({"max_tokens_in_paged_kv_cache": 3}, "no room for one KV cache block of 4 tokens"),
+        ({"kv_cache_free_gpu_memory_fraction": 0.01, "available": 100}, "100 free bytes"),
+    ],
+)
+def test_options_beyond_the_engine(options, message):
+    with pytest.raises(LimitError, match=message):
+        limits(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"max_batch_size": 0}, {"max_input_len": 1.5}, {"max_num_tokens": True}]
+    + [{"kv_cache_free_gpu_memory_fraction": value} for value in (0, 1.1, "half", True)],
+)
+def test_options_that_make_no_sense(options):
+    with pytest.raises(ArgumentError, match=next(iter(options))):
+        limits(**options)
+
+
+def write_tokenizer(directory, settings="{}"):
+    (directory / "tokenizer.json").write_text(byte_level_tokenizer()._backend.to_str())
+    (directory / "tokenizer_config.json").write_text(settings)
+    return {name: f"{len((directory / name).read_bytes()):08x}" for name in ("tokenizer.json", "tokenizer_config.json")}
+
+
+def test_tokenizer_files_are_checked(tmp_path):
+    checksums = write_tokenizer(tmp_path)
+    assert Tokenizer.from_dir(tmp_path, checksums, len).encode("fox") == byte_level_tokenizer().encode("fox")
+    assert Tokenizer.from_dir(tmp_path, {}, len) is None
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(EngineError, match="has checksum 00000002"):
+        Tokenizer.from_dir(tmp_path, checksums, len)
+    with pytest.raises(EngineError, match="not a tokenizer"):
+        Tokenizer.from_dir(tmp_path, {"tokenizer.json": "00000002"}, len)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(EngineError, match="cannot be read"):
+        Tokenizer.from_dir(tmp_path, checksums, len)
+
+
+def test_settings_must_be_json(tmp_path):
+    checksums = write_tokenizer(tmp_path, "{")
+    with pytest.raises(EngineError, match="not JSON"):
+        Tokenizer.from_dir(tmp_path, checksums, len)

@@ -1,0 +1,90 @@
+"""Incremental detokenization: the pieces of text that each new token adds, for any tokenizer.
+
+Decoding token by token loses spaces (a decoder strips the first one it sees) and splits characters whose bytes are
+spread over tokens. So a window is decoded instead, which starts with the tokens of the last piece as context, and only
+text that later tokens cannot change is released.
+"""
+
+from collections.abc import Callable, Sequence
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# A UTF-8 character has at most 4 bytes and a token at least one: an incomplete character spans at most 3 tokens.
+_MAX_INCOMPLETE_TOKENS = 3
+_MAX_HELD_TOKENS = 16
+_PROMPT_CONTEXT = 8
+
+
+class IncrementalDetokenizer:
+    """Turns a stream of token ids into pieces of text whose concatenation is the text of all of them.
+
+    ``decode`` maps token ids to text, with U+FFFD for broken UTF-8. ``prompt_ids`` give the context that decides
+    whether the text starts with a space; their own text is never part of a piece.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], prompt_ids: Sequence[int] = ()) -> None:
+        self._decode = decode
+        # The window is _context + _held; _released is the prefix of its text that the prompt or earlier pieces hold.
+        self._context = _prompt_context(decode, [int(token) for token in prompt_ids])
+        self._held: list[int] = []
+        self._released = decode(self._context)
+
+    def push(self, token: int) -> str:
+        """Add a token; returns the text that is certain now ("" while a character is incomplete)."""
+        self._held.append(token)
+        text = self._window_text()
+        if not text.endswith(REPLACEMENT):
+            return self._release(text, len(self._held))
+        if len(self._held) > _MAX_HELD_TOKENS:
+            return self._release_settled(text)
+        return ""
+
+    def finish(self) -> str:
+        """What is still held back, with U+FFFD for characters that never became complete."""
+        if not self._held:
+            return ""
+        return self._release(self._window_text(), len(self._held))
+
+    def _window_text(self) -> str:
+        """Text of the window; without its context if later bytes have changed what the context decodes to."""
+        text = self._decode(self._context + self._held)
+        if text.startswith(self._released) or text.endswith(REPLACEMENT):
+            return text
+        # The prompt may end inside a character, which is complete now.
+        self._released = self._released.rstrip(REPLACEMENT)
+        if text.startswith(self._released):
+            return text
+        self._context, self._released = [], ""
+        return self._decode(self._held)
+
+    def _release(self, text: str, num_tokens: int) -> str:
+        """Release ``text`` of the window as far as it is new; the first ``num_tokens`` held tokens have become text."""
+        if not text.startswith(self._released):
+            self._context, self._released = [], ""
+            text = self._decode(self._held[:num_tokens])
+        piece = text[len(self._released) :]
+        done, self._held = self._held[:num_tokens], self._held[num_tokens:]
+        if piece:
+            # Tokens that print nothing (special ones) give no context: a decoder would strip a space after them.
+            self._context = done
+        else:
+            self._context += done
+        self._released = self._decode(self._context)
+        return piece
+
+    def _release_settled(self, text: str) -> str:
+        """In a long run of broken bytes, release all that an incomplete last character cannot be part of."""
+        for end in range(len(self._held) - _MAX_INCOMPLETE_TOKENS, 0, -1):
+            head = self._decode(self._context + self._held[:end])
+            if head + self._decode(self._held[end:]) == text:
+                return self._release(head, end)
+        return ""
+
+
+def _prompt_context(decode: Callable[[Sequence[int]], str], prompt_ids: list[int]) -> list[int]:
+    """The last tokens of the prompt, from the start of a character on."""
+    shortest = min(_PROMPT_CONTEXT, len(prompt_ids))
+    for length in range(shortest, min(shortest + _MAX_INCOMPLETE_TOKENS, len(prompt_ids)) + 1):
+        context = prompt_ids[len(prompt_ids) - length :]
+        if not decode(context).startswith(REPLACEMENT):
+            break
+    return context
