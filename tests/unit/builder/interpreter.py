@@ -1,0 +1,32 @@
+"""Executes graphs that mix standard ONNX operators, by onnx.reference, with ours, by the plugins' references."""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+import numpy as np
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from trtllm_lite.plugins.schema import DOMAIN, Schema, all_schemas
+
+
+def _operator(schema: Schema) -> type[OpRun]:
+    """An onnx.reference operator that runs the plugin's numpy reference."""
+    reference = import_module(f"trtllm_lite.plugins.{schema.folder}.reference").reference
+
+    class Operator(OpRun):
+        op_domain = DOMAIN
+
+        def _run(self, *inputs: np.ndarray | None, **attributes: float) -> tuple[np.ndarray, ...]:
+            absent = [None] * (len(schema.inputs) - len(inputs))
+            return reference([*inputs, *absent], attributes)[: len(self.output)]
+
+    return type(schema.name, (Operator,), {})
+
+
+def run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs of ``model`` by name; ``feeds`` may hold more than the model takes."""
+    operators = [_operator(schema) for schema in all_schemas().values()]
+    evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=operators)
+    inputs = {name: feeds[name] for name in evaluator.input_names}
+    return dict(zip(evaluator.output_names, evaluator.run(None, inputs), strict=True))

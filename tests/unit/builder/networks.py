@@ -1,0 +1,197 @@
+"""Small random decoder networks in the pattern that ``convert`` emits, one keyword per variation of a family."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+
+FLOAT, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes and variations; odd on purpose."""
+
+    layers: int = 2
+    heads: int = 6
+    kv_heads: int = 2
+    head_dim: int = 10
+    hidden: int = 36
+    inter: int = 50
+    vocab: int = 71
+    max_seq: int = 24
+    windows: tuple[int, ...] = (0, 0)
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    tied: bool = True
+    attention_factor: float = 1.0
+    dtype: ir.DataType = FLOAT
+    seed: int = 0
+
+
+VARIANTS = {
+    "llama": Shape(),
+    "yarn": Shape(attention_factor=1.25, tied=False, layers=1, windows=(0,)),
+    "mistral": Shape(windows=(5, 5)),
+    "mixed_windows": Shape(layers=3, windows=(5, 0, 3)),
+    "qwen2": Shape(qkv_bias=True, tied=False),
+    "qwen3": Shape(qk_norm=True, head_dim=14),
+    "bfloat16": Shape(dtype=ir.DataType.BFLOAT16),
+    "float16": Shape(dtype=ir.DataType.FLOAT16, tied=False),
+}
+
+
+class Network:
+    """Builds one network; ``model`` holds the result with every shape inferred."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.random = np.random.default_rng(shape.seed)
+        self.ops = Tape()
+        self.weights: dict[str, ir.Value] = {}
+        self.outputs: list[ir.Value] = []
+        self.inputs = [
+            ir.val("input_ids", INT64, ["batch", "seq"]),
+            ir.val("position_ids", INT64, ["batch", "seq"]),
+            ir.val("past_lens", INT64, ["batch"]),
+        ]
+        self.model = self._finish(self._logits())
+
+    def _op(self, name: str, op_type: str, *inputs: ir.Value | None, **attributes: object) -> ir.Value:
+        value = self.ops.op(op_type, inputs, attributes, name=name)
+        value.name = name + "_out"
+        return value
+
+    def _weight(self, name: str, *shape: int, dtype: ir.DataType = FLOAT) -> ir.Value:
+        if name not in self.weights:
+            array = self.random.normal(size=shape, scale=1 / np.sqrt(shape[-1])).astype(dtype.numpy())
+            array = array if len(shape) > 1 else (1 + array).astype(dtype.numpy())
+            self.weights[name] = self.ops.initializer(ir.tensor(array, name=name))
+        return self.weights[name]
+
+    def _constant(self, name: str, value: object, dtype: type = np.int64) -> ir.Value:
+        if name not in self.weights:
+            self.weights[name] = self.ops.initializer(ir.tensor(np.array(value, dtype), name=name))
+        return self.weights[name]
+
+    def _widened(self, path: str, weight: ir.Value) -> ir.Value:
+        return weight if weight.dtype == FLOAT else self._op(path + ".cast", "Cast", weight, to=FLOAT)
+
+    def _linear(self, path: str, x: ir.Value, weight: str, n: int, k: int, bias: bool = False) -> ir.Value:
+        w = self._widened(path, self._weight(weight + ".weight", n, k, dtype=self.shape.dtype))
+        y = self._op(path, "MatMul", x, self._op(path + ".transpose", "Transpose", w, perm=[1, 0]))
+        return self._op(path + ".bias", "Add", y, self._weight(weight + ".bias", n)) if bias else y
+
+    def _norm(self, path: str, x: ir.Value, weight: str, size: int) -> ir.Value:
+        return self._op(path, "RMSNormalization", x, self._weight(weight, size), axis=-1, epsilon=1e-5)
+
+    def _logits(self) -> ir.Value:
+        s, ids = self.shape, self.inputs[0]
+        table = self._weight("model.embed_tokens.weight", s.vocab, s.hidden, dtype=s.dtype)
+        hidden = self._widened("embed_tokens", self._op("embed_tokens", "Gather", table, ids))
+        self.cos, self.sin = self._rope()
+        length = self._op("seq_len", "Shape", ids, start=1, end=2)
+        self.nonpad = self._op("total_lens", "Add", self.inputs[2], length)
+        for layer in range(s.layers):
+            hidden = self._layer(layer, hidden)
+        hidden = self._norm("final_norm", hidden, "model.norm.weight", s.hidden)
+        head = "model.embed_tokens" if s.tied else "lm_head"
+        return self._linear("lm_head", hidden, head, s.vocab, s.hidden)
+
+    def _rope(self) -> tuple[ir.Value, ir.Value]:
+        half = self.shape.head_dim // 2
+        inv_freq = self._constant("inv_freq", 100.0 ** -(np.arange(half) / half), np.float32)
+        position = self._op("rope.cast", "Cast", self.inputs[1], to=FLOAT)
+        column = self._op("rope.unsqueeze", "Unsqueeze", position, self._constant("minus_one", [-1]))
+        angle = self._op("rope.angle", "Mul", column, inv_freq)
+        tables = [self._op("rope.cos", "Cos", angle), self._op("rope.sin", "Sin", angle)]
+        if self.shape.attention_factor != 1:
+            factor = self._constant("rope.factor", self.shape.attention_factor, np.float32)
+            tables = [self._op(f"rope.scale_{i}", "Mul", table, factor) for i, table in enumerate(tables)]
+        return tables[0], tables[1]
+
+    def _mask(self, window: int) -> ir.Value:
+        path = f"window_{window}"
+        if path not in self.weights:
+            bounds = (
+                self._constant(f"mask.{name}", value) for name, value in (("0", 0), ("m", self.shape.max_seq), ("1", 1))
+            )
+            keys = self._op(path + ".keys", "Range", *bounds)
+            axes = self._constant(path + ".axes", [1, 3])
+            queries = self._op(path + ".queries", "Unsqueeze", self.inputs[1], axes)
+            first = self._op(path + ".first", "Sub", queries, self._constant(path + ".size", window))
+            self.weights[path] = self._op(path, "Greater", keys, first)
+        return self.weights[path]
+
+    def _heads(self, path: str, x: ir.Value, heads: int, norm: str | None) -> ir.Value:
+        s = self.shape
+        x = self._op(path + ".split", "Reshape", x, self._constant(f"heads_{heads}", [0, 0, heads, s.head_dim]))
+        if norm is not None:
+            x = self._norm(path + ".norm", x, norm, s.head_dim)
+        return self._op(path + ".swap", "Transpose", x, perm=[0, 2, 1, 3])
+
+    def _attention(self, path: str, layer: int, x: ir.Value) -> ir.Value:
+        s, prefix = self.shape, f"model.layers.{layer}.self_attn."
+        states = []
+        for kind, heads in (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
+            name = f"{path}.{kind}_proj"
+            y = self._linear(name, x, prefix + kind + "_proj", heads * s.head_dim, s.hidden, s.qkv_bias)
+            norm = f"{prefix}{kind}_norm.weight" if s.qk_norm and kind != "v" else None
+            y = self._heads(f"{path}.{kind}", y, heads, norm)
+            if kind != "v":
+                y = self._op(f"{path}.{kind}_rope", "RotaryEmbedding", y, self.cos, self.sin)
+            states.append(y)
+        caches = [self._scatter(path, layer, kind, y) for kind, y in zip(("key", "value"), states[1:], strict=True)]
+        window = s.windows[layer]
+        mask = self._mask(window) if window else None
+        inputs = (states[0], *caches, mask, None, None, self.nonpad)
+        y = self._op(path, "Attention", *inputs, is_causal=1, scale=s.head_dim**-0.5)
+        y = self._op(path + ".swap", "Transpose", y, perm=[0, 2, 1, 3])
+        y = self._op(path + ".merge", "Reshape", y, self._constant("merge_heads", [0, 0, -1]))
+        return self._linear(path + ".o_proj", y, prefix + "o_proj", s.hidden, s.heads * s.head_dim)
+
+    def _scatter(self, path: str, layer: int, kind: str, new: ir.Value) -> ir.Value:
+        s = self.shape
+        past = ir.val(f"past_{kind}.{layer}", FLOAT, ["batch", s.kv_heads, "max_seq", s.head_dim])
+        self.inputs.append(past)
+        present = self._op(f"{path}.{kind}_cache", "TensorScatter", past, new, self.inputs[2], axis=2)
+        present.name = f"present_{kind}.{layer}"
+        self.outputs.append(present)
+        return present
+
+    def _layer(self, layer: int, hidden: ir.Value) -> ir.Value:
+        s, path, prefix = self.shape, f"layers.{layer}", f"model.layers.{layer}."
+        x = self._norm(path + ".input_norm", hidden, prefix + "input_layernorm.weight", s.hidden)
+        hidden = self._op(path + ".attention.add", "Add", hidden, self._attention(path + ".attention", layer, x))
+        x = self._norm(path + ".post_norm", hidden, prefix + "post_attention_layernorm.weight", s.hidden)
+        gate = self._linear(path + ".mlp.gate_proj", x, prefix + "mlp.gate_proj", s.inter, s.hidden)
+        up = self._linear(path + ".mlp.up_proj", x, prefix + "mlp.up_proj", s.inter, s.hidden)
+        act = self._op(path + ".mlp.mul", "Mul", self._op(path + ".mlp.swish", "Swish", gate), up)
+        down = self._linear(path + ".mlp.down_proj", act, prefix + "mlp.down_proj", s.hidden, s.inter)
+        return self._op(path + ".mlp.add", "Add", hidden, down)
+
+    def _finish(self, logits: ir.Value) -> ir.Model:
+        logits.name = "logits"
+        for value in (logits, *self.outputs):
+            value.dtype = FLOAT
+        graph = ir.Graph(
+            self.inputs,
+            [logits, *self.outputs],
+            nodes=self.ops.nodes,
+            initializers=self.ops.initializers,
+            opset_imports={"": 24},
+            name="network",
+        )
+        return with_shapes(ir.Model(graph, ir_version=11))
+
+
+def with_shapes(model: ir.Model) -> ir.Model:
+    """``model`` with the shape and type of every value inferred."""
+    return ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(model), strict_mode=True, data_prop=True))
+
+
+def network(variant: str | Shape = "llama") -> ir.Model:
+    """One of :data:`VARIANTS`, or a network of any :class:`Shape`."""
+    return Network(variant if isinstance(variant, Shape) else VARIANTS[variant]).model

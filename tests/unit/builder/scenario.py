@@ -1,0 +1,86 @@
+"""Random steps over several sequences, fed to networks at any stage of the pipeline, and their results side by side."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from tests.unit.builder.interpreter import run
+from tests.unit.builder.networks import Shape
+
+TOKENS_PER_BLOCK = 4
+
+
+@dataclass
+class Sequences:
+    """The state of a batch: tokens in the cache, contiguous caches, and paged caches with shuffled blocks."""
+
+    shape: Shape
+    num_seqs: int
+    seed: int = 0
+    caches: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        s = self.shape
+        self.random = np.random.default_rng(self.seed)
+        self.past_lens = np.zeros(self.num_seqs, np.int64)
+        blocks = -(-s.max_seq // TOKENS_PER_BLOCK)
+        spare = 3
+        tables = self.random.permutation(self.num_seqs * blocks + spare)[: self.num_seqs * blocks]
+        self.block_tables = tables.reshape(self.num_seqs, blocks).astype(np.int32)
+        for layer in range(s.layers):
+            shapes = {
+                "past_key": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),
+                "past_value": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),
+                "key_cache": (tables.size + spare, s.kv_heads, s.head_dim, TOKENS_PER_BLOCK),
+                "value_cache": (tables.size + spare, s.kv_heads, TOKENS_PER_BLOCK, s.head_dim),
+            }
+            # Whatever a slot held before must never matter; a NaN would spoil even what is masked.
+            self.caches |= {f"{name}.{layer}": np.full(size, 1e3, np.float32) for name, size in shapes.items()}
+
+    def step(self, models: list[ir.Model], lens: list[int]) -> list[np.ndarray]:
+        """Append ``lens[b]`` random tokens to every sequence; each model's logits of the last token of each.
+
+        The first model advances the state of the contiguous caches, the last one that of the paged caches.
+        """
+        feeds = self._feeds(np.array(lens)) | self.caches
+        logits = []
+        for model in models:
+            form = "packed" if any(value.name == "token_ids" for value in model.graph.inputs) else "padded"
+            outputs = run(model, feeds | {name: feeds[f"{name}.{form}"] for name in ("position_ids", "past_lens")})
+            logits.append(self._last_rows(outputs["logits"], lens))
+            self._keep(outputs)
+        self.past_lens += lens
+        return logits
+
+    def _feeds(self, lens: np.ndarray) -> dict[str, np.ndarray]:
+        longest, slot = int(lens.max()), np.arange(int(lens.max()))
+        real = slot < lens[:, None]
+        ids = self.random.integers(0, self.shape.vocab, real.shape)
+        positions = self.past_lens[:, None] + slot
+        ends = np.cumsum(lens)
+        padded_rows = np.where(real, (ends - lens)[:, None] + slot, 0)
+        return {
+            "input_ids": np.where(real, ids, 0),
+            "position_ids.padded": positions,
+            "token_ids": ids[real].astype(np.int32),
+            "position_ids.packed": positions[real].astype(np.int32),
+            "past_lens.padded": self.past_lens,
+            "past_lens.packed": self.past_lens.astype(np.int32),
+            "padded_rows": padded_rows,
+            "packed_rows": (np.arange(len(lens))[:, None] * longest + slot)[real],
+            "cu_seqlens": np.concatenate([[0], ends]).astype(np.int32),
+            "block_tables": self.block_tables,
+            "logits_indices": (ends - 1).astype(np.int32),
+        }
+
+    def _last_rows(self, logits: np.ndarray, lens: list[int]) -> np.ndarray:
+        """One row per sequence, from [batch, seq, vocab], packed [num_tokens, vocab], or gathered rows."""
+        if logits.ndim == 3:
+            return logits[np.arange(len(lens)), np.array(lens) - 1]
+        return logits if len(logits) == len(lens) else logits[np.cumsum(lens) - 1]
+
+    def _keep(self, outputs: dict[str, np.ndarray]) -> None:
+        for name, value in outputs.items():
+            if name.startswith(("present_", "key_cache_out", "value_cache_out")):
+                self.caches[name.replace("present_", "past_").replace("_out", "")] = value

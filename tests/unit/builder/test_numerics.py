@@ -1,0 +1,64 @@
+"""Every prefix of the pipeline computes what the standard network computes."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from tests.unit.builder.networks import VARIANTS, network
+from tests.unit.builder.scenario import Sequences
+from trtllm_lite.builder.passes import PIPELINE
+from trtllm_lite.builder.pipeline import run_passes
+
+PREFILL, DECODE, MIXED = [7, 1, 4], [1, 1, 1], [1, 6, 2]
+STEPS = (PREFILL, DECODE, MIXED, DECODE)
+# float32 sums in another order; logits are of order 1
+TOLERANCE = 2e-5
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_all_passes_keep_logits_and_caches(variant: str) -> None:
+    original = network(variant)
+    fused, _ = run_passes(original)
+    state = Sequences(VARIANTS[variant], num_seqs=3)
+    for lens in STEPS:
+        expected, actual = state.step([original, fused], lens)
+        np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
+    _check_caches(state)
+
+
+def _check_caches(state: Sequences) -> None:
+    """The paged caches hold, at the blocks of the tables, what the contiguous ones hold."""
+    for layer in range(state.shape.layers):
+        for sequence, length in enumerate(state.past_lens):
+            blocks = state.block_tables[sequence]
+            keys = state.caches[f"key_cache.{layer}"][blocks].transpose(1, 0, 3, 2)
+            values = state.caches[f"value_cache.{layer}"][blocks].transpose(1, 0, 2, 3)
+            for paged, name in ((keys, "past_key"), (values, "past_value")):
+                contiguous = state.caches[f"{name}.{layer}"][sequence][:, :length]
+                flat = paged.reshape(paged.shape[0], -1, paged.shape[-1])[:, :length]
+                np.testing.assert_allclose(flat, contiguous, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("variant", ["mistral", "qwen2", "qwen3", "bfloat16"])
+def test_each_pass_keeps_logits(variant: str) -> None:
+    original = network(variant)
+    stages = [original, *(run_passes(original, PIPELINE[:count])[0] for count in range(1, len(PIPELINE) + 1))]
+    state = Sequences(VARIANTS[variant], num_seqs=3)
+    for lens in (PREFILL, MIXED):
+        expected, *actual = state.step(stages, lens)
+        for graph_pass, logits in zip(PIPELINE, actual, strict=True):
+            np.testing.assert_allclose(logits, expected, atol=TOLERANCE, err_msg=graph_pass.name)
+
+
+def test_the_reference_agrees_with_onnxruntime() -> None:
+    """The yardstick of this file is sound: onnxruntime gives the same logits for the standard network."""
+    model = network("mistral")
+    state = Sequences(VARIANTS["mistral"], num_seqs=3)
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    lens = np.array(PREFILL)
+    feeds = state._feeds(lens) | state.caches
+    feeds |= {name: feeds[f"{name}.padded"] for name in ("position_ids", "past_lens")}
+    logits = session.run(["logits"], {value.name: feeds[value.name] for value in session.get_inputs()})[0]
+    (expected,) = Sequences(VARIANTS["mistral"], num_seqs=3).step([model], PREFILL)
+    np.testing.assert_allclose(logits[np.arange(3), lens - 1], expected, atol=TOLERANCE)

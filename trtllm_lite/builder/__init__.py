@@ -1,0 +1,10 @@
+"""Compiles a checkpoint into an engine: fuse, remove padding, plan memory, serialize.
+
+Needs no GPU, and never holds more than one weight in memory.
+"""
+
+from trtllm_lite.builder.build import Progress, build_engine, plan_memory
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.memory import MemoryPlan
+
+__all__ = ["BuildLimits", "MemoryPlan", "Progress", "build_engine", "plan_memory"]

@@ -1,0 +1,55 @@
+"""Assigns offsets in one arena so that tensors that are live at the same time do not overlap.
+
+Largest first, each into the tightest gap that is free during its whole life (Pisarchyk and Lee, arXiv 2001.03288,
+"greedy by size").
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtllm_lite.engine.format import align
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """A tensor of ``num_bytes``, written by instruction ``first`` and last read by ``last`` (both inclusive)."""
+
+    num_bytes: int
+    first: int
+    last: int
+
+    def overlaps(self, other: "Lifetime") -> bool:
+        """Are both live during some instruction? An instruction's inputs and outputs are."""
+        return self.first <= other.last and other.first <= self.last
+
+
+def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
+    """Aligned offsets in the order of ``lifetimes``, and the bytes of the arena. Deterministic."""
+    order = sorted(range(len(lifetimes)), key=lambda index: (-lifetimes[index].num_bytes, index))
+    offsets = [0] * len(lifetimes)
+    arena_bytes = 0
+    placed: list[int] = []
+    for index in order:
+        lifetime = lifetimes[index]
+        occupied = sorted(
+            (offsets[other], offsets[other] + align(lifetimes[other].num_bytes))
+            for other in placed
+            if lifetime.overlaps(lifetimes[other])
+        )
+        size = align(lifetime.num_bytes)
+        offsets[index] = _tightest_gap(occupied, size)
+        arena_bytes = max(arena_bytes, offsets[index] + size)
+        placed.append(index)
+    return offsets, arena_bytes
+
+
+def _tightest_gap(occupied: list[tuple[int, int]], size: int) -> int:
+    """Offset of the smallest gap between the sorted ranges that holds ``size`` bytes, else behind the last one."""
+    best, best_room = None, 0
+    end = 0
+    for begin, stop in occupied:
+        room = begin - end
+        if room >= size and (best is None or room < best_room):
+            best, best_room = end, room
+        end = max(end, stop)
+    return end if best is None else best

@@ -1,0 +1,113 @@
+"""Opens a checkpoint directory: the network, its configuration, and where the weights lie, all checked first.
+
+A checkpoint may come from anywhere. Initializers may point only into plain files of the checkpoint directory, within
+their bounds; nothing else on the machine is ever opened.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from trtllm_lite.builder.weights import extents, stored
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
+from trtllm_lite.errors import EngineError
+from trtllm_lite.network.config import ModelConfig
+
+NETWORK_FILE = "network.onnx"
+MIN_OPSET = 24
+_MAX_NETWORK_BYTES = 1 << 28  # weights are external; a network of a thousand layers has a few MB
+_REMEDY = "convert the model again with `trtllm-lite convert`"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checked checkpoint; the weights of ``model`` stay on disk until they are evaluated."""
+
+    path: Path
+    config: ModelConfig
+    model: ir.Model
+
+    def tokenizer_files(self) -> list[Path]:
+        """The files that travel with an engine."""
+        return [self.path / name for name in TOKENIZER_FILES]
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read ``path`` without reading weights.
+
+    Raises EngineError if it is no checkpoint, incomplete, damaged, hostile, or of a newer version.
+    """
+    path = Path(path)
+    _check_files(path)
+    config = ModelConfig.from_json((path / CONFIG_FILE).read_text())
+    network = path / NETWORK_FILE
+    if network.stat().st_size > _MAX_NETWORK_BYTES:
+        raise EngineError(f"{network} has {network.stat().st_size:,} bytes, expected at most {_MAX_NETWORK_BYTES:,}")
+    try:
+        proto = onnx.load(network, load_external_data=False)
+        inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+        model = ir.from_proto(inferred)
+    except (DecodeError, onnx.shape_inference.InferenceError, ValueError, TypeError, RuntimeError) as error:
+        raise EngineError(f"expected an ONNX network in {network}, found: {_first_line(error)}: {_REMEDY}") from error
+    _check_model(network, model)
+    _locate_weights(path, model.graph)
+    return Checkpoint(path, config, model)
+
+
+def _check_files(path: Path) -> None:
+    if not path.is_dir():
+        kind = "is a file" if path.exists() else "does not exist"
+        raise EngineError(
+            f"expected a checkpoint directory, but {path} {kind}: pass the output_dir of `trtllm-lite convert`"
+        )
+    if (path / ENGINE_FILE).exists():
+        raise EngineError(f"{path} is an engine, expected a checkpoint: pass the output_dir of `trtllm-lite convert`")
+    missing = [name for name in (NETWORK_FILE, CONFIG_FILE, *TOKENIZER_FILES) if not (path / name).is_file()]
+    if missing:
+        raise EngineError(f"{path} is not a complete checkpoint: {', '.join(missing)} missing: {_REMEDY}")
+
+
+def _check_model(network: Path, model: ir.Model) -> None:
+    opset = model.graph.opset_imports.get("", 0)
+    if opset < MIN_OPSET:
+        raise EngineError(f"{network} uses ONNX opset {opset}, expected {MIN_OPSET} or newer: {_REMEDY}")
+    for node in model.graph.all_nodes():
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                raise EngineError(
+                    f"{network}: {node.name} keeps a constant in another file, expected it inline: {_REMEDY}"
+                )
+
+
+def _locate_weights(path: Path, graph: ir.Graph) -> None:
+    """Replace external tensors by lazily read ones, after checking where they point."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            value.const_value = _located(path, tensor)
+
+
+def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
+    location = str(tensor.location)
+    file = (path / location).resolve()
+    if Path(location).name != location or file.parent != path.resolve() or not file.is_file():
+        raise EngineError(
+            f"{path / NETWORK_FILE}: the weight {tensor.name} should lie in a file of the checkpoint directory, "
+            f"but points to {location!r}: {_REMEDY}"
+        )
+    shape = extents(tensor)
+    offset, size = tensor.offset or 0, file.stat().st_size
+    if tensor.length != tensor.nbytes or min(shape, default=1) < 1 or offset < 0 or offset + tensor.nbytes > size:
+        raise EngineError(
+            f"{path / NETWORK_FILE}: the weight {tensor.name} ({tensor.dtype.name} {shape}, {tensor.nbytes:,} bytes) "
+            f"points to {tensor.length} bytes at {offset:,} of {location}, which has {size:,}: "
+            f"the file is truncated or damaged; {_REMEDY}"
+        )
+    return stored(file, offset, tensor.dtype, shape)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,133 @@
+"""Small helpers for reading and rewriting onnx_ir graphs; passes share them and hold no others of this kind."""
+
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.weights import extents
+from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, all_schemas
+
+WEIGHT_DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_MAX_CONSTANT_SIZE = 4096  # elements; anything larger is a weight, whose data stays on disk while passes run
+
+Dim = int | str
+
+
+def dims(value: ir.Value | None) -> tuple[Dim | None, ...] | None:
+    """Extents as integers and symbols (None: unknown extent), or None if the rank is unknown."""
+    if value is None or value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def produced_by(value: ir.Value | None, *op_types: str, domain: str = "") -> ir.Node | None:
+    """The node that makes ``value`` if it is one of ``op_types`` of ``domain``."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.domain == domain and node.op_type in op_types else None
+
+
+def fused_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    """The node that makes ``value`` if it is the fused operator ``op_type``."""
+    return produced_by(value, op_type, domain=DOMAIN)
+
+
+def nodes_of(graph: ir.Graph, op_type: str, domain: str = "") -> list[ir.Node]:
+    """Nodes of one operator in graph order; a list, so that the graph may change while it is walked."""
+    return [node for node in graph if node.op_type == op_type and node.domain == domain]
+
+
+def only_user(value: ir.Value) -> ir.Node | None:
+    """The single node that reads ``value``; None if there are more, or if it is an output of the graph."""
+    users = {use.node for use in value.uses()}
+    return next(iter(users)) if len(users) == 1 and not value.is_graph_output() else None
+
+
+def weight_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initializer (its data may be on disk still), or None if ``value`` is not one."""
+    return value.const_value if value is not None and value.is_initializer() else None
+
+
+def small_constant(value: ir.Value | None) -> np.ndarray | None:
+    """The elements of a small constant (an initializer or a Constant node), or None."""
+    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
+    return tensor.numpy() if tensor is not None and tensor.size <= _MAX_CONSTANT_SIZE else None
+
+
+def scalar_constant(value: ir.Value | None) -> float | int | None:
+    """The only element of a constant, or None."""
+    array = small_constant(value)
+    return array.reshape(()).item() if array is not None and array.size == 1 else None
+
+
+def integers(value: ir.Value | None) -> list[int] | None:
+    """The elements of a small integer constant, or None."""
+    array = small_constant(value)
+    return array.reshape(-1).tolist() if array is not None and array.dtype.kind == "i" else None
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The value of an attribute, or ``default`` if the node does not carry it."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def site(*nodes: ir.Node) -> str:
+    """Where in the model the nodes are: the longest common path of their names ("layers.3.attention")."""
+    paths = [(node.name or node.op_type).split(".") for node in nodes]
+    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+    return ".".join(parts[0] for parts in shared)
+
+
+def value_of(name: str, dtype: ir.DataType, shape: Sequence[Dim | None]) -> ir.Value:
+    """A new value with a name, type and shape."""
+    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+
+
+def add_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """Register ``tensor`` under ``name``, which must be free."""
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(extents(tensor)), const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
+def fused_node(
+    op_type: str,
+    name: str,
+    inputs: Sequence[ir.Value | None],
+    outputs: Sequence[ir.Value],
+    attributes: dict[str, int | float] | None = None,
+) -> ir.Node:
+    """A node of our domain; the verifier checks it against its schema after the pass."""
+    types = {
+        attribute.name: float if attribute.type == "float" else int for attribute in all_schemas()[op_type].attributes
+    }
+    typed = {key: types[key](value) for key, value in (attributes or {}).items()}
+    converted = ir.convenience.convert_attributes(typed)
+    return ir.Node(DOMAIN, op_type, inputs, converted, outputs=outputs, name=name, version=DOMAIN_VERSION)
+
+
+def replace_value(old: ir.Value, new: ir.Value) -> None:
+    """Let every user of ``old``, graph outputs included, read ``new``; an output of the graph keeps its name."""
+    if old.is_graph_output():
+        old.name, new.name = f"{old.name}.replaced", old.name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def remove_dead(graph: ir.Graph) -> None:
+    """Remove nodes and initializers that nothing reads; inputs and outputs of the graph stay."""
+    for node in reversed(list(graph)):
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output():
+            del graph.initializers[name]
+
+
+def remove_unused_inputs(graph: ir.Graph, candidates: Iterable[ir.Value]) -> None:
+    """Remove those inputs among ``candidates`` that nothing reads."""
+    for value in candidates:
+        if not value.uses() and not value.is_graph_output():
+            graph.inputs.remove(value)

@@ -1,0 +1,100 @@
+"""The limits that an engine is built for, checked against each other and the model before any work is done."""
+
+from dataclasses import dataclass, fields
+
+from trtllm_lite.errors import BuildError
+
+BLOCK_SIZES = (16, 32, 64, 128)  # whole vectors in a row of keys; at most what the attention kernel keeps on its stack
+DEFAULT_MAX_NUM_TOKENS = 2048
+_MAX_EXTENT = 2**31 - 1  # extents travel as int32
+
+
+@dataclass(frozen=True)
+class BuildLimits:
+    """Upper bounds of an engine, in sequences and tokens.
+
+    ``max_num_tokens`` bounds the tokens of one step over all sequences (longer prompts run in chunks); None means
+    max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``gather_context_logits`` makes room for the
+    logits of every token of a step instead of one per sequence.
+    """
+
+    max_batch_size: int = 8
+    max_input_len: int = 1024
+    max_seq_len: int = 2048
+    max_num_tokens: int | None = None
+    tokens_per_block: int = 32
+    gather_context_logits: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "gather_context_logits":
+                _require(isinstance(value, bool), f"{field.name} is {value!r}: expected True or False")
+            elif field.name != "max_num_tokens" or value is not None:
+                _check_extent(field.name, value)
+        _require(
+            self.max_input_len <= self.max_seq_len,
+            f"max_input_len is {self.max_input_len}, which exceeds max_seq_len {self.max_seq_len}: a sequence holds the "
+            "prompt and the answer, so raise max_seq_len or lower max_input_len",
+        )
+        _require(
+            self.num_tokens >= self.max_batch_size,
+            f"max_num_tokens is {self.max_num_tokens}, below max_batch_size {self.max_batch_size}: a step of a full "
+            f"batch has a token per sequence, so raise max_num_tokens to at least {self.max_batch_size}",
+        )
+        _require(
+            self.tokens_per_block in BLOCK_SIZES,
+            f"tokens_per_block is {self.tokens_per_block}: expected one of {', '.join(map(str, BLOCK_SIZES))}",
+        )
+        _check_extent("max_batch_size * max_seq_len (in blocks)", self.num_blocks)
+
+    @property
+    def num_tokens(self) -> int:
+        """Most tokens of one step."""
+        if self.max_num_tokens is not None:
+            return self.max_num_tokens
+        return max(self.max_batch_size, min(self.max_batch_size * self.max_input_len, DEFAULT_MAX_NUM_TOKENS))
+
+    @property
+    def num_logits(self) -> int:
+        """Most rows of logits of one step."""
+        return self.num_tokens if self.gather_context_logits else self.max_batch_size
+
+    @property
+    def max_blocks_per_seq(self) -> int:
+        """Cache blocks of a sequence of full length."""
+        return -(-self.max_seq_len // self.tokens_per_block)
+
+    @property
+    def num_blocks(self) -> int:
+        """Cache blocks of a full batch of sequences of full length."""
+        return self.max_batch_size * self.max_blocks_per_seq
+
+    def symbols(self) -> dict[str, int]:
+        """The upper bound of every symbolic extent of a plan."""
+        return {
+            "num_tokens": self.num_tokens,
+            "num_seqs": self.max_batch_size,
+            "num_seqs_plus_1": self.max_batch_size + 1,
+            "num_logits": self.num_logits,
+            "max_blocks_per_seq": self.max_blocks_per_seq,
+            "num_blocks": self.num_blocks,
+        }
+
+    def check_model(self, max_position_embeddings: int) -> None:
+        """Raise BuildError if sequences may grow longer than the model's positions reach."""
+        _require(
+            self.max_seq_len <= max_position_embeddings,
+            f"max_seq_len is {self.max_seq_len}, but the model's max_position_embeddings is {max_position_embeddings}: "
+            f"set max_seq_len (and max_input_len) to at most {max_position_embeddings}",
+        )
+
+
+def _check_extent(name: str, value: object) -> None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_EXTENT
+    _require(is_count, f"{name} is {value!r}: expected an integer from 1 to {_MAX_EXTENT}")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise BuildError(message)

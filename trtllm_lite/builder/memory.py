@@ -1,0 +1,89 @@
+"""Predicts what an engine will need, from the plan alone: exact bytes, no weight is read."""
+
+import os
+from dataclasses import asdict, dataclass
+
+from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD
+from trtllm_lite.builder.planning import Program
+from trtllm_lite.engine.manifest import KvCache, Memory
+from trtllm_lite.engine.plan import Plan, PlanTensor
+from trtllm_lite.errors import BuildError
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes by kind.
+
+    ``weights`` as stored in the engine; ``kv_cache`` for a full batch of full sequences; ``arena`` for intermediate
+    values; ``step_inputs`` for token ids, block tables and the like; ``scratch`` for ``num_threads`` threads.
+    """
+
+    weights: int
+    kv_cache: int
+    arena: int
+    step_inputs: int
+    scratch: int
+    num_threads: int
+
+    @property
+    def workspace(self) -> int:
+        """Everything but weights and KV cache."""
+        return self.arena + self.step_inputs + self.scratch
+
+    @property
+    def total(self) -> int:
+        """All bytes that a running engine holds."""
+        return self.weights + self.kv_cache + self.workspace
+
+    def to_dict(self) -> dict[str, int]:
+        """All of it, sums included, for JSON."""
+        return {**asdict(self), "workspace": self.workspace, "total": self.total}
+
+    def to_manifest(self) -> Memory:
+        """The part that does not depend on the machine: threads bring their scratch."""
+        return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs)
+
+
+def plan_bytes(program: Program, num_threads: int | None = None) -> MemoryPlan:
+    """The memory of ``program`` with ``num_threads`` threads (None: one per CPU)."""
+    plan, threads = program.plan, num_threads or os.cpu_count() or 1
+    of_kind = {
+        kind: sum(tensor.max_bytes(plan.symbols) for tensor in plan.tensors if tensor.kind == kind)
+        for kind in ("cache", "input")
+    }
+    return MemoryPlan(
+        weights=sum(weight.num_bytes for weight in program.weights),
+        kv_cache=of_kind["cache"],
+        arena=plan.arena_bytes,
+        step_inputs=of_kind["input"],
+        scratch=threads * SCRATCH_BYTES_PER_THREAD,
+        num_threads=threads,
+    )
+
+
+def kv_cache_of(plan: Plan, tokens_per_block: int) -> KvCache:
+    """Geometry of the caches, read from the plan. Raises BuildError if layers differ in it."""
+    keys = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("key_cache.")]
+    values = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("value_cache.")]
+    if not keys or len(keys) != len(values):
+        raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
+    forms = {tensor.shape for tensor in keys}
+    if len(forms) != 1:
+        raise BuildError(f"expected the same KV heads and head size in every layer, found {sorted(map(str, forms))}")
+    num_blocks = plan.symbols["num_blocks"]
+    _, num_kv_heads, head_dim, _ = keys[0].shape
+    assert isinstance(num_kv_heads, int)
+    assert isinstance(head_dim, int)
+    return KvCache(
+        tokens_per_block=tokens_per_block,
+        num_blocks=num_blocks,
+        num_layers=len(keys),
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=keys[0].dtype,
+        bytes_per_block=sum(_block_bytes(tensor, plan) for tensor in (*keys, *values)),
+    )
+
+
+def _block_bytes(tensor: PlanTensor, plan: Plan) -> int:
+    return tensor.max_bytes(plan.symbols) // plan.symbols["num_blocks"]

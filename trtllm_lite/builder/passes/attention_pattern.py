@@ -1,0 +1,158 @@
+"""Recognises the standard attention subgraph; merge_qkv and paged_attention both read it.
+
+packed rows -> unpack -> Reshape to heads -> [RMSNormalization] -> Transpose -> [RotaryEmbedding]
+key, value  -> TensorScatter into the cache at past_lens
+Attention(query, key cache, value cache, [window mask], total lengths; causal) -> Transpose -> Reshape -> pack
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import attribute, dims, integers, only_user, produced_by, weight_tensor
+from trtllm_lite.builder.passes.remove_padding import PACKED_ROWS, PADDED_ROWS, PAST_LENS
+
+
+class MismatchError(Exception):
+    """The subgraph is not what the fused operator computes; the message says where it differs."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """One of query, key, value: packed ``source`` [num_tokens, heads * head_dim] on its way into attention."""
+
+    source: ir.Value
+    heads: int
+    head_dim: int
+    norm: ir.Value | None
+    norm_epsilon: float
+    cos: ir.Value | None
+    sin: ir.Value | None
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One TensorScatter: ``past`` is an input of the graph and ``present`` an output."""
+
+    past: ir.Value
+    present: ir.Value
+    new: ir.Value
+
+
+def expect(condition: object, message: str) -> None:
+    """Raise MismatchError unless ``condition`` holds."""
+    if not condition:
+        raise MismatchError(message)
+
+
+def match_unpacked(value: ir.Value | None, what: str) -> ir.Value:
+    """The packed rows that ``value`` unpacks."""
+    gather = produced_by(value, "Gather")
+    expect(gather is not None and _is_named(gather.inputs[1], PADDED_ROWS), f"the {what} is not made from packed rows")
+    assert gather is not None
+    assert gather.inputs[0] is not None
+    return gather.inputs[0]
+
+
+def match_heads(value: ir.Value | None, what: str) -> Heads:
+    """Follow ``value`` [batch, heads, seq, head_dim] back to packed rows. Raises MismatchError."""
+    cos = sin = norm = None
+    epsilon = 0.0
+    if (rotary := produced_by(value, "RotaryEmbedding")) is not None:
+        cos, sin = _rotary_tables(rotary, what)
+        value = rotary.inputs[0]
+    transpose = _node(value, "Transpose", what)
+    expect(_perm(transpose) == (0, 2, 1, 3), f"the {what} heads are not moved before the sequence")
+    value = transpose.inputs[0]
+    if (node := produced_by(value, "RMSNormalization")) is not None:
+        norm, epsilon = _head_norm(node, what)
+        value = node.inputs[0]
+    reshape = _node(value, "Reshape", what)
+    shape = integers(reshape.inputs[1])
+    expect(
+        shape is not None and len(shape) == 4 and shape[:2] == [0, 0], f"the {what} is not split as [0, 0, heads, -1]"
+    )
+    source = match_unpacked(reshape.inputs[0], what)
+    heads, head_dim = (dims(reshape.outputs[0]) or (None,) * 4)[2:]
+    expect(isinstance(heads, int) and isinstance(head_dim, int), f"the {what} has no static number of heads")
+    assert isinstance(heads, int)
+    assert isinstance(head_dim, int)
+    expect(cos is None or (dims(cos) or ())[-1:] == (head_dim // 2,), f"RoPE covers only a part of the {what} heads")
+    return Heads(source, heads, head_dim, norm, epsilon, cos, sin)
+
+
+def match_cache(value: ir.Value | None, what: str) -> Cache:
+    """The cache update that makes ``value``. Raises MismatchError."""
+    scatter = _node(value, "TensorScatter", f"{what} cache")
+    past, new, indices = (*scatter.inputs, None)[:3]
+    expect(attribute(scatter, "mode", "linear") == "linear", f"the {what} cache is a ring buffer")
+    expect(attribute(scatter, "axis", -2) in (2, -2), f"the {what} cache is not updated along its sequence axis")
+    expect(is_past_lens(indices), f"the {what} cache is not updated at past_lens")
+    expect(past is not None and past.is_graph_input(), f"the {what} cache is not an input of the network")
+    expect(scatter.outputs[0].is_graph_output(), f"the {what} cache is not an output of the network")
+    assert past is not None
+    assert new is not None
+    return Cache(past, scatter.outputs[0], new)
+
+
+def match_packed_output(attention: ir.Node) -> ir.Value:
+    """The packed rows [num_tokens, heads * head_dim] of the result. Raises MismatchError."""
+    value = attention.outputs[0]
+    for op_type in ("Transpose", "Reshape", "Flatten", "Gather"):
+        user = only_user(value)
+        expect(user is not None and user.op_type == op_type, "its result is not merged into rows of heads")
+        assert user is not None
+        fits = {
+            "Transpose": _perm(user) == (0, 2, 1, 3),
+            "Reshape": len(dims(user.outputs[0]) or ()) == 3 and (integers(user.inputs[-1]) or [])[:2] == [0, 0],
+            "Flatten": attribute(user, "axis", 1) == 2,
+            "Gather": _is_named(user.inputs[-1], PACKED_ROWS),
+        }
+        expect(fits[op_type], "its result is not merged into rows of heads")
+        value = user.outputs[0]
+    return value
+
+
+def is_past_lens(value: ir.Value | None) -> bool:
+    """Is it the input ``past_lens``, perhaps cast to another integer type?"""
+    while (cast := produced_by(value, "Cast")) is not None:
+        value = cast.inputs[0]
+    return _is_named(value, PAST_LENS)
+
+
+def is_sequence_extent(value: ir.Value | None) -> bool:
+    """Is it the padded length of this step, read off the shape of something unpacked?"""
+    shape = produced_by(value, "Shape")
+    if shape is None or attribute(shape, "start", 0) != 1 or attribute(shape, "end", None) != 2:
+        return False
+    gather = produced_by(shape.inputs[0], "Gather")
+    return gather is not None and _is_named(gather.inputs[1], PADDED_ROWS)
+
+
+def _rotary_tables(node: ir.Node, what: str) -> tuple[ir.Value, ir.Value]:
+    plain = not attribute(node, "interleaved", 0) and not attribute(node, "rotary_embedding_dim", 0)
+    expect(plain and len(node.inputs) == 3, f"RoPE of the {what} is not the rotate-half form over whole heads")
+    return match_unpacked(node.inputs[1], "cosine table"), match_unpacked(node.inputs[2], "sine table")
+
+
+def _head_norm(node: ir.Node, what: str) -> tuple[ir.Value, float]:
+    weight = node.inputs[1]
+    fits = weight_tensor(weight) is not None and weight is not None and weight.dtype == ir.DataType.FLOAT
+    expect(fits and attribute(node, "axis", -1) in (-1, 3), f"the {what} norm does not scale heads by a float32 vector")
+    assert weight is not None
+    return weight, float(attribute(node, "epsilon", 1e-5))
+
+
+def _node(value: ir.Value | None, op_type: str, what: str) -> ir.Node:
+    node = produced_by(value, op_type)
+    expect(node is not None, f"the {what} does not come from a {op_type}")
+    assert node is not None
+    return node
+
+
+def _perm(node: ir.Node) -> tuple[int, ...]:
+    return tuple(attribute(node, "perm", ()))
+
+
+def _is_named(value: ir.Value | None, name: str) -> bool:
+    return value is not None and value.is_graph_input() and value.name == name

@@ -1,0 +1,63 @@
+"""Gather(weight, token ids) and the Cast that widens its rows become one Embedding."""
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import (
+    WEIGHT_DTYPES,
+    attribute,
+    dims,
+    fused_node,
+    nodes_of,
+    only_user,
+    produced_by,
+    replace_value,
+    site,
+    value_of,
+    weight_tensor,
+)
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.remove_padding import TOKEN_IDS
+
+
+def _rewrite(graph: ir.Graph) -> list[Decision]:
+    decisions = []
+    for node in nodes_of(graph, "Gather"):
+        table = weight_tensor(node.inputs[0])
+        if table is None or not _reads_token_ids(node):
+            continue
+        reason = _obstacle(node, table)
+        if reason is None:
+            _fuse(graph, node)
+        decisions.append(Decision(site(node), reason is None, reason or ""))
+    return decisions
+
+
+def _reads_token_ids(node: ir.Node) -> bool:
+    cast = produced_by(node.inputs[1], "Cast")
+    return cast is not None and cast.inputs[0] is not None and cast.inputs[0].name == TOKEN_IDS
+
+
+def _result(node: ir.Node) -> ir.Value:
+    """The looked-up rows in float32: behind the Cast if the table is stored narrower."""
+    cast = only_user(node.outputs[0])
+    return cast.outputs[0] if cast is not None and cast.op_type == "Cast" else node.outputs[0]
+
+
+def _obstacle(node: ir.Node, table: ir.TensorProtocol) -> str | None:
+    if table.dtype not in WEIGHT_DTYPES or len(table.shape) != 2 or attribute(node, "axis", 0) != 0:
+        return f"the table is {table.dtype} {list(table.shape)}, expected a float matrix gathered along its rows"
+    if _result(node).dtype != ir.DataType.FLOAT:
+        return "the looked-up rows are not widened to float32 right away"
+    return None
+
+
+def _fuse(graph: ir.Graph, node: ir.Node) -> None:
+    cast = produced_by(node.inputs[1], "Cast")
+    result = _result(node)
+    output = value_of(f"{node.name}.embedding", ir.DataType.FLOAT, dims(result) or ())
+    token_ids = None if cast is None else cast.inputs[0]
+    graph.insert_before(node, fused_node("Embedding", str(node.name), [token_ids, node.inputs[0]], [output]))
+    replace_value(result, output)
+
+
+EMBEDDING = GraphPass("embedding", _rewrite)

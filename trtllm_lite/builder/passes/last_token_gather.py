@@ -1,0 +1,89 @@
+"""Keeps only the rows whose logits are wanted, as early as that is legal.
+
+Walking back from the logits, every operator that treats rows alike and is read by nothing else may run on the wanted
+rows only: for a decoder, everything behind the last attention, so that in prefill the last MLP and the LM head see a
+row per sequence instead of a row per token.
+"""
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import dims, fused_node, value_of
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
+from trtllm_lite.plugins.schema import DOMAIN, all_schemas
+
+LOGITS, LOGITS_INDICES, NUM_LOGITS = "logits", "logits_indices", "num_logits"
+
+# In schemas this symbol names an axis along which an operator works row by row.
+_ROWS = "rows"
+
+
+def _rewrite(graph: ir.Graph) -> list[Decision]:
+    logits = _logits(graph)
+    indices = value_of(LOGITS_INDICES, ir.DataType.INT32, [NUM_LOGITS])
+    graph.inputs.insert(_num_step_inputs(graph), indices)
+    region = _sinkable(graph, logits)
+    gathered: dict[ir.Value, ir.Value] = {}
+    for node in [node for node in graph if node in region]:
+        for position, value in enumerate(node.inputs):
+            if value is not None and value.producer() not in region and (dims(value) or ())[:1] == (NUM_TOKENS,):
+                if value not in gathered:
+                    gathered[value] = _gather(graph, value, indices, node)
+                node.replace_input_with(position, gathered[value])
+        for output in node.outputs:
+            output.shape = ir.Shape([NUM_LOGITS, *(dims(output) or ())[1:]])
+    if not region:
+        graph.outputs[graph.outputs.index(logits)] = gathered[logits] = _gather(graph, logits, indices, None)
+        logits.name, gathered[logits].name = f"{LOGITS}.all", LOGITS
+    return [Decision(str(value.name), True) for value in gathered]
+
+
+def _logits(graph: ir.Graph) -> ir.Value:
+    return next(value for value in graph.outputs if value.name == LOGITS)
+
+
+def _num_step_inputs(graph: ir.Graph) -> int:
+    """Caches come last among the inputs, and they alone have four axes."""
+    return sum(len(dims(value) or ()) < 4 for value in graph.inputs)
+
+
+def _sinkable(graph: ir.Graph, logits: ir.Value) -> set[ir.Node]:
+    """Row-wise nodes whose every reader is one of them or the caller who wants logits."""
+    region: set[ir.Node] = set()
+    for node in reversed(list(graph)):
+        outputs = [output for output in node.outputs if output.uses() or output.is_graph_output()]
+        wanted = (output is logits or not output.is_graph_output() for output in outputs)
+        inside = (use.node in region for output in outputs for use in output.uses())
+        if _is_row_wise(node) and all(wanted) and all(inside):
+            region.add(node)
+    return region
+
+
+def _is_row_wise(node: ir.Node) -> bool:
+    schema = all_schemas().get(node.op_type) if node.domain == DOMAIN else None
+    return schema is not None and all(output.shape[:1] == (_ROWS,) for output in schema.outputs)
+
+
+def _gather(graph: ir.Graph, value: ir.Value, indices: ir.Value, before: ir.Node | None) -> ir.Value:
+    output = value_of(f"{value.name}.wanted", ir.DataType.FLOAT, [NUM_LOGITS, *(dims(value) or ())[1:]])
+    node = fused_node("GatherRows", f"{value.name}.gather", [value, indices], [output])
+    if before is None:
+        graph.append(node)
+    else:
+        graph.insert_before(before, node)
+    return output
+
+
+def _requires(graph: ir.Graph) -> Iterable[str]:
+    if not any(value.name == LOGITS and (dims(value) or ())[:1] == (NUM_TOKENS,) for value in graph.outputs):
+        yield f"expected an output {LOGITS} of packed rows"
+
+
+def _ensures(graph: ir.Graph) -> Iterable[str]:
+    if (dims(_logits(graph)) or ())[:1] != (NUM_LOGITS,):
+        yield f"{LOGITS} still has a row per token"
+
+
+LAST_TOKEN_GATHER = GraphPass("last_token_gather", _rewrite, _requires, _ensures)

@@ -1,0 +1,69 @@
+"""Mul(Swish(gate projection), up projection) becomes one GatedLinear: both weights, one pass over x, no temporaries."""
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import (
+    add_initializer,
+    attribute,
+    dims,
+    fused_by,
+    fused_node,
+    nodes_of,
+    replace_value,
+    site,
+    value_of,
+    weight_tensor,
+)
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.weights import stack
+
+
+def _rewrite(graph: ir.Graph) -> list[Decision]:
+    decisions = []
+    for swish in nodes_of(graph, "Swish"):
+        for mul in [use.node for use in swish.outputs[0].uses() if use.node.op_type == "Mul"]:
+            gate, up = _projections(mul, swish)
+            name = site(*(node for node in (gate, up, mul) if node is not None))
+            reason = _obstacle(swish, gate, up)
+            if gate is not None and up is not None and reason is None:
+                _fuse(graph, mul, gate, up, name)
+            decisions.append(Decision(name, reason is None, reason or ""))
+    return decisions
+
+
+def _projections(mul: ir.Node, swish: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:
+    other = next((value for value in mul.inputs if value is not swish.outputs[0]), None)
+    return fused_by(swish.inputs[0], "Linear"), fused_by(other, "Linear")
+
+
+def _obstacle(swish: ir.Node, gate: ir.Node | None, up: ir.Node | None) -> str | None:
+    if gate is None or up is None:
+        return f"the {'gate' if gate is None else 'up'} factor does not come straight from a Linear"
+    if attribute(swish, "alpha", 1.0) != 1.0:
+        return f"the gate is swish with alpha {attribute(swish, 'alpha')}, expected 1 (SiLU)"
+    if gate.inputs[0] is not up.inputs[0]:
+        return "gate and up read different inputs"
+    if len(gate.inputs) > 2 or len(up.inputs) > 2:
+        return "the gate or up projection has a bias"
+    tensors = [weight_tensor(linear.inputs[1]) for linear in (gate, up)]
+    forms = {(tensor.dtype, tuple(tensor.shape)) for tensor in tensors if tensor is not None}
+    return None if len(forms) == 1 else "the weights of gate and up differ in type or shape"
+
+
+def _fuse(graph: ir.Graph, mul: ir.Node, gate: ir.Node, up: ir.Node, name: str) -> None:
+    path = f"{name}.gate_up_proj"
+    tensors = [tensor for linear in (gate, up) if (tensor := weight_tensor(linear.inputs[1])) is not None]
+    weight = add_initializer(graph, f"{path}.weight", stack(tensors))
+    output = value_of(f"{path}.gated", ir.DataType.FLOAT, dims(mul.outputs[0]) or ())
+    graph.insert_before(mul, fused_node("GatedLinear", path, [gate.inputs[0], weight], [output]))
+    replace_value(mul.outputs[0], output)
+
+
+def _requires(graph: ir.Graph) -> Iterable[str]:
+    if any(value.name == "input_ids" for value in graph.inputs):
+        yield "padding is not removed yet"
+
+
+MERGE_GATE_UP = GraphPass("merge_gate_up", _rewrite, _requires)

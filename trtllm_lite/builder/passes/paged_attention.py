@@ -1,0 +1,172 @@
+"""The attention subgraph (head norms, RoPE, cache update, masks, attention) becomes one PagedAttention.
+
+The contiguous caches past_key.i, past_value.i become paged ones, key_cache.i and value_cache.i, shared by all sequences
+and addressed through block tables; sequences are told apart by cu_seqlens. Nothing padded is left.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import (
+    Dim,
+    attribute,
+    dims,
+    fused_node,
+    nodes_of,
+    produced_by,
+    remove_dead,
+    remove_unused_inputs,
+    replace_value,
+    site,
+    value_of,
+)
+from trtllm_lite.builder.passes.attention_pattern import (
+    Cache,
+    Heads,
+    MismatchError,
+    expect,
+    is_past_lens,
+    is_sequence_extent,
+    match_cache,
+    match_heads,
+    match_packed_output,
+)
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.remove_padding import NUM_SEQS, PACKED_ROWS, PADDED_ROWS, PAST_LENS
+from trtllm_lite.builder.passes.window_mask import match_window
+
+CU_SEQLENS, BLOCK_TABLES = "cu_seqlens", "block_tables"
+NUM_BLOCKS, TOKENS_PER_BLOCK = "num_blocks", "tokens_per_block"
+
+
+@dataclass(frozen=True)
+class _Match:
+    query: Heads
+    key: Heads
+    key_cache: Cache
+    value_cache: Cache
+    qkv: ir.Value
+    window: int
+    scale: float
+    output: ir.Value
+
+
+def _rewrite(graph: ir.Graph) -> list[Decision]:
+    decisions = []
+    shared = _add_shared_inputs(graph)
+    for index, attention in enumerate(nodes_of(graph, "Attention")):
+        try:
+            match = _match(attention)
+        except MismatchError as mismatch:
+            decisions.append(Decision(site(attention), False, str(mismatch)))
+            continue
+        _fuse(graph, attention, match, index, shared)
+        decisions.append(Decision(site(attention), True))
+    remove_dead(graph)
+    padded = [value for value in graph.inputs if value.name in (PADDED_ROWS, PACKED_ROWS, CU_SEQLENS, BLOCK_TABLES)]
+    remove_unused_inputs(graph, padded)
+    return decisions
+
+
+def _match(attention: ir.Node) -> _Match:
+    """Everything the fused operator needs. Raises MismatchError."""
+    query_in, key_in, value_in, mask, past_key, past_value, lengths = (*attention.inputs, *[None] * 7)[:7]
+    _check_attributes(attention)
+    expect(past_key is None and past_value is None, "it concatenates a past of its own instead of updating a cache")
+    expect(_is_total_length(lengths), "its key lengths are not past_lens plus the length of this step")
+    key_cache, value_cache = match_cache(key_in, "key"), match_cache(value_in, "value")
+    query = match_heads(query_in, "query")
+    key, value = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "value")
+    _check_heads(query, key, value)
+    scale = float(attribute(attention, "scale", 0.0) or query.head_dim**-0.5)
+    output = match_packed_output(attention)
+    qkv = _merged([query.source, key.source, value.source])
+    return _Match(query, key, key_cache, value_cache, qkv, match_window(mask), scale, output)
+
+
+def _check_attributes(attention: ir.Node) -> None:
+    expect(attribute(attention, "is_causal", 0) == 1, "it is not causal")
+    expect(not attribute(attention, "softcap", 0.0), f"it caps scores (softcap {attribute(attention, 'softcap')})")
+    expect(len([output for output in attention.outputs if output.name]) == 1, "its scores or presents are read")
+    precision = attribute(attention, "softmax_precision", ir.DataType.FLOAT)
+    expect(precision == ir.DataType.FLOAT, f"it asks for a softmax in type {precision}, expected float32")
+
+
+def _check_heads(query: Heads, key: Heads, value: Heads) -> None:
+    expect(key.heads == value.heads and query.heads % key.heads == 0, "query heads are no multiple of key/value heads")
+    expect(len({heads.head_dim for heads in (query, key, value)}) == 1, "query, key and value heads differ in size")
+    expect(query.cos is not None, "the query has no RoPE")
+    expect((query.cos, query.sin) == (key.cos, key.sin), "query and key use different RoPE tables")
+    expect(value.cos is None and value.norm is None, "the value is rotated or normalised")
+    both = query.norm is not None and key.norm is not None
+    expect(not both or query.norm_epsilon == key.norm_epsilon, "the norms of query and key differ in epsilon")
+
+
+def _is_total_length(value: ir.Value | None) -> bool:
+    add = produced_by(value, "Add")
+    if add is None:
+        return False
+    left, right = add.inputs
+    return any(is_past_lens(a) and is_sequence_extent(b) for a, b in ((left, right), (right, left)))
+
+
+def _merged(parts: list[ir.Value]) -> ir.Value:
+    """The rows that a Split cuts into exactly ``parts``. Raises MismatchError."""
+    split = produced_by(parts[0], "Split")
+    expect(split is not None and list(split.outputs) == parts, "query, key and value are not one merged projection")
+    assert split is not None
+    expect(attribute(split, "axis", 0) in (-1, 1), "query, key and value are not one merged projection")
+    assert split.inputs[0] is not None
+    return split.inputs[0]
+
+
+def _add_shared_inputs(graph: ir.Graph) -> list[ir.Value]:
+    """cu_seqlens, past_lens and block_tables: how sequences lie in the packed rows and in the cache."""
+    past_lens = next(value for value in graph.inputs if value.name == PAST_LENS)
+    cu_seqlens = value_of(CU_SEQLENS, ir.DataType.INT32, [f"{NUM_SEQS}_plus_1"])
+    block_tables = value_of(BLOCK_TABLES, ir.DataType.INT32, [NUM_SEQS, "max_blocks_per_seq"])
+    position = graph.inputs.index(past_lens)
+    graph.inputs[position : position + 1] = [cu_seqlens, past_lens, block_tables]
+    return [cu_seqlens, past_lens, block_tables]
+
+
+def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared: list[ir.Value]) -> None:
+    heads, head_dim, query = match.key.heads, match.key.head_dim, match.query
+    shapes: dict[str, list[Dim]] = {
+        "key_cache": [NUM_BLOCKS, heads, head_dim, TOKENS_PER_BLOCK],
+        "value_cache": [NUM_BLOCKS, heads, TOKENS_PER_BLOCK, head_dim],
+    }
+    pasts = [value_of(f"{kind}.{index}", ir.DataType.FLOAT, shape) for kind, shape in shapes.items()]
+    presents = [value_of(f"{kind}_out.{index}", ir.DataType.FLOAT, shape) for kind, shape in shapes.items()]
+    output = value_of(f"{attention.name}.paged", ir.DataType.FLOAT, dims(match.output) or ())
+    inputs = [match.qkv, query.cos, query.sin, *pasts, *shared, query.norm, match.key.norm]
+    attributes = {
+        "num_heads": query.heads,
+        "scale": match.scale,
+        "window": match.window,
+        "norm_epsilon": query.norm_epsilon or match.key.norm_epsilon,
+    }
+    graph.insert_before(
+        attention, fused_node("PagedAttention", str(attention.name), inputs, [output, *presents], attributes)
+    )
+    replace_value(match.output, output)
+    for cache, past, present in zip((match.key_cache, match.value_cache), pasts, presents, strict=True):
+        graph.inputs[graph.inputs.index(cache.past)] = past
+        graph.outputs[graph.outputs.index(cache.present)] = present
+
+
+def _requires(graph: ir.Graph) -> Iterable[str]:
+    names = {value.name for value in graph.inputs}
+    if not {PADDED_ROWS, PACKED_ROWS} <= names:
+        yield "padding is not removed yet"
+
+
+def _ensures(graph: ir.Graph) -> Iterable[str]:
+    left = nodes_of(graph, "Attention")
+    if not left and any(value.name in (PADDED_ROWS, PACKED_ROWS) for value in graph.inputs):
+        yield "every attention is fused, yet something reads padded values"
+
+
+PAGED_ATTENTION = GraphPass("paged_attention", _rewrite, _requires, _ensures)

@@ -1,0 +1,69 @@
+"""Runs the passes with the verifier between them."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.passes import PIPELINE, GraphPass, PassError
+from trtllm_lite.builder.verifier import violations
+from trtllm_lite.engine.manifest import Fusion
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, all_schemas
+
+_MAX_LISTED = 40
+
+
+def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple[ir.Model, list[Fusion]]:
+    """The rewritten model and every fusion decision, in order; ``model`` is left as it is.
+
+    Raises BuildError if ``model`` is malformed, or (a defect of a pass) if a pass breaks its contract or the graph.
+    """
+    broken = list(violations(model))
+    if broken:
+        raise BuildError(f"network.onnx is not a valid network: {_listed(broken)}. Convert the checkpoint again")
+    model = model.clone()
+    model.graph.opset_imports[DOMAIN] = DOMAIN_VERSION
+    fusions: list[Fusion] = []
+    done: list[str] = []
+    for graph_pass in passes:
+        try:
+            model, decisions = graph_pass(model)
+        except PassError as error:
+            raise _defect(str(error), done) from error
+        broken = list(violations(model))
+        if broken:
+            raise _defect(f"the pass {graph_pass.name} broke the graph: {_listed(broken)}", done)
+        done.append(graph_pass.name)
+        fusions += [Fusion(graph_pass.name, d.site, d.fused, d.reason) for d in decisions]
+    return model, fusions
+
+
+def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:
+    """Raise one BuildError that lists every standard operator left over, where it is, and why it was not fused."""
+    left = [node for node in model.graph if node.domain != DOMAIN]
+    if not left:
+        return
+    reasons = [f"{fusion.site}: {fusion.reason} ({fusion.pass_name})" for fusion in fusions if _is_problem(fusion)]
+    nodes = [f"{node.op_type} at {node.name}" for node in left]
+    raise BuildError(
+        f"the network has {len(left)} operators that do not fit a fused operator: {_listed(nodes)}. "
+        + (f"Fusions that did not apply: {_listed(reasons)}. " if reasons else "")
+        + f"Supported are decoders whose layers fuse into {', '.join(all_schemas())}; "
+        "change the network, or add a plugin and a pass for these operators"
+    )
+
+
+def _is_problem(fusion: Fusion) -> bool:
+    # A norm without a residual is converted all the same.
+    return not fusion.fused and not (fusion.pass_name == "add_rms_norm" and "residual" in fusion.reason)
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = [f"and {len(items) - _MAX_LISTED} more"] if len(items) > _MAX_LISTED else []
+    return "; ".join(chain(items[:_MAX_LISTED], more))
+
+
+def _defect(message: str, done: Sequence[str]) -> BuildError:
+    before = f"after {', '.join(done)}" if done else "as the first pass"
+    return BuildError(f"{message} ({before}). This is a defect of trtllm_lite: please report it with network.onnx")

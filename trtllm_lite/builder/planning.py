@@ -1,0 +1,147 @@
+"""Turns the fused graph into the engine's program: tensors with offsets, and instructions."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.arena import Lifetime, assign_offsets
+from trtllm_lite.builder.graph import attribute, dims, weight_tensor
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.passes.last_token_gather import LOGITS
+from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
+from trtllm_lite.builder.weights import PLAN_DTYPES, extents
+from trtllm_lite.engine.plan import ABSENT, Instruction, Plan, PlanTensor
+from trtllm_lite.engine.writer import Weight, weight_offsets
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.packing import pack, packed_shape
+from trtllm_lite.plugins.schema import LAYOUTS, Schema, all_schemas
+
+
+@dataclass(frozen=True)
+class Program:
+    """A plan and the weights that it addresses, in file order; their data is still on disk."""
+
+    plan: Plan
+    weights: tuple[Weight, ...]
+
+
+def make_program(graph: ir.Graph, limits: BuildLimits) -> Program:
+    """Plan ``graph``, which holds fused operators only. Raises BuildError if a weight cannot be laid out."""
+    layouts = _weight_layouts(graph)
+    weights = tuple(_stored_weight(value, layout) for value, layout in layouts.items())
+    offsets = dict(zip(layouts, weight_offsets([weight.num_bytes for weight in weights]), strict=True))
+    symbols = limits.symbols()
+    arena, arena_bytes = _arena(graph, symbols, limits)
+
+    tensors: list[PlanTensor] = []
+    index: dict[ir.Value, int] = {}
+
+    def add(value: ir.Value, kind: str, offset: int = 0, layout: str = "row_major") -> None:
+        index[value] = len(tensors)
+        tensors.append(_tensor(value, limits, kind, offset, layout))
+
+    for value in graph.inputs:
+        add(value, "cache" if _is_cache(value) else "input")
+    for value, layout in layouts.items():
+        add(value, "weight", offsets[value], layout)
+    for value, offset in arena.items():
+        add(value, "arena", offset)
+    instructions = tuple(_instruction(node, index) for node in graph)
+    logits = next(value for value in graph.outputs if value.name == LOGITS)
+    plan = Plan(symbols, arena_bytes, tuple(tensors), {LOGITS: index[logits]}, instructions)
+    return Program(plan, weights)
+
+
+def _operands(node: ir.Node) -> list[tuple[ir.Value, tuple[str, ...]]]:
+    """Inputs that are present, each with the layouts that its operator accepts."""
+    arguments = all_schemas()[node.op_type].inputs
+    return [(value, a.layouts) for a, value in zip(arguments, node.inputs, strict=False) if value is not None]
+
+
+def _weight_layouts(graph: ir.Graph) -> dict[ir.Value, str]:
+    """The layout of each weight, in order of first use: the first that all of its readers accept."""
+    accepted: dict[ir.Value, set[str]] = {}
+    for node in graph:
+        for value, layouts in _operands(node):
+            if weight_tensor(value) is not None:
+                accepted[value] = accepted.get(value, set(LAYOUTS)) & set(layouts)
+    for value, common in accepted.items():
+        if not common:
+            users = sorted({str(use.node.name) for use in value.uses()})
+            raise BuildError(
+                f"the weight {value.name} is shared by {', '.join(users)}, which need different layouts: "
+                "give each its own copy in network.onnx"
+            )
+    return {value: min(common, key=LAYOUTS.index) for value, common in accepted.items()}
+
+
+def _stored_weight(value: ir.Value, layout: str) -> Weight:
+    tensor = weight_tensor(value)
+    assert tensor is not None
+    shape = packed_shape(extents(tensor), layout)
+
+    def load() -> memoryview:
+        return memoryview(pack(tensor.numpy(), layout).reshape(-1).view("u1"))
+
+    return Weight(str(value.name), PLAN_DTYPES[tensor.dtype], shape, load)
+
+
+def _arena(graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits) -> tuple[dict[ir.Value, int], int]:
+    """Offset of every intermediate value, and the bytes of the arena."""
+    nodes = list(graph)
+    aliased = {node.outputs[i] for node in nodes for i in _aliases(node)}
+    born = {value: step for step, node in enumerate(nodes) for value in node.outputs if value not in aliased}
+    lifetimes = []
+    for value, first in born.items():
+        last = len(nodes) if value.is_graph_output() else first
+        for node in value.consumers():
+            last = max(last, nodes.index(node))
+        lifetimes.append(Lifetime(_tensor(value, limits, "arena").max_bytes(symbols), first, last))
+    offsets, arena_bytes = assign_offsets(lifetimes)
+    return dict(zip(born, offsets, strict=True)), arena_bytes
+
+
+def _aliases(node: ir.Node) -> dict[int, int]:
+    """Output position -> position of the input whose storage it is."""
+    schema: Schema = all_schemas()[node.op_type]
+    return {i: schema.input_index(o.alias) for i, o in enumerate(schema.outputs) if o.alias is not None}
+
+
+def _is_cache(value: ir.Value) -> bool:
+    """Is the input updated in place by an operator that reads it?"""
+    return any(use.idx in _aliases(use.node).values() for use in value.uses())
+
+
+def _tensor(value: ir.Value, limits: BuildLimits, kind: str, offset: int = 0, layout: str = "row_major") -> PlanTensor:
+    assert value.dtype is not None
+    shape = []
+    for dim in dims(value) or ():
+        assert dim is not None
+        shape.append(limits.tokens_per_block if dim == TOKENS_PER_BLOCK else dim)
+    return PlanTensor(str(value.name), PLAN_DTYPES[value.dtype], tuple(shape), layout, kind, offset)
+
+
+def _instruction(node: ir.Node, index: dict[ir.Value, int]) -> Instruction:
+    """One call, in schema order; aliased outputs get their input's index, which later readers then use too."""
+    schema = all_schemas()[node.op_type]
+    for output, source in _aliases(node).items():
+        value = node.inputs[source]
+        assert value is not None
+        index[node.outputs[output]] = index[value]
+
+    def positions(values: tuple[ir.Value | None, ...], arity: int) -> tuple[int, ...]:
+        present = [ABSENT if value is None or not value.name else index[value] for value in values]
+        return (*present, *[ABSENT] * (arity - len(present)))
+
+    attributes: dict[str, int | float] = {}
+    for declared in schema.attributes:
+        number = attribute(node, declared.name)
+        assert isinstance(number, int | float)
+        attributes[declared.name] = number
+    return Instruction(
+        kind="call",
+        op=node.op_type,
+        inputs=positions(tuple(node.inputs), len(schema.inputs)),
+        outputs=positions(tuple(node.outputs), len(schema.outputs)),
+        attributes=attributes,
+    )

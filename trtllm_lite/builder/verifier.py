@@ -1,0 +1,93 @@
+"""Checks a graph between passes: well-formed, in order, and made of operators that exist, used as their schemas say."""
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import Dim, dims
+from trtllm_lite.builder.weights import PLAN_DTYPES
+from trtllm_lite.plugins.schema import DOMAIN, Argument, Schema, all_schemas
+
+
+def violations(model: ir.Model) -> Iterator[str]:
+    """One sentence for everything that is wrong with ``model``; nothing if it is sound."""
+    graph = model.graph
+    if model.functions:
+        yield f"the model defines functions ({', '.join(str(key) for key in model.functions)}), expected none"
+    defined: dict[str, ir.Value] = {}
+    for source in (*graph.inputs, *graph.initializers.values()):
+        yield from _define(source, defined)
+    for node in graph:
+        for value in node.inputs:
+            if value is not None and defined.get(value.name or "") is not value:
+                yield f"{node.op_type} {node.name} reads {value.name} before it is defined"
+        for made in node.outputs:
+            if made.name:
+                yield from _define(made, defined)
+        yield from _check_operator(node, graph.opset_imports)
+    for result in graph.outputs:
+        if defined.get(result.name or "") is not result:
+            yield f"the output {result.name} is not computed"
+
+
+def _define(value: ir.Value, defined: dict[str, ir.Value]) -> Iterator[str]:
+    if not value.name:
+        yield "a value has no name"
+    elif value.name in defined and defined[value.name] is not value:
+        yield f"the name {value.name} is defined twice"
+    defined[value.name or ""] = value
+
+
+def _check_operator(node: ir.Node, opsets: dict[str, int]) -> Iterator[str]:
+    if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
+        yield f"{node.op_type} {node.name} has a subgraph; control flow is not supported"
+    if node.domain == DOMAIN:
+        schema = all_schemas().get(node.op_type)
+        if schema is None:
+            yield f"{node.name}: {DOMAIN} has no operator {node.op_type}; it has {', '.join(all_schemas())}"
+        else:
+            yield from (f"{node.op_type} {node.name}: {problem}" for problem in _check_schema(node, schema))
+    elif node.domain or not onnx.defs.has(node.op_type, opsets.get("", 1)):
+        domain = node.domain or f"ONNX opset {opsets.get('', 1)}"
+        yield f"{node.name}: {node.op_type} is not an operator of {domain}"
+
+
+def _check_schema(node: ir.Node, schema: Schema) -> Iterator[str]:
+    expected = {attribute.name: attribute.type for attribute in schema.attributes}
+    found = {name: attribute.type.name.lower() for name, attribute in node.attributes.items()}
+    if found != expected:
+        yield f"expected the attributes {expected}, found {found}"
+    symbols: dict[str, Dim] = {}
+    inputs = _pair(schema.inputs, node.inputs)
+    outputs = _pair(schema.outputs, [value if value.name else None for value in node.outputs])
+    if inputs is None or outputs is None:
+        yield f"has {len(node.inputs)} inputs and {len(node.outputs)} outputs, more than its schema"
+        return
+    for argument, value in (*inputs, *outputs):
+        yield from _check_argument(argument, value, symbols)
+
+
+def _pair(arguments: tuple[Argument, ...], values: object) -> list[tuple[Argument, ir.Value | None]] | None:
+    given: list[ir.Value | None] = list(values)  # type: ignore[call-overload]
+    if len(given) > len(arguments):
+        return None
+    return list(zip(arguments, [*given, *[None] * (len(arguments) - len(given))], strict=True))
+
+
+def _check_argument(argument: Argument, value: ir.Value | None, symbols: dict[str, Dim]) -> Iterator[str]:
+    if value is None:
+        if not argument.optional:
+            yield f"{argument.name} is missing"
+        return
+    dtype = None if value.dtype is None else PLAN_DTYPES.get(value.dtype, str(value.dtype))
+    if dtype not in argument.dtypes:
+        yield f"{argument.name} ({value.name}) should be {' or '.join(argument.dtypes)}, not {dtype}"
+    shape = dims(value)
+    if shape is None or len(shape) != len(argument.shape):
+        yield f"{argument.name} ({value.name}) should have the shape {list(argument.shape)}, not {shape}"
+        return
+    for expected, extent in zip(argument.shape, shape, strict=True):
+        bound = symbols.setdefault(expected, extent) if isinstance(expected, str) and extent is not None else expected
+        if extent is None or bound != extent:
+            yield f"{argument.name} ({value.name}) has the extent {extent} where {expected} is {bound}"

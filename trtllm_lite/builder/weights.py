@@ -1,0 +1,60 @@
+"""Weights that stay on disk until the engine is written: lazily evaluated tensors and the operations on them.
+
+Each evaluation reads its sources again and nothing is cached, so that a build holds one weight at a time.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.errors import EngineError
+
+PLAN_DTYPES = {
+    ir.DataType.FLOAT: "float32",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+    ir.DataType.INT32: "int32",
+}
+
+
+def _lazy(load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
+    return ir.LazyTensor(lambda: ir.Tensor(load(), dtype=dtype), dtype=dtype, shape=ir.Shape(shape))
+
+
+def extents(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """The shape of a tensor in integers; tensors, unlike values, have no symbols."""
+    return tuple(dim for dim in tensor.shape if isinstance(dim, int))
+
+
+def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
+    """A tensor at byte ``offset`` of a file, little-endian, row-major."""
+    num_bytes = prod(shape) * dtype.itemsize
+
+    def load() -> np.ndarray:
+        data = np.fromfile(path, dtype=np.uint8, count=int(num_bytes), offset=offset)
+        if data.size != num_bytes:
+            raise EngineError(f"expected {num_bytes} bytes at {offset} of {path}, found {data.size}: convert again")
+        return data.view(dtype.numpy()).reshape(shape)
+
+    return _lazy(load, dtype, shape)
+
+
+def concatenate(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
+    """``tensors`` of one dtype joined along their first axis."""
+    first = extents(tensors[0])
+    rows = sum(extents(tensor)[0] for tensor in tensors)
+    return _lazy(lambda: np.concatenate([tensor.numpy() for tensor in tensors]), tensors[0].dtype, (rows, *first[1:]))
+
+
+def stack(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
+    """``tensors`` of one dtype and shape along a new first axis."""
+    shape = (len(tensors), *extents(tensors[0]))
+    return _lazy(lambda: np.stack([tensor.numpy() for tensor in tensors]), tensors[0].dtype, shape)
+
+
+def zeros(size: int) -> ir.LazyTensor:
+    """A float32 vector of zeros."""
+    return _lazy(lambda: np.zeros(size, np.float32), ir.DataType.FLOAT, (size,))

@@ -1,0 +1,38 @@
+"""Constants of the engine container: a safetensors file whose metadata carries versions and checksums.
+
+Every entry starts at a multiple of :data:`ALIGNMENT` from the data section, and the data section starts at a multiple
+of it in the file, so that a memory-mapped weight can be read with aligned vector loads.
+"""
+
+from trtllm_lite import __version__
+
+PRODUCER = f"trtllm_lite {__version__}"
+
+FORMAT = "trtllm_lite.engine"
+FORMAT_VERSION = 1  # the container: entries, alignment, checksums
+PLAN_VERSION = 1  # the plan and what its instructions mean
+
+ENGINE_FILE = "rank0.engine"
+CONFIG_FILE = "config.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+ALIGNMENT = 64
+LENGTH_BYTES = 8  # safetensors: a little-endian u64 with the length of the JSON header
+MAX_HEADER_BYTES = 100_000_000  # the bound that safetensors itself sets
+MAX_JSON_BYTES = 100_000_000  # manifest and plan
+
+MANIFEST_ENTRY = "manifest"
+PLAN_ENTRY = "plan"
+WEIGHT_PREFIX = "weights."
+PADDING_PREFIX = "padding."
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "uint8": 1}
+STORED_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "uint8": "U8"}
+
+ZERO_CHECKSUM = "00000000"
+CHECKSUM_KEY = '"header_crc32c":"'
+
+
+def align(num_bytes: int) -> int:
+    """The smallest multiple of :data:`ALIGNMENT` that is not below ``num_bytes``."""
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT

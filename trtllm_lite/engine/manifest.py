@@ -1,0 +1,81 @@
+"""What an engine is: model, limits, cache geometry, memory. Everything a runtime must know besides the plan."""
+
+import json
+from dataclasses import dataclass, field
+
+from trtllm_lite.engine.records import from_json, parse_json, to_json
+from trtllm_lite.network.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the engine runs on; ``kind`` is ``cpu``."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Upper bounds that the plan was made for, in sequences and tokens."""
+
+    max_batch_size: int
+    max_input_len: int
+    max_seq_len: int
+    max_num_tokens: int
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """Geometry of the paged cache; ``bytes_per_block`` covers keys and values of every layer."""
+
+    tokens_per_block: int
+    num_blocks: int
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    bytes_per_block: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes by kind. ``workspace`` is arena and step inputs; every thread adds its scratch at run time."""
+
+    weights: int
+    kv_cache: int
+    workspace: int
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """One decision of a builder pass: was the candidate at ``site`` fused, and if not, why."""
+
+    pass_name: str = field(metadata={"key": "pass"})
+    site: str
+    fused: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal."""
+
+    producer: str
+    target: Target
+    model: ModelConfig
+    limits: Limits
+    kv_cache: KvCache
+    gather_context_logits: bool
+    files: dict[str, str]
+    memory: Memory
+    fusions: tuple[Fusion, ...]
+
+    def to_json(self, indent: int | None = None) -> str:
+        """JSON, identical for equal manifests; compact unless ``indent`` is given."""
+        separators = (",", ":") if indent is None else (",", ": ")
+        return json.dumps(to_json(self), indent=indent, separators=separators)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        """Parse; a missing or unknown key or a wrong type is an EngineError."""
+        return from_json(cls, parse_json(text, "manifest"), "manifest")

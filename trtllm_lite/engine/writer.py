@@ -1,0 +1,156 @@
+"""Writes an engine file in one pass over its data.
+
+The header's size depends on names, shapes and the width of a checksum, not on their values, so that room for it is
+known before the first weight is read. Data is streamed behind it, one entry in memory at a time; the header is written
+last, when the checksums are known. A file whose writing was interrupted therefore never has a valid header.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+from trtllm_lite._core import crc32c
+from trtllm_lite.engine.format import (
+    ALIGNMENT,
+    FORMAT,
+    FORMAT_VERSION,
+    ITEM_BYTES,
+    LENGTH_BYTES,
+    MANIFEST_ENTRY,
+    PADDING_PREFIX,
+    PLAN_ENTRY,
+    PLAN_VERSION,
+    STORED_DTYPES,
+    WEIGHT_PREFIX,
+    ZERO_CHECKSUM,
+    align,
+)
+
+Bytes = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight as stored: ``shape`` is physical; ``load`` returns its ``num_bytes`` bytes and is called once."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    load: Callable[[], Bytes] = field(compare=False)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in the file, without the padding behind it."""
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+    load: Callable[[], Bytes]
+
+
+def weight_offsets(sizes: Sequence[int]) -> list[int]:
+    """Offset in the data section of each weight, given their bytes in file order: each starts aligned."""
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end = align(end + size)
+    return offsets
+
+
+def write_engine(
+    path: Path,
+    weights: Sequence[Weight],
+    plan: str,
+    manifest: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write the engine file ``path``; weights lie at :func:`weight_offsets`, plan and manifest behind them.
+
+    ``progress`` is called with (weights written, all weights). Raises OSError if the file cannot be written; what is
+    at ``path`` then is not a valid engine.
+    """
+    entries = _lay_out(weights, plan.encode(), manifest.encode())
+    header_bytes = len(_header(entries, {entry.name: ZERO_CHECKSUM for entry in entries}))
+    checksums: dict[str, str] = {}
+    with open(path, "wb") as file:
+        file.seek(LENGTH_BYTES + header_bytes)
+        written = 0
+        for entry in entries:
+            checksums[entry.name] = _write_entry(file, entry)
+            if progress is not None and entry.name.startswith(WEIGHT_PREFIX):
+                written += 1
+                progress(written, len(weights))
+        file.seek(0)
+        file.write(header_bytes.to_bytes(LENGTH_BYTES, "little"))
+        file.write(_seal(_header(entries, checksums)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _lay_out(weights: Sequence[Weight], plan: bytes, manifest: bytes) -> list[_Entry]:
+    """Entries in file order; safetensors allows no gaps, so the gaps are entries too."""
+    stored = [
+        *(Weight(WEIGHT_PREFIX + weight.name, weight.dtype, weight.shape, weight.load) for weight in weights),
+        Weight(PLAN_ENTRY, "uint8", (len(plan),), lambda: plan),
+        Weight(MANIFEST_ENTRY, "uint8", (len(manifest),), lambda: manifest),
+    ]
+    entries: list[_Entry] = []
+    offset = 0
+    for weight in stored:
+        entries.append(_Entry(weight.name, weight.dtype, weight.shape, offset, weight.num_bytes, weight.load))
+        end = offset + weight.num_bytes
+        offset = align(end)
+        if offset > end and weight is not stored[-1]:
+            entries.append(_padding(len(entries), end, offset - end))
+    return entries
+
+
+def _padding(number: int, offset: int, num_bytes: int) -> _Entry:
+    return _Entry(f"{PADDING_PREFIX}{number}", "uint8", (num_bytes,), offset, num_bytes, lambda: bytes(num_bytes))
+
+
+def _write_entry(file: BinaryIO, entry: _Entry) -> str:
+    """Append one entry; returns its checksum."""
+    data = memoryview(entry.load()).cast("B")
+    if data.nbytes != entry.num_bytes:
+        raise ValueError(f"{entry.name}: promised {entry.num_bytes} bytes, got {data.nbytes}")
+    file.write(data)
+    return f"{crc32c(data):08x}"
+
+
+def _header(entries: list[_Entry], checksums: dict[str, str]) -> bytes:
+    """The JSON header with a zero in place of its own checksum, padded so that the data section is aligned."""
+    metadata = {
+        "checksums": json.dumps(checksums, separators=(",", ":"), sort_keys=True),
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "header_crc32c": ZERO_CHECKSUM,
+        "plan_version": str(PLAN_VERSION),
+    }
+    tensors = {
+        entry.name: {
+            "data_offsets": [entry.offset, entry.offset + entry.num_bytes],
+            "dtype": STORED_DTYPES[entry.dtype],
+            "shape": list(entry.shape),
+        }
+        for entry in sorted(entries, key=lambda entry: entry.name)
+    }
+    text = json.dumps({"__metadata__": metadata, **tensors}, separators=(",", ":")).encode()
+    return text.ljust(-(-(LENGTH_BYTES + len(text)) // ALIGNMENT) * ALIGNMENT - LENGTH_BYTES)
+
+
+def _seal(header: bytes) -> bytes:
+    """Put the checksum of ``header`` into the place of its zero."""
+    unsealed = f'"header_crc32c":"{ZERO_CHECKSUM}"'.encode()
+    sealed = f'"header_crc32c":"{crc32c(header):08x}"'.encode()
+    return header.replace(unsealed, sealed, 1)
