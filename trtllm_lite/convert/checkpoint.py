@@ -1,0 +1,129 @@
+"""Writes a checkpoint directory: the network, the weights tensor by tensor, config and tokenizer."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trtllm_lite import __version__
+from trtllm_lite.convert.dtypes import ONNX, cast, overflows
+from trtllm_lite.convert.mapping import MappedModel, map_model, open_source
+from trtllm_lite.convert.matching import fold
+from trtllm_lite.convert.safetensors_file import Layout, TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.files import PRODUCER_PREFIX, atomic_directory, require_space
+from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.network.verifier import NETWORK_FILE, WEIGHTS_FILE, load_network
+
+Progress = Callable[[str, int, int], None]
+
+_SAMPLING_DEFAULTS = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def convert_checkpoint(
+    model_dir: str, output_dir: Path, dtype: str = "auto", progress: Progress | None = None
+) -> ModelConfig:
+    """Convert a Hugging Face directory, a GGUF file or a hub id into the checkpoint directory ``output_dir``.
+
+    ``dtype`` is the storage type of matrices: float32, float16, bfloat16, or auto for the source's own (float16 for
+    quantized GGUF files). Vectors are always float32. ``progress`` is called with (tensor name, bytes done, bytes in
+    all) after each tensor. Memory: one tensor at a time, besides the memory-mapped source.
+
+    Raises ConvertError if the model cannot be mapped, OutputError if ``output_dir`` cannot be written; either way
+    ``output_dir`` is as it was. Returns what was written as config.json.
+    """
+    mapped = map_model(open_source(model_dir), dtype)
+    config = _model_config(mapped)
+    infos = {weight.name: TensorInfo(_dtype_name(weight.dtype), weight.shape) for weight in mapped.network.weights}
+    layout = plan_layout(infos)
+    with atomic_directory(Path(output_dir), marker="config.json") as directory:
+        require_space(directory, layout.num_bytes)
+        _write_weights(directory / WEIGHTS_FILE, mapped, infos, layout, progress)
+        _write_network(directory, mapped, infos, layout)
+        (directory / "config.json").write_text(config.to_json(), encoding="utf-8")
+        (directory / "tokenizer.json").write_text(mapped.source.tokenizer, encoding="utf-8")
+        tokenizer_config = json.dumps(mapped.source.tokenizer_config, indent=2, sort_keys=True, ensure_ascii=False)
+        (directory / "tokenizer_config.json").write_text(tokenizer_config + "\n", encoding="utf-8")
+        load_network(directory)
+    return config
+
+
+def _write_weights(
+    path: Path, mapped: MappedModel, infos: dict[str, TensorInfo], layout: Layout, progress: Progress | None
+) -> None:
+    overflowed: list[str] = []
+    total = sum(info.num_bytes for info in infos.values())
+    done = 0
+
+    def tensor(name: str) -> NDArray:
+        nonlocal done
+        values = mapped.source.read(name)
+        stored = cast(values, infos[name].dtype)
+        if overflows(values, stored):
+            overflowed.append(name)
+        done += infos[name].num_bytes
+        if progress is not None:
+            progress(name, done, total)
+        return stored
+
+    write_safetensors(path, layout, tensor)
+    if overflowed:
+        raise ConvertError(
+            f"these tensors have values beyond float16's largest, 65504: {', '.join(fold(overflowed))}: "
+            "use --dtype bfloat16 or float32"
+        )
+
+
+def _write_network(directory: Path, mapped: MappedModel, infos: dict[str, TensorInfo], layout: Layout) -> None:
+    tensors = {
+        name: ir.ExternalTensor(
+            WEIGHTS_FILE,
+            layout.offsets[name],
+            info.num_bytes,
+            ONNX[info.dtype],
+            shape=ir.Shape(info.shape),
+            name=name,
+            base_dir=directory,
+        )
+        for name, info in infos.items()
+    }
+    model = mapped.network.bind(tensors, PRODUCER_PREFIX, __version__)
+    ir.save(model, directory / NETWORK_FILE)
+
+
+def _dtype_name(dtype: ir.DataType) -> str:
+    return next(name for name, onnx_dtype in ONNX.items() if onnx_dtype == dtype)
+
+
+def _model_config(mapped: MappedModel) -> ModelConfig:
+    source, spec = mapped.source, mapped.spec
+    ids = {**source.config, **{key: value for key, value in source.generation.items() if value is not None}}
+    return ModelConfig(
+        producer=f"{PRODUCER_PREFIX} {__version__}",
+        architecture=mapped.architecture,
+        family=mapped.family.name,
+        dtype=mapped.dtype,
+        vocab_size=spec.vocab_size,
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.intermediate_size,
+        num_hidden_layers=len(spec.layers),
+        num_attention_heads=spec.num_attention_heads,
+        num_key_value_heads=spec.num_key_value_heads,
+        head_dim=spec.head_dim,
+        max_position_embeddings=spec.max_position_embeddings,
+        eos_token_ids=_token_ids(ids.get("eos_token_id"), spec.vocab_size),
+        bos_token_id=next(iter(_token_ids(ids.get("bos_token_id"), spec.vocab_size)), None),
+        pad_token_id=next(iter(_token_ids(ids.get("pad_token_id"), spec.vocab_size)), None),
+        generation={
+            key: source.generation[key] for key in _SAMPLING_DEFAULTS if source.generation.get(key) is not None
+        },
+    )
+
+
+def _token_ids(value: Any, vocab_size: int) -> list[int]:
+    """An id, a list of ids, or null as a list; -1 and other ids outside the vocabulary mean that there is none."""
+    values = value if isinstance(value, list) else [value]
+    return [number for number in values if type(number) is int and 0 <= number < vocab_size]

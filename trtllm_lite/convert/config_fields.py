@@ -1,0 +1,106 @@
+"""Reads Hugging Face's config.json strictly: typed, and nothing that could change the mathematics passes unread."""
+
+from typing import Any
+
+from trtllm_lite.errors import ConvertError
+
+# Keys that describe training, serving, bookkeeping or tokenization, never the forward pass at inference.
+_NEUTRAL = """
+    architectures model_type torch_dtype dtype transformers_version use_cache cache_implementation name_or_path
+    initializer_range attention_dropout hidden_dropout dropout resid_pdrop embd_pdrop attn_pdrop gradient_checkpointing
+    bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id mask_token_id decoder_start_token_id
+    output_attentions output_hidden_states output_scores return_dict return_dict_in_generate torchscript
+    use_bfloat16 tf_legacy_loss pruned_heads id2label label2id problem_type finetuning_task task_specific_params
+    tokenizer_class prefix chunk_size_feed_forward pretraining_tp language license auto_map
+    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
+    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
+    num_return_sequences forced_bos_token_id forced_eos_token_id remove_invalid_values suppress_tokens
+    begin_suppress_tokens exponential_decay_length_penalty max_new_tokens model_max_length unsloth_version
+    unsloth_fixed transformers.js_config
+"""
+NEUTRAL_KEYS = frozenset(_NEUTRAL.split())
+_MAX_INTEGER = 2**31 - 1
+
+
+class ConfigFields:
+    """Typed access to a config; problems are collected, and :meth:`finish` raises them all as one ConvertError.
+
+    ``prefix`` starts the keys of a nested object in messages; ``neutral`` are keys that need not be read.
+    """
+
+    def __init__(self, config: dict[str, Any], prefix: str = "", neutral: frozenset[str] = NEUTRAL_KEYS) -> None:
+        self._config = config
+        self._prefix = prefix
+        self._neutral = neutral
+        self._read: set[str] = set()
+        self.problems: list[str] = []
+
+    def problem(self, key: str, text: str) -> None:
+        """Record that ``key`` is wrong."""
+        self.problems.append(f"{self._prefix}{key}: {text}")
+
+    def take(self, key: str) -> Any:
+        """The raw value, None if absent or null; the key counts as read."""
+        self._read.add(key)
+        return self._config.get(key)
+
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _MAX_INTEGER) -> int:
+        """An integer, positive unless ``minimum`` says otherwise; without ``default`` it must be there."""
+        value = self.take(key)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int or not minimum <= value <= maximum:
+            self.problem(key, f"expected an integer in {minimum}..{maximum}, found {value!r}")
+            return default or 1
+        return value
+
+    def nullable_integer(self, key: str, default: int) -> int | None:
+        """A positive integer or null, which is not the same as being absent."""
+        if key in self._config and self._config[key] is None:
+            self._read.add(key)
+            return None
+        return self.integer(key, default)
+
+    def number(self, key: str, default: float) -> float:
+        """A positive number."""
+        value = self.take(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            self.problem(key, f"expected a positive number, found {value!r}")
+            return default
+        return float(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """true or false."""
+        value = self.take(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.problem(key, f"expected true or false, found {value!r}")
+            return default
+        return value
+
+    def expect(self, key: str, *allowed: Any) -> None:
+        """The key must be absent, null or one of ``allowed``: other values are mathematics we do not have."""
+        value = self.take(key)
+        if value is not None and value not in allowed:
+            options = " or ".join(repr(option) for option in allowed)
+            self.problem(key, f"expected {options}, found {value!r}, which is not supported")
+
+    def check_unread(self) -> None:
+        """Record every key that nobody read, that is not neutral, and that switches something on."""
+        for key in sorted(set(self._config) - self._read - self._neutral):
+            value = self._config[key]
+            if value and not key.startswith("_"):  # null, false, 0 and empty: a feature that is switched off
+                self.problem(
+                    key,
+                    f"{value!r} is not mapped and might change the results; "
+                    "if you know that it does not, remove it from the config",
+                )
+
+    def finish(self) -> None:
+        """Raise ConvertError with every problem so far and every unread key."""
+        self.check_unread()
+        if self.problems:
+            raise ConvertError("the model's config cannot be mapped:\n  " + "\n  ".join(self.problems))

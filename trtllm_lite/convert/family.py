@@ -1,0 +1,115 @@
+"""What a model family declares, and the registry that finds families by architecture."""
+
+import difflib
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.spec import DecoderSpec
+
+ENTRY_POINT_GROUP = "trtllm_lite.families"
+
+# Weight names without .weight/.bias by role (trtllm_lite.network.decoder), as most Hugging Face decoders have them.
+TENSOR_NAMES: Mapping[str, str] = {
+    "embedding": "model.embed_tokens",
+    "final_norm": "model.norm",
+    "lm_head": "lm_head",
+    "attention_norm": "model.layers.{layer}.input_layernorm",
+    "q_proj": "model.layers.{layer}.self_attn.q_proj",
+    "k_proj": "model.layers.{layer}.self_attn.k_proj",
+    "v_proj": "model.layers.{layer}.self_attn.v_proj",
+    "q_norm": "model.layers.{layer}.self_attn.q_norm",
+    "k_norm": "model.layers.{layer}.self_attn.k_norm",
+    "o_proj": "model.layers.{layer}.self_attn.o_proj",
+    "mlp_norm": "model.layers.{layer}.post_attention_layernorm",
+    "gate_proj": "model.layers.{layer}.mlp.gate_proj",
+    "up_proj": "model.layers.{layer}.mlp.up_proj",
+    "down_proj": "model.layers.{layer}.mlp.down_proj",
+}
+# Buffers that old versions of transformers saved; they follow from the config.
+ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq",)
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """How llama.cpp stores the family.
+
+    ``architecture`` is its general.architecture. With ``interleaved_rope`` llama.cpp has reordered the rows of the
+    query and key projections so that RoPE rotates neighbouring elements; the conversion puts them back. With
+    ``optional_bias`` the config has an ``attention_bias``, which a GGUF file only shows by its tensors.
+    """
+
+    architecture: str
+    interleaved_rope: bool = False
+    optional_bias: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model family, declared in one file.
+
+    ``architectures`` are Hugging Face class names; ``read_config`` maps config.json to a spec, and every key it does
+    not read is an error unless it is known not to matter. ``ignored_tensors`` are regular expressions of names that
+    carry no information.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    read_config: Callable[[ConfigFields], DecoderSpec]
+    tensor_names: Mapping[str, str] = field(default_factory=lambda: TENSOR_NAMES)
+    ignored_tensors: tuple[str, ...] = ROTARY_BUFFERS
+    gguf: Gguf | None = None
+
+    def ignores(self, tensor: str) -> bool:
+        """Whether ``tensor`` may be dropped."""
+        return any(re.fullmatch(pattern, tensor) for pattern in self.ignored_tensors)
+
+
+@cache
+def all_families() -> dict[str, Family]:
+    """Families by name: every module of ``families/`` and every entry point of the group, each a ``FAMILY``."""
+    package = importlib.import_module("trtllm_lite.convert.families")
+    found = [
+        (f"{package.__name__}.{module.name}", importlib.import_module(f"{package.__name__}.{module.name}").FAMILY)
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    found += [(entry.value, entry.load()) for entry in entry_points(group=ENTRY_POINT_GROUP)]
+    families: dict[str, Family] = {}
+    for origin, family in found:
+        if not isinstance(family, Family):
+            raise ConvertError(f"expected the entry point {origin} to be a Family, found {type(family).__name__}")
+        if families.get(family.name) is family:
+            continue  # registered twice, as two editable installs of one package do
+        taken = {name for other in families.values() for name in (other.name, *other.architectures)}
+        if taken & {family.name, *family.architectures}:
+            raise ConvertError(
+                f"{origin} registers the family {family.name!r} for {', '.join(family.architectures)}, "
+                "which another family already has: uninstall one of the packages"
+            )
+        families[family.name] = family
+    return families
+
+
+def find_family(architectures: list[str]) -> Family | None:
+    """The family of the first known architecture."""
+    for family in all_families().values():
+        if set(architectures) & set(family.architectures):
+            return family
+    return None
+
+
+def supported_architectures() -> list[str]:
+    """All architectures, sorted."""
+    return sorted(name for family in all_families().values() for name in family.architectures)
+
+
+def nearest_by_name(architecture: str) -> str:
+    """The family whose architecture is spelled most like ``architecture``."""
+    owner = {name: family.name for family in all_families().values() for name in family.architectures}
+    return owner[difflib.get_close_matches(architecture, owner, n=1, cutoff=0.0)[0]]

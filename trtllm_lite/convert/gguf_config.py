@@ -1,0 +1,88 @@
+"""GGUF metadata as a Hugging Face config, so that a family reads both alike.
+
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; those of the model's architecture that are neither
+mapped nor known not to matter become errors when the family reads the config.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.rope_fields import FREQUENCY_FACTORS
+
+_SIZES = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+}
+_ROPE_SCALING = {
+    "rope.scaling.factor": "factor",
+    "rope.scaling.original_context_length": "original_max_position_embeddings",
+    "rope.scaling.attn_factor": "attention_factor",
+    "rope.scaling.yarn_beta_fast": "beta_fast",
+    "rope.scaling.yarn_beta_slow": "beta_slow",
+}
+_NEUTRAL = ("vocab_size", "rope.scaling.finetuned", "tensor_data_layout")
+_TOKEN_IDS = {"bos_token_id": "bos_token_id", "padding_token_id": "pad_token_id"}
+_END_TOKENS = ("eos_token_id", "eot_token_id")  # end of text, end of turn
+
+
+def read_config(
+    metadata: dict[str, Any], family: Family, tensors: Collection[str], frequency_factors: list[float] | None
+) -> dict[str, Any]:
+    """The config of a file of ``family`` with these tensors; ``frequency_factors`` divide the RoPE frequencies.
+
+    Unmapped keys stay in the config under their own names, so that reading it reports them with everything else.
+    """
+    prefix = f"{metadata['general.architecture']}."
+    model = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+    config: dict[str, Any] = {"architectures": [family.architectures[0]]}
+    config |= {ours: _scalar(model.pop(theirs)) for theirs, ours in _SIZES.items() if theirs in model}
+    config["vocab_size"] = len(metadata.get("tokenizer.ggml.tokens", ()))
+    config["tie_word_embeddings"] = "output.weight" not in tensors
+    config["sliding_window"] = None  # llama.cpp has no windows for our families
+    if family.gguf and family.gguf.optional_bias:
+        config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+    config |= _head_sizes(model, config)
+    config["rope_parameters"] = _rope(model, frequency_factors)
+    config |= _token_ids(metadata)
+    config |= {f"{prefix}{key}": value for key, value in model.items() if key not in _NEUTRAL}
+    return config
+
+
+def _scalar(value: Any) -> Any:
+    """Sizes may be given per layer; only equal ones are the same as a scalar."""
+    return value[0] if isinstance(value, list) and len(set(value)) == 1 else value
+
+
+def _head_sizes(model: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """Values must be as wide as keys; RoPE over a part of the head becomes a partial_rotary_factor."""
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    derived = hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None
+    head_dim = config.get("head_dim", derived)
+    if model.get("attention.value_length") == head_dim:
+        model.pop("attention.value_length", None)
+    rotated = model.pop("rope.dimension_count", head_dim)
+    return {} if rotated == head_dim or not head_dim else {"partial_rotary_factor": rotated / head_dim}
+
+
+def _rope(model: dict[str, Any], frequency_factors: list[float] | None) -> dict[str, Any]:
+    rope = {"rope_theta": model.pop("rope.freq_base", 10000.0)}
+    kind = model.pop("rope.scaling.type", "none")
+    rope["rope_type"] = "default" if kind == "none" else kind
+    if frequency_factors is not None:
+        rope |= {"rope_type": FREQUENCY_FACTORS, "factors": frequency_factors}
+    if kind != "none":
+        rope |= {ours: model.pop(theirs) for theirs, ours in _ROPE_SCALING.items() if theirs in model}
+    return rope
+
+
+def _token_ids(metadata: dict[str, Any]) -> dict[str, Any]:
+    ids = {key: metadata.get(f"tokenizer.ggml.{key}") for key in (*_TOKEN_IDS, *_END_TOKENS)}
+    ends = [ids[key] for key in _END_TOKENS if ids[key] is not None]
+    return {"eos_token_id": list(dict.fromkeys(ends))} | {ours: ids[key] for key, ours in _TOKEN_IDS.items()}

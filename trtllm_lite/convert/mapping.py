@@ -1,0 +1,123 @@
+"""From a source to a network: finds the family, and checks config, tensors and types before anything is written."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.dtypes import NUMPY, ONNX
+from trtllm_lite.convert.family import Family, all_families, find_family, nearest_by_name, supported_architectures
+from trtllm_lite.convert.gguf_file import open_gguf
+from trtllm_lite.convert.hugging_face import download, open_directory
+from trtllm_lite.convert.matching import Mismatch, compare
+from trtllm_lite.convert.source import Source
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.decoder import build_decoder
+from trtllm_lite.network.graph import Network
+from trtllm_lite.network.spec import DecoderSpec
+
+
+@dataclass(frozen=True)
+class MappedModel:
+    """A source whose every tensor has its place in ``network``; ``dtype`` is the storage type of matrices."""
+
+    source: Source
+    architecture: str
+    family: Family
+    spec: DecoderSpec
+    network: Network
+    dtype: str
+
+
+def open_source(model_dir: str) -> Source:
+    """Open a Hugging Face directory, a GGUF file or, if nothing of that name exists, a model of the hub."""
+    path = Path(model_dir)
+    if path.is_dir():
+        return open_directory(path)
+    if path.is_file():
+        with open(path, "rb") as file:
+            if file.read(4) != b"GGUF":
+                raise ConvertError(f"expected {path} to be a directory or a GGUF file, found another kind of file")
+        return open_gguf(path)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", model_dir):
+        return open_directory(download(model_dir))
+    raise ConvertError(
+        f"expected --model_dir to be a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, "
+        f"but {model_dir!r} does not exist"
+    )
+
+
+def map_model(source: Source, dtype: str) -> MappedModel:
+    """Map ``source`` to a network; one ConvertError lists everything about its config, or its tensors, that differs."""
+    chosen = _choose_dtype(source, dtype)
+    architecture, family = _find_family(source)
+    fields = ConfigFields(source.config)
+    spec = family.read_config(fields)
+    fields.finish()
+    network = build_decoder(spec, family.tensor_names, ONNX[chosen])
+    mismatch = _compare(source, family, spec, network)
+    if mismatch.count:
+        nearest, other = _nearest(source)
+        hint = f"\n  nearest family: {nearest} ({other} tensors differ)" if other < mismatch.count else ""
+        raise ConvertError(
+            f"the tensors of {source.description} are not those of a {family.name} model with its config:\n  "
+            f"{mismatch.report()}{hint}"
+        )
+    return MappedModel(source, architecture, family, spec, network, chosen)
+
+
+def _find_family(source: Source) -> tuple[str, Family]:
+    architectures = source.config.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
+        raise ConvertError(
+            f"expected 'architectures' in the config of {source.description} to name a class, found {architectures!r}"
+        )
+    family = find_family(architectures)
+    if family is None:
+        nearest, count = _nearest(source)
+        fit = "all its tensors fit" if count == 0 else f"{count} of its tensors differ"
+        raise ConvertError(
+            f"architecture {', '.join(architectures)} is not supported, expected one of "
+            f"{', '.join(supported_architectures())}; the nearest family is {nearest} ({fit}): see CONTRIBUTING.md on "
+            "how to add a family"
+        )
+    return next(name for name in architectures if name in family.architectures), family
+
+
+def _nearest(source: Source) -> tuple[str, int]:
+    """The family with the fewest differing tensors, and how many; of equals the one spelled most alike."""
+    architectures = source.config.get("architectures") or ["?"]
+    favourite = nearest_by_name(architectures[0])
+    counts = {}
+    for family in all_families().values():
+        spec = family.read_config(ConfigFields(source.config))
+        network = build_decoder(spec, family.tensor_names, ONNX["float32"])
+        counts[family.name] = _compare(source, family, spec, network).count
+    best = min(counts, key=lambda name: (counts[name], name != favourite))
+    return best, counts[best]
+
+
+def _compare(source: Source, family: Family, spec: DecoderSpec, network: Network) -> Mismatch:
+    found = {name: info for name, info in source.tensors.items() if not family.ignores(name)}
+    head = f"{family.tensor_names['lm_head']}.weight"
+    if spec.tied_embeddings and head in found and _repeats_embedding(source, family, head):
+        del found[head]
+    return compare(network.weights, found)
+
+
+def _repeats_embedding(source: Source, family: Family, head: str) -> bool:
+    """Whether a model with tied embeddings stores the same matrix once more as its LM head."""
+    embedding = f"{family.tensor_names['embedding']}.weight"
+    if source.tensors.get(embedding) != source.tensors[head]:
+        return False
+    return source.read(embedding).tobytes() == source.read(head).tobytes()
+
+
+def _choose_dtype(source: Source, dtype: str) -> str:
+    """``auto`` is the matrices' own type, float32 if they differ: nothing is lost."""
+    if dtype in NUMPY:
+        return dtype
+    if dtype != "auto":
+        raise ConvertError(f"expected --dtype to be one of auto, {', '.join(NUMPY)}, found {dtype!r}")
+    found = {info.dtype for info in source.tensors.values() if len(info.shape) == 2}
+    return found.pop() if len(found) == 1 else "float32"

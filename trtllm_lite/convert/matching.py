@@ -1,0 +1,73 @@
+"""Compares the tensors a network needs with those a source has, and reports every difference at once."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.network.graph import Weight
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Names of tensors the network needs but the source lacks, of those it has no use for, and wrong shapes."""
+
+    missing: tuple[str, ...]
+    unused: tuple[str, ...]
+    reshaped: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """How many tensors differ."""
+        return len(self.missing) + len(self.unused) + len(self.reshaped)
+
+    def report(self) -> str:
+        """One line per kind of difference; layer numbers are folded into ranges."""
+        lines = []
+        for kind, names in (("missing", self.missing), ("unused", self.unused), ("wrong shape", self.reshaped)):
+            if names:
+                lines.append(f"{kind} ({len(names)}): {', '.join(fold(names))}")
+        return "\n  ".join(lines)
+
+
+def compare(needed: Iterable[Weight], found: dict[str, TensorInfo]) -> Mismatch:
+    """Every difference between ``needed`` and ``found``."""
+    wanted = {weight.name: weight.shape for weight in needed}
+    return Mismatch(
+        missing=tuple(name for name in wanted if name not in found),
+        unused=tuple(name for name in found if name not in wanted),
+        reshaped=tuple(
+            f"{name} (expected {list(shape)}, found {list(found[name].shape)})"
+            for name, shape in wanted.items()
+            if name in found and found[name].shape != shape
+        ),
+    )
+
+
+def fold(names: Iterable[str]) -> list[str]:
+    """Names that differ only in their first number, as one: ``layers.0.x, layers.1.x`` become ``layers.{0-1}.x``."""
+
+    def split(name: str) -> tuple[str, int, str]:
+        match = re.match(r"(.*?\.)(\d+)(\..*)", name, re.DOTALL)
+        return (match[1], int(match[2]), match[3]) if match else (name, -1, "")
+
+    parts = sorted((head, tail, number) for head, number, tail in map(split, names))
+    folded = []
+    for (head, tail), group in groupby(parts, key=lambda part: part[:2]):
+        numbers = [number for *_, number in group]
+        folded.append(head if numbers == [-1] else f"{head}{_ranges(numbers)}{tail}")
+    return folded
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers as ``3`` or ``{0-2,5}``."""
+    if len(numbers) == 1:
+        return str(numbers[0])
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return "{" + ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs) + "}"

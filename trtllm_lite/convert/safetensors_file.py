@@ -1,0 +1,150 @@
+"""The safetensors container: a bounded reader over a memory map, and a streaming writer.
+
+Format: 8 bytes little-endian header length, a JSON object {name: {dtype, shape, data_offsets}}, then the data
+(https://github.com/huggingface/safetensors). numpy alone is enough, so neither side needs torch.
+"""
+
+import json
+import math
+import mmap
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.convert.dtypes import NUMPY, SAFETENSORS
+from trtllm_lite.errors import ConvertError
+
+MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
+ALIGNMENT = 64
+_NAMES = {code: name for name, code in SAFETENSORS.items()}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """``dtype`` is float32, float16 or bfloat16; ``shape`` as Hugging Face has it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the data."""
+        return math.prod(self.shape) * NUMPY[self.dtype].itemsize
+
+
+class SafetensorsFile:
+    """Tensors of one file; ``read`` gives views of the map, so nothing is copied until it is used."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConvertError if the file is truncated, malformed, or holds types other than the three above."""
+        self.path = path
+        self.tensors: dict[str, TensorInfo] = {}
+        self._offsets: dict[str, int] = {}
+        with open(path, "rb") as file:
+            size = path.stat().st_size
+            header, data_start = _read_header(file, path, size)
+            for name, entry in header.items():
+                info, start = _parse_entry(path, name, entry, size - data_start)
+                self.tensors[name], self._offsets[name] = info, data_start + start
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def read(self, name: str) -> NDArray:
+        """The tensor's values, read-only, in its own dtype."""
+        info = self.tensors[name]
+        count = math.prod(info.shape)
+        return np.frombuffer(self._map, NUMPY[info.dtype], count, self._offsets[name]).reshape(info.shape)
+
+
+def _read_header(file: BinaryIO, path: Path, size: int) -> tuple[dict[str, Any], int]:
+    """The JSON header without its metadata, and where the data starts."""
+    if size < 8:
+        raise _damaged(path, f"only {size} bytes")
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > min(size - 8, MAX_HEADER_BYTES):
+        raise _damaged(path, f"a header of {length} bytes in a file of {size}")
+    try:
+        header = json.loads(file.read(length))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"a header that is not JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise _damaged(path, "a header that is not a JSON object")
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _parse_entry(path: Path, name: str, entry: Any, data_bytes: int) -> tuple[TensorInfo, int]:
+    """One tensor's type and its offset from the start of the data."""
+    try:
+        code, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, f"a malformed entry for {name}") from error
+    if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
+        raise _damaged(path, f"a malformed entry for {name}")
+    if code not in _NAMES:
+        raise ConvertError(
+            f"{path} stores {name} as {code}, expected one of {', '.join(_NAMES)}: "
+            "convert from the unquantized checkpoint"
+        )
+    info = TensorInfo(_NAMES[code], shape)
+    if stop > data_bytes:
+        raise _damaged(path, f"only {data_bytes} bytes of data while {name} ends at byte {stop}")
+    if stop - start != info.num_bytes:
+        raise _damaged(path, f"{stop - start} bytes for {name} of shape {list(shape)} and dtype {code}")
+    return info, start
+
+
+def _damaged(path: Path, found: str) -> ConvertError:
+    return ConvertError(f"expected {path} to be a complete safetensors file, found {found}: download it again")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where tensors will lie: ``offsets`` in bytes from the start of the file, ``order`` of the data, ``header``."""
+
+    header: bytes
+    order: tuple[str, ...]
+    offsets: dict[str, int]
+    num_bytes: int
+
+
+def plan_layout(tensors: dict[str, TensorInfo]) -> Layout:
+    """Place tensors so that the data starts at a multiple of 64 and every one whose size allows it is aligned too.
+
+    The format has no gaps, so tensors of a multiple of 64 bytes come first, then the rest, widest elements first.
+    """
+
+    def key(name: str) -> tuple[bool, int]:
+        info = tensors[name]
+        return info.num_bytes % ALIGNMENT != 0, -NUMPY[info.dtype].itemsize
+
+    order = sorted(tensors, key=key)
+    # transformers refuses files that do not name a framework; the data are the same for all of them.
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for name in order:
+        info = tensors[name]
+        end = position + info.num_bytes
+        entries[name] = {
+            "dtype": SAFETENSORS[info.dtype],
+            "shape": list(info.shape),
+            "data_offsets": [position, end],
+        }
+        position = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    start = 8 + len(text)
+    offsets = {name: start + entries[name]["data_offsets"][0] for name in order}
+    return Layout(struct.pack("<Q", len(text)) + text, tuple(order), offsets, start + position)
+
+
+def write_safetensors(path: Path, layout: Layout, tensor: Callable[[str], NDArray]) -> None:
+    """Write the file, asking ``tensor`` for one array at a time, in order, already in its final dtype and shape."""
+    with open(path, "wb") as file:
+        file.write(layout.header)
+        for name in layout.order:
+            file.write(np.ascontiguousarray(tensor(name)).reshape(-1).view(np.uint8).data)
