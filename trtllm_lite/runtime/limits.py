@@ -63,7 +63,8 @@ def runner_limits(built: Limits, cache: KvCache, options: RunnerOptions, availab
             f"max_num_tokens={values['max_num_tokens']} is less than max_batch_size={values['max_batch_size']}, but "
             "each sequence of a batch needs one token per step: raise the former or lower the latter"
         )
-    blocks = _cache_blocks(cache, options, available_bytes)
+    demand = values["max_batch_size"] * -(-values["max_seq_len"] // cache.tokens_per_block)
+    blocks = _cache_blocks(cache, demand, options, available_bytes)
     return RunnerLimits(**values, num_blocks=blocks, tokens_per_block=cache.tokens_per_block)
 
 
@@ -96,9 +97,9 @@ def _tightened(name: str, value: int | None, built: int) -> int:
     return value
 
 
-def _cache_blocks(cache: KvCache, options: RunnerOptions, available_bytes: int) -> int:
-    """How many KV cache blocks to reserve: those of the engine, or fewer if an option caps them."""
-    caps = {"the engine": cache.num_blocks}
+def _cache_blocks(cache: KvCache, demand: int, options: RunnerOptions, available_bytes: int) -> int:
+    """How many KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or an option caps them."""
+    caps = {"the engine": cache.num_blocks, "max_batch_size and max_seq_len": demand}
     tokens, fraction = options.max_tokens_in_paged_kv_cache, options.kv_cache_free_gpu_memory_fraction
     if tokens is not None:
         check_positive("max_tokens_in_paged_kv_cache", tokens)

@@ -61,8 +61,9 @@ def test_limits_are_those_of_the_engine():
 
 
 def test_options_lower_them():
-    lowered = limits(max_batch_size=2, max_seq_len=20, max_tokens_in_paged_kv_cache=50)
-    assert (lowered.max_batch_size, lowered.max_output_len, lowered.num_blocks) == (2, 40, 12)
+    lowered = limits(max_batch_size=2, max_seq_len=20)
+    assert (lowered.max_batch_size, lowered.max_output_len, lowered.num_blocks) == (2, 40, 10)
+    assert limits(max_tokens_in_paged_kv_cache=50).num_blocks == 12
 
 
 def test_a_share_of_the_free_memory():

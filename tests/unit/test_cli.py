@@ -1,0 +1,168 @@
+"""The command line: spelling, help, errors as one message, options of TensorRT-LLM, streaming."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.runtime.doubles import fake_runner, greedy_continuation
+from tests.unit.runtime.texts import byte_level_tokenizer
+from trtllm_lite.cli import cli
+from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE
+from trtllm_lite.errors import EngineError, LimitError
+from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.limits import RunnerOptions
+
+COMMANDS = ("convert", "plan", "build", "generate", "inspect", "bench", "bench latency", "bench throughput")
+
+
+def run(*arguments, **settings):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], **settings)
+
+
+@pytest.fixture
+def runner(monkeypatch):
+    runner = fake_runner(RunnerOptions(max_batch_size=1), tokenizer=byte_level_tokenizer())
+    monkeypatch.setattr(ModelRunner, "from_dir", lambda *_, **__: runner)
+    return runner
+
+
+def fail_with(monkeypatch, error):
+    def from_dir(*_, **__):
+        raise error
+
+    monkeypatch.setattr(ModelRunner, "from_dir", from_dir)
+    return run("generate", "--engine_dir", "e", "--prompt", "x")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_explains(command):
+    result = run(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert "_dir" in result.output or "ENGINE" in result.output
+
+
+def test_commands_are_listed_in_the_order_of_the_stages():
+    listed = re.findall(r"^  (\w+)  ", run("--help").output.split("Commands:")[1], re.MULTILINE)
+    assert listed == [command for command in COMMANDS if " " not in command]
+
+
+@pytest.mark.parametrize("spelling", ["--max_new_tokens", "--max-new-tokens"])
+def test_underscores_and_hyphens_are_the_same(runner, spelling):
+    result = run("generate", "--engine-dir", "e", "--prompt", "the", f"{spelling}=4", "--end_id", "-1")
+    tokens = greedy_continuation(runner.tokenizer.encode("the"), 4)
+    assert result.stdout == runner.tokenizer.decode(tokens) + "\n"
+
+
+def test_values_keep_their_spelling(runner):
+    arguments = ("--prompt", "--a-b", "--max_new_tokens", 2, "--end_id", -1)
+    tokens = greedy_continuation(runner.tokenizer.encode("--a-b"), 2)
+    assert run("generate", "--engine_dir", "e", *arguments).stdout == runner.tokenizer.decode(tokens) + "\n"
+
+
+def test_timings_go_to_stderr(runner):
+    result = run("generate", "--engine_dir", "e", "--prompt", "-", "--max_new_tokens", 3, "--end_id", -1, input="the")
+    prompt_tokens = len(runner.tokenizer.encode("the"))
+    assert re.search(rf"{prompt_tokens} prompt tokens; first token after .* 3 tokens: max_new_tokens", result.stderr)
+
+
+def test_options_of_generate_reach_the_runner(runner):
+    arguments = ("--chat", "--temperature", 0.8, "--top_k", 5, "--top_p", 0.9, "--min_p", 0.01, "--random_seed", 3)
+    result = run("generate", "--engine_dir", "e", "--prompt", "hi", "--max_new_tokens", 5, *arguments)
+    expected = runner.generate(
+        "hi", chat=True, max_new_tokens=5, temperature=0.8, top_k=5, top_p=0.9, min_p=0.01, random_seed=3
+    )
+    assert result.stdout == expected + "\n"
+
+
+@pytest.mark.parametrize("error", [EngineError("it is broken: build it again"), LimitError("too long: shorten it")])
+def test_errors_are_one_message(monkeypatch, error):
+    result = fail_with(monkeypatch, error)
+    assert result.exit_code == 1
+    assert result.stderr == f"error: {error}\n"
+
+
+def test_unexpected_errors_too(monkeypatch):
+    result = fail_with(monkeypatch, ZeroDivisionError("division by zero"))
+    assert result.exit_code == 1
+    assert result.stderr == "error: ZeroDivisionError: division by zero (unexpected; --debug shows where)\n"
+
+
+def test_debug_shows_the_traceback():
+    result = run("generate", "--engine_dir", "absent", "--prompt", "x", "--debug")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: engine directory absent does not exist")
+
+
+def test_ctrl_c_is_quiet(monkeypatch):
+    result = fail_with(monkeypatch, KeyboardInterrupt())
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "remedy"),
+    [
+        ("convert", ("--tp_size", "2"), "one device"),
+        ("convert", ("--use-weight-only",), "quantized weights are not supported yet"),
+        ("convert", ("--trust_remote_code",), "never run"),
+        ("build", ("--max_beam_width", "4"), "beam search"),
+        ("build", ("--dry_run",), "trtllm-lite plan"),
+        ("build", ("--kv_cache_type", "continuous"), "always paged"),
+        ("plan", ("--monitor-memory",), "trtllm-lite plan"),
+        ("generate", ("--max_output_len", "5"), "--max_new_tokens"),
+        ("generate", ("--input_text", "x"), "--prompt"),
+    ],
+)
+def test_options_of_tensorrt_llm_say_what_replaces_them(command, option, remedy):
+    result = run(command, *option)
+    assert result.exit_code == 2
+    assert remedy in result.stderr
+
+
+def test_neutral_values_are_accepted(runner):
+    result = run(
+        *("generate", "--engine_dir", "e", "--prompt", "x", "--num_beams", 1, "--repetition-penalty", "1.0"),
+        *("--max_new_tokens", 1),
+    )
+    assert result.exit_code == 0
+    assert runner.session.executor.steps
+
+
+@pytest.mark.parametrize("table", [CONVERT, BUILD, GENERATE])
+def test_every_replaced_option_has_a_remedy(table):
+    for name, entry in table.items():
+        assert entry.remedy
+        assert not (entry.flag and entry.neutral), name
+
+
+def test_unknown_options_are_errors():
+    result = run("build", "--max_batchsize", 3)
+    assert result.exit_code == 2
+    assert "--max_batch_size" in result.stderr
+
+
+def test_bench_refuses_shapes_that_measure_nothing():
+    result = run("bench", "latency", "--engine_dir", "e", "--output_len", 1)
+    assert (result.exit_code, result.stderr) == (1, "error: output_len is 1: expected at least 2\n")
+
+
+def test_json_that_cannot_be_written(monkeypatch, tmp_path):
+    monkeypatch.setattr("trtllm_lite.bench.throughput.measure_throughput", lambda *_: dict.fromkeys(_FIGURES, 1.0))
+    arguments = ("bench", "throughput", "--engine_dir", "e", "--num_requests", 2)
+    assert "choose another file" in run(*arguments, "--json", tmp_path / "absent" / "x.json").stderr
+    assert run(*arguments, "--json", tmp_path / "x.json").exit_code == 0
+    written = json.loads((tmp_path / "x.json").read_text())
+    assert written["shape"]["num_requests"] == 2
+    assert {"commit", "date", "versions", "machine", "figures"} <= set(written)
+
+
+_FIGURES = (
+    "seconds",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "requests_per_s",
+    "median_time_to_first_token_s",
+    "output_tokens_per_step",
+)

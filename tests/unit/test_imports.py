@@ -1,0 +1,120 @@
+"""Who may import whom: stages point along the data flow, and the runtime runs without what convert and build need."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trtllm_lite
+
+PACKAGE = Path(trtllm_lite.__file__).parent
+
+# For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
+PLAIN = {"errors", "files", "_core"}
+ALLOWED = {
+    "errors": set(),
+    "files": set(),
+    "network": {"plugins"},
+    "convert": {"network", "plugins"},
+    "quantize": {"network", "plugins"},
+    "builder": {"network", "quantize", "engine", "plugins"},
+    "engine": {"network", "plugins"},
+    "runtime": {"engine"},
+    "bench": {"runtime", "engine"},
+    "cli": set(),
+}
+HEAVY = (
+    "gguf",
+    "huggingface_hub",
+    "ml_dtypes",
+    "onnx",
+    "onnx_ir",
+    "onnxruntime",
+    "safetensors",
+    "torch",
+    "transformers",
+)
+
+
+def imported_modules(tree, *, everywhere):
+    """Absolute names that a module imports: at its top level, or ``everywhere`` in it, but for TYPE_CHECKING."""
+    pending = list(ast.iter_child_nodes(tree))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute in this package"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            pending.extend(node.orelse)
+        elif everywhere or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def parts_imported(path, *, everywhere):
+    """Parts of this package that the file imports."""
+    names = (name.split(".") for name in imported_modules(ast.parse(path.read_text()), everywhere=everywhere))
+    found = {name[1] for name in names if name[0] == "trtllm_lite" and len(name) > 1}
+    return {part for part in found if (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").is_file()}
+
+
+def source_files():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.parent != PACKAGE or path.stem in ALLOWED:
+            yield path
+
+
+@pytest.mark.parametrize("path", list(source_files()), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_along_the_data_flow(path):
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert part in ALLOWED, f"{part} is a new part of the package: say in this test what it may import"
+    forbidden = parts_imported(path, everywhere=False) - ALLOWED[part] - PLAIN - {part}
+    assert not forbidden
+
+
+@pytest.mark.parametrize("part", ["runtime", "bench"])
+def test_the_runtime_cannot_reach_the_compiler(part):
+    for path in (PACKAGE / part).rglob("*.py"):
+        reached = parts_imported(path, everywhere=True)
+        assert not reached & {"builder", "convert", "network", "quantize", "plugins"}, path
+
+
+BLOCKER = f"""
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {HEAVY!r}:
+            raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "module", ["runtime", "engine.reader", "engine.inspect", "bench.latency", "bench.throughput", "cli"]
+)
+def test_modules_load_without_the_build_extra(module):
+    process = run_python(f"{BLOCKER}\nimport trtllm_lite.{module}")
+    assert process.returncode == 0, process.stderr
+
+
+def test_the_command_line_says_which_extra_is_missing(tmp_path):
+    arguments = ["convert", "--model_dir", str(tmp_path), "--output_dir", str(tmp_path / "out")]
+    process = run_python(f"{BLOCKER}\nsys.argv[1:] = {arguments!r}\nfrom trtllm_lite.cli import main\nmain()")
+    assert process.returncode == 1
+    assert "pip install 'trtllm_lite[build]'" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_help_loads_nothing_heavy():
+    code = "import sys\nfrom trtllm_lite.cli import cli\ntry:\n    cli(['--help'])\nfinally:\n    print(*sys.modules)"
+    process = run_python(code)
+    loaded = {name.split(".")[0] for name in process.stdout.splitlines()[-1].split()}
+    assert not loaded & {*HEAVY, "numpy", "tokenizers", "rich", "jinja2"}

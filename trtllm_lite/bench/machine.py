@@ -1,0 +1,79 @@
+"""The machine a figure was measured on, its memory bandwidth, and this process's peak memory."""
+
+import os
+import platform
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trtllm_lite import __version__
+
+_PROBE_BYTES = 1 << 28
+_PROBE_REPEATS = 8
+
+
+def describe() -> dict[str, Any]:
+    """What a report needs to be compared with another: commit, date, versions, machine."""
+    return {
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {"trtllm_lite": __version__, "python": platform.python_version(), "numpy": np.__version__},
+        "machine": {"cpu": _cpu_name(), "cores": len(os.sched_getaffinity(0)), "system": platform.platform()},
+    }
+
+
+def read_bandwidth(num_threads: int) -> float:
+    """Bytes per second that ``num_threads`` threads read from main memory together: the best of a few passes.
+
+    Each thread reduces its own part of a buffer far larger than the caches; numpy does that with the GIL released and
+    as fast as memory delivers.
+    """
+    parts = np.array_split(np.ones(_PROBE_BYTES // 8, np.uint64), num_threads)
+    rates = []
+    for _ in range(_PROBE_REPEATS):
+        threads = [threading.Thread(target=np.bitwise_or.reduce, args=(part,)) for part in parts]
+        begin = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rates.append(_PROBE_BYTES / (time.perf_counter() - begin))
+    return max(rates)
+
+
+def reset_peak_memory() -> None:
+    """Forget the peak so far, so that :func:`peak_memory` counts from what is resident now (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> int:
+    """Bytes of the largest resident set since :func:`reset_peak_memory`: everything, the interpreter too (Linux)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmHWM")
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this package runs from, with -dirty for local changes; None outside of one."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    root = Path(__file__).resolve().parents[2]
+    try:
+        found = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

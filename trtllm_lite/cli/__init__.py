@@ -1,0 +1,36 @@
+"""The command line ``trtllm-lite``. Every command imports what it needs when it runs, so that --help is immediate."""
+
+import click
+
+from trtllm_lite import __version__
+from trtllm_lite.cli.bench import bench
+from trtllm_lite.cli.build import build, plan
+from trtllm_lite.cli.convert import convert
+from trtllm_lite.cli.framework import Group
+from trtllm_lite.cli.generate import generate
+from trtllm_lite.cli.inspect import inspect
+
+
+@click.group(cls=Group, name="trtllm-lite")
+@click.version_option(__version__, prog_name="trtllm-lite")
+def cli() -> None:
+    """Compile language models ahead of time, and run them.
+
+    \b
+    The three steps:
+      1. trtllm-lite convert  --model_dir MODEL --output_dir CKPT        checkpoint to standard ONNX
+      2. trtllm-lite build    --checkpoint_dir CKPT --output_dir ENGINE  ONNX to an engine
+      3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"   engine to text
+
+    `plan` predicts memory before step 2, `inspect` shows what a checkpoint or an engine is, `bench` measures one.
+    Options may be spelled with _ or -.
+    """
+
+
+for command in (convert, plan, build, generate, inspect, bench):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    cli()

@@ -1,0 +1,56 @@
+"""``trtllm-lite convert``: a model becomes a checkpoint."""
+
+import time
+
+import click
+
+from trtllm_lite.cli.framework import Command, replaced_options
+from trtllm_lite.cli.replaced import CONVERT
+
+
+@click.command(cls=Command, short_help="Turn a model into a checkpoint.")
+@click.option(
+    "--model_dir",
+    required=True,
+    metavar="DIR|FILE.gguf|HUB_ID",
+    help="A Hugging Face directory (safetensors), a GGUF file, or a hub id such as org/model.",
+)
+@click.option(
+    "--output_dir", required=True, metavar="CKPT", help="Where the checkpoint goes; an older one is replaced."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
+    default="auto",
+    show_default=True,
+    help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF).",
+)
+@replaced_options(CONVERT)
+def convert(model_dir: str, output_dir: str, dtype: str) -> None:
+    """Turn a model into a checkpoint: standard ONNX network, safetensors weights, tokenizer.
+
+    Nothing is unpickled and no code of the model is run. Nothing is written if anything fails.
+
+    \b
+    Examples:
+      trtllm-lite convert --model_dir SmolLM2-135M-Instruct.Q4_1.gguf --output_dir ckpt --dtype bfloat16
+      trtllm-lite convert --model_dir HuggingFaceTB/SmolLM2-135M-Instruct --output_dir ckpt
+    Next:
+      trtllm-lite build --checkpoint_dir ckpt --output_dir engine
+    """
+    from pathlib import Path
+
+    from trtllm_lite.cli.console import progress_bars
+    from trtllm_lite.convert import convert_checkpoint
+
+    begin = time.perf_counter()
+    with progress_bars() as report:
+        # One bar for all tensors, not one for each.
+        config = convert_checkpoint(
+            model_dir, Path(output_dir), dtype=dtype, progress=lambda _, done, total: report("convert", done, total)
+        )
+    click.echo(
+        f"converted {config.architecture} to {output_dir} in {time.perf_counter() - begin:.1f} s: "
+        f"{config.num_hidden_layers} layers, {config.dtype} weights"
+    )
+    click.echo(f"next: trtllm-lite build --checkpoint_dir {output_dir} --output_dir ENGINE")

@@ -1,0 +1,115 @@
+"""What all commands share: spelling of options, errors as one message, options that TensorRT-LLM had."""
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from trtllm_lite.errors import TrtllmLiteError
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
+
+# Modules that come with an extra, by the name that import errors give.
+_EXTRAS = {"gguf": "build", "huggingface_hub": "build", "ml_dtypes": "build", "onnx": "build", "onnx_ir": "build"}
+
+
+def _normalize(token: str) -> str:
+    return token.replace("-", "_")
+
+
+class Command(click.Command):
+    """A command whose options take _ and - alike, and which ends errors with one message instead of a traceback."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", {})["token_normalize_func"] = _normalize
+        super().__init__(*args, **kwargs)
+        help_text = "Show the traceback of an error."
+        self.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, help=help_text, callback=_debug))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; exit code 1 on errors, 130 on Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+        except Exception as error:  # noqa: BLE001 - the last resort: users see messages, not tracebacks
+            if ctx.meta.get("debug"):
+                traceback.print_exc()
+            click.echo(f"error: {_message(error)}", err=True)
+            ctx.exit(1)
+
+
+class Group(click.Group):
+    """A group of :class:`Command`, listed in the order they were added: that of the stages."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", {})["token_normalize_func"] = _normalize
+        super().__init__(*args, **kwargs)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the commands."""
+        del ctx
+        return list(self.commands)
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """An option that TensorRT-LLM's tools have and this command does not need or support.
+
+    A value of ``neutral`` asks for what happens anyway and is accepted; anything else is an error that ends with
+    ``remedy``. A ``flag`` takes no value.
+    """
+
+    remedy: str
+    neutral: tuple[str, ...] = ()
+    flag: bool = False
+
+
+def replaced_options(table: Mapping[str, Replaced]) -> Callable[[Decorated], Decorated]:
+    """Decorator: hidden options that accept the neutral values of ``table`` and explain every other."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for name, entry in table.items():
+            option = click.option(
+                f"--{name}", hidden=True, expose_value=False, is_flag=entry.flag, callback=_explain(name, entry)
+            )
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _explain(name: str, entry: Replaced) -> Callable[..., None]:
+    def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        del parameter
+        if value in (None, False) or str(value).lower() in entry.neutral:
+            return
+        given = f"--{name}" if entry.flag else f"--{name} {value}"
+        raise click.UsageError(f"{given}: {entry.remedy}", ctx)
+
+    return callback
+
+
+def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    del parameter
+    ctx.meta["debug"] = value
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, TrtllmLiteError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.split(".")[0] in _EXTRAS:
+        extra = _EXTRAS[error.name.split(".")[0]]
+        return f"this command needs {error.name}, which is not installed: pip install 'trtllm_lite[{extra}]'"
+    if isinstance(error, MemoryError):
+        return "out of memory: free some, or use smaller limits (`trtllm-lite plan` predicts what they need)"
+    return f"{type(error).__name__}: {error} (unexpected; --debug shows where)"

@@ -1,0 +1,76 @@
+"""``trtllm-lite generate``: an answer, token by token."""
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from trtllm_lite.cli.framework import Command, replaced_options
+from trtllm_lite.cli.replaced import GENERATE
+
+
+@click.command(cls=Command, short_help="Generate text with an engine.")
+@click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote.")
+@click.option("--prompt", required=True, help="The text to continue, or with --chat a message; - reads stdin.")
+@click.option("--chat", is_flag=True, help="Put the prompt through the model's chat template.")
+@click.option("--max_new_tokens", default=64, show_default=True, help="Tokens to generate at most.")
+@click.option("--temperature", type=float, help="0 is greedy. [default: the model's own, or greedy]")
+@click.option("--top_k", type=int, help="Draw from this many of the likeliest tokens; 0 means all.")
+@click.option("--top_p", type=float, help="Draw from the likeliest tokens that together have this probability.")
+@click.option("--min_p", type=float, help="Drop tokens less likely than this share of the likeliest one.")
+@click.option("--random_seed", type=int, help="Makes sampling repeatable.")
+@click.option("--stop_words", multiple=True, help="Text that ends the answer; may be given several times.")
+@click.option("--end_id", type=int, help="Token that ends the answer; -1 for none. [default: the model's own]")
+@click.option("--num_threads", type=int, help="Threads that compute. [default: all cores]")
+@replaced_options(GENERATE)
+def generate(
+    engine_dir: str,
+    prompt: str,
+    max_new_tokens: int,
+    stop_words: tuple[str, ...],
+    num_threads: int | None,
+    **options: Any,
+) -> None:
+    """Generate text with an engine; it streams to stdout, and timings go to stderr.
+
+    \b
+    Examples:
+      trtllm-lite generate --engine_dir engine --chat --prompt "Why is the sky blue?"
+      trtllm-lite generate --engine_dir engine --prompt - --max_new_tokens 200 < story.txt
+      trtllm-lite generate --engine_dir engine --prompt "Once upon" --temperature 0.8 --top_p 0.9 --random_seed 1
+    """
+    from trtllm_lite.runtime import ModelRunner
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    begin = time.perf_counter()
+    runner = ModelRunner.from_dir(engine_dir, max_batch_size=1, num_threads=num_threads)
+    loaded = time.perf_counter()
+    stream = runner.generate(
+        [text],
+        max_new_tokens=max_new_tokens,
+        stop_words_list=list(stop_words) or None,
+        streaming=True,
+        return_dict=True,
+        **options,
+    )
+    first, prompt_tokens, printed, result = 0.0, 0, 0, {}
+    for result in stream:
+        if not first:
+            first, prompt_tokens = time.perf_counter(), result["sequence_lengths"][0][0] - 1
+        click.echo(result["texts"][0][printed:], nl=False)
+        sys.stdout.flush()
+        printed = len(result["texts"][0])
+    end = time.perf_counter()
+    click.echo()
+    click.echo(_timing(result, prompt_tokens, loaded - begin, first - loaded, end - first), err=True)
+
+
+def _timing(result: dict[str, Any], prompt_tokens: int, load: float, first: float, rest: float) -> str:
+    count = result["sequence_lengths"][0][0] - prompt_tokens
+    rate = f", then {(count - 1) / rest:.1f} tok/s" if count > 1 else ""
+    reason = {"length": "max_new_tokens reached", "end_id": "end of sequence", "stop_words": "stop word"}
+    return (
+        f"[loaded in {load:.2f} s; {prompt_tokens} prompt tokens; first token after {first:.2f} s{rate}; "
+        f"{count} tokens: {reason[result['finish_reasons'][0][0]]}]"
+    )
