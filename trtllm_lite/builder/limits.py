@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 from trtllm_lite.errors import BuildError
 
-BLOCK_SIZES = (16, 32, 64, 128)  # whole vectors in a row of keys; at most what the attention kernel keeps on its stack
+BLOCK_SIZES = (16, 32, 64, 128)  # those powers of two that PagedAttention accepts
 DEFAULT_MAX_NUM_TOKENS = 2048
 _MAX_EXTENT = 2**31 - 1  # extents travel as int32
 
@@ -34,7 +34,7 @@ class BuildLimits:
                 _check_extent(field.name, value)
         _require(
             self.max_input_len <= self.max_seq_len,
-            f"max_input_len is {self.max_input_len}, which exceeds max_seq_len {self.max_seq_len}: a sequence holds the "
+            f"max_input_len is {self.max_input_len}, above max_seq_len {self.max_seq_len}: a sequence holds the "
             "prompt and the answer, so raise max_seq_len or lower max_input_len",
         )
         _require(

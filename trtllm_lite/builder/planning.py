@@ -1,10 +1,12 @@
 """Turns the fused graph into the engine's program: tensors with offsets, and instructions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
+from trtllm_lite.builder.constraints import broken_constraints
 from trtllm_lite.builder.graph import attribute, dims, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.last_token_gather import LOGITS
@@ -47,6 +49,7 @@ def make_program(graph: ir.Graph, limits: BuildLimits) -> Program:
     for value, offset in arena.items():
         add(value, "arena", offset)
     instructions = tuple(_instruction(node, index) for node in graph)
+    _check_constraints(graph, tensors, index)
     logits = next(value for value in graph.outputs if value.name == LOGITS)
     plan = Plan(symbols, arena_bytes, tuple(tensors), {LOGITS: index[logits]}, instructions)
     return Program(plan, weights)
@@ -145,3 +148,20 @@ def _instruction(node: ir.Node, index: dict[ir.Value, int]) -> Instruction:
         outputs=positions(tuple(node.outputs), len(schema.outputs)),
         attributes=attributes,
     )
+
+
+def _check_constraints(graph: ir.Graph, tensors: Sequence[PlanTensor], index: dict[ir.Value, int]) -> None:
+    """Raise BuildError if an operator is used with sizes that its kernels do not support."""
+    problems = []
+    for node in graph:
+        schema = all_schemas()[node.op_type]
+        pairs = (*zip(schema.inputs, node.inputs, strict=False), *zip(schema.outputs, node.outputs, strict=False))
+        shapes = [(argument, tensors[index[value]].shape) for argument, value in pairs if value in index]
+        attributes = {declared.name: attribute(node, declared.name) for declared in schema.attributes}
+        problems += [
+            f"{node.op_type} at {node.name} needs {rule}" for rule in broken_constraints(schema, shapes, attributes)
+        ]
+    if problems:
+        raise BuildError(
+            f"this model does not fit the kernels: {'; '.join(problems[:10])}; these sizes are not supported"
+        )

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import dims, fused_node, value_of
+from trtllm_lite.builder.graph import dims, fused_node, site, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
@@ -37,7 +37,13 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
     if not region:
         graph.outputs[graph.outputs.index(logits)] = gathered[logits] = _gather(graph, logits, indices, None)
         logits.name, gathered[logits].name = f"{LOGITS}.all", LOGITS
-    return [Decision(str(value.name), True) for value in gathered]
+    return [Decision(_origin(value), True) for value in gathered]
+
+
+def _origin(value: ir.Value) -> str:
+    """The path of what makes ``value``, or its name if it is an input."""
+    producer = value.producer()
+    return str(value.name) if producer is None else site(producer)
 
 
 def _logits(graph: ir.Graph) -> ir.Value:

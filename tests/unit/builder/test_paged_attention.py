@@ -1,0 +1,101 @@
+import onnx_ir as ir
+import pytest
+
+from tests.unit.builder.networks import VARIANTS, network
+from tests.unit.builder.structure import find, insert_after, operators, run_until, set_attribute, set_input
+from trtllm_lite.builder.graph import dims
+
+PADDED_ONLY = {"Attention", "TensorScatter", "RotaryEmbedding", "Split", "Reshape", "Flatten", "Gather", "Greater"}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nothing_padded_is_left(variant: str) -> None:
+    model, decisions = run_until("paged_attention", variant)
+    layers = VARIANTS[variant].layers
+    assert [(d.site, d.fused) for d in decisions] == [(f"layers.{i}.attention", True) for i in range(layers)]
+    counts = operators(model)
+    assert counts["PagedAttention"] == layers
+    assert not PADDED_ONLY & set(counts)
+    windows = [node.attributes["window"].value for node in model.graph if node.op_type == "PagedAttention"]
+    assert windows == list(VARIANTS[variant].windows)
+
+
+def test_inputs_and_outputs_become_paged() -> None:
+    model, _ = run_until("paged_attention")
+    shapes = {value.name: dims(value) for value in (*model.graph.inputs, *model.graph.outputs)}
+    del shapes["logits"]
+    cache = {"key": ("num_blocks", 2, 10, "tokens_per_block"), "value": ("num_blocks", 2, "tokens_per_block", 10)}
+    assert shapes == {
+        "token_ids": ("num_tokens",),
+        "position_ids": ("num_tokens",),
+        "cu_seqlens": ("num_seqs_plus_1",),
+        "past_lens": ("num_seqs",),
+        "block_tables": ("num_seqs", "max_blocks_per_seq"),
+        **{f"{kind}_cache{out}.{i}": cache[kind] for kind in cache for out in ("", "_out") for i in range(2)},
+    }
+
+
+def test_scale_norms_and_epsilon_come_from_the_graph() -> None:
+    model = set_attribute(network("qwen3"), "layers.1.attention", scale=0.5)
+    model = set_attribute(model, "layers.1.attention.q.norm", epsilon=0.25)
+    model = set_attribute(model, "layers.1.attention.k.norm", epsilon=0.25)
+    node = find(run_until("paged_attention", model)[0], "layers.1.attention")
+    assert {key: attribute.value for key, attribute in node.attributes.items()} == {
+        "num_heads": 6,
+        "scale": 0.5,
+        "window": 0,
+        "norm_epsilon": 0.25,
+    }
+    assert [value.name for value in node.inputs[8:]] == [
+        f"model.layers.1.self_attn.{kind}_norm.weight" for kind in "qk"
+    ]
+
+
+def test_a_missing_scale_is_the_standard_one() -> None:
+    model = network("llama")
+    del find(model, "layers.0.attention").attributes["scale"]
+    node = find(run_until("paged_attention", model)[0], "layers.0.attention")
+    assert node.attributes["scale"].value == pytest.approx(10**-0.5)
+
+
+def _reason(model: ir.Model) -> str:
+    result, decisions = run_until("paged_attention", model)
+    assert operators(result)["Attention"] == 1
+    return next(decision.reason for decision in decisions if not decision.fused)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"is_causal": 0}, "it is not causal"),
+        ({"softcap": 30.0}, "it caps scores"),
+        ({"softmax_precision": 16}, "it asks for a softmax in type"),
+    ],
+)
+def test_other_kinds_of_attention_stay(attributes: dict[str, int | float], reason: str) -> None:
+    assert reason in _reason(set_attribute(network("llama"), "layers.0.attention", **attributes))
+
+
+def test_interleaved_rope_stays() -> None:
+    model = set_attribute(network("llama"), "layers.0.attention.k_rope", interleaved=1)
+    assert _reason(model) == "RoPE of the key is not the rotate-half form over whole heads"
+
+
+def test_a_cache_written_elsewhere_stays() -> None:
+    model = set_input(network("llama"), "layers.0.attention.key_cache", 2, "total_lens_out")
+    assert _reason(model) == "the key cache is not updated at past_lens"
+
+
+def test_lengths_of_another_kind_stay() -> None:
+    model = set_input(network("llama"), "layers.0.attention", 6, "past_lens")
+    assert _reason(model) == "its key lengths are not past_lens plus the length of this step"
+
+
+def test_an_operator_in_the_middle_stays() -> None:
+    model = insert_after(network("llama"), "layers.0.attention.v.swap_out", "Relu")
+    assert _reason(model) == "the value does not come from a Transpose"
+
+
+def test_norms_with_different_epsilons_stay() -> None:
+    model = set_attribute(network("qwen3"), "layers.0.attention.q.norm", epsilon=0.25)
+    assert _reason(model) == "the norms of query and key differ in epsilon"

@@ -1,0 +1,60 @@
+"""Evaluates the constraints of operator schemas (``half_dim * 2 == head_dim``) for one use of an operator."""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+
+from trtllm_lite.plugins.schema import Argument, Schema
+
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: dict[type, Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def broken_constraints(
+    schema: Schema, shapes: Sequence[tuple[Argument, Sequence[int | str]]], attributes: Mapping[str, int | float]
+) -> list[str]:
+    """The constraints that do not hold, each with the values in it; those that involve dynamic extents are skipped."""
+    names: dict[str, int | float] = dict(attributes)
+    for argument, shape in shapes:
+        names |= {
+            symbol: extent
+            for symbol, extent in zip(argument.shape, shape, strict=True)
+            if isinstance(symbol, str) and isinstance(extent, int)
+        }
+    broken = []
+    for constraint in schema.constraints:
+        comparison = ast.parse(constraint, mode="eval").body
+        used = sorted({node.id for node in ast.walk(comparison) if isinstance(node, ast.Name)})
+        if all(name in names for name in used) and not _holds(comparison, names):
+            broken.append(f"{constraint} ({', '.join(f'{name} is {names[name]}' for name in used)})")
+    return broken
+
+
+def _holds(node: ast.expr, names: Mapping[str, int | float]) -> bool:
+    match node:
+        case ast.Compare(left=left, ops=[comparison], comparators=[right]):
+            return _COMPARISONS[type(comparison)](_value(left, names), _value(right, names))
+    raise ValueError(f"{ast.unparse(node)!r} is not a comparison")
+
+
+def _value(node: ast.expr, names: Mapping[str, int | float]) -> int:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(id=name):
+            return int(names[name])
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
+            return _OPERATORS[type(operation)](_value(left, names), _value(right, names))
+    raise ValueError(f"{ast.unparse(node)!r} is not allowed in a constraint")

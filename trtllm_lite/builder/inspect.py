@@ -1,0 +1,38 @@
+"""Describes a checkpoint: its network, and what a build would make of it."""
+
+from collections import Counter
+from pathlib import Path
+
+from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
+from trtllm_lite.builder.graph import WEIGHT_DTYPES
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.builder.weights import PLAN_DTYPES
+from trtllm_lite.engine.inspect import Inspection, summarize
+from trtllm_lite.engine.records import to_json
+
+
+def inspect_checkpoint(path: Path) -> Inspection:
+    """Describe a checkpoint directory without reading its weights. Raises EngineError, BuildError."""
+    checkpoint = open_checkpoint(path)
+    _, fusions = run_passes(checkpoint.model)
+    return Inspection(
+        kind="checkpoint",
+        path=str(path),
+        producer=checkpoint.config.producer,
+        file_bytes={file.name: file.stat().st_size for file in sorted(checkpoint.path.iterdir()) if file.is_file()},
+        model=to_json(checkpoint.config),
+        target="",
+        limits={},
+        kv_cache={},
+        memory=_weights_by_dtype(checkpoint),
+        operators=dict(Counter(node.op_type for node in checkpoint.model.graph).most_common()),
+        fusions=summarize(fusions),
+    )
+
+
+def _weights_by_dtype(checkpoint: Checkpoint) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
+    for value in checkpoint.model.graph.initializers.values():
+        if value.const_value is not None and value.const_value.dtype in WEIGHT_DTYPES:
+            sizes[f"weights in {PLAN_DTYPES[value.const_value.dtype]}"] += int(value.const_value.nbytes)
+    return dict(sizes)

@@ -1,0 +1,165 @@
+"""What an engine or a checkpoint is: model, limits, operators, fusions made and refused, memory, size."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
+from trtllm_lite.engine.manifest import Fusion, Manifest
+from trtllm_lite.engine.reader import EngineFile, read_engine
+from trtllm_lite.engine.records import to_json
+from trtllm_lite.errors import EngineError
+
+NETWORK_FILE = "network.onnx"
+
+
+@dataclass(frozen=True)
+class FusionSummary:
+    """Candidates of one pass: how many were fused, and site and reason of those that were not."""
+
+    pass_name: str
+    fused: int
+    candidates: int
+    not_fused: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """``kind`` is ``engine`` or ``checkpoint``; ``memory`` and ``file_bytes`` are in bytes.
+
+    ``operators`` counts fused operators of an engine and standard ones of a checkpoint. ``limits`` and most of
+    ``memory`` are empty for a checkpoint; its ``fusions`` are those that a build would make.
+    """
+
+    kind: str
+    path: str
+    producer: str
+    file_bytes: dict[str, int]
+    model: dict[str, Any]
+    target: str
+    limits: dict[str, int]
+    kv_cache: dict[str, Any]
+    memory: dict[str, int]
+    operators: dict[str, int]
+    fusions: tuple[FusionSummary, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON."""
+        return asdict(self)
+
+    def render(self, console: Console) -> None:
+        """Print it for people."""
+        console.print(f"[bold]{self.kind}[/bold] {self.path}", highlight=False, soft_wrap=True)
+        console.print(f"made by {self.producer}" + (f" for {self.target}" if self.target else ""), highlight=False)
+        _print_table(console, "model", self.model)
+        _print_table(console, "limits", self.limits)
+        _print_table(console, "KV cache", self.kv_cache)
+        _print_table(console, "memory", {name: format_bytes(size) for name, size in self.memory.items()})
+        _print_table(console, "files", {name: format_bytes(size) for name, size in self.file_bytes.items()})
+        _print_table(console, "operators", self.operators)
+        _print_fusions(console, self.fusions)
+
+
+def inspect_path(path: Path) -> Inspection:
+    """Describe an engine directory, an engine file or a checkpoint directory; weights are not read.
+
+    Raises EngineError if ``path`` is none of them or is damaged.
+    """
+    path = Path(path)
+    if (path / NETWORK_FILE).is_file():
+        return _inspect_checkpoint(path)
+    return inspect_engine(path)
+
+
+def inspect_engine(path: Path) -> Inspection:
+    """Describe an engine directory or an engine file."""
+    engine = read_engine(path)
+    manifest = engine.manifest
+    return Inspection(
+        kind="engine",
+        path=str(path),
+        producer=manifest.producer,
+        file_bytes=_file_bytes(engine),
+        model=to_json(manifest.model),
+        target=manifest.target.kind,
+        limits=to_json(manifest.limits),
+        kv_cache=to_json(manifest.kv_cache),
+        memory=_memory(manifest),
+        operators=dict(Counter(instruction.op for instruction in engine.plan.instructions).most_common()),
+        fusions=summarize(manifest.fusions),
+    )
+
+
+def summarize(fusions: Iterable[Fusion]) -> tuple[FusionSummary, ...]:
+    """Decisions grouped by pass, in the order of the passes."""
+    by_pass: dict[str, list[Fusion]] = {}
+    for fusion in fusions:
+        by_pass.setdefault(fusion.pass_name, []).append(fusion)
+    return tuple(
+        FusionSummary(
+            pass_name=name,
+            fused=sum(fusion.fused for fusion in decided),
+            candidates=len(decided),
+            not_fused={fusion.site: fusion.reason for fusion in decided if not fusion.fused},
+        )
+        for name, decided in by_pass.items()
+    )
+
+
+def format_bytes(size: int) -> str:
+    """``size`` in the largest binary unit that keeps it at 1 or more, with the exact number beside it."""
+    scaled, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if scaled < 1024:
+            break
+        scaled, unit = scaled / 1024, larger
+    return f"{size} B" if unit == "B" else f"{scaled:.1f} {unit} ({size:,} B)"
+
+
+def _inspect_checkpoint(path: Path) -> Inspection:
+    """A checkpoint's graph needs the build extra, which is imported for checkpoints only."""
+    try:
+        from trtllm_lite.builder.inspect import inspect_checkpoint
+    except ImportError as error:
+        raise EngineError(
+            f"{path} is a checkpoint, and reading its network needs {error.name}: pip install 'trtllm_lite[build]'"
+        ) from error
+    return inspect_checkpoint(path)
+
+
+def _file_bytes(engine: EngineFile) -> dict[str, int]:
+    others = (engine.path.parent / name for name in (CONFIG_FILE, *TOKENIZER_FILES))
+    return {engine.path.name: engine.file_bytes} | {file.name: file.stat().st_size for file in others if file.is_file()}
+
+
+def _memory(manifest: Manifest) -> dict[str, int]:
+    memory: dict[str, int] = to_json(manifest.memory)
+    return memory | {"total": sum(memory.values())}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _print_table(console: Console, title: str, rows: dict[str, Any]) -> None:
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 2))
+    for name, value in rows.items():
+        table.add_row(name, _text(value))
+    console.print(table)
+
+
+def _print_fusions(console: Console, fusions: tuple[FusionSummary, ...]) -> None:
+    _print_table(console, "fusions", {item.pass_name: f"{item.fused} of {item.candidates}" for item in fusions})
+    for item in fusions:
+        _print_table(console, f"not fused by {item.pass_name}", item.not_fused)
