@@ -74,12 +74,20 @@ class ConstraintToCpp:
             case ast.Name(id=name) if name in self.bound:
                 self.symbol_mask |= 1 << self.symbols.index(name)
                 return f"extents[{self.symbols.index(name)}]"
-            case ast.BinOp(left=left, op=ast.Mod(), right=ast.Name(id=name)) if name in self.bound:
-                # An extent is at least 1; dividing by anything else could trap.
-                return f"({self._expression(left)} % {self._expression(node.right)})"
+            case ast.BinOp(left=left, op=ast.Mod(), right=right) if self._is_positive(right):
+                return f"({self._expression(left)} % {self._expression(right)})"
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() as operator, right=right):
                 return f"({self._expression(left)} {OPERATORS[type(operator)]} {self._expression(right)})"
         raise ValueError(f"{self.context}: {ast.unparse(node)!r} is not allowed")
+
+    def _is_positive(self, divisor: ast.expr) -> bool:
+        """Extents are at least 1; dividing by an attribute could trap."""
+        match divisor:
+            case ast.Constant(value=int(value)):
+                return value > 0
+            case ast.Name(id=name):
+                return name in self.bound
+        return False
 
 
 def bit_mask(values: tuple[str, ...], prefix: str) -> str:

@@ -20,4 +20,9 @@ struct LimitError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// An argument outside its domain.
+struct ArgumentError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace tl

@@ -2,18 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
-#include <thread>
-
-#ifdef __linux__
-#include <sched.h>
-#endif
 
 #include "errors.h"
 
 namespace tl {
 namespace {
-
-constexpr int kMaxThreads = 1024;
 
 // The features that CMakeLists.txt compiles each instruction set for.
 bool machine_has(std::string_view isa) {
@@ -35,15 +28,6 @@ std::string joined(const std::vector<std::string_view>& names) {
   return text;
 }
 
-// The affinity mask counts, not the machine: a container or taskset may leave us fewer cores.
-int num_usable_cores() {
-#ifdef __linux__
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-#endif
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
-
 }  // namespace
 
 std::vector<std::string_view> supported_isas() {
@@ -57,8 +41,8 @@ std::string_view resolve_isa(std::string_view isa) {
   if (isa == "auto") return supported.front();
   const auto found = std::ranges::find(supported, isa);
   if (found != supported.end()) return *found;
-  throw LimitError("isa: expected auto or one that this machine supports (" + joined(supported) + "), found " +
-                   std::string(isa) + "; use isa=\"auto\"");
+  throw ArgumentError("isa: expected auto or one that this machine supports (" + joined(supported) + "), found " +
+                      std::string(isa) + "; use isa=\"auto\"");
 }
 
 Kernel find_kernel(std::string_view op, std::string_view isa) {
@@ -67,13 +51,6 @@ Kernel find_kernel(std::string_view op, std::string_view isa) {
   }
   throw EngineError("operator " + std::string(op) + ": expected a CPU kernel for " + std::string(isa) +
                     ", found none in this build; install a trtllm_lite that has it");
-}
-
-int resolve_num_threads(int num_threads) {
-  if (num_threads == 0) return std::min(num_usable_cores(), kMaxThreads);
-  if (num_threads > 0 && num_threads <= kMaxThreads) return num_threads;
-  throw LimitError("num_threads: expected 1 .. " + std::to_string(kMaxThreads) + ", or 0 for all cores, found " +
-                   std::to_string(num_threads));
 }
 
 }  // namespace tl

@@ -23,13 +23,10 @@ std::span<const std::string_view> compiled_isas();  // best first
 // Compiled instruction sets that this machine can execute, best first; never empty.
 std::vector<std::string_view> supported_isas();
 
-// "auto" becomes the best supported instruction set; anything unsupported is a LimitError.
+// "auto" becomes the best supported instruction set; anything unsupported is an ArgumentError.
 std::string_view resolve_isa(std::string_view isa);
 
 // The kernel of `op` for a resolved instruction set; EngineError if this build has none.
 Kernel find_kernel(std::string_view op, std::string_view isa);
-
-// 0 becomes the number of cores this process may use; a negative or absurd number is a LimitError.
-int resolve_num_threads(int num_threads);
 
 }  // namespace tl

@@ -9,6 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "call_check.h"
+#include "cpu_count.h"
 #include "errors.h"
 #include "kernel_registry.h"
 #include "thread_pool.h"

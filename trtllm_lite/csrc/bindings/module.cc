@@ -5,5 +5,8 @@ NB_MODULE(_core, module) {
   tl::bind_errors(module);
   tl::bind_crc32c(module);
   tl::bind_engine(module);
+  tl::bind_executor(module);
+  tl::bind_block_manager(module);
   tl::bind_kernels(module);
+  tl::bind_sample(module);
 }

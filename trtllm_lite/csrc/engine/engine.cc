@@ -2,10 +2,10 @@
 
 #include <string_view>
 
+#include "cpu_count.h"
 #include "engine/json_reader.h"
 #include "engine/version.h"
 #include "errors.h"
-#include "kernel_registry.h"
 
 namespace tl {
 namespace {

@@ -1,6 +1,8 @@
 // What makes a plan safe to execute, checked once when the engine is loaded, so that no kernel has to.
 #pragma once
 
+#include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "engine/container.h"
@@ -30,7 +32,9 @@ constexpr StepInput kStepInputs[] = {
     {"block_tables", 2, {StepSymbol::kNumSeqs, StepSymbol::kMaxBlocksPerSeq}},
     {"logits_indices", 1, {StepSymbol::kNumLogits}},
 };
-constexpr int kNumStepInputs = 6;
+// Positions in kStepInputs.
+enum StepInputIndex { kTokenIds, kPositionIds, kCuSeqlens, kPastLens, kBlockTables, kLogitsIndices, kNumStepInputs };
+static_assert(std::size(kStepInputs) == kNumStepInputs);
 
 // The position of `name` in kStepInputs; -1 if it is none of them.
 int step_input_index(std::string_view name);

@@ -1,0 +1,59 @@
+// The inputs of one step: checked against the limits of the engine, and copied to where kernels read them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace tl {
+
+// Tokens of all sequences, packed: sequence s adds seq_lens[s] tokens after the past_lens[s] that the cache holds.
+struct StepRequest {
+  std::span<const std::int32_t> token_ids;
+  std::span<const std::int32_t> seq_lens;
+  std::span<const std::int32_t> past_lens;
+  std::span<const std::int32_t> block_tables;  // [num_seqs, blocks_per_row]
+  std::int64_t blocks_per_row = 0;
+  std::span<const std::int32_t> logits_indices;  // rows of token_ids whose logits are wanted
+};
+
+using StepExtents = std::array<std::int64_t, kNumStepSymbols>;
+
+class StepInputs {
+ public:
+  // `num_blocks`: blocks of the caches that tables may name.
+  StepInputs(const Engine& engine, std::int64_t num_blocks);
+
+  // Copies the request and checks the copy, so that a caller who changes its arrays meanwhile gets nothing unchecked
+  // through. Returns the extents of this step. Throws LimitError; the inputs are then undefined.
+  StepExtents assign(const StepRequest& request);
+
+  // Where a step input lies; never changes.
+  std::int32_t* data(StepInputIndex input) { return buffers_[input].data(); }
+  std::size_t num_bytes() const;
+
+ private:
+  void copy(const StepRequest& request);
+  void derive_positions();
+  void check_values() const;
+  void check_block_numbers() const;
+  void check_written_blocks();
+  std::int64_t extent(StepSymbol symbol) const { return extents_[static_cast<std::size_t>(symbol)]; }
+  // Blocks of sequence `seq` that this step reads or writes, and the first of those that it writes.
+  std::int64_t blocks_used(std::int64_t seq) const;
+  std::int64_t first_written(std::int64_t seq) const;
+  std::int32_t block(std::int64_t seq, std::int64_t index) const;
+
+  const Engine& engine_;
+  std::int64_t num_blocks_;
+  std::int64_t tokens_per_block_;
+  std::array<std::vector<std::int32_t>, kNumStepInputs> buffers_;
+  std::vector<std::int32_t> seq_lens_;
+  StepExtents extents_{};
+  std::vector<bool> is_written_;  // per block, all false between steps
+};
+
+}  // namespace tl
