@@ -38,24 +38,26 @@ constexpr int tile_vecs(int rows) {
 // Row tiles are as even as possible: 8 rows are 4 + 4, not 6 + 2.
 TL_INLINE std::int64_t tile_rows(std::int64_t rows) { return ceil_div(rows, ceil_div(rows, kMaxTileRows)); }
 
-// Asks for the `bytes` that lie `distance` after p.
-template <int kDistance>
-TL_INLINE void prefetch(const void* p, int bytes) {
-  if constexpr (kDistance > 0) {
-    for (int b = 0; b < bytes; b += 64) __builtin_prefetch(static_cast<const char*>(p) + kDistance + b);
-  }
-}
+// Memory to ask for while multiplying: whatever is read next. Step k of a tile asks for the first lines of
+// next + k * step.
+struct Prefetch {
+  const char* next = nullptr;
+  const char* end = nullptr;
+  std::int64_t step = 0;
+};
+
+constexpr int kLineBytes = 64;
 
 // One tile of kRows x (kVecs * kLanes) at the origin of p. kPartial: only p.columns < kLanes columns exist.
-template <int kRows, int kVecs, bool kPartial, int kPrefetchDistance, typename Weight>
-TL_INLINE void multiply_tile(const Product<Weight>& p) {
+template <int kRows, int kVecs, bool kPartial, int kLines, typename Weight>
+TL_INLINE void multiply_tile(const Product<Weight>& p, const Prefetch& prefetch) {
   Vec sums[kRows][kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v) sums[r][v] = load(p.sums + r * p.sums_stride + v * kLanes);
   }
   const Weight* w = p.w;
   for (std::int64_t k = 0; k < p.depth; ++k, w += p.w_stride) {
-    prefetch<kPrefetchDistance>(w, kVecs * kLanes * static_cast<int>(sizeof(Weight)));
+    for (int i = 0; i < kLines; ++i) __builtin_prefetch(prefetch.next + k * prefetch.step + i * kLineBytes);
     Vec columns[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       if constexpr (kPartial) {
@@ -74,37 +76,50 @@ TL_INLINE void multiply_tile(const Product<Weight>& p) {
   }
 }
 
+// The tile, asking for kLines lines a step until `prefetch` is used up.
+template <int kRows, int kVecs, bool kPartial, int kLines, typename Weight>
+TL_INLINE void multiply_tile_and_prefetch(const Product<Weight>& p, Prefetch* prefetch) {
+  if constexpr (kLines > 0) {
+    if (prefetch->next < prefetch->end) {
+      multiply_tile<kRows, kVecs, kPartial, kLines>(p, *prefetch);
+      prefetch->next += p.depth * prefetch->step;
+      return;
+    }
+  }
+  multiply_tile<kRows, kVecs, kPartial, 0>(p, *prefetch);
+}
+
 // kRows rows by all columns: tiles of kVecs vectors while they fit, then narrower ones.
-template <int kRows, int kVecs, int kPrefetchDistance, typename Weight>
-TL_INLINE void multiply_row_tile(Product<Weight> p) {
+template <int kRows, int kVecs, int kLines, typename Weight>
+TL_INLINE void multiply_row_tile(Product<Weight> p, Prefetch* prefetch) {
   for (; p.columns >= kVecs * kLanes; p.columns -= kVecs * kLanes) {
-    multiply_tile<kRows, kVecs, false, kPrefetchDistance>(p);
+    multiply_tile_and_prefetch<kRows, kVecs, false, kLines>(p, prefetch);
     p.w += kVecs * kLanes;
     p.sums += kVecs * kLanes;
   }
   if (p.columns == 0) return;
   if constexpr (kVecs > 1) {
-    multiply_row_tile<kRows, kVecs / 2, kPrefetchDistance>(p);
+    multiply_row_tile<kRows, kVecs / 2, kLines>(p, prefetch);
   } else if constexpr (sizeof(Weight) == sizeof(float)) {
-    multiply_tile<kRows, 1, true, kPrefetchDistance>(p);
+    multiply_tile_and_prefetch<kRows, 1, true, kLines>(p, prefetch);
   }
 }
 
 // Picks the tile for `rows` <= kRows at run time.
-template <int kRows, int kPrefetchDistance, typename Weight>
-TL_INLINE void multiply_up_to(const Product<Weight>& p, std::int64_t rows) {
+template <int kRows, int kLines, typename Weight>
+TL_INLINE void multiply_up_to(const Product<Weight>& p, std::int64_t rows, Prefetch* prefetch) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return multiply_up_to<kRows - 1, kPrefetchDistance>(p, rows);
+    if (rows < kRows) return multiply_up_to<kRows - 1, kLines>(p, rows, prefetch);
   }
-  multiply_row_tile<kRows, tile_vecs(kRows), kPrefetchDistance>(p);
+  multiply_row_tile<kRows, tile_vecs(kRows), kLines>(p, prefetch);
 }
 
 // p.sums += p.x * p.w. Columns that are no multiple of kLanes are for float weights only; panels never have them.
-template <int kPrefetchDistance = 0, typename Weight>
-void multiply(Product<Weight> p) {
+template <int kLines = 0, typename Weight>
+void multiply(Product<Weight> p, Prefetch prefetch = {}) {
   const std::int64_t step = tile_rows(p.rows);
   for (std::int64_t left = p.rows; left > 0; left -= step) {
-    multiply_up_to<kMaxTileRows, kPrefetchDistance>(p, min(left, step));
+    multiply_up_to<kMaxTileRows, kLines>(p, min(left, step), &prefetch);
     p.x += step * p.x_stride;
     p.sums += step * p.sums_stride;
   }
