@@ -1,0 +1,274 @@
+"""The whole way, checkpoint to tokens, against transformers in float32."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.models import FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.tolerances import assert_close
+from trtllm_lite.builder import build_engine, plan_memory
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.runtime import ModelRunner
+
+NUM_NEW_TOKENS = 64
+LIMITS = {"max_batch_size": 8, "max_input_len": 128, "max_seq_len": 256, "max_num_tokens": 256}
+TINY_LIMITS = {"max_batch_size": 8, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 64}
+
+TEXTS = (
+    "The capital of France is",
+    "Once upon a time, in a village by the sea,",
+    "def fibonacci(n):\n    ",
+    "1, 1, 2, 3, 5, 8, 13,",
+    "Water boils at",
+    "The three primary colours are",
+    "import numpy as np\n\n# Compute the mean of each row\n",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "Q: What is the largest planet of the solar system?\nA:",
+    "# Recipe: pancakes\n\n## Ingredients\n\n-",
+    "La tour Eiffel est",
+    "Ein kurzer Satz auf Deutsch:",
+    "你好",
+    "A",
+    "    \n\n",
+    "SELECT name, COUNT(*) FROM users WHERE",
+    "The quick brown fox jumps over the lazy dog. " * 8,
+    "Newton's second law states that the acceleration of an object",
+)
+MESSAGES = ("Why is the sky blue?", "Write a haiku about compilers.")
+
+
+@pytest.fixture(scope="module")
+def smollm2_engine(smollm2_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("smollm2") / "engine"
+    build_engine(smollm2_checkpoint, directory, **LIMITS)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_engine: Path) -> ModelRunner:
+    return ModelRunner.from_dir(smollm2_engine)
+
+
+@pytest.fixture(scope="module")
+def smollm2_prompts(smollm2: ModelRunner) -> list[list[int]]:
+    """Twenty prompts, plain and through the chat template."""
+    assert smollm2.tokenizer is not None
+    template = smollm2.tokenizer.chat_template
+    assert template is not None
+    chats = [template.render([{"role": "user", "content": message}]) for message in MESSAGES]
+    return [smollm2.tokenizer.encode(text) for text in (*TEXTS, *chats)]
+
+
+@pytest.fixture(scope="module")
+def smollm2_outputs(smollm2: ModelRunner, smollm2_prompts: list[list[int]]) -> list[tuple[list[int], np.ndarray]]:
+    """For each prompt: greedy tokens, and the logits float32[NUM_NEW_TOKENS, vocab] they were chosen from."""
+    return [
+        output
+        for start in range(0, len(smollm2_prompts), 8)
+        for output in generate(smollm2, smollm2_prompts[start : start + 8], NUM_NEW_TOKENS)
+    ]
+
+
+class TinyEngine:
+    """A random model of one family with its engine, which gathers the logits of whole prompts."""
+
+    def __init__(self, family: str, directory: Path) -> None:
+        self.directory = directory
+        self.model: PreTrainedModel = save_tiny_model(family, directory / "model")
+        convert_checkpoint(str(directory / "model"), directory / "checkpoint")
+        build_engine(
+            directory / "checkpoint",
+            directory / "engine",
+            gather_context_logits=True,
+            tokens_per_block=16,
+            **TINY_LIMITS,
+        )
+
+    def runner(self, **options: Any) -> ModelRunner:
+        return ModelRunner.from_dir(self.directory / "engine", **options)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
+    return TinyEngine(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def generate(runner: ModelRunner, prompts: list[list[int]], count: int) -> list[tuple[list[int], np.ndarray]]:
+    """``count`` greedy tokens of each prompt and their logits, EOS ignored."""
+    result = runner.generate(
+        prompts, max_new_tokens=count, end_id=-1, temperature=0, return_dict=True, output_generation_logits=True
+    )
+    tokens = [row[0][len(prompt) :][:count].tolist() for prompt, row in zip(prompts, result["output_ids"], strict=True)]
+    return list(zip(tokens, (logits[0] for logits in result["generation_logits"]), strict=True))
+
+
+def reference_logits(model: PreTrainedModel, tokens: list[int]) -> np.ndarray:
+    """float32[len(tokens), vocab] of transformers, in one pass over the whole sequence."""
+    with torch.inference_mode():
+        return model(torch.tensor([tokens])).logits[0].float().numpy()
+
+
+def check_greedy(model: PreTrainedModel, prompt: list[int], tokens: list[int], logits: np.ndarray) -> None:
+    """Hold a greedy run against transformers.
+
+    In a pass over prompt and output, its logits must agree with ours and its best token must be the next one at every
+    position; so, by induction, its own greedy run gives the same tokens.
+    """
+    expected = reference_logits(model, prompt + tokens[:-1])[len(prompt) - 1 :]
+    assert_close(logits, expected)
+    assert tokens == expected.argmax(axis=1).tolist()
+
+
+def random_prompts(seed: int, count: int, longest: int = 96) -> list[list[int]]:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(1, longest + 1, count)
+    return [generator.integers(0, VOCAB_SIZE, length).tolist() for length in lengths]
+
+
+def assert_identical(actual: list[tuple[list[int], np.ndarray]], expected: list[tuple[list[int], np.ndarray]]) -> None:
+    """Tokens and logits, bit by bit."""
+    assert [tokens for tokens, _ in actual] == [tokens for tokens, _ in expected]
+    for (_, left), (_, right) in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_smollm2_gives_the_tokens_of_transformers(
+    smollm2_reference: PreTrainedModel,
+    smollm2_prompts: list[list[int]],
+    smollm2_outputs: list[tuple[list[int], np.ndarray]],
+) -> None:
+    assert len(smollm2_prompts) == 20
+    for prompt, (tokens, logits) in zip(smollm2_prompts, smollm2_outputs, strict=True):
+        check_greedy(smollm2_reference, prompt, tokens, logits)
+
+
+def test_smollm2_gives_the_tokens_of_transformers_own_loop(
+    smollm2_reference: PreTrainedModel,
+    smollm2_prompts: list[list[int]],
+    smollm2_outputs: list[tuple[list[int], np.ndarray]],
+) -> None:
+    for row in (0, 19):
+        prompt = torch.tensor([smollm2_prompts[row]])
+        output = smollm2_reference.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=NUM_NEW_TOKENS,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        assert output[0, prompt.shape[1] :].tolist() == smollm2_outputs[row][0]
+
+
+@pytest.mark.parametrize("options", [{"max_num_tokens": 8}, {"max_num_tokens": 37}, {"num_threads": 1}], ids=str)
+def test_smollm2_is_bit_identical_for_any_split(
+    options: dict[str, int],
+    smollm2_engine: Path,
+    smollm2_prompts: list[list[int]],
+    smollm2_outputs: list[tuple[list[int], np.ndarray]],
+) -> None:
+    rows = [16, 3, 11, 0, 19]
+    runner = ModelRunner.from_dir(smollm2_engine, **options)
+    actual = generate(runner, [smollm2_prompts[row] for row in rows], 16)
+    assert_identical(actual, [(smollm2_outputs[row][0][:16], smollm2_outputs[row][1][:16]) for row in rows])
+
+
+def test_smollm2_is_bit_identical_alone(
+    smollm2: ModelRunner, smollm2_prompts: list[list[int]], smollm2_outputs: list[tuple[list[int], np.ndarray]]
+) -> None:
+    for row in (2, 16):
+        (output,) = generate(smollm2, [smollm2_prompts[row]], NUM_NEW_TOKENS)
+        assert_identical([output], [smollm2_outputs[row]])
+
+
+def test_smollm2_answers_in_text(smollm2: ModelRunner, smollm2_outputs: list[tuple[list[int], np.ndarray]]) -> None:
+    assert smollm2.tokenizer is not None
+    expected = smollm2.tokenizer.decode(smollm2_outputs[0][0][:12])
+    arguments = {"max_new_tokens": 12, "end_id": -1, "temperature": 0}
+    assert smollm2.generate(TEXTS[0], **arguments) == expected
+    assert "".join(smollm2.generate(TEXTS[0], streaming=True, **arguments)) == expected
+    answer = smollm2.generate("What is 2 + 2?", chat=True, max_new_tokens=120, temperature=0, return_dict=True)
+    assert answer["finish_reasons"] == [["end_id"]]
+    assert "4" in answer["texts"][0]
+    assert "<|im_end|>" not in answer["texts"][0]
+
+
+def test_families_give_the_logits_and_tokens_of_transformers(tiny: TinyEngine) -> None:
+    prompts = random_prompts(0, 8)
+    result = tiny.runner().generate(
+        prompts, max_new_tokens=1, end_id=-1, temperature=0, return_dict=True, output_context_logits=True
+    )
+    for prompt, logits in zip(prompts, result["context_logits"], strict=True):
+        assert_close(logits, reference_logits(tiny.model, prompt))
+    for prompt, (tokens, logits) in zip(prompts, generate(tiny.runner(), prompts, 24), strict=True):
+        check_greedy(tiny.model, prompt, tokens, logits)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_weights_give_the_logits_of_the_rounded_model(tiny: TinyEngine, dtype: str, tmp_path: Path) -> None:
+    convert_checkpoint(str(tiny.directory / "model"), tmp_path / "checkpoint", dtype)
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **TINY_LIMITS)
+    rounded = type(tiny.model).from_pretrained(tiny.directory / "model", attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in rounded.parameters():
+            if parameter.ndim == 2:
+                parameter.copy_(parameter.to(getattr(torch, dtype)).float())
+    prompts = random_prompts(1, 4)
+    for prompt, output in zip(prompts, generate(ModelRunner.from_dir(tmp_path / "engine"), prompts, 8), strict=True):
+        check_greedy(rounded, prompt, *output)
+
+
+def test_families_are_bit_identical_for_any_split_and_company(tiny: TinyEngine) -> None:
+    prompts = random_prompts(2, 24, longest=60)
+    whole = tiny.runner()
+    expected = [generate(whole, [prompt], 8)[0] for prompt in prompts]
+    random = np.random.default_rng(3)
+    for max_num_tokens in (8, 9, 13, 16, 31, 64):
+        runner = tiny.runner(max_num_tokens=max_num_tokens, num_threads=int(random.integers(1, 4)))
+        rows = random.permutation(len(prompts))[: random.integers(2, 9)].tolist()
+        assert_identical(generate(runner, [prompts[row] for row in rows], 8), [expected[row] for row in rows])
+
+
+def test_a_small_cache_changes_no_token(tiny: TinyEngine) -> None:
+    prompts = random_prompts(4, 8, longest=40)
+    expected = generate(tiny.runner(), prompts, 12)
+    # 64 tokens: one or two requests at a time, in blocks that others used before.
+    assert_identical(generate(tiny.runner(max_tokens_in_paged_kv_cache=64), prompts, 12), expected)
+
+
+def test_same_seed_same_tokens_in_any_company(tiny: TinyEngine) -> None:
+    prompts = random_prompts(5, 6, longest=30)
+    arguments = {"max_new_tokens": 16, "end_id": -1, "temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.01}
+    together = tiny.runner().generate(prompts, random_seed=list(range(6)), return_dict=True, **arguments)
+    runner = tiny.runner(max_num_tokens=11)
+    for row in (5, 2):
+        length = together["sequence_lengths"][row][0]
+        alone = runner.generate([prompts[row]], random_seed=row, **arguments)
+        assert alone[0, 0].tolist() == together["output_ids"][row, 0, :length].tolist()
+    other = runner.generate([prompts[2]], random_seed=99, **arguments)
+    assert other[0, 0].tolist() != alone[0, 0].tolist()
+
+
+def check_plan(checkpoint: Path, engine: Path, limits: dict[str, int]) -> None:
+    """The prediction must be within 5% of what the executor reserves, kind by kind."""
+    predicted = plan_memory(checkpoint, **limits)
+    executor = ModelRunner.from_dir(engine).session.executor
+    assert executor.num_threads == predicted.num_threads
+    for kind, size in executor.memory.items():
+        assert size == pytest.approx(getattr(predicted, kind), rel=0.05), kind
+    assert sum(executor.memory.values()) == pytest.approx(predicted.total, rel=0.05)
+
+
+def test_plan_predicts_the_memory_of_smollm2(smollm2_checkpoint: Path, smollm2_engine: Path) -> None:
+    check_plan(smollm2_checkpoint, smollm2_engine, LIMITS)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_batch_size": 1}, {"max_seq_len": 97}, {"max_num_tokens": 9}], ids=str)
+def test_plan_predicts_the_memory_of_families(tiny: TinyEngine, limits: dict[str, int], tmp_path: Path) -> None:
+    merged = {**TINY_LIMITS, **limits}
+    build_engine(tiny.directory / "checkpoint", tmp_path / "engine", **merged)
+    check_plan(tiny.directory / "checkpoint", tmp_path / "engine", merged)
