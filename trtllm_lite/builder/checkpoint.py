@@ -48,10 +48,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise EngineError(f"{network} has {network.stat().st_size:,} bytes, expected at most {_MAX_NETWORK_BYTES:,}")
     try:
         proto = onnx.load(network, load_external_data=False)
+        _check_numbers(network, proto.graph)
         inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
         model = ir.from_proto(inferred)
     except (DecodeError, onnx.shape_inference.InferenceError, ValueError, TypeError, RuntimeError) as error:
-        raise EngineError(f"expected an ONNX network in {network}, found: {_first_line(error)}: {_REMEDY}") from error
+        raise EngineError(f"expected an ONNX network in {network}, found: {_root_cause(error)}: {_REMEDY}") from error
     _check_model(network, model)
     _locate_weights(path, model.graph)
     return Checkpoint(path, config, model)
@@ -68,6 +69,16 @@ def _check_files(path: Path) -> None:
     missing = [name for name in (NETWORK_FILE, CONFIG_FILE, *TOKENIZER_FILES) if not (path / name).is_file()]
     if missing:
         raise EngineError(f"{path} is not a complete checkpoint: {', '.join(missing)} missing: {_REMEDY}")
+
+
+def _check_numbers(network: Path, graph: onnx.GraphProto) -> None:
+    for tensor in graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not entry.value.isdecimal():
+                raise EngineError(
+                    f"{network}: the {entry.key} of the weight {tensor.name} is {entry.value[:40]!r}, "
+                    f"expected a number of bytes: {_REMEDY}"
+                )
 
 
 def _check_model(network: Path, model: ir.Model) -> None:
@@ -100,7 +111,7 @@ def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
         )
     shape = extents(tensor)
     offset, size = tensor.offset or 0, file.stat().st_size
-    if tensor.length != tensor.nbytes or min(shape, default=1) < 1 or offset < 0 or offset + tensor.nbytes > size:
+    if tensor.length != tensor.nbytes or min(shape, default=1) < 1 or offset + tensor.nbytes > size:
         raise EngineError(
             f"{path / NETWORK_FILE}: the weight {tensor.name} ({tensor.dtype.name} {shape}, {tensor.nbytes:,} bytes) "
             f"points to {tensor.length} bytes at {offset:,} of {location}, which has {size:,}: "
@@ -109,5 +120,7 @@ def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
     return stored(file, offset, tensor.dtype, shape)
 
 
-def _first_line(error: Exception) -> str:
+def _root_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
     return (str(error) or type(error).__name__).splitlines()[0][:200]

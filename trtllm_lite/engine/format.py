@@ -18,8 +18,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 ALIGNMENT = 64
 LENGTH_BYTES = 8  # safetensors: a little-endian u64 with the length of the JSON header
-MAX_HEADER_BYTES = 100_000_000  # the bound that safetensors itself sets
-MAX_JSON_BYTES = 100_000_000  # manifest and plan
+# Far above any engine's, low enough that a forged length costs little memory.
+MAX_HEADER_BYTES = MAX_JSON_BYTES = 1 << 26
+MAX_RANK = 8
 
 MANIFEST_ENTRY = "manifest"
 PLAN_ENTRY = "plan"

@@ -22,6 +22,7 @@ from trtllm_lite.engine.format import (
     MANIFEST_ENTRY,
     MAX_HEADER_BYTES,
     MAX_JSON_BYTES,
+    MAX_RANK,
     PLAN_ENTRY,
     PLAN_VERSION,
     STORED_DTYPES,
@@ -150,7 +151,8 @@ def _check_tensors(path: Path, tensors: dict[str, StoredTensor], data_bytes: int
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         item_bytes = _ITEM_BYTES.get(tensor.dtype)
-        if len(tensor.data_offsets) != 2 or item_bytes is None or any(extent < 0 for extent in tensor.shape):
+        sane = len(tensor.data_offsets) == 2 and len(tensor.shape) <= MAX_RANK and min(tensor.shape, default=1) > 0
+        if item_bytes is None or not sane:
             raise EngineError(f"{path} is damaged: the entry {name} has no valid dtype, shape or range: {_REMEDY}")
         if tensor.data_offsets[0] != end or tensor.num_bytes != prod(tensor.shape) * item_bytes:
             raise EngineError(

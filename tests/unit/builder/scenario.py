@@ -8,7 +8,7 @@ import onnx_ir as ir
 from tests.unit.builder.interpreter import run
 from tests.unit.builder.networks import Shape
 
-TOKENS_PER_BLOCK = 4
+Feeds = dict[str, np.ndarray]
 
 
 @dataclass
@@ -18,32 +18,33 @@ class Sequences:
     shape: Shape
     num_seqs: int
     seed: int = 0
+    tokens_per_block: int = 4
+    num_blocks: int = 21  # some more than the sequences need
     caches: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         s = self.shape
         self.random = np.random.default_rng(self.seed)
         self.past_lens = np.zeros(self.num_seqs, np.int64)
-        blocks = -(-s.max_seq // TOKENS_PER_BLOCK)
-        spare = 3
-        tables = self.random.permutation(self.num_seqs * blocks + spare)[: self.num_seqs * blocks]
+        blocks = -(-s.max_seq // self.tokens_per_block)
+        tables = self.random.permutation(self.num_blocks)[: self.num_seqs * blocks]
         self.block_tables = tables.reshape(self.num_seqs, blocks).astype(np.int32)
         for layer in range(s.layers):
             shapes = {
                 "past_key": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),
                 "past_value": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),
-                "key_cache": (tables.size + spare, s.kv_heads, s.head_dim, TOKENS_PER_BLOCK),
-                "value_cache": (tables.size + spare, s.kv_heads, TOKENS_PER_BLOCK, s.head_dim),
+                "key_cache": (self.num_blocks, s.kv_heads, s.head_dim, self.tokens_per_block),
+                "value_cache": (self.num_blocks, s.kv_heads, self.tokens_per_block, s.head_dim),
             }
             # Whatever a slot held before must never matter; a NaN would spoil even what is masked.
             self.caches |= {f"{name}.{layer}": np.full(size, 1e3, np.float32) for name, size in shapes.items()}
 
-    def step(self, models: list[ir.Model], lens: list[int]) -> list[np.ndarray]:
+    def step(self, models: list[ir.Model], lens: list[int], feeds: Feeds | None = None) -> list[np.ndarray]:
         """Append ``lens[b]`` random tokens to every sequence; each model's logits of the last token of each.
 
         The first model advances the state of the contiguous caches, the last one that of the paged caches.
         """
-        feeds = self._feeds(np.array(lens)) | self.caches
+        feeds = (feeds or self.feeds(lens)) | self.caches
         logits = []
         for model in models:
             form = "packed" if any(value.name == "token_ids" for value in model.graph.inputs) else "padded"
@@ -53,7 +54,9 @@ class Sequences:
         self.past_lens += lens
         return logits
 
-    def _feeds(self, lens: np.ndarray) -> dict[str, np.ndarray]:
+    def feeds(self, lengths: list[int]) -> Feeds:
+        """Inputs of a step of random tokens, for every form of the network."""
+        lens = np.array(lengths)
         longest, slot = int(lens.max()), np.arange(int(lens.max()))
         real = slot < lens[:, None]
         ids = self.random.integers(0, self.shape.vocab, real.shape)

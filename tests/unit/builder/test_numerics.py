@@ -56,9 +56,8 @@ def test_the_reference_agrees_with_onnxruntime() -> None:
     model = network("mistral")
     state = Sequences(VARIANTS["mistral"], num_seqs=3)
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
-    lens = np.array(PREFILL)
-    feeds = state._feeds(lens) | state.caches
+    feeds = state.feeds(PREFILL) | state.caches
     feeds |= {name: feeds[f"{name}.padded"] for name in ("position_ids", "past_lens")}
     logits = session.run(["logits"], {value.name: feeds[value.name] for value in session.get_inputs()})[0]
     (expected,) = Sequences(VARIANTS["mistral"], num_seqs=3).step([model], PREFILL)
-    np.testing.assert_allclose(logits[np.arange(3), lens - 1], expected, atol=TOLERANCE)
+    np.testing.assert_allclose(logits[np.arange(3), np.array(PREFILL) - 1], expected, atol=TOLERANCE)

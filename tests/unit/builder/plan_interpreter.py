@@ -1,0 +1,87 @@
+"""Executes an engine file from its plan: numpy references over one real arena, as the runtime lays it out."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from trtllm_lite.plugins.packing import packed_shape, unpack
+from trtllm_lite.plugins.schema import all_schemas
+
+from trtllm_lite.engine.plan import ABSENT, Plan, PlanTensor
+from trtllm_lite.engine.reader import read_engine
+
+_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int32": np.int32}
+_POISON = 0xFF  # a float32 of these bytes is NaN
+
+
+class PlanInterpreter:
+    """One engine with its arena and caches; weights are read from the offsets that the plan gives."""
+
+    def __init__(self, path: Path) -> None:
+        engine = read_engine(path)
+        self.plan: Plan = engine.plan
+        self.arena = np.full(self.plan.arena_bytes, _POISON, np.uint8)
+        data = engine.path.read_bytes()
+        self.data = data[8 + int.from_bytes(data[:8], "little") :]
+        symbols = self.plan.symbols
+        self.caches = {
+            index: np.zeros([symbols.get(dim, dim) for dim in tensor.shape], np.float32)
+            for index, tensor in enumerate(self.plan.tensors)
+            if tensor.kind == "cache"
+        }
+
+    def step(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        """Logits of one step; ``inputs`` are the step inputs by name."""
+        extents = {
+            "num_tokens": len(inputs["token_ids"]),
+            "num_seqs": len(inputs["past_lens"]),
+            "num_seqs_plus_1": len(inputs["cu_seqlens"]),
+            "num_logits": len(inputs["logits_indices"]),
+            "max_blocks_per_seq": inputs["block_tables"].shape[1],
+        }
+        for call in self.plan.instructions:
+            schema = all_schemas()[call.op]
+            reference = import_module(f"trtllm_lite.plugins.{schema.folder}.reference").reference
+            operands = [None if i == ABSENT else self._read(i, inputs, extents) for i in call.inputs]
+            results = reference(operands, call.attributes)
+            for index, result in zip(call.outputs, results, strict=False):
+                if index != ABSENT:
+                    self._write(index, result, extents)
+        return self._read(self.plan.outputs["logits"], inputs, extents).copy()
+
+    def _read(self, index: int, inputs: dict[str, np.ndarray], extents: dict[str, int]) -> np.ndarray:
+        tensor = self.plan.tensors[index]
+        match tensor.kind:
+            case "input":
+                return inputs[tensor.name]
+            case "cache":
+                return self.caches[index]
+            case "weight":
+                return self._weight(tensor)
+            case _:
+                return self._view(tensor, extents)
+
+    def _write(self, index: int, value: np.ndarray, extents: dict[str, int]) -> None:
+        if index in self.caches:
+            self.caches[index] = value
+        else:
+            self._view(self.plan.tensors[index], extents)[...] = value
+
+    def _view(self, tensor: PlanTensor, extents: dict[str, int]) -> np.ndarray:
+        shape = [extents.get(dim, dim) for dim in tensor.shape]
+        bytes_ = self.arena[tensor.offset :][: int(np.prod(shape)) * 4]
+        return bytes_.view(np.float32).reshape(shape)
+
+    def _weight(self, tensor: PlanTensor) -> np.ndarray:
+        shape = packed_shape(tensor.shape, tensor.layout)
+        dtype = np.dtype(_DTYPES[tensor.dtype])
+        stored = np.frombuffer(self.data, dtype, int(np.prod(shape)), tensor.offset).reshape(shape)
+        return unpack(stored, tensor.layout, tensor.shape)
+
+
+def header_of(path: Path) -> dict:
+    """The JSON header of an engine file."""
+    data = path.read_bytes()
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])

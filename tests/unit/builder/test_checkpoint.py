@@ -1,0 +1,111 @@
+"""Checkpoints that are absent, incomplete, damaged or hostile: one clear error, and nothing is written."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
+from trtllm_lite.builder import build_engine
+from trtllm_lite.builder.checkpoint import open_checkpoint
+from trtllm_lite.errors import EngineError
+
+Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
+
+
+def _edit(checkpoint: Path, **entries: str) -> None:
+    """Change entries of the external data of one weight."""
+    proto = onnx.load(checkpoint / "network.onnx", load_external_data=False)
+    tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == Q_PROJ)
+    for entry in tensor.external_data:
+        entry.value = entries.get(entry.key, entry.value)
+    (checkpoint / "network.onnx").write_bytes(proto.SerializeToString())
+
+
+def _constant_node(checkpoint: Path) -> None:
+    proto = onnx.load(checkpoint / "network.onnx", load_external_data=False)
+    tensor = onnx.TensorProto(name="secret", data_type=1, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["secret"], name="spy", value=tensor))
+    (checkpoint / "network.onnx").write_bytes(proto.SerializeToString())
+
+
+def _symlink(checkpoint: Path) -> None:
+    outside = checkpoint.parent / "outside"
+    outside.write_bytes(bytes(10**6))
+    (checkpoint / "link").symlink_to(outside)
+    _edit(checkpoint, location="link")
+
+
+def _huge_shape(checkpoint: Path) -> None:
+    proto = onnx.load(checkpoint / "network.onnx", load_external_data=False)
+    tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == "model.norm.weight")
+    tensor.dims[:] = [2**40]
+    (checkpoint / "network.onnx").write_bytes(proto.SerializeToString())
+
+
+def _old_opset(checkpoint: Path) -> None:
+    proto = onnx.ModelProto(ir_version=10, opset_import=[onnx.helper.make_opsetid("", 17)])
+    proto.graph.name = "empty"
+    (checkpoint / "network.onnx").write_bytes(proto.SerializeToString())
+
+
+def _newer_version(checkpoint: Path) -> None:
+    config = checkpoint / "config.json"
+    config.write_text(config.read_text().replace('"format_version": 1', '"format_version": 2'))
+
+
+def _truncate_weights(checkpoint: Path) -> None:
+    weights = checkpoint / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+
+
+def _pretend_engine(checkpoint: Path) -> None:
+    (checkpoint / "rank0.engine").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: (path / "network.onnx").unlink(), "not a complete checkpoint: network.onnx missing"),
+        (lambda path: (path / "tokenizer.json").unlink(), "not a complete checkpoint: tokenizer.json missing"),
+        (lambda path: (path / "weights.safetensors").unlink(), "should lie in a file of the checkpoint directory"),
+        (lambda path: (path / "network.onnx").write_bytes(b"\xff" * 99), "expected an ONNX network in"),
+        (lambda path: (path / "network.onnx").write_bytes(b""), "ONNX opset 0, expected 24 or newer"),
+        (lambda path: (path / "config.json").write_text("{"), "config.json"),
+        (_newer_version, "format_version 1, found 2"),
+        (_old_opset, "uses ONNX opset 17, expected 24 or newer"),
+        (_truncate_weights, "weights.safetensors, which has 1,000: the file is truncated"),
+        (_pretend_engine, "is an engine, expected a checkpoint"),
+        (_symlink, "points to 'link'"),
+        (_constant_node, "spy keeps a constant in another file, expected it inline"),
+        (_huge_shape, "expected an ONNX network in|truncated or damaged"),
+        (lambda path: _edit(path, location="../outside"), r"points to '\.\./outside'"),
+        (lambda path: _edit(path, location="/etc/passwd"), "points to '/etc/passwd'"),
+        (lambda path: _edit(path, location="."), r"points to '\.'"),
+        (lambda path: _edit(path, offset="999999999"), "bytes at 999,999,999 of weights.safetensors"),
+        (
+            lambda path: _edit(path, offset="-8"),
+            "the offset of the weight model.layers.0.self_attn.q_proj.weight is '-8', expected a number",
+        ),
+        (lambda path: _edit(path, length="16"), "points to 16 bytes"),
+    ],
+)
+def test_damage_is_one_clear_error(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint")
+    damage(checkpoint)
+    with pytest.raises(EngineError, match=message):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS)
+    assert not (tmp_path / "engine").exists()
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="does not exist: pass the output_dir of"):
+        open_checkpoint(tmp_path / "nowhere")
+
+
+def test_a_file_instead_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(EngineError, match="is a file: pass the output_dir of"):
+        open_checkpoint(tmp_path / "model.gguf")

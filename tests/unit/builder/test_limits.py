@@ -1,0 +1,51 @@
+import pytest
+
+from trtllm_lite.builder import BuildLimits
+from trtllm_lite.errors import BuildError
+
+
+@pytest.mark.parametrize(
+    ("batch", "input_len", "given", "expected"),
+    [(8, 1024, None, 2048), (2, 100, None, 200), (4000, 1, None, 4000), (8, 1024, 99, 99)],
+)
+def test_tokens_of_a_step(batch: int, input_len: int, given: int | None, expected: int) -> None:
+    limits = BuildLimits(max_batch_size=batch, max_input_len=input_len, max_num_tokens=given)
+    assert limits.num_tokens == expected
+    assert limits.symbols()["num_tokens"] == expected
+
+
+def test_blocks_cover_a_full_batch() -> None:
+    limits = BuildLimits(max_batch_size=3, max_input_len=10, max_seq_len=65, tokens_per_block=32)
+    assert (limits.max_blocks_per_seq, limits.num_blocks) == (3, 9)
+
+
+@pytest.mark.parametrize("logits_of_all", [False, True])
+def test_rows_of_logits(logits_of_all: bool) -> None:
+    limits = BuildLimits(max_batch_size=3, max_num_tokens=50, gather_context_logits=logits_of_all)
+    assert limits.num_logits == (50 if logits_of_all else 3)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_batch_size": 0}, "max_batch_size is 0: expected an integer from 1"),
+        ({"max_seq_len": 2**31}, "max_seq_len is 2147483648: expected an integer from 1"),
+        ({"max_input_len": 1.5}, "max_input_len is 1.5: expected an integer"),
+        ({"max_batch_size": True}, "max_batch_size is True: expected an integer"),
+        ({"gather_context_logits": 1}, "gather_context_logits is 1: expected True or False"),
+        ({"max_input_len": 3000}, "max_input_len is 3000, above max_seq_len 2048"),
+        ({"max_num_tokens": 7}, "max_num_tokens is 7, below max_batch_size 8: .* raise max_num_tokens to at least 8"),
+        ({"max_num_tokens": 0}, "max_num_tokens is 0: expected an integer from 1"),
+        ({"tokens_per_block": 48}, "tokens_per_block is 48: expected one of 16, 32, 64, 128"),
+        ({"max_batch_size": 2**20, "max_seq_len": 2**20, "max_num_tokens": 2**21}, "in blocks"),
+    ],
+)
+def test_contradictions_name_limit_value_and_remedy(limits: dict[str, int], message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        BuildLimits(**limits)
+
+
+def test_sequences_longer_than_the_models_positions() -> None:
+    BuildLimits(max_seq_len=2048).check_model(2048)
+    with pytest.raises(BuildError, match="max_seq_len is 2048, but the model's max_position_embeddings is 1024"):
+        BuildLimits(max_seq_len=2048).check_model(1024)

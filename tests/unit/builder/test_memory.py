@@ -1,0 +1,49 @@
+import os
+from pathlib import Path
+
+import pytest
+from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD
+
+from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
+from tests.unit.builder.networks import Shape
+from trtllm_lite.builder import build_engine, plan_memory
+from trtllm_lite.errors import BuildError
+
+
+def test_the_prediction_is_what_the_engine_says(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", "qwen3")
+    predicted = plan_memory(checkpoint, **LIMITS, num_threads=3)
+    memory = build_engine(checkpoint, tmp_path / "engine", **LIMITS).memory
+    assert predicted.weights == memory.weights
+    assert predicted.kv_cache == memory.kv_cache
+    assert predicted.workspace == memory.workspace + 3 * SCRATCH_BYTES_PER_THREAD
+    assert predicted.total == predicted.weights + predicted.kv_cache + predicted.workspace
+    assert predicted.to_dict()["total"] == predicted.total
+
+
+def test_bytes_of_the_cache(tmp_path: Path) -> None:
+    plan = plan_memory(save_checkpoint(tmp_path / "checkpoint"), **LIMITS)
+    layers, sides, blocks, heads, head_dim, tokens, float32 = 2, 2, 9, 2, 10, 16, 4
+    assert plan.kv_cache == layers * sides * blocks * heads * head_dim * tokens * float32
+
+
+def test_no_weight_is_read(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint")
+    expected = plan_memory(checkpoint, **LIMITS)
+    size = (checkpoint / "weights.safetensors").stat().st_size
+    (checkpoint / "weights.safetensors").unlink()
+    with open(checkpoint / "weights.safetensors", "wb") as file:
+        os.truncate(file.fileno(), size)
+    assert plan_memory(checkpoint, **LIMITS) == expected
+
+
+def test_threads_default_to_the_cpus(tmp_path: Path) -> None:
+    plan = plan_memory(save_checkpoint(tmp_path / "checkpoint"), **LIMITS)
+    assert plan.num_threads == os.cpu_count()
+    assert plan.scratch == plan.num_threads * SCRATCH_BYTES_PER_THREAD
+
+
+def test_a_network_without_attention_is_refused(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", Shape(layers=0, windows=()))
+    with pytest.raises(BuildError, match="expected a network with attention layers, found none"):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS)

@@ -1,0 +1,61 @@
+import onnx_ir as ir
+import pytest
+
+from tests.unit.builder.networks import network
+from tests.unit.builder.structure import find, insert_after, set_attribute
+from trtllm_lite.builder.passes import PIPELINE, Decision, GraphPass
+from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
+from trtllm_lite.builder.pipeline import check_all_fused, run_passes
+from trtllm_lite.errors import BuildError
+
+
+def test_every_pass_has_its_own_name_and_decisions_follow_the_order_of_passes() -> None:
+    names = [graph_pass.name for graph_pass in PIPELINE]
+    assert len(set(names)) == len(names) == 9
+    _, fusions = run_passes(network("qwen3"))
+    seen = list(dict.fromkeys(fusion.pass_name for fusion in fusions))
+    assert seen == [name for name in names if name != "remove_padding"]
+
+
+def test_a_pass_that_breaks_the_graph_is_named_with_those_before_it() -> None:
+    def sabotage(graph: ir.Graph) -> list[Decision]:
+        next(iter(graph)).op_type = "Nonsense"
+        return []
+
+    with pytest.raises(BuildError, match=r"pass saboteur broke the graph: .*Nonsense.* \(after remove_padding\)"):
+        run_passes(network(), [REMOVE_PADDING, GraphPass("saboteur", sabotage)])
+
+
+def test_a_pass_that_breaks_its_promise_is_named() -> None:
+    lazy = GraphPass("lazy", lambda _: [], ensures=lambda graph: [f"{graph.num_nodes()} nodes are left"])
+    with pytest.raises(BuildError, match=r"postcondition of lazy violated: \d+ nodes are left \(as the first pass\)"):
+        run_passes(network(), [lazy])
+
+
+def test_a_malformed_network_is_the_users_not_a_passs() -> None:
+    model = network()
+    find(model, "lm_head").op_type = "Nonsense"
+    with pytest.raises(BuildError, match=r"network\.onnx is not a valid network: lm_head: Nonsense is not an operator"):
+        run_passes(model)
+
+
+def test_leftovers_are_listed_in_one_error_with_sites_reasons_and_what_is_supported() -> None:
+    model = insert_after(network(), "layers.1.mlp.up_proj_out", "Relu")
+    model = set_attribute(model, "layers.0.attention", softcap=30.0)
+    with pytest.raises(BuildError) as caught:
+        check_all_fused(*run_passes(model))
+    message = str(caught.value)
+    for part in (
+        "Relu at layers.1.mlp.up_proj_out.inserted",
+        "Swish at layers.1.mlp.swish",
+        "Attention at layers.0.attention",
+        "layers.0.attention: it caps scores (softcap 30.0) (paged_attention)",
+        "layers.1.mlp: the up factor does not come straight from a Linear (merge_gate_up)",
+        "Supported are decoders whose layers fuse into Embedding, GatedLinear,",
+    ):
+        assert part in message
+    assert "residual" not in message
+
+
+def test_a_fused_network_has_no_leftovers() -> None:
+    check_all_fused(*run_passes(network("qwen2")))

@@ -1,0 +1,76 @@
+"""A small engine file, made by hand."""
+
+from pathlib import Path
+
+import numpy as np
+
+from trtllm_lite.engine.manifest import Fusion, KvCache, Limits, Manifest, Memory, Target
+from trtllm_lite.engine.plan import ABSENT, Instruction, Plan, PlanTensor
+from trtllm_lite.engine.writer import Weight, weight_offsets, write_engine
+from trtllm_lite.network.config import ModelConfig
+
+ARRAYS = {
+    "odd": np.arange(7, dtype=np.float32),
+    "half": np.arange(12, dtype=np.float16).reshape(3, 4),
+    "aligned": np.arange(32, dtype=np.float32),
+}
+
+MODEL = ModelConfig(
+    producer="trtllm_lite test",
+    architecture="TestForCausalLM",
+    family="test",
+    dtype="float32",
+    vocab_size=7,
+    hidden_size=4,
+    intermediate_size=6,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=2,
+    max_position_embeddings=64,
+    eos_token_ids=[1],
+    bos_token_id=None,
+    pad_token_id=None,
+    generation={"temperature": 0.7},
+)
+
+MANIFEST = Manifest(
+    producer="trtllm_lite test",
+    target=Target("cpu"),
+    model=MODEL,
+    limits=Limits(2, 16, 32, 32),
+    kv_cache=KvCache(16, 4, 1, 1, 2, "float32", 256),
+    gather_context_logits=False,
+    files={"tokenizer.json": "00c0ffee"},
+    memory=Memory(1000, 1024, 64),
+    fusions=(
+        Fusion("merge_qkv", "layers.0.attention", True, ""),
+        Fusion("merge_qkv", "layers.1.attention", False, "they read different inputs"),
+    ),
+)
+
+
+def weights() -> list[Weight]:
+    """The weights of :data:`ARRAYS`."""
+    return [
+        Weight(name, array.dtype.name, array.shape, lambda array=array: memoryview(array.reshape(-1).view("u1")))
+        for name, array in ARRAYS.items()
+    ]
+
+
+def plan() -> Plan:
+    """A plan of one instruction over the weights."""
+    offsets = weight_offsets([weight.num_bytes for weight in weights()])
+    tensors = [
+        PlanTensor(name, array.dtype.name, array.shape, "row_major", "weight", offset)
+        for (name, array), offset in zip(ARRAYS.items(), offsets, strict=True)
+    ]
+    tensors.append(PlanTensor("y", "float32", ("num_tokens", 7), "row_major", "arena", 0))
+    call = Instruction("call", "RmsNorm", (0, 1, ABSENT), (3, ABSENT), {"epsilon": 1e-6})
+    return Plan({"num_tokens": 32}, 896, tuple(tensors), {"logits": 3}, (call,))
+
+
+def write_sample(path: Path) -> Path:
+    """Write the sample engine to ``path``; returns ``path``."""
+    write_engine(path, weights(), plan().to_json(), MANIFEST.to_json())
+    return path
