@@ -60,7 +60,8 @@ def tiny_model(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32
                 parameter.copy_(noise * 0.5)
             else:
                 parameter.copy_(1 + noise * 0.2)
-    return model.eval().to(dtype)
+            parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
+    return model.eval()
 
 
 def save_model(model: PreTrainedModel, directory: Path, max_shard_size: str = "1GB") -> Path:

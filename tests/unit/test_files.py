@@ -1,5 +1,6 @@
 """Output directories appear whole or not at all, and never at the cost of somebody else's files."""
 
+import errno
 import json
 import os
 import resource
@@ -18,6 +19,12 @@ def _write(path: Path, **files: str) -> None:
         (temporary / "config.json").write_text(OURS)
         for name, text in files.items():
             (temporary / name).write_text(text)
+
+
+def _write_and_raise(path: Path, failure: BaseException | type[BaseException]) -> None:
+    with atomic_directory(path, "config.json") as temporary:
+        (temporary / "config.json").write_text("12345678")
+        raise failure
 
 
 def _listing(path: Path) -> dict[str, str]:
@@ -45,9 +52,8 @@ def test_a_failing_body_changes_nothing(tmp_path: Path, failure: type[BaseExcept
     path = tmp_path / "parent" / "out"
     if existing:
         _write(path, weights="old")
-    with pytest.raises(failure), atomic_directory(path, "config.json") as temporary:
-        (temporary / "config.json").write_text("half")
-        raise failure
+    with pytest.raises(failure):
+        _write_and_raise(path, failure)
     if existing:
         assert _listing(path) == {"config.json": OURS, "weights": "old"}
         assert os.listdir(path.parent) == ["out"]
@@ -70,7 +76,7 @@ def test_refuses_to_drop_unknown_files_of_an_earlier_output(tmp_path: Path) -> N
     path = tmp_path / "out"
     _write(path, weights="old")
     (path / "notes.txt").write_text("mine")
-    with pytest.raises(OutputError, match="notes.txt"):
+    with pytest.raises(OutputError, match=r"notes\.txt"):
         _write(path, weights="new")
     assert _listing(path) == {"config.json": OURS, "weights": "old", "notes.txt": "mine"}
     assert os.listdir(tmp_path) == ["out"]
@@ -86,9 +92,7 @@ def test_refuses_a_file_in_the_way(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"No space left.*8 bytes written, [\d,]+ bytes free.*free some space"):
-        with atomic_directory(tmp_path / "out", "config.json") as temporary:
-            (temporary / "weights").write_text("12345678")
-            Path("/dev/full").write_text("x" * 10_000)
+        _write_and_raise(tmp_path / "out", OSError(errno.ENOSPC, "No space left on device"))
     assert os.listdir(tmp_path) == []
 
 
@@ -107,9 +111,9 @@ def test_errors_about_other_files_are_not_blamed_on_the_output(tmp_path: Path) -
     source = PermissionError(13, "Permission denied", "/elsewhere/model.safetensors")
     with pytest.raises(PermissionError), atomic_directory(tmp_path / "out", "config.json"):
         raise source
-    with pytest.raises(OutputError, match="check the permissions"):
-        with atomic_directory(tmp_path / "out", "config.json") as temporary:
-            raise PermissionError(13, "Permission denied", str(temporary / "weights"))
+    ours = PermissionError(13, "Permission denied", str(tmp_path / "out" / "weights"))
+    with pytest.raises(OutputError, match="check the permissions"), atomic_directory(tmp_path / "out", "config.json"):
+        raise ours
 
 
 def test_space_is_checked_beforehand(tmp_path: Path) -> None:

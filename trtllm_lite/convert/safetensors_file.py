@@ -85,7 +85,7 @@ def _parse_entry(path: Path, name: str, entry: Any, data_bytes: int) -> tuple[Te
         raise _damaged(path, f"a malformed entry for {name}") from error
     if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
         raise _damaged(path, f"a malformed entry for {name}")
-    if code not in _NAMES:
+    if not isinstance(code, str) or code not in _NAMES:
         raise ConvertError(
             f"{path} stores {name} as {code}, expected one of {', '.join(_NAMES)}: "
             "convert from the unquantized checkpoint"

@@ -1,0 +1,117 @@
+"""network.onnx on onnxruntime against transformers in float32: every family and variation, prefill and decode."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.models import VOCAB_SIZE, save_model, save_tiny_model, tiny_model
+from tests.onnx_runner import OnnxRunner
+from tests.tolerances import assert_close
+from trtllm_lite.convert import convert_checkpoint
+
+PROMPT_LENGTHS = (13, 1, 6)
+DECODE_STEPS = 4
+
+
+def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
+    """RoPE whose stretching matters within a few tokens: short wavelengths, short original context."""
+    return {"head_dim": 16, "rope_parameters": {"rope_type": kind, "rope_theta": 50.0, **parameters}}
+
+
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-untied-biased": (
+        "llama",
+        {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True, "head_dim": 18},
+    ),
+    "llama-mha": ("llama", {"num_key_value_heads": 6}),
+    "llama-mqa": ("llama", {"num_key_value_heads": 1, "tie_word_embeddings": False}),
+    "llama-linear": ("llama", _rope("linear", factor=3.0)),
+    "llama-llama3": ("llama", _rope("llama3", factor=8.0, **_LLAMA3)),
+    "llama-yarn": ("llama", _rope("yarn", factor=4.0, original_max_position_embeddings=32)),
+    "mistral": ("mistral", {}),
+    "mistral-full": ("mistral", {"sliding_window": None, "tie_word_embeddings": True}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-tied-windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "tie_word_embeddings": True},
+    ),
+    "qwen3": ("qwen3", {}),
+    "qwen3-biased-untied": ("qwen3", {"attention_bias": True, "tie_word_embeddings": False}),
+    "qwen3-layer-types": (
+        "qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+}
+
+
+def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float32") -> None:
+    """A right-padded prefill, then single-token steps, must give the logits of one full pass per sequence."""
+    random = np.random.default_rng(1)
+    sequences = [random.integers(0, VOCAB_SIZE, length + DECODE_STEPS) for length in PROMPT_LENGTHS]
+    with torch.no_grad():
+        expected = [model(torch.tensor(sequence[None])).logits[0].float().numpy() for sequence in sequences]
+    runner = OnnxRunner(checkpoint, len(sequences), max_seq=max(PROMPT_LENGTHS) + DECODE_STEPS + 3)
+    actual = [[rows] for rows in runner.step([s[:-DECODE_STEPS] for s in sequences])]
+    for step in range(-DECODE_STEPS, 0):
+        for collected, rows in zip(actual, runner.step([s[step:][:1] for s in sequences]), strict=True):
+            collected.append(rows)
+    for number, (rows, reference) in enumerate(zip(actual, expected, strict=True)):
+        assert_close(np.concatenate(rows), reference, dtype, f"logits of sequence {number}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
+    family, overrides = CASES[case]
+    model = save_tiny_model(family, tmp_path / "model", **overrides)
+    config = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    assert (config.family, config.dtype) == (family, "float32")
+    _check_against(model, tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
+    model = save_tiny_model(family, tmp_path / "model")
+    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.copy_(parameter.to(getattr(torch, dtype)).float())
+    _check_against(model, tmp_path / "checkpoint", dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_auto_keeps_the_type_of_the_source(dtype: str, tmp_path: Path) -> None:
+    model = tiny_model("qwen3", dtype=getattr(torch, dtype))
+    save_model(model, tmp_path / "model")
+    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint").dtype == dtype
+    _check_against(model.float(), tmp_path / "checkpoint", dtype)
+
+
+def test_sharded_checkpoints_are_one_model(tmp_path: Path) -> None:
+    model = tiny_model("mistral")
+    save_model(model, tmp_path / "model", max_shard_size="60KB")
+    assert len(list((tmp_path / "model").glob("model-*.safetensors"))) > 2
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    _check_against(model, tmp_path / "checkpoint")
+
+
+def test_smollm2_logits_equal_transformers(smollm2_reference: PreTrainedModel, smollm2_checkpoint: Path) -> None:
+    random = np.random.default_rng(2)
+    sequences = [random.integers(0, 49152, length) for length in (41, 7)]
+    with torch.no_grad():
+        expected = [smollm2_reference(torch.tensor(sequence[None])).logits[0].numpy() for sequence in sequences]
+    runner = OnnxRunner(smollm2_checkpoint, batch=2, max_seq=48)
+    steps = [runner.step([s[:-2] for s in sequences]), *(runner.step([s[i:][:1] for s in sequences]) for i in (-2, -1))]
+    for number, reference in enumerate(expected):
+        assert_close(np.concatenate([step[number] for step in steps]), reference, what=f"sequence {number}")

@@ -1,0 +1,142 @@
+"""Writes tiny models as GGUF files, as llama.cpp's converter does (names, metadata, order of query and key rows)."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def write_gguf(
+    model: PreTrainedModel,
+    path: Path,
+    kinds: dict[str, str] | None = None,
+    metadata: dict[str, Any] | None = None,
+    extra: dict[str, np.ndarray] | None = None,
+) -> Path:
+    """Write ``model``; ``kinds`` maps GGUF tensor stems like ``attn_q`` to quantization types (F32 otherwise).
+
+    ``metadata`` adds or, with None, removes keys; ``extra`` adds float32 tensors.
+    """
+    architecture = model.config.model_type
+    writer = gguf.GGUFWriter(path, architecture)
+    fields = {**_metadata(model.config, architecture), **_tokenizer(model.config.vocab_size), **(metadata or {})}
+    for key, value in fields.items():
+        if value is not None:
+            _add(writer, key, value)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        rows, stem, suffix = tensor.float().numpy(), *_gguf_name(name)
+        if architecture in ("llama", "mistral") and stem.endswith(("attn_q", "attn_k")):
+            rows = _interleave(rows, model.config, stem)
+        kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if rows.ndim == 2 else "F32"]
+        data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(rows, kind)
+        writer.add_tensor(f"{stem}.{suffix}", np.ascontiguousarray(data), raw_dtype=kind)
+    for name, array in (extra or {}).items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedModel:
+    """``model`` with the matrices in ``kinds`` rounded as the file stores them, in place."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            kind = kinds.get(_gguf_name(name)[0].split(".")[-1], "F32")
+            if parameter.ndim == 2 and kind != "F32":
+                kind_id = gguf.GGMLQuantizationType[kind]
+                raw = gguf.quants.quantize(parameter.numpy(), kind_id)
+                parameter.copy_(torch.from_numpy(gguf.quants.dequantize(raw, kind_id)))
+    return model
+
+
+def _gguf_name(name: str) -> tuple[str, str]:
+    stem, _, suffix = name.rpartition(".")
+    if stem.startswith("model.layers."):
+        _, _, layer, rest = stem.split(".", 3)
+        return f"blk.{layer}.{_NAMES[rest]}", suffix
+    return _NAMES[stem], suffix
+
+
+def _interleave(rows: np.ndarray, config: Any, stem: str) -> np.ndarray:
+    """llama.cpp's order within a head: (0, half, 1, half + 1, …)."""
+    heads = config.num_attention_heads if stem.endswith("q") else config.num_key_value_heads
+    halves = rows.reshape(heads, 2, -1, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def _metadata(config: Any, architecture: str) -> dict[str, Any]:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    values = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "rope.dimension_count": head_dim,
+    }
+    return {f"{architecture}.{key}": value for key, value in values.items()}
+
+
+def _tokenizer(vocab_size: int) -> dict[str, Any]:
+    """A byte-level vocabulary with two control tokens in front and unused tokens at the end."""
+    alphabet = sorted(_byte_alphabet())
+    tokens = ["<|begin|>", "<|end|>", *alphabet, "he", "Ġt", "Ġthe"]
+    types = [3, 3] + [1] * (len(tokens) - 2) + [5] * (vocab_size - len(tokens))
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens + [f"[unused{number}]" for number in range(vocab_size - len(tokens))],
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": ["h e", "Ġ t", "Ġt he"],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+
+
+def _byte_alphabet() -> list[str]:
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    return ByteLevel.alphabet()
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)

@@ -1,0 +1,42 @@
+"""Runs a checkpoint's network.onnx on onnxruntime, step by step, with right-padded batches and a poisoned cache."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from trtllm_lite.network.config import ModelConfig
+
+_POISON = 1e3  # in cache slots and for pad tokens: whatever attends to them shows
+
+
+class OnnxRunner:
+    """A batch of sequences with their caches; every step appends any number of tokens (>= 1) to each."""
+
+    def __init__(self, checkpoint_dir: Path, batch: int, max_seq: int) -> None:
+        config = ModelConfig.from_dir(checkpoint_dir)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        path = str(checkpoint_dir / "network.onnx")
+        self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self._vocab = config.vocab_size
+        shape = (batch, config.num_key_value_heads, max_seq, config.head_dim)
+        layers = range(config.num_hidden_layers)
+        self._names = [f"{kind}.{layer}" for layer in layers for kind in ("key", "value")]
+        self._caches = [np.full(shape, _POISON, np.float32) for _ in self._names]
+        self._past = np.zeros(batch, np.int64)
+
+    def step(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Append ``rows[b]`` to sequence b; returns the logits [len(rows[b]), vocab] of each."""
+        width = max(len(row) for row in rows)
+        # Pads are a real token that is not the row's, so that attending to one changes the result.
+        ids = np.full((len(rows), width), self._vocab - 1, np.int64)
+        for index, row in enumerate(rows):
+            ids[index, : len(row)] = row
+        feed = {f"past_{name}": cache for name, cache in zip(self._names, self._caches, strict=True)}
+        feed |= {"input_ids": ids, "past_lens": self._past, "position_ids": self._past[:, None] + np.arange(width)}
+        outputs = ["logits", *(f"present_{name}" for name in self._names)]
+        logits, *self._caches = self._session.run(outputs, feed)
+        self._past = self._past + [len(row) for row in rows]
+        return [logits[index, : len(row)] for index, row in enumerate(rows)]

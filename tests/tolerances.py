@@ -1,0 +1,36 @@
+"""One table of what "equal" means between two float32 computations of the same model, and the check itself."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """``cosine``: least similarity in float64; ``relative``: largest error over the largest expected magnitude."""
+
+    cosine: float
+    relative: float
+
+
+# By storage type of the matrices. Both sides read the same rounded weights and compute in float32, so storage adds
+# nothing: what differs is the order of sums. Through three to thirty layers that gives some 1e-6 of the largest logit,
+# and peaked softmaxes magnify it about tenfold; a wrong mask, scale or rotation gives 1e-2 and more.
+TOLERANCES = {
+    "float32": Tolerance(cosine=0.99999, relative=5e-5),
+    "float16": Tolerance(cosine=0.99999, relative=5e-5),
+    "bfloat16": Tolerance(cosine=0.99999, relative=5e-5),
+}
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: str = "float32", what: str = "logits") -> None:
+    """Fail unless both are finite and agree by cosine (blind to scale) and elementwise (blind to direction)."""
+    tolerance = TOLERANCES[dtype]
+    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
+    left, right = actual.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    assert np.isfinite(left).all(), f"{what}: not finite"
+    assert np.isfinite(right).all(), f"{what}: the reference is not finite"
+    cosine = left @ right / (np.linalg.norm(left) * np.linalg.norm(right))
+    error = np.abs(left - right).max() / np.abs(right).max()
+    assert cosine >= tolerance.cosine, f"{what}: cosine {cosine}, expected at least {tolerance.cosine}"
+    assert error <= tolerance.relative, f"{what}: relative error {error}, expected at most {tolerance.relative}"

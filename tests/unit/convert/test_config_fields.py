@@ -1,0 +1,109 @@
+"""Configs are read strictly: typed, complete, and nothing that could matter passes unread."""
+
+from typing import Any
+
+import pytest
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.decoder_fields import qwen_windows
+from trtllm_lite.convert.family import all_families
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.spec import DecoderSpec
+
+BASE: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 60,
+    "intermediate_size": 91,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 6,
+    "num_hidden_layers": 3,
+    "vocab_size": 397,
+}
+
+
+def _read(family: str, **changes: Any) -> DecoderSpec:
+    fields = ConfigFields({**BASE, **changes})
+    spec = all_families()[family].read_config(fields)
+    fields.finish()
+    return spec
+
+
+def test_absent_keys_have_the_defaults_of_their_class() -> None:
+    llama, qwen3 = _read("llama"), _read("qwen3")
+    assert (llama.num_key_value_heads, llama.head_dim, llama.norm_epsilon) == (6, 10, 1e-6)
+    assert not llama.tied_embeddings
+    assert qwen3.head_dim == 128
+    assert [layer.window for layer in _read("mistral").layers] == [4096] * 3
+    assert [layer.window for layer in _read("mistral", sliding_window=None).layers] == [0] * 3
+
+
+def test_neutral_and_switched_off_keys_pass() -> None:
+    _read("llama", use_cache=True, initializer_range=0.02, torch_dtype="bfloat16", pretraining_tp=2)
+    _read("llama", quantization_config=None, parallel_residual=False, _name_or_path="x", logit_scale=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act: expected 'silu' or 'swish', found 'gelu', which is not supported"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config: .* is not mapped and might change the results"),
+        ({"sliding_window": 64}, "sliding_window: 64 is not mapped"),
+        ({"logit_scale": 0.5}, r"logit_scale: 0\.5 is not mapped"),
+        ({"num_hidden_layers": 10**9}, r"num_hidden_layers: expected an integer in 1\.\.4096, found 1000000000"),
+        ({"hidden_size": "60"}, "hidden_size: expected an integer"),
+        ({"hidden_size": None}, "hidden_size: expected an integer .* found None"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps: expected a positive number"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings: expected true or false"),
+        ({"num_key_value_heads": 4}, r"expected a multiple of num_key_value_heads \(4\), found 6"),
+        ({"head_dim": 11}, "head_dim: expected an even number, found 11"),
+    ],
+)
+def test_what_changes_the_mathematics_is_an_error(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConvertError, match=message):
+        _read("llama", **changes)
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(ConvertError) as caught:
+        _read("llama", hidden_act="relu", head_dim=7, residual_multiplier=2.0, rope_scaling={"type": "dynamic"})
+    for key in ("hidden_act", "head_dim", "residual_multiplier", "rope_scaling.rope_type"):
+        assert key in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        ({}, [0, 0, 0]),
+        ({"sliding_window": 5}, [0, 0, 0]),
+        ({"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2}, [0, 0, 5]),
+        ({"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}, [5, 5, 5]),
+        ({"use_sliding_window": True}, [0, 0, 0]),
+        (
+            {
+                "use_sliding_window": True,
+                "sliding_window": 5,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
+            [5, 0, 5],
+        ),
+    ],
+)
+def test_windows_of_qwen(config: dict[str, Any], windows: list[int]) -> None:
+    fields = ConfigFields({"num_hidden_layers": 3, **config})
+    assert qwen_windows(fields) == windows
+    assert fields.problems == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"layer_types": ["full_attention"] * 2},
+        {"layer_types": ["full_attention", "full_attention", "linear_attention"]},
+        {"layer_types": "full_attention"},
+        {"layer_types": ["sliding_attention"] * 3},
+    ],
+)
+def test_wrong_layer_types_are_errors(config: dict[str, Any]) -> None:
+    fields = ConfigFields({"num_hidden_layers": 3, **config})
+    qwen_windows(fields)
+    assert any("layer_types" in problem for problem in fields.problems)

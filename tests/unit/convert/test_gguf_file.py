@@ -1,0 +1,170 @@
+"""GGUF files: tensors come back in Hugging Face's order, metadata as a config, damage as one clear error."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.integrations.gguf.dequant import dequantize
+
+from tests.gguf_writer import dequantized, write_gguf
+from tests.models import FAMILIES, tiny_model
+from tests.onnx_runner import OnnxRunner
+from tests.tolerances import assert_close
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.gguf_file import _expand, open_gguf
+from trtllm_lite.convert.mapping import map_model, open_source
+from trtllm_lite.errors import ConvertError
+
+_WIDE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}  # blocks hold 32 values
+_KINDS = {
+    "token_embd": "Q8_0",
+    "attn_q": "Q4_0",
+    "attn_k": "Q4_1",
+    "attn_v": "Q5_0",
+    "attn_output": "Q5_1",
+    "ffn_gate": "F16",
+    "ffn_up": "BF16",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plain_tensors_come_back_exactly(family: str, tmp_path: Path) -> None:
+    overrides = {"sliding_window": None} if family == "mistral" else {}
+    model = tiny_model(family, **overrides)
+    source = open_gguf(write_gguf(model, tmp_path / "m.gguf"))
+    expected = model.state_dict()
+    if model.config.tie_word_embeddings:
+        del expected["lm_head.weight"]
+    assert source.tensors.keys() == expected.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(source.read(name), tensor.numpy(), name)
+        assert source.tensors[name].dtype == "float32"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_quantized_models_equal_transformers_with_the_same_rounding(family: str, tmp_path: Path) -> None:
+    overrides = {"sliding_window": None} if family == "mistral" else {}
+    model = tiny_model(family, **_WIDE, **overrides)
+    path = write_gguf(model, tmp_path / "m.gguf", _KINDS)
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    assert (config.family, config.eos_token_ids, config.bos_token_id) == (family, [1], 0)
+    ids = np.random.default_rng(0).integers(0, config.vocab_size, 9)
+    with torch.no_grad():
+        expected = dequantized(model, _KINDS)(torch.tensor(ids[None])).logits[0].numpy()
+    assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 16).step([ids])[0], expected)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+def test_blocks_expand_as_in_transformers(kind: str) -> None:
+    """Random bits, but for the float16 scales, which must be finite."""
+    quantization = gguf.GGMLQuantizationType[kind]
+    num_values, num_bytes = gguf.GGML_QUANT_SIZES[quantization]
+    raw = np.random.default_rng(0).integers(0, 256, (6, 2, num_bytes), np.uint8)
+    raw[..., 1::2] &= 0xBF  # clears the top exponent bit of whatever is read as a float16
+    raw = raw.reshape(6, -1)
+    tensor = SimpleNamespace(data=raw, tensor_type=quantization, shape=(2 * num_values, 6))
+    expected = dequantize(torch.from_numpy(raw.copy()), int(quantization)).reshape(6, -1).numpy()
+    np.testing.assert_allclose(_expand(tensor), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1"])
+def test_other_blocks_are_close_to_what_was_quantized(kind: str) -> None:
+    values = np.random.default_rng(0).uniform(-1, 1, (4, 64)).astype(np.float32)
+    quantization = gguf.GGMLQuantizationType[kind]
+    tensor = SimpleNamespace(data=gguf.quants.quantize(values, quantization), tensor_type=quantization, shape=(64, 4))
+    # 32 levels between -1 and 1; Q5_0 has none for one of the two ends.
+    np.testing.assert_allclose(_expand(tensor), values, atol=2 / 31)
+
+
+def test_auto_is_float16_for_quantized_files(tmp_path: Path) -> None:
+    kinds = dict.fromkeys(
+        ["token_embd", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"], "Q8_0"
+    )
+    path = write_gguf(tiny_model("llama", **_WIDE), tmp_path / "m.gguf", kinds)
+    assert convert_checkpoint(str(path), tmp_path / "checkpoint").dtype == "float16"
+
+
+def test_rope_scaling(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    factors = np.array([1, 1, 2, 4, 8], np.float32)
+    source = open_gguf(write_gguf(model, tmp_path / "a.gguf", extra={"rope_freqs.weight": factors}))
+    assert source.config["rope_parameters"]["factors"] == factors.tolist()
+    assert "rope_freqs.weight" not in source.tensors
+    scaling = {
+        "llama.rope.scaling.type": "yarn",
+        "llama.rope.scaling.factor": 4.0,
+        "llama.rope.scaling.original_context_length": 32,
+    }
+    source = open_gguf(write_gguf(model, tmp_path / "b.gguf", metadata=scaling))
+    assert source.config["rope_parameters"] == {
+        "rope_theta": 10000.0,
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"general.architecture": "mamba"}, "GGUF architecture 'mamba', expected one of llama, mistral, qwen2, qwen3"),
+        ({"llama.expert_count": 8}, r"llama\.expert_count: 8 is not mapped"),
+        ({"llama.attention.sliding_window": 32}, r"llama\.attention\.sliding_window: 32 is not mapped"),
+        ({"llama.rope.dimension_count": 6}, r"partial_rotary_factor: expected 1\.0, found 0\.6"),
+        ({"llama.attention.value_length": 12}, r"llama\.attention\.value_length: 12 is not mapped"),
+        ({"llama.attention.head_count_kv": [2, 1, 2]}, "num_key_value_heads: expected an integer"),
+        ({"llama.block_count": None}, "num_hidden_layers: expected an integer"),
+        ({"llama.block_count": 4}, r"missing \(9\): model\.layers\.3\.input_layernorm\.weight"),
+        ({"tokenizer.ggml.model": "bert"}, "tokenizer of model gpt2 or llama, found 'bert'"),
+        ({"tokenizer.ggml.pre": "chatglm"}, "tokenizer.ggml.pre to be one of .*, found 'chatglm'"),
+        ({"tokenizer.ggml.merges": ["h zz"]}, "tokenizer is inconsistent"),
+        ({"tokenizer.ggml.merges": None}, "tokenizer is inconsistent"),
+        ({"tokenizer.ggml.bos_token_id": 10**6}, "tokenizer is inconsistent"),
+    ],
+)
+def test_what_cannot_be_mapped_is_an_error(metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", metadata=metadata)
+    with pytest.raises(ConvertError, match=message):
+        convert_checkpoint(str(path), tmp_path / "checkpoint")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_unknown_tensors_keep_their_names_in_the_report(tmp_path: Path) -> None:
+    path = write_gguf(
+        tiny_model("llama"), tmp_path / "m.gguf", extra={"blk.0.ffn_gate_inp.weight": np.ones(3, np.float32)}
+    )
+    with pytest.raises(ConvertError, match=r"unused \(1\): blk\.0\.ffn_gate_inp\.weight"):
+        convert_checkpoint(str(path), tmp_path / "checkpoint")
+
+
+def test_truncation_is_a_clear_error(tmp_path: Path) -> None:
+    whole = write_gguf(tiny_model("llama"), tmp_path / "m.gguf").read_bytes()
+    cut = tmp_path / "cut.gguf"
+    for fraction in (0.0001, 0.001, 0.01, 0.02, 0.1, 0.5, 0.99):
+        cut.write_bytes(whole[: int(len(whole) * fraction)])
+        with pytest.raises(ConvertError, match=r"complete GGUF file|another kind of file"):
+            convert_checkpoint(str(cut), tmp_path / "checkpoint")
+
+
+@settings(max_examples=60, deadline=None)
+@given(position=st.integers(0, 2000), value=st.integers(0, 255))
+def test_flipped_bytes_never_crash(position: int, value: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "flipped.gguf"
+    if not path.exists():
+        write_gguf(tiny_model("llama", num_hidden_layers=1), path)
+    raw = bytearray(path.read_bytes())
+    raw[position] = value
+    flipped = path.with_suffix(".flipped")
+    flipped.write_bytes(raw)
+    try:
+        mapped = map_model(open_source(str(flipped)), "auto")
+    except ConvertError:
+        return
+    for weight in mapped.network.weights:
+        assert mapped.source.read(weight.name).shape == weight.shape

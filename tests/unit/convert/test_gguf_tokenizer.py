@@ -1,0 +1,136 @@
+"""tokenizer.json built from a GGUF vocabulary gives the ids of independent implementations."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
+
+from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
+
+TEXTS = [
+    "",
+    "Hello, world!",
+    "  two  spaces, a\ttab\n\n and\r\n lines   ",
+    "I'll say it's DON'T we’re they'VE",  # noqa: RUF001
+    "1 22 333 4444 55555 3.14159 1e-10 0x7F",
+    "naïve café Ångström ÀÉÎ e\u0301 ﬁ",
+    "你好，世界 こんにちは 안녕 مرحبا שלום Привет",  # noqa: RUF001
+    "🙂👍🏽👨‍👩‍👧 ∑∞≠ ½ → \u200b\u00a0|",
+    "def f(x: int) -> str:\n\treturn f'{x**2:>8}'  # comment\n\n\nclass A(B): pass",
+    "<|im_start|>user\nHi there<|im_end|>\n<|im_start|>assistant\n",
+    "a<|endoftext|>b <|im_end|><|im_end|> <not_special>",
+]
+
+
+@pytest.fixture(scope="module")
+def metadata(smollm2_gguf: Path) -> dict[str, Any]:
+    """SmolLM2's metadata."""
+    fields = gguf.GGUFReader(smollm2_gguf).fields
+    return {name: field.contents() for name, field in fields.items() if name.startswith("tokenizer.")}
+
+
+def test_smollm2_equals_transformers(metadata: dict[str, Any], smollm2_gguf: Path) -> None:
+    text, config = read_tokenizer(metadata)
+    ours = Tokenizer.from_str(text)
+    theirs = AutoTokenizer.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name)
+    for sample in TEXTS:
+        ids = ours.encode(sample).ids
+        # transformers does not know this file's pre-tokenizer, which cuts at every numeral, not only at 0-9.
+        if "½" not in sample:
+            assert ids == theirs(sample).input_ids, sample
+        assert ours.decode(ids, skip_special_tokens=False) == sample
+    assert config["chat_template"] == theirs.chat_template
+    assert [config[key] for key in ("bos_token", "eos_token", "pad_token", "unk_token")] == [
+        *("<|im_start|>", "<|im_end|>", "<|im_end|>", "<|endoftext|>")
+    ]
+
+
+def test_smollm2_cuts_at_every_digit(metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_str(read_tokenizer(metadata)[0])
+    assert tokenizer.encode(" 123a45").tokens == ["Ġ", "1", "2", "3", "a", "4", "5"]
+
+
+@pytest.mark.parametrize("pre", ["llama-bpe", "qwen2", "gpt-2"])
+def test_other_byte_level_kinds_equal_transformers(pre: str, metadata: dict[str, Any]) -> None:
+    """The same vocabulary, cut as other models do."""
+    ours = Tokenizer.from_str(
+        read_tokenizer({**metadata, "tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": False})[0]
+    )
+    names = {"model": "tokenizer_type", "pre": "pre_tokenizer_type"}
+    keys = ("model", "pre", "tokens", "token_type", "merges")
+    fields = {names.get(key, key): metadata[f"tokenizer.ggml.{key}"] for key in keys} | {"pre_tokenizer_type": pre}
+    theirs, _ = convert_gguf_tokenizer("llama", fields)
+    for sample in TEXTS:
+        if pre == "qwen2" and "e\u0301" in sample:
+            continue  # Qwen's own tokenizer normalises to NFC, which transformers' reading of GGUF leaves out
+        assert ours.encode(sample).ids == theirs.encode(sample, add_special_tokens=False).ids, sample
+
+
+def test_bos_and_eos_are_added_when_the_model_wants_them(metadata: dict[str, Any]) -> None:
+    both = {**metadata, "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
+    tokenizer = Tokenizer.from_str(read_tokenizer(both)[0])
+    assert tokenizer.encode("Hi").tokens == ["<|im_start|>", "Hi", "<|im_end|>"]
+    assert tokenizer.encode("Hi", add_special_tokens=False).tokens == ["Hi"]
+    assert Tokenizer.from_str(read_tokenizer(metadata)[0]).encode("Hi").tokens == ["Hi"]
+
+
+_PIECES = ["▁", "▁t", "h", "e", "t", "he", "▁the", "th", "▁th", "▁c", "a", "c", "ca", "▁ca", "s", "at", "cat", "▁▁"]
+
+
+def _sentencepiece_metadata(**changes: Any) -> dict[str, Any]:
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *_PIECES, "<tool>"]
+    normal = len(tokens) - len(_PIECES) - 1
+    fields = {
+        "model": "llama",
+        "tokens": tokens,
+        # Pieces that join others score better the earlier they come; some of them tie.
+        "scores": [0.0] * normal + [-float(number // 2) for number in range(len(_PIECES))] + [0.0],
+        "token_type": [2, 3, 3] + [6] * 256 + [1] * len(_PIECES) + [4],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        **changes,
+    }
+    return {f"tokenizer.ggml.{key}": value for key, value in fields.items()}
+
+
+def _sentencepiece_reference(text: str, metadata: dict[str, Any]) -> list[str]:
+    """SentencePiece BPE as defined: join the best-scoring neighbours (leftmost of equals) until none is a piece."""
+    tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
+    score = {token: scores[number] for number, token in enumerate(tokens) if token in _PIECES}
+    parts = list("▁" + text.replace(" ", "▁"))
+    while True:
+        joins = [(-score[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in score]
+        if not joins:
+            break
+        at = min(joins)[1]
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return [piece for part in parts for piece in ([part] if part in score else _as_bytes(part))]
+
+
+def _as_bytes(part: str) -> list[str]:
+    return [f"<0x{byte:02X}>" for byte in part.encode()]
+
+
+@pytest.mark.parametrize(
+    "text", ["the cat", "thecathe", " the  cats", "the\ncat", "catatat he the", "né 你", "   ", "tttheee"]
+)
+def test_sentencepiece_equals_its_definition(text: str) -> None:
+    metadata = _sentencepiece_metadata()
+    tokenizer = Tokenizer.from_str(read_tokenizer(metadata)[0])
+    encoded = tokenizer.encode(text)
+    assert encoded.tokens == ["<s>", *_sentencepiece_reference(text, metadata)]
+    assert tokenizer.decode(encoded.ids) == text
+
+
+def test_sentencepiece_special_tokens_and_prefix() -> None:
+    tokenizer = Tokenizer.from_str(read_tokenizer(_sentencepiece_metadata(add_bos_token=False))[0])
+    assert tokenizer.encode("cat</s><tool>").tokens == ["▁ca", "t", "</s>", "<tool>"]
+    bare = Tokenizer.from_str(read_tokenizer(_sentencepiece_metadata(add_space_prefix=False))[0])
+    assert bare.encode("the cat").tokens == ["<s>", "t", "he", "▁ca", "t"]
+    assert bare.decode(bare.encode(" cat").ids) == " cat"

@@ -1,0 +1,159 @@
+"""Model directories: what is read from where, and clear errors for what cannot be."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.models import BOS, CHAT_TEMPLATE, EOS, PAD, save_model, save_tiny_model, tiny_model
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.hugging_face import open_directory
+from trtllm_lite.convert.mapping import open_source
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.config import ModelConfig
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    save_tiny_model("qwen2", tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_the_checkpoint_is_complete(model: Path, tmp_path: Path) -> None:
+    generation = {"do_sample": True, "temperature": 0.7, "top_k": 20, "eos_token_id": [5, 1], "max_length": 99}
+    (model / "generation_config.json").write_text(json.dumps(generation))
+    calls: list[tuple[str, int, int]] = []
+    checkpoint = tmp_path / "checkpoint"
+    config = convert_checkpoint(str(model), checkpoint, progress=lambda *call: calls.append(call))
+    assert sorted(path.name for path in checkpoint.iterdir()) == [
+        *("config.json", "network.onnx", "tokenizer.json", "tokenizer_config.json", "weights.safetensors")
+    ]
+    assert ModelConfig.from_dir(checkpoint) == config
+    assert (config.architecture, config.eos_token_ids, config.bos_token_id, config.pad_token_id) == (
+        *("Qwen2ForCausalLM", [5, 1]),
+        *(0, 2),
+    )
+    assert config.generation == {"do_sample": True, "temperature": 0.7, "top_k": 20}
+    assert (checkpoint / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
+    done, total = [call[1] for call in calls], {call[2] for call in calls}
+    assert done == sorted(done)
+    assert {done[-1]} == total
+
+
+def test_identical_inputs_give_identical_bytes(model: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        convert_checkpoint(str(model), tmp_path / name)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_an_earlier_checkpoint_is_replaced_and_a_model_is_not(model: Path, tmp_path: Path) -> None:
+    convert_checkpoint(str(model), tmp_path / "checkpoint")
+    assert convert_checkpoint(str(model), tmp_path / "checkpoint", "bfloat16").dtype == "bfloat16"
+    before = sorted(os.listdir(model))
+    with pytest.raises(Exception, match="other files"):
+        convert_checkpoint(str(model), model)
+    assert sorted(os.listdir(model)) == before
+
+
+def test_chat_template_and_tokens_from_every_place(model: Path) -> None:
+    expected = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD, "chat_template": CHAT_TEMPLATE}
+    assert open_directory(model).tokenizer_config == expected
+    settings = {"bos_token": {"content": BOS}, "chat_template": [{"name": "default", "template": CHAT_TEMPLATE}]}
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    (model / "special_tokens_map.json").write_text(json.dumps({"eos_token": EOS, "pad_token": {"content": PAD}}))
+    assert open_directory(model).tokenizer_config == expected
+    (model / "chat_template.jinja").write_text("other")
+    assert open_directory(model).tokenizer_config["chat_template"] == "other"
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
+        (model / name).unlink()
+    assert open_directory(model).tokenizer_config == {}
+
+
+def test_pickles_are_refused(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    with pytest.raises(ConvertError, match=r"only pickles \(pytorch_model.bin\), which can run code"):
+        open_directory(model)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("config.json", r"expected .*config\.json in a Hugging Face model directory, found none"),
+        ("tokenizer.json", r"expected a tokenizer\.json .*save_pretrained"),
+        ("model.safetensors", "expected safetensors weights in .*, found none"),
+    ],
+)
+def test_missing_files_are_named(model: Path, file: str, message: str) -> None:
+    (model / file).unlink()
+    with pytest.raises(ConvertError, match=message):
+        open_directory(model)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\ufeff{}x"])
+def test_a_damaged_config_is_an_error(model: Path, text: str) -> None:
+    (model / "config.json").write_text(text)
+    with pytest.raises(ConvertError, match=r"config\.json"):
+        open_directory(model)
+
+
+def test_the_only_weights_file_may_have_any_name_but_two_are_ambiguous(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "weights.safetensors")
+    assert open_directory(model).tensors
+    (model / "adapter.safetensors").write_bytes((model / "weights.safetensors").read_bytes())
+    with pytest.raises(ConvertError, match=r"found adapter\.safetensors, weights\.safetensors"):
+        open_directory(model)
+
+
+def test_shards_must_be_complete_and_inside_the_directory(tmp_path: Path) -> None:
+    save_model(tiny_model("llama"), tmp_path, max_shard_size="60KB")
+    index = tmp_path / "model.safetensors.index.json"
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    shards[1].rename(tmp_path / "moved")
+    with pytest.raises(ConvertError, match=f"missing: {shards[1].name}"):
+        open_directory(tmp_path)
+    index.write_text(json.dumps({"weight_map": {"a": "../outside.safetensors"}}))
+    with pytest.raises(ConvertError, match=r"outside\.safetensors"):
+        open_directory(tmp_path)
+    shards[1].write_bytes(shards[0].read_bytes())
+    index.write_text(json.dumps({"weight_map": {"a": shards[0].name, "b": shards[1].name}}))
+    with pytest.raises(ConvertError, match="expected every tensor in one file"):
+        open_directory(tmp_path)
+    index.write_text("{}")
+    with pytest.raises(ConvertError, match="weight_map"):
+        open_directory(tmp_path)
+
+
+def test_a_hub_id_without_network_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub
+
+    def offline(*_: object, **__: object) -> str:
+        raise huggingface_hub.errors.LocalEntryNotFoundError("Cannot reach the hub")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(ConvertError, match=r"'acme/model-1b' is neither a local directory .*Cannot reach the hub"):
+        convert_checkpoint("acme/model-1b", tmp_path / "checkpoint")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_hub_id_downloads_no_code_and_no_pickles(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    asked = {}
+
+    def download(hub_id: str, allow_patterns: list[str]) -> str:
+        asked[hub_id] = allow_patterns
+        return str(model)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert open_source("acme/model-1b").config["architectures"] == ["Qwen2ForCausalLM"]
+    assert not any(pattern.endswith(("*", ".py", ".bin", ".pt")) for pattern in asked["acme/model-1b"])
+
+
+def test_other_paths_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(ConvertError, match="does not exist"):
+        open_source(str(tmp_path / "nowhere"))
+    (tmp_path / "model.txt").write_text("hello")
+    with pytest.raises(ConvertError, match=r"expected .* to be a directory or a GGUF file"):
+        open_source(str(tmp_path / "model.txt"))

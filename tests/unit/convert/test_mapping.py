@@ -1,0 +1,163 @@
+"""What does not fit is one error that lists everything, before anything is written."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.models import save_tiny_model
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.family import all_families
+from trtllm_lite.convert.matching import fold
+from trtllm_lite.errors import ConvertError
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A tiny Llama's directory."""
+    save_tiny_model("llama", tmp_path / "model", tie_word_embeddings=False)
+    return tmp_path / "model"
+
+
+def _edit_tensors(model: Path, **changes: torch.Tensor | None) -> None:
+    """Replace tensors by name (``__`` for a dot); None removes one."""
+    tensors = load_file(model / "model.safetensors")
+    for name, tensor in changes.items():
+        name = name.replace("__", ".")
+        if tensor is None:
+            del tensors[name]
+        else:
+            tensors[name] = tensor
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def _edit_config(model: Path, **changes: Any) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def _fails(model: Path, *messages: str, dtype: str = "auto") -> None:
+    output = model.parent / "checkpoint"
+    with pytest.raises(ConvertError) as caught:
+        convert_checkpoint(str(model), output, dtype)
+    for message in messages:
+        assert message in str(caught.value)
+    assert [path.name for path in model.parent.iterdir()] == ["model"]
+
+
+def test_all_differing_tensors_are_listed_at_once(model: Path) -> None:
+    _edit_tensors(
+        model,
+        model__layers__0__mlp__up_proj__weight=None,
+        model__layers__2__mlp__up_proj__weight=None,
+        model__norm__weight=torch.ones(61),
+        model__layers__1__self_attn__q_norm__weight=torch.ones(10),
+        score__weight=torch.ones(2, 60),
+    )
+    _fails(
+        model,
+        "missing (2): model.layers.{0,2}.mlp.up_proj.weight",
+        "unused (2): model.layers.1.self_attn.q_norm.weight, score.weight",
+        "wrong shape (1): model.norm.weight (expected [60], found [61])",
+    )
+
+
+def test_a_mislabelled_model_names_the_family_that_fits(model: Path) -> None:
+    _edit_config(model, architectures=["Qwen3ForCausalLM"])
+    _fails(
+        model, "missing (6)", "model.layers.{0-2}.self_attn.k_norm.weight", "nearest family: llama (0 tensors differ)"
+    )
+
+
+def test_an_unknown_architecture_lists_the_supported_ones_and_the_nearest(model: Path) -> None:
+    _edit_config(model, architectures=["LlamoForCausalLM"])
+    _fails(
+        model,
+        "architecture LlamoForCausalLM is not supported",
+        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+        "nearest family is llama (all its tensors fit)",
+    )
+
+
+@pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM", [7]])
+def test_an_unnamed_architecture_is_an_error(model: Path, architectures: Any) -> None:
+    _edit_config(model, architectures=architectures)
+    _fails(model, "to name a class")
+
+
+def test_unmapped_config_keys_are_an_error(model: Path) -> None:
+    _edit_config(model, quantization_config={"quant_method": "awq"}, embedding_multiplier=12.0)
+    _fails(model, "quantization_config", "embedding_multiplier: 12.0 is not mapped")
+
+
+def test_an_unknown_dtype_is_an_error(model: Path) -> None:
+    _fails(model, "one of auto, float32, float16, bfloat16, found 'int8'", dtype="int8")
+
+
+def test_old_rotary_buffers_are_ignored(model: Path) -> None:
+    _edit_tensors(model, model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(5))
+    convert_checkpoint(str(model), model.parent / "checkpoint")
+
+
+def test_a_tied_model_may_repeat_its_embedding_but_not_contradict_it(tmp_path: Path) -> None:
+    save_tiny_model("llama", tmp_path / "model")
+    embedding = load_file(tmp_path / "model" / "model.safetensors")["model.embed_tokens.weight"]
+    _edit_tensors(tmp_path / "model", lm_head__weight=embedding + 1)
+    _fails(tmp_path / "model", "unused (1): lm_head.weight")
+    _edit_tensors(tmp_path / "model", lm_head__weight=embedding)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+
+
+def test_overflow_to_float16_lists_the_tensors(model: Path) -> None:
+    big = torch.full((60, 60), 1e5)
+    _edit_tensors(
+        model, model__layers__0__self_attn__q_proj__weight=big.clone(), model__layers__1__self_attn__q_proj__weight=big
+    )
+    _fails(
+        model,
+        "beyond float16's largest, 65504: model.layers.{0-1}.self_attn.q_proj.weight",
+        "bfloat16",
+        dtype="float16",
+    )
+    convert_checkpoint(str(model), model.parent / "checkpoint", "bfloat16")
+
+
+def test_names_are_folded_by_layer() -> None:
+    names = [f"m.{layer}.x" for layer in (0, 1, 2, 5, 10)] + ["m.3.y", "norm"]
+    assert fold(names) == ["m.{0-2,5,10}.x", "m.3.y", "norm"]
+
+
+_PLUGIN = """
+from trtllm_lite.convert.decoder_fields import read_decoder, uniform_windows
+from trtllm_lite.convert.family import TENSOR_NAMES, Family
+from trtllm_lite.network.spec import LayerSpec
+
+FAMILY = Family(
+    name="acme",
+    architectures=("AcmeForCausalLM",),
+    read_config=lambda config: read_decoder(config, LayerSpec(), uniform_windows(config, 0)),
+    tensor_names={**TENSOR_NAMES, "final_norm": "model.last_norm"},
+)
+"""
+
+
+def test_another_package_can_register_a_family(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    (site / "acme-1.0.dist-info").mkdir(parents=True)
+    (site / "acme-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (site / "acme-1.0.dist-info" / "entry_points.txt").write_text("[trtllm_lite.families]\nacme = acme_family:FAMILY\n")
+    (site / "acme_family.py").write_text(_PLUGIN)
+    tensors = load_file(model / "model.safetensors")
+    _edit_tensors(model, model__norm__weight=None, model__last_norm__weight=tensors["model.norm.weight"])
+    _edit_config(model, architectures=["AcmeForCausalLM"])
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    all_families.cache_clear()
+    try:
+        assert convert_checkpoint(str(model), tmp_path / "checkpoint").family == "acme"
+    finally:
+        all_families.cache_clear()
+        sys.modules.pop("acme_family", None)

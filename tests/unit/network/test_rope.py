@@ -1,0 +1,103 @@
+"""Inverse frequencies against transformers' for every kind of stretching and many sizes."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.rope_fields import read_rope
+
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+PARAMETERS: list[dict[str, Any]] = [
+    {"rope_type": "default"},
+    {"rope_type": "linear", "factor": 2.5},
+    {"rope_type": "llama3", "factor": 8.0, **_LLAMA3},
+    {"rope_type": "llama3", "factor": 32.0, **_LLAMA3},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 512, "beta_fast": 8.0, "beta_slow": 2.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "truncate": False},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "attention_factor": 1.5},
+    {
+        "rope_type": "yarn",
+        "factor": 40.0,
+        "original_max_position_embeddings": 4096,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+    },
+    {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 4096},
+]
+
+
+def _reference(parameters: dict[str, Any], head_dim: int) -> tuple[np.ndarray, float]:
+    config = LlamaConfig(
+        head_dim=head_dim, num_attention_heads=2, max_position_embeddings=131072, rope_parameters=dict(parameters)
+    )
+    if parameters["rope_type"] == "default":
+        rotary = LlamaRotaryEmbedding(config)
+        return rotary.inv_freq.numpy(), rotary.attention_scaling
+    inv_freq, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, "cpu")
+    return inv_freq.numpy(), factor
+
+
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+@pytest.mark.parametrize("head_dim", [10, 64, 128])
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda parameters: parameters["rope_type"])
+def test_equal_to_transformers(parameters: dict[str, Any], head_dim: int, theta: float) -> None:
+    parameters = {**parameters, "rope_theta": theta}
+    fields = ConfigFields({"rope_parameters": parameters})
+    rope = read_rope(fields, head_dim, max_positions=131072)
+    assert fields.problems == []
+    inv_freq, factor = _reference(parameters, head_dim)
+    # A few units in the last place: numpy's and torch's float32 powers differ by one.
+    np.testing.assert_allclose(np.array(rope.inv_freq, np.float32), inv_freq, rtol=5e-7)
+    assert rope.attention_factor == pytest.approx(factor, rel=1e-12)
+
+
+def test_old_and_new_spellings_agree() -> None:
+    old = ConfigFields({"rope_theta": 5e5, "rope_scaling": {"type": "yarn", "factor": 4.0, "finetuned": True}})
+    new = ConfigFields({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 5e5}})
+    assert read_rope(old, 64, 4096) == read_rope(new, 64, 4096)
+    assert old.problems == new.problems == []
+
+
+def test_original_length_beside_the_parameters() -> None:
+    """Some models keep the pretraining length at the top level of the config, and scale by the quotient."""
+    outside = ConfigFields({"original_max_position_embeddings": 4096, "rope_parameters": {"rope_type": "yarn"}})
+    inside = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    assert read_rope(outside, 64, 16384) == read_rope(ConfigFields({"rope_parameters": inside}), 64, 16384)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "found 'dynamic', which is not supported"),
+        ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}}, "found 'longrope'"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: expected a positive number, found none"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": -1}},
+            "rope_scaling.factor: expected a positive number, found -1",
+        ),
+        ({"rope_parameters": {"rope_type": "default", "mrope_section": [8, 8]}}, "mrope_section: .* is not mapped"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor: expected 1.0, found 0.5"),
+        ({"partial_rotary_factor": 0.25}, "partial_rotary_factor: expected 1.0, found 0.25"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "full_attention: .* is not mapped"),
+        ({"rope_parameters": "yarn"}, "expected an object"),
+        (
+            {"rope_parameters": {"factor": 2.0}, "rope_scaling": {"factor": 4.0}},
+            "rope_scaling: contradicts rope_parameters",
+        ),
+        (
+            {"rope_scaling": {**_LLAMA3, "type": "llama3", "factor": 8.0, "high_freq_factor": 1.0}},
+            "high_freq_factor: expected more than low_freq_factor",
+        ),
+    ],
+)
+def test_refuses_what_it_cannot_map(config: dict[str, Any], message: str) -> None:
+    fields = ConfigFields(config)
+    read_rope(fields, 64, 4096)
+    assert any(re.search(message, problem) for problem in fields.problems), fields.problems
