@@ -50,9 +50,18 @@ def _read_type(fields: ConfigFields, kind: Any, theta: float, head_dim: int, len
     if kind == "yarn":
         return _yarn(fields, theta, head_dim, lengths)
     if kind == FREQUENCY_FACTORS:
-        return _rope(rope.divided(plain, np.array(fields.take("factors"), np.float32)))
+        return _rope(_divided(fields, plain))
     fields.problem("rope_type", f"expected one of {', '.join(ROPE_TYPES)}, found {kind!r}, which is not supported")
     return _rope(plain)
+
+
+def _divided(fields: ConfigFields, plain: Frequencies) -> Frequencies:
+    factors = fields.take("factors")
+    positive = isinstance(factors, list) and all(isinstance(value, float) and value > 0 for value in factors)
+    if not positive or len(factors) != len(plain):
+        fields.problem("factors", f"expected {len(plain)} positive numbers, found {factors!r}")
+        return plain
+    return rope.divided(plain, np.array(factors, np.float32))
 
 
 def _llama3(fields: ConfigFields, plain: Frequencies, lengths: tuple[int, int]) -> Frequencies:

@@ -72,6 +72,15 @@ def test_original_length_beside_the_parameters() -> None:
     assert read_rope(outside, 64, 16384) == read_rope(ConfigFields({"rope_parameters": inside}), 64, 16384)
 
 
+def test_frequency_factors_divide() -> None:
+    """Llama 3.1's GGUF files carry the quotients of plain and stretched frequencies."""
+    stretched = {"rope_type": "llama3", "factor": 8.0, **_LLAMA3}
+    plain = np.array(read_rope(ConfigFields({}), 64, 4096).inv_freq)
+    wanted = np.array(read_rope(ConfigFields({"rope_parameters": stretched}), 64, 131072).inv_freq)
+    factors = {"rope_type": "frequency_factors", "factors": (plain / wanted).tolist()}
+    np.testing.assert_allclose(read_rope(ConfigFields({"rope_parameters": factors}), 64, 4096).inv_freq, wanted, 2e-7)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -87,6 +96,10 @@ def test_original_length_beside_the_parameters() -> None:
         ({"partial_rotary_factor": 0.25}, "partial_rotary_factor: expected 1.0, found 0.25"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "full_attention: .* is not mapped"),
         ({"rope_parameters": "yarn"}, "expected an object"),
+        (
+            {"rope_parameters": {"rope_type": "frequency_factors", "factors": [1.0]}},
+            "factors: expected 32 positive numbers",
+        ),
         (
             {"rope_parameters": {"factor": 2.0}, "rope_scaling": {"factor": 4.0}},
             "rope_scaling: contradicts rope_parameters",

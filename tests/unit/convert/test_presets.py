@@ -1,0 +1,40 @@
+"""The shapes in configs/models are the published ones: each maps, and has the published number of parameters."""
+
+import json
+import math
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.family import all_families, find_family
+from trtllm_lite.network.decoder import build_decoder
+
+PRESETS = Path(__file__).parents[3] / "configs" / "models"
+PARAMETERS = {
+    "smollm2-135m": 134_515_008,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.1-8b": 8_030_261_248,
+    "mistral-7b-v0.1": 7_241_732_096,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen3-0.6b": 596_049_920,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_number_of_parameters(name: str) -> None:
+    config = json.loads((PRESETS / f"{name}.json").read_text())
+    family = find_family(config["architectures"])
+    assert family is not None
+    fields = ConfigFields(config)
+    spec = family.read_config(fields)
+    fields.finish()
+    network = build_decoder(spec, family.tensor_names, ir.DataType.BFLOAT16)
+    assert sum(math.prod(weight.shape) for weight in network.weights) == PARAMETERS[name]
+
+
+def test_every_preset_is_listed_and_every_family_has_one() -> None:
+    assert {path.stem for path in PRESETS.glob("*.json")} == set(PARAMETERS)
+    used = {json.loads(path.read_text())["architectures"][0] for path in PRESETS.glob("*.json")}
+    assert used == {name for family in all_families().values() for name in family.architectures}
