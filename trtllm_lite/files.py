@@ -169,12 +169,19 @@ def _as_output_error(path: Path, temporary: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        about_us = error.filename is None or Path(os.fsdecode(error.filename)).is_relative_to(path.parent)
-        if error.errno not in _REMEDIES or not (about_us or error.errno in (errno.ENOSPC, errno.EDQUOT)):
+        if error.errno not in _REMEDIES or not _concerns(error, path, temporary):
             raise
         raise OutputError(
             f"cannot write {path}: {error.strerror} ({_space(path, temporary)}): {_REMEDIES[error.errno]}"
         ) from error
+
+
+def _concerns(error: OSError, path: Path, temporary: Path) -> bool:
+    """Whether ``error`` is about the output: a file of it, a parent that had to be made, or a write without a name."""
+    if error.filename is None:
+        return True
+    subject = Path(os.fsdecode(error.filename))
+    return subject in path.parents or subject.is_relative_to(path) or subject.is_relative_to(temporary)
 
 
 def _space(path: Path, temporary: Path) -> str:

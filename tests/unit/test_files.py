@@ -108,7 +108,7 @@ def test_a_file_size_limit_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_errors_about_other_files_are_not_blamed_on_the_output(tmp_path: Path) -> None:
-    source = PermissionError(13, "Permission denied", "/elsewhere/model.safetensors")
+    source = PermissionError(13, "Permission denied", str(tmp_path / "model.safetensors"))
     with pytest.raises(PermissionError), atomic_directory(tmp_path / "out", "config.json"):
         raise source
     ours = PermissionError(13, "Permission denied", str(tmp_path / "out" / "weights"))

@@ -1,5 +1,6 @@
 """Reads Hugging Face's config.json strictly: typed, and nothing that could change the mathematics passes unread."""
 
+import math
 from typing import Any
 
 from trtllm_lite.errors import ConvertError
@@ -66,7 +67,7 @@ class ConfigFields:
         value = self.take(key)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             self.problem(key, f"expected a positive number, found {value!r}")
             return default
         return float(value)

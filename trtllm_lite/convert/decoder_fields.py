@@ -8,6 +8,7 @@ from trtllm_lite.convert.rope_fields import read_rope
 from trtllm_lite.network.spec import DecoderSpec, LayerSpec
 
 MAX_LAYERS = 4096
+MAX_HEAD_DIM = 65536
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -24,8 +25,9 @@ def read_decoder(
     kv_heads = config.integer("num_key_value_heads", heads)
     if heads % kv_heads:
         config.problem("num_attention_heads", f"expected a multiple of num_key_value_heads ({kv_heads}), found {heads}")
-    if head_dim % 2:
-        config.problem("head_dim", f"expected an even number, found {head_dim}")
+    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
+        config.problem("head_dim", f"expected an even number up to {MAX_HEAD_DIM}, found {head_dim}")
+        head_dim = 2
     max_positions = config.integer("max_position_embeddings")
     return DecoderSpec(
         vocab_size=config.integer("vocab_size"),

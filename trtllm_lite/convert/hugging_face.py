@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
@@ -31,19 +33,13 @@ def open_directory(path: Path) -> Source:
         raise ConvertError(
             f"expected every tensor in one file of {path}, found in several: {', '.join(sorted(repeated))}"
         )
-    tokenizer = path / "tokenizer.json"
-    if not tokenizer.is_file():
-        raise ConvertError(
-            f"expected a tokenizer.json in {path}, found none: create it with "
-            "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
-        )
     return Source(
         description=str(path),
         config=config,
         generation=_read_json(path / "generation_config.json"),
         tensors={name: file.tensors[name] for name, file in owners.items()},
         read=lambda name: owners[name].read(name),
-        tokenizer=tokenizer.read_text(encoding="utf-8"),
+        tokenizer=_read_tokenizer(path / "tokenizer.json"),
         tokenizer_config=_read_tokenizer_config(path),
     )
 
@@ -115,6 +111,23 @@ def _read_json(path: Path, required: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConvertError(f"expected {path} to be a JSON object, found a {type(value).__name__}")
     return value
+
+
+def _read_tokenizer(path: Path) -> str:
+    """The text of tokenizer.json, tried out."""
+    if not path.is_file():
+        raise ConvertError(
+            f"expected a tokenizer.json in {path.parent}, found none: create it with "
+            "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+        Tokenizer.from_str(text)
+    except OSError:
+        raise
+    except Exception as error:  # tokenizers raises plain Exception
+        raise ConvertError(f"expected {path} to be a tokenizer, but: {error}: download it again") from error
+    return text
 
 
 def _read_tokenizer_config(path: Path) -> dict[str, Any]:

@@ -31,6 +31,15 @@ class MappedModel:
 
 def open_source(model_dir: str) -> Source:
     """Open a Hugging Face directory, a GGUF file or, if nothing of that name exists, a model of the hub."""
+    try:
+        return _open_source(model_dir)
+    except OSError as error:
+        raise ConvertError(
+            f"cannot read {error.filename or model_dir}: {error.strerror}: check the permissions"
+        ) from error
+
+
+def _open_source(model_dir: str) -> Source:
     path = Path(model_dir)
     if path.is_dir():
         return open_directory(path)

@@ -80,6 +80,9 @@ def _yarn(fields: ConfigFields, theta: float, head_dim: int, lengths: tuple[int,
     attention_factor = fields.number("attention_factor", rope.yarn_attention_factor(factor, mscale, mscale_all_dim))
     fast, slow = fields.number("beta_fast", 32.0), fields.number("beta_slow", 1.0)
     truncate = fields.flag("truncate", True)
+    if theta <= 1:
+        fields.problem("rope_theta", f"expected more than 1 for yarn, found {theta}")
+        return _rope(rope.plain(theta, head_dim))
     return _rope(rope.yarn(theta, head_dim, factor, original, fast, slow, truncate), attention_factor)
 
 

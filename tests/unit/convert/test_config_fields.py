@@ -1,5 +1,6 @@
 """Configs are read strictly: typed, complete, and nothing that could matter passes unread."""
 
+import math
 from typing import Any
 
 import pytest
@@ -55,7 +56,10 @@ def test_neutral_and_switched_off_keys_pass() -> None:
         ({"rms_norm_eps": -1e-5}, "rms_norm_eps: expected a positive number"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings: expected true or false"),
         ({"num_key_value_heads": 4}, r"expected a multiple of num_key_value_heads \(4\), found 6"),
-        ({"head_dim": 11}, "head_dim: expected an even number, found 11"),
+        ({"head_dim": 11}, "head_dim: expected an even number up to 65536, found 11"),
+        ({"hidden_size": 2**30, "num_attention_heads": 1}, "head_dim: expected an even number up to 65536"),
+        ({"rms_norm_eps": math.inf}, "rms_norm_eps: expected a positive number"),
+        ({"rope_theta": 1.0, "rope_scaling": {"type": "yarn"}}, "rope_theta: expected more than 1 for yarn"),
     ],
 )
 def test_what_changes_the_mathematics_is_an_error(changes: dict[str, Any], message: str) -> None:

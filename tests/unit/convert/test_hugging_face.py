@@ -98,6 +98,22 @@ def test_a_damaged_config_is_an_error(model: Path, text: str) -> None:
         open_directory(model)
 
 
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"model": {"type": "Unknown"}}'])
+def test_a_damaged_tokenizer_is_an_error(model: Path, content: bytes) -> None:
+    (model / "tokenizer.json").write_bytes(content)
+    with pytest.raises(ConvertError, match=r"tokenizer\.json to be a tokenizer"):
+        open_directory(model)
+
+
+def test_an_unreadable_source_is_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "model.safetensors")
+
+    monkeypatch.setattr("trtllm_lite.convert.hugging_face.SafetensorsFile", denied)
+    with pytest.raises(ConvertError, match=r"cannot read model\.safetensors: Permission denied"):
+        open_source(str(model))
+
+
 def test_the_only_weights_file_may_have_any_name_but_two_are_ambiguous(model: Path) -> None:
     (model / "model.safetensors").rename(model / "weights.safetensors")
     assert open_directory(model).tensors
