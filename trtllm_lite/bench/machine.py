@@ -22,8 +22,18 @@ def describe() -> dict[str, Any]:
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {"trtllm_lite": __version__, "python": platform.python_version(), "numpy": np.__version__},
-        "machine": {"cpu": _cpu_name(), "cores": len(os.sched_getaffinity(0)), "system": platform.platform()},
+        "machine": {"cpu": _cpu_name(), "cores": num_cores(), "system": platform.platform()},
     }
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def busy_cores() -> float:
+    """Cores that the machine has kept busy over the last minute; figures taken beside other work are too low."""
+    return os.getloadavg()[0]
 
 
 def read_bandwidth(num_threads: int) -> float:

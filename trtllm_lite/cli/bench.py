@@ -13,6 +13,7 @@ _PREFILL_GATE = 1.2
 _DECODE_GATES = {"bfloat16": 4.0, "float16": 4.0, "float32": 2.4}
 _MEMORY_GATE_BYTES = 250e6
 _LOAD_GATE_S = 0.5
+_BUSY_SHARE = 0.3
 
 
 @click.group(cls=Group)
@@ -51,6 +52,7 @@ def latency(engine_dir: str, json_path: str | None, compare_transformers: str | 
     from trtllm_lite.cli.console import progress_bars
 
     shape = LatencyShape(**options)
+    busy = _warn_if_busy()
     with progress_bars() as show:
         figures = measure_latency(engine_dir, shape, lambda done, total: show("engine", done, total))
         baseline = None
@@ -59,6 +61,7 @@ def latency(engine_dir: str, json_path: str | None, compare_transformers: str | 
             baseline = measure_transformers(compare_transformers, shape)
             show("transformers", 1, 1)
     result = report(engine_dir, shape, figures)
+    result["busy_cores_before"] = busy
     result["gates"] = _gates(result["engine"]["dtype"], figures, baseline)
     result["baseline"] = baseline
     _print_latency(shape, figures, baseline)
@@ -80,6 +83,7 @@ def throughput(engine_dir: str, json_path: str | None, **options: Any) -> None:
     from trtllm_lite.cli.console import print_table, progress_bars
 
     shape = ThroughputShape(**options)
+    busy = _warn_if_busy()
     with progress_bars() as show:
         figures = measure_throughput(engine_dir, shape, lambda done, total: show("requests", done, total))
     rows = [
@@ -92,7 +96,17 @@ def throughput(engine_dir: str, json_path: str | None, **options: Any) -> None:
     ]
     title = f"{shape.num_requests} requests, prompts up to {shape.input_len}, outputs up to {shape.output_len} tokens"
     print_table(title, ["", engine_dir], rows)
-    _write_json(json_path, report(shape, figures))
+    _write_json(json_path, {**report(shape, figures), "busy_cores_before": busy})
+
+
+def _warn_if_busy() -> float:
+    """Say so if other work will spoil the figures; returns the load before the measurement."""
+    from trtllm_lite.bench.machine import busy_cores, num_cores
+
+    busy = busy_cores()
+    if busy > _BUSY_SHARE * num_cores():
+        click.echo(f"warning: {busy:.1f} of {num_cores()} cores were busy just now; figures will be too low", err=True)
+    return busy
 
 
 def _print_latency(shape: Any, figures: dict[str, Any], baseline: dict[str, Any] | None) -> None:

@@ -98,7 +98,7 @@ def _tightened(name: str, value: int | None, built: int) -> int:
 
 
 def _cache_blocks(cache: KvCache, demand: int, options: RunnerOptions, available_bytes: int) -> int:
-    """How many KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or an option caps them."""
+    """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or an option caps them."""
     caps = {"the engine": cache.num_blocks, "max_batch_size and max_seq_len": demand}
     tokens, fraction = options.max_tokens_in_paged_kv_cache, options.kv_cache_free_gpu_memory_fraction
     if tokens is not None:

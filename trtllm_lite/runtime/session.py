@@ -1,5 +1,6 @@
 """An engine that is loaded and ready to step: executor, KV cache blocks, limits, tokenizer."""
 
+import importlib
 import itertools
 import threading
 from dataclasses import dataclass, field
@@ -68,13 +69,12 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
 
 def _import_core() -> Any:
     try:
-        from trtllm_lite import _core
+        return importlib.import_module("trtllm_lite._core")
     except ImportError as error:
         raise EngineError(
             f"the C++ extension trtllm_lite._core does not load ({error}): install trtllm_lite again with the Python "
             "that runs it"
         ) from error
-    return _core
 
 
 def _engine_path(directory: Path, rank: int) -> Path:

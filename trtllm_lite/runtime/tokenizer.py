@@ -7,7 +7,7 @@ from typing import Any
 
 import tokenizers
 
-from trtllm_lite.errors import EngineError
+from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.runtime.chat import ChatTemplate
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -46,7 +46,12 @@ class Tokenizer:
         return cls(backend, settings)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of ``text``; ``add_special_tokens`` adds what the tokenizer puts around a prompt (often BOS)."""
+        """Token ids of ``text``; ``add_special_tokens`` adds what the tokenizer puts around a prompt (often BOS).
+
+        Raises ArgumentError if ``text`` holds lone surrogates: bytes that were not UTF-8 where they came from.
+        """
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -181,6 +181,7 @@ def test_options_tighten_the_limits():
         ([[]], "prompt 0 is empty"),
         ([[3], []], "prompt 1 is empty"),
         ([""], "prompt 0 is empty"),
+        (["a\udcff"], "not valid Unicode"),
         ([[3, 397]], "token id 397: expected 0 to 396"),
         ([[-1]], "token id -1"),
         ([[0.5]], "dtype float64"),
