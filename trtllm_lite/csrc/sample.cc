@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "errors.h"
@@ -12,8 +13,7 @@
 namespace tl {
 namespace {
 
-// How many of the most likely tokens are sorted at first to find a nucleus; grown fourfold while it is not covered.
-constexpr std::size_t kFirstSorted = 256;
+constexpr std::ptrdiff_t kSortedAtMost = 64;
 
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), keyed by the seed, at
 // counter `offset`; 53 random bits in [0, 1).
@@ -78,21 +78,34 @@ void RowSampler::gather(std::span<const float> logits, const SampleParams& param
   }
 }
 
+// Finds the last token of the nucleus by quickselect on mass: nothing is sorted but a few tokens around it.
 void RowSampler::keep_top_p(float top_p) {
-  double total = 0;
-  for (const Candidate& candidate : candidates_) total += candidate.weight;
   const auto more_likely = [](const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
   };
-  double covered = 0;
-  std::size_t kept = 0;
-  for (std::size_t sorted = 0, goal = kFirstSorted; kept == sorted && kept < candidates_.size(); goal *= 4) {
-    sorted = std::min(goal, candidates_.size());
-    std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(sorted), candidates_.end(),
-                      more_likely);
-    while (kept < sorted && covered < top_p * total) covered += candidates_[kept++].weight;
+  const auto mass = [](auto begin, auto end) {
+    return std::accumulate(begin, end, 0.0, [](double sum, const Candidate& c) { return sum + c.weight; });
+  };
+  ranked_ = candidates_;
+  const double wanted = top_p * mass(ranked_.begin(), ranked_.end());
+  double covered = 0;  // by what lies before `first`
+  auto first = ranked_.begin();
+  auto last = ranked_.end();
+  while (last - first > kSortedAtMost) {
+    const auto middle = first + (last - first) / 2;
+    std::nth_element(first, middle, last, more_likely);
+    const double upper = mass(first, middle);
+    if (covered + upper >= wanted) {
+      last = middle;
+    } else {
+      covered += upper;
+      first = middle;
+    }
   }
-  candidates_.resize(kept);
+  std::sort(first, last, more_likely);
+  while (first + 1 < last && covered + first->weight < wanted) covered += (first++)->weight;
+  const Candidate border = *first;
+  std::erase_if(candidates_, [&](const Candidate& c) { return more_likely(border, c); });
 }
 
 std::int32_t RowSampler::sample(std::span<const float> logits, const SampleParams& params, std::int64_t row) {

@@ -39,7 +39,8 @@ class RowSampler {
   void keep_top_p(float top_p);
 
   std::vector<float> values_;
-  std::vector<Candidate> candidates_;
+  std::vector<Candidate> candidates_;  // in order of token
+  std::vector<Candidate> ranked_;
 };
 
 }  // namespace tl

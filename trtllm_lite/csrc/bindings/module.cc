@@ -1,4 +1,5 @@
 #include "bindings/bindings.h"
+#include "cpu_count.h"
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ runtime of trtllm_lite; see _core.pyi for its contract.";
@@ -9,4 +10,5 @@ NB_MODULE(_core, module) {
   tl::bind_block_manager(module);
   tl::bind_kernels(module);
   tl::bind_sample(module);
+  module.def("resolve_num_threads", &tl::resolve_num_threads, nanobind::arg("num_threads") = 0);
 }

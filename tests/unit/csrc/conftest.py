@@ -1,0 +1,29 @@
+"""Fixtures: the tiny engine, on disk and open, and the sanitized reader."""
+
+from pathlib import Path
+
+import pytest
+from trtllm_lite._core import Engine, Executor
+
+from tests.unit.csrc.reader_harness import build_harness
+from tests.unit.csrc.tiny_engine import TinyEngine, make_tiny_engine
+
+
+@pytest.fixture
+def tiny() -> TinyEngine:
+    """A valid engine whose parts may be changed."""
+    return make_tiny_engine()
+
+
+@pytest.fixture(scope="session")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engine reader under AddressSanitizer, compiled once per session."""
+    return build_harness(tmp_path_factory.mktemp("harness"))
+
+
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory: pytest.TempPathFactory) -> Executor:
+    """An executor of the tiny engine."""
+    path = tmp_path_factory.mktemp("engine") / "rank0.engine"
+    path.write_bytes(make_tiny_engine().to_bytes())
+    return Executor(Engine(str(path)), num_threads=2)

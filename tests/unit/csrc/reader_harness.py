@@ -1,0 +1,64 @@
+"""Builds csrc/fuzz_engine_reader.cc with AddressSanitizer and UndefinedBehaviorSanitizer, and runs it on files."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+CSRC = ROOT / "trtllm_lite" / "csrc"
+SOURCES = (
+    "call_check.cc",
+    "cpu_count.cc",
+    "crc32c.cc",
+    "fuzz_engine_reader.cc",
+    "op_schema.cc",
+    *(f"engine/{path.name}" for path in sorted((CSRC / "engine").glob("*.cc"))),
+)
+FLAGS = ("-std=c++20", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-pthread")
+# Files handed to one process; a hang then costs one timeout.
+BATCH = 250
+SECONDS_PER_BATCH = 60
+VERDICT = re.compile(r"^(?P<path>[^\n]*?): (?P<verdict>accepted|rejected: )", re.MULTILINE)
+
+
+def build_harness(directory: Path) -> Path:
+    """Compile the harness into ``directory``; returns the executable."""
+    generated = directory / "generated"
+    generate = [sys.executable, ROOT / "plugins/generate_cpp.py", generated, "--isas", "portable"]
+    subprocess.run(generate, check=True)
+    json_package = importlib.util.find_spec("nlohmann_json")
+    assert json_package is not None
+    assert json_package.submodule_search_locations
+    json_include = Path(json_package.submodule_search_locations[0]) / "include"
+    compiler = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{CSRC}", f"-I{generated}", f"-isystem{json_include}"]
+
+    def compile_one(source: Path) -> Path:
+        target = directory / f"{source.stem}.o"
+        subprocess.run([*compiler, "-c", source, "-o", target], check=True)
+        return target
+
+    sources = [*(CSRC / name for name in SOURCES), generated / "op_schemas.cc"]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, sources))
+    executable = directory / "fuzz_engine_reader"
+    subprocess.run([*compiler, *objects, "-o", executable], check=True)
+    return executable
+
+
+def verdicts(harness: Path, files: Sequence[Path]) -> list[bool]:
+    """Whether each file is accepted. A crash, a sanitizer report or a hang is an AssertionError."""
+    result: list[bool] = []
+    for start in range(0, len(files), BATCH):
+        batch = files[start : start + BATCH]
+        run = subprocess.run([harness, *batch], capture_output=True, timeout=SECONDS_PER_BATCH, check=False)
+        assert run.returncode == 0, run.stderr.decode(errors="replace")[-4000:]
+        assert not run.stderr
+        found = {match["path"]: match["verdict"] for match in VERDICT.finditer(run.stdout.decode(errors="replace"))}
+        assert set(found) == {str(path) for path in batch}
+        result += [found[str(path)] == "accepted" for path in batch]
+    return result

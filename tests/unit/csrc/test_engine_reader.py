@@ -1,0 +1,255 @@
+"""What the engine reader refuses and how it says so; test_fuzz_engine_reader.py covers what nobody thought of."""
+
+import json
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.csrc.tiny_engine import MANIFEST, TinyEngine
+from trtllm_lite._core import Engine
+from trtllm_lite.errors import EngineError
+
+Change = Callable[[TinyEngine], Any]
+
+
+@pytest.fixture
+def open_bytes(tmp_path: Path) -> Callable[[bytes], Engine]:
+    """Opens bytes as an engine file."""
+
+    def write_and_open(data: bytes) -> Engine:
+        path = tmp_path / "rank0.engine"
+        path.write_bytes(data)
+        return Engine(str(path))
+
+    return write_and_open
+
+
+def test_opens_a_valid_engine(tiny: TinyEngine, open_bytes: Callable[[bytes], Engine]) -> None:
+    data = tiny.to_bytes()
+    engine = open_bytes(data)
+    assert json.loads(engine.manifest) == MANIFEST
+    assert json.loads(engine.plan) == tiny.plan
+    assert engine.file_bytes == len(data)
+
+
+def test_message_has_path_expected_found_remedy(tiny: TinyEngine, open_bytes, tmp_path: Path) -> None:
+    data = bytearray(tiny.to_bytes())
+    data[-700] ^= 1
+    with pytest.raises(EngineError) as error:
+        open_bytes(bytes(data))
+    message = str(error.value)
+    assert message.startswith(f"{tmp_path}/rank0.engine: entry plan: expected checksum ")
+    assert "found" in message
+    assert message.endswith("copy the engine again, or build it again (trtllm-lite build)")
+
+
+@pytest.mark.parametrize("field", ["format_version", "plan_version"])
+def test_newer_version(tiny: TinyEngine, open_bytes, field: str) -> None:
+    tiny.metadata[field] = "7"
+    with pytest.raises(EngineError, match="expected version 1, found version 7; install the trtllm_lite release"):
+        open_bytes(tiny.to_bytes())
+
+
+def test_newer_container_needs_nothing_else_in_place(open_bytes) -> None:
+    """The version is read before anything that a newer version may have changed."""
+    header = json.dumps({"__metadata__": {"format": "trtllm_lite.engine", "format_version": "2"}}).encode()
+    header += b" " * (-(8 + len(header)) % 64)
+    with pytest.raises(EngineError, match="found version 2"):
+        open_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def test_paths_that_are_no_files(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"absent.*No such file.*give the directory that trtllm-lite build wrote"):
+        Engine(str(tmp_path / "absent"))
+    with pytest.raises(EngineError, match="not a regular file"):
+        Engine(str(tmp_path))
+    (tmp_path / "empty").touch()
+    with pytest.raises(EngineError, match="an empty file"):
+        Engine(str(tmp_path / "empty"))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(EngineError, match="not a regular file"):
+        Engine(str(tmp_path / "pipe"))
+
+
+FILES = {
+    "a few bytes": (lambda _: b"abc", "expected 8 bytes of length, found a file of 3"),
+    "text": (lambda _: b"hello world, this is no engine" * 9, "header: expected at most .* bytes, found a length of"),
+    "length not padded": (lambda _: struct.pack("<Q", 3) + b"{} ", "expected padding to 64 bytes"),
+    "another safetensors file": (lambda e: e.to_bytes(edit_header=lambda h: h.pop("__metadata__")), '"__metadata__"'),
+    "another format": (
+        lambda e: e.to_bytes(edit_header=lambda h: h["__metadata__"].update(format="pt")),
+        'format: expected "trtllm_lite.engine", found "pt"',
+    ),
+    "truncated": (lambda e: e.to_bytes()[:-64], "truncated|expected an integer from"),
+    "longer": (lambda e: e.to_bytes() + bytes(64), "expected .* bytes of data, found"),
+    "duplicate entry": (
+        lambda e: e.to_bytes(edit_header_text=lambda t: t.replace('"weights.o":', '"weights.qkv":')),
+        'header: expected every key once, found "weights.qkv" twice',
+    ),
+    "overlapping entries": (
+        lambda e: e.to_bytes(edit_header=lambda h: h["weights.qkv"].update(data_offsets=[0, 4096])),
+        "weights.qkv.data_offsets|expected an entry at byte",
+    ),
+    "negative extent": (
+        lambda e: e.to_bytes(edit_header=lambda h: h["weights.o"].update(shape=[-1, 16, 64])),
+        r"weights.o.shape\[0\]: expected an integer from 1",
+    ),
+    "size that overflows": (
+        lambda e: e.to_bytes(edit_header=lambda h: h["weights.o"].update(shape=[2**40, 2**40, 64])),
+        r"weights.o.shape\[1\]: expected an extent that fits",
+    ),
+    "missing checksum": (
+        lambda e: e.to_bytes(edit_header=lambda h: h["__metadata__"].update(checksums="{}")),
+        "expected 1[0-9] checksums, found 0",
+    ),
+    "unknown dtype": (
+        lambda e: e.to_bytes(edit_header=lambda h: h["weights.o"].update(dtype="F64")),
+        'expected one of U8, F16, BF16, F32, found "F64"',
+    ),
+    "nested too deep": (
+        lambda e: e.to_bytes(documents={**e.documents(), "plan": b"[" * 100_000}),
+        "plan: expected at most 16 levels of nesting",
+    ),
+    "not UTF-8": (
+        lambda e: e.to_bytes(documents={**e.documents(), "plan": b'{"\xff": 1}'}),
+        "plan: expected JSON, found a syntax error",
+    ),
+    "entry of no use": (
+        lambda e: replace(e, weights={**e.weights, "extra": np.zeros(16, np.float32)}).to_bytes(),
+        "expected the 7 weights of the plan, found 8",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_refuses_containers(tiny: TinyEngine, open_bytes, case: str) -> None:
+    make, message = FILES[case]
+    with pytest.raises(EngineError, match=message):
+        open_bytes(make(tiny))
+
+
+def set_tensor(name: str, /, **fields: Any) -> Change:
+    """A change of one plan tensor."""
+    return lambda engine: engine.tensor(name).update(fields)
+
+
+def set_attribute(op: str, **attributes: Any) -> Change:
+    """A change of the first call of ``op``."""
+    return lambda engine: engine.instruction(op)["attributes"].update(attributes)
+
+
+def set_operand(op: str, side: str, position: int, name: str) -> Change:
+    """Passes another tensor ("" = none) to the first call of ``op``."""
+
+    def change(engine: TinyEngine) -> None:
+        index = engine.plan["tensors"].index(engine.tensor(name)) if name else -1
+        engine.instruction(op)[side][position] = index
+
+    return change
+
+
+PLANS: dict[str, tuple[Change, str]] = {
+    "unknown key": (lambda e: e.plan.update(extra=1), 'plan: expected no member "extra"'),
+    "missing key": (lambda e: e.plan.pop("symbols"), 'plan: expected a member "symbols"'),
+    "unknown operator": (
+        lambda e: e.plan["instructions"][0].update(op="Conv"),
+        'operator that this build has, found "Conv"',
+    ),
+    "index out of range": (
+        lambda e: e.plan["instructions"][0]["inputs"].__setitem__(0, 99),
+        "expected an integer from -1",
+    ),
+    "arity": (lambda e: e.plan["instructions"][0]["inputs"].pop(), "operator Embedding: inputs: expected 2, found 1"),
+    "missing operand": (set_operand("Linear", "inputs", 1, ""), "input weight: expected an operand, found none"),
+    "symbol against limit": (
+        lambda e: e.plan["symbols"].update(num_tokens=64),
+        "expected 32, the manifest's max_num_tokens",
+    ),
+    "duplicate tensor": (set_tensor("n1", name="x"), "expected a name that no other tensor has"),
+    "attribute missing": (lambda e: e.instruction("RmsNorm")["attributes"].clear(), 'expected a member "epsilon"'),
+    "attribute unknown": (set_attribute("RmsNorm", bias=1), "no attributes but those of the operator"),
+    "attribute not finite": (set_attribute("RmsNorm", epsilon=float("inf")), "syntax error|finite"),
+    "attribute of wrong type": (set_attribute("PagedAttention", num_heads=2.0), "num_heads: expected an integer"),
+    "head counts": (set_attribute("PagedAttention", num_heads=3), "expected qkv_features == .*num_heads=3"),
+    "negative window": (set_attribute("PagedAttention", window=-1), "expected window >= 0"),
+    "dtype": (set_tensor("n1", dtype="float16"), "dtype float16 is not one that the operator takes"),
+    "rank": (set_tensor("n1", shape=["num_tokens", 4, 4]), "expected rank 2, found 3"),
+    "shapes disagree": (set_tensor("act", shape=["num_tokens", 25]), "out_features = 25, found 24|found 25"),
+    "symbols disagree": (set_tensor("x", shape=["num_seqs", 16]), "expected num_tokens = num_tokens, found num_seqs"),
+    "outside the arena": (set_tensor("logits", offset=2**20), "expected to lie inside the arena"),
+    "unaligned": (set_tensor("logits", offset=4), "multiple of 64"),
+    "size overflows": (set_tensor("x", shape=[2**30 - 1] * 4), "expected a size that fits in 64 bits"),
+    "arena by num_blocks": (set_tensor("x", shape=["num_blocks", 16]), "expected a shape without num_blocks"),
+    "weight at another offset": (set_tensor("o", offset=64), "expected the offset of its entry"),
+    "weight of another shape": (set_tensor("o", shape=[80, 16]), "expected an entry with the stored shape"),
+    "weight of another dtype": (set_tensor("o", dtype="bfloat16"), "expected an entry of dtype bfloat16, found F32"),
+    "weight that is not there": (set_tensor("o", name="oo"), 'expected an entry "weights.oo"'),
+    "cache of another shape": (set_tensor("key_cache.0", shape=["num_blocks", 2, 8, 16]), "bytes a block"),
+    "input of another shape": (set_tensor("token_ids", shape=["num_seqs"]), "shape of the step input of this name"),
+    "input of another name": (set_tensor("token_ids", name="tokens"), "expected the name of a step input"),
+    "indices from elsewhere": (
+        set_operand("Embedding", "inputs", 0, "position_ids"),
+        "expected the step input token_ids, found position_ids",
+    ),
+    "read before written": (set_operand("RmsNorm", "inputs", 0, "n3"), "n3, which was never written"),
+    "overwritten": (lambda e: e.tensor("n2").update(offset=e.tensor("x")["offset"]), "overlaps residual"),
+    "output on input": (lambda e: e.tensor("n1").update(offset=e.tensor("x")["offset"]), "output y: .* overlaps x"),
+    "output on output": (lambda e: e.tensor("sin").update(offset=e.tensor("cos")["offset"]), "overlaps another output"),
+    "output is a weight": (set_operand("Linear", "outputs", 0, "qkv"), "output y|layout|axis"),
+    "output is a cache": (set_operand("PagedAttention", "outputs", 1, "value_cache.0"), "overlaps another output|axis"),
+    "cache not in place": (
+        set_operand("PagedAttention", "outputs", 1, ""),
+        "output key_cache_out: expected an operand",
+    ),
+    "logits not written": (
+        lambda e: e.plan["instructions"].pop(),
+        "outputs.logits: expected an arena tensor that holds",
+    ),
+    "logits of another shape": (
+        lambda e: e.plan["outputs"].update(logits=0),
+        r"logits: expected float32 \[num_logits, 70\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_refuses_plans(tiny: TinyEngine, open_bytes, case: str) -> None:
+    change, message = PLANS[case]
+    change(tiny)
+    with pytest.raises(EngineError, match=message):
+        open_bytes(tiny.to_bytes())
+
+
+MANIFESTS: dict[str, tuple[Change, str]] = {
+    "another target": (lambda e: e.manifest["target"].update(kind="cuda"), 'target.kind: expected "cpu"'),
+    "limits missing": (lambda e: e.manifest["limits"].pop("max_seq_len"), 'expected a member "max_seq_len"'),
+    "limit zero": (lambda e: e.manifest["limits"].update(max_seq_len=0), "max_seq_len: expected an integer from 1"),
+    "block size": (
+        lambda e: e.manifest["kv_cache"].update(tokens_per_block=8),
+        "blocks of max_seq_len|tokens_per_block",
+    ),
+    "number of layers": (lambda e: e.manifest["kv_cache"].update(num_layers=2), "expected caches for 2 layers"),
+    "vocabulary": (lambda e: e.manifest["model"].update(vocab_size=71), r"expected float32 \[num_logits, 71\]"),
+}
+
+
+@pytest.mark.parametrize("case", MANIFESTS)
+def test_refuses_manifests(tiny: TinyEngine, open_bytes, case: str) -> None:
+    change, message = MANIFESTS[case]
+    change(tiny)
+    with pytest.raises(EngineError, match=message):
+        open_bytes(tiny.to_bytes())
+
+
+def test_tokens_per_block_is_the_caches(tiny: TinyEngine, open_bytes) -> None:
+    """A plan whose caches hold fewer tokens a block than the manifest says would write past each block."""
+    tiny.manifest["kv_cache"].update(tokens_per_block=32, bytes_per_block=2 * 8 * 16 * 4)
+    tiny.plan["symbols"]["max_blocks_per_seq"] = 2
+    with pytest.raises(EngineError, match="expected tokens_per_block = 32, found 16"):
+        open_bytes(tiny.to_bytes())

@@ -1,0 +1,189 @@
+"""Executor: what a step refuses, that its result depends neither on batch nor on chunks, and what it reserves."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from tests.unit.csrc.tiny_engine import NUM_BLOCKS, VOCAB, TinyEngine
+from trtllm_lite._core import Engine, Executor, supported_isas
+from trtllm_lite.errors import ArgumentError, LimitError
+
+TOKENS = np.random.default_rng(5).integers(0, VOCAB, 40).astype(np.int32)
+
+
+def i32(*values: int) -> np.ndarray:
+    """An int32 array."""
+    return np.array(values, np.int32)
+
+
+def run_alone(executor: Executor, tokens: np.ndarray, chunks: list[int], blocks: list[int]) -> np.ndarray:
+    """Logits after the last token, fed in chunks of the given sizes."""
+    past = 0
+    for size in chunks:
+        part, last = tokens[past : past + size], i32(size - 1)
+        logits = executor.step(part, i32(size), i32(past), np.array([blocks], np.int32), last)
+        past += size
+    assert past == len(tokens)
+    return logits
+
+
+def valid_step() -> dict[str, np.ndarray]:
+    """Two sequences: 3 new tokens after 14, and 1 after none."""
+    return {
+        "token_ids": i32(1, 2, 3, 4),
+        "seq_lens": i32(3, 1),
+        "past_lens": i32(14, 0),
+        "block_tables": np.array([[0, 1], [5, 99]], np.int32),
+        "logits_indices": i32(2, 3),
+    }
+
+
+def test_shape_and_freshness(executor: Executor) -> None:
+    first = executor.step(**valid_step())
+    assert first.shape == (2, VOCAB)
+    assert first.dtype == np.float32
+    copy = first.copy()
+    executor.step(**valid_step() | {"token_ids": i32(9, 9, 9, 9)})
+    np.testing.assert_array_equal(first, copy)
+
+
+@pytest.mark.parametrize("chunks", [[40 - 8, 8], [1] * 40, [15, 1, 16, 8], [7, 13, 20]])
+def test_chunks_do_not_matter(executor: Executor, chunks: list[int]) -> None:
+    whole = run_alone(executor, TOKENS, [32, 8], [0, 1, 2])
+    np.testing.assert_array_equal(run_alone(executor, TOKENS, chunks, [4, 3, 5]), whole)
+
+
+def test_batch_does_not_matter(executor: Executor) -> None:
+    alone = [run_alone(executor, TOKENS[:20], [20], [0, 1]), run_alone(executor, TOKENS[20:23], [2, 1], [2])]
+    executor.step(TOKENS[20:22], i32(2), i32(0), np.array([[5]], np.int32), i32())
+    tokens = np.concatenate([TOKENS[:20], TOKENS[22:23]])
+    tables = np.array([[0, 1], [5, -7]], np.int32)
+    together = executor.step(tokens, i32(20, 1), i32(0, 2), tables, i32(19, 20))
+    np.testing.assert_array_equal(together, np.concatenate(alone))
+
+
+def test_no_logits_wanted(executor: Executor) -> None:
+    step = valid_step() | {"logits_indices": i32()}
+    assert executor.step(**step).shape == (0, VOCAB)
+
+
+@pytest.mark.parametrize("isa", supported_isas())
+def test_instruction_sets_agree(tiny: TinyEngine, tmp_path, isa: str) -> None:
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(tiny.to_bytes())
+    engine = Engine(str(path))
+    results = [run_alone(Executor(engine, isa=name), TOKENS, [32, 8], [0, 1, 2]) for name in (isa, "portable")]
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
+
+
+REFUSED = {
+    "no tokens": ({"token_ids": i32()}, "number of tokens: expected 1 to 32, found 0"),
+    "too many tokens": ({"token_ids": np.zeros(33, np.int32)}, "number of tokens: .* found 33; .*--max_num_tokens"),
+    "too many sequences": (
+        {"seq_lens": i32(1, 1, 1), "past_lens": i32(0, 0, 0)},
+        "number of sequences: expected 1 to 2, found 3; .*--max_batch_size",
+    ),
+    "past_lens size": ({"past_lens": i32(0)}, "size of past_lens: expected 2, found 1"),
+    "table rows": ({"block_tables": np.zeros((3, 2), np.int32)}, "size of block_tables: expected 4, found 6"),
+    "table columns": ({"block_tables": np.zeros((2, 4), np.int32)}, "columns of block_tables: expected 1 to 3"),
+    "no columns": ({"block_tables": np.zeros((2, 0), np.int32)}, "columns of block_tables: expected 1 to 3, found 0"),
+    "empty sequence": ({"seq_lens": i32(4, 0)}, r"seq_lens\[1\]: expected 1 to 0, found 0"),
+    "sum too small": ({"seq_lens": i32(1, 1)}, "sum of seq_lens: expected 4, the number of token_ids, found 2"),
+    "sum too large": ({"seq_lens": i32(4, 1)}, r"seq_lens\[1\]"),
+    "huge length": ({"seq_lens": i32(2**31 - 1, 2**31 - 1)}, r"seq_lens\[0\]: expected 1 to 4, found 2147483647"),
+    "negative past": ({"past_lens": i32(-1, 0)}, r"past_lens\[0\]: expected 0 to 48, found -1"),
+    "too long": ({"past_lens": i32(46, 0)}, "length of sequence 0: expected 1 to 48, found 49; .*--max_seq_len"),
+    "huge past": ({"past_lens": i32(2**31 - 1, 0)}, r"past_lens\[0\]"),
+    "too few blocks": (
+        {"past_lens": i32(30, 0)},
+        "columns of block_tables: expected 3 or more for sequence 0, found 2",
+    ),
+    "unknown block": (
+        {"block_tables": np.array([[0, 6], [5, 0]], np.int32)},
+        r"block_tables\[0\]\[1\]: .*0 to 5, found 6",
+    ),
+    "negative block": ({"block_tables": np.array([[-1, 1], [5, 0]], np.int32)}, r"block_tables\[0\]\[0\]"),
+    "written twice": ({"block_tables": np.array([[0, 5], [5, 0]], np.int32)}, "block .*used once, found 5"),
+    "read and written": ({"block_tables": np.array([[0, 1], [0, 2]], np.int32)}, "block .*used once, found 0"),
+    "token beyond the vocabulary": ({"token_ids": i32(1, VOCAB, 3, 4)}, r"token_ids\[1\]: expected 0 to 69, found 70"),
+    "negative token": ({"token_ids": i32(1, 2, -3, 4)}, r"token_ids\[2\]: expected 0 to 69, found -3"),
+    "row beyond the tokens": ({"logits_indices": i32(4)}, r"logits_indices\[0\]: expected 0 to 3, found 4"),
+    "negative row": ({"logits_indices": i32(0, -1)}, r"logits_indices\[1\]"),
+    "too many rows": ({"logits_indices": i32(0, 1, 2)}, "number of logits_indices: expected 0 to 2, found 3"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses(executor: Executor, case: str) -> None:
+    change, message = REFUSED[case]
+    with pytest.raises(LimitError, match=message):
+        executor.step(**valid_step() | change)
+    executor.step(**valid_step())
+
+
+def test_a_prefix_may_be_shared(executor: Executor) -> None:
+    """Two sequences that read the same full block and write their own."""
+    executor.step(TOKENS[:16], i32(16), i32(0), i32(0)[None], i32())
+    tables = np.array([[0, 1], [0, 2]], np.int32)
+    logits = executor.step(i32(7, 7), i32(1, 1), i32(16, 16), tables, i32(0, 1))
+    np.testing.assert_array_equal(logits[0], logits[1])
+
+
+@pytest.mark.parametrize("wrong", [np.int64, np.float32, np.uint32])
+def test_refuses_other_dtypes(executor: Executor, wrong: type) -> None:
+    with pytest.raises(TypeError):
+        executor.step(**valid_step() | {"token_ids": np.array([1, 2, 3, 4], wrong)})
+
+
+def test_threads_take_turns(executor: Executor) -> None:
+    """Concurrent steps on sequences of their own give what each gives alone."""
+    expected = {block: run_alone(executor, TOKENS[block : block + 10], [10], [block]) for block in range(NUM_BLOCKS)}
+    wrong = []
+
+    def work(block: int) -> None:
+        for _ in range(50):
+            logits = run_alone(executor, TOKENS[block : block + 10], [4, 6], [block])
+            if not np.array_equal(logits, expected[block]):
+                wrong.append(block)
+
+    threads = [threading.Thread(target=work, args=(block,)) for block in range(NUM_BLOCKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_options_and_memory(tiny: TinyEngine, tmp_path) -> None:
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(tiny.to_bytes())
+    engine = Engine(str(path))
+    executor = Executor(engine, num_threads=3, num_blocks=20, isa="portable")
+    assert (executor.num_threads, executor.isa) == (3, "portable")
+    assert executor.memory["weights"] == engine.weight_bytes == sum(array.nbytes for array in tiny.weights.values())
+    assert executor.memory["kv_cache"] == 20 * tiny.manifest["kv_cache"]["bytes_per_block"]
+    assert executor.memory["workspace"] >= tiny.plan["arena_bytes"]
+    step = valid_step() | {"block_tables": np.array([[18, 19], [5, 0]], np.int32)}
+    np.testing.assert_array_equal(executor.step(**step), Executor(engine, num_blocks=20, isa="portable").step(**step))
+
+
+def test_refuses_absurd_options(tiny: TinyEngine, tmp_path) -> None:
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(tiny.to_bytes())
+    engine = Engine(str(path))
+    with pytest.raises(LimitError, match="num_blocks: expected 1 to"):
+        Executor(engine, num_blocks=-1)
+    with pytest.raises(ArgumentError, match="num_threads: expected 1 to 1024"):
+        Executor(engine, num_threads=-2)
+    with pytest.raises(ArgumentError, match="isa: expected auto or one that this machine supports"):
+        Executor(engine, isa="sse9")
+
+
+def test_engine_outlives_its_name(tiny: TinyEngine, tmp_path) -> None:
+    """The executor keeps the mapping alive, also when the file is gone."""
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(tiny.to_bytes())
+    executor = Executor(Engine(str(path)))
+    path.unlink()
+    assert np.isfinite(executor.step(**valid_step())).all()

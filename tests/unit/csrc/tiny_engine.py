@@ -1,0 +1,255 @@
+"""A small valid engine written by hand, apart from the builder: one decoder layer with random weights, about 30 kB.
+
+Tests change its parts (:class:`TinyEngine`) and serialize it again, with checksums that match or not.
+"""
+
+import copy
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from trtllm_lite._core import crc32c
+
+HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 16, 70, 2, 1, 8, 24
+QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
+MAX_BATCH_SIZE, MAX_SEQ_LEN, MAX_NUM_TOKENS, TOKENS_PER_BLOCK = 2, 48, 32, 16
+NUM_BLOCKS = MAX_BATCH_SIZE * MAX_SEQ_LEN // TOKENS_PER_BLOCK
+SAFETENSORS_DTYPES = {"float32": "F32", "uint8": "U8", "float16": "F16"}
+HEADER_CHECKSUM_KEY = '"header_crc32c":"'
+
+SYMBOLS = {
+    "num_tokens": MAX_NUM_TOKENS,
+    "num_seqs": MAX_BATCH_SIZE,
+    "num_seqs_plus_1": MAX_BATCH_SIZE + 1,
+    "num_logits": MAX_BATCH_SIZE,
+    "max_blocks_per_seq": MAX_SEQ_LEN // TOKENS_PER_BLOCK,
+    "num_blocks": NUM_BLOCKS,
+}
+MANIFEST: dict[str, Any] = {
+    "target": {"kind": "cpu"},
+    "model": {"vocab_size": VOCAB},
+    "limits": {
+        "max_batch_size": MAX_BATCH_SIZE,
+        "max_input_len": 24,
+        "max_seq_len": MAX_SEQ_LEN,
+        "max_num_tokens": MAX_NUM_TOKENS,
+    },
+    "kv_cache": {
+        "tokens_per_block": TOKENS_PER_BLOCK,
+        "num_blocks": NUM_BLOCKS,
+        "num_layers": 1,
+        "dtype": "float32",
+        "bytes_per_block": 2 * KV_HEADS * HEAD_DIM * TOKENS_PER_BLOCK * 4,
+    },
+}
+METADATA = {"format": "trtllm_lite.engine", "format_version": "1", "plan_version": "1"}
+INPUTS = {
+    "token_ids": ["num_tokens"],
+    "position_ids": ["num_tokens"],
+    "cu_seqlens": ["num_seqs_plus_1"],
+    "past_lens": ["num_seqs"],
+    "block_tables": ["num_seqs", "max_blocks_per_seq"],
+    "logits_indices": ["num_logits"],
+}
+CACHES = {
+    "key_cache.0": ["num_blocks", KV_HEADS, HEAD_DIM, TOKENS_PER_BLOCK],
+    "value_cache.0": ["num_blocks", KV_HEADS, TOKENS_PER_BLOCK, HEAD_DIM],
+}
+# name -> (logical shape, layout)
+WEIGHTS: dict[str, tuple[tuple[int, ...], str]] = {
+    "embedding": ((VOCAB, HIDDEN), "panel64"),
+    "inv_freq": ((HEAD_DIM // 2,), "row_major"),
+    "norm": ((HIDDEN,), "row_major"),
+    "qkv": ((QKV, HIDDEN), "panel64"),
+    "o": ((HIDDEN, HEADS * HEAD_DIM), "panel64"),
+    "gate_up": ((2, INTERMEDIATE, HIDDEN), "gated_panel64"),
+    "down": ((HIDDEN, INTERMEDIATE), "panel64"),
+}
+ACTIVATIONS: dict[str, list[int | str]] = {
+    "x": ["num_tokens", HIDDEN],
+    "cos": ["num_tokens", HEAD_DIM // 2],
+    "sin": ["num_tokens", HEAD_DIM // 2],
+    "n1": ["num_tokens", HIDDEN],
+    "qkv_out": ["num_tokens", QKV],
+    "attention": ["num_tokens", HEADS * HEAD_DIM],
+    "o_out": ["num_tokens", HIDDEN],
+    "n2": ["num_tokens", HIDDEN],
+    "sum2": ["num_tokens", HIDDEN],
+    "act": ["num_tokens", INTERMEDIATE],
+    "down_out": ["num_tokens", HIDDEN],
+    "n3": ["num_tokens", HIDDEN],
+    "last": ["num_logits", HIDDEN],
+    "logits": ["num_logits", VOCAB],
+}
+EPSILON = {"epsilon": 1e-5}
+ATTENTION = {"num_heads": HEADS, "scale": HEAD_DIM**-0.5, "window": 0, "norm_epsilon": 0.0}
+# op, inputs, outputs ("" = absent), attributes
+CALLS: list[tuple[str, list[str], list[str], dict[str, float]]] = [
+    ("Embedding", ["token_ids", "embedding"], ["x"], {}),
+    ("RotaryTable", ["position_ids", "inv_freq"], ["cos", "sin"], {"scale": 1.0}),
+    ("RmsNorm", ["x", "norm", ""], ["n1", ""], EPSILON),
+    ("Linear", ["n1", "qkv", ""], ["qkv_out"], {}),
+    (
+        "PagedAttention",
+        ["qkv_out", "cos", "sin", *CACHES, "cu_seqlens", "past_lens", "block_tables", "", ""],
+        ["attention", *CACHES],
+        ATTENTION,
+    ),
+    ("Linear", ["attention", "o", ""], ["o_out"], {}),
+    ("RmsNorm", ["o_out", "norm", "x"], ["n2", "sum2"], EPSILON),
+    ("GatedLinear", ["n2", "gate_up"], ["act"], {}),
+    ("Linear", ["act", "down", ""], ["down_out"], {}),
+    ("RmsNorm", ["down_out", "norm", "sum2"], ["n3", ""], EPSILON),
+    ("GatherRows", ["n3", "logits_indices"], ["last"], {}),
+    ("Linear", ["last", "embedding", ""], ["logits"], {}),
+]
+
+
+def pack(weight: np.ndarray, layout: str) -> np.ndarray:
+    """Bytes as plugins/README.md lays them out; written out here so that the tests do not trust the builder's."""
+    if layout == "row_major":
+        return weight
+    width = 64 if layout == "panel64" else 32
+    rows, depth = weight.shape[-2:]
+    panels = -(-rows // width)
+    halves = weight.reshape(-1, rows, depth)
+    padded = np.zeros((len(halves), panels * width, depth), weight.dtype)
+    padded[:, :rows] = halves
+    return np.ascontiguousarray(padded.reshape(-1, panels, width, depth).transpose(1, 3, 0, 2)).reshape(
+        panels, depth, 64
+    )
+
+
+@dataclass
+class TinyEngine:
+    """The parts of an engine file. ``entries`` are in file order; ``plan``'s weight offsets are filled when written."""
+
+    manifest: dict[str, Any]
+    plan: dict[str, Any]
+    weights: dict[str, np.ndarray]
+    metadata: dict[str, str] = field(default_factory=lambda: dict(METADATA))
+
+    def copy(self) -> "TinyEngine":
+        """A copy whose parts may be changed; weights are shared."""
+        return TinyEngine(
+            copy.deepcopy(self.manifest), copy.deepcopy(self.plan), dict(self.weights), dict(self.metadata)
+        )
+
+    def tensor(self, name: str) -> dict[str, Any]:
+        """The plan's tensor of this name."""
+        return next(tensor for tensor in self.plan["tensors"] if tensor["name"] == name)
+
+    def instruction(self, op: str) -> dict[str, Any]:
+        """The plan's first call of ``op``."""
+        return next(call for call in self.plan["instructions"] if call["op"] == op)
+
+    def place_weights(self) -> None:
+        """Sets the offsets of weights in the plan to where :meth:`to_bytes` puts them."""
+        offset = 0
+        for name, array in self.weights.items():
+            self.tensor(name)["offset"] = offset
+            offset += -(-array.nbytes // 64) * 64
+
+    def documents(self) -> dict[str, bytes]:
+        """The JSON entries."""
+        return {"manifest": json.dumps(self.manifest).encode(), "plan": json.dumps(self.plan).encode()}
+
+    def to_bytes(
+        self,
+        documents: dict[str, bytes] | None = None,
+        edit_header: Callable[[dict[str, Any]], None] | None = None,
+        edit_header_text: Callable[[str], str] | None = None,
+    ) -> bytes:
+        """The file, all checksums right: those of the edited header, too, if its checksum is still where it was."""
+        entries = [(f"weights.{name}", array) for name, array in self.weights.items()]
+        for name, text in (documents or self.documents()).items():
+            entries.append((name, np.frombuffer(text, np.uint8)))
+        header, data = _lay_out(entries, self.metadata)
+        if edit_header is not None:
+            edit_header(header)
+        text = json.dumps(header, separators=(",", ":"))
+        if edit_header_text is not None:
+            text = edit_header_text(text)
+        return seal(text.encode()) + data
+
+
+def _lay_out(entries: list[tuple[str, np.ndarray]], metadata: dict[str, str]) -> tuple[dict[str, Any], bytes]:
+    data, described = bytearray(), {}
+    checksums = {}
+
+    def add(name: str, array: np.ndarray) -> None:
+        begin = len(data)
+        data.extend(array.tobytes())
+        described[name] = {
+            "dtype": SAFETENSORS_DTYPES[str(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [begin, len(data)],
+        }
+        checksums[name] = f"{crc32c(array.tobytes()):08x}"
+
+    for name, array in entries:
+        add(name, array)
+        if len(data) % 64:
+            add(f"padding.{len(described)}", np.zeros(64 - len(data) % 64, np.uint8))
+    sealed = {**metadata, "checksums": json.dumps(checksums), "header_crc32c": "0" * 8}
+    return {"__metadata__": sealed, **described}, bytes(data)
+
+
+def seal(header: bytes) -> bytes:
+    """Pads a header text, fills in its checksum where it has the place for one, and puts its length in front."""
+    header += b" " * (-(8 + len(header)) % 64)
+    at = header.find(HEADER_CHECKSUM_KEY.encode())
+    if at >= 0:
+        at += len(HEADER_CHECKSUM_KEY)
+        header = header[:at] + b"00000000" + header[at + 8 :]
+        header = header[:at] + f"{crc32c(header):08x}".encode() + header[at + 8 :]
+    return struct.pack("<Q", len(header)) + header
+
+
+def make_tiny_engine() -> TinyEngine:
+    """A valid engine."""
+    rng = np.random.default_rng(0)
+    weights = {
+        name: pack(rng.standard_normal(shape, np.float32) / np.float32(4), layout)
+        for name, (shape, layout) in WEIGHTS.items()
+    }
+    tensors, arena_bytes = [], 0
+
+    def add(name: str, dtype: str, shape: Any, kind: str, layout: str = "row_major", offset: int = 0) -> None:
+        tensors.append(
+            {"name": name, "dtype": dtype, "shape": list(shape), "layout": layout, "kind": kind, "offset": offset}
+        )
+
+    for name, shape in INPUTS.items():
+        add(name, "int32", shape, "input")
+    for name, cache in CACHES.items():
+        add(name, "float32", cache, "cache")
+    for name, (logical, layout) in WEIGHTS.items():
+        add(name, "float32", logical, "weight", layout)
+    for name, activation in ACTIVATIONS.items():
+        add(name, "float32", activation, "arena", offset=arena_bytes)
+        size = np.prod([SYMBOLS[extent] if isinstance(extent, str) else extent for extent in activation]) * 4
+        arena_bytes += -(-int(size) // 64) * 64
+    index = {tensor["name"]: i for i, tensor in enumerate(tensors)} | {"": -1}
+    plan = {
+        "symbols": dict(SYMBOLS),
+        "arena_bytes": arena_bytes,
+        "tensors": tensors,
+        "outputs": {"logits": index["logits"]},
+        "instructions": [
+            {
+                "kind": "call",
+                "op": op,
+                "inputs": [index[name] for name in inputs],
+                "outputs": [index[name] for name in outputs],
+                "attributes": dict(attributes),
+            }
+            for op, inputs, outputs, attributes in CALLS
+        ],
+    }
+    engine = TinyEngine(copy.deepcopy(MANIFEST), plan, weights)
+    engine.place_weights()
+    return engine

@@ -1,0 +1,172 @@
+"""The C++ runtime. Raises the classes of ``trtllm_lite.errors``.
+
+Arrays are C-contiguous and of exactly the dtypes given here: nothing is converted silently.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+SCRATCH_BYTES_PER_THREAD: int
+"""Bytes of scratch memory that each thread of an executor owns."""
+
+def crc32c(data: Buffer, crc: int = 0) -> int:
+    """CRC-32C (RFC 3720) of ``data`` after data whose checksum is ``crc``. The GIL is released."""
+
+def supported_isas() -> list[str]:
+    """Instruction sets that this build has kernels for and this machine can execute, best first."""
+
+def resolve_num_threads(num_threads: int = 0) -> int:
+    """``num_threads``, or for 0 the number of cores this process may use. Raises ArgumentError if it is absurd."""
+
+class Engine:
+    """An engine file, mapped read-only and checked from the first byte to the last.
+
+    Structure, versions, all checksums, and the plan against the operators' schemas: what is accepted is safe to
+    execute, whoever wrote it.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises EngineError: path, what was expected, what was found, remedy."""
+
+    @property
+    def manifest(self) -> str:
+        """The manifest as JSON."""
+
+    @property
+    def plan(self) -> str:
+        """The plan as JSON."""
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, in the file and in memory."""
+
+class Executor:
+    """Executes the plan of an engine, and owns its KV cache and workspace. Threads may share it: steps take turns."""
+
+    def __init__(self, engine: Engine, *, num_threads: int = 0, num_blocks: int = 0, isa: str = "auto") -> None:
+        """``num_threads`` 0: every core this process may use; ``num_blocks`` 0: the cache size of the manifest.
+
+        Raises ArgumentError or LimitError for options that make no sense or do not fit in memory, EngineError if this
+        build lacks a kernel.
+        """
+
+    def step(
+        self,
+        token_ids: NDArray[np.int32],
+        seq_lens: NDArray[np.int32],
+        past_lens: NDArray[np.int32],
+        block_tables: NDArray[np.int32],
+        logits_indices: NDArray[np.int32],
+    ) -> NDArray[np.float32]:
+        """Run all new tokens of a batch through the model; the GIL is released.
+
+        ``token_ids`` [T]: the new tokens of all sequences, one sequence after the other; ``seq_lens`` [S]: how many
+        each has, at least 1, T in all; ``past_lens`` [S]: how many the cache holds already; ``block_tables``
+        [S, columns]: cache blocks of each sequence, entries past its length are ignored; ``logits_indices`` [L]: rows
+        of ``token_ids`` whose logits are wanted. Returns logits [L, vocab_size] in memory of their own.
+
+        Raises LimitError before anything is computed if a size or value is beyond its limit.
+        """
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes reserved: ``weights``, ``kv_cache``, ``workspace`` (arena, step inputs, scratch of all threads)."""
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that execute a step."""
+
+    @property
+    def isa(self) -> str:
+        """The instruction set of the kernels."""
+
+class BlockManager:
+    """Which cache blocks belong to which sequence. Not thread-safe."""
+
+    def __init__(self, num_blocks: int, tokens_per_block: int) -> None: ...
+    def reserve(self, seq_id: int, num_tokens: int) -> None:
+        """Grow the sequence's table until it can hold ``num_tokens`` in all; never shrinks it.
+
+        Raises LimitError, and changes nothing, if blocks run out.
+        """
+
+    def release(self, seq_id: int) -> None:
+        """Free the sequence's blocks. Raises LimitError if it has none."""
+
+    def block_table(self, seq_id: int) -> list[int]:
+        """Block numbers in order of position. Raises LimitError if the sequence has none."""
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError if a block is lost or in two places."""
+
+    @property
+    def num_free(self) -> int:
+        """Blocks in no table."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in all."""
+
+    @property
+    def tokens_per_block(self) -> int:
+        """Tokens that a block holds."""
+
+def sample(
+    logits: NDArray[np.float32],
+    temperature: NDArray[np.float32],
+    top_k: NDArray[np.int32],
+    top_p: NDArray[np.float32],
+    min_p: NDArray[np.float32],
+    seeds: NDArray[np.uint64],
+    offsets: NDArray[np.uint64],
+) -> NDArray[np.int32]:
+    """The next token of each row of ``logits`` [L, vocab_size]; all parameters are [L].
+
+    ``temperature`` 0: the largest logit, the lowest id among equals. Otherwise a draw from softmax(logits /
+    temperature) after top_k (0: off), top_p (1: off) and min_p (0: off), in this order, as in transformers. The random
+    number is a function of seed and offset alone (Philox4x32-10), so a row does not depend on the batch.
+
+    Raises ArgumentError for a parameter outside its domain, EngineError, naming the row, for logits that are NaN or
+    infinite.
+    """
+
+def run_kernel(
+    op: str,
+    inputs: Sequence[NDArray | None],
+    outputs: Sequence[NDArray | None],
+    attributes: Mapping[str, float],
+    layouts: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    isa: str = "auto",
+    num_threads: int = 0,
+) -> None:
+    """Run one kernel on arrays after the engine's schema check; outputs are written in place. For tests.
+
+    ``layouts`` and ``dtypes`` are per input; bfloat16 arrays come as uint16. A packed weight's logical extent is taken
+    from the other operands, or else its padding counts. Values of int32 inputs are not checked.
+    """
+
+def time_kernel(
+    op: str,
+    inputs: Sequence[NDArray | None],
+    outputs: Sequence[NDArray | None],
+    attributes: Mapping[str, float],
+    layouts: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    isa: str = "auto",
+    num_threads: int = 0,
+    *,
+    repeats: int,
+    sweep_bytes: int,
+) -> list[float]:
+    """Seconds of each of ``repeats`` runs of a kernel, each after ``sweep_bytes`` of other memory have been read."""
+
+def read_bandwidth(num_threads: int, sweep_bytes: int, repeats: int) -> float:
+    """Bytes per second that the threads read from memory together, the best of ``repeats``."""
