@@ -1,7 +1,7 @@
 // Second phase of PagedAttention: a tile of query rows of one key/value head over a split of the sequence.
 //
-// Online softmax (arXiv 1805.02867) block by block within a split, then splits merged in order (as in Flash-Decoding).
-// Blocks and splits lie at absolute positions and a row's arithmetic sees only positions up to its own, so its bits
+// Online softmax (arXiv 1805.02867) step by step within a split, then splits merged in order (as in Flash-Decoding).
+// Steps and splits start at absolute positions and a row's arithmetic sees only positions up to its own, so its bits
 // depend neither on how a prompt is cut into steps nor on what else is in the batch. A masked slot of a block takes
 // part as weight zero only where its value is that of a later token of the same tile; slots not written are not read
 // as values, and their scores are discarded before any arithmetic.
@@ -15,7 +15,10 @@
 namespace tl::TL_ISA {
 
 constexpr std::int64_t kMaxTileQueries = 48;
-constexpr std::int64_t kSplitTokens = 512;
+// Tokens of one step of the online softmax, rounded down to whole blocks: its cost per step is spread over them.
+constexpr std::int64_t kStepTokens = 128;
+static_assert(kMaxTokensPerBlock <= kStepTokens);
+constexpr std::int64_t kSplitSteps = 4;
 
 // Rows are (token, query head of the group) pairs, tokens outermost.
 struct QueryTile {
@@ -37,7 +40,7 @@ constexpr std::int64_t kMaxTileFloats = kMaxTileQueries * kMaxHeadDim;
 // One task's memory in the thread's scratch.
 struct AttentionScratch {
   alignas(64) float queries[kMaxTileFloats];
-  alignas(64) float scores[kMaxTileQueries * kMaxTokensPerBlock];
+  alignas(64) float scores[kMaxTileQueries * kStepTokens];
   alignas(64) float split_sums[kMaxTileFloats];
   alignas(64) float merged_sums[kMaxTileFloats];
   alignas(64) float split_maxima[kMaxTileQueries], split_totals[kMaxTileQueries];
@@ -53,9 +56,8 @@ constexpr float kMinusInfinity = -__builtin_inff();
 // Rows of state are padded to whole vectors of the widest instruction set.
 TL_INLINE std::int64_t sums_stride(const AttentionProblem& p) { return ceil_div(p.head_dim, 16) * 16; }
 
-TL_INLINE std::int64_t blocks_per_split(const AttentionProblem& p) {
-  return max(std::int64_t{1}, kSplitTokens / p.tokens_per_block);
-}
+TL_INLINE std::int64_t blocks_per_step(const AttentionProblem& p) { return kStepTokens / p.tokens_per_block; }
+TL_INLINE std::int64_t blocks_per_split(const AttentionProblem& p) { return kSplitSteps * blocks_per_step(p); }
 
 TL_INLINE std::int64_t position_of(const AttentionProblem& p, const QueryTile& tile, std::int64_t row) {
   return p.past_lens[tile.seq] + (tile.first_row + row) / p.group;
@@ -92,14 +94,17 @@ inline void load_queries(const AttentionProblem& p, const QueryTile& tile, float
   }
 }
 
-// Turns one row's scores of a block into weights for slots first .. last-1 and zero elsewhere; rescales the state.
+// Turns one row's scores of a step into weights for columns first .. last-1 and zero elsewhere; rescales the state.
 TL_INLINE void update_row(float* scores, std::int64_t columns, std::int64_t first, std::int64_t last, float* maximum,
                           float* total, float* sums, std::int64_t sums_size) {
   const Vec empty = broadcast(kMinusInfinity);
   Vec highest = empty;
   for (std::int64_t c = 0; c < columns; c += kLanes) {
-    const Vec score = keep_lanes(load(scores + c), first - c, last - c, empty);
-    store(scores + c, score);
+    Vec score = load(scores + c);
+    if (c < first || c + kLanes > last) {
+      score = keep_lanes(score, first - c, last - c, empty);
+      store(scores + c, score);
+    }
     highest = max(highest, score);
   }
   const float new_maximum = reduce_max(max(highest, broadcast(*maximum)));
@@ -117,34 +122,54 @@ TL_INLINE void update_row(float* scores, std::int64_t columns, std::int64_t firs
   for (std::int64_t d = 0; d < sums_size; d += kLanes) store(sums + d, load(sums + d) * broadcast(factor));
 }
 
-inline void attend_block(const AttentionProblem& p, const QueryTile& tile, std::int64_t block, const float* queries,
-                         float* scores, const SoftmaxState& state) {
-  const std::int64_t offset = p.block_offset(tile.seq, block, tile.kv_head);
-  const std::int64_t start = block * p.tokens_per_block, stride = sums_stride(p);
-  const std::int64_t last_position = position_of(p, tile, tile.rows - 1);
-  const std::int64_t slots = min(p.tokens_per_block, last_position + 1 - start);
-  const std::int64_t columns = ceil_div(slots, kLanes) * kLanes;
+TL_INLINE void prefetch_block(const float* block, std::int64_t size) {
+  constexpr std::int64_t kLineFloats = kLineBytes / sizeof(float);
+  if (!block) return;
+  for (std::int64_t i = 0; i < size; i += kLineFloats) __builtin_prefetch(block + i);
+}
+
+// Blocks first .. last-1, one step; the sequence goes on to block end-1.
+inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::int64_t first, std::int64_t last,
+                        std::int64_t end, const float* queries, float* scores, const SoftmaxState& state) {
+  const std::int64_t count = last - first, width = p.tokens_per_block, stride = sums_stride(p);
+  // What the step reads, in order: keys of its blocks, values of its blocks, then keys of the next step.
+  const auto block_at = [&](std::int64_t index) -> const float* {
+    const bool is_value = index >= count && index < 2 * count;
+    const std::int64_t block = first + (index < count ? index : index - count);
+    if (block >= end) return nullptr;
+    return (is_value ? p.value_cache : p.key_cache) + p.block_offset(tile.seq, block, tile.kv_head);
+  };
+  const std::int64_t start = first * width, tokens = min(last * width, position_of(p, tile, tile.rows - 1) + 1) - start;
+  const std::int64_t columns = ceil_div(tokens, kLanes) * kLanes;
   for (std::int64_t i = 0; i < tile.rows * columns; i += kLanes) store(scores + i, zero());
-  multiply(Product<float>{queries, p.head_dim, p.key_cache + offset, p.tokens_per_block, scores, columns, tile.rows,
-                          p.head_dim, columns});
+  for (std::int64_t i = 0; i < count; ++i) {
+    prefetch_block(block_at(i + 1), width * p.head_dim);
+    multiply(Product<float>{queries, p.head_dim, block_at(i), width, scores + i * width, columns, tile.rows, p.head_dim,
+                            min(width, columns - i * width)});
+  }
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     const std::int64_t position = position_of(p, tile, r);
     update_row(scores + r * columns, columns, p.first_visible(position) - start, position + 1 - start, state.maxima + r,
                state.totals + r, state.sums + r * stride, stride);
   }
-  multiply(Product<float>{scores, columns, p.value_cache + offset, p.head_dim, state.sums, stride, tile.rows, slots,
-                          p.head_dim});
+  for (std::int64_t i = 0; i < count; ++i) {
+    prefetch_block(block_at(count + i + 1), width * p.head_dim);
+    multiply(Product<float>{scores + i * width, columns, block_at(count + i), p.head_dim, state.sums, stride, tile.rows,
+                            min(width, tokens - i * width), p.head_dim});
+  }
 }
 
 // The state of `tile` over one split.
 inline void attend_split(const AttentionProblem& p, const QueryTile& tile, std::int64_t split, const float* queries,
                          float* scores, const SoftmaxState& state) {
   reset(p, tile.rows, state);
-  const std::int64_t first = p.first_visible(position_of(p, tile, 0)) / p.tokens_per_block;
-  const std::int64_t last = position_of(p, tile, tile.rows - 1) / p.tokens_per_block;
-  const std::int64_t begin = split * blocks_per_split(p), end = begin + blocks_per_split(p);
-  for (std::int64_t block = max(first, begin); block < min(last + 1, end); ++block) {
-    attend_block(p, tile, block, queries, scores, state);
+  const std::int64_t visible = p.first_visible(position_of(p, tile, 0)) / p.tokens_per_block;
+  const std::int64_t end =
+      min(position_of(p, tile, tile.rows - 1) / p.tokens_per_block + 1, (split + 1) * blocks_per_split(p));
+  const std::int64_t step = blocks_per_step(p);
+  for (std::int64_t begin = split * blocks_per_split(p); begin < end; begin += step) {
+    const std::int64_t first = max(begin, visible), last = min(begin + step, end);
+    if (first < last) attend_step(p, tile, first, last, end, queries, scores, state);
   }
 }
 

@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -10,28 +9,11 @@ import pytest
 from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
+from tests import tolerances
 from trtllm_lite import _core
 
 ISAS = ("avx512", "avx2", "portable")
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """Bounds on a kernel's float32 output: cosine in float64 over the whole array, and ``atol + rtol * |expected|``."""
-
-    cosine: float
-    rtol: float
-    atol: float
-
-
-# By storage type of the weights. The reference reads the same rounded weights, so what is left is float32 accumulation:
-# operands are scaled so that outputs are about 1, and sums of up to 2000 rounded products then err by some 1e-6.
-TOLERANCES = {
-    "float32": Tolerance(cosine=1 - 1e-10, rtol=1e-5, atol=1e-5),
-    "float16": Tolerance(cosine=1 - 1e-10, rtol=1e-5, atol=1e-5),
-    "bfloat16": Tolerance(cosine=1 - 1e-10, rtol=1e-5, atol=1e-5),
-}
 
 
 @pytest.fixture(params=ISAS)
@@ -110,15 +92,10 @@ def reference(op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[
     return {argument.name: array for argument, array in zip(schema.outputs, outputs, strict=True)}
 
 
-def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> None:
-    """Both gates; anything that is not finite fails."""
-    assert actual.shape == expected.shape
+def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: str = "float32") -> None:
+    """Both gates of ``tests/tolerances.py`` for a kernel; anything that is not finite fails."""
     assert actual.dtype == expected.dtype
-    assert np.isfinite(actual).all(), f"{np.count_nonzero(~np.isfinite(actual))} values are not finite"
-    a, b = actual.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
-    cosine = a @ b / np.sqrt((a @ a) * (b @ b))
-    assert cosine >= tolerance.cosine, f"cosine 1 - {1 - cosine:.2e}"
-    np.testing.assert_allclose(actual, expected, rtol=tolerance.rtol, atol=tolerance.atol)
+    tolerances.assert_close(actual, expected, dtype, what="output", table=tolerances.KERNEL_TOLERANCES)
 
 
 def assert_same_bits(actual: np.ndarray, expected: np.ndarray) -> None:

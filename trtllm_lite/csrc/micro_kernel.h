@@ -36,7 +36,9 @@ constexpr int tile_vecs(int rows) {
 }
 
 // Row tiles are as even as possible: 8 rows are 4 + 4, not 6 + 2.
-TL_INLINE std::int64_t tile_rows(std::int64_t rows) { return ceil_div(rows, ceil_div(rows, kMaxTileRows)); }
+TL_INLINE std::int64_t tile_rows(std::int64_t rows) {
+  return rows <= kMaxTileRows ? rows : ceil_div(rows, ceil_div(rows, kMaxTileRows));
+}
 
 // Memory to ask for while multiplying: whatever is read next. Step k of a tile asks for the first lines of
 // next + k * step.

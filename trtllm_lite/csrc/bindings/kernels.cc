@@ -1,4 +1,4 @@
-// run_kernel: how tests reach a kernel without an engine.
+// run_kernel and time_kernel: how tests and benchmarks reach a kernel without an engine.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -6,8 +6,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "bindings/bindings.h"
+#include "cache_sweep.h"
 #include "call_check.h"
 #include "cpu_count.h"
 #include "errors.h"
@@ -133,8 +135,18 @@ std::vector<AttributeValue> read_attributes(const OpSchema& schema, const nb::di
   return values;
 }
 
-void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
-                const Names& layouts, const Names& dtypes, std::string_view isa, int num_threads) {
+// A call that has passed the schema check; the arrays must outlive it.
+struct PreparedCall {
+  Kernel kernel;
+  std::vector<Tensor> inputs;
+  std::vector<Tensor> outputs;
+  std::vector<AttributeValue> attributes;
+
+  void run(ThreadPool* pool) const { kernel({inputs.data(), outputs.data(), attributes.data(), pool}); }
+};
+
+PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
+                     const Names& layouts, const Names& dtypes, std::string_view isa) {
   const OpSchema* schema = find_op(op);
   if (schema == nullptr) throw EngineError("run_kernel: unknown operator " + std::string(op));
   const Kernel kernel = find_kernel(op, resolve_isa(isa));
@@ -146,12 +158,33 @@ void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs
   in.read_packed(schema->inputs, extents);
   const std::vector<AttributeValue> values = read_attributes(*schema, attributes);
   check_call(*schema, in.described(), out.described(), values, {});
+  return {kernel, in.tensors(), out.tensors(), values};
+}
 
-  const std::vector<Tensor> input_tensors = in.tensors();
-  const std::vector<Tensor> output_tensors = out.tensors();
+void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
+                const Names& layouts, const Names& dtypes, std::string_view isa, int num_threads) {
+  const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa);
   nb::gil_scoped_release release;
   ThreadPool pool(resolve_num_threads(num_threads));
-  kernel({input_tensors.data(), output_tensors.data(), values.data(), &pool});
+  call.run(&pool);
+}
+
+// Seconds of each of `repeats` calls, every one after sweep_bytes of other memory have been read.
+std::vector<double> time_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs,
+                                const nb::dict& attributes, const Names& layouts, const Names& dtypes,
+                                std::string_view isa, int num_threads, int repeats, std::size_t sweep_bytes) {
+  const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa);
+  nb::gil_scoped_release release;
+  ThreadPool pool(resolve_num_threads(num_threads));
+  CacheSweep sweep(sweep_bytes);
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) {
+    sweep.read(&pool);
+    const auto start = std::chrono::steady_clock::now();
+    call.run(&pool);
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return seconds;
 }
 
 std::vector<std::string> isa_names() {
@@ -167,6 +200,9 @@ void bind_kernels(nb::module_& module) {
   module.def("run_kernel", &run_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
              nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
              nb::arg("num_threads") = 0);
+  module.def("time_kernel", &time_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
+             nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
+             nb::arg("num_threads") = 0, nb::kw_only(), nb::arg("repeats"), nb::arg("sweep_bytes"));
 }
 
 }  // namespace tl

@@ -1,0 +1,202 @@
+"""Times the CPU kernels on the shapes of known models, each call on operands that are not in the caches.
+
+    python scripts/bench_kernels.py --num_threads 2 --dtype bfloat16 --op Linear --rows 1 128
+
+Per case: microseconds (the given percentile of all calls, because other processes only ever add time), GB/s over the
+bytes the operator must read and write once, its share of the bandwidth a plain read loop reaches on as many threads,
+and GFLOPS. Whichever limit is nearer, bandwidth or arithmetic, is the one to compare with.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from trtllm_lite.plugins.packing import packed_shape
+
+from trtllm_lite import _core
+from trtllm_lite.bench.machine import read_bandwidth
+
+WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+SWEEP_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Model:
+    """The extents of a Llama-like model that decide the shapes of its kernels."""
+
+    hidden: int
+    intermediate: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab: int
+
+
+MODELS = {
+    "smollm2-135m": Model(576, 1536, 9, 3, 64, 49152),
+    "llama3-1b": Model(2048, 8192, 32, 8, 64, 128256),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: its operands, and what it must move and compute at least."""
+
+    op: str
+    name: str
+    rows: int
+    inputs: list[np.ndarray | None]
+    outputs: list[np.ndarray | None]
+    attributes: dict[str, float]
+    layouts: list[str]
+    flops: float
+
+    @property
+    def bytes(self) -> float:
+        """Of all operands, once; of the caches of PagedAttention (read only), each once."""
+        distinct = {id(array): array for array in (*self.inputs, *self.outputs) if array is not None}
+        return sum(array.nbytes for array in distinct.values())
+
+
+def activations(*shape: int) -> np.ndarray:
+    """Random operands of about 1."""
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+def weight(shape: Sequence[int], layout: str, dtype: str) -> np.ndarray:
+    """A packed weight of small values, bfloat16 as its bits."""
+    packed = np.full(packed_shape(shape, layout), 0.01, WEIGHT_DTYPES[dtype])
+    return packed.view(np.uint16) if dtype == "bfloat16" else packed
+
+
+def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
+    """The matrix products of a layer and the LM head."""
+    attention = model.num_heads * model.head_dim
+    shapes = {
+        "qkv": (attention + 2 * model.num_kv_heads * model.head_dim, model.hidden),
+        "o": (model.hidden, attention),
+        "down": (model.hidden, model.intermediate),
+        "lm_head": (model.vocab, model.hidden),
+    }
+    for name, (features, depth) in shapes.items():
+        inputs = [activations(rows, depth), weight((features, depth), "panel64", dtype), None]
+        layouts = ["row_major", "panel64", "row_major"]
+        outputs: list[np.ndarray | None] = [activations(rows, features)]
+        yield Case("Linear", name, rows, inputs, outputs, {}, layouts, 2.0 * rows * features * depth)
+    shape = (2, model.intermediate, model.hidden)
+    gated: list[np.ndarray | None] = [activations(rows, model.hidden), weight(shape, "gated_panel64", dtype)]
+    yield Case(
+        "GatedLinear",
+        "gate_up",
+        rows,
+        gated,
+        [activations(rows, model.intermediate)],
+        {},
+        ["row_major", "gated_panel64"],
+        2.0 * rows * float(np.prod(shape)),
+    )
+
+
+def rms_norm_case(model: Model, rows: int) -> Case:
+    """With residual and sum, as inside a layer."""
+    inputs: list[np.ndarray | None] = [activations(rows, model.hidden) for _ in range(3)]
+    inputs[1] = activations(model.hidden)
+    outputs: list[np.ndarray | None] = [activations(rows, model.hidden) for _ in range(2)]
+    flops = 4.0 * rows * model.hidden
+    return Case("RmsNorm", "norm", rows, inputs, outputs, {"epsilon": 1e-5}, ["row_major"] * 3, flops)
+
+
+def attention_case(model: Model, num_seqs: int, new_tokens: int, past: int, block_size: int = 32) -> Case:
+    """``num_seqs`` sequences of ``past`` cached tokens, each with ``new_tokens`` more."""
+    length, rows = past + new_tokens, num_seqs * new_tokens
+    blocks = -(-length // block_size)
+    heads = model.num_heads + 2 * model.num_kv_heads
+    caches = [activations(num_seqs * blocks, model.num_kv_heads, model.head_dim, block_size) for _ in range(2)]
+    caches[1] = caches[1].reshape(num_seqs * blocks, model.num_kv_heads, block_size, model.head_dim)
+    inputs: list[np.ndarray | None] = [
+        activations(rows, heads * model.head_dim),
+        activations(rows, model.head_dim // 2),
+        activations(rows, model.head_dim // 2),
+        *caches,
+        (np.arange(num_seqs + 1) * new_tokens).astype(np.int32),
+        np.full(num_seqs, past, np.int32),
+        np.arange(num_seqs * blocks, dtype=np.int32).reshape(num_seqs, blocks),
+        None,
+        None,
+    ]
+    attended = num_seqs * sum(range(past + 1, length + 1))
+    return Case(
+        "PagedAttention",
+        f"past {past}",
+        rows,
+        inputs,
+        [activations(rows, model.num_heads * model.head_dim), *caches],
+        {"num_heads": model.num_heads, "scale": model.head_dim**-0.5, "window": 0, "norm_epsilon": 0.0},
+        ["row_major"] * len(inputs),
+        4.0 * attended * model.num_heads * model.head_dim,
+    )
+
+
+def cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
+    """Every case of a model; ``rows`` are decoding sequences, and from 64 on the tokens of one prompt."""
+    yield from linear_cases(model, rows, dtype)
+    yield rms_norm_case(model, rows)
+    if rows >= 64:
+        yield attention_case(model, 1, rows, 0)
+        yield attention_case(model, 1, rows, 1024)
+    else:
+        yield attention_case(model, rows, 1, 127)
+        yield attention_case(model, rows, 1, 2047)
+
+
+def seconds_per_call(case: Case, options: argparse.Namespace) -> float:
+    """The chosen percentile over all calls."""
+    samples = _core.time_kernel(
+        case.op,
+        case.inputs,
+        case.outputs,
+        case.attributes,
+        layouts=case.layouts,
+        isa=options.isa,
+        num_threads=options.num_threads,
+        repeats=options.repeats,
+        sweep_bytes=SWEEP_BYTES,
+    )
+    return float(np.percentile(samples, options.percentile))
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--op", nargs="+", help="operators to time (default: all)")
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 128])
+    parser.add_argument("--dtype", choices=WEIGHT_DTYPES, default="bfloat16", help="of the weights")
+    parser.add_argument("--isa", choices=["auto", *_core.supported_isas()], default="auto")
+    parser.add_argument("--num_threads", type=int, default=0, help="0: all cores")
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--percentile", type=float, default=20)
+    options = parser.parse_args()
+    bandwidth = read_bandwidth(options.num_threads or len(os.sched_getaffinity(0)))
+    table = Table(title=f"{options.isa}, {options.dtype}; plain reads: {bandwidth / 1e9:.1f} GB/s")
+    for column in ("model", "op", "case", "rows", "µs", "GB/s", "of reads", "GFLOPS"):
+        table.add_column(column, justify="left" if column in ("model", "op", "case") else "right")
+    for name in options.model:
+        for rows in options.rows:
+            for case in cases(MODELS[name], rows, options.dtype):
+                if options.op and case.op not in options.op:
+                    continue
+                seconds = seconds_per_call(case, options)
+                rate = case.bytes / seconds
+                numbers = [f"{seconds * 1e6:.1f}", f"{rate / 1e9:.1f}", f"{rate / bandwidth:.0%}"]
+                table.add_row(name, case.op, case.name, str(rows), *numbers, f"{case.flops / seconds / 1e9:.0f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
