@@ -167,6 +167,3 @@ def time_kernel(
     sweep_bytes: int,
 ) -> list[float]:
     """Seconds of each of ``repeats`` runs of a kernel, each after ``sweep_bytes`` of other memory have been read."""
-
-def read_bandwidth(num_threads: int, sweep_bytes: int, repeats: int) -> float:
-    """Bytes per second that the threads read from memory together, the best of ``repeats``."""

@@ -1,0 +1,86 @@
+"""No kernel touches memory past the end of an operand: every operand ends where an unreadable page begins.
+
+An over-read here is a segmentation fault, not an assertion.
+"""
+
+import ctypes
+import mmap
+
+import numpy as np
+import pytest
+from trtllm_lite.plugins.packing import pack
+from trtllm_lite.plugins.schema import all_schemas
+
+from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, run
+from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens
+from trtllm_lite import _core
+
+PROT_NONE = 0
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def guarded(array: np.ndarray | None) -> np.ndarray | None:
+    """A copy whose last byte is the last of a readable page."""
+    if array is None:
+        return None
+    size = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+    guard = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + size
+    assert LIBC.mprotect(ctypes.c_void_p(guard), mmap.PAGESIZE, PROT_NONE) == 0
+    copy = np.frombuffer(memory, array.dtype, array.size, offset=size - array.nbytes).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def run_guarded(op: str, inputs: list, attributes: dict, layout: str, isa: str) -> dict[str, np.ndarray]:
+    """Like ``harness.run``, on guarded copies of all operands."""
+    expected = run(op, inputs, attributes, isa=isa, layout=layout)
+    schema = all_schemas()[op]
+    arrays, layouts = list(inputs), ["row_major"] * len(inputs)
+    if layout != "row_major":
+        index = schema.input_index("weight")
+        arrays[index], layouts[index] = pack(arrays[index], layout), layout
+    arrays = [guarded(a.view(np.uint16) if a is not None and a.dtype.itemsize == 2 else a) for a in arrays]
+    arrays = [
+        a.view(np.float16) if a is not None and source is not None and source.dtype == np.float16 else a
+        for a, source in zip(arrays, inputs, strict=True)
+    ]
+    outputs = {
+        o.name: arrays[schema.input_index(o.alias)] if o.alias else guarded(np.full_like(expected[o.name], np.nan))
+        for o in schema.outputs
+    }
+    _core.run_kernel(op, arrays, list(outputs.values()), attributes, layouts=layouts, isa=isa, num_threads=2)
+    for name, array in outputs.items():
+        assert_same_bits(array, expected[name])
+    return outputs
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_products(isa: str, dtype: str, rows: int) -> None:
+    x = np.ones((rows, 131), np.float32)
+    weight = np.ones((2, 70, 131), WEIGHT_DTYPES[dtype])
+    run_guarded("Linear", [x, weight[0], np.ones(70, np.float32)], {}, "panel64", isa)
+    run_guarded("GatedLinear", [x, weight], {}, "gated_panel64", isa)
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("layout", ["row_major", "panel64"])
+def test_embedding(isa: str, dtype: str, layout: str) -> None:
+    weight = np.ones((64, 5), WEIGHT_DTYPES[dtype])
+    run_guarded("Embedding", [np.array([0, 63], np.int32), weight], {}, layout, isa)
+
+
+def test_row_operators(isa: str) -> None:
+    x = np.ones((3, 21), np.float32)
+    run_guarded("RmsNorm", [x, x[0], x], {"epsilon": 1e-5}, "row_major", isa)
+    run_guarded("GatherRows", [x, np.array([2], np.int32)], {}, "row_major", isa)
+    run_guarded("RotaryTable", [np.array([7], np.int32), x[0, :5]], {"scale": 1.0}, "row_major", isa)
+
+
+@pytest.mark.parametrize("head_dim", [8, 24, 40, 64])
+def test_paged_attention(isa: str, head_dim: int) -> None:
+    """The last block of the cache is in use up to its last token."""
+    shape = AttentionShape(num_heads=2, num_kv_heads=1, head_dim=head_dim, tokens_per_block=16, with_norm=True)
+    tokens, cache = Tokens(shape, [48]), PagedCache(shape, num_blocks=3)
+    run_guarded("PagedAttention", tokens.inputs(cache, [(0, 48)]), shape.attributes, "row_major", isa)
