@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_lite._core import crc32c
+from trtllm_lite import _core
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
@@ -86,12 +86,15 @@ def plan_memory(
 ) -> MemoryPlan:
     """What an engine built with these limits would need, without building it or reading a weight.
 
-    ``num_threads`` is the number of threads at run time (None: one per CPU). Raises BuildError, EngineError.
+    ``num_threads`` is the number of threads at run time (None: one per available CPU). Raises BuildError, EngineError,
+    ArgumentError (num_threads).
     """
     limits = BuildLimits(
         max_batch_size, max_input_len, max_seq_len, max_num_tokens, tokens_per_block, gather_context_logits
     )
-    return plan_bytes(_compile(checkpoint_dir, limits, target).program, num_threads)
+    # Affinity and control groups decide how many threads "all" is; only the runtime knows.
+    threads = _core.resolve_num_threads(num_threads or 0)
+    return plan_bytes(_compile(checkpoint_dir, limits, target).program, threads)
 
 
 def _ignore(stage: str, done: int, total: int) -> None:
@@ -115,7 +118,7 @@ def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:
     for source in checkpoint.tokenizer_files():
         data = source.read_bytes()
         (directory / source.name).write_bytes(data)
-        checksums[source.name] = f"{crc32c(data):08x}"
+        checksums[source.name] = f"{_core.crc32c(data):08x}"
     return checksums
 
 

@@ -4,6 +4,8 @@ A checkpoint may come from anywhere. Initializers may point only into plain file
 their bounds; nothing else on the machine is ever opened.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from trtllm_lite.builder.graph import dims
 from trtllm_lite.builder.weights import extents, stored
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import EngineError
@@ -42,20 +45,44 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     path = Path(path)
     _check_files(path)
+    try:
+        return _open(path)
+    except OSError as error:
+        raise EngineError(
+            f"cannot read {error.filename}: {error.strerror}: check the file and its permissions"
+        ) from error
+
+
+def _open(path: Path) -> Checkpoint:
     config = ModelConfig.from_json((path / CONFIG_FILE).read_text())
     network = path / NETWORK_FILE
     if network.stat().st_size > _MAX_NETWORK_BYTES:
         raise EngineError(f"{network} has {network.stat().st_size:,} bytes, expected at most {_MAX_NETWORK_BYTES:,}")
-    try:
+    with _malformed_is_error(network):
         proto = onnx.load(network, load_external_data=False)
         _check_numbers(network, proto.graph)
-        inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
-        model = ir.from_proto(inferred)
-    except (DecodeError, onnx.shape_inference.InferenceError, ValueError, TypeError, RuntimeError) as error:
-        raise EngineError(f"expected an ONNX network in {network}, found: {_root_cause(error)}: {_REMEDY}") from error
+        model = ir.from_proto(onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True))
     _check_model(network, model)
     _locate_weights(path, model.graph)
+    with _malformed_is_error(network):
+        onnx.checker.check_model(str(network))
     return Checkpoint(path, config, model)
+
+
+@contextmanager
+def _malformed_is_error(network: Path) -> Iterator[None]:
+    """Turn what onnx and onnx_ir raise about a malformed file into an EngineError."""
+    try:
+        yield
+    except (
+        DecodeError,
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        ValueError,
+        TypeError,
+        RuntimeError,
+    ) as error:
+        raise EngineError(f"expected an ONNX network in {network}, found: {_root_cause(error)}: {_REMEDY}") from error
 
 
 def _check_files(path: Path) -> None:
@@ -74,7 +101,7 @@ def _check_files(path: Path) -> None:
 def _check_numbers(network: Path, graph: onnx.GraphProto) -> None:
     for tensor in graph.initializer:
         for entry in tensor.external_data:
-            if entry.key in ("offset", "length") and not entry.value.isdecimal():
+            if entry.key in ("offset", "length") and not str(entry.value).isdecimal():
                 raise EngineError(
                     f"{network}: the {entry.key} of the weight {tensor.name} is {entry.value[:40]!r}, "
                     f"expected a number of bytes: {_REMEDY}"
@@ -85,12 +112,25 @@ def _check_model(network: Path, model: ir.Model) -> None:
     opset = model.graph.opset_imports.get("", 0)
     if opset < MIN_OPSET:
         raise EngineError(f"{network} uses ONNX opset {opset}, expected {MIN_OPSET} or newer: {_REMEDY}")
+    # protobuf hands strings that are not UTF-8 on as bytes.
+    if not all(isinstance(name, str) for name in _names(model.graph)):
+        raise EngineError(f"{network} has names that are not UTF-8: {_REMEDY}")
     for node in model.graph.all_nodes():
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
                 raise EngineError(
                     f"{network}: {node.name} keeps a constant in another file, expected it inline: {_REMEDY}"
                 )
+
+
+def _names(graph: ir.Graph) -> Iterator[object]:
+    """Every name of the graph, except those of absent optional operands."""
+    for value in (*graph.inputs, *graph.initializers.values()):
+        yield value.name
+        yield from (dim for dim in dims(value) or () if not isinstance(dim, int))
+    for node in graph.all_nodes():
+        yield from (node.op_type, node.domain, node.name or "", *node.attributes)
+        yield from (value.name for value in node.outputs)
 
 
 def _locate_weights(path: Path, graph: ir.Graph) -> None:

@@ -1,6 +1,5 @@
 """Predicts what an engine will need, from the plan alone: exact bytes, no weight is read."""
 
-import os
 from dataclasses import asdict, dataclass
 
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD
@@ -44,9 +43,9 @@ class MemoryPlan:
         return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs)
 
 
-def plan_bytes(program: Program, num_threads: int | None = None) -> MemoryPlan:
-    """The memory of ``program`` with ``num_threads`` threads (None: one per CPU)."""
-    plan, threads = program.plan, num_threads or os.cpu_count() or 1
+def plan_bytes(program: Program, num_threads: int) -> MemoryPlan:
+    """The memory of ``program`` with ``num_threads`` threads."""
+    plan = program.plan
     of_kind = {
         kind: sum(tensor.max_bytes(plan.symbols) for tensor in plan.tensors if tensor.kind == kind)
         for kind in ("cache", "input")
@@ -56,8 +55,8 @@ def plan_bytes(program: Program, num_threads: int | None = None) -> MemoryPlan:
         kv_cache=of_kind["cache"],
         arena=plan.arena_bytes,
         step_inputs=of_kind["input"],
-        scratch=threads * SCRATCH_BYTES_PER_THREAD,
-        num_threads=threads,
+        scratch=num_threads * SCRATCH_BYTES_PER_THREAD,
+        num_threads=num_threads,
     )
 
 

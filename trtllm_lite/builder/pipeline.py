@@ -44,7 +44,8 @@ def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:
     left = [node for node in model.graph if node.domain != DOMAIN]
     if not left:
         return
-    reasons = [f"{fusion.site}: {fusion.reason} ({fusion.pass_name})" for fusion in fusions if _is_problem(fusion)]
+    concerned = [fusion for fusion in fusions if not fusion.fused and any(_is_at(node, fusion.site) for node in left)]
+    reasons = [f"{fusion.site}: {fusion.reason} ({fusion.pass_name})" for fusion in concerned]
     nodes = [f"{node.op_type} at {node.name}" for node in left]
     raise BuildError(
         f"the network has {len(left)} operators that do not fit a fused operator: {_listed(nodes)}. "
@@ -54,9 +55,8 @@ def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:
     )
 
 
-def _is_problem(fusion: Fusion) -> bool:
-    # A norm without a residual is converted all the same.
-    return not fusion.fused and not (fusion.pass_name == "add_rms_norm" and "residual" in fusion.reason)
+def _is_at(node: ir.Node, site: str) -> bool:
+    return node.name == site or str(node.name).startswith(f"{site}.")
 
 
 def _listed(items: Sequence[str]) -> str:

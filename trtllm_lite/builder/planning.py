@@ -93,12 +93,12 @@ def _arena(graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits) -> tup
     """Offset of every intermediate value, and the bytes of the arena."""
     nodes = list(graph)
     aliased = {node.outputs[i] for node in nodes for i in _aliases(node)}
+    position = {node: step for step, node in enumerate(nodes)}
     born = {value: step for step, node in enumerate(nodes) for value in node.outputs if value not in aliased}
     lifetimes = []
     for value, first in born.items():
         last = len(nodes) if value.is_graph_output() else first
-        for node in value.consumers():
-            last = max(last, nodes.index(node))
+        last = max([last, *(position[use.node] for use in value.uses())])
         lifetimes.append(Lifetime(_tensor(value, limits, "arena").max_bytes(symbols), first, last))
     offsets, arena_bytes = assign_offsets(lifetimes)
     return dict(zip(born, offsets, strict=True)), arena_bytes
@@ -119,7 +119,10 @@ def _tensor(value: ir.Value, limits: BuildLimits, kind: str, offset: int = 0, la
     assert value.dtype is not None
     shape = []
     for dim in dims(value) or ():
-        assert dim is not None
+        if dim is None or (isinstance(dim, str) and dim not in (TOKENS_PER_BLOCK, *limits.symbols())):
+            raise BuildError(
+                f"the extent {dim} of {value.name} is bounded by no limit: name it like one, or make it static"
+            )
         shape.append(limits.tokens_per_block if dim == TOKENS_PER_BLOCK else dim)
     return PlanTensor(str(value.name), PLAN_DTYPES[value.dtype], tuple(shape), layout, kind, offset)
 

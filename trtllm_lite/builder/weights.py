@@ -34,7 +34,12 @@ def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) ->
     num_bytes = prod(shape) * dtype.itemsize
 
     def load() -> np.ndarray:
-        data = np.fromfile(path, dtype=np.uint8, count=int(num_bytes), offset=offset)
+        try:
+            data = np.fromfile(path, dtype=np.uint8, count=int(num_bytes), offset=offset)
+        except OSError as error:
+            raise EngineError(
+                f"cannot read weights from {path}: {error.strerror}: check the file and its rights"
+            ) from error
         if data.size != num_bytes:
             raise EngineError(f"expected {num_bytes} bytes at {offset} of {path}, found {data.size}: convert again")
         return data.view(dtype.numpy()).reshape(shape)

@@ -12,12 +12,12 @@ from trtllm_lite.plugins.schema import DOMAIN, Schema, all_schemas
 
 def _operator(schema: Schema) -> type[OpRun]:
     """An onnx.reference operator that runs the plugin's numpy reference."""
-    reference = import_module(f"trtllm_lite.plugins.{schema.folder}.reference").reference
 
     class Operator(OpRun):
         op_domain = DOMAIN
 
         def _run(self, *inputs: np.ndarray | None, **attributes: float) -> tuple[np.ndarray, ...]:
+            reference = import_module(f"trtllm_lite.plugins.{schema.folder}.reference").reference
             absent = [None] * (len(schema.inputs) - len(inputs))
             return reference([*inputs, *absent], attributes)[: len(self.output)]
 

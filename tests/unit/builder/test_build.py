@@ -7,11 +7,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
-from trtllm_lite._core import crc32c
 
 from tests.unit.builder.checkpoints import LIMITS, config_of, save_checkpoint
 from tests.unit.builder.networks import VARIANTS, Shape, network
 from tests.unit.builder.structure import set_attribute
+from trtllm_lite._core import crc32c
 from trtllm_lite.builder import build_engine
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.reader import read_engine
@@ -124,3 +124,9 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, progress=interrupt)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_an_output_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        build_engine(save_checkpoint(tmp_path / "checkpoint"), tmp_path / "file" / "engine", **LIMITS)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import onnx
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.checkpoint import open_checkpoint
-from trtllm_lite.errors import EngineError
+from trtllm_lite.errors import EngineError, TrtllmLiteError
 
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 
@@ -109,3 +110,29 @@ def test_a_file_instead_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(EngineError, match="is a file: pass the output_dir of"):
         open_checkpoint(tmp_path / "model.gguf")
+
+
+def test_mutated_networks_build_or_fail_cleanly(tmp_path: Path) -> None:
+    """Bit flips, insertions, deletions and moved pieces: never anything but our own errors."""
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", "mistral")
+    original = (checkpoint / "network.onnx").read_bytes()
+    random = Random(0)
+    failed = 0
+    for _ in range(80):
+        data, position = bytearray(original), random.randrange(len(original))
+        match random.randrange(4):
+            case 0:
+                data[position] ^= 1 << random.randrange(8)
+            case 1:
+                data[position:position] = random.randbytes(random.randint(1, 8))
+            case 2:
+                del data[position : position + random.randint(1, 8)]
+            case 3:
+                source = random.randrange(len(data))
+                data[position : position + 40] = data[source : source + 40]
+        (checkpoint / "network.onnx").write_bytes(data)
+        try:
+            build_engine(checkpoint, tmp_path / "engine", **LIMITS)
+        except TrtllmLiteError:
+            failed += 1
+    assert failed > 40

@@ -2,10 +2,10 @@ import os
 from pathlib import Path
 
 import pytest
-from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD
 
 from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
 from tests.unit.builder.networks import Shape
+from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, resolve_num_threads
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.errors import BuildError
 
@@ -37,9 +37,9 @@ def test_no_weight_is_read(tmp_path: Path) -> None:
     assert plan_memory(checkpoint, **LIMITS) == expected
 
 
-def test_threads_default_to_the_cpus(tmp_path: Path) -> None:
+def test_threads_default_to_those_of_the_runtime(tmp_path: Path) -> None:
     plan = plan_memory(save_checkpoint(tmp_path / "checkpoint"), **LIMITS)
-    assert plan.num_threads == os.cpu_count()
+    assert plan.num_threads == resolve_num_threads()
     assert plan.scratch == plan.num_threads * SCRATCH_BYTES_PER_THREAD
 
 
