@@ -13,6 +13,7 @@ SHAPES = {
     "gqa8": AttentionShape(num_heads=8, num_kv_heads=1, head_dim=80, tokens_per_block=48),
     "mqa64": AttentionShape(num_heads=64, num_kv_heads=1, head_dim=16, tokens_per_block=16),
     "tail": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=8, tokens_per_block=16),
+    "tail10": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=10, tokens_per_block=32),
     "tail24": AttentionShape(num_heads=3, num_kv_heads=3, head_dim=24, tokens_per_block=32),
     "widest": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64),
     "norm": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True),
