@@ -156,12 +156,12 @@ def test_smollm2_gives_the_tokens_of_transformers_own_loop(
         output = smollm2_reference.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
-            max_new_tokens=NUM_NEW_TOKENS,
+            max_new_tokens=32,
             do_sample=False,
             eos_token_id=None,
             pad_token_id=0,
         )
-        assert output[0, prompt.shape[1] :].tolist() == smollm2_outputs[row][0]
+        assert output[0, prompt.shape[1] :].tolist() == smollm2_outputs[row][0][:32]
 
 
 @pytest.mark.parametrize("options", [{"max_num_tokens": 8}, {"max_num_tokens": 37}, {"num_threads": 1}], ids=str)

@@ -34,9 +34,10 @@ def failure(*arguments: object) -> str:
     """The message of a command that must fail with exit code 1 and without a traceback."""
     result = run(*arguments)
     assert result.exit_code == 1, result.output
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
+    message = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    assert len(message) == 1
+    assert message[0].startswith("error: ")
+    return message[0]
 
 
 @pytest.fixture(scope="module")

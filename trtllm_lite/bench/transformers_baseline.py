@@ -18,13 +18,17 @@ from trtllm_lite.errors import ArgumentError
 _TIMEOUT_S = 3600
 
 
+def check_model(model: str) -> None:
+    """Raise ArgumentError if there is no GGUF file or directory ``model``."""
+    if not Path(model).exists():
+        raise ArgumentError(f"--compare_transformers {model} does not exist: give a GGUF file or a model directory")
+
+
 def measure_transformers(model: str, shape: LatencyShape) -> dict[str, Any]:
     """Figures of transformers for ``model`` (a GGUF file or a Hugging Face directory), measured in a new process.
 
-    Raises ArgumentError if the model is not there, torch or transformers are not installed, or the process fails.
+    Raises ArgumentError if torch or transformers are not installed, or the process fails.
     """
-    if not Path(model).exists():
-        raise ArgumentError(f"--compare_transformers {model} does not exist: give a GGUF file or a model directory")
     command = [sys.executable, "-m", __spec__.name, model, json.dumps(asdict(shape))]
     process = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if process.returncode:

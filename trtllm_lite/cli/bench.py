@@ -48,10 +48,12 @@ def latency(engine_dir: str, json_path: str | None, compare_transformers: str | 
     The floor is the time to read the weights of one step once, at the memory bandwidth measured in the same run.
     """
     from trtllm_lite.bench.latency import LatencyShape, measure_latency, report
-    from trtllm_lite.bench.transformers_baseline import measure_transformers
+    from trtllm_lite.bench.transformers_baseline import check_model, measure_transformers
     from trtllm_lite.cli.console import progress_bars
 
     shape = LatencyShape(**options)
+    if compare_transformers:
+        check_model(compare_transformers)
     busy = _warn_if_busy()
     with progress_bars() as show:
         figures = measure_latency(engine_dir, shape, lambda done, total: show("engine", done, total))
