@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from plugins.generate_cpp import ConstraintToCpp, constant_name, kernel_table_source, schema_header
+from plugins.constraint_cpp import ConstraintToCpp
+from plugins.generate_cpp import constant_name, kernel_table_source, schema_header
 from plugins.schema import all_schemas
 
 ATTENTION = all_schemas()["PagedAttention"]
