@@ -37,11 +37,29 @@ bool spin_until(Predicate done) {
   return done();
 }
 
+constexpr std::uint64_t pack(std::uint64_t first, std::uint64_t last) { return first | last << 32; }
+constexpr std::uint64_t first_of(std::uint64_t bounds) { return bounds & 0xffffffffu; }
+constexpr std::uint64_t last_of(std::uint64_t bounds) { return bounds >> 32; }
+constexpr bool is_empty(std::uint64_t bounds) { return first_of(bounds) >= last_of(bounds); }
+
+// Claims one task, the first or the last; -1 if none is left. Acquires what was written before the run was published.
+std::int64_t claim(std::atomic<std::uint64_t>* bounds, bool from_front) {
+  std::uint64_t found = bounds->load(std::memory_order_relaxed);
+  while (!is_empty(found)) {
+    const std::uint64_t first = first_of(found), last = last_of(found);
+    const std::uint64_t rest = from_front ? pack(first + 1, last) : pack(first, last - 1);
+    if (bounds->compare_exchange_weak(found, rest, std::memory_order_acquire, std::memory_order_relaxed)) {
+      return static_cast<std::int64_t>(from_front ? first : last - 1);
+    }
+  }
+  return -1;
+}
+
 }  // namespace
 
 void ThreadPool::FreeScratch::operator()(std::byte* memory) const { ::operator delete(memory, kScratchAlignment); }
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads) : runs_(static_cast<std::size_t>(num_threads)) {
   for (int thread = 0; thread < num_threads; ++thread) {
     // Left untouched here, so that the pages land on the memory node of the thread that uses them first.
     scratch_.emplace_back(static_cast<std::byte*>(::operator new(kScratchBytesPerThread, kScratchAlignment)));
@@ -63,15 +81,14 @@ void* ThreadPool::scratch(int thread) const { return scratch_[static_cast<std::s
 void ThreadPool::run(std::int64_t num_tasks, TaskRef task) {
   if (num_tasks <= 1 || workers_.empty()) return run_serially(num_tasks, task);
   task_ = task;
-  num_tasks_ = num_tasks;
   finished_.store(0, std::memory_order_relaxed);
-  unclaimed_.store(num_tasks);
+  publish(num_tasks);
   // Sequentially consistent with sleep_until_work: either it sees the tasks, or this load sees the sleeper.
   if (num_sleeping_.load() > 0) {
     wake_epoch_.fetch_add(1);
     wake_epoch_.notify_all();
   }
-  drain(0);
+  work(0);
   wait_until_finished(num_tasks);
   if (has_exception_.load(std::memory_order_acquire)) {
     std::exception_ptr exception = std::move(exception_);
@@ -85,21 +102,33 @@ void ThreadPool::run_serially(std::int64_t num_tasks, TaskRef task) {
   for (std::int64_t i = 0; i < num_tasks; ++i) task.invoke(task.callable, i, 0);
 }
 
-void ThreadPool::drain(int thread) {
+void ThreadPool::publish(std::int64_t num_tasks) {
+  const auto tasks = static_cast<std::uint64_t>(num_tasks), threads = static_cast<std::uint64_t>(runs_.size());
+  for (std::uint64_t i = 0; i < threads; ++i) {
+    runs_[i].bounds.store(pack(tasks * i / threads, tasks * (i + 1) / threads));
+  }
+}
+
+// Runs what is left of the owner's run; returns how many tasks that accounts for.
+std::int64_t ThreadPool::drain(int thread, int owner) {
   std::int64_t finished = 0;
-  while (unclaimed_.load(std::memory_order_relaxed) > 0) {
-    const std::int64_t left = unclaimed_.fetch_sub(1, std::memory_order_acquire);
-    if (left <= 0) break;
+  std::int64_t task;
+  while ((task = claim(&runs_[static_cast<std::size_t>(owner)].bounds, thread == owner)) >= 0) {
     try {
-      task_.invoke(task_.callable, num_tasks_ - left, thread);
+      task_.invoke(task_.callable, task, thread);
     } catch (...) {
       record_exception();
-      // Claims every task that is left, so that the region still ends with all of them accounted for.
-      const std::int64_t cancelled = unclaimed_.exchange(0, std::memory_order_relaxed);
-      if (cancelled > 0) finished += cancelled;
+      finished += cancel();
     }
     ++finished;
   }
+  return finished;
+}
+
+void ThreadPool::work(int thread) {
+  const int threads = num_threads();
+  std::int64_t finished = 0;
+  for (int i = 0; i < threads; ++i) finished += drain(thread, (thread + i) % threads);
   if (finished > 0) finished_.fetch_add(finished, std::memory_order_release);
 }
 
@@ -107,24 +136,32 @@ void ThreadPool::record_exception() {
   if (!has_exception_.exchange(true, std::memory_order_acq_rel)) exception_ = std::current_exception();
 }
 
+// Claims every task that is left, so that the region still ends with all of them accounted for; returns how many.
+std::int64_t ThreadPool::cancel() {
+  std::int64_t cancelled = 0;
+  for (Run& run : runs_) {
+    const std::uint64_t bounds = run.bounds.exchange(0, std::memory_order_relaxed);
+    if (!is_empty(bounds)) cancelled += static_cast<std::int64_t>(last_of(bounds) - first_of(bounds));
+  }
+  return cancelled;
+}
+
 void ThreadPool::worker_loop(int thread) {
   while (!stopping_.load(std::memory_order_relaxed)) {
-    if (spin_for_work()) {
-      drain(thread);
+    if (spin_until([this, thread] { return has_work(thread); })) {
+      work(thread);
     } else {
-      sleep_until_work();
+      sleep_until_work(thread);
     }
   }
 }
 
-bool ThreadPool::spin_for_work() const {
-  return spin_until([this] { return unclaimed_.load(std::memory_order_relaxed) > 0; });
-}
+bool ThreadPool::has_work(int thread) const { return !is_empty(runs_[static_cast<std::size_t>(thread)].bounds.load()); }
 
-void ThreadPool::sleep_until_work() {
+void ThreadPool::sleep_until_work(int thread) {
   const std::uint32_t epoch = wake_epoch_.load();
   num_sleeping_.fetch_add(1);
-  if (unclaimed_.load() <= 0 && !stopping_.load()) wake_epoch_.wait(epoch);
+  if (!has_work(thread) && !stopping_.load()) wake_epoch_.wait(epoch);
   num_sleeping_.fetch_sub(1);
 }
 

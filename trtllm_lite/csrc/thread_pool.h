@@ -27,9 +27,10 @@ class ThreadPool {
   // kScratchBytesPerThread bytes, 64-byte aligned, owned by `thread` (0 .. num_threads-1) and kept between regions.
   void* scratch(int thread) const;
 
-  // Calls fn(task, thread) once for each task in [0, num_tasks) and returns when all calls have. Tasks are handed out
-  // in increasing order. The first exception cancels tasks not yet started and is rethrown here. One caller at a time;
-  // fn must not call parallel_for.
+  // Calls fn(task, thread) once for each task in [0, num_tasks), num_tasks < 2^31, and returns when all calls have.
+  // Every thread starts on a run of consecutive tasks, in increasing order, so that what lies next to each other in
+  // memory streams through one core; a thread that is done takes tasks from the far ends of other runs. The first
+  // exception cancels tasks not yet started and is rethrown here. One caller at a time; fn must not call parallel_for.
   template <typename Fn>
   void parallel_for(std::int64_t num_tasks, Fn&& fn) {
     using Callable = std::remove_reference_t<Fn>;
@@ -48,26 +49,32 @@ class ThreadPool {
     void operator()(std::byte* memory) const;
   };
 
+  // The tasks of one thread's run that nobody has claimed: first .. last-1, in one word so that the owner can take
+  // from the front and others from the back. Empty between regions: a worker that wakes late finds nothing to claim.
+  struct alignas(64) Run {
+    std::atomic<std::uint64_t> bounds{0};
+  };
+
   void run(std::int64_t num_tasks, TaskRef task);
   void run_serially(std::int64_t num_tasks, TaskRef task);
-  void drain(int thread);
+  void publish(std::int64_t num_tasks);
+  std::int64_t drain(int thread, int owner);
+  void work(int thread);
   void record_exception();
+  std::int64_t cancel();
   void worker_loop(int thread);
-  bool spin_for_work() const;
-  void sleep_until_work();
+  bool has_work(int thread) const;
+  void sleep_until_work(int thread);
   void wait_until_finished(std::int64_t num_tasks) const;
 
-  // Tasks of the current region not handed out yet; 0 or less between regions. Claiming one is a decrement that
-  // returns a positive value, so a worker that wakes late can never claim a task of a region that is over.
-  alignas(64) std::atomic<std::int64_t> unclaimed_{0};
+  std::vector<Run> runs_;  // one per thread
   alignas(64) std::atomic<std::int64_t> finished_{0};
   alignas(64) std::atomic<std::uint32_t> wake_epoch_{0};
   std::atomic<int> num_sleeping_{0};
   std::atomic<bool> stopping_{false};
 
-  // Written before unclaimed_ is published and stable while any claimed task is unfinished.
+  // Written before runs are published and stable while any claimed task is unfinished.
   alignas(64) TaskRef task_;
-  std::int64_t num_tasks_ = 0;
 
   std::atomic<bool> has_exception_{false};
   std::exception_ptr exception_;
