@@ -16,10 +16,10 @@ import ml_dtypes
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from trtllm_lite.plugins.packing import packed_shape
 
 from trtllm_lite import _core
 from trtllm_lite.bench.machine import read_bandwidth
+from trtllm_lite.plugins.packing import packed_shape
 
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 SWEEP_BYTES = 64 << 20

@@ -16,6 +16,7 @@ for dtype in float32 bfloat16 float16; do
     --max_batch_size 16 --max_input_len 1024 --max_seq_len 2048
   "$bin/trtllm-lite" bench latency --engine_dir "$work/engine-$dtype" --compare_transformers "$gguf" \
     --json "$work/latency-$dtype.json"
-  "$bin/trtllm-lite" bench throughput --engine_dir "$work/engine-$dtype" --json "$work/throughput-$dtype.json"
+  "$bin/trtllm-lite" bench throughput --engine_dir "$work/engine-$dtype" \
+    --json "$work/throughput-$dtype.json"
 done
 "$bin/python" scripts/update_readme.py --record "$name" "$work"/latency-*.json "$work"/throughput-*.json

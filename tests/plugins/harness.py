@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 import ml_dtypes
 import numpy as np
 import pytest
-from trtllm_lite.plugins.packing import pack
-from trtllm_lite.plugins.schema import all_schemas
 
 from tests import tolerances
 from trtllm_lite import _core
+from trtllm_lite.plugins.packing import pack
+from trtllm_lite.plugins.schema import all_schemas
 
 ISAS = ("avx512", "avx2", "portable")
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -8,12 +8,12 @@ import mmap
 
 import numpy as np
 import pytest
-from trtllm_lite.plugins.packing import pack
-from trtllm_lite.plugins.schema import all_schemas
 
 from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, run
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens
 from trtllm_lite import _core
+from trtllm_lite.plugins.packing import pack
+from trtllm_lite.plugins.schema import all_schemas
 
 PROT_NONE = 0
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,3 @@ def measure_throughput(
         "steps": steps,
         "output_tokens_per_step": generated / steps,
     }
-
-
-def report(shape: ThroughputShape, figures: dict[str, Any]) -> dict[str, Any]:
-    """The part of a JSON report that is about this measurement."""
-    return {"benchmark": "throughput", "shape": asdict(shape), "figures": figures}

@@ -47,7 +47,8 @@ def latency(engine_dir: str, json_path: str | None, compare_transformers: str | 
 
     The floor is the time to read the weights of one step once, at the memory bandwidth measured in the same run.
     """
-    from trtllm_lite.bench.latency import LatencyShape, measure_latency, report
+    from trtllm_lite.bench.latency import LatencyShape, measure_latency
+    from trtllm_lite.bench.report import report
     from trtllm_lite.bench.transformers_baseline import check_model, measure_transformers
     from trtllm_lite.cli.console import progress_bars
 
@@ -62,7 +63,7 @@ def latency(engine_dir: str, json_path: str | None, compare_transformers: str | 
             show("transformers", 0, 1)
             baseline = measure_transformers(compare_transformers, shape)
             show("transformers", 1, 1)
-    result = report(engine_dir, shape, figures)
+    result = report("latency", engine_dir, shape, figures)
     result["busy_cores_before"] = busy
     result["gates"] = _gates(result["engine"]["dtype"], figures, baseline)
     result["baseline"] = baseline
@@ -81,7 +82,8 @@ def latency(engine_dir: str, json_path: str | None, compare_transformers: str | 
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Also write the figures to this file.")
 def throughput(engine_dir: str, json_path: str | None, **options: Any) -> None:
     """Tokens per second over many requests of random lengths."""
-    from trtllm_lite.bench.throughput import ThroughputShape, measure_throughput, report
+    from trtllm_lite.bench.report import report
+    from trtllm_lite.bench.throughput import ThroughputShape, measure_throughput
     from trtllm_lite.cli.console import print_table, progress_bars
 
     shape = ThroughputShape(**options)
@@ -98,7 +100,7 @@ def throughput(engine_dir: str, json_path: str | None, **options: Any) -> None:
     ]
     title = f"{shape.num_requests} requests, prompts up to {shape.input_len}, outputs up to {shape.output_len} tokens"
     print_table(title, ["", engine_dir], rows)
-    _write_json(json_path, {**report(shape, figures), "busy_cores_before": busy})
+    _write_json(json_path, {**report("throughput", engine_dir, shape, figures), "busy_cores_before": busy})
 
 
 def _warn_if_busy() -> float:

@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+
 from trtllm_lite.plugins.schema import DOMAIN, Schema, all_schemas
 
 

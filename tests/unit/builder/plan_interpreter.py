@@ -6,11 +6,11 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-from trtllm_lite.plugins.packing import packed_shape, unpack
-from trtllm_lite.plugins.schema import all_schemas
 
 from trtllm_lite.engine.plan import ABSENT, Plan, PlanTensor
 from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.plugins.packing import packed_shape, unpack
+from trtllm_lite.plugins.schema import all_schemas
 
 _DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int32": np.int32}
 _POISON = 0xFF  # a float32 of these bytes is NaN

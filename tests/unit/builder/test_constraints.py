@@ -1,7 +1,7 @@
 import pytest
-from trtllm_lite.plugins.schema import Argument, Schema
 
 from trtllm_lite.builder.constraints import broken_constraints
+from trtllm_lite.plugins.schema import Argument, Schema
 
 X = Argument("x", "", ("float32",), ("rows", "width"))
 

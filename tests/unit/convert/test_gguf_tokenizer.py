@@ -16,10 +16,10 @@ TEXTS = [
     "",
     "Hello, world!",
     "  two  spaces, a\ttab\n\n and\r\n lines   ",
-    "I'll say it's DON'T we’re they'VE",  # noqa: RUF001
+    "I'll say it's DON'T we’re they'VE",
     "1 22 333 4444 55555 3.14159 1e-10 0x7F",
     "naïve café Ångström ÀÉÎ e\u0301 ﬁ",
-    "你好，世界 こんにちは 안녕 مرحبا שלום Привет",  # noqa: RUF001
+    "你好，世界 こんにちは 안녕 مرحبا שלום Привет",
     "🙂👍🏽👨‍👩‍👧 ∑∞≠ ½ → \u200b\u00a0|",
     "def f(x: int) -> str:\n\treturn f'{x**2:>8}'  # comment\n\n\nclass A(B): pass",
     "<|im_start|>user\nHi there<|im_end|>\n<|im_start|>assistant\n",

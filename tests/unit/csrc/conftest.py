@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from trtllm_lite._core import Engine, Executor
 
 from tests.unit.csrc.reader_harness import build_harness
 from tests.unit.csrc.tiny_engine import TinyEngine, make_tiny_engine
+from trtllm_lite._core import Engine, Executor
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from trtllm_lite._core import crc32c
 
 HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 16, 70, 2, 1, 8, 24

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trtllm_lite._core import crc32c
 
 from tests.unit.engine.samples import ARRAYS, MANIFEST, plan, write_sample
+from trtllm_lite._core import crc32c
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import EngineError
 

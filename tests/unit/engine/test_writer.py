@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from trtllm_lite._core import crc32c
 
 from tests.unit.engine.samples import ARRAYS, MANIFEST, plan, weights, write_sample
+from trtllm_lite._core import crc32c
 from trtllm_lite.engine.writer import Weight, weight_offsets, write_engine
 
 
