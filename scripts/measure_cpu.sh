@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures SmolLM2 engines of every storage type on this machine beside transformers in float32, records the reports in
+# Measures SmolLM2 engines in float32 and bfloat16 on this machine beside transformers in float32, records the reports in
 # configs/baselines/NAME.json, and renews the README's table. Needs what scripts/test.sh installs, and an idle machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ work=.cache/measure
 
 bash scripts/fetch_smollm2.sh
 mkdir -p "$work"
-for dtype in float32 bfloat16 float16; do
+for dtype in float32 bfloat16; do
   "$bin/trtllm-lite" convert --model_dir "$gguf" --output_dir "$work/checkpoint-$dtype" --dtype "$dtype"
   "$bin/trtllm-lite" build --checkpoint_dir "$work/checkpoint-$dtype" --output_dir "$work/engine-$dtype" \
     --max_batch_size 16 --max_input_len 1024 --max_seq_len 2048

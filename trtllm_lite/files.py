@@ -51,7 +51,7 @@ def atomic_directory(path: Path, marker: str) -> Iterator[Path]:
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
         with _as_output_error(path, temporary):
-            temporary.mkdir()
+            _make_temporary(temporary, path)
             yield temporary
             _sync(temporary)
             _replace(temporary, path)
@@ -67,8 +67,18 @@ def require_space(directory: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(directory).free
     if num_bytes > free:
         raise OutputError(
-            f"{directory} needs {num_bytes:,} bytes, but its file system has {free:,} free: {_REMEDIES[errno.ENOSPC]}"
+            f"the output needs {num_bytes:,} bytes, but the file system of {directory.parent} has {free:,} free: "
+            f"{_REMEDIES[errno.ENOSPC]}"
         )
+
+
+def _make_temporary(temporary: Path, path: Path) -> None:
+    try:
+        temporary.mkdir()
+    except FileNotFoundError as error:  # the parent exists, yet takes no new entries: /proc, /sys
+        raise OutputError(
+            f"cannot write {path}: {path.parent} takes no new directories: choose another output directory"
+        ) from error
 
 
 def _check_replaceable(path: Path, marker: str) -> None:

@@ -120,3 +120,9 @@ def test_space_is_checked_beforehand(tmp_path: Path) -> None:
     require_space(tmp_path, 1)
     with pytest.raises(OutputError, match="needs 1,000,000,000,000,000,000 bytes"):
         require_space(tmp_path, 10**18)
+
+
+def test_a_file_system_that_takes_no_directories():
+    absent = Path("/proc/absent")
+    with pytest.raises(OutputError, match="/proc takes no new directories"), atomic_directory(absent, "config.json"):
+        pass
