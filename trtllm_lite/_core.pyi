@@ -4,6 +4,7 @@ Arrays are C-contiguous and of exactly the dtypes given here: nothing is convert
 """
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +137,14 @@ def sample(
     Raises ArgumentError for a parameter outside its domain, EngineError, naming the row, for logits that are NaN or
     infinite.
     """
+
+sampling: ModuleType
+"""The CPU device's sampler, for tests without an engine; csrc/sampling/*.h state its contract.
+
+Classes ``SamplingParams``, ``Sampler``, ``SampledToken``, ``RowLogprobs``, ``BeamSearchParams``, ``BeamSearch``, enums
+``StopCause`` and ``EarlyStopping``, functions ``processed``, ``truncated``, ``philox4x32_10`` and ``token_uniform``.
+Parameters and tokens out of their range raise LimitError.
+"""
 
 def run_kernel(
     op: str,

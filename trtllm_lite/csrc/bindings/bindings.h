@@ -12,5 +12,6 @@ void bind_errors(nanobind::module_& module);
 void bind_executor(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_sample(nanobind::module_& module);
+void bind_sampling(nanobind::module_& module);
 
 }  // namespace tl

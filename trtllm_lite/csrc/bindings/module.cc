@@ -10,5 +10,6 @@ NB_MODULE(_core, module) {
   tl::bind_block_manager(module);
   tl::bind_kernels(module);
   tl::bind_sample(module);
+  tl::bind_sampling(module);
   module.def("resolve_num_threads", &tl::resolve_num_threads, nanobind::arg("num_threads") = 0);
 }

@@ -1,0 +1,77 @@
+// The decode path allocates nothing once its buffers have grown, and costs the host little.
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+
+#include "batching/null_executor.h"
+#include "batching/scheduler.h"
+#include "check.h"
+
+static std::atomic<long> num_allocations{0};
+
+void* operator new(std::size_t size) {
+  ++num_allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace {
+
+constexpr int kRunning = 256;
+constexpr int kGenerated = 1200;
+
+struct Decoding {
+  Decoding() {
+    for (int i = 0; i < kRunning; ++i) {
+      tl::RequestSpec spec;
+      spec.prompt.assign(16 + i % 7, i);
+      spec.max_new_tokens = kGenerated;
+      spec.end_ids = {2};
+      scheduler.add(std::make_unique<tl::Request>(i + 1, std::move(spec), now));
+    }
+    for (int i = 0; i < 80; ++i) step();
+    CHECK(scheduler.stats().num_running == kRunning);
+  }
+
+  void step() {
+    CHECK(scheduler.prepare(batch, now, events));
+    scheduler.launched(batch);
+    executor.launch(batch);
+    executor.wait(result);
+    scheduler.complete(batch, result, now, events);
+    events.clear();
+  }
+
+  tl::NullExecutor executor{kRunning};
+  tl::Scheduler scheduler{{.max_batch_size = kRunning, .max_num_tokens = 4096, .max_seq_len = 1400},
+                          {.num_blocks = kRunning * 44},
+                          executor};
+  tl::Clock::time_point now{};
+  tl::StepBatch batch;
+  tl::StepResult result;
+  tl::EventBatch events;
+};
+
+// 1000 steps cross every block boundary many times. What remains is the executor's and the pools' own queues.
+TEST(decoding_allocates_nothing) {
+  Decoding decoding;
+  const long before = num_allocations;
+  for (int i = 0; i < 1000; ++i) decoding.step();
+  CHECK(num_allocations - before <= 1000 / 64 + 1);  // the null executor's deque: a chunk per 64 steps
+}
+
+// The bound is ten times what is measured, for busy test machines; bench_event_loop measures.
+TEST(a_step_of_256_costs_the_host_little) {
+  Decoding decoding;
+  const auto start = tl::Clock::now();
+  for (int i = 0; i < 1000; ++i) decoding.step();
+  const double seconds = std::chrono::duration<double>(tl::Clock::now() - start).count();
+  CHECK(seconds / 1000 < 300e-6);
+}
+
+}  // namespace
+
+TEST_MAIN

@@ -1,0 +1,166 @@
+// A scheduler and a fake device driven step by step, as the event loop does it, with every invariant checked.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "batching/scheduler.h"
+#include "check.h"
+#include "fake_executor.h"
+
+using Tokens = std::vector<std::int32_t>;
+
+inline Tokens random_tokens(std::mt19937_64& random, int count) {
+  Tokens tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(static_cast<std::int32_t>(random() % kVocab));
+  return tokens;
+}
+
+inline tl::RequestSpec spec_of(Tokens prompt, int max_new_tokens, std::uint64_t seed = 0) {
+  tl::RequestSpec spec;
+  spec.prompt = std::move(prompt);
+  spec.max_new_tokens = max_new_tokens;
+  auto params = std::make_shared<FakeParams>();
+  params->seed = seed;
+  spec.params = std::move(params);
+  return spec;
+}
+
+// What the consumer heard of one request, and what it must have heard.
+struct Heard {
+  tl::RequestSpec spec;
+  Tokens tokens;
+  std::vector<int> prompt_positions;
+  std::optional<tl::RequestEnd> end;
+  std::int64_t admitted_step = -1;
+
+  std::uint64_t seed() const { return dynamic_cast<const FakeParams&>(*spec.params).seed; }
+  Tokens expected() const { return reference(spec.prompt, seed(), spec.max_new_tokens); }
+  // Every token so far is right and none is missing; a request that ran to its end has all.
+  void check() const {
+    const Tokens all = expected();
+    CHECK(tokens.size() <= all.size() && std::equal(tokens.begin(), tokens.end(), all.begin()));
+    if (end && end->reason == tl::FinishReason::kLength) CHECK(tokens.size() == all.size());
+  }
+};
+
+class Driver {
+ public:
+  Driver(tl::SchedulerConfig scheduler_config, tl::KvManagerConfig cache, int num_slots = 0)
+      : executor({.num_slots = num_slots > 0 ? num_slots : scheduler_config.max_batch_size + 2,
+                  .num_blocks = cache.num_blocks,
+                  .num_host_blocks = cache.num_host_blocks,
+                  .tokens_per_block = cache.tokens_per_block}),
+        scheduler(scheduler_config, cache, executor) {}
+
+  tl::RequestId submit(tl::RequestSpec spec) {
+    const tl::RequestId id = ++last_id_;
+    heard[id].spec = spec;
+    scheduler.add(std::make_unique<tl::Request>(id, std::move(spec), now));
+    return id;
+  }
+
+  void end(tl::RequestId id, tl::FinishReason reason) {
+    scheduler.end(id, reason, "", now, events_);
+    hear();
+  }
+
+  // Prepares and launches a step, then waits for the one before it. False when there is nothing left to do.
+  bool step() {
+    now += std::chrono::milliseconds(1);
+    tl::StepBatch& batch = batches_[(oldest_ + in_flight_) % 2];
+    const bool launched = scheduler.prepare(batch, now, events_);
+    if (launched) {
+      scheduler.launched(batch);
+      ++in_flight_;
+      ++num_steps;
+      if (on_step) on_step(batch);
+      executor.launch(batch);
+    }
+    check();
+    if (in_flight_ == 2 || (in_flight_ == 1 && !launched)) collect();
+    check();
+    return launched || in_flight_ > 0;
+  }
+
+  void run() {
+    for (int idle = 0; !scheduler.empty() || in_flight_ > 0; idle = step() ? 0 : idle + 1) CHECK(idle < 2);
+  }
+
+  // As the event loop does after an error of its own.
+  void reset() {
+    for (; in_flight_ > 0; --in_flight_) executor.wait(result_);
+    scheduler.reset("internal error", now, events_);
+    check();
+  }
+
+  // Everything is over: all blocks and slots are back.
+  void check_all_returned() {
+    CHECK(scheduler.empty() && in_flight_ == 0);
+    const tl::SchedulerStats stats = scheduler.stats();
+    CHECK(stats.num_used_blocks == 0 && scheduler.cache().device().num_ready() == stats.num_blocks);
+    CHECK(stats.num_free_host_blocks == scheduler.cache().config().num_host_blocks);
+    for (const auto& [id, request] : heard) CHECK(request.end.has_value());
+  }
+
+  FakeExecutor executor;
+  tl::Scheduler scheduler;
+  std::map<tl::RequestId, Heard> heard;
+  std::function<void(const tl::StepBatch&)> on_step;
+  std::vector<tl::RequestId> end_order;
+  int num_steps = 0;
+  tl::Clock::time_point now{};
+
+ private:
+  void collect() {
+    const tl::StepBatch& batch = batches_[oldest_];
+    try {
+      executor.wait(result_);
+      scheduler.complete(batch, result_, now, events_);
+      oldest_ ^= 1;
+      --in_flight_;
+    } catch (const tl::StepError& error) {
+      const tl::StepBatch* failed[] = {&batches_[oldest_], &batches_[oldest_ ^ 1]};
+      executor.on_wait = [](const tl::StepBatch&) {};
+      if (in_flight_ == 2) CHECK_THROWS(tl::StepError, executor.wait(result_), "before");
+      scheduler.abandon(std::span(failed, static_cast<std::size_t>(in_flight_)), error, now, events_);
+      in_flight_ = 0;
+    }
+    hear();
+  }
+
+  void hear() {
+    for (tl::TokenEvent& event : events_.tokens) {
+      Heard& request = heard.at(event.id);
+      CHECK(!request.end);
+      if (event.outputs) {
+        const auto& positions = dynamic_cast<const FakeOutputs&>(*event.outputs).positions;
+        request.prompt_positions.insert(request.prompt_positions.end(), positions.begin(), positions.end());
+      }
+      if (event.token == tl::kNoToken) continue;
+      CHECK(event.index == std::ssize(request.tokens));
+      request.tokens.push_back(event.token);
+    }
+    for (tl::RequestEnd& end : events_.ends) {
+      Heard& request = heard.at(end.id);
+      CHECK(!request.end);
+      end_order.push_back(end.id);
+      request.end = std::move(end);
+      request.check();
+    }
+    events_.clear();
+  }
+
+  void check() {
+    scheduler.check_integrity();
+    hear();
+  }
+
+  std::array<tl::StepBatch, 2> batches_;
+  int oldest_ = 0, in_flight_ = 0;
+  tl::StepResult result_;
+  tl::EventBatch events_;
+  tl::RequestId last_id_ = 0;
+};

@@ -1,0 +1,312 @@
+// EventLoop: order in flight, limits, cancel and timeout in every state, failures, shutdown.
+#include <condition_variable>
+#include <mutex>
+
+#include "check.h"
+#include "client.h"
+#include "errors.h"
+
+namespace {
+
+using tl::FinishReason;
+using tl::RequestId;
+
+// Holds the device at its next wait until opened.
+class Gate {
+ public:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    ++num_waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_; });
+    --num_waiting_;
+  }
+  void close() { set(false); }
+  void open() { set(true); }
+  void wait_for_device() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return num_waiting_ > 0; });
+  }
+
+ private:
+  void set(bool open) {
+    const std::lock_guard lock(mutex_);
+    open_ = open;
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = true;
+  int num_waiting_ = 0;
+};
+
+struct Service {
+  explicit Service(tl::EventLoopConfig config = loop_config(), std::function<void(FakeExecutor&)> prepare = {})
+      : Service(config, executor_for(config), prepare) {}
+  Service(const tl::EventLoopConfig& config, std::pair<std::unique_ptr<FakeExecutor>, FakeExecutor*> executor,
+          const std::function<void(FakeExecutor&)>& prepare)
+      : loop(config, (guard(*executor.second, prepare), std::move(executor.first))), client(loop) {}
+  ~Service() { gate.open(); }
+
+  RequestId submit(Tokens prompt, int max_new_tokens = 8) {
+    return loop.submit(spec_of(std::move(prompt), max_new_tokens));
+  }
+  // Submits all before the device takes its second step.
+  std::vector<RequestId> submit_together(const std::vector<Tokens>& prompts, int max_new_tokens) {
+    gate.close();
+    std::vector<RequestId> ids;
+    for (const Tokens& prompt : prompts) ids.push_back(submit(prompt, max_new_tokens));
+    gate.open();
+    return ids;
+  }
+  void guard(FakeExecutor& executor, const std::function<void(FakeExecutor&)>& prepare) {
+    if (prepare) prepare(executor);
+    executor.on_wait = [this, then = executor.on_wait](const tl::StepBatch& batch) {
+      gate.pass();
+      then(batch);
+    };
+  }
+  void check_all_returned() {
+    loop.shut_down(tl::Shutdown::kDrain);
+    client.wait_until_closed();
+    CHECK(loop.stats().scheduler.num_used_blocks == 0 && loop.stats().scheduler.num_running == 0);
+  }
+
+  Gate gate;
+  tl::EventLoop loop;
+  Client client;
+};
+
+TEST(steps_overlap_by_one) {
+  std::vector<std::pair<char, std::uint64_t>> log;
+  tl::EventLoopConfig config = loop_config();
+  Service service(config, [&](FakeExecutor& executor) {
+    executor.on_launch = [&](const tl::StepBatch& batch) { log.emplace_back('L', batch.step); };
+    executor.on_wait = [&](const tl::StepBatch& batch) { log.emplace_back('W', batch.step); };
+  });
+  service.client.wait_for(service.submit({1, 2, 3}, 5));
+  service.check_all_returned();
+  CHECK(log.size() == 10);
+  const std::vector<std::pair<char, std::uint64_t>> expected{{'L', 1}, {'L', 2}, {'W', 1}, {'L', 3}, {'W', 2},
+                                                             {'L', 4}, {'W', 3}, {'L', 5}, {'W', 4}, {'W', 5}};
+  CHECK(log == expected);
+}
+
+TEST(the_row_after_an_end_id_is_discarded) {
+  const Tokens prompt{9, 8, 7};
+  const Tokens all = reference(prompt, 0, 20);
+  Service service;
+  tl::RequestSpec spec = spec_of(prompt, 20);
+  spec.end_ids = {all[6]};
+  const RequestId id = service.loop.submit(spec);
+  CHECK(service.client.wait_for(id).reason == FinishReason::kEndId);
+  CHECK(service.client.tokens[id] == Tokens(all.begin(), all.begin() + 7));
+  service.check_all_returned();
+  CHECK(service.loop.stats().num_steps == 8 && service.loop.stats().num_generated_tokens == 7);
+}
+
+TEST(a_full_loop_says_so_at_once) {
+  tl::EventLoopConfig config = loop_config();
+  config.max_requests = 3;
+  Service service(config);
+  const RequestId first = service.submit({1});
+  service.submit({2});
+  service.submit({3});
+  CHECK_THROWS(tl::LimitError, service.submit({4}), "max_requests (3)");
+  service.client.wait_for(first);
+  while (service.client.ends.size() < 3) service.client.poll();
+  service.client.wait_for(service.submit({4}));
+  service.check_all_returned();
+  CHECK_THROWS(tl::LimitError, service.submit({5}), "shut down");
+}
+
+TEST(requests_beyond_a_limit_are_refused_with_both_numbers) {
+  Service service;
+  const auto refused = [&](auto&& change, const char* part) {
+    tl::RequestSpec spec = spec_of({1, 2, 3}, 8);
+    change(spec);
+    CHECK_THROWS(tl::LimitError, service.loop.submit(spec), part);
+  };
+  refused([](auto& s) { s.prompt.clear(); }, "prompt length in 1 .. 90, found 0");
+  refused([](auto& s) { s.prompt.assign(91, 1); }, "prompt length in 1 .. 90, found 91");
+  refused([](auto& s) { s.max_new_tokens = 98; }, "max_new_tokens in 1 .. 97, found 98");
+  refused([](auto& s) { s.max_new_tokens = -1; }, "found -1");
+  refused([](auto& s) { s.min_new_tokens = 9; }, "min_new_tokens in 0 .. 8");
+  refused([](auto& s) { s.prompt[1] = kVocab; }, "0 .. 999, found 1000");
+  refused([](auto& s) { s.prompt[1] = -1; }, "found -1");
+  refused([](auto& s) { s.end_ids = {-5}; }, "end_ids");
+  refused([](auto& s) { s.stop_sequences = {{}}; }, "stop sequence in 1 .. 256, found 0");
+  refused([](auto& s) { s.priority = 101; }, "priority in -100 .. 100");
+  refused([](auto& s) { s.timeout = tl::Clock::duration::zero(); }, "timeout above 0");
+  refused([](auto& s) { s.cache_salt.assign(257, 'x'); }, "cache_salt");
+  CHECK(!service.loop.cancel(12345));
+}
+
+TEST(cancel_in_every_state) {
+  tl::EventLoopConfig config = loop_config(2);
+  Service service(config);
+  service.gate.close();
+  const RequestId running = service.submit({1}, 50);
+  const RequestId other = service.submit({2}, 50);
+  service.gate.wait_for_device();  // a step is in flight
+  const RequestId queued = service.submit({3}, 50);
+  const RequestId in_mailbox = service.submit({4}, 50);
+  for (const RequestId id : {running, queued, in_mailbox, queued}) CHECK(service.loop.cancel(id));
+  service.gate.open();
+  for (const RequestId id : {running, queued, in_mailbox}) {
+    CHECK(service.client.wait_for(id).reason == FinishReason::kCancelled);
+    CHECK(!service.loop.cancel(id));  // ended and polled
+  }
+  CHECK(service.client.wait_for(other).reason == FinishReason::kLength);
+  CHECK(service.client.tokens[other] == reference({2}, 0, 50));
+  service.check_all_returned();
+}
+
+TEST(blocks_are_back_within_a_step_of_a_cancellation) {
+  Service service;
+  const RequestId id = service.submit(Tokens(80, 1), 20);
+  service.client.wait_for_token(id);
+  service.loop.cancel(id);
+  service.client.wait_for(id);
+  const auto steps = service.loop.stats().num_steps;
+  while (service.loop.stats().scheduler.num_used_blocks > 0) service.client.poll(std::chrono::milliseconds(1));
+  CHECK(service.loop.stats().num_steps <= steps + 1);
+}
+
+TEST(timeouts_end_waiting_and_running_requests) {
+  tl::EventLoopConfig config = loop_config(1);
+  Service service(config, [](FakeExecutor& executor) {
+    executor.on_wait = [](const tl::StepBatch&) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+  });
+  tl::RequestSpec spec = spec_of({1, 2}, 90);
+  spec.timeout = std::chrono::milliseconds(30);
+  const RequestId running = service.loop.submit(spec);
+  const RequestId waiting = service.loop.submit(spec);
+  spec.timeout = tl::Clock::duration::max();
+  spec.max_new_tokens = 3;
+  const RequestId patient = service.loop.submit(spec);
+  CHECK(service.client.wait_for(running).reason == FinishReason::kTimedOut);
+  CHECK(service.client.wait_for(waiting).reason == FinishReason::kTimedOut);
+  CHECK(!service.client.tokens[running].empty() && service.client.tokens[waiting].empty());
+  CHECK(service.client.wait_for(patient).reason == FinishReason::kLength);
+  service.check_all_returned();
+}
+
+// Throws once, at the given step, on the device's thread.
+template <typename Error>
+auto fault(std::uint64_t step, Error error) {
+  return [=](const tl::StepBatch& batch) {
+    if (batch.step == step) throw error;
+  };
+}
+
+void check_loop_lives(Service& service) {
+  const RequestId id = service.submit({5, 5}, 6);
+  CHECK(service.client.wait_for(id).reason == FinishReason::kLength);
+  CHECK(service.client.tokens[id] == reference({5, 5}, 0, 6));
+  service.check_all_returned();
+}
+
+TEST(a_failed_step_ends_all_running_requests_with_its_message) {
+  for (const bool at_launch : {true, false}) {
+    Service service(loop_config(), [&](FakeExecutor& executor) {
+      (at_launch ? executor.on_launch : executor.on_wait) = [n = 0](const tl::StepBatch& batch) mutable {
+        if (batch.rows.size() == 2 && ++n == 3) throw std::runtime_error("out of device memory");
+      };
+    });
+    for (const RequestId id : service.submit_together({{1}, {2}}, 40)) {
+      CHECK(service.client.wait_for(id).reason == FinishReason::kError);
+      CHECK(service.client.ends.at(id).message == "out of device memory");
+      const Tokens& tokens = service.client.tokens[id];
+      const Tokens all = reference({static_cast<std::int32_t>(id)}, 0, 40);
+      CHECK(std::equal(tokens.begin(), tokens.end(), all.begin()));
+    }
+    check_loop_lives(service);
+  }
+}
+
+TEST(a_failed_step_that_names_a_slot_ends_that_request_only) {
+  for (const bool at_launch : {true, false}) {
+    Service service(loop_config(), [&](FakeExecutor& executor) {
+      (at_launch ? executor.on_launch : executor.on_wait) = [n = 0](const tl::StepBatch& batch) mutable {
+        if (batch.rows.size() == 3 && ++n == 3) throw tl::StepError("bad grammar", {batch.rows.front().slot});
+      };
+    });
+    int num_failed = 0;
+    for (const RequestId id : service.submit_together({{1}, {2}, {3}}, 40)) {
+      num_failed += service.client.wait_for(id).reason == FinishReason::kError;
+      if (service.client.ends.at(id).reason == FinishReason::kError) continue;
+      CHECK(service.client.tokens[id] == reference({static_cast<std::int32_t>(id)}, 0, 40));
+    }
+    CHECK(num_failed == 1);
+    check_loop_lives(service);
+  }
+}
+
+TEST(two_failures_in_flight) {
+  Service service(loop_config(), [](FakeExecutor& executor) {
+    executor.on_launch = fault(3, tl::StepError("launch"));
+    executor.on_wait = fault(2, 17);  // not even a std::exception
+  });
+  const RequestId id = service.submit({1}, 40);
+  CHECK(service.client.wait_for(id).message == "the executor threw an exception of unknown type");
+  check_loop_lives(service);
+}
+
+TEST(a_result_of_the_wrong_size_is_a_failed_step) {
+  struct Short : FakeExecutor {
+    using FakeExecutor::FakeExecutor;
+    void wait(tl::StepResult& result) override {
+      FakeExecutor::wait(result);
+      result.rows.pop_back();
+    }
+  };
+  tl::EventLoop loop(loop_config(), std::make_unique<Short>(FakeShape{}));
+  Client client(loop);
+  CHECK(std::strstr(client.wait_for(loop.submit(spec_of({1}, 4))).message.c_str(), "0 rows for a step of 1"));
+}
+
+TEST(shutdown_in_every_state) {
+  {
+    Service idle;
+  }
+  for (const bool drain : {true, false}) {
+    tl::EventLoopConfig config = loop_config(2);
+    Service service(config);
+    service.gate.close();
+    std::vector<RequestId> ids;
+    for (int i = 0; i < 6; ++i) ids.push_back(service.submit({i}, 30));
+    service.gate.wait_for_device();
+    ids.push_back(service.submit({6}, 30));  // still in the mailbox
+    service.loop.shut_down(drain ? tl::Shutdown::kDrain : tl::Shutdown::kCancel);
+    service.gate.open();
+    service.client.wait_until_closed();
+    for (const RequestId id : ids) {
+      CHECK(service.client.ends.at(id).reason == (drain ? FinishReason::kLength : FinishReason::kCancelled));
+    }
+    CHECK(service.loop.stats().scheduler.num_used_blocks == 0);
+  }
+  Service dropped;  // destroyed with requests in every stage and nobody polling
+  for (int i = 0; i < 20; ++i) dropped.submit({i}, 50);
+}
+
+TEST(stats_and_timings) {
+  Service service;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 10; ++i) ids.push_back(service.submit(Tokens(20, i), 10));
+  for (const RequestId id : ids) {
+    const tl::RequestTimings& t = service.client.wait_for(id).timings;
+    CHECK(t.num_prompt_tokens == 20 && t.num_generated_tokens == 10);
+    CHECK(0 <= t.queue_seconds && t.queue_seconds <= t.first_token_seconds && t.first_token_seconds <= t.total_seconds);
+    CHECK(t.seconds_per_token > 0);
+  }
+  service.check_all_returned();
+  const tl::LoopStats stats = service.loop.stats();
+  CHECK(stats.num_ended[static_cast<int>(FinishReason::kLength)] == 10 && stats.num_timed == 10);
+  CHECK(stats.num_generated_tokens == 100 && stats.num_steps >= 10 && stats.step_seconds > 0);
+  CHECK(stats.scheduler.kv.lookup_tokens >= 200);
+}
+
+}  // namespace
+
+TEST_MAIN

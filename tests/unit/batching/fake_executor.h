@@ -1,0 +1,239 @@
+// A device whose KV blocks hold token ids. What it samples is a function of the whole history it reads through the
+// block tables, so any wrong sharing, copy, eviction, swap or order shows as a wrong token; most show earlier, as a
+// CHECK.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "batching/step.h"
+#include "check.h"
+
+struct FakeParams : tl::SlotParams {
+  std::uint64_t seed = 0;
+  bool prompt_outputs = false;
+};
+
+struct FakeOutputs : tl::RowOutputs {
+  std::vector<int> positions;
+};
+
+constexpr int kVocab = 1000;
+
+inline std::int32_t next_token(std::uint64_t seed, std::span<const std::int32_t> history) {
+  std::uint64_t hash = seed + 0x9e3779b97f4a7c15ull;
+  for (const std::int32_t token : history)
+    hash = (hash ^ static_cast<std::uint64_t>(token)) * 0xff51afd7ed558ccdull + (hash >> 29);
+  return static_cast<std::int32_t>((hash >> 33) % kVocab);
+}
+
+// What a request must generate, whatever else happens.
+inline std::vector<std::int32_t> reference(std::vector<std::int32_t> prompt, std::uint64_t seed, int num_tokens) {
+  const std::size_t num_prompt = prompt.size();
+  for (int i = 0; i < num_tokens; ++i) prompt.push_back(next_token(seed, prompt));
+  return {prompt.begin() + static_cast<std::ptrdiff_t>(num_prompt), prompt.end()};
+}
+
+struct FakeShape {
+  int num_slots = 8;
+  int num_blocks = 64;
+  int num_host_blocks = 0;
+  int tokens_per_block = 4;
+};
+
+// A step is carried out as late as the contract allows: when its results are waited for, after the next one's launch.
+class FakeExecutor : public tl::StepExecutor {
+ public:
+  explicit FakeExecutor(const FakeShape& shape)
+      : shape_(shape),
+        device_(static_cast<std::size_t>(shape.num_blocks * shape.tokens_per_block), -7),
+        host_(static_cast<std::size_t>(shape.num_host_blocks * shape.tokens_per_block), -7),
+        slots_(static_cast<std::size_t>(shape.num_slots)),
+        launch_tables_(static_cast<std::size_t>(shape.num_slots)) {}
+
+  // Faults; any may throw. `row_error` may also return a message for one row.
+  std::function<void(const tl::StepBatch&)> on_launch = [](const tl::StepBatch&) {};
+  std::function<void(const tl::StepBatch&)> on_wait = [](const tl::StepBatch&) {};
+  std::function<std::string(const tl::StepRow&)> row_error = [](const tl::StepRow&) { return std::string(); };
+  std::function<void(int, const tl::SlotParams*)> on_set_slot = [](int, const tl::SlotParams*) {};
+  double seconds_per_token = 0, seconds_per_copy = 0;
+
+  int num_slots() const override { return shape_.num_slots; }
+
+  void set_slot(int slot, std::shared_ptr<const tl::SlotParams> params, std::span<const std::int32_t> tokens,
+                int num_prompt) override {
+    for (const Flight& flight : flights_) {
+      for (const tl::StepRow& row : flight.batch->rows) CHECK(row.slot != slot);
+    }
+    on_set_slot(slot, params.get());
+    slots_[slot].params = std::dynamic_pointer_cast<const FakeParams>(params);
+    slots_[slot].tokens.assign(tokens.begin(), tokens.end());
+    slots_[slot].num_prompt = num_prompt;
+  }
+
+  void launch(const tl::StepBatch& batch) override {
+    CHECK(batch.step > last_step_ && !batch.empty() && flights_.size() < 2);
+    last_step_ = batch.step;
+    const Touched touched = touched_by(batch);
+    for (const Flight& flight : flights_) check_no_conflict(flight, batch);
+    on_launch(batch);
+    flights_.push_back({&batch, digest(batch), touched});
+  }
+
+  void wait(tl::StepResult& result) override {
+    CHECK(!flights_.empty());
+    const tl::StepBatch& batch = *flights_.front().batch;
+    CHECK(digest(batch) == flights_.front().digest);  // the batch stayed as it was launched
+    flights_.pop_front();
+    if (num_broken_ > 0) {
+      --num_broken_;
+      throw tl::StepError("the step before it failed");
+    }
+    num_broken_ = flights_.size();  // if this one throws, nothing the next one reads is there
+    on_wait(batch);
+    num_broken_ = 0;
+    for (const tl::CopyOrder& copy : batch.copies) execute(copy);
+    for (const tl::TableUpdate& update : batch.table_updates) set_entry(slots_[update.slot].table, update);
+    result.rows.clear();
+    result.rows.resize(batch.rows.size());
+    for (const tl::StepRow& row : batch.rows) write(row, batch);
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) read(batch.rows[i], result.rows[i]);
+    result.compute_seconds = seconds_per_token * static_cast<double>(batch.token_ids.size());
+    result.copy_seconds = seconds_per_copy * static_cast<double>(batch.copies.size());
+  }
+
+ private:
+  using Table = std::vector<std::int32_t>;
+  struct SlotState {
+    std::shared_ptr<const FakeParams> params;
+    std::vector<std::int32_t> tokens;  // what the history must be: as the host said, and as sampled here
+    int num_prompt = 0;
+    Table table;
+  };
+  // By block: the slot whose row uses it; kCopy if only a copy does; kShared if rows of several slots do.
+  static constexpr int kCopy = -1, kShared = -2;
+  struct Touched {
+    std::map<int, int> device, written;
+    std::set<int> host;
+  };
+  struct Flight {
+    const tl::StepBatch* batch;
+    std::uint64_t digest;
+    Touched touched;
+  };
+
+  static void set_entry(Table& table, const tl::TableUpdate& update) {
+    if (update.index >= std::ssize(table)) table.resize(update.index + 1, -1);
+    table[update.index] = update.block;
+  }
+
+  // Follows the block tables as they will be when the batch runs.
+  Touched touched_by(const tl::StepBatch& batch) {
+    Touched touched;
+    for (const tl::CopyOrder& copy : batch.copies) {
+      if (copy.kind != tl::CopyKind::kHostToDevice) touched.device[copy.src] = kCopy;
+      if (copy.kind != tl::CopyKind::kDeviceToHost) touched.device[copy.dst] = touched.written[copy.dst] = kCopy;
+      if (copy.kind == tl::CopyKind::kHostToDevice) touched.host.insert(copy.src);
+      if (copy.kind == tl::CopyKind::kDeviceToHost) CHECK(touched.host.insert(copy.dst).second);
+    }
+    for (const tl::TableUpdate& update : batch.table_updates) set_entry(launch_tables_[update.slot], update);
+    std::set<int> seen;
+    for (const tl::StepRow& row : batch.rows) {
+      CHECK(seen.insert(row.slot).second && row.num_tokens >= 1);
+      const int end = row.past_len + row.num_tokens;
+      for (int i = 0; i * shape_.tokens_per_block < end; ++i) {
+        const int block = launch_tables_[row.slot].at(i);
+        const auto [entry, first] = touched.device.emplace(block, row.slot);
+        if (!first) entry->second = entry->second == kCopy ? row.slot : kShared;
+        if ((i + 1) * shape_.tokens_per_block > row.past_len) touched.written[block] = row.slot;
+      }
+    }
+    // Rows of a step run side by side: what one writes, no other may read.
+    for (const auto& [block, slot] : touched.written) CHECK(slot == kCopy || touched.device[block] == slot);
+    launch_touched_ = touched;
+    return touched;
+  }
+
+  // Blocks still used by a step in flight are not given to anybody else.
+  void check_no_conflict(const Flight& flight, const tl::StepBatch& batch) const {
+    for (const auto& [block, slot] : launch_touched_.written) {
+      const auto used = flight.touched.device.find(block);
+      CHECK(used == flight.touched.device.end() || used->second == slot);
+    }
+    for (const tl::CopyOrder& copy : batch.copies) {
+      if (copy.kind == tl::CopyKind::kDeviceToHost) CHECK(!flight.touched.host.contains(copy.dst));
+    }
+  }
+
+  std::span<std::int32_t> block(std::vector<std::int32_t>& memory, int index) const {
+    return std::span(memory).subspan(static_cast<std::size_t>(index * shape_.tokens_per_block),
+                                     shape_.tokens_per_block);
+  }
+
+  void execute(const tl::CopyOrder& copy) {
+    const auto src = block(copy.kind == tl::CopyKind::kHostToDevice ? host_ : device_, copy.src);
+    const auto dst = block(copy.kind == tl::CopyKind::kDeviceToHost ? host_ : device_, copy.dst);
+    std::copy(src.begin(), src.end(), dst.begin());
+  }
+
+  void write(const tl::StepRow& row, const tl::StepBatch& batch) {
+    const SlotState& slot = slots_[row.slot];
+    for (int i = 0; i < row.num_tokens; ++i) {
+      const int position = row.past_len + i;
+      std::int32_t token = batch.token_ids.at(row.first_token + i);
+      if (token == tl::kLastSampled) {
+        CHECK(position + 1 == std::ssize(slot.tokens) && position >= slot.num_prompt);
+        token = slot.tokens.back();
+      }
+      CHECK(token == slot.tokens.at(position));
+      block(device_, slot.table.at(position / shape_.tokens_per_block))[position % shape_.tokens_per_block] = token;
+    }
+  }
+
+  void read(const tl::StepRow& row, tl::RowResult& result) {
+    SlotState& slot = slots_[row.slot];
+    const int end = row.past_len + row.num_tokens;
+    std::vector<std::int32_t> history;
+    for (int p = 0; p < end; ++p) {
+      history.push_back(block(device_, slot.table.at(p / shape_.tokens_per_block))[p % shape_.tokens_per_block]);
+    }
+    CHECK(end <= std::ssize(slot.tokens) && row.sample == (end == std::ssize(slot.tokens)));
+    CHECK(std::equal(history.begin(), history.end(), slot.tokens.begin()));
+    result.error = row_error(row);
+    if (slot.params != nullptr && slot.params->prompt_outputs) {
+      auto outputs = std::make_unique<FakeOutputs>();
+      for (int p = std::max(row.past_len, row.outputs_from); p < std::min(end, slot.num_prompt); ++p) {
+        outputs->positions.push_back(p);
+      }
+      result.outputs = std::move(outputs);
+    }
+    if (!row.sample) return;
+    CHECK(row.num_generated == std::ssize(slot.tokens) - slot.num_prompt);
+    result.token = next_token(slot.params ? slot.params->seed : 0, history);
+    slot.tokens.push_back(result.token);
+  }
+
+  static std::uint64_t digest(const tl::StepBatch& batch) {
+    std::uint64_t hash = batch.step;
+    const auto add = [&](std::int64_t value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3ull; };
+    for (const auto& copy : batch.copies) add(static_cast<int>(copy.kind)), add(copy.src), add(copy.dst);
+    for (const auto& update : batch.table_updates) add(update.slot), add(update.index), add(update.block);
+    for (const auto& row : batch.rows) add(row.slot), add(row.first_token), add(row.num_tokens), add(row.past_len);
+    for (const std::int32_t token : batch.token_ids) add(token);
+    return hash;
+  }
+
+  FakeShape shape_;
+  std::vector<std::int32_t> device_, host_;
+  std::vector<SlotState> slots_;
+  std::vector<Table> launch_tables_;
+  Touched launch_touched_;
+  std::deque<Flight> flights_;
+  std::size_t num_broken_ = 0;
+  std::uint64_t last_step_ = 0;
+};

@@ -1,0 +1,381 @@
+// KvCacheManager: properties under random operations, and each promise on its own.
+#include <algorithm>
+#include <list>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <variant>
+
+#include "batching/kv_cache_budget.h"
+#include "batching/kv_cache_manager.h"
+#include "check.h"
+#include "errors.h"
+
+namespace {
+
+using tl::CopyKind;
+using tl::KvCacheManager;
+using tl::KvSequence;
+using Tokens = std::vector<std::int32_t>;
+
+// Sequences over fake memory: every block's content is known, every sequence knows what it must read.
+class Model {
+ public:
+  Model(std::uint64_t seed, tl::KvManagerConfig config)
+      : random_(seed),
+        config_(config),
+        cache_(config),
+        device_(static_cast<std::size_t>(config.num_blocks), Tokens(config.tokens_per_block, -7)),
+        host_(static_cast<std::size_t>(config.num_host_blocks), Tokens(config.tokens_per_block, -7)),
+        last_use_(static_cast<std::size_t>(config.num_blocks), 0) {}
+
+  void random_operation() {
+    switch (draw(10)) {
+      case 0:
+      case 1:
+        open();
+        break;
+      case 2:
+      case 3:
+      case 4:
+      case 5:
+        if (auto* s = pick()) write(*s);
+        break;
+      case 6:
+        if (auto* s = pick()) fork(*s);
+        break;
+      case 7:
+        if (auto* s = pick()) std::holds_alternative<KvSequence>(s->handle) ? swap_out(*s) : swap_in(*s);
+        break;
+      case 8:
+        while (!live_.empty() && draw(3)) live_.erase(std::next(live_.begin(), draw(std::ssize(live_))));
+        break;
+      default:
+        if (launched_ > ended_) cache_.step_ended(++ended_);
+        break;
+    }
+    cache_.check_integrity();
+    for (const Live& live : live_) check_content(live);
+  }
+
+  void finish() {
+    live_.clear();
+    cache_.step_launched(++launched_);
+    cache_.step_ended(launched_);
+    cache_.check_integrity();
+    CHECK(cache_.device().num_ready() == config_.num_blocks);
+    CHECK(cache_.host().num_ready() == config_.num_host_blocks);
+  }
+
+  const tl::KvCacheCounters& counters() const { return cache_.counters(); }
+
+ private:
+  struct Live {
+    std::variant<KvSequence, tl::HostSequence> handle;
+    Tokens tokens;  // known; those below length() are written
+    std::vector<std::uint64_t> hashes;
+    std::string salt;
+    tl::TokenChain chain() { return {tokens, hashes, salt}; }
+  };
+
+  int draw(std::int64_t n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
+  Live* pick() { return live_.empty() ? nullptr : &*std::next(live_.begin(), draw(std::ssize(live_))); }
+
+  // A small alphabet, so that sequences share prefixes by chance.
+  void add_tokens(Tokens& tokens, int count) {
+    for (int i = 0; i < count; ++i) tokens.push_back(draw(8) == 0 ? draw(2) : 0);
+  }
+
+  void open() {
+    Tokens tokens;
+    add_tokens(tokens, 1 + draw(5 * config_.tokens_per_block));
+    Live fresh{KvSequence(cache_.open({tokens, scratch_, ""}, {}, 0)), tokens, {}, draw(2) ? "a" : "b"};
+    const tl::PrefixHit hit = cache_.find_prefix(fresh.chain(), 1 << 30);
+    CHECK(std::ssize(hit.blocks) * config_.tokens_per_block < std::ssize(tokens));
+    fresh.handle = cache_.open(fresh.chain(), hit, std::ssize(tokens));
+    live_.push_back(std::move(fresh));
+  }
+
+  void write(Live& live) {
+    auto* kv = std::get_if<KvSequence>(&live.handle);
+    if (kv == nullptr) return;
+    const int begin = cache_.length(*kv);
+    if (begin == std::ssize(live.tokens)) add_tokens(live.tokens, 1 + draw(3));
+    const int end = begin + 1 + draw(std::ssize(live.tokens) - begin);
+    const Tokens before(cache_.blocks(*kv).begin(), cache_.blocks(*kv).end());
+    std::vector<tl::CopyOrder> copies;
+    if (!cache_.reserve(*kv, end, copies)) {
+      CHECK(copies.empty() && std::ranges::equal(before, cache_.blocks(*kv)));
+      return;
+    }
+    check_fresh(before, cache_.blocks(*kv));
+    execute(copies);
+    cache_.advance(*kv, end - begin);
+    for (int p = begin; p < end; ++p) {
+      const int block = cache_.blocks(*kv)[p / config_.tokens_per_block];
+      CHECK(cache_.device().refcount(block) == 1);
+      device_[block][p % config_.tokens_per_block] = live.tokens[p];
+    }
+    cache_.commit(*kv, live.chain(), launched_ + 1);
+    launch(*kv);
+  }
+
+  void fork(Live& live) {
+    auto* kv = std::get_if<KvSequence>(&live.handle);
+    if (kv != nullptr) live_.push_back({cache_.fork(*kv), live.tokens, live.hashes, live.salt});
+  }
+
+  void swap_out(Live& live) {
+    std::vector<tl::CopyOrder> copies;
+    auto host = cache_.swap_out(std::get<KvSequence>(live.handle), copies);
+    if (!host) return;
+    execute(copies);
+    live.handle = std::move(*host);
+  }
+
+  void swap_in(Live& live) {
+    auto& host = std::get<tl::HostSequence>(live.handle);
+    const tl::PrefixHit hit = cache_.find_prefix(live.chain(), cache_.length(host));
+    const Tokens before(hit.blocks.begin(), hit.blocks.end());
+    std::vector<tl::CopyOrder> copies;
+    auto kv = cache_.swap_in(host, hit, copies);
+    if (!kv) return;
+    check_fresh(before, cache_.blocks(*kv));
+    execute(copies);
+    launch(*kv);
+    live.handle = std::move(*kv);
+  }
+
+  void execute(const std::vector<tl::CopyOrder>& copies) {
+    for (const auto& copy : copies) {
+      const Tokens& src = (copy.kind == CopyKind::kHostToDevice ? host_ : device_)[copy.src];
+      (copy.kind == CopyKind::kDeviceToHost ? host_ : device_)[copy.dst] = src;
+      if (copy.kind != CopyKind::kHostToDevice) last_use_[copy.src] = launched_ + 1;
+    }
+  }
+
+  // Blocks that were not in the table before are used by no step in flight.
+  void check_fresh(const Tokens& before, std::span<const std::int32_t> blocks) const {
+    for (const std::int32_t block : blocks) {
+      if (std::ranges::find(before, block) == before.end()) CHECK(last_use_[block] <= ended_);
+    }
+  }
+  // The step that reads and writes the sequence starts; two at most are in flight.
+  void launch(const KvSequence& kv) {
+    if (launched_ - ended_ == 2) cache_.step_ended(++ended_);
+    cache_.step_launched(++launched_);
+    for (const std::int32_t block : cache_.blocks(kv)) last_use_[block] = launched_;
+  }
+
+  void check_content(const Live& live) const {
+    std::visit(
+        [&](const auto& handle) {
+          const auto& memory = std::is_same_v<std::decay_t<decltype(handle)>, KvSequence> ? device_ : host_;
+          for (int p = 0; p < cache_.length(handle); ++p) {
+            const int block = cache_.blocks(handle)[p / config_.tokens_per_block];
+            CHECK(memory[block][p % config_.tokens_per_block] == live.tokens[p]);
+          }
+        },
+        live.handle);
+  }
+
+  std::mt19937_64 random_;
+  tl::KvManagerConfig config_;
+  KvCacheManager cache_;
+  std::vector<Tokens> device_, host_;
+  std::vector<std::uint64_t> last_use_;
+  std::vector<std::uint64_t> scratch_;
+  std::list<Live> live_;
+  std::uint64_t launched_ = 0, ended_ = 0;
+};
+
+// A cache with one step at a time, for tests of single promises.
+struct Simple {
+  explicit Simple(tl::KvManagerConfig config) : cache(config) {}
+
+  // A written and committed sequence.
+  KvSequence sequence(Tokens tokens, const std::string& salt = "") {
+    std::vector<std::uint64_t> hashes;
+    const tl::TokenChain chain{tokens, hashes, salt};
+    KvSequence kv = cache.open(chain, cache.find_prefix(chain, 1 << 30), std::ssize(tokens));
+    CHECK(cache.reserve(kv, std::ssize(tokens), copies));
+    cache.advance(kv, static_cast<int>(std::ssize(tokens)) - cache.length(kv));
+    cache.commit(kv, chain, ++step);
+    cache.step_launched(step);
+    cache.step_ended(step);
+    return kv;
+  }
+  int hits(Tokens tokens, const std::string& salt = "") {
+    std::vector<std::uint64_t> hashes;
+    return static_cast<int>(cache.find_prefix({tokens, hashes, salt}, 1 << 30).blocks.size());
+  }
+
+  KvCacheManager cache;
+  std::vector<tl::CopyOrder> copies;
+  std::uint64_t step = 0;
+};
+
+Tokens iota(int n, int first = 0) {
+  Tokens tokens;
+  for (int i = 0; i < n; ++i) tokens.push_back(first + i);
+  return tokens;
+}
+
+TEST(random_operations_keep_every_invariant) {
+  std::int64_t hit_tokens = 0, evicted = 0;
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    Model model(seed, {.num_blocks = 6 + static_cast<int>(seed) * 2,
+                       .num_host_blocks = static_cast<int>(seed % 3) * 6,
+                       .tokens_per_block = 1 + static_cast<int>(seed % 4),
+                       .enable_block_reuse = seed % 6 != 5});
+    for (int i = 0; i < 1000; ++i) model.random_operation();
+    model.finish();
+    hit_tokens += model.counters().hit_tokens;
+    evicted += model.counters().evicted_blocks;
+  }
+  CHECK(hit_tokens > 5000 && evicted > 300);  // the test reaches what it is about
+}
+
+TEST(the_last_prompt_token_is_never_reused) {
+  Simple simple({.num_blocks = 16, .tokens_per_block = 4});
+  const KvSequence kv = simple.sequence(iota(8));
+  CHECK(simple.hits(iota(8)) == 1);
+  CHECK(simple.hits(iota(9)) == 2);
+  CHECK(simple.hits(iota(4)) == 0);
+}
+
+TEST(tenants_do_not_share) {
+  Simple simple({.num_blocks = 16, .tokens_per_block = 4});
+  const KvSequence kv = simple.sequence(iota(9), "one");
+  CHECK(simple.hits(iota(9), "one") == 2);
+  CHECK(simple.hits(iota(9), "two") == 0 && simple.hits(iota(9)) == 0);
+}
+
+TEST(equal_hashes_of_different_content_do_not_share) {
+  Simple simple({.num_blocks = 16, .tokens_per_block = 4});
+  Tokens first = iota(9), second = iota(9, 100), third = iota(9);
+  third[6] = 99;  // same first block, another second one
+  std::vector<std::uint64_t> forged{42, 42};
+  const tl::TokenChain chain{first, forged, "tenant"};
+  KvSequence kv = simple.cache.open(chain, {}, 9);
+  CHECK(simple.cache.reserve(kv, 9, simple.copies));
+  simple.cache.advance(kv, 9);
+  simple.cache.commit(kv, chain, 0);
+  CHECK(simple.cache.find_prefix(chain, 9).blocks.size() == 2);
+  CHECK(simple.cache.find_prefix({second, forged, "tenant"}, 9).blocks.empty());
+  CHECK(simple.cache.find_prefix({first, forged, "other"}, 9).blocks.empty());
+  CHECK(simple.cache.find_prefix({third, forged, "tenant"}, 9).blocks.size() == 1);
+}
+
+TEST(equal_blocks_behind_different_prefixes_do_not_share) {
+  Simple simple({.num_blocks = 16, .tokens_per_block = 4});
+  std::vector<std::uint64_t> forged{42, 42};
+  Tokens one = iota(9), two = iota(9, 100);
+  for (Tokens* tokens : {&one, &two}) {
+    const tl::TokenChain chain{*tokens, forged, ""};
+    KvSequence kv = simple.cache.open(chain, {}, 9);
+    CHECK(simple.cache.reserve(kv, 9, simple.copies));
+    simple.cache.advance(kv, 9);
+    simple.cache.commit(kv, chain, 0);
+  }
+  Tokens crossed = iota(9);
+  std::copy(two.begin() + 4, two.end(), crossed.begin() + 4);  // one's first block, two's second
+  CHECK(simple.cache.find_prefix({crossed, forged, ""}, 9).blocks.size() == 1);
+  Tokens shifted(one.begin() + 4, one.end());  // one's second block as a first
+  CHECK(simple.cache.find_prefix({shifted, forged, ""}, 5).blocks.empty());
+}
+
+TEST(eviction_takes_least_recently_used_leaves_first) {
+  Simple simple({.num_blocks = 6, .tokens_per_block = 2});
+  {
+    const KvSequence old = simple.sequence(iota(6));
+  }
+  {
+    const KvSequence newer = simple.sequence(iota(6, 50));
+  }
+  CHECK(simple.hits(iota(7)) == 3 && simple.hits(iota(7, 50)) == 3);
+  const KvSequence one = simple.sequence(iota(2, 90));
+  CHECK(simple.hits(iota(7)) == 2 && simple.hits(iota(7, 50)) == 3);  // its last block, not its first
+  {
+    const KvSequence again = simple.sequence(iota(5));
+  }  // two blocks used again, one more evicted
+  const KvSequence two = simple.sequence(iota(2, 80));
+  CHECK(simple.hits(iota(5)) >= 1 && simple.hits(iota(7, 50)) == 2);
+}
+
+TEST(a_fork_copies_only_the_block_it_writes) {
+  Simple simple({.num_blocks = 8, .tokens_per_block = 4});
+  const KvSequence kv = simple.sequence(iota(6));
+  const KvSequence fork = simple.cache.fork(kv);
+  CHECK(std::ranges::equal(simple.cache.blocks(kv), simple.cache.blocks(fork)));
+  CHECK(simple.cache.take_first_change(fork) == 0);
+  CHECK(simple.cache.reserve(fork, 7, simple.copies) && simple.copies.size() == 1);
+  CHECK(simple.copies[0].src == simple.cache.blocks(kv)[1] && simple.copies[0].dst == simple.cache.blocks(fork)[1]);
+  CHECK(simple.cache.blocks(kv)[0] == simple.cache.blocks(fork)[0]);
+  CHECK(simple.cache.take_first_change(fork) == 1);
+  CHECK(simple.cache.reserve(kv, 7, simple.copies) && simple.copies.size() == 1);  // alone with its block by now
+  simple.cache.check_integrity();
+}
+
+TEST(blocks_return_when_the_steps_that_use_them_have_ended) {
+  Simple simple({.num_blocks = 4, .tokens_per_block = 4});
+  simple.cache.step_launched(1);
+  simple.cache.step_launched(2);
+  {
+    Tokens tokens = iota(16);
+    const KvSequence kv = simple.cache.open({tokens, *std::make_unique<std::vector<std::uint64_t>>(), ""}, {}, 16);
+    CHECK(simple.cache.reserve(kv, 16, simple.copies));
+  }
+  CHECK(simple.cache.device().num_ready() == 0 && simple.cache.device().num_unreferenced() == 4);
+  simple.cache.step_ended(1);
+  CHECK(simple.cache.device().num_ready() == 0);
+  simple.cache.step_ended(2);
+  CHECK(simple.cache.device().num_ready() == 4);
+}
+
+TEST(blocks_the_step_in_preparation_writes_are_not_shared_yet) {
+  Simple simple({.num_blocks = 8, .tokens_per_block = 4});
+  Tokens tokens = iota(9);
+  std::vector<std::uint64_t> hashes;
+  const tl::TokenChain chain{tokens, hashes, ""};
+  const KvSequence kv = simple.cache.open(chain, {}, 9);
+  CHECK(simple.cache.reserve(kv, 9, simple.copies));
+  simple.cache.advance(kv, 9);
+  simple.cache.commit(kv, chain, 1);
+  CHECK(simple.cache.find_prefix(chain, 9).being_written && simple.cache.find_prefix(chain, 9).blocks.empty());
+  simple.cache.step_launched(1);
+  CHECK(!simple.cache.find_prefix(chain, 9).being_written && simple.cache.find_prefix(chain, 9).blocks.size() == 2);
+  simple.cache.forget_written_since(1);
+  CHECK(simple.cache.find_prefix(chain, 9).blocks.empty());
+}
+
+TEST(the_cache_is_as_large_as_demand_memory_and_cap_allow) {
+  const tl::KvCacheBudget base{.bytes_per_block = 1000,
+                               .tokens_per_block = 32,
+                               .max_batch_size = 8,
+                               .max_seq_len = 100,
+                               .free_bytes = 1 << 30,
+                               .free_memory_fraction = 0.5};
+  CHECK(num_kv_blocks(base) == 8 * 4);  // no more than the engine admits
+  tl::KvCacheBudget b = base;
+  b.free_bytes = 20000;
+  CHECK(num_kv_blocks(b) == 10);
+  b.max_tokens = 255;
+  CHECK(num_kv_blocks(b) == 7);
+  b.max_tokens = 100;
+  CHECK_THROWS(tl::LimitError, num_kv_blocks(b), "max_tokens (100): raise it, or lower max_seq_len to 96");
+  b = base;
+  b.free_bytes = 7000;
+  CHECK_THROWS(tl::LimitError, num_kv_blocks(b), "raise free_gpu_memory_fraction");
+  b.free_memory_fraction = 1.5;
+  CHECK_THROWS(tl::LimitError, num_kv_blocks(b), "found 1.5");
+}
+
+TEST(an_impossible_config_is_refused) {
+  CHECK_THROWS(std::invalid_argument, KvCacheManager({.num_blocks = 0}), "num_blocks >= 1");
+}
+
+}  // namespace
+
+TEST_MAIN

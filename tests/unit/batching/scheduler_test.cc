@@ -1,0 +1,406 @@
+// Scheduler: right tokens under any load, bounded waiting, chunking, preemption, isolation.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+#include <type_traits>
+
+#include "check.h"
+#include "driver.h"
+
+namespace {
+
+using tl::CapacityPolicy;
+using tl::FinishReason;
+
+// Transitions that do not exist do not compile; states cannot be copied, so nothing is owned twice.
+static_assert(!std::is_copy_constructible_v<tl::Running> && !std::is_copy_constructible_v<tl::Swapped>);
+static_assert(!std::is_constructible_v<tl::Running, std::unique_ptr<tl::Request>, tl::Slot, tl::KvSequence>);
+template <typename State>
+concept CanStart =
+    requires(State s, tl::Slot slot, tl::KvSequence kv) { tl::start(std::move(s), std::move(slot), std::move(kv)); };
+template <typename State>
+concept CanPreempt = requires(State s) { tl::preempt(std::move(s)); };
+static_assert(CanStart<tl::Waiting> && !CanStart<tl::Running> && !CanStart<tl::Swapped>);
+static_assert(CanPreempt<tl::Running> && !CanPreempt<tl::Waiting> && !CanPreempt<tl::Swapped>);
+
+tl::SchedulerConfig scheduler_config(CapacityPolicy policy, int batch, int tokens, int length) {
+  return {.policy = policy, .max_batch_size = batch, .max_num_tokens = tokens, .max_seq_len = length};
+}
+
+// Random prompts that often begin alike, random lengths, priorities and cancellations.
+struct Load {
+  explicit Load(std::uint64_t seed) : random(seed) {
+    for (int i = 0; i < 3; ++i) prefixes.push_back(random_tokens(random, 24));
+  }
+  int draw(int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); }
+
+  tl::RequestSpec request() {
+    Tokens prompt;
+    if (draw(2)) {
+      const Tokens& prefix = prefixes[draw(3)];
+      prompt.assign(prefix.begin(), prefix.begin() + 1 + draw(24));
+    }
+    for (const std::int32_t token : random_tokens(random, 1 + draw(12))) prompt.push_back(token);
+    tl::RequestSpec spec = spec_of(std::move(prompt), 1 + draw(28), random());
+    spec.priority = draw(5) - 2;
+    if (draw(4) == 0) spec.cache_salt = "tenant";
+    if (draw(6) == 0) {
+      spec.prompt_outputs = true;
+      auto params = std::make_shared<FakeParams>(dynamic_cast<const FakeParams&>(*spec.params));
+      params->prompt_outputs = true;
+      spec.params = std::move(params);
+    }
+    return spec;
+  }
+
+  std::mt19937_64 random;
+  std::vector<Tokens> prefixes;
+};
+
+void check_prompt_positions(const Heard& request) {
+  if (!request.spec.prompt_outputs || request.end->reason != FinishReason::kLength) return;
+  Tokens all(request.spec.prompt.size());
+  std::iota(all.begin(), all.end(), 0);
+  CHECK(request.prompt_positions == all);  // each once, in order, whatever was preempted or failed
+}
+
+struct Totals {
+  std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0;
+};
+
+void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals) {
+  Load load(seed);
+  Driver driver(config, cache, config.max_batch_size + load.draw(3));
+  driver.executor.seconds_per_token = 1e-3;
+  driver.executor.seconds_per_copy = 1e-6 * std::pow(10.0, load.draw(5));
+  for (int i = 0; i < 120; ++i) {
+    if (load.draw(3) > 0) driver.submit(load.request());
+    if (load.draw(12) == 0)
+      driver.end(1 + load.draw(static_cast<int>(driver.heard.size()) + 1), FinishReason::kCancelled);
+    if (load.draw(30) == 0) {  // a step fails and names one of its rows, or none
+      const bool attributable = load.draw(4) > 0;
+      driver.executor.on_wait = [attributable](const tl::StepBatch& batch) {
+        std::vector<int> slots;
+        if (attributable && !batch.rows.empty()) slots.push_back(batch.rows.front().slot);
+        throw tl::StepError("device fault", slots);
+      };
+    }
+    driver.step();
+  }
+  driver.run();
+  driver.check_all_returned();
+  for (const auto& [id, request] : driver.heard) {
+    check_prompt_positions(request);
+    totals.failed += request.end->reason == FinishReason::kError;
+  }
+  const tl::SchedulerStats stats = driver.scheduler.stats();
+  totals.recomputed += stats.num_recompute_preemptions;
+  totals.swapped += stats.num_swap_preemptions;
+  totals.hit_tokens += stats.kv.hit_tokens;
+  if (config.policy == CapacityPolicy::kGuaranteedNoEvict) {
+    CHECK(stats.num_recompute_preemptions + stats.num_swap_preemptions == 0);
+  }
+}
+
+TEST(random_load_max_utilization) {
+  Totals totals;
+  for (std::uint64_t seed = 0; seed < 90; ++seed) {
+    const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 16 + seed % 40, 80);
+    run_random_load(seed, config,
+                    {.num_blocks = 20 + static_cast<int>(seed % 25),
+                     .num_host_blocks = seed % 2 ? 30 : 0,
+                     .tokens_per_block = 4,
+                     .enable_block_reuse = seed % 5 != 4},
+                    totals);
+  }
+  CHECK(totals.recomputed > 100 && totals.swapped > 100 && totals.hit_tokens > 1000 && totals.failed > 50);
+}
+
+TEST(random_load_guaranteed_no_evict) {
+  Totals totals;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
+    run_random_load(seed, config, {.num_blocks = 20 + static_cast<int>(seed % 25), .tokens_per_block = 4}, totals);
+  }
+  CHECK(totals.hit_tokens > 1000);
+}
+
+TEST(random_load_without_chunked_context) {
+  Totals totals;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 80, 80);
+    config.enable_chunked_context = false;
+    run_random_load(seed, config, {.num_blocks = 20 + static_cast<int>(seed % 25), .tokens_per_block = 4}, totals);
+  }
+}
+
+// One at a time, so that the order of service is the order of ends.
+std::vector<tl::RequestId> order_of_service(const std::vector<int>& priorities, int window) {
+  auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 1, 8, 16);
+  config.ageing_window = window;
+  Driver driver(config, {.num_blocks = 8, .tokens_per_block = 4});
+  for (const int priority : priorities) {
+    tl::RequestSpec spec = spec_of({1, 2}, 1);
+    spec.priority = priority;
+    driver.submit(spec);
+  }
+  driver.run();
+  return driver.end_order;
+}
+
+TEST(later_arrivals_overtake_only_within_the_ageing_bound) {
+  std::mt19937_64 random(7);
+  for (const int window : {1, 3, 10}) {
+    std::vector<int> priorities;
+    for (int i = 0; i < 150; ++i) priorities.push_back(static_cast<int>(random() % 7) - 3);
+    const auto order = order_of_service(priorities, window);
+    for (std::size_t place = 0; place < order.size(); ++place) {
+      const int priority = priorities[order[place] - 1];
+      const auto overtook = std::count_if(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(place),
+                                          [&](tl::RequestId other) { return other > order[place]; });
+      CHECK(overtook <= (3 - priority) * window);
+      for (std::size_t before = 0; before < place; ++before) {  // equals in order of arrival
+        if (priorities[order[before] - 1] == priority) CHECK(order[before] < order[place]);
+      }
+    }
+  }
+}
+
+TEST(an_endless_stream_of_urgent_requests_starves_nobody) {
+  auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2, 8, 32);
+  config.ageing_window = 5;
+  Driver driver(config, {.num_blocks = 8, .tokens_per_block = 4});
+  tl::RequestSpec modest = spec_of(Tokens(20, 3), 6);
+  modest.priority = -4;
+  const tl::RequestId id = driver.submit(modest);
+  int num_urgent = 0;
+  for (; !driver.heard.at(id).end; driver.step()) {
+    tl::RequestSpec urgent = spec_of({1, 2, 3}, 4);
+    urgent.priority = 4;
+    if (driver.scheduler.stats().num_waiting < 4) driver.submit(urgent), ++num_urgent;
+  }
+  CHECK(driver.heard.at(id).end->reason == FinishReason::kLength);
+  CHECK(num_urgent <= 8 * 5 + 10);  // the bound, and those behind it in the queue and beside it in the batch
+}
+
+TEST(decode_is_never_starved_and_prefill_always_advances) {
+  Load load(3);
+  constexpr int kBudget = 12, kGenerated = 10;
+  Driver driver(scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 8, kBudget, 80),
+                {.num_blocks = 200, .tokens_per_block = 4});
+  std::map<std::uint32_t, int> decoding;  // requests whose prompt is done -> tokens they are still to sample
+  std::int64_t full_steps = 0;
+  driver.on_step = [&](const tl::StepBatch& batch) {
+    CHECK(std::ssize(batch.token_ids) <= kBudget);
+    std::map<std::uint32_t, int> rows;
+    int num_prefilling = 0;
+    for (const tl::StepRow& row : batch.rows) {
+      rows[row.request.index] = row.num_tokens;
+      const bool decode = decoding.contains(row.request.index);
+      CHECK(!decode || (num_prefilling == 0 && row.num_tokens == 1));  // decode rows first
+      num_prefilling += row.num_tokens > 1;
+    }
+    for (const auto& [index, left] : decoding) CHECK(rows.contains(index));
+    // A prompt that is cut has taken all that was left of the budget, and at least one token.
+    for (const tl::StepRow& row : batch.rows) {
+      if (!row.sample) CHECK(std::ssize(batch.token_ids) == kBudget);
+      full_steps += !row.sample;
+      if (row.sample && row.num_generated == 0) decoding[row.request.index] = kGenerated;
+      if (row.sample && --decoding[row.request.index] == 0) decoding.erase(row.request.index);
+    }
+  };
+  for (int i = 0; i < 100; ++i) {
+    driver.submit(spec_of(random_tokens(load.random, 1 + load.draw(60)), kGenerated, load.random()));
+    driver.step();
+  }
+  driver.run();
+  driver.check_all_returned();
+  CHECK(full_steps > 50);
+}
+
+TEST(a_long_prompt_gets_its_step_without_chunked_context) {
+  auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 4, 32, 64);
+  config.enable_chunked_context = false;
+  Driver driver(config, {.num_blocks = 80, .tokens_per_block = 4});
+  int steps_without_decode = 0;
+  bool last_without = false;
+  driver.on_step = [&](const tl::StepBatch& batch) {
+    const bool without = batch.num_decode_tokens == 0;
+    CHECK(!(without && last_without) || driver.num_steps < 3);
+    steps_without_decode += without;
+    last_without = without;
+  };
+  for (int i = 0; i < 3; ++i) driver.submit(spec_of({1, 2, i}, 40));
+  for (int i = 0; i < 4; ++i) driver.step();
+  const tl::RequestId id = driver.submit(spec_of(Tokens(32, 5), 4));
+  for (int i = 0; i < 8; ++i) driver.step();
+  CHECK(driver.heard.at(id).end);
+  driver.run();
+}
+
+TEST(equal_prompts_are_computed_once) {
+  Load load(11);
+  const Tokens prompt = random_tokens(load.random, 41);
+  Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 8, 64, 80),
+                {.num_blocks = 100, .tokens_per_block = 4});
+  for (int i = 0; i < 8; ++i) driver.submit(spec_of(prompt, 4, i));
+  int prefill_tokens = 0;
+  driver.on_step = [&](const tl::StepBatch& batch) {
+    prefill_tokens += static_cast<int>(batch.token_ids.size()) - batch.num_decode_tokens;
+  };
+  driver.run();
+  CHECK(prefill_tokens == 41 + 7);  // the others compute the last token alone
+  for (const auto& [id, request] : driver.heard) CHECK(request.tokens == request.expected());
+}
+
+TEST(a_later_turn_reuses_prompt_and_reply) {
+  Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 4, 64, 80),
+                {.num_blocks = 100, .tokens_per_block = 4});
+  const tl::RequestId first = driver.submit(spec_of({1, 2, 3, 4, 5}, 20));
+  driver.run();
+  Tokens turn = driver.heard.at(first).spec.prompt;
+  for (const std::int32_t token : driver.heard.at(first).tokens) turn.push_back(token);
+  const tl::RequestId second = driver.submit(spec_of(turn, 2));
+  driver.run();
+  CHECK(driver.heard.at(second).end->timings.num_cached_tokens == 24);  // of 25; the last one's block is not full
+}
+
+TEST(preemption_takes_the_one_that_loses_least_and_never_the_first) {
+  Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 3, 64, 64),
+                {.num_blocks = 26, .tokens_per_block = 4, .enable_block_reuse = false});
+  const tl::RequestId small_first = driver.submit(spec_of(Tokens(4, 1), 40));
+  const tl::RequestId large = driver.submit(spec_of(Tokens(24, 2), 30));
+  const tl::RequestId medium = driver.submit(spec_of(Tokens(12, 3), 30));
+  driver.run();
+  driver.check_all_returned();
+  CHECK(driver.heard.at(small_first).end->timings.num_preemptions == 0);
+  CHECK(driver.heard.at(medium).end->timings.num_preemptions > 0);
+  CHECK(driver.heard.at(large).end->timings.num_preemptions == 0);
+}
+
+TEST(swap_or_recompute_follows_the_measured_cost) {
+  for (const bool copies_are_cheap : {true, false}) {
+    Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 4, 64, 64),
+                  {.num_blocks = 20, .num_host_blocks = 40, .tokens_per_block = 4, .enable_block_reuse = false});
+    driver.executor.seconds_per_token = 1e-3;
+    driver.executor.seconds_per_copy = copies_are_cheap ? 1e-5 : 1;
+    for (int i = 0; i < 24; ++i) driver.submit(spec_of(Tokens(10, i), 40, i));
+    driver.run();
+    driver.check_all_returned();
+    const tl::SchedulerStats stats = driver.scheduler.stats();
+    if (copies_are_cheap) CHECK(stats.num_swap_preemptions > 0 && stats.num_recompute_preemptions == 0);
+    // One swap teaches that copies are dear here.
+    if (!copies_are_cheap) CHECK(stats.num_swap_preemptions <= 3 && stats.num_recompute_preemptions > 0);
+  }
+}
+
+TEST(a_quarter_of_the_memory_costs_little_work) {
+  Load load(5);
+  Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 64, 256, 160),
+                {.num_blocks = 64 * 40 / 4, .tokens_per_block = 4});
+  for (int i = 0; i < 256; ++i) {
+    driver.submit(spec_of(random_tokens(load.random, 20 + load.draw(60)), 20 + load.draw(60), i));
+  }
+  driver.run();
+  driver.check_all_returned();
+  const tl::SchedulerStats stats = driver.scheduler.stats();
+  CHECK(stats.num_recomputed_tokens * 20 < stats.num_scheduled_tokens);  // under 5 %
+}
+
+TEST(one_bad_row_ends_one_request) {
+  Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 4, 64, 64),
+                {.num_blocks = 60, .tokens_per_block = 4});
+  driver.executor.row_error = [](const tl::StepRow& row) {
+    return row.past_len == 17 ? std::string("logits are not finite") : std::string();
+  };
+  const tl::RequestId good = driver.submit(spec_of({1, 2}, 12));
+  const tl::RequestId bad = driver.submit(spec_of({3, 4}, 40));
+  const tl::RequestId also_good = driver.submit(spec_of({5, 6}, 12));
+  driver.run();
+  driver.check_all_returned();
+  CHECK(driver.heard.at(bad).end->reason == FinishReason::kError);
+  CHECK(driver.heard.at(bad).end->message == "logits are not finite");
+  for (const tl::RequestId id : {good, also_good}) CHECK(driver.heard.at(id).end->reason == FinishReason::kLength);
+  // What the failed request computed is not offered to others.
+  Tokens prompt{3, 4};
+  for (const std::int32_t token : driver.heard.at(bad).tokens) prompt.push_back(token);
+  driver.executor.row_error = [](const tl::StepRow&) { return std::string(); };
+  const tl::RequestId again = driver.submit(spec_of(prompt, 2));
+  driver.run();
+  CHECK(driver.heard.at(again).end->timings.num_cached_tokens == 0);
+}
+
+TEST(a_request_the_executor_refuses_ends_alone) {
+  Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 4, 64, 64),
+                {.num_blocks = 60, .tokens_per_block = 4});
+  driver.executor.on_set_slot = [](int, const tl::SlotParams* params) {
+    if (dynamic_cast<const FakeParams*>(params)->seed == 13) throw std::runtime_error("grammar does not compile");
+    if (dynamic_cast<const FakeParams*>(params)->seed == 17) throw 17;
+  };
+  const tl::RequestId good = driver.submit(spec_of({1, 2}, 12));
+  const tl::RequestId bad = driver.submit(spec_of({3, 4}, 12, 13));
+  const tl::RequestId strange = driver.submit(spec_of({3, 4}, 12, 17));
+  driver.run();
+  driver.check_all_returned();
+  CHECK(driver.heard.at(strange).end->reason == FinishReason::kError);
+  CHECK(driver.heard.at(bad).end->message == "grammar does not compile" && driver.heard.at(bad).tokens.empty());
+  CHECK(driver.heard.at(good).end->reason == FinishReason::kLength);
+}
+
+TEST(a_reset_ends_everything_and_leaves_a_working_scheduler) {
+  Load load(21);
+  Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 4, 32, 80),
+                {.num_blocks = 24, .num_host_blocks = 20, .tokens_per_block = 4});
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 10; ++i) driver.submit(load.request());
+    for (int i = load.draw(40); i > 0; --i) driver.step();
+    driver.reset();
+    driver.check_all_returned();
+  }
+  driver.submit(load.request());
+  driver.run();
+  CHECK(driver.heard.rbegin()->second.end->reason == FinishReason::kLength);
+}
+
+TEST(end_ids_stop_sequences_and_min_tokens) {
+  const Tokens prompt{1, 2, 3};
+  const Tokens all = reference(prompt, 0, 10);
+  Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 8, 64, 64),
+                {.num_blocks = 60, .tokens_per_block = 4});
+  const auto submit = [&](auto&& change) {
+    tl::RequestSpec spec = spec_of(prompt, 10);
+    change(spec);
+    return driver.submit(spec);
+  };
+  const auto end_id = submit([&](auto& s) { s.end_ids = {all[4], 999999}; });
+  const auto stop = submit([&](auto& s) { s.stop_sequences = {{7, 7}, {all[2], all[3]}}; });
+  const auto late = submit([&](auto& s) { s.end_ids = {all[4]}, s.min_new_tokens = 6; });
+  const auto prompt_tail = submit([&](auto& s) { s.stop_sequences = {{3, all[0]}}; });  // only generated tokens count
+  driver.run();
+  CHECK(driver.heard.at(end_id).end->reason == FinishReason::kEndId && driver.heard.at(end_id).tokens.size() == 5);
+  CHECK(driver.heard.at(stop).end->reason == FinishReason::kStopSequence && driver.heard.at(stop).tokens.size() == 4);
+  CHECK(driver.heard.at(late).end->reason == FinishReason::kLength);
+  CHECK(driver.heard.at(prompt_tail).end->reason == FinishReason::kLength);
+}
+
+TEST(contradictory_configs_are_refused) {
+  FakeExecutor executor({.num_slots = 4});
+  const tl::KvManagerConfig cache{.num_blocks = 20, .tokens_per_block = 4};
+  const auto make = [&](tl::SchedulerConfig config) { tl::Scheduler scheduler(config, cache, executor); };
+  const auto base = scheduler_config(CapacityPolicy::kMaxUtilization, 4, 16, 64);
+  auto c = base;
+  CHECK_THROWS(std::invalid_argument, (c.max_num_tokens = 3, make(c)),
+               "max_num_tokens (3) must be at least max_batch_size (4)");
+  c = base;
+  CHECK_THROWS(std::invalid_argument, (c.max_seq_len = 82, make(c)), "does not fit into the KV cache of 80 tokens");
+  c = base;
+  CHECK_THROWS(std::invalid_argument, (c.max_batch_size = 5, make(c)), "slots (4)");
+  c = base;
+  CHECK_THROWS(std::invalid_argument, (c.enable_chunked_context = false, make(c)), "enable chunked context");
+}
+
+}  // namespace
+
+TEST_MAIN

@@ -1,0 +1,117 @@
+// Scheduler: what comes back from the executor.
+#include <algorithm>
+#include <stdexcept>
+
+#include "batching/scheduler.h"
+
+namespace tl {
+
+void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events) {
+  cache_.step_ended(batch.step);
+  slots_.step_ended(batch.step);
+  costs_.observe(batch, result);
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    // A request that ended while this step was in flight leaves its row behind.
+    if (table_.alive(batch.rows[i].request)) complete_row(batch.rows[i], result.rows[i], now, events);
+  }
+}
+
+void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events) {
+  const Index index = row.request.index;
+  if (!result.error.empty()) {
+    remove(index, FinishReason::kError, std::move(result.error), now, events);
+  } else if (row.sample) {
+    accept_token(index, result, now, events);
+  } else if (result.outputs) {
+    events.tokens.push_back({table_.request(index).id, kNoToken, 0, std::move(result.outputs)});
+  }
+}
+
+void Scheduler::accept_token(Index index, RowResult& result, Clock::time_point now, EventBatch& events) {
+  Request& request = table_.request(index);
+  --request.num_pending;
+  request.tokens.push_back(result.token);
+  if (!request.first_token) request.first_token = now;
+  const int generated = static_cast<int>(request.tokens.size()) - request.num_prompt - 1;
+  events.tokens.push_back({request.id, result.token, generated, std::move(result.outputs)});
+  // Known now, so its block may be full and shareable. A request preempted meanwhile has nothing to share.
+  if (const auto* running = std::get_if<Running>(&table_.state(index))) {
+    cache_.commit(running->kv(), chain(request), launched_);
+  }
+  if (const auto reason = request.finish_reason()) remove(index, *reason, {}, now, events);
+}
+
+void Scheduler::abandon(std::span<const StepBatch* const> batches, const StepError& error, Clock::time_point now,
+                        EventBatch& events) {
+  const std::uint64_t first_step = batches.front()->step;
+  cache_.forget_written_since(first_step);
+  const auto blamed = [&](int slot) {
+    return error.slots().empty() || std::ranges::find(error.slots(), slot) != error.slots().end();
+  };
+  for (const StepBatch* batch : batches) {
+    cache_.step_ended(batch->step);
+    slots_.step_ended(batch->step);
+    for (const StepRow& row : batch->rows) {
+      if (!table_.alive(row.request)) continue;
+      Request& request = table_.request(row.request.index);
+      request.num_pending = 0;
+      request.outputs_from = std::min(request.outputs_from, std::max(row.past_len, row.outputs_from));
+      if (blamed(row.slot)) {
+        remove(row.request.index, FinishReason::kError, error.what(), now, events);
+      } else if (std::holds_alternative<Running>(table_.state(row.request.index))) {
+        requeue(row.request.index);
+      }
+    }
+  }
+  // A running request without a row lost nothing, unless nobody knows what was lost.
+  while (error.slots().empty() && !running_.empty()) {
+    remove(running_.back(), FinishReason::kError, error.what(), now, events);
+  }
+  table_.for_each([&](Index index) {
+    RequestState& state = table_.state(index);
+    auto* swapped = std::get_if<Swapped>(&state);
+    if (swapped && swapped->step() >= first_step) state = drop_swapped(std::move(*swapped));
+  });
+}
+
+void Scheduler::reset(const std::string& message, Clock::time_point now, EventBatch& events) {
+  end_all(FinishReason::kError, message, now, events);
+  cache_.forget_written_since(0);
+  // The step that was perhaps being prepared is never launched, but blocks may wait for its end.
+  StepBatch never_launched;
+  never_launched.step = launched_ + 1;
+  launched(never_launched);
+  cache_.step_ended(launched_);
+  slots_.step_ended(launched_);
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats = counters_;
+  stats.num_running = static_cast<int>(running_.size());
+  stats.num_waiting = waiting_.size();
+  stats.num_blocks = cache_.config().num_blocks;
+  stats.num_used_blocks = stats.num_blocks - cache_.device().num_unreferenced();
+  stats.num_free_host_blocks = cache_.host().num_unreferenced();
+  stats.kv = cache_.counters();
+  return stats;
+}
+
+void Scheduler::check_integrity() {
+  cache_.check_integrity();
+  const auto check = [](bool ok, const char* what) {
+    if (!ok) throw std::logic_error(std::string("scheduler: ") + what);
+  };
+  const auto rank_of = [&](Index index) { return table_.request(index).rank; };
+  check(std::ranges::is_sorted(running_, {}, rank_of), "running requests are out of order");
+  check(static_cast<int>(running_.size()) + waiting_.size() == table_.size(), "a request is lost or listed twice");
+  for (const Index index : running_) {
+    const auto* running = std::get_if<Running>(&table_.state(index));
+    check(running != nullptr, "a listed request is not running");
+    check(remaining(*running) >= 0, "more is scheduled than there are tokens");
+  }
+  for (const auto& [rank, index] : waiting_.entries()) {
+    check(!std::holds_alternative<Running>(table_.state(index)) && rank_of(index) == rank, "wrong queue entry");
+  }
+}
+
+}  // namespace tl

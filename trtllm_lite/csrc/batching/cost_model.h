@@ -1,0 +1,34 @@
+// What preempting a sequence costs, learnt from the executor's own timings.
+#pragma once
+
+#include "batching/step.h"
+
+namespace tl {
+
+class CostModel {
+ public:
+  // Seconds to compute `num_tokens` again; seconds to copy `num_blocks` to the host and back.
+  double recompute_seconds(int num_tokens) const { return num_tokens * seconds_per_token_; }
+  double swap_seconds(int num_blocks) const { return 2.0 * num_blocks * seconds_per_block_; }
+
+  void observe(const StepBatch& batch, const StepResult& result) {
+    // Recomputing is prefill: a decode step says nothing about it, its time goes into reading weights.
+    const int num_tokens = static_cast<int>(batch.token_ids.size());
+    if (result.compute_seconds > 0 && num_tokens > 2 * batch.num_decode_tokens) {
+      average(seconds_per_token_, result.compute_seconds / num_tokens);
+    }
+    if (result.copy_seconds > 0 && !batch.copies.empty()) {
+      average(seconds_per_block_, result.copy_seconds / static_cast<double>(batch.copies.size()));
+    }
+  }
+
+ private:
+  static void average(double& mean, double sample) { mean += kWeight * (sample - mean); }
+
+  // About the last ten observations count. Until there are any: a small model on one CPU core, copying 1 MB blocks.
+  static constexpr double kWeight = 0.1;
+  double seconds_per_token_ = 1e-3;
+  double seconds_per_block_ = 2e-4;
+};
+
+}  // namespace tl

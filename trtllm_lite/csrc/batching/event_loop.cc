@@ -1,0 +1,192 @@
+#include "batching/event_loop.h"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace tl {
+namespace {
+
+constexpr double kRecentWeight = 0.05;
+
+RequestLimits limits_of(const EventLoopConfig& config) {
+  if (config.vocab_size < 1 || config.max_input_len < 1 || config.max_requests < 1) {
+    throw std::invalid_argument("event loop: vocab_size, max_input_len and max_requests must be at least 1");
+  }
+  if (!config.scheduler.enable_chunked_context && config.max_input_len > config.scheduler.max_num_tokens) {
+    throw std::invalid_argument("event loop: without chunked context max_input_len (" +
+                                std::to_string(config.max_input_len) + ") must not exceed max_num_tokens (" +
+                                std::to_string(config.scheduler.max_num_tokens) +
+                                "): enable chunked context or change one of them");
+  }
+  return {config.vocab_size, config.max_input_len, config.scheduler.max_seq_len};
+}
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// Runs `call`; an exception of whatever kind comes back as a StepError.
+template <typename Fn>
+std::optional<StepError> attempt(Fn&& call) {
+  try {
+    call();
+    return std::nullopt;
+  } catch (const StepError& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return StepError(error.what());
+  } catch (...) {
+    return StepError("the executor threw an exception of unknown type");
+  }
+}
+
+}  // namespace
+
+EventLoop::EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor> executor)
+    : limits_(limits_of(config)),
+      executor_(std::move(executor)),
+      inbox_(config.max_requests),
+      scheduler_(config.scheduler, config.cache, *executor_),
+      now_(Clock::now()),
+      last_results_(now_),
+      thread_([this] { run(); }) {}
+
+EventLoop::~EventLoop() {
+  shut_down(Shutdown::kCancel);
+  thread_.join();
+}
+
+RequestId EventLoop::submit(RequestSpec spec) {
+  validate(spec, limits_);
+  return inbox_.submit(std::move(spec));
+}
+
+PollStatus EventLoop::poll(EventBatch& out, Clock::duration timeout) {
+  const PollStatus status = events_.poll(out, timeout);
+  inbox_.forget(out.ends);
+  return status;
+}
+
+LoopStats EventLoop::stats() const {
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+void EventLoop::run() {
+  bool more = true;
+  while (more) {
+    try {
+      more = iterate();
+    } catch (const std::exception& error) {
+      fail_all(error.what());
+    }
+    publish();
+  }
+  events_.close();
+}
+
+// One turn: hand the device its next step, then look at what it has finished. False when shut down and done.
+bool EventLoop::iterate() {
+  now_ = Clock::now();
+  if (inbox_.has_mail()) take_mail();
+  if (inbox_.cancelling()) scheduler_.end_all(FinishReason::kCancelled, "", now_, staged_);
+  scheduler_.expire(now_, staged_);
+
+  const bool launched = launch_next();
+  if (in_flight_ == 2 || (in_flight_ == 1 && !launched)) {
+    collect_oldest();
+  } else if (in_flight_ == 0 && staged_.empty()) {
+    if (!scheduler_.empty()) throw std::logic_error("no waiting request can be scheduled");
+    if (inbox_.draining() && !inbox_.has_mail()) return false;
+    inbox_.wait_for_mail();
+    last_results_ = Clock::now();  // idle time belongs to no step
+    waited_ = {};
+  }
+  return true;
+}
+
+void EventLoop::take_mail() {
+  inbox_.take(mail_);
+  for (auto& request : mail_.submissions) scheduler_.add(std::move(request));
+  for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
+}
+
+bool EventLoop::launch_next() {
+  StepBatch& batch = batches_[(oldest_ + in_flight_) % 2];
+  if (!scheduler_.prepare(batch, now_, staged_)) return false;
+  scheduler_.launched(batch);
+  ++in_flight_;
+  const std::optional<StepError> error = attempt([&] { executor_->launch(batch); });
+  if (!error) return true;
+  if (in_flight_ == 2) {  // the step before it is not concerned: its results count, unless it fails too
+    if (const std::optional<StepError> earlier = wait_for_oldest()) {
+      fail_steps(0, *earlier);
+      return true;
+    }
+    complete_oldest();
+  }
+  fail_steps(0, *error);
+  return true;
+}
+
+void EventLoop::collect_oldest() {
+  if (const std::optional<StepError> error = wait_for_oldest()) {
+    fail_steps(in_flight_ - 1, *error);
+    return;
+  }
+  complete_oldest();
+}
+
+std::optional<StepError> EventLoop::wait_for_oldest() {
+  const std::size_t num_rows = batches_[oldest_].rows.size();
+  const Clock::time_point before = Clock::now();
+  std::optional<StepError> error = attempt([&] {
+    executor_->wait(result_);
+    if (result_.rows.size() != num_rows) {
+      throw StepError("the executor returned " + std::to_string(result_.rows.size()) + " rows for a step of " +
+                      std::to_string(num_rows));
+    }
+  });
+  now_ = Clock::now();
+  waited_ += now_ - before;
+  return error;
+}
+
+void EventLoop::complete_oldest() {
+  scheduler_.complete(batches_[oldest_], result_, now_, staged_);
+  oldest_ ^= 1;
+  --in_flight_;
+  ++work_stats_.num_steps;
+  const double step = seconds(now_ - last_results_);
+  work_stats_.step_seconds += kRecentWeight * (step - work_stats_.step_seconds);
+  work_stats_.host_seconds += kRecentWeight * (step - seconds(waited_) - work_stats_.host_seconds);
+  last_results_ = now_;
+  waited_ = {};
+}
+
+// The oldest step in flight has failed. The executor still runs `num_launched` later ones, whose input it was.
+void EventLoop::fail_steps(int num_launched, const StepError& error) {
+  for (int i = 0; i < num_launched; ++i) attempt([&] { executor_->wait(result_); });
+  std::array<const StepBatch*, 2> failed{&batches_[oldest_], &batches_[oldest_ ^ 1]};
+  const std::span<const StepBatch* const> all(failed.data(), static_cast<std::size_t>(in_flight_));
+  work_stats_.num_failed_steps += in_flight_;
+  in_flight_ = 0;
+  scheduler_.abandon(all, error, now_, staged_);
+}
+
+// An error of the loop's own. Nothing can be said about any request, so all end; the loop lives on.
+void EventLoop::fail_all(const char* what) {
+  for (; in_flight_ > 0; --in_flight_) attempt([&] { executor_->wait(result_); });
+  scheduler_.reset(std::string("internal error of the event loop: ") + what, now_, staged_);
+}
+
+void EventLoop::publish() {
+  work_stats_.count(staged_);
+  {
+    const std::lock_guard lock(stats_mutex_);
+    stats_ = work_stats_;
+    stats_.scheduler = scheduler_.stats();
+  }
+  events_.publish(staged_);
+}
+
+}  // namespace tl

@@ -1,0 +1,85 @@
+// The thread that owns scheduler, KV cache and executor, and keeps the device busy.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "batching/event_queue.h"
+#include "batching/inbox.h"
+#include "batching/loop_stats.h"
+#include "batching/scheduler.h"
+#include "batching/step.h"
+
+namespace tl {
+
+struct EventLoopConfig {
+  SchedulerConfig scheduler;
+  KvManagerConfig cache;
+  int vocab_size = 0;
+  int max_input_len = 0;
+  int max_requests = 4096;  // outstanding ones; see Inbox
+};
+
+// Step n+1 is prepared and launched while step n is in flight, and only then are the results of n looked at. So that a
+// request ended by what it generated is found out one step late; the row it left in step n+1 is discarded.
+//
+// A failure of the executor ends the requests at fault, never the loop.
+class EventLoop {
+ public:
+  // Throws std::invalid_argument for a contradictory config.
+  EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor> executor);
+  // Cancels what is left, waits for the steps in flight, and joins the thread.
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Any thread; returns at once. Throws LimitError: the request exceeds a limit, too many are outstanding, or the loop
+  // is shut down. Exactly one RequestEnd follows every accepted request.
+  RequestId submit(RequestSpec spec);
+  // Any thread; legal in every state. False if the request has ended and its end has been polled, or never existed.
+  bool cancel(RequestId id) { return inbox_.cancel(id); }
+  // One consumer. kClosed: shut down, and every event has been delivered.
+  PollStatus poll(EventBatch& out, Clock::duration timeout);
+  LoopStats stats() const;
+  // Returns at once; poll() says when it is done.
+  void shut_down(Shutdown how) { inbox_.shut_down(how); }
+
+ private:
+  void run();
+  bool iterate();
+  void take_mail();
+  bool launch_next();
+  void collect_oldest();
+  std::optional<StepError> wait_for_oldest();
+  void complete_oldest();
+  void fail_steps(int num_launched, const StepError& error);
+  void fail_all(const char* what);
+  void publish();
+
+  const RequestLimits limits_;
+  std::unique_ptr<StepExecutor> executor_;
+  Inbox inbox_;
+  EventQueue events_;
+
+  // The loop thread's.
+  Scheduler scheduler_;
+  std::array<StepBatch, 2> batches_;
+  int oldest_ = 0;     // of batches_: the next whose results are due
+  int in_flight_ = 0;  // batches launched and not completed
+  StepResult result_;
+  Mail mail_;
+  EventBatch staged_;
+  LoopStats work_stats_;
+  Clock::time_point now_;
+  Clock::time_point last_results_;
+  Clock::duration waited_{};  // for the device, since the last results
+
+  mutable std::mutex stats_mutex_;
+  LoopStats stats_;
+  std::thread thread_;
+};
+
+}  // namespace tl

@@ -1,0 +1,65 @@
+// Events on their way from the loop to one consumer.
+#pragma once
+
+#include <condition_variable>
+#include <iterator>
+#include <mutex>
+#include <utility>
+
+#include "batching/events.h"
+
+namespace tl {
+
+enum class PollStatus : std::uint8_t { kEvents, kTimeout, kClosed };
+
+// Bounded by construction: a request adds at most max_new_tokens events, events of prompt chunks and one end, and the
+// Inbox bounds the requests whose end has not been polled. The two sides swap buffers, so nothing is allocated once the
+// buffers have grown.
+class EventQueue {
+ public:
+  // Takes all of `staged`, which is empty afterwards.
+  void publish(EventBatch& staged) {
+    if (staged.empty()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      if (pending_.empty()) {
+        std::swap(pending_, staged);
+      } else {
+        append(pending_.tokens, staged.tokens);
+        append(pending_.ends, staged.ends);
+      }
+    }
+    staged.clear();
+    published_.notify_one();
+  }
+
+  // No event follows.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    published_.notify_one();
+  }
+
+  // Replaces the content of `out` by everything published, waiting for it at most `timeout`.
+  PollStatus poll(EventBatch& out, Clock::duration timeout) {
+    out.clear();
+    std::unique_lock lock(mutex_);
+    published_.wait_for(lock, timeout, [&] { return closed_ || !pending_.empty(); });
+    if (pending_.empty()) return closed_ ? PollStatus::kClosed : PollStatus::kTimeout;
+    std::swap(out, pending_);
+    return PollStatus::kEvents;
+  }
+
+ private:
+  template <typename T>
+  static void append(std::vector<T>& to, std::vector<T>& from) {
+    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  }
+
+  std::mutex mutex_;
+  std::condition_variable published_;
+  EventBatch pending_;
+  bool closed_ = false;
+};
+
+}  // namespace tl

@@ -1,0 +1,60 @@
+// What other threads ask of the event loop: a bounded mailbox, emptied once a step.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "batching/events.h"
+#include "batching/request.h"
+
+namespace tl {
+
+enum class Shutdown : std::uint8_t {
+  kDrain,   // accepted requests run to their end
+  kCancel,  // they end at once, as cancelled
+};
+
+struct Mail {
+  std::vector<std::unique_ptr<Request>> submissions;
+  std::vector<RequestId> cancellations;
+};
+
+// A request is outstanding from submit() until its end has been handed to the consumer, and at most max_requests are.
+// That bounds the mailbox, the scheduler and the event queue, however slow the consumer.
+class Inbox {
+ public:
+  explicit Inbox(int max_requests) : max_requests_(max_requests) {}
+
+  // Any thread. Throws LimitError at once if max_requests are outstanding or the loop is shutting down.
+  RequestId submit(RequestSpec spec);
+  // Any thread. False if no such request is outstanding.
+  bool cancel(RequestId id);
+  // Any thread. A second call can only turn kDrain into kCancel.
+  void shut_down(Shutdown how);
+  // The consumer's thread: it has these ends.
+  void forget(const std::vector<RequestEnd>& ends);
+
+  // The loop's thread.
+  bool has_mail() const { return has_mail_.load(std::memory_order_acquire); }
+  void take(Mail& mail);
+  void wait_for_mail();
+  bool draining() const { return draining_.load(std::memory_order_acquire); }
+  bool cancelling() const { return cancelling_.load(std::memory_order_acquire); }
+
+ private:
+  const int max_requests_;
+  mutable std::mutex mutex_;
+  std::condition_variable arrived_;
+  Mail mail_;
+  std::unordered_map<RequestId, bool> outstanding_;  // whether it is cancelled
+  RequestId last_id_ = 0;
+  std::atomic<bool> has_mail_{false};
+  std::atomic<bool> draining_{false};  // no submissions any more
+  std::atomic<bool> cancelling_{false};
+};
+
+}  // namespace tl

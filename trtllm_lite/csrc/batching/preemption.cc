@@ -1,0 +1,90 @@
+// Scheduler: what happens when the blocks run out.
+#include <algorithm>
+#include <limits>
+
+#include "batching/scheduler.h"
+
+namespace tl {
+
+bool Scheduler::make_room(StepBatch& batch) {
+  if (cache_.device().num_ready() >= std::ssize(running_)) return true;
+  int num_needed = 0;
+  for (const Index index : running_) num_needed += needs_block(table_.running(index));
+  if (num_needed > 0) num_needed -= num_blocks_about_to_return();
+  bool room = true;
+  while (num_needed > cache_.device().num_unreferenced()) {
+    const std::optional<Victim> victim = choose_victim();
+    if (!victim) break;
+    num_needed -= needs_block(table_.running(running_[victim->position]));
+    preempt_one(*victim, batch);
+    room = false;
+  }
+  return room;
+}
+
+// Its next token's keys and values have nowhere to go. (Prefill has all its blocks since admission.)
+bool Scheduler::needs_block(const Running& running) const {
+  return !running.request().all_scheduled() && cache_.length(running.kv()) == cache_.capacity(running.kv());
+}
+
+// Blocks of requests whose last token is being computed: they come back without preempting anybody.
+int Scheduler::num_blocks_about_to_return() const {
+  int num_blocks = 0;
+  for (const Index index : running_) {
+    const auto& running = std::get<Running>(table_.state(index));
+    if (running.request().all_scheduled()) num_blocks += cache_.num_exclusive_blocks(running.kv());
+  }
+  return num_blocks;
+}
+
+// The request that loses least work, the later one of equals. Never the first in rank: it runs to its end, so that
+// preemption cannot go round in circles.
+std::optional<Scheduler::Victim> Scheduler::choose_victim() const {
+  std::optional<Victim> victim;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t position = 1; position < running_.size(); ++position) {
+    const auto& running = std::get<Running>(table_.state(running_[position]));
+    const int num_exclusive = cache_.num_exclusive_blocks(running.kv());
+    if (num_exclusive == 0 || running.request().all_scheduled()) continue;  // nothing to gain
+    const int num_shared = static_cast<int>(cache_.blocks(running.kv()).size()) - num_exclusive;
+    const int length = cache_.length(running.kv());
+    const double recompute =
+        costs_.recompute_seconds(std::max(length - num_shared * cache_.config().tokens_per_block, 0));
+    const int num_used = cache_.num_blocks_for(length);
+    const bool can_swap = num_used > 0 && num_used <= cache_.host().num_ready();
+    const bool swap = can_swap && costs_.swap_seconds(num_used) < recompute;
+    const double cost = swap ? costs_.swap_seconds(num_used) : recompute;
+    if (cost <= least) {
+      least = cost;
+      victim = Victim{position, swap};
+    }
+  }
+  return victim;
+}
+
+void Scheduler::preempt_one(Victim victim, StepBatch& batch) {
+  const Index index = running_[victim.position];
+  Request& request = table_.request(index);
+  ++request.num_preemptions;
+  headroom_ = std::min(headroom_ * kHeadroomGrowth, kMaxHeadroom);
+  std::optional<Swapped> swapped;
+  if (victim.swap) swapped = swap_out(table_.running(index), cache_, batch);
+  if (swapped) {
+    ++counters_.num_swap_preemptions;
+    table_.state(index) = std::move(*swapped);
+    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim.position));
+    waiting_.insert(request.rank, index);
+  } else {
+    ++counters_.num_recompute_preemptions;
+    requeue(index);
+  }
+}
+
+void Scheduler::requeue(Index index) {
+  RequestState& state = table_.state(index);
+  state = preempt(std::move(std::get<Running>(state)));
+  std::erase(running_, index);
+  waiting_.insert(request_of(state).rank, index);
+}
+
+}  // namespace tl

@@ -1,0 +1,96 @@
+// What a user asks for, and a request as the scheduler carries it from arrival to its end.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "batching/step.h"
+
+namespace tl {
+
+using Clock = std::chrono::steady_clock;
+using RequestId = std::uint64_t;
+
+constexpr int kMinPriority = -100;
+constexpr int kMaxPriority = 100;
+
+enum class FinishReason : std::uint8_t { kEndId, kStopSequence, kLength, kCancelled, kTimedOut, kError };
+
+struct RequestSpec {
+  std::vector<std::int32_t> prompt;
+  int max_new_tokens = 16;
+  int min_new_tokens = 0;  // end ids and stop sequences are not looked for before
+  int priority = 0;        // kMinPriority .. kMaxPriority; a greater one is served earlier
+  std::vector<std::int32_t> end_ids;
+  std::vector<std::vector<std::int32_t>> stop_sequences;
+  std::optional<Clock::duration> timeout;  // from submission
+  std::string cache_salt;                  // requests of different tenants never share cached blocks
+  // Every prompt position is computed, for prompt log probabilities or logits: nothing is taken from the cache.
+  bool prompt_outputs = false;
+  std::shared_ptr<const SlotParams> params;
+};
+
+// What one request may ask for. 0 <= token < vocab_size.
+struct RequestLimits {
+  int vocab_size = 0;
+  int max_input_len = 0;
+  int max_seq_len = 0;  // prompt and generated tokens together
+};
+
+// Throws LimitError with the limit, the value found and the remedy.
+void validate(const RequestSpec& spec, const RequestLimits& limits);
+
+// The order of service; see WaitQueue for what it guarantees.
+struct Rank {
+  std::int64_t key = 0;
+  std::uint64_t arrival = 0;
+  friend auto operator<=>(const Rank&, const Rank&) = default;
+};
+
+struct RequestTimings {
+  double queue_seconds = 0;        // submission to first admission
+  double first_token_seconds = 0;  // submission to first token
+  double seconds_per_token = 0;    // mean over the tokens after the first
+  double total_seconds = 0;
+  int num_prompt_tokens = 0;
+  int num_cached_tokens = 0;  // of the prompt, found in the cache at first admission
+  int num_generated_tokens = 0;
+  int num_preemptions = 0;
+};
+
+struct Request {
+  Request(RequestId id, RequestSpec spec, Clock::time_point now);
+
+  RequestId id;
+  RequestSpec spec;
+  Rank rank;
+  std::vector<std::int32_t> tokens;   // prompt, then generated tokens the host knows
+  std::vector<std::uint64_t> hashes;  // see TokenChain
+  int num_prompt;
+  int num_pending = 0;   // tokens that steps in flight sample
+  int num_holds = 0;     // times admission was put off for a prefix being computed
+  int outputs_from = 0;  // prompt outputs before this position are delivered or under way
+  int num_preemptions = 0;
+  int num_cached_tokens = 0;
+  int max_scheduled = 0;  // tokens ever scheduled: what lies below is work done twice
+  Clock::time_point submitted;
+  std::optional<Clock::time_point> deadline, admitted, first_token;
+
+  // Counting the tokens in flight.
+  int num_total() const { return static_cast<int>(tokens.size()) + num_pending; }
+  int num_generated() const { return num_total() - num_prompt; }
+  bool all_scheduled() const { return num_generated() >= spec.max_new_tokens; }
+  // Positions whose keys and values are ever written: the last token's are not needed.
+  int max_kv_len() const { return num_prompt + spec.max_new_tokens - 1; }
+
+  // Whether the newest of `tokens`, a generated one, ends the request.
+  std::optional<FinishReason> finish_reason() const;
+  RequestTimings timings(Clock::time_point now) const;
+};
+
+}  // namespace tl

@@ -1,0 +1,167 @@
+#include "batching/scheduler.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace tl {
+namespace {
+
+SchedulerConfig checked(const SchedulerConfig& config, const KvManagerConfig& cache, int num_slots) {
+  const auto check = [](bool ok, const std::string& what) {
+    if (!ok) throw std::invalid_argument("scheduler: " + what);
+  };
+  const std::string batch = "max_batch_size (" + std::to_string(config.max_batch_size) + ")";
+  const std::string tokens = "max_num_tokens (" + std::to_string(config.max_num_tokens) + ")";
+  const std::string length = "max_seq_len (" + std::to_string(config.max_seq_len) + ")";
+  const std::int64_t capacity = static_cast<std::int64_t>(cache.num_blocks) * cache.tokens_per_block;
+  check(config.max_batch_size >= 1 && config.max_seq_len >= 2,
+        batch + " must be at least 1, " + length + " at least 2");
+  check(config.max_num_tokens >= config.max_batch_size, tokens + " must be at least " + batch);
+  check(num_slots >= config.max_batch_size,
+        "the executor's slots (" + std::to_string(num_slots) + ") must be at least " + batch);
+  check(capacity >= config.max_seq_len - 1, length + " does not fit into the KV cache of " + std::to_string(capacity) +
+                                                " tokens: lower it or give the cache more memory");
+  check(config.ageing_window >= 1, "ageing_window must be at least 1");
+  check(config.enable_chunked_context || config.policy == CapacityPolicy::kGuaranteedNoEvict ||
+            config.max_num_tokens >= config.max_seq_len,
+        "without chunked context a preempted request is recomputed in one step, so " + tokens + " must be at least " +
+            length + ": enable chunked context or use GUARANTEED_NO_EVICT");
+  return config;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor)
+    : config_(checked(config, cache, executor.num_slots())),
+      executor_(executor),
+      cache_(cache),
+      slots_(executor.num_slots()),
+      waiting_(config.ageing_window) {
+  running_.reserve(config.max_batch_size);
+}
+
+void Scheduler::add(std::unique_ptr<Request> request) {
+  request->hashes.reserve(cache_.num_blocks_for(request->max_kv_len()));
+  request->rank = waiting_.next_rank(request->spec.priority);
+  const Index index = table_.add(Waiting(std::move(request)));
+  const Request& added = table_.request(index);
+  waiting_.insert(added.rank, index);
+  if (added.deadline) deadlines_.emplace(*added.deadline, index);
+}
+
+bool Scheduler::end(RequestId id, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events) {
+  const std::optional<Index> index = table_.find(id);
+  if (index) remove(*index, reason, std::move(message), now, events);
+  return index.has_value();
+}
+
+void Scheduler::expire(Clock::time_point now, EventBatch& events) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    remove(deadlines_.begin()->second, FinishReason::kTimedOut, {}, now, events);
+  }
+}
+
+void Scheduler::end_all(FinishReason reason, const std::string& message, Clock::time_point now, EventBatch& events) {
+  table_.for_each([&](Index index) { remove(index, reason, message, now, events); });
+}
+
+bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& events) {
+  batch.clear();
+  batch.step = launched_ + 1;
+  const bool room = make_room(batch);
+  const bool prefill_only = head_needs_a_step_of_its_own();
+  if (!prefill_only) add_decode_rows(batch);
+  add_prefill_rows(batch);
+  // A request that was just preempted still has a token in flight, and nobody may pass it: admission pauses.
+  if (room) admit(batch, now, events);
+  if (prefill_only && batch.rows.empty()) add_decode_rows(batch);
+  last_step_decoded_ = batch.num_decode_tokens > 0;
+  return !batch.empty();
+}
+
+void Scheduler::launched(const StepBatch& batch) {
+  launched_ = batch.step;
+  cache_.step_launched(batch.step);
+  slots_.step_launched(batch.step);
+}
+
+// Known or pending tokens that no step has been given yet; the last of them yields the next token.
+int Scheduler::remaining(const Running& running) const {
+  return running.request().num_total() - cache_.length(running.kv());
+}
+
+int Scheduler::budget(const StepBatch& batch) const {
+  return config_.max_num_tokens - static_cast<int>(batch.token_ids.size());
+}
+
+void Scheduler::add_decode_rows(StepBatch& batch) {
+  for (const Index index : running_) {
+    const Running& running = table_.running(index);
+    if (running.request().all_scheduled() || remaining(running) != 1) continue;
+    // Without a block it sits this step out: those that steps in flight still use are about to become ready.
+    add_row(index, 1, batch);
+  }
+}
+
+void Scheduler::add_prefill_rows(StepBatch& batch) {
+  for (const Index index : running_) {
+    if (budget(batch) == 0) return;
+    const int num_tokens = remaining(table_.running(index));
+    if (num_tokens > 1) add_row(index, std::min(num_tokens, budget(batch)), batch);
+  }
+}
+
+bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
+  const Running& running = table_.running(index);
+  Request& request = running.request();
+  const int past_len = cache_.length(running.kv());
+  const int end = past_len + num_tokens;
+  if (!cache_.reserve(running.kv(), end, batch.copies)) return false;
+
+  const int slot = running.slot().index();
+  const auto blocks = cache_.blocks(running.kv());
+  for (int i = cache_.take_first_change(running.kv()); i < std::ssize(blocks); ++i) {
+    batch.table_updates.push_back({slot, i, blocks[i]});
+  }
+  const bool sample = end == request.num_total();
+  batch.rows.push_back({.request = table_.ref(index),
+                        .slot = slot,
+                        .first_token = static_cast<std::int32_t>(batch.token_ids.size()),
+                        .num_tokens = num_tokens,
+                        .past_len = past_len,
+                        .num_generated = request.num_generated(),
+                        .outputs_from = request.outputs_from,
+                        .sample = sample});
+  if (num_tokens == 1 && request.num_generated() > 0) ++batch.num_decode_tokens;
+  cache_.advance(running.kv(), num_tokens);
+  if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
+    batch.token_ids.push_back(kLastSampled);
+  } else {
+    const auto first = request.tokens.begin() + past_len;
+    batch.token_ids.insert(batch.token_ids.end(), first, first + num_tokens);
+    cache_.commit(running.kv(), chain(request), batch.step);
+  }
+  if (request.spec.prompt_outputs) request.outputs_from = std::max(request.outputs_from, end);
+  counters_.num_scheduled_tokens += num_tokens;
+  counters_.num_recomputed_tokens += std::max(std::min(end, request.max_scheduled) - past_len, 0);
+  request.max_scheduled = std::max(request.max_scheduled, end);
+  request.num_pending += sample;
+  return true;
+}
+
+void Scheduler::remove(Index index, FinishReason reason, std::string message, Clock::time_point now,
+                       EventBatch& events) {
+  const Rank rank = table_.request(index).rank;
+  if (const auto* running = std::get_if<Running>(&table_.state(index))) {
+    if (reason == FinishReason::kError) cache_.forget(running->kv());  // what it computed may be the error
+    std::erase(running_, index);
+    headroom_ = std::max(headroom_ * kHeadroomDecay, 1.0);
+  } else {
+    waiting_.erase(rank, index);
+  }
+  const std::unique_ptr<Request> request = table_.remove(index);
+  if (request->deadline) deadlines_.erase({*request->deadline, index});
+  events.ends.push_back({request->id, reason, std::move(message), request->timings(now)});
+}
+
+}  // namespace tl

@@ -1,0 +1,149 @@
+// Decides what every step computes: any mix of prefill chunks and decode tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "batching/cost_model.h"
+#include "batching/events.h"
+#include "batching/kv_cache_manager.h"
+#include "batching/request_table.h"
+#include "batching/slot_pool.h"
+#include "batching/step.h"
+#include "batching/wait_queue.h"
+
+namespace tl {
+
+enum class CapacityPolicy : std::uint8_t {
+  // A request is admitted only if, whatever is running, every block it can ever need is guaranteed.
+  kGuaranteedNoEvict,
+  // A request is admitted while there are blocks for the steps ahead; if they run out, a request is preempted.
+  kMaxUtilization,
+};
+
+struct SchedulerConfig {
+  CapacityPolicy policy = CapacityPolicy::kGuaranteedNoEvict;
+  int max_batch_size = 0;              // requests running at once
+  int max_num_tokens = 0;              // tokens of one step
+  int max_seq_len = 0;                 // prompt and generated tokens of one request
+  bool enable_chunked_context = true;  // a prompt may be spread over several steps
+  int ageing_window = 64;              // see WaitQueue
+};
+
+struct SchedulerStats {
+  int num_running = 0, num_waiting = 0;     // swapped-out requests wait
+  int num_blocks = 0, num_used_blocks = 0;  // used: referenced by running requests
+  int num_free_host_blocks = 0;
+  KvCacheCounters kv;
+  std::int64_t num_recompute_preemptions = 0, num_swap_preemptions = 0;
+  std::int64_t num_recomputed_tokens = 0;  // scheduled again after a preemption
+  std::int64_t num_scheduled_tokens = 0;
+};
+
+// One thread. Deterministic: the same calls give the same steps. Throws std::invalid_argument for a config that
+// contradicts itself or the cache.
+//
+// A step's rows are, in order of rank: one token for each request that decodes; then prefill chunks with what remains
+// of max_num_tokens, first of requests already running. Every running request has at least one token of the budget to
+// itself (max_batch_size <= max_num_tokens), so decode is never delayed by prefill and the first prefill always
+// advances.
+class Scheduler {
+ public:
+  // A request is put off at most so often because a running one is computing a prefix they share.
+  static constexpr int kMaxHolds = 4;
+
+  Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor);
+
+  void add(std::unique_ptr<Request> request);
+  bool empty() const { return table_.size() == 0; }
+
+  // Ends a request in whatever state it is; false if there is none (any more). Rows in flight are discarded later.
+  bool end(RequestId id, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
+  // Ends the requests whose deadline has passed.
+  void expire(Clock::time_point now, EventBatch& events);
+  void end_all(FinishReason reason, const std::string& message, Clock::time_point now, EventBatch& events);
+
+  // Writes the next step; false if there is nothing to launch. Requests the executor refuses end with an error.
+  bool prepare(StepBatch& batch, Clock::time_point now, EventBatch& events);
+  // The prepared step is launched. Its batch must stay unchanged until complete() or abandon().
+  void launched(const StepBatch& batch);
+  // The oldest launched step has ended.
+  void complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events);
+  // The first of these steps failed, and with it the later ones: all that are launched. Requests at fault (all running
+  // ones if `error` names none) end with its message; others that took part go back to waiting with their tokens.
+  void abandon(std::span<const StepBatch* const> batches, const StepError& error, Clock::time_point now,
+               EventBatch& events);
+
+  // After an error in the middle of any of these, with no step in flight: all requests end, all cached content is
+  // dropped.
+  void reset(const std::string& message, Clock::time_point now, EventBatch& events);
+
+  SchedulerStats stats() const;
+  const KvCacheManager& cache() const { return cache_; }
+  // Throws std::logic_error if queue, running list, states and cache contradict each other.
+  void check_integrity();
+
+ private:
+  using Index = RequestTable::Index;
+  enum class Verdict : std::uint8_t { kAdmitted, kHeld, kRefused, kNoRoom };
+  struct Victim {
+    std::size_t position;  // in running_
+    bool swap;
+  };
+
+  // scheduler.cc
+  int remaining(const Running& running) const;
+  int budget(const StepBatch& batch) const;
+  void add_decode_rows(StepBatch& batch);
+  void add_prefill_rows(StepBatch& batch);
+  bool add_row(Index index, int num_tokens, StepBatch& batch);
+  void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
+  TokenChain chain(Request& request) const { return {request.tokens, request.hashes, request.spec.cache_salt}; }
+
+  // admission.cc
+  void admit(StepBatch& batch, Clock::time_point now, EventBatch& events);
+  Verdict try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events);
+  bool fits(const Request& request, int num_needed, const PrefixHit& hit) const;
+  int reserved_growth() const;
+  bool claim_slot(Index index, const Slot& slot, Clock::time_point now, EventBatch& events);
+  bool head_needs_a_step_of_its_own() const;
+
+  // preemption.cc
+  bool make_room(StepBatch& batch);  // false: a request had to be preempted
+  bool needs_block(const Running& running) const;
+  int num_blocks_about_to_return() const;
+  std::optional<Victim> choose_victim() const;
+  void preempt_one(Victim victim, StepBatch& batch);
+  void requeue(Index index);
+
+  // completion.cc
+  void complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events);
+  void accept_token(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
+
+  // Headroom is in blocks per running request.
+  static constexpr double kHeadroomGrowth = 1.5;
+  static constexpr double kHeadroomDecay = 0.98;
+  static constexpr double kMaxHeadroom = 16;
+
+  SchedulerConfig config_;
+  StepExecutor& executor_;
+  KvCacheManager cache_;
+  SlotPool slots_;
+  RequestTable table_;  // after the pools its states hold parts of
+  WaitQueue waiting_;
+  std::vector<Index> running_;  // in order of rank
+  std::set<std::pair<Clock::time_point, Index>> deadlines_;
+  CostModel costs_;
+  std::uint64_t launched_ = 0;
+  bool last_step_decoded_ = false;
+  double headroom_ = 1;  // see Scheduler::fits
+  SchedulerStats counters_;
+};
+
+}  // namespace tl

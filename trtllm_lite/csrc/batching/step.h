@@ -1,0 +1,125 @@
+// What the scheduler asks of a device each step, and what it gets back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace tl {
+
+// Opaque to scheduling: the sampling parameters an executor's factory made of a request's options, and whatever it
+// returns beside a token (log probabilities, logits). Only the executor and its bindings know the concrete types.
+struct SlotParams {
+  virtual ~SlotParams() = default;
+};
+struct RowOutputs {
+  virtual ~RowOutputs() = default;
+};
+
+// In StepBatch::token_ids: the token this slot sampled last, which the host does not know yet.
+constexpr std::int32_t kLastSampled = -1;
+constexpr std::int32_t kNoToken = -1;
+
+enum class CopyKind : std::uint8_t { kDeviceToDevice, kDeviceToHost, kHostToDevice };
+
+// Copies one whole KV block (every layer, keys and values).
+struct CopyOrder {
+  CopyKind kind;
+  std::int32_t src;
+  std::int32_t dst;
+};
+
+// Entry `index` of the slot's block table is `block` from this step on.
+struct TableUpdate {
+  std::int32_t slot;
+  std::int32_t index;
+  std::int32_t block;
+};
+
+// The scheduler's own name for the request behind a row; executors ignore it.
+struct RequestRef {
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+};
+
+struct StepRow {
+  RequestRef request;
+  std::int32_t slot;
+  std::int32_t first_token;    // into StepBatch::token_ids
+  std::int32_t num_tokens;     // >= 1
+  std::int32_t past_len;       // tokens of this sequence already in the cache
+  std::int32_t num_generated;  // how many tokens the request has sampled before this row: the sampler's counter
+  std::int32_t outputs_from;   // prompt outputs of positions before this one have been delivered: do not repeat them
+  bool sample;                 // the row ends at the last known token: sample the next one
+};
+
+// One step. The executor carries it out in this order: copies, table_updates, rows. Steps execute one after the other,
+// in launch order; the batch stays unchanged until wait() has returned its results.
+struct StepBatch {
+  std::uint64_t step = 0;  // greater than the one before
+  std::vector<CopyOrder> copies;
+  std::vector<TableUpdate> table_updates;
+  std::vector<StepRow> rows;  // may be empty when there are copies
+  std::vector<std::int32_t> token_ids;
+  int num_decode_tokens = 0;  // of token_ids; the others are prefill
+
+  bool empty() const { return rows.empty() && copies.empty(); }
+  void clear() {
+    copies.clear();
+    table_updates.clear();
+    rows.clear();
+    token_ids.clear();
+    num_decode_tokens = 0;
+  }
+};
+
+struct RowResult {
+  std::int32_t token = kNoToken;        // of a sampled row
+  std::unique_ptr<RowOutputs> outputs;  // null unless the request asked for some
+  std::string error;                    // not empty: this request fails (say, logits that are not finite), no other
+};
+
+struct StepResult {
+  std::vector<RowResult> rows;  // one per row of the batch, in its order
+  double compute_seconds = 0;   // measured on the device; 0 if unknown
+  double copy_seconds = 0;
+};
+
+// A whole step failed. Requests in `slots` caused it; if none is named, every running request is lost.
+class StepError : public std::runtime_error {
+ public:
+  explicit StepError(const std::string& message, std::vector<int> slots = {})
+      : std::runtime_error(message), slots_(std::move(slots)) {}
+  const std::vector<int>& slots() const { return slots_; }
+
+ private:
+  std::vector<int> slots_;
+};
+
+// A device. All calls come from one thread. At most two steps are launched and not waited for.
+class StepExecutor {
+ public:
+  virtual ~StepExecutor() = default;
+
+  // Sampling states held at once; at least the scheduler's max_batch_size. A finished request's slot is free only when
+  // its last step has ended, so a few more than that keep the batch full.
+  virtual int num_slots() const = 0;
+
+  // A request takes over `slot`, which no step in flight uses. `tokens` are its prompt (the first num_prompt) and what
+  // it has generated before a preemption. `params` may be null; keep it, the request may end while its last step is in
+  // flight. Throwing fails this request only.
+  virtual void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
+                        int num_prompt) = 0;
+
+  // Starts a step and returns without waiting for it.
+  virtual void launch(const StepBatch& batch) = 0;
+
+  // Waits for the oldest launched step and writes its results, reusing the buffers of `result`. Either call may throw
+  // StepError (or anything: then no request is to blame in particular); the step then counts as ended.
+  virtual void wait(StepResult& result) = 0;
+};
+
+}  // namespace tl

@@ -1,0 +1,44 @@
+// Requests that wait for admission, swapped-out ones among them, in order of service.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <utility>
+
+#include "batching/request.h"
+
+namespace tl {
+
+// First come, first served, with priorities that age. A request's key is
+//     arrival number - priority * ageing_window,
+// fixed when it arrives: one level of priority is worth the head start of having arrived `ageing_window` submissions
+// earlier. Bound on waiting: of the requests that arrive after request r, the one numbered a' precedes r only if
+// a' - a < (p' - p) * window, so at most (kMaxPriority - p) * window of them ever do, whatever their number; those
+// that arrived before r are finitely many. Admission takes the queue in this order and lets nobody pass a head that
+// does not fit yet; preempted requests come back with the rank they had. So every request is served. (The one
+// exception costs at most Scheduler::kMaxHolds admissions: a request that is put off for a prefix being computed.)
+class WaitQueue {
+ public:
+  using Entry = std::pair<Rank, std::uint32_t>;  // index in the RequestTable
+
+  explicit WaitQueue(int ageing_window) : ageing_window_(ageing_window) {}
+
+  Rank next_rank(int priority) {
+    const std::uint64_t arrival = num_arrivals_++;
+    return {static_cast<std::int64_t>(arrival) - static_cast<std::int64_t>(priority) * ageing_window_, arrival};
+  }
+
+  void insert(Rank rank, std::uint32_t index) { entries_.emplace(rank, index); }
+  void erase(Rank rank, std::uint32_t index) { entries_.erase({rank, index}); }
+
+  bool empty() const { return entries_.empty(); }
+  int size() const { return static_cast<int>(entries_.size()); }
+  const std::set<Entry>& entries() const { return entries_; }
+
+ private:
+  std::set<Entry> entries_;
+  std::int64_t ageing_window_;
+  std::uint64_t num_arrivals_ = 0;
+};
+
+}  // namespace tl

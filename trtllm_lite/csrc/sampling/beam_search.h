@@ -1,0 +1,100 @@
+// Beam search over one request: which beams to continue with which tokens, and which sequences are finished. Equal to
+// transformers' GenerationMixin._beam_search (do_sample=False) for a batch of one, in tokens and scores. Of equal
+// scores the one of the earlier beam, then of lower token id, comes first.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sampling/sampler.h"
+#include "sampling/slot_state.h"
+
+namespace tl {
+
+// When a search with num_beams finished sequences ends: at once (kTrue); when the best running beam could not beat
+// the worst of them at the present length (kFalse); or at any length up to max_tokens (kNever).
+enum class EarlyStopping : std::uint8_t { kFalse, kTrue, kNever };
+
+struct BeamSearchParams {
+  static constexpr int kMaxBeams = 64;
+  static constexpr double kMaxLengthPenalty = 100.0;  // length^penalty stays finite in float64: [-100, 100]
+
+  int num_beams = 1;
+  double length_penalty = 1.0;  // a sequence's score is the sum of its log-probabilities / length^length_penalty
+  EarlyStopping early_stopping = EarlyStopping::kFalse;
+};
+
+// As violations(SamplingParams): the request's sampling parameters under beam search, too. They may edit logits, which
+// here are log-probabilities (as in transformers), but not draw: temperature 0 or 1, no truncation, no logprobs.
+std::vector<std::string> violations(const BeamSearchParams& beams, const SamplingParams& params, int vocab_size);
+
+// Beam i of the next step continues beam `parent` of this step with `token`: the KV cache forks accordingly.
+struct BeamMove {
+  int parent;
+  TokenId token;
+};
+
+struct BeamHypothesis {
+  std::vector<TokenId> tokens;  // generated ones, with the end token if it has one
+  float score;
+};
+
+class BeamSearch {
+ public:
+  // Arguments without violations. Starts with one beam: the prompt.
+  BeamSearch(const BeamSearchParams& beams, SamplingParams params, std::span<const TokenId> prompt);
+
+  int num_live() const { return static_cast<int>(live_.size()); }
+  bool done() const { return done_; }
+
+  // Takes the model's logits of the live beams, row i [vocab_size] of beam i, and moves on by one token. Returns what
+  // is wrong with a row; empty = `moves()` tells the beams of the next step, none if the search is done.
+  [[nodiscard]] std::string step(std::span<const std::span<const float>> rows, SamplerWorkspace& workspace);
+  std::span<const BeamMove> moves() const { return moves_; }
+
+  // Finished sequences, best first: num_beams of them when done, fewer if the constraints allow no more sequences.
+  std::vector<BeamHypothesis> hypotheses() const;
+
+ private:
+  struct Beam {
+    SlotState state;
+    int node;  // its newest token in nodes_; -1: none yet
+    float score;
+  };
+  struct Continuation {
+    int parent;
+    TokenId token;
+    float score;
+  };
+  struct Node {
+    int parent;
+    TokenId token;
+  };
+  struct Finished {
+    int node;
+    float score;
+  };
+
+  std::string collect_continuations(std::span<const std::span<const float>> rows, SamplerWorkspace& workspace);
+  bool ends(TokenId token) const;
+  void finish(const Continuation& continuation);
+  void move_beams(std::span<const Continuation> kept);
+  bool can_improve() const;
+  double length_divisor(int length) const;
+
+  BeamSearchParams params_;
+  std::vector<TokenId> end_tokens_;  // sorted, distinct
+  int max_tokens_;
+  int num_generated_ = 0;
+  bool done_ = false;
+  std::vector<Beam> live_;  // best first
+  std::vector<Continuation> continuations_;
+  std::vector<Node> nodes_;         // all sequences, as paths to the root
+  std::vector<Finished> finished_;  // best first, at most num_beams
+  std::vector<BeamMove> moves_;
+  std::vector<float> logprobs_;
+};
+
+}  // namespace tl

@@ -1,0 +1,77 @@
+// Draws the next token of each running sequence from its row of logits: the CPU device's sampler.
+//
+// Order of operations on a row: logit processors (logit_processors.h), temperature, top_k, top_p, min_p
+// (truncation.h), then a draw by inverse transform over the remaining tokens in order of id, with one Philox number
+// per token (philox.h). temperature = 0 takes the largest processed logit instead.
+//
+// Isolation. A row is a function of its slot and its logits alone: nothing is shared between slots, and a row that
+// cannot be sampled gives an error in its own result. Rows of distinct slots may be sampled by concurrent threads, each
+// with its own workspace; set_slot and clear_slot of a slot must not overlap with sampling that slot.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sampling/candidates.h"
+#include "sampling/logprobs.h"
+#include "sampling/row_scan.h"
+#include "sampling/slot_state.h"
+
+namespace tl {
+
+// Scratch memory of one thread. Grows to the vocabulary once, then nothing allocates.
+struct SamplerWorkspace {
+  RowScan raw;
+  RowScan processed;
+  std::vector<float> processed_logits;
+  std::vector<double> block_sums;
+  Candidates candidates;
+};
+
+// Reusable between steps; every call sets all fields.
+struct SampledToken {
+  std::string error;  // empty = a token was drawn; else what was wrong with this row, and nothing else changed
+  TokenId token = -1;
+  StopCause stop_cause = StopCause::kNone;
+  bool has_logprobs = false;
+  RowLogprobs logprobs;  // meaningful if has_logprobs
+};
+
+// Draws a token for the slot without changing it; `error` and `token` of `out` are set, and the scan of the raw logits
+// stays in the workspace.
+void choose_token(const SlotState& slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out);
+
+class Sampler {
+ public:
+  // Both at least 1.
+  Sampler(int num_slots, int vocab_size);
+
+  // Puts a sequence into a free or occupied slot; its next token is the one after `prompt` and `generated`. Returns
+  // what is wrong with the request, every violation on a line; then the slot is as it was. Empty = accepted.
+  [[nodiscard]] std::string set_slot(int slot, SamplingParams params, std::span<const TokenId> prompt,
+                                     std::span<const TokenId> generated = {}, std::uint32_t sequence_index = 0);
+  void clear_slot(int slot);
+
+  // Draws the slot's next token from the model's logits [vocab_size], appends it to the slot, and reports why the
+  // sequence ends with it, if it does. The logits are only read.
+  void sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out);
+
+  // Log-probabilities of prompt tokens: row i of `logits` [next_tokens.size(), vocab_size] is the model's output at a
+  // prompt position, next_tokens[i] the prompt token that follows. Chunks of a prompt may come one by one. Returns
+  // what is wrong with a row; empty = `out` has one entry per row.
+  [[nodiscard]] std::string prompt_logprobs(std::span<const float> logits, std::span<const TokenId> next_tokens,
+                                            int num_top, SamplerWorkspace& workspace,
+                                            std::vector<RowLogprobs>& out) const;
+
+  int vocab_size() const { return vocab_size_; }
+  int num_slots() const { return static_cast<int>(slots_.size()); }
+  const SlotState* slot(int index) const { return slots_[index] ? &*slots_[index] : nullptr; }
+
+ private:
+  int vocab_size_;
+  std::vector<std::optional<SlotState>> slots_;
+};
+
+}  // namespace tl

@@ -1,0 +1,64 @@
+// What a request may ask of the sampler, and the limits that every request is held to before it reaches a slot.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tl {
+
+using TokenId = std::int32_t;
+
+// Caps on what one request can make the sampler store or compute; a request beyond one is refused, never cut.
+struct SamplingLimits {
+  // Below it, logits divided by the temperature overflow float32; what is meant is greedy decoding, which is 0.
+  static constexpr float kMinTemperature = 0.01f;
+  static constexpr float kMaxTemperature = 100.0f;
+  static constexpr float kMinRepetitionPenalty = 0.01f;
+  static constexpr float kMaxRepetitionPenalty = 100.0f;
+  static constexpr float kMaxAdditivePenalty = 2.0f;  // presence and frequency: [-2, 2], as OpenAI's API
+  static constexpr float kMaxLogitBias = 100.0f;      // [-100, 100], as OpenAI's API
+  static constexpr int kMaxTokens = 1 << 24;
+  static constexpr int kMaxLogprobs = 20;
+  static constexpr int kMaxStopTokens = 256;
+  static constexpr int kMaxLogitBiasEntries = 1024;
+  static constexpr int kMaxBadWords = 1024;
+  static constexpr int kMaxBadWordLength = 64;
+};
+
+// Names and meanings are those of TensorRT-LLM's and vLLM's SamplingParams.
+struct SamplingParams {
+  float temperature = 1.0f;  // 0 = greedy: the largest processed logit, ties to the lowest id
+  int top_k = 0;             // 0 = off; ties with the k-th are kept
+  float top_p = 1.0f;        // 1 = off
+  float min_p = 0.0f;        // 0 = off
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  std::uint64_t seed = 0;
+
+  int max_tokens = 16;
+  int min_tokens = 0;  // no end or stop token before this many generated tokens
+  bool ignore_eos = false;
+  std::vector<TokenId> end_ids;         // the model's end-of-sequence tokens
+  std::vector<TokenId> stop_token_ids;  // the request's own
+
+  std::vector<std::vector<TokenId>> bad_words;  // a sequence's last token is banned when the history ends in the rest
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::optional<std::vector<TokenId>> allowed_token_ids;  // all others are impossible
+
+  std::optional<int> logprobs;         // how many of the most likely tokens to report; 0 = the chosen one only
+  std::optional<int> prompt_logprobs;  // likewise for each prompt token but the first
+};
+
+// Everything wrong with `params` for a model of `vocab_size` tokens: one sentence each with the limit, the value found,
+// and the remedy. Empty = valid. A list is reported once, by its first bad entry and the number of bad entries.
+std::vector<std::string> violations(const SamplingParams& params, int vocab_size);
+
+// The same sentence for token ids that lie outside the vocabulary; nothing when all are inside.
+std::optional<std::string> out_of_vocabulary(const char* name, std::span<const TokenId> tokens, int vocab_size);
+
+}  // namespace tl

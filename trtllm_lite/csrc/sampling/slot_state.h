@@ -1,0 +1,48 @@
+// What the sampler remembers of one sequence: its parameters and its own tokens, nothing of any other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sampling/penalties.h"
+#include "sampling/sampling_params.h"
+
+namespace tl {
+
+enum class StopCause : std::uint8_t { kNone, kEndId, kStopToken, kMaxTokens };
+
+// Copying one is forking its sequence; the parameters are shared.
+class SlotState {
+ public:
+  // `params` have no violations and the tokens lie inside the vocabulary. `generated`: tokens the sequence generated
+  // earlier, in another slot or before a preemption; the draws go on where they were. `sequence_index`: which of the n
+  // sequences of its request this is.
+  SlotState(SamplingParams params, std::span<const TokenId> prompt, std::span<const TokenId> generated = {},
+            std::uint32_t sequence_index = 0);
+
+  // Takes the token into the history. Amortized O(1) plus the counts, if a penalty needs them.
+  void append(TokenId token);
+
+  // Why the sequence ends with its newest token. An end or stop token before min_tokens, which only a caller that
+  // appends tokens of its own choice can cause, ends nothing.
+  StopCause stop_cause() const;
+
+  const SamplingParams& params() const { return *params_; }
+  std::span<const TokenId> history() const { return history_; }  // prompt, then generated
+  int num_generated() const { return static_cast<int>(history_.size() - prompt_len_); }
+  std::uint32_t sequence_index() const { return sequence_index_; }
+  const TokenCounts* counts() const { return counts_ ? &*counts_ : nullptr; }  // null when no penalty is set
+  bool suppresses_stops() const { return num_generated() < params_->min_tokens; }
+
+ private:
+  std::shared_ptr<const SamplingParams> params_;
+  std::vector<TokenId> history_;
+  std::size_t prompt_len_;
+  std::uint32_t sequence_index_;
+  std::optional<TokenCounts> counts_;
+};
+
+}  // namespace tl

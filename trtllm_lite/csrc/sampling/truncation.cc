@@ -1,0 +1,139 @@
+#include "sampling/truncation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <span>
+
+namespace tl {
+namespace {
+
+// The border of a nucleus: tokens above `scaled` stay, and so do `num_ties` of those equal to it.
+struct Border {
+  float scaled = -std::numeric_limits<float>::infinity();
+  int num_ties = 0;
+};
+
+constexpr int kSortBelow = 64;
+// Of a typical language model's row, the nucleus of top_p = 0.9 has fewer tokens than this.
+constexpr int kFirstGuess = 64;
+constexpr int kGuessGrowth = 8;
+
+double mass(std::span<const WeightedLogit> tokens) {
+  return std::accumulate(tokens.begin(), tokens.end(), 0.0,
+                         [](double sum, const WeightedLogit& t) { return sum + t.weight; });
+}
+
+// How many of num_equal tokens of one weight it takes to get from `above` to `target`: at least one.
+int ties_to_reach(double target, double above, double weight, int num_equal) {
+  int count = 0;
+  do {
+    above += weight;
+    ++count;
+  } while (above < target && count < num_equal);
+  return count;
+}
+
+Border border_by_sorting(std::span<WeightedLogit> tokens, double above, double target) {
+  std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.scaled > b.scaled; });
+  for (std::size_t begin = 0; begin < tokens.size();) {
+    std::size_t end = begin;
+    double through = above;
+    for (; end < tokens.size() && tokens[end].scaled == tokens[begin].scaled; ++end) through += tokens[end].weight;
+    if (through >= target || end == tokens.size()) {
+      const int num_equal = static_cast<int>(end - begin);
+      return {tokens[begin].scaled, ties_to_reach(target, above, tokens[begin].weight, num_equal)};
+    }
+    above = through;
+    begin = end;
+  }
+  return {};
+}
+
+float median_of_three(std::span<const WeightedLogit> tokens) {
+  const float a = tokens.front().scaled, b = tokens[tokens.size() / 2].scaled, c = tokens.back().scaled;
+  return std::max(std::min(a, b), std::min(std::max(a, b), c));
+}
+
+// Quickselect by mass instead of rank: narrows `tokens` to the part that holds the border. Expected O(tokens).
+Border find_border(std::span<WeightedLogit> tokens, double target) {
+  double above = 0;
+  while (tokens.size() > kSortBelow) {
+    const float pivot = median_of_three(tokens);
+    const auto larger_end =
+        std::partition(tokens.begin(), tokens.end(), [pivot](const auto& t) { return t.scaled > pivot; });
+    const auto equal_end =
+        std::partition(larger_end, tokens.end(), [pivot](const auto& t) { return t.scaled == pivot; });
+    const std::span larger(tokens.begin(), larger_end), equal(larger_end, equal_end), smaller(equal_end, tokens.end());
+    const double through_larger = above + mass(larger);
+    if (through_larger >= target && !larger.empty()) {
+      tokens = larger;
+      continue;
+    }
+    const double through_equal = through_larger + mass(equal);
+    if (through_equal >= target || smaller.empty()) {
+      return {pivot, ties_to_reach(target, through_larger, equal[0].weight, static_cast<int>(equal.size()))};
+    }
+    above = through_equal;
+    tokens = smaller;
+  }
+  return border_by_sorting(tokens, above, target);
+}
+
+double total_weight(const Candidates& candidates) {
+  return std::accumulate(candidates.weights.begin(), candidates.weights.end(), 0.0);
+}
+
+// A logit that every token of at least this weight reaches, whatever the rounding of log and exp.
+float logit_below_weight(const RowScan& scan, float temperature, double weight) {
+  constexpr float kSlack = 0.01f;
+  return scan.max + temperature * (static_cast<float>(std::log(weight)) - kSlack) - 1e-5f * std::fabs(scan.max);
+}
+
+// Fills `out` with tokens that surely contain the nucleus: ever more of the most likely until their mass suffices.
+void gather_nucleus_superset(const RowScan& scan, float temperature, double total, float top_p, Candidates& out) {
+  for (int guess = kFirstGuess; guess < scan.num_blocks(); guess *= kGuessGrowth) {
+    gather_at_least(scan, reached_by_at_least(scan, guess, out.scratch), temperature, out);
+    if (total_weight(out) >= total * top_p) return;
+  }
+  // All tokens of less than this weight together have less mass than the nucleus leaves out.
+  const double negligible = total * (1.0 - top_p) / static_cast<double>(scan.logits.size());
+  gather_at_least(scan, logit_below_weight(scan, temperature, negligible), temperature, out);
+}
+
+// The candidates of largest weight have weight 1, so the threshold relative to the most likely token is min_p itself.
+void keep_likely(Candidates& out, float min_p) {
+  out.filter([&](std::size_t i) { return out.weights[i] >= min_p; });
+}
+
+}  // namespace
+
+void keep_nucleus(Candidates& out, double total_weight, float top_p) {
+  auto& tokens = out.weighted_scratch;
+  tokens.resize(out.ids.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = {out.scaled[i], out.weights[i]};
+  const Border border = find_border(tokens, total_weight * top_p);
+  int num_ties_left = border.num_ties;
+  out.filter([&](std::size_t i) {
+    if (out.scaled[i] == border.scaled) return num_ties_left-- > 0;
+    return out.scaled[i] > border.scaled;
+  });
+}
+
+void truncate(const RowScan& scan, float temperature, const Truncation& truncation, Candidates& out) {
+  const bool has_top_k = truncation.top_k > 0 && truncation.top_k < static_cast<int>(scan.logits.size());
+  if (has_top_k) {
+    gather_top_k(scan, truncation.top_k, temperature, out);
+    if (truncation.top_p < 1.0f) keep_nucleus(out, total_weight(out), truncation.top_p);
+  } else if (truncation.top_p < 1.0f) {
+    const double total = sum_weights(scan, temperature, nullptr);
+    gather_nucleus_superset(scan, temperature, total, truncation.top_p, out);
+    keep_nucleus(out, total, truncation.top_p);
+  } else {
+    gather_at_least(scan, logit_below_weight(scan, temperature, truncation.min_p), temperature, out);
+  }
+  if (truncation.min_p > 0.0f) keep_likely(out, truncation.min_p);
+}
+
+}  // namespace tl
