@@ -150,7 +150,7 @@ def test_bench_refuses_shapes_that_measure_nothing():
 
 def test_json_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setattr("trtllm_lite.bench.throughput.measure_throughput", lambda *_: dict.fromkeys(_FIGURES, 1.0))
-    monkeypatch.setattr("trtllm_lite.bench.report.report", lambda _, engine_dir, shape, figures: {"figures": figures})
+    monkeypatch.setattr("trtllm_lite.bench.report.report", lambda *arguments: {"figures": arguments[-1]})
     arguments = ("bench", "throughput", "--engine_dir", "e", "--num_requests", 2)
     assert "choose another file" in run(*arguments, "--json", tmp_path / "absent" / "x.json").stderr
     assert run(*arguments, "--json", tmp_path / "x.json").exit_code == 0

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -83,12 +84,14 @@ def _plugin_root() -> Path:
 @cache
 def _nvrtc() -> Any:
     try:
-        return import_module("cuda.bindings.nvrtc")
-    except ImportError as error:
+        module = import_module("cuda.bindings.nvrtc")
+        module.nvrtcVersion()  # the first call loads the library
+    except (ImportError, OSError, RuntimeError) as error:
         raise BuildError(
             f"compiling for an NVIDIA GPU needs the packages cuda-bindings and nvidia-cuda-nvrtc, but {error}: "
             "pip install 'trtllm_lite[cuda]'"
         ) from error
+    return module
 
 
 @cache
@@ -186,7 +189,9 @@ def _store(entry: Path, image: bytes) -> None:
         temporary.write_bytes(image + hashlib.sha256(image).digest())
         temporary.replace(entry)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise BuildError(
             f"cannot write the kernel cache {entry.parent}: {error}: free space there or set XDG_CACHE_HOME"
         ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()

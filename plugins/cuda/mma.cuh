@@ -1,0 +1,56 @@
+// Tensor cores through mma.sync: one shape, m16n8k16, and the loads that feed it from shared memory.
+//
+// Fragment layout (PTX ISA, "Matrix Fragments for mma.m16n8k16"), with group = lane / 4 and pair = lane % 4:
+//   A (16x16): a[0] = (row group, k 2*pair..+1), a[1] = (row group + 8, same k), a[2], a[3] = the same rows, k + 8
+//   B (16x8):  b[0] = (k 2*pair..+1, column group), b[1] = k + 8
+//   C (16x8):  c[0], c[1] = (row group, columns 2*pair, 2*pair + 1), c[2], c[3] = (row group + 8, same columns)
+#pragma once
+
+#include "cuda/types.cuh"
+
+namespace tl {
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+  return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+// Each lane passes the address of one 16-byte row: lanes 0-7 for the first 8x8 matrix, 8-15 for the second, and so on.
+__device__ __forceinline__ void load_matrix_x4(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrix_x2(u32 (&r)[2], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrix_x4_transposed(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+// c += a * b, products of 16-bit elements summed in float32.
+__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if TL_FP16
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+}  // namespace tl

@@ -1,0 +1,179 @@
+// y = x @ weight.T for at most 16 rows of x: decoding, where the weights are read once and everything else is small.
+//
+// Bytes moved: the weights, once (N * K * 2); x and y are noise. Floor: those bytes over the memory bandwidth. FLOPs
+// (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
+//
+// One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh).
+// Eight warps consume: each takes every eighth 16x16 piece of a stage through ldmatrix into mma.sync, with the
+// (zero-padded) rows of x as the 8-wide operand, and the eight partial sums meet in shared memory at the end of a tile,
+// in a fixed order: a row's result does not depend on the other rows.
+//
+// What is done with a tile is an Op (see plugins/linear/cuda.cuh):
+//   kTiles                          number of 16-row tiles
+//   const u16* rows(tile, h)        first of the tile's rows 8h..8h+7 (h in 0..1), which lie kIn elements apart
+//   int num_rows(tile, h)           how many of those exist (8, but at the end of the weights)
+//   float2 begin(tile, f, m)        loads what store() needs, early enough to hide the latency
+//   store(tile, f, m, a, b, begun)  results of rows f and f + 8 (f in 0..7) for token m
+#pragma once
+
+#include "cuda/weight_ring.cuh"
+
+#ifndef TL_RACECHECK
+#define TL_RACECHECK 0
+#endif
+
+namespace tl {
+
+constexpr int kStreamThreads = kConsumerThreads + 32;
+
+// The consuming warps' tile: accumulators of kTilesPerStage x kTokenTiles fragments over this warp's share of k.
+template <class Ring>
+struct TileSums {
+  float sums[Ring::kTilesPerStage][Ring::kTokenTiles][4] = {};
+
+  // `x_row` is what this lane hands to ldmatrix: its token's row, or 16 zero bytes (and `x_mask` 0) past the last
+  // token.
+  __device__ __forceinline__ void add_stage(u32 data, int k_size, u32 x_row, u32 x_mask, int warp, int lane) {
+    const u32 a_row = data + (lane % 16) * Ring::kPitch + lane / 16 * 16;
+#pragma unroll
+    for (int i = 0; i < ceil_div(Ring::kStageK / 16, kConsumerWarps); ++i) {
+      const int k = (warp + i * kConsumerWarps) * 16;
+      if (k >= k_size) break;
+      u32 b[4];
+      if constexpr (Ring::kTokenTiles == 2) {
+        load_matrix_x4(b, x_row + (k * 2 & x_mask));
+      } else {
+        u32 pair[2];
+        load_matrix_x2(pair, x_row + (k * 2 & x_mask));
+        b[0] = pair[0], b[1] = pair[1];
+      }
+#pragma unroll
+      for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
+        u32 a[4];
+        load_matrix_x4(a, a_row + tile * kRowsPerTile * Ring::kPitch + k * 2);
+#pragma unroll
+        for (int t = 0; t < Ring::kTokenTiles; ++t) mma(sums[tile][t], a, b[2 * t], b[2 * t + 1]);
+      }
+    }
+  }
+
+  // Layout of the partial sums: [warp][token][row of the stage].
+  __device__ __forceinline__ void put(float* target, int warp, int lane) {
+#pragma unroll
+    for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
+#pragma unroll
+      for (int i = 0; i < Ring::kTokenTiles * 4; ++i) {
+        const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        const int row = tile * kRowsPerTile + lane / 4 + i % 4 / 2 * 8;
+        if (token < Ring::kTokens) {
+          target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] = sums[tile][i / 4][i % 4];
+        }
+      }
+    }
+  }
+};
+
+// The consuming warps.
+template <class Ring>
+struct Consumer {
+  RingPosition<Ring> at;
+  char* memory;
+  int rows;
+  int buffer = 0;
+
+  __device__ __forceinline__ u16* x_rows() const { return reinterpret_cast<u16*>(memory + Ring::kXOffset); }
+  __device__ __forceinline__ float* sums(int which) const {
+    return reinterpret_cast<float*>(memory + Ring::kSumOffset) + which * Ring::kSumFloats;
+  }
+
+  template <class Product, bool kNorm, class Op>
+  __device__ __forceinline__ void run(const Op& op, const u16* x, const float* norm_weight, float epsilon) {
+    static_assert(!(kNorm && Product::kStreamX), "the norm needs all of x");
+    if constexpr (kNorm) warm<Product::kIn>(norm_weight);
+    wait_for_previous_kernel();
+    allow_next_kernel();
+    if constexpr (!Product::kStreamX) {
+      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch / 2, kNorm>(x_rows(), sums(0), x, norm_weight, epsilon,
+                                                                          rows);
+    }
+    products<Product>(op);
+  }
+
+  // One lane speaks for its warp. racecheck does not follow __syncwarp(), so for its sake every lane can.
+  __device__ __forceinline__ static void release(const RingPosition<Ring>& stage, int lane) {
+    __syncwarp();
+    if (TL_RACECHECK || lane == 0) barrier_arrive(stage.empty());
+  }
+
+  template <class Product, class Op>
+  __device__ __forceinline__ void products(const Op& op) {
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    // Lanes 0-15 address the two k halves of tokens 0-7, lanes 16-31 those of tokens 8-15.
+    const int token = lane / 16 * 8 + lane % 8;
+    const bool present = token < rows && token < Ring::kTokens;
+    const u32 x_offset = token * Product::kXPitch + lane / 8 % 2 * 16;
+    // Threads below kStores finish one pair of features each.
+    constexpr int kStores = 8 * Ring::kTilesPerStage * Ring::kTokens;
+    static_assert(kStores <= kConsumerThreads);
+    const int feature = thread % 8, sub_tile = thread / 8 % Ring::kTilesPerStage;
+    const int stored_token = thread / (8 * Ring::kTilesPerStage);
+    const int groups = groups_of_block<Ring, Op>();
+    for (int i = 0; i < groups; ++i, buffer ^= 1) {
+      const int tile = (blockIdx.x + i * gridDim.x) * Ring::kTilesPerStage + sub_tile;
+      const bool stores = thread < kStores && stored_token < rows && tile < Op::kTiles;
+      const float2 begun = stores ? op.begin(tile, feature, stored_token) : make_float2(0.0f, 0.0f);
+      TileSums<Ring> part;
+      for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
+        barrier_wait(at.full(), at.parity);
+        const u32 x_base = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset + chunk * Ring::kStageK * 2;
+        part.add_stage(at.data(), Product::chunk_k(chunk), present ? x_base + x_offset : at.shared + Ring::kZeroOffset,
+                       present ? ~0u : 0u, warp, lane);
+        release(at, lane);
+      }
+      part.put(sums(buffer), warp, lane);
+      consumer_sync();
+      if (stores) {
+        float a = 0.0f, b = 0.0f;
+#pragma unroll
+        for (int w = 0; w < kConsumerWarps; ++w) {
+          const int at_row = (w * Ring::kTokens + stored_token) * Ring::kStageRows + sub_tile * kRowsPerTile + feature;
+          a += sums(buffer)[at_row];
+          b += sums(buffer)[at_row + 8];
+        }
+        op.store(tile, feature, stored_token, a, b, begun);
+      }
+    }
+  }
+};
+
+// Barriers and zeros, before anything else of a kernel of kStreamThreads threads. Returns the shared memory.
+template <class Ring>
+__device__ __forceinline__ char* start_stream() {
+  extern __shared__ __align__(128) char memory[];
+  if (threadIdx.x < 4) reinterpret_cast<u32*>(memory + Ring::kZeroOffset)[threadIdx.x] = 0;
+  if (threadIdx.x == kConsumerThreads) {
+    const u32 shared = shared_address(memory);
+    for (int stage = 0; stage < Ring::kStages; ++stage) {
+      barrier_init(shared + stage * 16, kFullArrivals);
+      barrier_init(shared + stage * 16 + 8, TL_RACECHECK ? kConsumerThreads : kConsumerWarps);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  return memory;
+}
+
+// A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place.
+template <class Ring, class Product, bool kNorm, class Op>
+__device__ __forceinline__ void stream_linear(const u16* x, const float* norm_weight, float epsilon, int rows,
+                                              const Op& op) {
+  char* memory = start_stream<Ring>();
+  const RingPosition<Ring> start{shared_address(memory)};
+  if (threadIdx.x >= kConsumerThreads) {
+    Producer<Ring>{start, start, rows, static_cast<int>(threadIdx.x % 32)}.template run<Product>(op, x);
+  } else {
+    Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon);
+  }
+}
+
+}  // namespace tl

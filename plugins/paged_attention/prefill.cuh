@@ -1,0 +1,211 @@
+// Paged causal grouped-query attention of packed sequences of any number of new tokens, on tensor cores.
+//
+// The keys and values of the new tokens are in the cache already. FLOPs: 4 * heads * head_dim for each pair of a query
+// and a key it sees (Llama-3.1-8B, one prompt of 8192: 550 GFLOP a layer, 0.7 ms at 789 TFLOPS). Bytes: queries and
+// results once; keys and values once per block of queries, mostly from the L2 cache.
+//
+// A block takes kRows rows of one KV head: consecutive tokens times the query heads of the group, so that short
+// sequences fill rows too. Four warps hold 16 * kTiles rows each; keys and values come in steps of 64 tokens through
+// two cp.async stages. Blocks with most keys start first.
+//
+// Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
+// (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); blocks past that leave.
+// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (32 or a multiple of 64), TL_SHARED_BYTES.
+#include "paged_attention/softmax.cuh"
+
+namespace tl {
+
+constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kWarps = 4, kStep = 64;
+constexpr int kTiles = kDim <= 128 ? 2 : 1;  // registers: the output alone takes kDim * kTiles / 2
+constexpr int kRows = kWarps * 16 * kTiles, kTokens = kRows / kGroup, kThreads = 32 * kWarps;
+constexpr u32 kPitch = kDim * 2 + 16, kStageBytes = 2 * kStep * kPitch, kQueryBytes = kRows * kPitch;
+constexpr int kSharedBytes = kQueryBytes + 2 * kStageBytes;
+constexpr int kIdsPerStep = TL_PAGE >= kStep ? 1 : kStep / TL_PAGE;
+static_assert(kDim % 16 == 0 && kGroup <= kRows && kStep % TL_PAGE * (TL_PAGE % kStep) == 0);
+static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
+
+struct PrefillArguments {
+  u16* output;  // [tokens, heads, dim]
+  const u16* query;
+  const u16* key_cache;  // [blocks, kv_heads, page, dim]
+  const u16* value_cache;
+  const int* cu_seqlens;  // [num_seqs + 1]
+  const int* past_lens;
+  const int* block_tables;  // [num_seqs, max_blocks]
+  int num_seqs, max_blocks, window;
+  float scale;  // includes log2(e)
+};
+
+// The rows of this block.
+struct Rows {
+  int seq = -1, first, count;  // count new tokens from packed token `first`
+  int position;                // of the first of them in its sequence
+
+  __device__ __forceinline__ explicit Rows(const PrefillArguments& a) {
+    int index = blockIdx.y;
+    for (int s = 0; s < a.num_seqs; ++s) {
+      const int begin = a.cu_seqlens[s], length = a.cu_seqlens[s + 1] - begin, blocks = ceil_div(length, kTokens);
+      if (index < blocks) {
+        const int token = (blocks - 1 - index) * kTokens;  // the last ones see most keys
+        seq = s;
+        first = begin + token;
+        count = min_of(kTokens, length - token);
+        position = a.past_lens[s] + token;
+        return;
+      }
+      index -= blocks;
+    }
+  }
+};
+
+struct Fetcher {
+  const PrefillArguments& a;
+  int seq, head, keys;  // keys that exist
+  int ids[kIdsPerStep];
+
+  __device__ __forceinline__ void fetch_ids(int token) {
+    const int* table = a.block_tables + static_cast<u64>(seq) * a.max_blocks;
+#pragma unroll
+    for (int i = 0; i < kIdsPerStep; ++i) {
+      if (token + i * TL_PAGE < keys) ids[i] = table[(token + i * TL_PAGE) / TL_PAGE];
+    }
+  }
+  // Keys and values of tokens token .. token + 63, whose block numbers are in ids; absent ones become zeros.
+  __device__ __forceinline__ void fetch(u32 target, int token) const {
+    constexpr int kColumns = kDim / 8;
+#pragma unroll
+    for (int i = 0; i < kStep * kColumns / kThreads; ++i) {
+      const int piece = i * kThreads + threadIdx.x, r = piece / kColumns, column = piece % kColumns;
+      const bool present = token + r < keys;
+      const int id = kIdsPerStep == 1 ? ids[0] : r < TL_PAGE ? ids[0] : ids[kIdsPerStep - 1];
+      const u64 row = (static_cast<u64>(id) * TL_KV_HEADS + head) * TL_PAGE + (token + r) % TL_PAGE;
+      const u64 from = present ? row * kDim + column * 8 : 0;
+      const u32 to = target + r * kPitch + column * 16;
+      copy16(to, a.key_cache + from, present);
+      copy16(to + kStep * kPitch, a.value_cache + from, present);
+    }
+  }
+};
+
+// One warp's rows: scores of 64 keys, and what they add to the output.
+struct WarpState {
+  float output[kTiles][kDim / 8][4] = {};
+  RowState rows[kTiles];
+
+  __device__ __forceinline__ void step(u32 query, u32 keys, u32 values, float scale, const int (&low)[kTiles][2],
+                                       const int (&high)[kTiles][2], bool masked, int lane) {
+    float scores[kTiles][kStep / 8][4] = {};
+    const u32 query_row = query + (lane % 16) * kPitch + lane / 16 * 16;
+    const u32 key_row = keys + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      u32 q[kTiles][4];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) load_matrix_x4(q[t], query_row + t * 16 * kPitch + k * 32);
+#pragma unroll
+      for (int n = 0; n < kStep / 16; ++n) {
+        u32 b[4];
+        load_matrix_x4(b, key_row + n * 16 * kPitch + k * 32);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          mma(scores[t][2 * n], q[t], b[0], b[1]);
+          mma(scores[t][2 * n + 1], q[t], b[2], b[3]);
+        }
+      }
+    }
+    if (masked) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) mask_scores(scores[t], low[t], high[t], lane);
+    }
+    u32 weights[kTiles][kStep / 16][4];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) rows[t].add(scores[t], weights[t], output[t], scale);
+    const u32 value_row = values + (lane / 8 % 2 * 8 + lane % 8) * kPitch + lane / 16 * 16;
+#pragma unroll
+    for (int n = 0; n < kStep / 16; ++n) {
+#pragma unroll
+      for (int d = 0; d < kDim / 16; ++d) {
+        u32 b[4];
+        load_matrix_x4_transposed(b, value_row + n * 16 * kPitch + d * 32);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          mma(output[t][2 * d], weights[t][n], b[0], b[1]);
+          mma(output[t][2 * d + 1], weights[t][n], b[2], b[3]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace tl
+
+extern "C" __global__ void __launch_bounds__(tl::kThreads)
+    paged_attention_prefill(const __grid_constant__ tl::PrefillArguments a) {
+  using namespace tl;
+  extern __shared__ __align__(128) char memory[];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  const Rows mine(a);
+  if (mine.seq < 0) return;
+  const u32 query = shared_address(memory), stages = query + kQueryBytes;
+  const int keys = mine.position + mine.count;  // up to the last query's own
+  const int first_key = a.window > 0 ? max_of(0, mine.position - a.window + 1) / kStep * kStep : 0;
+
+  // Row r is token r / kGroup, head r % kGroup of the group.
+  constexpr int kColumns = kDim / 8;
+  for (int piece = threadIdx.x; piece < kRows * kColumns; piece += kThreads) {
+    const int r = piece / kColumns, column = piece % kColumns, token = r / kGroup;
+    const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + head * kGroup + r % kGroup;
+    const bool present = token < mine.count;
+    copy16(query + r * kPitch + column * 16, a.query + (present ? row * kDim + column * 8 : 0), present);
+  }
+  Fetcher fetcher{a, mine.seq, head, keys};
+  fetcher.fetch_ids(first_key);
+  fetcher.fetch(stages, first_key);
+  copy_commit();
+  fetcher.fetch_ids(first_key + kStep);
+
+  // Which keys each of this lane's rows sees: low < key <= high.
+  int low[kTiles][2], high[kTiles][2];
+#pragma unroll
+  for (int i = 0; i < kTiles * 2; ++i) {
+    const int r = (warp * kTiles + i / 2) * 16 + i % 2 * 8 + lane / 4;
+    high[i / 2][i % 2] = mine.position + min_of(r / kGroup, mine.count - 1);
+    low[i / 2][i % 2] = a.window > 0 ? high[i / 2][i % 2] - a.window : -1;
+  }
+  WarpState state;
+  int stage = 0;
+  for (int key = first_key; key < keys; key += kStep, stage ^= 1) {
+    copy_wait<0>();
+    __syncthreads();
+    if (key + kStep < keys) {
+      fetcher.fetch(stages + (stage ^ 1) * kStageBytes, key + kStep);
+      fetcher.fetch_ids(key + 2 * kStep);
+    }
+    copy_commit();
+    int seen_after[kTiles][2], seen_to[kTiles][2];
+#pragma unroll
+    for (int i = 0; i < kTiles * 2; ++i) {
+      seen_after[i / 2][i % 2] = low[i / 2][i % 2] - key;
+      seen_to[i / 2][i % 2] = high[i / 2][i % 2] - key;
+    }
+    const bool masked =
+        key + kStep - 1 > mine.position || (a.window > 0 && key <= mine.position + mine.count - 1 - a.window);
+    const u32 at = stages + stage * kStageBytes;
+    state.step(query + warp * kTiles * 16 * kPitch, at, at + kStep * kPitch, a.scale, seen_after, seen_to, masked,
+               lane);
+  }
+#pragma unroll
+  for (int i = 0; i < kTiles * 2; ++i) {
+    const int t = i / 2, half = i % 2, r = (warp * kTiles + t) * 16 + half * 8 + lane / 4, token = r / kGroup;
+    const float inverse = 1.0f / quad_sum(state.rows[t].sum[half]);
+    if (token >= mine.count) continue;
+    const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + head * kGroup + r % kGroup;
+    u32* to = reinterpret_cast<u32*>(a.output + row * kDim) + lane % 4;
+#pragma unroll
+    for (int d = 0; d < kDim / 8; ++d) {
+      to[d * 4] = pack2(state.output[t][d][half * 2] * inverse, state.output[t][d][half * 2 + 1] * inverse);
+    }
+  }
+}

@@ -1,0 +1,83 @@
+// From the result of a QKV product of any number of tokens: optional RMS norm of each query and key head, RoPE
+// (rotate-half), queries packed for attention, keys and values into their slots of the paged cache. (For few tokens
+// qkv.cuh does this in the product's epilogue.)
+//
+// Bytes: 4 * qkv_features a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50 MB,
+// 11.8 us at the 4.26 TB/s of a copy). A warp does a head of a token; a lane holds the pairs (i, i + dim / 2).
+// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE, TL_WARPS, TL_NORM.
+#include "cuda/async.cuh"
+
+namespace tl {
+
+constexpr int kHalf = TL_HEAD_DIM / 2, kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kHalf / 2, 32);
+static_assert(TL_HEAD_DIM % 4 == 0);
+
+// Two neighbouring elements of the low half of a head, and the two they are rotated with.
+struct Quad {
+  float2 low, high;
+};
+
+__device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* weight, float epsilon, int lane) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    sum += quads[i].low.x * quads[i].low.x + quads[i].low.y * quads[i].low.y;
+    sum += quads[i].high.x * quads[i].high.x + quads[i].high.y * quads[i].high.y;
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  const float inverse = rsqrtf(sum / TL_HEAD_DIM + epsilon);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int d = (lane + i * 32) * 2;
+    if (d >= kHalf) break;
+    quads[i].low.x *= inverse * weight[d];
+    quads[i].low.y *= inverse * weight[d + 1];
+    quads[i].high.x *= inverse * weight[d + kHalf];
+    quads[i].high.y *= inverse * weight[d + kHalf + 1];
+  }
+}
+
+}  // namespace tl
+
+extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
+    rope_cache(tl::u16* q, tl::u16* key_cache, tl::u16* value_cache, const tl::u16* qkv, const float* cos,
+               const float* sin, const int* slots, const float* query_norm, const float* key_norm, float epsilon) {
+  using namespace tl;
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  const int token = blockIdx.x, lane = threadIdx.x % 32, slot = slots[token];
+  for (int head = threadIdx.x / 32; head < kAllHeads; head += TL_WARPS) {
+    const bool is_query = head < TL_HEADS, is_value = head >= TL_HEADS + TL_KV_HEADS;
+    const u32* from = reinterpret_cast<const u32*>(qkv + (static_cast<u64>(token) * kAllHeads + head) * TL_HEAD_DIM);
+    Quad quads[kPairs] = {};
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int pair = lane + i * 32;
+      if (pair * 2 >= kHalf) break;
+      quads[i] = {unpack2(from[pair]), unpack2(from[pair + kHalf / 2])};
+    }
+    if (TL_NORM && !is_value) normalise(quads, is_query ? query_norm : key_norm, epsilon, lane);
+    u16* target;
+    if (is_query) {
+      target = q + (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM;
+    } else {
+      const int kv_head = (head - TL_HEADS) % TL_KV_HEADS;
+      const u64 row = (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
+      target = (is_value ? value_cache : key_cache) + row * TL_HEAD_DIM;
+    }
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int pair = lane + i * 32;
+      if (pair * 2 >= kHalf) break;
+      float2 c = make_float2(1.0f, 1.0f), s = make_float2(0.0f, 0.0f);
+      if (!is_value) {
+        c = reinterpret_cast<const float2*>(cos + token * kHalf)[pair];
+        s = reinterpret_cast<const float2*>(sin + token * kHalf)[pair];
+      }
+      const float2 a = quads[i].low, b = quads[i].high;
+      reinterpret_cast<u32*>(target)[pair] = pack2(a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y);
+      reinterpret_cast<u32*>(target)[pair + kHalf / 2] = pack2(b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y);
+    }
+  }
+}

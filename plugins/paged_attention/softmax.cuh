@@ -1,0 +1,77 @@
+// The online softmax (arXiv 2205.14135) over mma.sync accumulators, in base 2: a lane holds rows lane / 4 and
+// lane / 4 + 8 of a 16-row tile, and of each 8 keys the columns 2 * (lane % 4) and + 1.
+#pragma once
+
+#include "cuda/async.cuh"
+
+namespace tl {
+
+constexpr float kNoMaximum = -1e30f;  // finite: minus infinity minus this is not NaN
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Scores of keys j outside low < j <= high become minus infinity.
+template <int kFragments>
+__device__ __forceinline__ void mask_scores(float (&scores)[kFragments][4], const int (&low)[2], const int (&high)[2],
+                                            int lane) {
+#pragma unroll
+  for (int i = 0; i < kFragments * 4; ++i) {
+    const int key = i / 4 * 8 + lane % 4 * 2 + i % 2, half = i % 4 / 2;
+    if (key <= low[half] || key > high[half]) scores[i / 4][i % 4] = __int_as_float(0xff800000);
+  }
+}
+
+// kRowHalves = 1 where only rows 0-7 are used.
+template <int kRowHalves>
+struct HalvedRowState {
+  float maximum[2] = {kNoMaximum, kNoMaximum};  // of scaled scores
+  float sum[2] = {0.0f, 0.0f};                  // of this lane's columns only
+
+  // Turns scores into the A fragments of the product with the values, and rescales the output so far. Masked scores
+  // stay far below any other after scaling, since scale is positive.
+  template <int kFragments, int kOutputs>
+  __device__ __forceinline__ void add(float (&scores)[kFragments][4], u32 (&weights)[kFragments / 2][4],
+                                      float (&output)[kOutputs][4], float scale) {
+#pragma unroll
+    for (int half = 0; half < kRowHalves; ++half) {
+      float now = kNoMaximum;
+#pragma unroll
+      for (int n = 0; n < kFragments; ++n) now = fmaxf(now, fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
+      const float next = fmaxf(maximum[half], quad_max(now) * scale);
+      const float correction = exp2_fast(maximum[half] - next);
+      maximum[half] = next;
+      float total = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kFragments; ++n) {
+        const float a = exp2_fast(scores[n][half * 2] * scale - next);
+        const float b = exp2_fast(scores[n][half * 2 + 1] * scale - next);
+        total += a + b;
+        weights[n / 2][half + n % 2 * 2] = pack2(a, b);
+      }
+      sum[half] = sum[half] * correction + total;
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) {
+        output[i][half * 2] *= correction;
+        output[i][half * 2 + 1] *= correction;
+      }
+    }
+  }
+};
+
+using RowState = HalvedRowState<2>;
+
+}  // namespace tl

@@ -1,0 +1,136 @@
+"""How the attention kernels are specialised and launched."""
+
+import ctypes
+
+import torch
+
+from tests.gpu.device import Kernel, num_sms
+from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape, dtype_flag
+
+DECODE_POINTERS = ("output", "query", "key_cache", "value_cache", "past_lens", "block_tables", "partials", "arrivals")
+LOG2_E = 1.4426950408889634
+
+
+class _DecodeArguments(ctypes.Structure):
+    """``DecodeArguments`` of paged_attention/decode.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in DECODE_POINTERS),
+        ("num_seqs", ctypes.c_int),
+        ("max_blocks", ctypes.c_int),
+        ("window", ctypes.c_int),
+        ("scale", ctypes.c_float),
+    )
+
+
+class DecodeAttention:
+    """Attention of one new token per sequence over the paged cache, which holds that token's key and value already."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        dtype: torch.dtype = torch.bfloat16,
+        *,
+        warps: int = 0,
+        shared_bytes: int = 0,
+        blocks_per_sm: int = 1,
+        max_seqs: int = 256,
+    ) -> None:
+        self.shape = shape
+        group = shape.heads // shape.kv_heads
+        many = shape.head_dim <= 128 and group <= 8  # 8 warps and their results fit
+        warps = warps or (8 if many else 4)
+        shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
+        defines = {
+            "TL_HEADS": shape.heads,
+            "TL_KV_HEADS": shape.kv_heads,
+            "TL_HEAD_DIM": shape.head_dim,
+            "TL_PAGE": shape.page,
+            "TL_WARPS": warps,
+            "TL_MAX_SEQS": max_seqs,
+            "TL_SHARED_BYTES": shared_bytes,
+            "TL_FP16": dtype_flag(dtype),
+        }
+        name = "paged_attention_decode"
+        self.kernel = Kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
+        self.grid = num_sms() * blocks_per_sm
+        self.partials = torch.empty(2 * self.grid * group * (shape.head_dim + 2), device="cuda")
+        self.arrivals = torch.zeros(max_seqs * shape.kv_heads, device="cuda", dtype=torch.int32)
+
+    def __call__(
+        self,
+        output: torch.Tensor,
+        query: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        past_lens: torch.Tensor,
+        block_tables: torch.Tensor,
+        *,
+        window: int = 0,
+        programmatic: bool = False,
+    ) -> None:
+        tensors = (output, query, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
+        assert all(tensor.is_contiguous() for tensor in tensors)
+        pointers = (tensor.data_ptr() for tensor in tensors)
+        scale = self.shape.head_dim**-0.5 * LOG2_E
+        arguments = _DecodeArguments(*pointers, len(past_lens), block_tables.shape[1], window, scale)
+        self.kernel(arguments, grid=self.grid, programmatic=programmatic)
+
+
+PREFILL_POINTERS = ("output", "query", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables")
+
+
+class _PrefillArguments(ctypes.Structure):
+    """``PrefillArguments`` of paged_attention/prefill.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in PREFILL_POINTERS),
+        ("num_seqs", ctypes.c_int),
+        ("max_blocks", ctypes.c_int),
+        ("window", ctypes.c_int),
+        ("scale", ctypes.c_float),
+    )
+
+
+class PrefillAttention:
+    """Causal attention of packed new tokens over the paged cache, which holds their keys and values already."""
+
+    THREADS = 128
+    STEP = 64
+
+    def __init__(self, shape: ModelShape, dtype: torch.dtype = torch.bfloat16) -> None:
+        self.shape = shape
+        rows = 128 if shape.head_dim <= 128 else 64
+        self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
+        shared_bytes = (rows + 4 * self.STEP) * (shape.head_dim * 2 + 16)
+        defines = {
+            "TL_HEADS": shape.heads,
+            "TL_KV_HEADS": shape.kv_heads,
+            "TL_HEAD_DIM": shape.head_dim,
+            "TL_PAGE": shape.page,
+            "TL_SHARED_BYTES": shared_bytes,
+            "TL_FP16": dtype_flag(dtype),
+        }
+        name = "paged_attention_prefill"
+        self.kernel = Kernel("paged_attention/prefill.cuh", name, self.THREADS, shared_bytes, defines)
+
+    def __call__(
+        self,
+        output: torch.Tensor,
+        query: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        cu_seqlens: torch.Tensor,
+        past_lens: torch.Tensor,
+        block_tables: torch.Tensor,
+        *,
+        window: int = 0,
+        programmatic: bool = False,
+    ) -> None:
+        tensors = (output, query, key_cache, value_cache, cu_seqlens, past_lens, block_tables)
+        assert all(tensor.is_contiguous() for tensor in tensors)
+        pointers = (tensor.data_ptr() for tensor in tensors)
+        scale = self.shape.head_dim**-0.5 * LOG2_E
+        arguments = _PrefillArguments(*pointers, len(past_lens), block_tables.shape[1], window, scale)
+        blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
+        self.kernel(arguments, grid=(self.shape.kv_heads, blocks, 1), programmatic=programmatic)

@@ -1,0 +1,36 @@
+"""Everything here needs an NVIDIA GPU, torch built for CUDA, and the ``cuda`` extra."""
+
+import secrets
+
+import pytest
+
+
+def _reason() -> str | None:
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    if not torch.cuda.is_available():
+        return "no NVIDIA GPU (or torch without CUDA)"
+    return None
+
+
+REASON = _reason()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "/gpu/" in item.path.as_posix():
+            item.add_marker(pytest.mark.gpu)
+            if REASON:
+                item.add_marker(pytest.mark.skip(reason=REASON))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_inputs() -> None:
+    """New random inputs in every run; pytest shows the seed of a test that fails."""
+    import torch
+
+    seed = secrets.randbits(31)
+    print(f"torch.manual_seed({seed})")
+    torch.manual_seed(seed)

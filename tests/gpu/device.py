@@ -1,0 +1,137 @@
+"""Loads and launches kernels through the CUDA driver, on the tensors, streams and graphs of torch.
+
+The driver is called through ctypes, as the runtime calls it through dlopen: nothing but libcuda.so.1.
+"""
+
+import ctypes
+import importlib.util
+import os
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+REPOSITORY = Path(__file__).parents[2]
+PLUGINS = REPOSITORY / "plugins"
+
+_ATTRIBUTE_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_ATTRIBUTE_PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+Argument = torch.Tensor | int | float | ctypes.Structure | None
+
+
+class _LaunchAttribute(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("num_attributes", ctypes.c_uint),
+    )
+
+
+@cache
+def driver() -> ctypes.CDLL:
+    """libcuda, with torch's context current."""
+    torch.cuda.init()
+    torch.cuda.synchronize()
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(status: int, call: str) -> None:
+    if status != 0:
+        text = ctypes.c_char_p()
+        driver().cuGetErrorString(status, ctypes.byref(text))
+        raise RuntimeError(f"{call} failed: {status} {(text.value or b'').decode()}")
+
+
+@cache
+def nvrtc() -> ModuleType:
+    """The builder's compiler, loaded by path: these tests need no built extension."""
+    path = REPOSITORY / "trtllm_lite" / "builder" / "nvrtc.py"
+    spec = importlib.util.spec_from_file_location("trtllm_lite_nvrtc", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def arch() -> str:
+    """The target of the GPU here; the ``a`` targets have the instructions of that chip alone."""
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+@cache
+def num_sms() -> int:
+    return torch.cuda.get_device_properties(0).multi_processor_count
+
+
+class Kernel:
+    """One function of ``plugins/<source>``, specialised by ``defines``."""
+
+    def __init__(self, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]) -> None:
+        self.name, self.threads, self.shared_bytes = name, threads, shared_bytes
+        cache_dir = Path(os.environ.get("TL_CUBIN_CACHE") or Path(tempfile.gettempdir()) / "trtllm_lite_cubins")
+        if os.environ.get("TL_RACECHECK"):  # see Consumer::release in cuda/stream_linear.cuh
+            defines = defines | {"TL_RACECHECK": 1}
+        cubin = nvrtc().compile_kernel(PLUGINS / source, defines, arch(), include_root=PLUGINS, cache_dir=cache_dir)
+        module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(driver().cuModuleLoadData(ctypes.byref(module), cubin.image), f"loading {source}")
+        _check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), f"finding {name}")
+        if shared_bytes > 48 * 1024:
+            status = driver().cuFuncSetAttribute(self._function, _ATTRIBUTE_MAX_DYNAMIC_SHARED, shared_bytes)
+            _check(status, f"{name} with {shared_bytes} bytes of shared memory")
+
+    def blocks_per_sm(self) -> int:
+        blocks = ctypes.c_int()
+        occupancy = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor
+        status = occupancy(ctypes.byref(blocks), self._function, self.threads, ctypes.c_size_t(self.shared_bytes))
+        _check(status, f"occupancy of {self.name}")
+        return blocks.value
+
+    def __call__(
+        self,
+        *arguments: Argument,
+        grid: int | tuple[int, int, int],
+        programmatic: bool = False,
+    ) -> None:
+        """Launch on torch's current stream; ``programmatic`` lets it start before its predecessor has finished."""
+        values = [_argument(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        attribute = _LaunchAttribute(id=_ATTRIBUTE_PROGRAMMATIC, value=1)
+        config = _LaunchConfig(
+            grid=(grid, 1, 1) if isinstance(grid, int) else grid,
+            block=(self.threads, 1, 1),
+            shared_bytes=self.shared_bytes,
+            stream=torch.cuda.current_stream().cuda_stream,
+            attributes=ctypes.pointer(attribute),
+            num_attributes=int(programmatic),
+        )
+        _check(
+            driver().cuLaunchKernelEx(ctypes.byref(config), self._function, pointers, None), f"launching {self.name}"
+        )
+
+
+def _argument(value: Argument) -> Any:
+    if isinstance(value, ctypes.Structure):
+        return value
+    if value is None:
+        return ctypes.c_void_p(None)
+    if isinstance(value, torch.Tensor):
+        assert value.is_contiguous()
+        return ctypes.c_void_p(value.data_ptr())
+    return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)

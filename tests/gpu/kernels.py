@@ -1,0 +1,191 @@
+"""How each kernel is specialised and launched: macros, shared memory and grid for a problem's shape."""
+
+from dataclasses import dataclass
+
+import torch
+
+from tests.gpu.device import Kernel, num_sms
+
+STREAM_THREADS = 288
+WHOLE_SM_BYTES = 227 * 1024
+IN_FLIGHT_BYTES = 72 * 1024
+
+
+def dtype_flag(dtype: torch.dtype) -> int:
+    return {torch.bfloat16: 0, torch.float16: 1}[dtype]
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """Free choices of a streaming matrix product; ``stage_k`` is the depth of a stage in elements."""
+
+    stage_k: int = 1024
+    tiles_per_stage: int = 1
+    stream_x: bool = False
+    shared_bytes: int = WHOLE_SM_BYTES
+    in_flight_bytes: int = IN_FLIGHT_BYTES
+
+
+def stream_config(in_features: int, tokens: int) -> StreamConfig:
+    """x stays in shared memory if that leaves the ring 80 KB; else it travels with the weights."""
+    if tokens * (in_features * 2 + 16) <= WHOLE_SM_BYTES - 80 * 1024:
+        return StreamConfig()
+    return StreamConfig(stage_k=512, tiles_per_stage=2, stream_x=True, in_flight_bytes=WHOLE_SM_BYTES)
+
+
+def _stream_defines(
+    out: int, in_features: int, tokens: int, dtype: torch.dtype, config: StreamConfig
+) -> dict[str, int | str]:
+    return {
+        "TL_IN": in_features,
+        "TL_OUT": out,
+        "TL_TOKENS": tokens,
+        "TL_STAGE_K": config.stage_k,
+        "TL_TILES_PER_STAGE": config.tiles_per_stage,
+        "TL_STREAM_X": int(config.stream_x),
+        "TL_SHARED_BYTES": config.shared_bytes,
+        "TL_IN_FLIGHT_BYTES": config.in_flight_bytes,
+        "TL_FP16": dtype_flag(dtype),
+    }
+
+
+class Linear:
+    """y = [rms_norm](x) @ weight.T [+ bias] [+ residual] for at most ``tokens`` rows."""
+
+    def __init__(
+        self,
+        out: int,
+        in_features: int,
+        tokens: int,
+        dtype: torch.dtype = torch.bfloat16,
+        *,
+        norm: bool = False,
+        bias: bool = False,
+        residual: bool = False,
+        float_out: bool = False,
+        config: StreamConfig | None = None,
+    ) -> None:
+        config = config or stream_config(in_features, tokens)
+        defines = _stream_defines(out, in_features, tokens, dtype, config)
+        flags = {"TL_NORM": norm, "TL_BIAS": bias, "TL_RESIDUAL": residual, "TL_FLOAT_OUT": float_out}
+        defines.update({name: int(value) for name, value in flags.items()})
+        self.kernel = Kernel("linear/cuda.cuh", "linear", STREAM_THREADS, config.shared_bytes, defines)
+        tiles = -(-out // (16 * config.tiles_per_stage))
+        self.grid = min(num_sms(), tiles)
+
+    def __call__(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        *,
+        norm_weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        residual: torch.Tensor | None = None,
+        epsilon: float = 1e-5,
+        programmatic: bool = False,
+    ) -> None:
+        arguments = (y, x, weight, norm_weight, bias, residual, x.shape[0], epsilon)
+        self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
+
+
+class GatedLinear:
+    """y = silu(g) * u, with g and u the two halves of [rms_norm](x) @ weight.T; ``weight`` is [2, out, in]."""
+
+    def __init__(
+        self,
+        out: int,
+        in_features: int,
+        tokens: int,
+        dtype: torch.dtype = torch.bfloat16,
+        *,
+        norm: bool = False,
+        config: StreamConfig | None = None,
+    ) -> None:
+        config = config or stream_config(in_features, tokens)
+        defines = _stream_defines(out, in_features, tokens, dtype, config) | {"TL_NORM": int(norm)}
+        self.kernel = Kernel("gated_linear/cuda.cuh", "gated_linear", STREAM_THREADS, config.shared_bytes, defines)
+        self.grid = min(num_sms(), -(-out // (8 * config.tiles_per_stage)))
+
+    def __call__(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        *,
+        norm_weight: torch.Tensor | None = None,
+        epsilon: float = 1e-5,
+        programmatic: bool = False,
+    ) -> None:
+        self.kernel(y, x, weight, norm_weight, x.shape[0], epsilon, grid=self.grid, programmatic=programmatic)
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The extents that a decoder's kernels are specialised for."""
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    page: int = 32
+    qkv_bias: bool = False
+
+    @property
+    def qkv_features(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def attention_features(self) -> int:
+        return self.heads * self.head_dim
+
+
+LLAMA_8B = ModelShape(4096, 14336, 32, 8, 128, 128256)
+LLAMA_1B = ModelShape(2048, 8192, 32, 8, 64, 128256)
+
+
+class QkvLinear:
+    """Queries, keys and values of new tokens, rotated; keys and values go into the paged cache."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        tokens: int,
+        dtype: torch.dtype = torch.bfloat16,
+        *,
+        norm: bool = True,
+        config: StreamConfig | None = None,
+    ) -> None:
+        config = config or stream_config(shape.hidden, tokens)
+        defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config)
+        defines |= {
+            "TL_HEADS": shape.heads,
+            "TL_KV_HEADS": shape.kv_heads,
+            "TL_HEAD_DIM": shape.head_dim,
+            "TL_PAGE": shape.page,
+            "TL_NORM": int(norm),
+            "TL_BIAS": int(shape.qkv_bias),
+        }
+        self.kernel = Kernel("paged_attention/qkv.cuh", "qkv_linear", STREAM_THREADS, config.shared_bytes, defines)
+        self.grid = min(num_sms(), -(-shape.qkv_features // (16 * config.tiles_per_stage)))
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        *,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        slots: torch.Tensor,
+        norm_weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        epsilon: float = 1e-5,
+        programmatic: bool = False,
+    ) -> None:
+        arguments = (q, key_cache, value_cache, x, weight, norm_weight, bias, cos, sin, slots, x.shape[0], epsilon)
+        self.kernel(*arguments, grid=self.grid, programmatic=programmatic)

@@ -1,0 +1,113 @@
+"""Kernels that touch each row once: embedding, gather, norm, rotary table, rotation into the cache, greedy sampling."""
+
+import pytest
+import torch
+
+from tests.gpu.checks import POISON, assert_close
+from tests.gpu.device import Kernel
+from tests.gpu.kernels import dtype_flag
+
+EPSILON = 1e-5
+ROWS = [1, 3, 17, 65, 129]
+
+
+def _randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+@pytest.mark.parametrize("plugin", ["embedding", "gather_rows"])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("hidden", [64, 576, 4096])
+def test_rows_are_copied(plugin: str, rows: int, hidden: int) -> None:
+    table = _randn(200, hidden, dtype=torch.bfloat16)
+    indices = torch.randint(200, (rows,), device="cuda", dtype=torch.int32)
+    y = torch.full((rows, hidden), POISON, device="cuda", dtype=torch.bfloat16)
+    arguments = (y, indices, table) if plugin == "embedding" else (y, table, indices)
+    Kernel(f"{plugin}/cuda.cuh", plugin, 128, 0, {"TL_HIDDEN": hidden})(*arguments, grid=rows)
+    assert torch.equal(y, table[indices.long()])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("hidden", "threads"), [(64, 32), (576, 128), (4096, 256), (8192, 512)])
+@pytest.mark.parametrize("residual", [False, True])
+def test_rms_norm(rows: int, hidden: int, threads: int, residual: bool, dtype: torch.dtype) -> None:
+    x, weight = _randn(rows, hidden, dtype=dtype), torch.randn(hidden, device="cuda")
+    other = _randn(rows, hidden, dtype=dtype)
+    y, total = (torch.full((rows, hidden), POISON, device="cuda", dtype=dtype) for _ in range(2))
+    defines = {"TL_HIDDEN": hidden, "TL_THREADS": threads, "TL_RESIDUAL": int(residual), "TL_FP16": dtype_flag(dtype)}
+    kernel = Kernel("rms_norm/cuda.cuh", "rms_norm", threads, 0, defines)
+    kernel(y, total, x, weight, other, EPSILON, grid=rows)
+    wide = x.double()
+    if residual:
+        assert torch.equal(total, x + other)
+        wide = total.double()
+    assert_close(y, wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON) * weight.double())
+
+
+@pytest.mark.parametrize("page", [32, 64])
+def test_rotary_table_and_slots(page: int) -> None:
+    lengths, past = [1, 17, 65, 1, 129], [5000, 0, 31, 32, 63]
+    positions = torch.cat([torch.arange(p, p + n) for p, n in zip(past, lengths, strict=True)]).int().cuda()
+    cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).int().cuda()
+    tables = torch.randperm(len(lengths) * 200).view(len(lengths), 200).int().cuda()
+    inv_freq = 500000.0 ** -(torch.arange(64, device="cuda") / 64)
+    cos, sin = (torch.full((len(positions), 64), POISON, device="cuda") for _ in range(2))
+    slots = torch.full((len(positions),), -1, device="cuda", dtype=torch.int32)
+    kernel = Kernel("rotary_table/cuda.cuh", "rotary_table", 64, 0, {"TL_HALF_DIM": 64, "TL_PAGE": page})
+    arguments = (cos, sin, slots, positions, inv_freq, cu_seqlens, tables, len(lengths), tables.shape[1], 1.25)
+    kernel(*arguments, grid=len(positions))
+    # The angle is a float32 product, as in the reference implementations of RoPE.
+    angles = (positions[:, None].float() * inv_freq).double()
+    torch.testing.assert_close(cos.double(), 1.25 * angles.cos(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(sin.double(), 1.25 * angles.sin(), rtol=0, atol=1e-6)
+    seqs = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).cuda()
+    blocks = tables[seqs, (positions // page).long()]
+    assert torch.equal(slots, blocks * page + positions % page)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("rows", [1, 17, 129])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 8, 128), (9, 3, 64), (4, 1, 80), (2, 1, 256)])
+def test_rope_cache(heads: int, kv_heads: int, dim: int, rows: int, norm: bool) -> None:
+    dtype, page, blocks = torch.bfloat16, 32, 9
+    qkv = _randn(rows, heads + 2 * kv_heads, dim, dtype=dtype)
+    angles = torch.rand(rows, dim // 2, device="cuda") * 6.3
+    slots = torch.randperm(blocks * page, device="cuda")[:rows].int()
+    norms = torch.randn(2, dim, device="cuda")
+    q = torch.full((rows, heads, dim), POISON, device="cuda", dtype=dtype)
+    keys, values = (torch.full((blocks, kv_heads, page, dim), POISON, device="cuda", dtype=dtype) for _ in range(2))
+    defines = {"TL_HEADS": heads, "TL_KV_HEADS": kv_heads, "TL_HEAD_DIM": dim, "TL_PAGE": page, "TL_WARPS": 8}
+    kernel = Kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines | {"TL_NORM": int(norm)})
+    kernel(q, keys, values, qkv, angles.cos(), angles.sin(), slots, norms[0], norms[1], EPSILON, grid=rows)
+    wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
+    if norm:
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
+        wide[:, :heads] *= norms[0].double()
+        wide[:, heads : heads + kv_heads] *= norms[1].double()
+    low, high = wide.chunk(2, dim=-1)
+    turned = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+    at = slots.long()
+    assert_close(q, turned[:, :heads])
+    assert_close(keys[at // page, :, at % page], turned[:, heads : heads + kv_heads])
+    assert torch.equal(values[at // page, :, at % page], qkv[:, heads + kv_heads :])
+    assert torch.isfinite(keys).sum() == torch.isfinite(values).sum() == rows * kv_heads * dim
+
+
+@pytest.mark.parametrize("rows", [1, 3, 65])
+@pytest.mark.parametrize("vocab", [1, 1000, 128256])
+@pytest.mark.parametrize("blocks", [1, 24])
+def test_greedy_sample(rows: int, vocab: int, blocks: int) -> None:
+    logits = torch.randn(rows, vocab, device="cuda")
+    logits[:, vocab // 2 :] = logits[:, : vocab - vocab // 2].clone()  # ties: the lowest id wins
+    logits[-1, :: max(2, vocab // 7)] = float("nan")
+    tokens = torch.full((rows,), -1, device="cuda", dtype=torch.int32)
+    winners = torch.empty(rows * blocks, device="cuda", dtype=torch.int64)
+    arrivals = torch.zeros(rows, device="cuda", dtype=torch.int32)
+    kernel = Kernel("greedy_sample/cuda.cuh", "greedy_sample", 256, 0, {"TL_VOCAB": vocab})
+    expected = logits.nan_to_num(nan=float("-inf")).cpu().argmax(-1).int()
+    for _ in range(2):
+        tokens.fill_(-1)
+        kernel(tokens, logits, winners, arrivals, grid=(blocks, rows, 1))
+        assert torch.equal(tokens.cpu(), expected)
+    assert not arrivals.any()

@@ -1,0 +1,42 @@
+"""One small odd case of every kernel, for compute-sanitizer (scripts/gpu_kernels.sh sanitize)."""
+
+import torch
+
+from tests.gpu import (
+    test_decode_attention,
+    test_decode_step,
+    test_linear,
+    test_prefill_attention,
+    test_qkv_linear,
+    test_row_kernels,
+)
+
+BF16 = torch.bfloat16
+
+
+def test_linear_kernels() -> None:
+    test_linear.test_linear(49, 576, 8, 7, BF16)
+    test_linear.test_linear(49, 576, 1, 1, BF16)
+    test_linear.test_norm_bias_residual_and_float_output(49, 576, 16)
+    test_linear.test_gated_linear(1000, 2048, False, 4, 3, BF16)
+    test_linear.test_every_configuration_gives_the_same_result(test_linear.CONFIGS[3], 5)
+    test_qkv_linear.test_qkv_linear(test_qkv_linear.SMOL, 4, 3, BF16)
+
+
+def test_attention_kernels() -> None:
+    test_decode_attention.test_lengths([1, 33, 700, 64], 32, BF16)
+    test_decode_attention.test_window(17)
+    test_prefill_attention.test_batches([(0, 17), (31, 2), (100, 129)], 32, BF16)
+
+
+def test_kernels_of_rows() -> None:
+    test_row_kernels.test_rows_are_copied("embedding", 3, 64)
+    test_row_kernels.test_rows_are_copied("gather_rows", 3, 64)
+    test_row_kernels.test_rms_norm(3, 576, 128, True, BF16)
+    test_row_kernels.test_rotary_table_and_slots(32)
+    test_row_kernels.test_rope_cache(9, 3, 64, 17, True)
+    test_row_kernels.test_greedy_sample(3, 1000, 24)
+
+
+def test_chain() -> None:
+    test_decode_step.test_programmatic_launches_change_nothing(3, 63, test_decode_step.StepOptions())

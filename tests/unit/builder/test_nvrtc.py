@@ -1,0 +1,182 @@
+"""Kernels compile on a machine without a GPU, and the cache knows exactly when they must be compiled again."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not installed")
+
+from trtllm_lite.builder import nvrtc
+from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
+from trtllm_lite.errors import BuildError
+
+ARCHS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
+LINEAR = {
+    "TL_IN": 4096,
+    "TL_OUT": 4096,
+    "TL_TOKENS": 1,
+    "TL_STAGE_K": 512,
+    "TL_TILES_PER_STAGE": 1,
+    "TL_STREAM_X": 0,
+    "TL_SHARED_BYTES": 96 * 1024,
+    "TL_IN_FLIGHT_BYTES": 64 * 1024,
+    "TL_NORM": 1,
+    "TL_BIAS": 0,
+    "TL_RESIDUAL": 1,
+    "TL_FLOAT_OUT": 0,
+}
+HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
+KERNELS: dict[str, dict[str, int]] = {
+    "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
+    "gated_linear/cuda.cuh": LINEAR,
+    "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
+    "greedy_sample/cuda.cuh": {"TL_VOCAB": 128256},
+    "linear/cuda.cuh": LINEAR,
+    "paged_attention/decode.cuh": HEADS | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_SHARED_BYTES": 96 * 1024},
+    "paged_attention/prefill.cuh": HEADS | {"TL_SHARED_BYTES": 104448},
+    "paged_attention/qkv.cuh": LINEAR | HEADS,
+    "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1},
+    "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1},
+    "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64, "TL_PAGE": 32},
+}
+SOURCE = '#include "lib/outer.cuh"\nextern "C" __global__ void f(float* x) { x[threadIdx.x] = outer(TL_N); }\n'
+OUTER = '#pragma once\n  #  include "lib/inner.cuh"\n__device__ float outer(int n) { return 2.0f * inner(n); }\n'
+INNER = "#pragma once\n__device__ float inner(int n) { return n + 1.0f; }\n"
+
+
+class Project:
+    """A kernel that includes a header that includes another, and a cache of its own; counts compilations."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.cache, self.compiled = root / "src", root / "cache", 0
+        (self.root / "lib").mkdir(parents=True)
+        self.write("kernel.cuh", SOURCE)
+        self.write("lib/outer.cuh", OUTER)
+        self.write("lib/inner.cuh", INNER)
+        real = nvrtc._compile
+
+        def counting(*arguments: object) -> bytes:
+            self.compiled += 1
+            return real(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(nvrtc, "_compile", counting)
+
+    def write(self, name: str, text: str) -> None:
+        (self.root / name).write_text(text)
+
+    def compile(self, arch: str = "sm_90a", **defines: int) -> Cubin:
+        source = self.root / "kernel.cuh"
+        return compile_kernel(source, {"TL_N": 3} | defines, arch, include_root=self.root, cache_dir=self.cache)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    return Project(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("source", KERNELS)
+def test_every_kernel_compiles_for_every_target(source: str, arch: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[3] / "plugins"
+    cubin = compile_kernel(root / source, KERNELS[source], arch, include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
+def test_every_kernel_is_listed() -> None:
+    root = Path(__file__).parents[3] / "plugins"
+    found = {path.relative_to(root).as_posix() for path in root.glob("*/*.cuh") if "__global__" in path.read_text()}
+    assert found == KERNELS.keys()
+
+
+def test_same_input_comes_from_the_cache_and_is_the_same(project: Project) -> None:
+    first, second = project.compile(), project.compile()
+    assert first == second
+    assert project.compiled == 1
+    assert [entry.name for entry in project.cache.iterdir()] == [f"{first.key}.cubin"]
+    (project.cache / f"{first.key}.cubin").unlink()
+    assert project.compile() == first  # byte for byte, compiled anew
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("kernel.cuh", SOURCE + "\n"), ("lib/outer.cuh", OUTER + "\n"), ("lib/inner.cuh", INNER.replace("1.0f", "2.0f"))],
+)
+def test_a_change_in_any_file_invalidates(project: Project, name: str, text: str) -> None:
+    before = project.compile()
+    project.write(name, text)
+    assert project.compile().key != before.key
+    assert project.compiled == 2
+
+
+def test_defines_target_and_compiler_are_part_of_the_key(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {project.compile().key, project.compile(TL_N=4).key, project.compile(TL_M=1).key}
+    keys.add(project.compile("sm_80").key)
+    monkeypatch.setattr(nvrtc, "compiler_version", lambda: "another")
+    keys.add(project.compile().key)
+    assert len(keys) == 5
+
+
+def test_the_order_of_defines_does_not_matter(project: Project) -> None:
+    assert project.compile(TL_A=1, TL_B=2).key == project.compile(TL_B=2, TL_A=1).key
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"x" * 5000])
+def test_a_damaged_entry_is_compiled_again(project: Project, damage: bytes) -> None:
+    cubin = project.compile()
+    (project.cache / f"{cubin.key}.cubin").write_bytes(damage)
+    assert project.compile() == cubin
+    assert project.compile() == cubin
+    assert project.compiled == 2
+
+
+def test_a_flipped_bit_in_an_entry_is_found(project: Project) -> None:
+    cubin = project.compile()
+    entry = project.cache / f"{cubin.key}.cubin"
+    data = bytearray(entry.read_bytes())
+    data[len(data) // 2] ^= 1
+    entry.write_bytes(data)
+    assert project.compile() == cubin
+    assert project.compiled == 2
+
+
+def test_an_error_carries_the_log(project: Project) -> None:
+    project.write("lib/inner.cuh", "__device__ float inner(int n) { return undeclared; }")
+    with pytest.raises(
+        BuildError, match=r'(?s)kernel\.cuh does not compile.*lib/inner\.cuh.*"undeclared" is undefined'
+    ):
+        project.compile()
+    assert not project.cache.exists()
+
+
+def test_a_missing_include_names_both_files(project: Project) -> None:
+    (project.root / "lib" / "inner.cuh").unlink()
+    with pytest.raises(BuildError, match=r"inner\.cuh, which .*outer\.cuh needs"):
+        project.compile()
+
+
+def test_headers_from_outside_are_refused(project: Project) -> None:
+    project.write("lib/inner.cuh", "#include <cuda_fp16.h>\n" + INNER)
+    with pytest.raises(BuildError, match=r"inner\.cuh includes <cuda_fp16.h>"):
+        project.compile()
+
+
+@pytest.mark.parametrize("arch", ["sm_12", "hopper", "sm_90x", "compute_90", ""])
+def test_unknown_targets_list_the_known(project: Project, arch: str) -> None:
+    with pytest.raises(BuildError, match=r"sm_90.*got"):
+        project.compile(arch)
+
+
+def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(nvrtc, "import_module", missing)
+    monkeypatch.setattr(nvrtc, "_nvrtc", nvrtc._nvrtc.__wrapped__)
+    with pytest.raises(BuildError, match=r"pip install 'trtllm_lite\[cuda\]'"):
+        compile_kernel(tmp_path / "kernel.cuh", {}, "sm_80", cache_dir=tmp_path)
+
+
+def test_an_unwritable_cache_is_an_error(project: Project) -> None:
+    project.cache.write_text("a file")
+    with pytest.raises(BuildError, match="cannot write the kernel cache"):
+        project.compile()
