@@ -4,7 +4,9 @@ Arrays are C-contiguous and of exactly the dtypes given here: nothing is convert
 """
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,6 +147,110 @@ Classes ``SamplingParams``, ``Sampler``, ``SampledToken``, ``RowLogprobs``, ``Be
 ``StopCause`` and ``EarlyStopping``, functions ``processed``, ``truncated``, ``philox4x32_10`` and ``token_uniform``.
 Parameters and tokens out of their range raise LimitError.
 """
+
+class FinishReason(Enum):
+    """Why a request ended."""
+
+    END_ID = ...
+    STOP_SEQUENCE = ...
+    LENGTH = ...
+    CANCELLED = ...
+    TIMED_OUT = ...
+    ERROR = ...
+
+class RequestTimings:
+    """Seconds are from submission, ``seconds_per_token`` a mean over the tokens after the first."""
+
+    queue_seconds: float
+    first_token_seconds: float
+    seconds_per_token: float
+    total_seconds: float
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    num_preemptions: int
+
+class TokenEvent:
+    """A generated token, the ``index``-th of its request; ``token`` None: outputs of prompt positions only."""
+
+    request_id: int
+    token: int | None
+    index: int
+    context_logits: NDArray[np.float32] | None
+    """[positions, vocab_size]; the events of a request hold them for each prompt position once, in order."""
+    generation_logits: NDArray[np.float32] | None
+    """[1, vocab_size]: what the token was sampled from."""
+    logprobs: Any
+    """``sampling.RowLogprobs`` of the token, or None."""
+    prompt_logprobs: list[Any]
+    """``sampling.RowLogprobs`` of prompt tokens, in order, from the second on."""
+
+class RequestEnd:
+    """The last event of every request. ``message`` says what went wrong if the reason is ERROR."""
+
+    request_id: int
+    reason: FinishReason
+    message: str
+    timings: RequestTimings
+
+class EventLoop:
+    """In-flight batching over an executor, on threads of its own. Any thread may submit and cancel; one polls.
+
+    Steps of other callers of the executor take turns with the loop's, but would overwrite its KV cache.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        max_batch_size: int,
+        max_input_len: int,
+        max_seq_len: int,
+        max_num_tokens: int,
+        num_host_blocks: int = 0,
+        max_utilization: bool = False,
+        enable_block_reuse: bool = False,
+    ) -> None:
+        """Limits may be tighter than the engine's. ``max_utilization`` admits requests beyond what the KV cache
+        guarantees and preempts some if it runs out: they are computed again, or swapped to ``num_host_blocks`` blocks.
+        ``enable_block_reuse``: requests share the blocks of equal prefixes.
+
+        Raises LimitError for a limit beyond the engine's.
+        """
+
+    def submit(
+        self,
+        prompt_ids: NDArray[np.int32],
+        params: Any,
+        *,
+        stop_sequences: Sequence[Sequence[int]] = (),
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
+        context_logits: bool = False,
+        generation_logits: bool = False,
+    ) -> int:
+        """Queue a request with its ``sampling.SamplingParams``; returns its id at once.
+
+        ``timeout`` is in seconds; requests of a greater ``priority`` (-100 to 100) are served earlier; only requests of
+        equal ``cache_salt`` share blocks. Raises LimitError if it exceeds a limit, or too many are outstanding. Wrong
+        sampling parameters end the request with an error.
+        """
+
+    def cancel(self, request_id: int) -> bool:
+        """End a request within a step; False if its end has been polled already."""
+
+    def poll(self, timeout: float) -> list[TokenEvent | RequestEnd] | None:
+        """Events since the last call, waiting for one at most ``timeout`` seconds; the GIL is released.
+
+        None: the loop is shut down and every event has been delivered.
+        """
+
+    def stats(self) -> dict[str, int | float]:
+        """Counts of requests, blocks, tokens, steps and preemptions, and recent means of seconds per step."""
+
+    def shut_down(self, *, drain: bool = True) -> None:
+        """Accept no more requests; let the others run to their end, or cancel them. Returns at once."""
 
 def run_kernel(
     op: str,

@@ -1,6 +1,7 @@
 #include "executor.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "cpu_count.h"
@@ -69,7 +70,8 @@ std::vector<std::byte*> Executor::place_tensors() {
         break;
       case TensorKind::kCache:
         places.push_back(cache_.data() + cache_offset);
-        cache_offset += static_cast<std::size_t>(num_blocks_ * max_bytes(engine_.plan(), tensor));
+        cache_tensors_.push_back({places.back(), static_cast<std::size_t>(max_bytes(engine_.plan(), tensor))});
+        cache_offset += static_cast<std::size_t>(num_blocks_) * cache_tensors_.back().block_bytes;
         break;
     }
   }
@@ -102,6 +104,15 @@ bool Executor::has_work(const Call& call) const {
 }
 
 std::unique_ptr<float[]> Executor::step(const StepRequest& request) {
+  std::unique_ptr<float[]> copy;
+  step(request, [&](std::span<const float> logits, ThreadPool&) {
+    copy = std::make_unique_for_overwrite<float[]>(logits.size());
+    std::ranges::copy(logits, copy.get());
+  });
+  return copy;
+}
+
+void Executor::step(const StepRequest& request, const LogitsUse& use) {
   const std::lock_guard lock(mutex_);
   const StepExtents extents = inputs_.assign(request);
   for (const VaryingExtent& varying : varying_extents_) {
@@ -111,10 +122,36 @@ std::unique_ptr<float[]> Executor::step(const StepRequest& request) {
     if (!has_work(call)) continue;
     call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, &pool_});
   }
-  const std::size_t size = request.logits_indices.size() * static_cast<std::size_t>(vocab_size());
-  auto logits = std::make_unique_for_overwrite<float[]>(size);
-  std::copy_n(logits_, size, logits.get());
-  return logits;
+  use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, pool_);
+}
+
+std::size_t Executor::block_bytes() const {
+  std::size_t bytes = 0;
+  for (const CacheTensor& tensor : cache_tensors_) bytes += tensor.block_bytes;
+  return bytes;
+}
+
+void Executor::copy_block(std::int64_t src, std::int64_t dst) {
+  const std::lock_guard lock(mutex_);
+  for (const CacheTensor& tensor : cache_tensors_) {
+    std::memcpy(tensor.block(dst), tensor.block(src), tensor.block_bytes);
+  }
+}
+
+void Executor::save_block(std::int64_t block, std::span<std::byte> out) {
+  const std::lock_guard lock(mutex_);
+  for (const CacheTensor& tensor : cache_tensors_) {
+    std::memcpy(out.data(), tensor.block(block), tensor.block_bytes);
+    out = out.subspan(tensor.block_bytes);
+  }
+}
+
+void Executor::load_block(std::int64_t block, std::span<const std::byte> data) {
+  const std::lock_guard lock(mutex_);
+  for (const CacheTensor& tensor : cache_tensors_) {
+    std::memcpy(tensor.block(block), data.data(), tensor.block_bytes);
+    data = data.subspan(tensor.block_bytes);
+  }
 }
 
 MemoryUse Executor::memory() const {

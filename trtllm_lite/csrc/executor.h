@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +34,19 @@ class Executor {
   // the other. Throws LimitError before anything has been computed if the request is not within the limits.
   std::unique_ptr<float[]> step(const StepRequest& request);
 
+  // The same, but hands `use` the logits where they were computed, and the threads that are idle meanwhile. Both are
+  // only valid within the call.
+  using LogitsUse = std::function<void(std::span<const float> logits, ThreadPool& pool)>;
+  void step(const StepRequest& request, const LogitsUse& use);
+
+  // Whole KV blocks: keys and values of all layers, block_bytes() of them. Like steps, copies take turns.
+  std::size_t block_bytes() const;
+  void copy_block(std::int64_t src, std::int64_t dst);
+  void save_block(std::int64_t block, std::span<std::byte> out);
+  void load_block(std::int64_t block, std::span<const std::byte> data);
+
+  std::int64_t num_blocks() const { return num_blocks_; }
+  const Engine& engine() const { return engine_; }
   std::int64_t vocab_size() const { return engine_.manifest().vocab_size; }
   int num_threads() const { return pool_.num_threads(); }
   std::string_view isa() const { return isa_; }
@@ -52,6 +67,14 @@ class Executor {
     StepSymbol symbol;
   };
 
+  // One layer's keys or values: num_blocks_ blocks of block_bytes each.
+  struct CacheTensor {
+    std::byte* data;
+    std::size_t block_bytes;
+
+    std::byte* block(std::int64_t index) const { return data + static_cast<std::size_t>(index) * block_bytes; }
+  };
+
   std::vector<std::byte*> place_tensors();
   void add_operands(const std::vector<int>& tensors, const std::vector<std::byte*>& places);
   bool has_work(const Call& call) const;
@@ -62,6 +85,7 @@ class Executor {
   ThreadPool pool_;
   AnonymousMemory arena_;
   AnonymousMemory cache_;
+  std::vector<CacheTensor> cache_tensors_;
   StepInputs inputs_;
   std::vector<Tensor> operands_;  // of all calls, in order
   std::vector<VaryingExtent> varying_extents_;

@@ -1,0 +1,228 @@
+// The event loop over the CPU device.
+#include "batching/event_loop.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "bindings/bindings.h"
+#include "cpu_step_executor.h"
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace tl {
+namespace {
+
+using PromptIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// More than the batch, because a finished request's slot is free only when its last step has ended.
+constexpr int kSpareSlots = 8;
+// Some years; the clock can express it.
+constexpr double kMaxSeconds = 1e8;
+
+Clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kMaxSeconds)));
+}
+
+// What Python holds: the loop, with the checks that its C++ callers make themselves.
+class CpuEventLoop {
+ public:
+  CpuEventLoop(Executor& executor, int max_batch_size, int max_input_len, int max_seq_len, int max_num_tokens,
+               int num_host_blocks, bool max_utilization, bool enable_block_reuse)
+      : gathers_context_(executor.engine().plan().bound(StepSymbol::kNumLogits) >= max_num_tokens),
+        loop_(config(executor, max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
+                     max_utilization, enable_block_reuse),
+              std::make_unique<CpuStepExecutor>(executor, max_batch_size + kSpareSlots, num_host_blocks)) {}
+
+  RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
+                   std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,
+                   std::string cache_salt, bool context_logits, bool generation_logits) {
+    if ((context_logits || sampling.prompt_logprobs) && !gathers_context_) {
+      throw LimitError(
+          "expected an engine that computes the logits of whole prompts, found one for the last prompt token only: "
+          "build it with --gather_context_logits, or ask for neither context logits nor prompt_logprobs");
+    }
+    auto params = std::make_shared<CpuSlotParams>();
+    params->sampling = sampling;
+    params->context_logits = context_logits;
+    params->generation_logits = generation_logits;
+    RequestSpec spec{.prompt = {prompt_ids.data(), prompt_ids.data() + prompt_ids.size()},
+                     .max_new_tokens = sampling.max_tokens,
+                     .min_new_tokens = sampling.min_tokens,
+                     .priority = priority,
+                     .end_ids = sampling.stop_token_ids,
+                     .stop_sequences = std::move(stop_sequences),
+                     .timeout = {},
+                     .cache_salt = std::move(cache_salt),
+                     .prompt_outputs = context_logits || sampling.prompt_logprobs.has_value(),
+                     .params = std::move(params)};
+    if (timeout) spec.timeout = duration_of(*timeout);
+    if (!sampling.ignore_eos) spec.end_ids.insert(spec.end_ids.end(), sampling.end_ids.begin(), sampling.end_ids.end());
+    return loop_.submit(std::move(spec));
+  }
+
+  bool cancel(RequestId id) { return loop_.cancel(id); }
+
+  // Events in order, or None when the loop is shut down and every event has been delivered.
+  nb::object poll(double timeout) {
+    PollStatus status;
+    EventBatch batch;
+    {
+      nb::gil_scoped_release release;
+      status = loop_.poll(batch, duration_of(timeout));
+    }
+    if (status == PollStatus::kClosed) return nb::none();
+    nb::list events;
+    for (TokenEvent& event : batch.tokens) events.append(nb::cast(std::move(event), nb::rv_policy::move));
+    for (RequestEnd& end : batch.ends) events.append(nb::cast(std::move(end), nb::rv_policy::move));
+    return events;
+  }
+
+  LoopStats stats() const { return loop_.stats(); }
+  void shut_down(bool drain) { loop_.shut_down(drain ? Shutdown::kDrain : Shutdown::kCancel); }
+
+ private:
+  static EventLoopConfig config(const Executor& executor, int max_batch_size, int max_input_len, int max_seq_len,
+                                int max_num_tokens, int num_host_blocks, bool max_utilization,
+                                bool enable_block_reuse) {
+    const Manifest& manifest = executor.engine().manifest();
+    const auto check = [](const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
+      if (value >= low && value <= high) return;
+      throw LimitError(std::string(name) + ": expected " + std::to_string(low) + " to " + std::to_string(high) +
+                       ", found " + std::to_string(value) + "; stay within what the engine was built for");
+    };
+    check("max_batch_size", max_batch_size, 1, manifest.limits.max_batch_size);
+    check("max_input_len", max_input_len, 1, manifest.limits.max_input_len);
+    check("max_seq_len", max_seq_len, 2, manifest.limits.max_seq_len);
+    check("max_num_tokens", max_num_tokens, max_batch_size, manifest.limits.max_num_tokens);
+    check("num_host_blocks", num_host_blocks, 0, executor.num_blocks() * 1024);
+    const std::int64_t cached = executor.num_blocks() * manifest.kv_cache.tokens_per_block;
+    check("max_seq_len", max_seq_len, 2, cached + 1);
+    return {
+        .scheduler = {.policy = max_utilization ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict,
+                      .max_batch_size = max_batch_size,
+                      .max_num_tokens = max_num_tokens,
+                      .max_seq_len = max_seq_len},
+        .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
+                  .num_host_blocks = num_host_blocks,
+                  .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
+                  .enable_block_reuse = enable_block_reuse},
+        .vocab_size = static_cast<int>(manifest.vocab_size),
+        .max_input_len = max_input_len};
+  }
+
+  bool gathers_context_;
+  EventLoop loop_;
+};
+
+const CpuRowOutputs* outputs_of(const TokenEvent& event) {
+  return static_cast<const CpuRowOutputs*>(event.outputs.get());
+}
+
+nb::object array_of(const std::vector<float>& values, std::size_t columns) {
+  if (values.empty()) return nb::none();
+  auto copy = std::make_unique<float[]>(values.size());
+  std::ranges::copy(values, copy.get());
+  float* pointer = copy.release();
+  const nb::capsule owner(pointer, [](void* p) noexcept { std::unique_ptr<float[]>(static_cast<float*>(p)); });
+  return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(pointer, {values.size() / columns, columns}, owner));
+}
+
+// float32[rows, vocab_size], or None.
+nb::object context_logits(const TokenEvent& event) {
+  const CpuRowOutputs* outputs = outputs_of(event);
+  return outputs ? array_of(outputs->context_logits, outputs->vocab_size) : nb::none();
+}
+
+nb::object generation_logits(const TokenEvent& event) {
+  const CpuRowOutputs* outputs = outputs_of(event);
+  return outputs ? array_of(outputs->generation_logits, outputs->vocab_size) : nb::none();
+}
+
+nb::dict stats_dict(const CpuEventLoop& loop) {
+  const LoopStats stats = loop.stats();
+  const SchedulerStats& scheduler = stats.scheduler;
+  nb::dict out;
+  out["num_running"] = scheduler.num_running;
+  out["num_waiting"] = scheduler.num_waiting;
+  out["num_blocks"] = scheduler.num_blocks;
+  out["num_used_blocks"] = scheduler.num_used_blocks;
+  out["num_free_host_blocks"] = scheduler.num_free_host_blocks;
+  out["lookup_tokens"] = scheduler.kv.lookup_tokens;
+  out["hit_tokens"] = scheduler.kv.hit_tokens;
+  out["evicted_blocks"] = scheduler.kv.evicted_blocks;
+  out["num_recompute_preemptions"] = scheduler.num_recompute_preemptions;
+  out["num_swap_preemptions"] = scheduler.num_swap_preemptions;
+  out["num_recomputed_tokens"] = scheduler.num_recomputed_tokens;
+  out["num_scheduled_tokens"] = scheduler.num_scheduled_tokens;
+  out["num_steps"] = stats.num_steps;
+  out["num_failed_steps"] = stats.num_failed_steps;
+  out["num_generated_tokens"] = stats.num_generated_tokens;
+  out["step_seconds"] = stats.step_seconds;
+  out["host_seconds"] = stats.host_seconds;
+  return out;
+}
+
+void bind_events(nb::module_& module) {
+  nb::enum_<FinishReason>(module, "FinishReason")
+      .value("END_ID", FinishReason::kEndId)
+      .value("STOP_SEQUENCE", FinishReason::kStopSequence)
+      .value("LENGTH", FinishReason::kLength)
+      .value("CANCELLED", FinishReason::kCancelled)
+      .value("TIMED_OUT", FinishReason::kTimedOut)
+      .value("ERROR", FinishReason::kError);
+  nb::class_<RequestTimings>(module, "RequestTimings")
+      .def_ro("queue_seconds", &RequestTimings::queue_seconds)
+      .def_ro("first_token_seconds", &RequestTimings::first_token_seconds)
+      .def_ro("seconds_per_token", &RequestTimings::seconds_per_token)
+      .def_ro("total_seconds", &RequestTimings::total_seconds)
+      .def_ro("num_prompt_tokens", &RequestTimings::num_prompt_tokens)
+      .def_ro("num_cached_tokens", &RequestTimings::num_cached_tokens)
+      .def_ro("num_generated_tokens", &RequestTimings::num_generated_tokens)
+      .def_ro("num_preemptions", &RequestTimings::num_preemptions);
+  nb::class_<TokenEvent>(module, "TokenEvent")
+      .def_ro("request_id", &TokenEvent::id)
+      .def_prop_ro(
+          "token", [](const TokenEvent& e) { return e.token == kNoToken ? std::nullopt : std::optional(e.token); },
+          nb::sig("def token(self) -> int | None"))
+      .def_ro("index", &TokenEvent::index)
+      .def_prop_ro("context_logits", &context_logits)
+      .def_prop_ro("generation_logits", &generation_logits)
+      .def_prop_ro("logprobs", [](const TokenEvent& e) { return e.outputs ? outputs_of(e)->logprobs : std::nullopt; })
+      .def_prop_ro("prompt_logprobs", [](const TokenEvent& e) {
+        return e.outputs ? outputs_of(e)->prompt_logprobs : std::vector<RowLogprobs>();
+      });
+  nb::class_<RequestEnd>(module, "RequestEnd")
+      .def_ro("request_id", &RequestEnd::id)
+      .def_ro("reason", &RequestEnd::reason)
+      .def_ro("message", &RequestEnd::message)
+      .def_ro("timings", &RequestEnd::timings);
+}
+
+}  // namespace
+
+void bind_event_loop(nb::module_& module) {
+  bind_events(module);
+  nb::class_<CpuEventLoop>(module, "EventLoop")
+      .def(nb::init<Executor&, int, int, int, int, int, bool, bool>(), nb::arg("executor"), nb::kw_only(),
+           nb::arg("max_batch_size"), nb::arg("max_input_len"), nb::arg("max_seq_len"), nb::arg("max_num_tokens"),
+           nb::arg("num_host_blocks") = 0, nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
+           nb::keep_alive<1, 2>())
+      .def("submit", &CpuEventLoop::submit, nb::arg("prompt_ids").noconvert(), nb::arg("params"), nb::kw_only(),
+           nb::arg("stop_sequences") = std::vector<std::vector<std::int32_t>>(), nb::arg("priority") = 0,
+           nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("context_logits") = false,
+           nb::arg("generation_logits") = false)
+      .def("cancel", &CpuEventLoop::cancel, nb::arg("request_id"))
+      .def("poll", &CpuEventLoop::poll, nb::arg("timeout"), nb::sig("def poll(self, timeout: float) -> list | None"))
+      .def("stats", &stats_dict)
+      .def("shut_down", &CpuEventLoop::shut_down, nb::kw_only(), nb::arg("drain") = true);
+}
+
+}  // namespace tl
