@@ -90,56 +90,6 @@ class Executor:
     def isa(self) -> str:
         """The instruction set of the kernels."""
 
-class BlockManager:
-    """Which cache blocks belong to which sequence. Not thread-safe."""
-
-    def __init__(self, num_blocks: int, tokens_per_block: int) -> None: ...
-    def reserve(self, seq_id: int, num_tokens: int) -> None:
-        """Grow the sequence's table until it can hold ``num_tokens`` in all; never shrinks it.
-
-        Raises LimitError, and changes nothing, if blocks run out.
-        """
-
-    def release(self, seq_id: int) -> None:
-        """Free the sequence's blocks. Raises LimitError if it has none."""
-
-    def block_table(self, seq_id: int) -> list[int]:
-        """Block numbers in order of position. Raises LimitError if the sequence has none."""
-
-    def check_integrity(self) -> None:
-        """Raises RuntimeError if a block is lost or in two places."""
-
-    @property
-    def num_free(self) -> int:
-        """Blocks in no table."""
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks in all."""
-
-    @property
-    def tokens_per_block(self) -> int:
-        """Tokens that a block holds."""
-
-def sample(
-    logits: NDArray[np.float32],
-    temperature: NDArray[np.float32],
-    top_k: NDArray[np.int32],
-    top_p: NDArray[np.float32],
-    min_p: NDArray[np.float32],
-    seeds: NDArray[np.uint64],
-    offsets: NDArray[np.uint64],
-) -> NDArray[np.int32]:
-    """The next token of each row of ``logits`` [L, vocab_size]; all parameters are [L].
-
-    ``temperature`` 0: the largest logit, the lowest id among equals. Otherwise a draw from softmax(logits /
-    temperature) after top_k (0: off), top_p (1: off) and min_p (0: off), in this order, as in transformers. The random
-    number is a function of seed and offset alone (Philox4x32-10), so a row does not depend on the batch.
-
-    Raises ArgumentError for a parameter outside its domain, EngineError, naming the row, for logits that are NaN or
-    infinite.
-    """
-
 sampling: ModuleType
 """The CPU device's sampler, for tests without an engine; csrc/sampling/*.h state its contract.
 
@@ -240,8 +190,10 @@ class EventLoop:
     def cancel(self, request_id: int) -> bool:
         """End a request within a step; False if its end has been polled already."""
 
-    def poll(self, timeout: float) -> list[TokenEvent | RequestEnd] | None:
+    def poll(self, timeout: float) -> tuple[list[TokenEvent], list[RequestEnd]] | None:
         """Events since the last call, waiting for one at most ``timeout`` seconds; the GIL is released.
+
+        Tokens come in order, and all of a request's before, or together with, its end.
 
         None: the loop is shut down and every event has been delivered.
         """

@@ -54,20 +54,20 @@ def measure_throughput(
         check_limits([request.prompt_ids], runner.limits)
         output_len(row, len(request.prompt_ids), request.max_new_tokens, runner.limits)
     first_tokens: dict[int, float] = {}
-    finished = steps = generated = 0
+    finished = generated = 0
     with BatchLoop(runner.session) as loop:
         begin = time.perf_counter()
         for request in requests:
             loop.enqueue_request(request)
         while not loop.idle:
             responses = loop.await_responses()
-            steps += 1
             generated += len(responses)
             for response in responses:
                 first_tokens.setdefault(response.request_id, time.perf_counter() - begin)
                 finished += response.finish_reason is not None
             on_finished(finished, len(requests))
         seconds = time.perf_counter() - begin
+    steps = runner.session.router.loop.stats()["num_steps"]
     prompt_tokens = sum(len(request.prompt_ids) for request in requests)
     return {
         "seconds": seconds,

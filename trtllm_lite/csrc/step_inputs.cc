@@ -143,7 +143,7 @@ void StepInputs::check_block_numbers() const {
     for (std::int64_t i = 0; i < blocks_used(seq); ++i) {
       expect_range(
           0, num_blocks_ - 1, block(seq, i), [&] { return item(item("block_tables", seq), i); },
-          "pass block numbers from BlockManager");
+          "pass block numbers of this cache");
     }
   }
 }

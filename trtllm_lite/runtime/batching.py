@@ -1,75 +1,94 @@
-"""In-flight batching over one executor: every step is any mix of prefill chunks and decode tokens.
+"""Requests on their way to the C++ event loop, and the responses that come back from it.
 
-The interface is that of a loop which runs on its own: requests are enqueued, responses awaited, requests cancelled.
-Here the caller's thread runs one step per ``await_responses``. Nothing in this module knows text or tokenizers.
+The loop runs by itself: requests are enqueued, responses awaited, requests cancelled. Nothing in this module knows text
+or tokenizers.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trtllm_lite.errors import LimitError
+from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.runtime.request import FinishReason, Request, Response
 
 if TYPE_CHECKING:
     from trtllm_lite.runtime.session import Session
 
-Sampler = Callable[..., NDArray[np.int32]]
+# Between two polls Python handles signals.
+_POLL_SECONDS = 0.1
+_FINISH_REASONS = {
+    "END_ID": FinishReason.END_ID,
+    "STOP_SEQUENCE": FinishReason.STOP_WORDS,
+    "LENGTH": FinishReason.LENGTH,
+}
 
 
-@dataclass
-class _Sequence:
-    """A request that holds cache blocks. ``num_cached`` of its tokens are in the cache."""
+class EventRouter:
+    """Shares one event loop (``_core.EventLoop``, or a stand-in) among any number of :class:`BatchLoop` and threads.
 
-    request_id: int
-    request: Request
-    block_table: NDArray[np.int32]
-    num_cached: int = 0
-    num_generated: int = 0
-    last_token: int = 0
-    context_logits: list[NDArray[np.float32]] = field(default_factory=list)
+    The loop has one consumer at a time: whoever waits first polls for all, and hands the others what is theirs.
+    """
 
-    @property
-    def decoding(self) -> bool:
-        return self.num_generated > 0
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self._changed = threading.Condition()
+        self._polling = False
+        self._owners: dict[int, BatchLoop] = {}
 
-    def next_tokens(self, budget: int) -> NDArray[np.int32]:
-        """At most ``budget`` tokens that follow the cached ones."""
-        if self.decoding:
-            return np.array([self.last_token], np.int32)
-        return self.request.prompt_ids[self.num_cached : self.num_cached + budget]
+    def submit(self, owner: "BatchLoop", *arguments: Any, **options: Any) -> int:
+        """``EventLoop.submit``; events of the request go to ``owner``."""
+        with self._changed:  # no event is handed out before its owner is known
+            request_id: int = self.loop.submit(*arguments, **options)
+            self._owners[request_id] = owner
+        return request_id
 
-    def samples_after(self, num_tokens: int) -> bool:
-        """Whether a step over ``num_tokens`` more tokens ends with a token to sample."""
-        return self.num_cached + num_tokens >= len(self.request.prompt_ids)
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Hand out events until ``ready``, which is only called while none are."""
+        while True:
+            with self._changed:
+                while self._polling and not ready():
+                    self._changed.wait()
+                if ready():
+                    return
+                self._polling = True
+            tokens: list[Any] = []
+            ends: list[Any] = []
+            try:
+                tokens, ends = self.loop.poll(_POLL_SECONDS) or (tokens, ends)
+            finally:
+                with self._changed:
+                    self._polling = False
+                    self._hand_out(tokens, ends)
+                    self._changed.notify_all()
 
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Part of a step: ``tokens`` of one sequence and the rows of the step's logits that belong to it."""
-
-    sequence: _Sequence
-    tokens: NDArray[np.int32]
-    first_logit: int
-    num_logits: int
+    def _hand_out(self, tokens: list[Any], ends: list[Any]) -> None:
+        end_of = {end.request_id: end for end in ends}
+        for event in tokens:
+            if event.request_id in self._owners:
+                self._owners[event.request_id].take_token(event, end_of.get(event.request_id))
+        for end in ends:
+            owner = self._owners.pop(end.request_id, None)
+            if owner is not None:
+                owner.take_end(end)
 
 
 class BatchLoop:
-    """Runs requests over the executor and KV cache of a :class:`Session`, first come, first served.
+    """The requests of one caller among all that the event loop of a :class:`Session` runs.
 
-    A request is admitted when the cache can hold all of it, so a running one never lacks blocks. Use it as a context
-    manager: leaving it returns every block, whatever happened.
+    Use it as a context manager: leaving it cancels what is left and returns every block, whatever happened.
     """
 
     def __init__(self, session: "Session") -> None:
         self._session = session
-        self._waiting: deque[tuple[int, Request]] = deque()
-        self._running: dict[int, _Sequence] = {}
+        self._running: set[int] = set()  # whose responses are wanted
+        self._not_ended: set[int] = set()  # whose blocks are perhaps not yet back
+        self._context_logits: dict[int, list[np.ndarray]] = {}
+        self._responses: deque[Response] = deque()
+        self._error: EngineError | None = None
 
     def __enter__(self) -> "BatchLoop":
         return self
@@ -79,148 +98,99 @@ class BatchLoop:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits or runs."""
-        return not self._waiting and not self._running
+        """Whether no request waits or runs, and every response has been taken."""
+        return not self._running and not self._responses
 
     def enqueue_request(self, request: Request) -> int:
-        """Queue a request (already checked against the limits); returns its id, unique within the session."""
-        request_id = self._session.next_request_id()
-        self._waiting.append((request_id, request))
+        """Queue a request (already checked against the limits); returns its id, unique within the session.
+
+        Raises ArgumentError for a sampling parameter outside its range.
+        """
+        session = self._session
+        params = _sampling_params(request, session.sampling_params())
+        problems = params.violations(session.manifest.model.vocab_size)
+        if problems:
+            raise ArgumentError("\n".join(problems))
+        request_id = session.router.submit(
+            self,
+            np.ascontiguousarray(request.prompt_ids, np.int32),
+            params,
+            context_logits=request.context_logits,
+            generation_logits=request.generation_logits,
+        )
+        self._running.add(request_id)
+        self._not_ended.add(request_id)
         return request_id
 
     def cancel_request(self, request_id: int) -> None:
-        """End a request now and return its blocks; a request that has ended already is left alone."""
-        with self._session.lock:
-            self._release(request_id)
-        self._waiting = deque(entry for entry in self._waiting if entry[0] != request_id)
+        """End a request, within one step of the loop; a request that has ended already is left alone."""
+        self._running.discard(request_id)
+        self._responses = deque(entry for entry in self._responses if entry.request_id != request_id)
+        self._session.router.loop.cancel(request_id)
 
     def close(self) -> None:
-        """Cancel everything."""
-        self._waiting.clear()
-        with self._session.lock:
-            for request_id in list(self._running):
-                self._release(request_id)
+        """Cancel everything, and wait until its blocks are back."""
+        for request_id in list(self._running):
+            self.cancel_request(request_id)
+        # An end that was polled but never handed out, because a signal came in between, is not waited for.
+        loop = self._session.router.loop
+        self._session.router.wait_until(lambda: not any(loop.cancel(entry) for entry in list(self._not_ended)))
 
     def await_responses(self) -> list[Response]:
-        """Run one step; returns the tokens it generated (none while every chunk ends inside a prompt).
+        """Wait for generated tokens: those of one step, at most one of each request.
 
-        Raises LimitError if no request can start because other loops over this session hold the cache.
+        Empty if nothing runs. Raises EngineError if a request failed; the others go on.
         """
-        with self._session.lock:
-            self._admit()
-            chunks = self._schedule()
-            if not chunks:
-                return []
-            logits = self._session.executor.step(**_pack(chunks))
-            responses = self._respond(chunks, logits)
-            for response in responses:
-                if response.finish_reason is not None:
-                    self._release(response.request_id)
-        return responses
+        self._session.router.wait_until(lambda: bool(self._responses or self._error or not self._running))
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        step: dict[int, Response] = {}
+        while self._responses and self._responses[0].request_id not in step:
+            response = self._responses.popleft()
+            step[response.request_id] = response
+        return list(step.values())
 
-    def _admit(self) -> None:
-        session = self._session
-        while self._waiting and len(self._running) < session.limits.max_batch_size:
-            request_id, request = self._waiting[0]
-            needed = session.limits.blocks_for(request.max_tokens)
-            if needed > session.blocks.num_free:
-                break
-            session.blocks.reserve(request_id, request.max_tokens)
-            self._waiting.popleft()
-            table = np.array(session.blocks.block_table(request_id), np.int32)
-            self._running[request_id] = _Sequence(request_id, request, table)
-        if self._waiting and not self._running:
-            raise LimitError(
-                f"the next request needs {needed} KV cache blocks, and {session.blocks.num_free} are free: other "
-                "generate calls on this runner hold the rest; finish or close them first, or raise "
-                "max_tokens_in_paged_kv_cache"
+    def take_token(self, event: Any, end: Any | None) -> None:
+        """An event of one of these requests, and the request's end if it has come. Called by the router."""
+        request_id = event.request_id
+        if request_id not in self._running:
+            return
+        if event.context_logits is not None:
+            self._context_logits.setdefault(request_id, []).append(event.context_logits)
+        if event.token is None:
+            return
+        context = self._context_logits.pop(request_id, None)
+        logits = event.generation_logits
+        finish_reason = None
+        if end is not None and event.index + 1 == end.timings.num_generated_tokens:
+            finish_reason = _FINISH_REASONS.get(end.reason.name)
+        self._responses.append(
+            Response(
+                request_id=request_id,
+                token_id=event.token,
+                finish_reason=finish_reason,
+                context_logits=None if context is None else np.concatenate(context),
+                generation_logits=None if logits is None else logits[0],
             )
+        )
 
-    def _release(self, request_id: int) -> None:
-        if self._running.pop(request_id, None) is not None:
-            self._session.blocks.release(request_id)
-
-    def _schedule(self) -> list[_Chunk]:
-        """Decodes first, so that prefill never delays them; then prompts in order of arrival, split to what is left."""
-        budget = self._session.limits.max_num_tokens
-        chunks: list[_Chunk] = []
-        num_logits = 0
-        for sequence in sorted(self._running.values(), key=lambda sequence: not sequence.decoding):
-            if budget == 0:
-                break
-            tokens = sequence.next_tokens(budget)
-            wants_context = sequence.request.context_logits and not sequence.decoding
-            rows = len(tokens) if wants_context else int(sequence.samples_after(len(tokens)))
-            chunks.append(_Chunk(sequence, tokens, num_logits, rows))
-            num_logits += rows
-            budget -= len(tokens)
-        return chunks
-
-    def _respond(self, chunks: list[_Chunk], logits: NDArray[np.float32]) -> list[Response]:
-        sampled = [chunk for chunk in chunks if chunk.sequence.samples_after(len(chunk.tokens))]
-        for chunk in chunks:
-            sequence = chunk.sequence
-            if sequence.request.context_logits and not sequence.decoding:
-                sequence.context_logits.append(logits[chunk.first_logit : chunk.first_logit + chunk.num_logits])
-            sequence.num_cached += len(chunk.tokens)
-        if not sampled:
-            return []
-        rows = [chunk.first_logit + chunk.num_logits - 1 for chunk in sampled]
-        last_logits = logits if len(rows) == len(logits) else logits[rows]
-        tokens = self._session.sample(**_sampling_arrays(sampled, last_logits))
-        return [
-            _advance(chunk.sequence, int(token), row)
-            for chunk, token, row in zip(sampled, tokens, last_logits, strict=True)
-        ]
+    def take_end(self, end: Any) -> None:
+        """The end of one of these requests. Called by the router."""
+        self._not_ended.discard(end.request_id)
+        if end.request_id in self._running and end.reason.name not in _FINISH_REASONS:
+            self._error = EngineError(f"a request failed: {end.message or end.reason.name.lower()}")
+        self._running.discard(end.request_id)
 
 
-def _pack(chunks: list[_Chunk]) -> dict[str, NDArray[np.int32]]:
-    """The arguments of ``Executor.step``, packed without padding (but for the ends of short block tables)."""
-    tables = np.zeros((len(chunks), max(len(chunk.sequence.block_table) for chunk in chunks)), np.int32)
-    logits_indices: list[int] = []
-    end = 0
-    for table, chunk in zip(tables, chunks, strict=True):
-        table[: len(chunk.sequence.block_table)] = chunk.sequence.block_table
-        end += len(chunk.tokens)
-        logits_indices.extend(range(end - chunk.num_logits, end))
-    return {
-        "token_ids": np.concatenate([chunk.tokens for chunk in chunks]),
-        "seq_lens": np.array([len(chunk.tokens) for chunk in chunks], np.int32),
-        "past_lens": np.array([chunk.sequence.num_cached for chunk in chunks], np.int32),
-        "block_tables": tables,
-        "logits_indices": np.array(logits_indices, np.int32),
-    }
-
-
-def _sampling_arrays(chunks: list[_Chunk], logits: NDArray[np.float32]) -> dict[str, Any]:
-    """The arguments of ``sample``, one row for each chunk; the offset is the index of the token within its output."""
-    samplings = [chunk.sequence.request.sampling for chunk in chunks]
-    return {
-        "logits": logits,
-        "temperature": np.array([sampling.temperature for sampling in samplings], np.float32),
-        "top_k": np.array([sampling.top_k for sampling in samplings], np.int32),
-        "top_p": np.array([sampling.top_p for sampling in samplings], np.float32),
-        "min_p": np.array([sampling.min_p for sampling in samplings], np.float32),
-        "seeds": np.array([sampling.seed for sampling in samplings], np.uint64),
-        "offsets": np.array([chunk.sequence.num_generated for chunk in chunks], np.uint64),
-    }
-
-
-def _advance(sequence: _Sequence, token: int, logits: NDArray[np.float32]) -> Response:
-    """Record a sampled token and say what became of the request."""
-    request = sequence.request
-    sequence.last_token = token
-    sequence.num_generated += 1
-    finish_reason = None
-    if token in request.end_ids:
-        finish_reason = FinishReason.END_ID
-    elif sequence.num_generated == request.max_new_tokens:
-        finish_reason = FinishReason.LENGTH
-    first = sequence.num_generated == 1
-    return Response(
-        request_id=sequence.request_id,
-        token_id=token,
-        finish_reason=finish_reason,
-        context_logits=np.concatenate(sequence.context_logits) if first and request.context_logits else None,
-        generation_logits=logits.copy() if request.generation_logits else None,
-    )
+def _sampling_params(request: Request, params: Any) -> Any:
+    """``params`` (``sampling.SamplingParams``) filled with what ``request`` asks for."""
+    sampling = request.sampling
+    params.max_tokens = request.max_new_tokens
+    params.end_ids = sorted(request.end_ids)
+    params.temperature = sampling.temperature
+    params.top_k = sampling.top_k
+    params.top_p = sampling.top_p
+    params.min_p = sampling.min_p
+    params.seed = sampling.seed
+    return params

@@ -1,6 +1,5 @@
 """Arguments of ``ModelRunner.generate``, checked and spread over the requests of a batch."""
 
-import math
 import numbers
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +80,7 @@ def _sampling(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Sampling
 
 
 _DOMAINS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "temperature": (lambda value: 0 <= value < math.inf, "a number from 0 (greedy) on"),
+    "temperature": (lambda value: value == 0 or 0.01 <= value <= 100, "0 (greedy), or a number from 0.01 to 100"),
     "top_k": (
         lambda value: isinstance(value, numbers.Integral) and 0 <= int(value) <= _MAX_TOP_K,
         "a whole number: how many of the likeliest tokens to draw from, 0 for all",

@@ -1,15 +1,14 @@
-"""An engine that is loaded and ready to step: executor, KV cache blocks, limits, tokenizer."""
+"""An engine that is loaded and ready to generate: executor, event loop, limits, tokenizer."""
 
 import importlib
-import itertools
-import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, EngineError
-from trtllm_lite.runtime.batching import Sampler
+from trtllm_lite.runtime.batching import EventRouter
 from trtllm_lite.runtime.limits import (
     RunnerLimits,
     RunnerOptions,
@@ -22,24 +21,18 @@ from trtllm_lite.runtime.tokenizer import Tokenizer
 
 @dataclass
 class Session:
-    """What a runner runs on. ``lock`` guards executor and blocks, so that threads may share a runner.
+    """What a runner runs on. Threads may share it.
 
-    ``executor`` and ``blocks`` are ``_core.Executor`` and ``_core.BlockManager``, ``sample`` is ``_core.sample``, or
-    stand-ins of the same interface.
+    ``executor`` is a ``_core.Executor``, ``router`` shares the ``_core.EventLoop`` over it, or a stand-in of the same
+    interface; ``sampling_params`` makes an empty ``_core.sampling.SamplingParams``.
     """
 
     manifest: Manifest
     limits: RunnerLimits
     executor: Any
-    blocks: Any
-    sample: Sampler
+    router: EventRouter
+    sampling_params: Callable[[], Any]
     tokenizer: Tokenizer | None
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    _ids: "itertools.count[int]" = field(default_factory=itertools.count)
-
-    def next_request_id(self) -> int:
-        """A number that no other request of this session has."""
-        return next(self._ids)
 
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
@@ -57,12 +50,20 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     manifest = Manifest.from_json(engine.manifest)
     limits = runner_limits(manifest.limits, manifest.kv_cache, options, available_host_memory())
     tokenizer = Tokenizer.from_dir(directory, manifest.files, core.crc32c)
+    executor = core.Executor(engine, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks)
+    loop = core.EventLoop(
+        executor,
+        max_batch_size=limits.max_batch_size,
+        max_input_len=limits.max_input_len,
+        max_seq_len=min(limits.max_seq_len, limits.cache_len),
+        max_num_tokens=limits.max_num_tokens,
+    )
     return Session(
         manifest=manifest,
         limits=limits,
-        executor=core.Executor(engine, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks),
-        blocks=core.BlockManager(limits.num_blocks, limits.tokens_per_block),
-        sample=core.sample,
+        executor=executor,
+        router=EventRouter(loop),
+        sampling_params=core.sampling.SamplingParams,
         tokenizer=tokenizer,
     )
 

@@ -128,7 +128,8 @@ def submit(loop: EventLoop, prompt: Prompt, params: Any, **options: Any) -> int:
 def listen(loop: EventLoop) -> Iterator[Any]:
     """Every event until the loop is closed."""
     while (events := loop.poll(60.0)) is not None:
-        yield from events
+        tokens, ends = events
+        yield from (*tokens, *ends)
 
 
 def drain(loop: EventLoop) -> dict[int, Heard]:

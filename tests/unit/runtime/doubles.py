@@ -1,18 +1,18 @@
-"""Stand-ins for the C++ executor: deterministic logits from the token history, no weights.
-
-The fake keeps tokens in a paged cache and reads the history back through the block tables, so a wrong table, position
-or chunk changes what it answers.
-"""
+"""Stand-ins for the C++ event loop: deterministic logits from the token history, no weights."""
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from trtllm_lite import _core
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest, Memory, Target
 from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.runtime.batching import EventRouter
 from trtllm_lite.runtime.limits import RunnerOptions, runner_limits
 from trtllm_lite.runtime.model_runner import ModelRunner
 from trtllm_lite.runtime.session import Session
@@ -20,7 +20,6 @@ from trtllm_lite.runtime.tokenizer import Tokenizer
 
 VOCAB_SIZE = 397
 END_ID = 1
-UNWRITTEN = -1
 
 
 def logits_after(history: Sequence[int], vocab_size: int = VOCAB_SIZE) -> np.ndarray:
@@ -31,39 +30,86 @@ def logits_after(history: Sequence[int], vocab_size: int = VOCAB_SIZE) -> np.nda
 
 
 @dataclass
-class FakeExecutor:
-    """The interface of ``_core.Executor``; ``steps`` records (seq_lens, past_lens) of each step."""
+class _Running:
+    request_id: int
+    tokens: list[int]
+    num_prompt: int
+    params: Any
+    context_logits: bool
+    generation_logits: bool
 
-    limits: Limits
-    num_blocks: int
-    tokens_per_block: int
-    steps: list[tuple[list[int], list[int]]] = field(default_factory=list)
-    fail_at_step: int | None = None
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.num_prompt
 
-    def __post_init__(self) -> None:
-        self.cache = np.full((self.num_blocks, self.tokens_per_block), UNWRITTEN, np.int32)
 
-    def step(self, token_ids, seq_lens, past_lens, block_tables, logits_indices):
-        """See ``_core.Executor.step``."""
-        assert all(array.dtype == np.int32 for array in (token_ids, seq_lens, past_lens, block_tables, logits_indices))
-        assert len(token_ids) == seq_lens.sum() <= self.limits.max_num_tokens
-        assert (seq_lens >= 1).all()
-        assert len(seq_lens) <= self.limits.max_batch_size
-        if self.fail_at_step == len(self.steps):
-            raise RuntimeError("the device is on fire")
-        self.steps.append((seq_lens.tolist(), past_lens.tolist()))
-        rows = []
-        start = 0
-        for length, past, table in zip(seq_lens, past_lens, block_tables, strict=True):
-            for position in range(past, past + length):
-                block, slot = table[position // self.tokens_per_block], position % self.tokens_per_block
-                self.cache[block, slot] = token_ids[start + position - past]
-                history = self.cache[table].reshape(-1)[: position + 1]
-                assert UNWRITTEN not in history
-                rows.append(history.copy())
-            start += length
-        wanted = [logits_after(rows[index]) for index in logits_indices]
-        return np.stack(wanted) if wanted else np.zeros((0, VOCAB_SIZE), np.float32)
+@dataclass
+class FakeEventLoop:
+    """The interface of ``_core.EventLoop``. Each poll is one step: a token for each of the first ``max_batch_size``."""
+
+    max_batch_size: int
+    num_submitted: int = 0
+    running: list[_Running] = field(default_factory=list)
+    ends: list[Any] = field(default_factory=list)
+    fail: str | None = None
+    lock: Any = field(default_factory=threading.RLock)
+
+    def submit(self, prompt_ids, params, *, context_logits=False, generation_logits=False):
+        """See ``_core.EventLoop.submit``."""
+        assert prompt_ids.dtype == np.int32
+        assert prompt_ids.ndim == 1
+        tokens = prompt_ids.tolist()
+        with self.lock:
+            self.num_submitted += 1
+            request = _Running(self.num_submitted, tokens, len(tokens), params, context_logits, generation_logits)
+            self.running.append(request)
+        return request.request_id
+
+    def cancel(self, request_id):
+        """See ``_core.EventLoop.cancel``."""
+        with self.lock:
+            for request in list(self.running):
+                if request.request_id == request_id:
+                    self._end(request, "CANCELLED")
+            return any(end.request_id == request_id for end in self.ends)
+
+    def poll(self, timeout):
+        """See ``_core.EventLoop.poll``."""
+        assert timeout > 0
+        with self.lock:
+            tokens = [self._advance(request) for request in self.running[: self.max_batch_size] if self.fail is None]
+            for request in self.running if self.fail else ():
+                self._end(request, "ERROR", self.fail)
+            ends, self.ends = self.ends, []
+        return tokens, ends
+
+    def _end(self, request, reason, message=""):
+        self.running = [entry for entry in self.running if entry is not request]
+        timings = SimpleNamespace(num_generated_tokens=request.num_generated)
+        reason = SimpleNamespace(name=reason)
+        self.ends.append(
+            SimpleNamespace(request_id=request.request_id, reason=reason, message=message, timings=timings)
+        )
+
+    def _advance(self, request):
+        logits = logits_after(request.tokens)
+        sampler = _core.sampling.Sampler(1, VOCAB_SIZE)
+        prompt, generated = request.tokens[: request.num_prompt], request.tokens[request.num_prompt :]
+        sampler.set_slot(0, request.params, prompt, generated)
+        sampled = sampler.sample_rows([0], logits[None])[0]
+        context = None
+        if request.context_logits and not generated:
+            context = np.stack([logits_after(prompt[: i + 1]) for i in range(len(prompt))])
+        request.tokens.append(sampled.token)
+        if sampled.stop_cause != _core.sampling.StopCause.NONE:
+            self._end(request, "LENGTH" if sampled.stop_cause == _core.sampling.StopCause.MAX_TOKENS else "END_ID")
+        return SimpleNamespace(
+            request_id=request.request_id,
+            token=sampled.token,
+            index=request.num_generated - 1,
+            context_logits=context,
+            generation_logits=logits[None] if request.generation_logits else None,
+        )
 
 
 def fake_manifest(**changes) -> Manifest:
@@ -107,15 +153,15 @@ def fake_manifest(**changes) -> Manifest:
 
 
 def fake_session(options: RunnerOptions | None = None, tokenizer: Tokenizer | None = None, **changes) -> Session:
-    """A session over a :class:`FakeExecutor` and the real block manager and sampler."""
+    """A session over a :class:`FakeEventLoop` and the real sampler."""
     manifest = fake_manifest(**changes)
     limits = runner_limits(manifest.limits, manifest.kv_cache, options or RunnerOptions(), 1 << 40)
     return Session(
         manifest=manifest,
         limits=limits,
-        executor=FakeExecutor(manifest.limits, limits.num_blocks, limits.tokens_per_block),
-        blocks=_core.BlockManager(limits.num_blocks, limits.tokens_per_block),
-        sample=_core.sample,
+        executor=None,
+        router=EventRouter(FakeEventLoop(limits.max_batch_size)),
+        sampling_params=_core.sampling.SamplingParams,
         tokenizer=tokenizer,
     )
 

@@ -1,13 +1,12 @@
-"""The batching loop: what is in a step, and that blocks always come back."""
+"""BatchLoop: what becomes of the events of a loop that several callers share."""
+
+import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from trtllm_lite.errors import LimitError
+from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.runtime.batching import BatchLoop
-from trtllm_lite.runtime.limits import RunnerOptions
 from trtllm_lite.runtime.request import FinishReason, Request, Sampling
 
 from .doubles import fake_session, greedy_continuation
@@ -24,49 +23,19 @@ def run(session, requests):
         while not loop.idle:
             for response in loop.await_responses():
                 tokens[response.request_id].append(response.token_id)
-    assert session.blocks.num_free == session.limits.num_blocks
-    session.blocks.check_integrity()
+        assert loop.await_responses() == []
     return list(tokens.values())
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    prompts=st.lists(st.lists(st.integers(3, 396), min_size=1, max_size=24), min_size=1, max_size=9),
-    max_num_tokens=st.integers(4, 16),
-    num_blocks=st.integers(8, 40),
-    count=st.integers(1, 12),
-)
-def test_tokens_depend_on_the_prompt_alone(prompts, max_num_tokens, num_blocks, count):
-    """Any batch, any split into chunks, any shortage of blocks (requests wait for them)."""
-    options = RunnerOptions(max_num_tokens=max_num_tokens, max_tokens_in_paged_kv_cache=4 * max(num_blocks, 9))
-    session = fake_session(options)
-    tokens = run(session, [request(prompt, count) for prompt in prompts])
-    assert tokens == [greedy_continuation(prompt, count) for prompt in prompts]
-
-
-def test_steps_mix_prefill_chunks_and_decodes():
-    session = fake_session()
-    run(session, [request([5], 6), request([6] * 24, 2)])
-    # 16 tokens a step: the first prompt and 15 of the second, then one decode and the other 9, then decodes.
-    assert session.executor.steps[:3] == [([1, 15], [0, 0]), ([1, 9], [1, 15]), ([1, 1], [2, 24])]
-
-
-def test_finished_sequences_leave_at_once():
-    session = fake_session()
-    run(session, [request([5], 1), request([6], 3)])
-    assert [len(lengths) for lengths, _ in session.executor.steps] == [2, 1, 1]
-
-
-def test_waiting_requests_start_when_a_place_is_free():
-    session = fake_session()
-    run(session, [request([5], 2 + row) for row in range(6)])
-    assert [len(lengths) for lengths, _ in session.executor.steps][:4] == [4, 4, 4, 4]
+def test_each_request_gets_its_own_tokens():
+    prompts = [[3 + row, 9] for row in range(9)]
+    tokens = run(fake_session(), [request(prompt, 2 + row) for row, prompt in enumerate(prompts)])
+    assert tokens == [greedy_continuation(prompt, 2 + row) for row, prompt in enumerate(prompts)]
 
 
 def test_end_id_is_the_last_token():
-    session = fake_session()
     expected = greedy_continuation([9], 5)
-    with BatchLoop(session) as loop:
+    with BatchLoop(fake_session()) as loop:
         loop.enqueue_request(request([9], 5, end_ids=frozenset((expected[2],))))
         responses = [loop.await_responses()[0] for _ in range(3)]
         assert loop.idle
@@ -78,26 +47,25 @@ def test_same_seed_same_tokens_in_any_company():
     draw = Sampling(temperature=1.3, top_k=20, seed=11)
     alone = run(fake_session(), [request([3, 4], 12, sampling=draw)])[0]
     others = [request([7 + row], 5, sampling=Sampling(temperature=2.0, seed=row)) for row in range(3)]
-    assert run(fake_session(max_num_tokens=4), [*others, request([3, 4], 12, sampling=draw)])[-1] == alone
+    assert run(fake_session(), [*others, request([3, 4], 12, sampling=draw)])[-1] == alone
     assert run(fake_session(), [request([3, 4], 12, sampling=Sampling(1.3, 20, seed=12))])[0] != alone
 
 
 def test_logits_of_prompt_and_output():
-    session = fake_session(gather_context_logits=True, max_num_tokens=5)
     prompt = list(range(10, 22))
-    with BatchLoop(session) as loop:
+    with BatchLoop(fake_session()) as loop:
         loop.enqueue_request(request(prompt, 3, context_logits=True, generation_logits=True))
         responses = []
         while not loop.idle:
             responses += loop.await_responses()
     assert responses[0].context_logits.shape == (12, 397)
+    assert [response.context_logits is None for response in responses] == [False, True, True]
     np.testing.assert_array_equal(responses[0].context_logits[-1], responses[0].generation_logits)
     assert [int(response.generation_logits.argmax()) for response in responses] == greedy_continuation(prompt, 3)
 
 
-def test_cancelling_returns_blocks_and_leaves_the_others_alone():
-    session = fake_session()
-    with BatchLoop(session) as loop:
+def test_cancelled_requests_are_heard_of_no_more():
+    with BatchLoop(fake_session()) as loop:
         first, second = (loop.enqueue_request(request([row + 3], 6)) for row in range(2))
         loop.await_responses()
         loop.cancel_request(first)
@@ -108,21 +76,47 @@ def test_cancelling_returns_blocks_and_leaves_the_others_alone():
     assert tokens == [(second, token) for token in greedy_continuation([4], 6)[1:]]
 
 
-def test_blocks_come_back_when_a_step_fails():
+def test_a_failed_request_is_an_error_and_the_session_lives_on():
     session = fake_session()
-    session.executor.fail_at_step = 2
-    with pytest.raises(RuntimeError, match="fire"):
+    session.router.loop.fail = "logits are NaN"
+    with pytest.raises(EngineError, match="logits are NaN"):
         run(session, [request([5], 9), request([6], 9)])
-    assert session.blocks.num_free == session.limits.num_blocks
+    session.router.loop.fail = None
+    assert run(session, [request([5], 3)]) == [greedy_continuation([5], 3)]
 
 
-def test_a_cache_held_by_another_loop_is_an_error():
-    session = fake_session(RunnerOptions(max_tokens_in_paged_kv_cache=16))
-    with BatchLoop(session) as first, BatchLoop(session) as second:
-        first.enqueue_request(request([5], 10))
-        first.await_responses()
-        second.enqueue_request(request([5], 10))
-        with pytest.raises(LimitError, match="KV cache blocks"):
-            second.await_responses()
-        first.close()
-        assert second.await_responses()
+def test_sampling_out_of_range_is_refused_before_it_runs():
+    session = fake_session()
+    with pytest.raises(ArgumentError, match="temperature"):
+        run(session, [request([5], 9, sampling=Sampling(temperature=1000.0))])
+    assert session.router.loop.num_submitted == 0
+
+
+def test_leaving_ends_what_is_left_of_this_loop_only():
+    session = fake_session()
+    with BatchLoop(session) as kept:
+        kept.enqueue_request(request([4], 6))
+        with BatchLoop(session) as left:
+            left.enqueue_request(request([3], 30))
+            left.await_responses()
+        assert len(session.router.loop.running) == 1
+        tokens = []
+        while not kept.idle:
+            tokens += [entry.token_id for entry in kept.await_responses()]
+    assert tokens == greedy_continuation([4], 6)
+
+
+def test_threads_share_a_session():
+    session = fake_session()
+    results = {}
+    prompts = [[3 + row] for row in range(8)]
+
+    def work(row):
+        results[row] = run(session, [request(prompts[row], 9)])
+
+    threads = [threading.Thread(target=work, args=(row,)) for row in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [results[row] for row in range(8)] == [[greedy_continuation(prompt, 9)] for prompt in prompts]

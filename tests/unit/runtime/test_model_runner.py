@@ -20,8 +20,8 @@ def runner():
     return fake_runner(tokenizer=byte_level_tokenizer())
 
 
-def free_blocks(runner):
-    return runner.session.blocks.num_free == runner.limits.num_blocks
+def idle(runner):
+    return not runner.session.router.loop.running
 
 
 def test_token_ids_in_padded_array_out(runner):
@@ -105,7 +105,7 @@ def test_stop_words_end_the_text_before_and_the_ids_after(runner, as_text):
     assert result["texts"] == [runner.tokenizer.decode(tokens[:cut])]
     assert result["output_ids"][0, 0].tolist() == ids + tokens[: cut + 1]
     assert "".join(runner.generate("the", streaming=True, **arguments)) == result["texts"][0]
-    assert free_blocks(runner)
+    assert idle(runner)
 
 
 def test_logits():
@@ -125,16 +125,16 @@ def test_logits_that_cannot_be_had(runner):
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, ["the", "fox"]])
-def test_abandoned_generators_return_their_blocks(runner, prompts):
+def test_abandoned_generators_end_their_requests(runner, prompts):
     stream = runner.generate(prompts, max_new_tokens=9, end_id=-1, streaming=True)
     next(stream)
-    assert not free_blocks(runner)
+    assert not idle(runner)
     del stream
     gc.collect()
-    assert free_blocks(runner)
+    assert idle(runner)
     list(zip(range(2), runner.generate(prompts, max_new_tokens=9, streaming=True), strict=False))
     gc.collect()
-    assert free_blocks(runner)
+    assert idle(runner)
 
 
 def test_interleaved_generators(runner):
@@ -162,7 +162,7 @@ def test_limits_are_errors_before_anything_runs(runner, prompts, arguments, numb
     for streaming in (False, True):
         with pytest.raises(LimitError, match=numbers):
             runner.generate(prompts, streaming=streaming, **arguments)
-    assert runner.session.executor.steps == []
+    assert runner.session.router.loop.num_submitted == 0
 
 
 def test_options_tighten_the_limits():

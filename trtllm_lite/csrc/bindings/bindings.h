@@ -5,14 +5,12 @@
 
 namespace tl {
 
-void bind_block_manager(nanobind::module_& module);
 void bind_crc32c(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_errors(nanobind::module_& module);
 void bind_event_loop(nanobind::module_& module);
 void bind_executor(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
-void bind_sample(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
 
 }  // namespace tl

@@ -70,7 +70,7 @@ class CpuEventLoop {
 
   bool cancel(RequestId id) { return loop_.cancel(id); }
 
-  // Events in order, or None when the loop is shut down and every event has been delivered.
+  // Tokens and ends, or None when the loop is shut down and every event has been delivered.
   nb::object poll(double timeout) {
     PollStatus status;
     EventBatch batch;
@@ -79,10 +79,10 @@ class CpuEventLoop {
       status = loop_.poll(batch, duration_of(timeout));
     }
     if (status == PollStatus::kClosed) return nb::none();
-    nb::list events;
-    for (TokenEvent& event : batch.tokens) events.append(nb::cast(std::move(event), nb::rv_policy::move));
-    for (RequestEnd& end : batch.ends) events.append(nb::cast(std::move(end), nb::rv_policy::move));
-    return events;
+    nb::list tokens, ends;
+    for (TokenEvent& event : batch.tokens) tokens.append(nb::cast(std::move(event), nb::rv_policy::move));
+    for (RequestEnd& end : batch.ends) ends.append(nb::cast(std::move(end), nb::rv_policy::move));
+    return nb::make_tuple(tokens, ends);
   }
 
   LoopStats stats() const { return loop_.stats(); }
@@ -220,7 +220,8 @@ void bind_event_loop(nb::module_& module) {
            nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("context_logits") = false,
            nb::arg("generation_logits") = false)
       .def("cancel", &CpuEventLoop::cancel, nb::arg("request_id"))
-      .def("poll", &CpuEventLoop::poll, nb::arg("timeout"), nb::sig("def poll(self, timeout: float) -> list | None"))
+      .def("poll", &CpuEventLoop::poll, nb::arg("timeout"),
+           nb::sig("def poll(self, timeout: float) -> tuple[list, list] | None"))
       .def("stats", &stats_dict)
       .def("shut_down", &CpuEventLoop::shut_down, nb::kw_only(), nb::arg("drain") = true);
 }
