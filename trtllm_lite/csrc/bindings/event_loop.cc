@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 #include "bindings/bindings.h"
 #include "cpu_step_executor.h"
@@ -113,7 +114,8 @@ class CpuEventLoop {
         .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
                   .num_host_blocks = num_host_blocks,
                   .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
-                  .enable_block_reuse = enable_block_reuse},
+                  .enable_block_reuse = enable_block_reuse,
+                  .hash_seed = std::random_device()()},
         .vocab_size = static_cast<int>(manifest.vocab_size),
         .max_input_len = max_input_len};
   }
