@@ -42,6 +42,12 @@ class BuildLimits:
             f"max_num_tokens is {self.max_num_tokens}, below max_batch_size {self.max_batch_size}: a step of a full "
             f"batch has a token per sequence, so raise max_num_tokens to at least {self.max_batch_size}",
         )
+        most = self.max_batch_size * self.max_seq_len
+        _require(
+            self.num_tokens <= most,
+            f"max_num_tokens is {self.max_num_tokens}, above max_batch_size * max_seq_len = {most}: no step holds that "
+            f"many tokens, yet memory would be set aside for them, so lower max_num_tokens to at most {most}",
+        )
         _require(
             self.tokens_per_block in BLOCK_SIZES,
             f"tokens_per_block is {self.tokens_per_block}: expected one of {', '.join(map(str, BLOCK_SIZES))}",

@@ -1,6 +1,7 @@
 """``trtllm-lite build`` and ``trtllm-lite plan``: the same flags, one compiles and one predicts."""
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +67,7 @@ def build(checkpoint_dir: str, output_dir: str, **limits: Any) -> None:
         f"{fused} of {len(manifest.fusions)} fusions made; weights {megabytes(memory.weights)}, "
         f"KV cache {megabytes(memory.kv_cache)}, workspace {megabytes(memory.workspace)}"
     )
-    click.echo(f'next: trtllm-lite generate --engine_dir {output_dir} --prompt "Once upon a time"')
+    click.echo(f'next: trtllm-lite generate --engine_dir {shlex.quote(output_dir)} --prompt "Once upon a time"')
 
 
 @click.command(cls=Command)

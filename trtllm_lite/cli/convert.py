@@ -1,5 +1,6 @@
 """``trtllm-lite convert``: a model becomes a checkpoint."""
 
+import shlex
 import time
 
 import click
@@ -53,4 +54,4 @@ def convert(model_dir: str, output_dir: str, dtype: str) -> None:
         f"converted {config.architecture} to {output_dir} in {time.perf_counter() - begin:.1f} s: "
         f"{config.num_hidden_layers} layers, {config.dtype} weights"
     )
-    click.echo(f"next: trtllm-lite build --checkpoint_dir {output_dir} --output_dir ENGINE")
+    click.echo(f"next: trtllm-lite build --checkpoint_dir {shlex.quote(output_dir)} --output_dir ENGINE")

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Fusion, Manifest
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
@@ -73,6 +73,11 @@ def inspect_path(path: Path) -> Inspection:
     path = Path(path)
     if (path / NETWORK_FILE).is_file():
         return _inspect_checkpoint(path)
+    if path.is_dir() and not (path / ENGINE_FILE).is_file():
+        raise EngineError(
+            f"{path} is neither an engine (it holds no {ENGINE_FILE}) nor a checkpoint (no {NETWORK_FILE}): "
+            "pass the output_dir of `trtllm-lite build` or `trtllm-lite convert`"
+        )
     return inspect_engine(path)
 
 

@@ -35,6 +35,7 @@ def test_rows_of_logits(logits_of_all: bool) -> None:
         ({"gather_context_logits": 1}, "gather_context_logits is 1: expected True or False"),
         ({"max_input_len": 3000}, "max_input_len is 3000, above max_seq_len 2048"),
         ({"max_num_tokens": 7}, "max_num_tokens is 7, below max_batch_size 8: .* raise max_num_tokens to at least 8"),
+        ({"max_num_tokens": 16385}, "max_num_tokens is 16385, above .* = 16384: .* lower .* at most 16384"),
         ({"max_num_tokens": 0}, "max_num_tokens is 0: expected an integer from 1"),
         ({"tokens_per_block": 48}, "tokens_per_block is 48: expected one of 16, 32, 64, 128"),
         ({"max_batch_size": 2**20, "max_seq_len": 2**20, "max_num_tokens": 2**21}, "in blocks"),
