@@ -18,7 +18,7 @@ COLUMNS = (
     "prefill tok/s (× transformers)",
     "decode tok/s (× transformers)",
     "of the bandwidth floor",
-    "16 requests at once, tok/s",
+    "32 requests, 16 at a time, tok/s",
     "memory beyond weights and KV",
     "load",
 )
