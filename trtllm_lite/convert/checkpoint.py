@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite import __version__
 from trtllm_lite.convert.dtypes import ONNX, cast, overflows
+from trtllm_lite.convert.generation_fields import sampling_defaults
 from trtllm_lite.convert.mapping import MappedModel, map_model, open_source
 from trtllm_lite.convert.matching import fold
 from trtllm_lite.convert.safetensors_file import Layout, TensorInfo, plan_layout, write_safetensors
@@ -19,8 +20,6 @@ from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.network.verifier import NETWORK_FILE, WEIGHTS_FILE, load_network
 
 Progress = Callable[[str, int, int], None]
-
-_SAMPLING_DEFAULTS = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def convert_checkpoint(
@@ -117,9 +116,7 @@ def _model_config(mapped: MappedModel) -> ModelConfig:
         eos_token_ids=_token_ids(ids.get("eos_token_id"), spec.vocab_size),
         bos_token_id=next(iter(_token_ids(ids.get("bos_token_id"), spec.vocab_size)), None),
         pad_token_id=next(iter(_token_ids(ids.get("pad_token_id"), spec.vocab_size)), None),
-        generation={
-            key: source.generation[key] for key in _SAMPLING_DEFAULTS if source.generation.get(key) is not None
-        },
+        generation=sampling_defaults(source.generation, source.description),
     )
 
 

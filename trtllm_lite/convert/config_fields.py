@@ -23,6 +23,11 @@ NEUTRAL_KEYS = frozenset(_NEUTRAL.split())
 _MAX_INTEGER = 2**31 - 1
 
 
+def _quantization(config: Any) -> str:
+    method = config.get("quant_method") if isinstance(config, dict) else None
+    return f"the weights are quantized with {method or config!r}, which is not supported"
+
+
 class ConfigFields:
     """Typed access to a config; problems are collected, and :meth:`finish` raises them all as one ConvertError.
 
@@ -93,7 +98,9 @@ class ConfigFields:
         """Record every key that nobody read, that is not neutral, and that switches something on."""
         for key in sorted(set(self._config) - self._read - self._neutral):
             value = self._config[key]
-            if value and not key.startswith("_"):  # null, false, 0 and empty: a feature that is switched off
+            if key == "quantization_config" and value:
+                self.problem(key, f"{_quantization(value)}: pass the unquantized model, or its GGUF file")
+            elif value and not key.startswith("_"):  # null, false, 0 and empty: a feature that is switched off
                 self.problem(
                     key,
                     f"{value!r} is not mapped and might change the results; "

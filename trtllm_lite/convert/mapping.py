@@ -1,6 +1,7 @@
 """From a source to a network: finds the family, and checks config, tensors and types before anything is written."""
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.decoder import build_decoder
 from trtllm_lite.network.graph import Network
 from trtllm_lite.network.spec import DecoderSpec
+from trtllm_lite.network.verifier import NETWORK_FILE
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ def open_source(model_dir: str) -> Source:
 
 def _open_source(model_dir: str) -> Source:
     path = Path(model_dir)
-    if path.is_dir():
+    if model_dir and path.is_dir():
+        _refuse_own_output(path)
         return open_directory(path)
     if path.is_file():
         with open(path, "rb") as file:
@@ -54,6 +57,20 @@ def _open_source(model_dir: str) -> Source:
         f"expected --model_dir to be a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, "
         f"but {model_dir!r} does not exist"
     )
+
+
+def _refuse_own_output(path: Path) -> None:
+    """A directory that an earlier convert or build wrote has a config.json, too, but not a model's."""
+    own = {
+        NETWORK_FILE: ("a checkpoint", "build --checkpoint_dir"),
+        "rank0.engine": ("an engine", "generate --engine_dir"),
+    }
+    for name, (kind, command) in own.items():
+        if (path / name).is_file():
+            raise ConvertError(
+                f"expected --model_dir to be a model, but {path} is {kind} already: pass it to "
+                f"`trtllm-lite {command} {shlex.quote(str(path))}`"
+            )
 
 
 def map_model(source: Source, dtype: str) -> MappedModel:

@@ -88,11 +88,9 @@ def _yarn(fields: ConfigFields, theta: float, head_dim: int, lengths: tuple[int,
 
 def _required(fields: ConfigFields, key: str) -> float:
     """A positive number that must be there."""
-    value = fields.number(key, 0.0)
-    if value == 0.0:
+    if fields.take(key) is None:
         fields.problem(key, "expected a positive number, found none")
-        return 1.0
-    return value
+    return fields.number(key, 1.0)
 
 
 def _rope(inv_freq: Frequencies, attention_factor: float = 1.0) -> Rope:

@@ -41,6 +41,28 @@ def test_the_checkpoint_is_complete(model: Path, tmp_path: Path) -> None:
     assert {done[-1]} == total
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"temperature": "hot"}, "temperature: expected a number from 0 on, found 'hot'"),
+        ({"top_k": 1.5, "top_p": 2}, "top_k: .* found 1.5; top_p: expected a number from 0 to 1, found 2"),
+        ({"do_sample": 1}, "do_sample: expected true or false, found 1"),
+        ({"repetition_penalty": 0}, "repetition_penalty: expected a number above 0, found 0"),
+    ],
+)
+def test_wrong_sampling_defaults_are_an_error(model: Path, tmp_path: Path, wrong: dict, message: str) -> None:
+    (model / "generation_config.json").write_text(json.dumps(wrong))
+    with pytest.raises(ConvertError, match=message):
+        convert_checkpoint(str(model), tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_checkpoint_is_no_model(model: Path, tmp_path: Path) -> None:
+    convert_checkpoint(str(model), tmp_path / "checkpoint")
+    with pytest.raises(ConvertError, match="is a checkpoint already: pass it to `trtllm-lite build --checkpoint_dir"):
+        convert_checkpoint(str(tmp_path / "checkpoint"), tmp_path / "again")
+
+
 def test_identical_inputs_give_identical_bytes(model: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         convert_checkpoint(str(model), tmp_path / name)

@@ -114,3 +114,4 @@ def test_refuses_what_it_cannot_map(config: dict[str, Any], message: str) -> Non
     fields = ConfigFields(config)
     read_rope(fields, 64, 4096)
     assert any(re.search(message, problem) for problem in fields.problems), fields.problems
+    assert len(fields.problems) == len(set(fields.problems)), "a problem is told once"
