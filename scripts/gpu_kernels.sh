@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests and times every GPU kernel on the machine it runs on: needs an NVIDIA GPU and a Python with torch for CUDA, numpy,
-# pytest, cuda-bindings and nvidia-cuda-nvrtc. Kernels are compiled here, so the package itself need not be installed.
+# pytest, cuda-bindings and nvidia-cuda-nvrtc. Kernels are compiled here, so the package itself need not be installed;
+# where it is, whole engines are tested, too.
 #   gpu_kernels.sh              tests, then benchmarks
 #   gpu_kernels.sh test ARGS    tests only; ARGS go to pytest
 #   gpu_kernels.sh sanitize     one small case of each kernel under compute-sanitizer (memcheck, then racecheck)
@@ -14,6 +15,7 @@ run_tests() { "$python" -m pytest tests/gpu "$@"; }
 run_benchmarks() {
   "$python" -m tests.gpu.bench_linear
   "$python" -m tests.gpu.bench_attention
+  "$python" -m tests.gpu.bench_rows
   "$python" -m tests.gpu.bench_step
 }
 run_sanitizer() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Measures SmolLM2 engines in float32 and bfloat16 on this machine beside transformers in float32, records the reports in
-# configs/baselines/NAME.json, and renews the README's table. Needs what scripts/test.sh installs, and an idle machine.
+# configs/baselines/NAME.json, and renews the README's table; what in-flight batching brings goes to batching-NAME.json.
+# Needs what scripts/test.sh installs, and an idle machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=${1:?usage: measure_cpu.sh NAME, e.g. cpu-epyc-9005-2-cores}
@@ -19,4 +20,7 @@ for dtype in float32 bfloat16; do
   "$bin/trtllm-lite" bench throughput --engine_dir "$work/engine-$dtype" \
     --json "$work/throughput-$dtype.json"
 done
+"$bin/trtllm-lite" build --checkpoint_dir "$work/checkpoint-bfloat16" --output_dir "$work/engine-batching" \
+  --max_batch_size 64 --max_input_len 1024 --max_seq_len 2048
+"$bin/python" scripts/measure_batching.py --engine_dir "$work/engine-batching" --json "configs/baselines/batching-$name.json"
 "$bin/python" scripts/update_readme.py --record "$name" "$work"/latency-*.json "$work"/throughput-*.json

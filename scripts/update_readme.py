@@ -1,6 +1,6 @@
 """Writes the README's measured table from ``configs/baselines/*.json``; ``--record NAME REPORT…`` stores reports first.
 
-A baseline file is the list of reports that ``trtllm-lite bench … --json`` wrote on one machine.
+A baseline file is a list of reports that ``trtllm-lite bench … --json`` wrote on one machine; ``--compare`` takes it.
 """
 
 import argparse
@@ -24,9 +24,11 @@ COLUMNS = (
 )
 
 
-def record(name: str, reports: list[Path]) -> None:
-    """Store ``reports`` as the baseline ``name``."""
-    loaded = [json.loads(path.read_text()) for path in reports]
+def record(name: str, reports: list[Path], commit: str | None) -> None:
+    """Store ``reports`` as the baseline ``name``; ``commit`` is put where a report does not know its own."""
+    loaded = [report for path in reports for report in json.loads(path.read_text())]
+    for report in loaded:
+        report["commit"] = report["commit"] or commit
     BASELINES.mkdir(exist_ok=True)
     (BASELINES / f"{name}.json").write_text(json.dumps(loaded, indent=1) + "\n")
 
@@ -69,18 +71,75 @@ def table(path: Path) -> str:
     )
 
 
+# Fewer generated tokens measure the first one only.
+LEAST_OUTPUT_LEN = 64
+GPU_COLUMNS = ("Llama-3.1-8B shape, bfloat16", "measured", "floor", "reached", "vLLM 0.26 on the same card")
+
+
+def gpu_table(path: Path) -> str:
+    """The Markdown of one GPU's baseline file, beside what ``peers-<same name>`` holds for the same shapes."""
+    reports = json.loads(path.read_text())
+    peers = json.loads((path.parent / f"peers-{path.name}").read_text())
+    rows = sorted((cells for report in reports for cells in gpu_rows(report, peers["figures"])), key=kind_of_row)
+    lines = ["| " + " | ".join(cells) + " |" for cells in (GPU_COLUMNS, ["---"] * len(GPU_COLUMNS), *rows)]
+    first = reports[0]
+    terms = first["terms"]
+    return (
+        f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}, commit "
+        f"{str(first['commit'])[:10]}; greedy, random weights and prompts. Floors: {terms['memory_bandwidth']:,.0f} "
+        f"GB/s and {terms['peak_tflops']:,.0f} TFLOPS, both measured on that card. {peers['source']}\n\n"
+        + "\n".join(lines)
+        + "\n\nMeasured by `bash scripts/measure_gpu.sh OUT` (`trtllm-lite bench latency` and `throughput`).\n"
+    )
+
+
+def kind_of_row(cells: list[str]) -> int:
+    """Times per token first, then first tokens, then throughput, then the smaller model."""
+    kinds = ("time per token", "first token", "", "1B")
+    return next(rank for rank in (0, 1, 3, 2) if cells[0].startswith(kinds[rank]))
+
+
+def gpu_rows(report: dict[str, Any], peers: dict[str, float]) -> list[list[str]]:
+    """The lines of one report: what was measured, its floor, the fraction of it reached, the peer's figure."""
+    figures, shape = report["figures"], report["shape"]
+    name = "1B, " if report["engine"]["hidden_size"] == 2048 else ""
+
+    def row(title: str, value: float, floor: float, reached: float, unit: str) -> list[str]:
+        peer = peers.get(title)
+        digits = 0 if unit == "tok/s" else 2
+        texts = [f"{number:,.{digits}f} {unit}" for number in (value, floor)]
+        return [title, texts[0], texts[1], f"{reached:.0%}", "" if peer is None else f"{peer:,.{digits}f} {unit}"]
+
+    if report["benchmark"] == "throughput":
+        title = f"{name}{shape['input_len']} in, {shape['output_len']} out, {shape['num_requests']} requests"
+        ceiling = figures["ceiling_output_tokens_per_s"]
+        return [row(title, figures["output_tokens_per_s"], ceiling, figures["fraction_of_ceiling"], "tok/s")]
+    rows = []
+    if shape["batch_size"] == 1 and not name:
+        first, floor = figures["time_to_first_token_s"] * 1e3, figures["floor_time_to_first_token_s"] * 1e3
+        title = f"first token, prompt {shape['input_len']}"
+        rows.append(row(title, first, floor, figures["fraction_of_first_token_floor"], "ms"))
+    if shape["output_len"] >= LEAST_OUTPUT_LEN:
+        step, floor = figures["inter_token_latency_s"] * 1e3, figures["floor_inter_token_latency_s"] * 1e3
+        title = f"{name}time per token, batch {shape['batch_size']}"
+        rows.append(row(title, step, floor, figures["fraction_of_floor"], "ms"))
+    return rows
+
+
 def main() -> None:
     """Record if asked to, then rewrite the README between its markers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", metavar="NAME")
+    parser.add_argument("--commit", help="of the sources that were measured, where they were no checkout of git")
     parser.add_argument("reports", nargs="*", type=Path)
     options = parser.parse_args()
     if options.record:
-        record(options.record, options.reports)
+        record(options.record, options.reports, options.commit)
     before, rest = README.read_text().split(BEGIN)
     after = rest.split(END)[1]
-    tables = "\n".join(table(path) for path in sorted(BASELINES.glob("cpu-*.json")))
-    README.write_text(before + BEGIN + "\n" + tables + "\n" + END + after)
+    tables = [table(path) for path in sorted(BASELINES.glob("cpu-*.json"))]
+    tables += [gpu_table(path) for path in sorted(BASELINES.glob("nvidia-*.json"))]
+    README.write_text(before + BEGIN + "\n" + "\n".join(tables) + "\n" + END + after)
 
 
 if __name__ == "__main__":

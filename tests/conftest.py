@@ -1,7 +1,9 @@
 """Fixtures shared by all tests: the real model, SmolLM2-135M-Instruct, as its GGUF file, reference and checkpoint."""
 
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,11 @@ def smollm2_checkpoint(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp("smollm2") / "checkpoint"
     convert_checkpoint(str(smollm2_gguf), directory, "float32")
     return directory
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts, here and in child processes, also where this process was started with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

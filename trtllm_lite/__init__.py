@@ -1,3 +1,31 @@
 """Ahead-of-time engine compiler and runtime for large language models."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from trtllm_lite.llm import LLM
+    from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig
+    from trtllm_lite.runtime.sampling_params import SamplingParams
+
+__all__ = ["LLM", "KvCacheConfig", "SamplingParams", "SchedulerConfig"]
+
+# Where the names above come from. They are imported when they are first used, so that the command line starts at once.
+_MODULES = {
+    "LLM": "trtllm_lite.llm",
+    "KvCacheConfig": "trtllm_lite.runtime.config",
+    "SamplingParams": "trtllm_lite.runtime.sampling_params",
+    "SchedulerConfig": "trtllm_lite.runtime.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

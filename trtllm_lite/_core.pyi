@@ -5,7 +5,6 @@ Arrays are C-contiguous and of exactly the dtypes given here: nothing is convert
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -50,6 +49,45 @@ class Engine:
     def weight_bytes(self) -> int:
         """Bytes of all weights, in the file and in memory."""
 
+class CudaExecutor:
+    """An engine on a GPU: its weights, KV cache, kernels and graphs. An EventLoop runs steps on it."""
+
+    def __init__(
+        self, engine: Engine, *, device: int = 0, num_blocks: int = 0, library_directories: list[str] = ...
+    ) -> None:
+        """``num_blocks`` 0: the cache size of the manifest; ``library_directories``: where cuBLASLt may lie, too.
+
+        Raises DeviceError (no such GPU, no driver, no cuBLASLt), EngineError (built for another GPU or cuBLASLt),
+        LimitError (not enough memory).
+        """
+
+    def time_step(
+        self, *, num_rows: int, num_tokens: int = 1, past_len: int = 0, repeats: int = 5
+    ) -> list[tuple[str, float]]:
+        """Name and seconds of each instruction of a step of ``num_rows`` sequences, ``num_tokens`` new ones each."""
+
+    def time_products(self, *, num_tokens: int, candidates: int = 16, repeats: int = 7) -> list[dict[str, Any]]:
+        """The fastest of the first ``candidates`` cuBLASLt algorithms for each kind of product in a step.
+
+        The keys of an entry: dtype, out_dtype, out_features, in_features, residual, bias; rows, algo (hexadecimal),
+        microseconds, heuristic_microseconds (of what cuBLASLt proposes first). Raises LimitError, DeviceError.
+        """
+
+    @property
+    def cublaslt_version(self) -> int:
+        """As cublasLtGetVersion says."""
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes of ``weights``, ``kv_cache`` and ``workspace``."""
+
+    @property
+    def device_name(self) -> str:
+        """As the driver calls it."""
+
+def cuda_device_memory(device: int = 0) -> dict[str, int]:
+    """Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError."""
+
 class Executor:
     """Executes the plan of an engine, and owns its KV cache and workspace. Threads may share it: steps take turns."""
 
@@ -90,13 +128,8 @@ class Executor:
     def isa(self) -> str:
         """The instruction set of the kernels."""
 
-sampling: ModuleType
-"""The CPU device's sampler, for tests without an engine; csrc/sampling/*.h state its contract.
-
-Classes ``SamplingParams``, ``Sampler``, ``SampledToken``, ``RowLogprobs``, ``BeamSearchParams``, ``BeamSearch``, enums
-``StopCause`` and ``EarlyStopping``, functions ``processed``, ``truncated``, ``philox4x32_10`` and ``token_uniform``.
-Parameters and tokens out of their range raise LimitError.
-"""
+MAX_PRIORITY: int
+"""Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
 
 class FinishReason(Enum):
     """Why a request ended."""
@@ -121,7 +154,7 @@ class RequestTimings:
     num_preemptions: int
 
 class TokenEvent:
-    """A generated token, the ``index``-th of its request; ``token`` None: outputs of prompt positions only."""
+    """A generated token, the ``index``-th of its request; ``token`` None: outputs of the prompt or a beam search."""
 
     request_id: int
     token: int | None
@@ -130,10 +163,12 @@ class TokenEvent:
     """[positions, vocab_size]; the events of a request hold them for each prompt position once, in order."""
     generation_logits: NDArray[np.float32] | None
     """[1, vocab_size]: what the token was sampled from."""
-    logprobs: Any
-    """``sampling.RowLogprobs`` of the token, or None."""
-    prompt_logprobs: list[Any]
-    """``sampling.RowLogprobs`` of prompt tokens, in order, from the second on."""
+    logprobs: sampling.RowLogprobs | None
+    """Of the token."""
+    prompt_logprobs: list[sampling.RowLogprobs]
+    """Of prompt tokens, in order, from the second on."""
+    hypotheses: list[tuple[list[int], float]]
+    """What a beam search found, best first: generated tokens and score. Empty but for its last event."""
 
 class RequestEnd:
     """The last event of every request. ``message`` says what went wrong if the reason is ERROR."""
@@ -160,10 +195,12 @@ class EventLoop:
         num_host_blocks: int = 0,
         max_utilization: bool = False,
         enable_block_reuse: bool = False,
+        enable_chunked_context: bool = True,
     ) -> None:
         """Limits may be tighter than the engine's. ``max_utilization`` admits requests beyond what the KV cache
         guarantees and preempts some if it runs out: they are computed again, or swapped to ``num_host_blocks`` blocks.
-        ``enable_block_reuse``: requests share the blocks of equal prefixes.
+        ``enable_block_reuse``: requests share the blocks of equal prefixes. ``enable_chunked_context``: a prompt may be
+        spread over several steps; without it ``max_input_len`` must not exceed ``max_num_tokens``.
 
         Raises LimitError for a limit beyond the engine's.
         """
@@ -171,20 +208,27 @@ class EventLoop:
     def submit(
         self,
         prompt_ids: NDArray[np.int32],
-        params: Any,
+        params: sampling.SamplingParams,
         *,
         stop_sequences: Sequence[Sequence[int]] = (),
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        sequence_index: int = 0,
         context_logits: bool = False,
         generation_logits: bool = False,
+        beams: sampling.BeamSearchParams | None = None,
     ) -> int:
-        """Queue a request with its ``sampling.SamplingParams``; returns its id at once.
+        """Queue a request; returns its id at once.
 
-        ``timeout`` is in seconds; requests of a greater ``priority`` (-100 to 100) are served earlier; only requests of
-        equal ``cache_salt`` share blocks. Raises LimitError if it exceeds a limit, or too many are outstanding. Wrong
-        sampling parameters end the request with an error.
+        With ``beams`` it is a beam search: no tokens are delivered but, just before its end, the event that has
+        ``hypotheses``. It takes the places of that many requests in a batch, and no stop sequences or
+        ``generation_logits``.
+
+        ``timeout`` is in seconds; requests of a greater ``priority`` (up to MAX_PRIORITY) are served earlier; only
+        requests of equal ``cache_salt`` share blocks. Requests of one seed draw different numbers if their
+        ``sequence_index`` differs. Raises LimitError if it exceeds a limit, or too many are outstanding. Wrong sampling
+        parameters end the request with an error.
         """
 
     def cancel(self, request_id: int) -> bool:
@@ -234,3 +278,210 @@ def time_kernel(
     sweep_bytes: int,
 ) -> list[float]:
     """Seconds of each of ``repeats`` runs of a kernel, each after ``sweep_bytes`` of other memory have been read."""
+
+class KvCacheBookkeeping:
+    """The paged KV cache's bookkeeping alone, for tests: csrc/batching/kv_cache_manager.h states its contract.
+
+    Sequences are known by number. Every write and every swap is a step, in flight until :meth:`end_step`. A copy is
+    (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or ``host_to_device``. A
+    number that is not open, or a sequence in the wrong memory, is a ValueError or a RuntimeError.
+    """
+
+    def __init__(
+        self, *, num_blocks: int, num_host_blocks: int, tokens_per_block: int, enable_block_reuse: bool
+    ) -> None: ...
+    def open(self, tokens: Sequence[int], salt: str) -> int:
+        """A sequence of known tokens, of which cached ones (``length``) count as written."""
+
+    def fork(self, sequence: int) -> int:
+        """A second sequence of the same content."""
+
+    def append(self, sequence: int, tokens: Sequence[int]) -> None:
+        """More known tokens."""
+
+    def write(self, sequence: int, num_tokens: int) -> list[tuple[str, int, int]] | None:
+        """Makes room for the next known tokens; returns the copies to carry out first. None: blocks are missing."""
+
+    def swap_out(self, sequence: int) -> list[tuple[str, int, int]] | None:
+        """Moves a sequence to the host; None: blocks are missing there."""
+
+    def swap_in(self, sequence: int) -> list[tuple[str, int, int]] | None:
+        """Moves it back; None: blocks are missing."""
+
+    def close(self, sequence: int) -> None: ...
+    def forget(self, sequence: int) -> None:
+        """No later sequence shares this one's blocks."""
+
+    def end_step(self) -> None:
+        """The oldest step in flight, if there is one, has ended."""
+
+    def blocks(self, sequence: int) -> list[int]:
+        """Of the memory that the sequence is in."""
+
+    def length(self, sequence: int) -> int:
+        """Tokens written."""
+
+    def refcount(self, block: int) -> int:
+        """Sequences that hold a device block."""
+
+    @property
+    def num_ready(self) -> int:
+        """Device blocks that can be handed out now, those with cached content included."""
+
+    @property
+    def num_host_ready(self) -> int:
+        """The same of host blocks."""
+
+    @property
+    def evicted_blocks(self) -> int:
+        """Cached blocks given up so far."""
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError naming the first contradiction."""
+
+class sampling:  # noqa: N801 - a module of the extension, which one stub file can only show as a class
+    """The CPU device's sampler, for tests without an engine; csrc/sampling/*.h state its contract.
+
+    Parameters and tokens out of their range raise LimitError.
+    """
+
+    class SamplingParams:
+        """What one request asks of the sampler; sampling_params.h says what the fields mean."""
+
+        temperature: float
+        top_k: int
+        top_p: float
+        min_p: float
+        repetition_penalty: float
+        presence_penalty: float
+        frequency_penalty: float
+        seed: int
+        max_tokens: int
+        min_tokens: int
+        ignore_eos: bool
+        end_ids: list[int]
+        stop_token_ids: list[int]
+        bad_words: list[list[int]]
+        logit_bias: list[tuple[int, float]]
+        allowed_token_ids: list[int] | None
+        logprobs: int | None
+        prompt_logprobs: int | None
+        def __init__(self) -> None: ...
+        def violations(self, vocab_size: int) -> list[str]:
+            """Everything wrong with the parameters, a sentence each; empty if nothing is."""
+
+    class StopCause(Enum):
+        """Why a sequence ends with a token."""
+
+        NONE = ...
+        END_ID = ...
+        STOP_TOKEN = ...
+        MAX_TOKENS = ...
+
+    class RowLogprobs:
+        """Log-probabilities at one position."""
+
+        @property
+        def logprob(self) -> float:
+            """Of the chosen token."""
+
+        @property
+        def rank(self) -> int:
+            """Of the chosen token: 1 is the most likely."""
+
+        @property
+        def top(self) -> list[tuple[int, float]]:
+            """The most likely tokens, best first."""
+
+    class SampledToken:
+        """The result of one row; ``token`` is meaningful if ``error`` is empty."""
+
+        error: str
+        token: int
+        stop_cause: sampling.StopCause
+        logprobs: sampling.RowLogprobs | None
+
+    class Sampler:
+        """Slots of sequences, and the draw of their next tokens."""
+
+        def __init__(self, num_slots: int, vocab_size: int) -> None: ...
+        def set_slot(
+            self,
+            slot: int,
+            params: sampling.SamplingParams,
+            prompt: Sequence[int],
+            generated: Sequence[int] = (),
+            sequence_index: int = 0,
+        ) -> None:
+            """Puts a sequence into a slot, whatever was there."""
+
+        def clear_slot(self, slot: int) -> None: ...
+        def sample_rows(self, slots: Sequence[int], logits: NDArray[np.float32]) -> list[sampling.SampledToken]:
+            """The next token of each slot from its row of ``logits`` [slots, vocab_size]."""
+
+        def prompt_logprobs(
+            self, logits: NDArray[np.float32], next_tokens: Sequence[int], num_top: int
+        ) -> list[sampling.RowLogprobs]:
+            """Of prompt tokens: ``logits`` [len(next_tokens), vocab_size] are those of the positions before them."""
+
+    class EarlyStopping(Enum):
+        """When a search with enough finished sequences ends: beam_search.h."""
+
+        FALSE = ...
+        TRUE = ...
+        NEVER = ...
+
+    class BeamSearchParams:
+        """Beside SamplingParams, what a beam search is asked for."""
+
+        num_beams: int
+        length_penalty: float
+        early_stopping: sampling.EarlyStopping
+        def __init__(self) -> None: ...
+        def violations(self, params: sampling.SamplingParams, vocab_size: int) -> list[str]:
+            """Everything wrong with a search of these parameters, a sentence each; empty if nothing is."""
+
+    class BeamSearch:
+        """One search, driven by hand."""
+
+        def __init__(
+            self,
+            beams: sampling.BeamSearchParams,
+            params: sampling.SamplingParams,
+            prompt: Sequence[int],
+            vocab_size: int,
+        ) -> None: ...
+        def step(self, logits: NDArray[np.float32]) -> list[tuple[int, int]]:
+            """Takes ``logits`` [live beams, vocab_size]; returns (parent, token) of each beam of the next step."""
+
+        @property
+        def done(self) -> bool: ...
+        def hypotheses(self) -> list[tuple[list[int], float]]:
+            """Finished sequences and their scores, best first."""
+
+    @staticmethod
+    def philox4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
+        """Four random words."""
+
+    @staticmethod
+    def token_uniform(seed: int, token_index: int, sequence_index: int = 0) -> float:
+        """The number in [0, 1) that a sequence's token is drawn with."""
+
+    @staticmethod
+    def processed(
+        params: sampling.SamplingParams,
+        prompt: Sequence[int],
+        generated: Sequence[int],
+        logits: NDArray[np.float32],
+    ) -> list[float]:
+        """A row of logits [vocab_size] after penalties, bias and bans."""
+
+    @staticmethod
+    def truncated(
+        logits: NDArray[np.float32],
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+    ) -> tuple[list[int], list[float]]:
+        """Tokens that stay in the draw, and their weights relative to the most likely one's."""

@@ -21,6 +21,10 @@ class EngineError(TrtllmLiteError):
     """An engine (or checkpoint) that is absent, truncated, corrupted, hostile, or of another version."""
 
 
+class DeviceError(TrtllmLiteError):
+    """A GPU, or a library that drives it, that is absent, unsuitable for the engine, or failed."""
+
+
 class ArgumentError(TrtllmLiteError):
     """An argument that does not exist, is not supported, or has a value outside its domain."""
 

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,12 @@ _REMEDIES = {
 }
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+
+def library_directories() -> list[str]:
+    """Where packages such as nvidia-cublas put their shared libraries."""
+    places = [Path(entry) / "nvidia" for entry in sys.path]
+    return [str(path) for place in places for path in sorted(place.glob("*/lib"))]
 
 
 @contextmanager

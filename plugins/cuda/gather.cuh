@@ -1,4 +1,4 @@
-// y[i] = x[indices[i]] for rows of 16-bit elements: one block a row, 16 bytes a thread and step.
+// One row of 16-bit elements copied by a block, 16 bytes a thread and step.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -6,12 +6,10 @@
 namespace tl {
 
 template <int kWidth>
-__device__ __forceinline__ void gather_row(u16* y, const u16* x, const int* indices) {
+__device__ __forceinline__ void copy_row(u16* y, const u16* x) {
   static_assert(kWidth % 8 == 0, "rows must be multiples of 16 bytes");
-  wait_for_previous_kernel();
-  allow_next_kernel();
-  const uint4* from = reinterpret_cast<const uint4*>(x + static_cast<u64>(indices[blockIdx.x]) * kWidth);
-  uint4* to = reinterpret_cast<uint4*>(y + static_cast<u64>(blockIdx.x) * kWidth);
+  const uint4* from = reinterpret_cast<const uint4*>(x);
+  uint4* to = reinterpret_cast<uint4*>(y);
   for (int i = threadIdx.x; i < kWidth / 8; i += blockDim.x) to[i] = from[i];
 }
 

@@ -4,33 +4,32 @@
 // cached token, a few per byte. Floor: bytes / bandwidth (Llama-3.1-8B, 64 sequences of 2048: 537 MB, 120 us at 4.47
 // TB/s).
 //
-// One wave of blocks takes equal shares of all units (split.cuh). Each warp streams its own 16 of a unit's tokens
-// through a private ring of cp.async stages, which runs on across units, heads and sequences: no barrier of the block
-// but at the end of a (sequence, head) pair, where the warps' results meet in shared memory. A pair shared by several
-// blocks goes through `partials`; the last block to arrive combines them in block order, so that results do not depend
-// on timing.
+// One wave of blocks shares all pairs of a sequence and a KV head (split.cuh). A team of warps works through a pair;
+// each warp streams its own 16 of a chunk's tokens through a private ring of cp.async stages, which runs on across
+// chunks and pairs: no barrier of the team but at the end of a pair, where the warps' results meet in shared memory. A
+// pair that several blocks share goes through `partials`; the last block to arrive combines them in block order, so
+// that results do not depend on timing.
 //
 // Lengths, block tables and the cache but for the new token are read before the previous kernel has finished, so they
 // must have been written before it began (see allow_next_kernel).
 //
-// Launch: 32 * TL_WARPS threads, TL_SHARED_BYTES of dynamic shared memory, any grid of at most one
-// wave and of 2 * TL_HEAD_DIM blocks. `partials`
-// holds 2 * grid * group * (head_dim + 2) floats, `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero.
-// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (a multiple of 16), TL_WARPS, TL_MAX_SEQS, TL_SHARED_BYTES.
+// Launch: 32 * TL_WARPS threads, TL_SHARED_BYTES of dynamic shared memory, any grid of at most one wave and of
+// 2 * TL_HEAD_DIM blocks. `partials` holds 2 * grid * group * (head_dim + 2) floats, `arrivals` num_seqs * kv_heads
+// zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (a multiple of 16), TL_WARPS
+// (a power of 2), TL_MAX_SEQS, TL_SHARED_BYTES.
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
 namespace tl {
 
-constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kChunk = 16 * TL_WARPS;
-constexpr int kThreads = 32 * TL_WARPS, kPartialFloats = kGroup * (kDim + 2);
+constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kPartialFloats = kGroup * (kDim + 2);
 static_assert(kDim % 16 == 0 && kGroup <= 16 && TL_PAGE % 16 == 0);
 
-using Table = SplitTable<TL_KV_HEADS, kChunk, TL_MAX_SEQS>;
-using Cursor = UnitCursor<Table>;
+using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, TL_WARPS>;
 using State = TileState<kDim, (kGroup > 8 ? 2 : 1)>;
 
-// Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums | flag | stages
+// Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums | a flag a team |
+// stages
 constexpr u32 kResultOffset = (sizeof(Table) + 15) / 16 * 16;
 constexpr u32 kFlagOffset = kResultOffset + TL_WARPS * kPartialFloats * 4;
 constexpr u32 kStageOffset = kFlagOffset + 16;
@@ -52,26 +51,43 @@ struct DecodeArguments {
   float scale;
 };
 
-// Copies this warp's 16 tokens of a unit, one unit ahead of which the number of the cache block is already on its way.
+// The calling warp's team in its block. Named barriers 1 and up: one a team.
+struct Team {
+  int warps, index, warp, thread;  // warp and thread: numbers in the team
+
+  // Of 1 << shift warps.
+  __device__ __forceinline__ explicit Team(int shift)
+      : warps(1 << shift),
+        index(threadIdx.x >> (5 + shift)),
+        warp(threadIdx.x / 32 & warps - 1),
+        thread(threadIdx.x & 32 * warps - 1) {}
+  __device__ __forceinline__ int threads() const { return 32 * warps; }
+  __device__ __forceinline__ void sync() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + index), "r"(threads()) : "memory");
+  }
+};
+
+// Copies this warp's 16 tokens of a chunk, one chunk ahead of which the number of the cache block is already on its
+// way.
 struct Loader {
   const DecodeArguments& a;
-  Cursor cursor;
-  int left, warp, lane;
+  Cursor<Table> cursor;
+  int left, warp, lane, chunk_tokens;
   u32 stages;
   int stage = 0, block = 0;
 
-  __device__ __forceinline__ int token() const { return cursor.chunk * kChunk + warp * 16; }
+  __device__ __forceinline__ int token() const { return cursor.chunk * chunk_tokens + warp * 16; }
   __device__ __forceinline__ void fetch_block() {
-    if (left > 0 && token() < cursor.table.lengths[cursor.seq]) {
-      block = a.block_tables[static_cast<u64>(cursor.seq) * a.max_blocks + token() / TL_PAGE];
+    if (left > 0 && token() < cursor.length()) {
+      block = a.block_tables[static_cast<u64>(cursor.seq()) * a.max_blocks + token() / TL_PAGE];
     }
   }
   // The new token's key and value come from the previous kernel; everything else was there before it.
   __device__ __forceinline__ bool holds_new_token() const { return cursor.chunk + 1 == cursor.end_chunk; }
   __device__ __forceinline__ void issue() {
     if (left > 0) {
-      const int present = cursor.table.lengths[cursor.seq] - token();
-      const u64 row = (static_cast<u64>(block) * TL_KV_HEADS + cursor.head) * TL_PAGE + token() % TL_PAGE;
+      const int present = cursor.length() - token();
+      const u64 row = (static_cast<u64>(block) * TL_KV_HEADS + cursor.head()) * TL_PAGE + token() % TL_PAGE;
       const u32 target = stages + stage * kStageBytes;
 #pragma unroll
       for (int i = 0; i < kDim / 16; ++i) {
@@ -82,7 +98,7 @@ struct Loader {
         copy16(to + TileShape<kDim>::kRowsBytes, a.value_cache + from, r < present);
       }
       stage = stage + 1 == kStages ? 0 : stage + 1;
-      if (--left > 0) cursor.next<TL_KV_HEADS>();
+      if (--left > 0) cursor.next();
       fetch_block();
     }
     copy_commit();  // also when empty: groups are counted
@@ -108,15 +124,15 @@ __device__ __forceinline__ void put_result(const State& state, float* result, in
   }
 }
 
-// Sums `count` results of kPartialFloats floats; from(n) is the n-th. All threads take part; `factors` is shared memory
-// of count * kGroup floats, and `put(i, value)` gets output element i = row * kDim + column.
+// Sums `count` results of kPartialFloats floats; from(n) is the n-th. A team of the whole block takes part; `factors`
+// is shared memory of count * kGroup floats, and `put(i, value)` gets output element i = row * kDim + column.
 template <class From, class Put>
-__device__ __forceinline__ void combine(int count, float* factors, const From& from, const Put& put) {
-  for (int i = threadIdx.x; i < count * kGroup; i += kThreads) {
+__device__ __forceinline__ void combine(const Team& team, int count, float* factors, const From& from, const Put& put) {
+  for (int i = team.thread; i < count * kGroup; i += team.threads()) {
     factors[i] = __ldcg(from(i / kGroup) + kGroup * kDim + i % kGroup);
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kGroup * kDim; i += kThreads) {
+  team.sync();
+  for (int i = team.thread; i < kGroup * kDim; i += team.threads()) {
     const int row = i / kDim;
     float maximum = kNoMaximum, value = 0.0f, sum = 0.0f;
     for (int n = 0; n < count; ++n) maximum = fmaxf(maximum, factors[n * kGroup + row]);
@@ -130,67 +146,75 @@ __device__ __forceinline__ void combine(int count, float* factors, const From& f
   }
 }
 
-// Ends a (sequence, head) pair that began at unit `begin` and has `count` units; results of the warps are in `results`.
-__device__ __forceinline__ void finish(const DecodeArguments& a, int seq, int head, int begin, int count,
-                                       const Shares& shares, float* results, u32* flag) {
-  u16* output = a.output + (static_cast<u64>(seq) * TL_HEADS + head * kGroup) * kDim;
-  const int first = shares.block_of(begin), last = shares.block_of(begin + count - 1);
+// Ends a pair whose blocks are workers.x to workers.y; results of the team's warps are in `results`.
+__device__ __forceinline__ void finish(const DecodeArguments& a, const Team& team, int pair, int2 workers,
+                                       float* results, u32* flag) {
+  u16* output = a.output + static_cast<u64>(pair) * kGroup * kDim;
   // The block in which a pair begins uses its second slot, blocks that continue one their first.
-  const auto slot = [&](int block) { return a.partials + (2 * block + (block == first)) * kPartialFloats; };
-  const int me = blockIdx.x;
-  for (int i = threadIdx.x; i < kGroup * kDim; i += kThreads) {
+  const auto slot = [&](int worker) { return a.partials + (2 * worker + (worker == workers.x)) * kPartialFloats; };
+  const bool alone = workers.x == workers.y;
+  float* mine = slot(blockIdx.x);
+  for (int i = team.thread; i < kGroup * kDim; i += team.threads()) {
     float maximum = kNoMaximum, sum = 0.0f, value = 0.0f;
     const int row = i / kDim;
-    for (int w = 0; w < TL_WARPS; ++w) maximum = fmaxf(maximum, results[w * kPartialFloats + kGroup * kDim + row]);
+#pragma unroll
     for (int w = 0; w < TL_WARPS; ++w) {
+      if (w < team.warps) maximum = fmaxf(maximum, results[w * kPartialFloats + kGroup * kDim + row]);
+    }
+#pragma unroll
+    for (int w = 0; w < TL_WARPS; ++w) {
+      if (w >= team.warps) break;
       const float* from = results + w * kPartialFloats;
       const float factor = exp2_fast(from[kGroup * kDim + row] - maximum);
       value += factor * from[i];
       sum += factor * from[kGroup * (kDim + 1) + row];
     }
-    if (first == last) {
+    if (alone) {
       output[i] = pack1(value / sum);
     } else {
-      slot(me)[i] = value;
+      mine[i] = value;
       if (i % kDim == 0) {
-        slot(me)[kGroup * kDim + row] = maximum;
-        slot(me)[kGroup * (kDim + 1) + row] = sum;
+        mine[kGroup * kDim + row] = maximum;
+        mine[kGroup * (kDim + 1) + row] = sum;
       }
     }
   }
-  if (first == last) return;
+  if (alone) return;
+  const int others = workers.y - workers.x;
   __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) *flag = atomicAdd(a.arrivals + seq * TL_KV_HEADS + head, 1) == last - first;
-  __syncthreads();
+  team.sync();
+  if (team.thread == 0) *flag = atomicAdd(a.arrivals + pair, 1) == others;
+  team.sync();
   if (*flag == 0) return;
   __threadfence();
   combine(
-      last - first + 1, results, [&](int n) { return slot(first + n); },
+      team, others + 1, results, [&](int n) { return slot(workers.x + n); },
       [&](int i, float value) { output[i] = pack1(value); });
-  if (threadIdx.x == 0) a.arrivals[seq * TL_KV_HEADS + head] = 0;
+  if (team.thread == 0) a.arrivals[pair] = 0;
 }
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(tl::kThreads)
+extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     paged_attention_decode(const __grid_constant__ tl::DecodeArguments a) {
   using namespace tl;
   extern __shared__ __align__(128) char memory[];
   Table& table = *reinterpret_cast<Table*>(memory);
-  float* results = reinterpret_cast<float*>(memory + kResultOffset);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (warp == 0) table.build(a.past_lens, a.num_seqs, a.window);
+  table.load(a.past_lens, a.num_seqs, a.window);
   __syncthreads();
-  const Shares shares(table.first_unit[a.num_seqs]);
-  if (static_cast<int>(blockIdx.x) >= shares.blocks) {
+  if (threadIdx.x < 32) table.build();
+  __syncthreads();
+  const Team team(table.chunk_shift - 4);
+  const Share<Table> share(table, team.index);
+  if (share.units == 0) {
     wait_for_previous_kernel();
     return;
   }
-  const int begin = shares.first_unit(blockIdx.x), end = shares.first_unit(blockIdx.x + 1);
-  const u32 stages = shared_address(memory) + kStageOffset + warp * kStages * kStageBytes;
-  Cursor cursor(table, begin, a.num_seqs, a.window);
-  Loader loader{a, cursor, end - begin, warp, lane, stages};
+  const int lane = threadIdx.x % 32, chunk_tokens = table.chunk_tokens();
+  const u32 stages = shared_address(memory) + kStageOffset + threadIdx.x / 32 * kStages * kStageBytes;
+  float* results = reinterpret_cast<float*>(memory + kResultOffset) + team.index * team.warps * kPartialFloats;
+  Cursor<Table> cursor = share.cursor;
+  Loader loader{a, cursor, share.units, team.warp, lane, chunk_tokens, stages};
   loader.fetch_block();
   int ahead = 0;
   for (; ahead < kStages - 1 && loader.left > 0 && !loader.holds_new_token(); ++ahead) loader.issue();
@@ -198,34 +222,31 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   allow_next_kernel();
   for (; ahead < kStages - 1; ++ahead) loader.issue();
   State state;
+  const auto load_query = [&] {
+    state.load_query(a.query + static_cast<u64>(cursor.pair) * kGroup * kDim, kGroup, lane);
+  };
+  load_query();
   int stage = 0;
-  bool fresh = true;
-  for (int unit = begin; unit < end; ++unit) {
-    if (fresh) {
-      state.reset();
-      state.load_query(a.query + (static_cast<u64>(cursor.seq) * TL_HEADS + cursor.head * kGroup) * kDim, kGroup, lane);
-      fresh = false;
-    }
+  for (int left = share.units; left > 0; --left) {
     copy_wait<kStages - 2>();
     __syncwarp();
     loader.issue();
-    const int length = table.lengths[cursor.seq], token = cursor.chunk * kChunk + warp * 16;
+    const int length = cursor.length(), token = cursor.chunk * chunk_tokens + team.warp * 16;
     const u32 keys = stages + stage * kStageBytes;
     if (token < length) {
-      state.add(keys, keys + TileShape<kDim>::kRowsBytes, Table::first_token(length, a.window) - token - 1,
-                length - token - 1, a.scale, lane);
+      state.add(keys, keys + TileShape<kDim>::kRowsBytes, table.first_token(length) - token - 1, length - token - 1,
+                a.scale, lane);
     }
     stage = stage + 1 == kStages ? 0 : stage + 1;
-    if (cursor.chunk + 1 == cursor.end_chunk || unit + 1 == end) {
-      put_result(state, results + warp * kPartialFloats, lane);
-      __syncthreads();
-      const int chunks = Table::num_chunks(length, a.window);
-      const int pair_begin = table.first_unit[cursor.seq] + cursor.head * chunks;
-      finish(a, cursor.seq, cursor.head, pair_begin, chunks, shares, results,
-             reinterpret_cast<u32*>(memory + kFlagOffset));
-      __syncthreads();
-      fresh = true;
-    }
-    if (unit + 1 < end) cursor.next<TL_KV_HEADS>();
+    const int pair = cursor.pair;
+    const bool ends = cursor.chunk + 1 == cursor.end_chunk || left == 1;
+    cursor.next();
+    if (!ends) continue;
+    put_result(state, results + team.warp * kPartialFloats, lane);
+    if (left > 1) load_query();  // on its way while this pair ends
+    team.sync();
+    finish(a, team, pair, share.workers_of(table, pair), results, reinterpret_cast<u32*>(memory + kFlagOffset));
+    team.sync();
+    state.reset();
   }
 }

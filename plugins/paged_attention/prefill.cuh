@@ -5,58 +5,29 @@
 // results once; keys and values once per block of queries, mostly from the L2 cache.
 //
 // A block takes kRows rows of one KV head: consecutive tokens times the query heads of the group, so that short
-// sequences fill rows too. Four warps hold 16 * kTiles rows each; keys and values come in steps of 64 tokens through
-// two cp.async stages. Blocks with most keys start first.
+// sequences fill rows too. Four warps hold 16 * kTiles rows each; keys and values come in steps of 64 tokens, or 32
+// where shared memory is short, through two cp.async stages. Blocks with most keys start first.
 //
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
 // (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); blocks past that leave.
-// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (32 or a multiple of 64), TL_SHARED_BYTES.
+// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (32 or a multiple of 64), TL_SHARED_BYTES
+// (which decides the step).
+#include "paged_attention/prefill_rows.cuh"
 #include "paged_attention/softmax.cuh"
 
 namespace tl {
 
-constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kWarps = 4, kStep = 64;
+constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kWarps = 4;
 constexpr int kTiles = kDim <= 128 ? 2 : 1;  // registers: the output alone takes kDim * kTiles / 2
 constexpr int kRows = kWarps * 16 * kTiles, kTokens = kRows / kGroup, kThreads = 32 * kWarps;
-constexpr u32 kPitch = kDim * 2 + 16, kStageBytes = 2 * kStep * kPitch, kQueryBytes = kRows * kPitch;
+constexpr u32 kPitch = kDim * 2 + 16, kQueryBytes = kRows * kPitch;
+constexpr int kStep = TL_SHARED_BYTES >= kQueryBytes + 4 * 64 * kPitch ? 64 : 32;
+constexpr u32 kStageBytes = 2 * kStep * kPitch;
 constexpr int kSharedBytes = kQueryBytes + 2 * kStageBytes;
 constexpr int kIdsPerStep = TL_PAGE >= kStep ? 1 : kStep / TL_PAGE;
 static_assert(kDim % 16 == 0 && kGroup <= kRows && kStep % TL_PAGE * (TL_PAGE % kStep) == 0);
+static_assert(kStep * kDim / 8 % kThreads == 0);
 static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
-
-struct PrefillArguments {
-  u16* output;  // [tokens, heads, dim]
-  const u16* query;
-  const u16* key_cache;  // [blocks, kv_heads, page, dim]
-  const u16* value_cache;
-  const int* cu_seqlens;  // [num_seqs + 1]
-  const int* past_lens;
-  const int* block_tables;  // [num_seqs, max_blocks]
-  int num_seqs, max_blocks, window;
-  float scale;  // includes log2(e)
-};
-
-// The rows of this block.
-struct Rows {
-  int seq = -1, first, count;  // count new tokens from packed token `first`
-  int position;                // of the first of them in its sequence
-
-  __device__ __forceinline__ explicit Rows(const PrefillArguments& a) {
-    int index = blockIdx.y;
-    for (int s = 0; s < a.num_seqs; ++s) {
-      const int begin = a.cu_seqlens[s], length = a.cu_seqlens[s + 1] - begin, blocks = ceil_div(length, kTokens);
-      if (index < blocks) {
-        const int token = (blocks - 1 - index) * kTokens;  // the last ones see most keys
-        seq = s;
-        first = begin + token;
-        count = min_of(kTokens, length - token);
-        position = a.past_lens[s] + token;
-        return;
-      }
-      index -= blocks;
-    }
-  }
-};
 
 struct Fetcher {
   const PrefillArguments& a;
@@ -70,7 +41,7 @@ struct Fetcher {
       if (token + i * TL_PAGE < keys) ids[i] = table[(token + i * TL_PAGE) / TL_PAGE];
     }
   }
-  // Keys and values of tokens token .. token + 63, whose block numbers are in ids; absent ones become zeros.
+  // Keys and values of tokens token .. token + kStep - 1, whose block numbers are in ids; absent ones become zeros.
   __device__ __forceinline__ void fetch(u32 target, int token) const {
     constexpr int kColumns = kDim / 8;
 #pragma unroll
@@ -87,7 +58,7 @@ struct Fetcher {
   }
 };
 
-// One warp's rows: scores of 64 keys, and what they add to the output.
+// One warp's rows: scores of kStep keys, and what they add to the output.
 struct WarpState {
   float output[kTiles][kDim / 8][4] = {};
   RowState rows[kTiles];
@@ -146,11 +117,10 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
   wait_for_previous_kernel();
   allow_next_kernel();
-  const Rows mine(a);
+  const Rows<kTokens> mine(a, blockIdx.y);
   if (mine.seq < 0) return;
   const u32 query = shared_address(memory), stages = query + kQueryBytes;
-  const int keys = mine.position + mine.count;  // up to the last query's own
-  const int first_key = a.window > 0 ? max_of(0, mine.position - a.window + 1) / kStep * kStep : 0;
+  const int keys = mine.keys(), first_key = mine.first_key<kStep>(a.window);
 
   // Row r is token r / kGroup, head r % kGroup of the group.
   constexpr int kColumns = kDim / 8;
@@ -190,8 +160,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
       seen_after[i / 2][i % 2] = low[i / 2][i % 2] - key;
       seen_to[i / 2][i % 2] = high[i / 2][i % 2] - key;
     }
-    const bool masked =
-        key + kStep - 1 > mine.position || (a.window > 0 && key <= mine.position + mine.count - 1 - a.window);
+    const bool masked = mine.hides<kStep>(key, a.window);
     const u32 at = stages + stage * kStageBytes;
     state.step(query + warp * kTiles * 16 * kPitch, at, at + kStep * kPitch, a.scale, seen_after, seen_to, masked,
                lane);

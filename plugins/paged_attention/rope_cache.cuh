@@ -10,6 +10,7 @@
 namespace tl {
 
 constexpr int kHalf = TL_HEAD_DIM / 2, kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kHalf / 2, 32);
+constexpr int kBatch = min_of(ceil_div(kAllHeads, TL_WARPS), 6);  // heads that a warp has under way
 static_assert(TL_HEAD_DIM % 4 == 0);
 
 // Two neighbouring elements of the low half of a head, and the two they are rotated with.
@@ -38,6 +39,33 @@ __device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* we
   }
 }
 
+__device__ __forceinline__ void load(Quad (&quads)[kPairs], const u16* from, int lane) {
+  const u32* words = reinterpret_cast<const u32*>(from);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int pair = lane + i * 32;
+    if (pair * 2 < kHalf) quads[i] = {unpack2(words[pair]), unpack2(words[pair + kHalf / 2])};
+  }
+}
+
+__device__ __forceinline__ void store(const Quad (&quads)[kPairs], u16* target, const float2 (&c)[kPairs],
+                                      const float2 (&s)[kPairs], bool rotate, int lane) {
+  u32* words = reinterpret_cast<u32*>(target);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int pair = lane + i * 32;
+    if (pair * 2 >= kHalf) break;
+    float2 a = quads[i].low, b = quads[i].high;
+    if (rotate) {
+      const float2 low = a;
+      a = make_float2(low.x * c[i].x - b.x * s[i].x, low.y * c[i].y - b.y * s[i].y);
+      b = make_float2(b.x * c[i].x + low.x * s[i].x, b.y * c[i].y + low.y * s[i].y);
+    }
+    words[pair] = pack2(a.x, a.y);
+    words[pair + kHalf / 2] = pack2(b.x, b.y);
+  }
+}
+
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
@@ -46,38 +74,38 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   using namespace tl;
   wait_for_previous_kernel();
   allow_next_kernel();
-  const int token = blockIdx.x, lane = threadIdx.x % 32, slot = slots[token];
-  for (int head = threadIdx.x / 32; head < kAllHeads; head += TL_WARPS) {
-    const bool is_query = head < TL_HEADS, is_value = head >= TL_HEADS + TL_KV_HEADS;
-    const u32* from = reinterpret_cast<const u32*>(qkv + (static_cast<u64>(token) * kAllHeads + head) * TL_HEAD_DIM);
-    Quad quads[kPairs] = {};
+  const int token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = slots[token];
+  float2 c[kPairs], s[kPairs];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int pair = lane + i * 32;
-      if (pair * 2 >= kHalf) break;
-      quads[i] = {unpack2(from[pair]), unpack2(from[pair + kHalf / 2])};
-    }
-    if (TL_NORM && !is_value) normalise(quads, is_query ? query_norm : key_norm, epsilon, lane);
-    u16* target;
-    if (is_query) {
-      target = q + (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM;
-    } else {
-      const int kv_head = (head - TL_HEADS) % TL_KV_HEADS;
-      const u64 row = (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
-      target = (is_value ? value_cache : key_cache) + row * TL_HEAD_DIM;
+  for (int i = 0; i < kPairs; ++i) {
+    const int pair = lane + i * 32;
+    if (pair * 2 >= kHalf) break;
+    c[i] = reinterpret_cast<const float2*>(cos + token * kHalf)[pair];
+    s[i] = reinterpret_cast<const float2*>(sin + token * kHalf)[pair];
+  }
+#pragma unroll 1
+  for (int first = warp; first < kAllHeads; first += kBatch * TL_WARPS) {
+    Quad quads[kBatch][kPairs] = {};
+#pragma unroll
+    for (int n = 0; n < kBatch; ++n) {
+      const int head = first + n * TL_WARPS;
+      if (head < kAllHeads) load(quads[n], qkv + (static_cast<u64>(token) * kAllHeads + head) * TL_HEAD_DIM, lane);
     }
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int pair = lane + i * 32;
-      if (pair * 2 >= kHalf) break;
-      float2 c = make_float2(1.0f, 1.0f), s = make_float2(0.0f, 0.0f);
-      if (!is_value) {
-        c = reinterpret_cast<const float2*>(cos + token * kHalf)[pair];
-        s = reinterpret_cast<const float2*>(sin + token * kHalf)[pair];
+    for (int n = 0; n < kBatch; ++n) {
+      const int head = first + n * TL_WARPS;
+      if (head >= kAllHeads) break;
+      const bool is_query = head < TL_HEADS, is_value = head >= TL_HEADS + TL_KV_HEADS;
+      if (TL_NORM && !is_value) normalise(quads[n], is_query ? query_norm : key_norm, epsilon, lane);
+      u16* target;
+      if (is_query) {
+        target = q + (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM;
+      } else {
+        const int kv_head = (head - TL_HEADS) % TL_KV_HEADS;
+        const u64 row = (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
+        target = (is_value ? value_cache : key_cache) + row * TL_HEAD_DIM;
       }
-      const float2 a = quads[i].low, b = quads[i].high;
-      reinterpret_cast<u32*>(target)[pair] = pack2(a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y);
-      reinterpret_cast<u32*>(target)[pair + kHalf / 2] = pack2(b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y);
+      store(quads[n], target, c, s, !is_value, lane);
     }
   }
 }

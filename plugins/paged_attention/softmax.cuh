@@ -35,40 +35,65 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kFragments][4], cons
   }
 }
 
+// Weights in accumulator layout as A fragments.
+template <int kRowHalves, int kFragments>
+__device__ __forceinline__ void pack_weights(const float (&scores)[kFragments][4], u32 (&weights)[kFragments / 2][4]) {
+#pragma unroll
+  for (int n = 0; n < kFragments; ++n) {
+#pragma unroll
+    for (int half = 0; half < kRowHalves; ++half) {
+      weights[n / 2][half + n % 2 * 2] = pack2(scores[n][half * 2], scores[n][half * 2 + 1]);
+    }
+  }
+}
+
 // kRowHalves = 1 where only rows 0-7 are used.
 template <int kRowHalves>
 struct HalvedRowState {
   float maximum[2] = {kNoMaximum, kNoMaximum};  // of scaled scores
   float sum[2] = {0.0f, 0.0f};                  // of this lane's columns only
 
-  // Turns scores into the A fragments of the product with the values, and rescales the output so far. Masked scores
-  // stay far below any other after scaling, since scale is positive.
-  template <int kFragments, int kOutputs>
-  __device__ __forceinline__ void add(float (&scores)[kFragments][4], u32 (&weights)[kFragments / 2][4],
-                                      float (&output)[kOutputs][4], float scale) {
+  // Turns scores into weights; the output so far must then be multiplied by `correction` (rescale). Masked scores stay
+  // far below any other after scaling, since scale is positive.
+  template <int kFragments>
+  __device__ __forceinline__ void weigh(float (&scores)[kFragments][4], float (&correction)[2], float scale) {
 #pragma unroll
     for (int half = 0; half < kRowHalves; ++half) {
       float now = kNoMaximum;
 #pragma unroll
       for (int n = 0; n < kFragments; ++n) now = fmaxf(now, fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
       const float next = fmaxf(maximum[half], quad_max(now) * scale);
-      const float correction = exp2_fast(maximum[half] - next);
+      correction[half] = exp2_fast(maximum[half] - next);
       maximum[half] = next;
       float total = 0.0f;
 #pragma unroll
       for (int n = 0; n < kFragments; ++n) {
-        const float a = exp2_fast(scores[n][half * 2] * scale - next);
-        const float b = exp2_fast(scores[n][half * 2 + 1] * scale - next);
-        total += a + b;
-        weights[n / 2][half + n % 2 * 2] = pack2(a, b);
-      }
-      sum[half] = sum[half] * correction + total;
 #pragma unroll
-      for (int i = 0; i < kOutputs; ++i) {
-        output[i][half * 2] *= correction;
-        output[i][half * 2 + 1] *= correction;
+        for (int i = half * 2; i < half * 2 + 2; ++i) {
+          scores[n][i] = exp2_fast(scores[n][i] * scale - next);
+          total += scores[n][i];
+        }
       }
+      sum[half] = sum[half] * correction[half] + total;
     }
+  }
+
+  template <int kOutputs>
+  __device__ __forceinline__ static void rescale(float (&output)[kOutputs][4], const float (&correction)[2]) {
+#pragma unroll
+    for (int i = 0; i < kOutputs * 4; ++i) {
+      if (i % 4 / 2 < kRowHalves) output[i / 4][i % 4] *= correction[i % 4 / 2];
+    }
+  }
+
+  // As weigh(), but into the A fragments of the product with the values, and with the output rescaled.
+  template <int kFragments, int kOutputs>
+  __device__ __forceinline__ void add(float (&scores)[kFragments][4], u32 (&weights)[kFragments / 2][4],
+                                      float (&output)[kOutputs][4], float scale) {
+    float correction[2];
+    weigh(scores, correction, scale);
+    pack_weights<kRowHalves>(scores, weights);
+    rescale(output, correction);
   }
 };
 

@@ -1,38 +1,90 @@
-// How decode attention shares its work among the blocks of one wave.
+// How decode attention shares its work among one wave of blocks.
 //
-// A unit is kChunk tokens of one KV head of one sequence; units are numbered sequence by sequence, head by head. Block
-// b takes an equal run of them, whatever the lengths, so that it may end one (sequence, head) pair, do several, and
-// begin another. Pairs that several blocks share are combined by whichever of those finishes last.
+// A pair is a KV head of a sequence; pairs are numbered sequence by sequence. Where there are enough of them for all
+// blocks and none is much longer than the rest, pairs stay whole: a block's warps form up to four teams, each of which
+// does every so many pairs from first to last, so that the end of one pair holds up no other. Else a block is one team,
+// and pairs are split: into units of so many tokens, of which block b takes an equal run, whatever the lengths, so that
+// it may end one pair, do several, and begin another.
 #pragma once
 
 #include "cuda/types.cuh"
 
 namespace tl {
 
-template <int kKvHeads, int kChunk, int kMaxSeqs>
+template <int kKvHeads_, int kMaxSeqs, int kWarps>
 struct SplitTable {
+  static constexpr int kKvHeads = kKvHeads_;
+  static constexpr int kBlockChunkShift = kWarps == 1 ? 4 : kWarps == 2 ? 5 : kWarps == 4 ? 6 : 7;
+  static constexpr int kMaxTeamShift = min_of(kBlockChunkShift - 4, 2);
+  static_assert(16 * kWarps == 1 << kBlockChunkShift, "1, 2, 4 or 8 warps");
   int lengths[kMaxSeqs];
-  int first_unit[kMaxSeqs + 1];
+  int first_unit[kMaxSeqs + 1];  // of each sequence, if pairs are split
+  int num_seqs, window;
+  int team_shift, chunk_shift;  // teams of a block and tokens of a chunk, as powers of two
+  bool whole;
 
-  __device__ __forceinline__ static int first_token(int length, int window) {
+  __device__ __forceinline__ int teams() const { return 1 << team_shift; }
+  __device__ __forceinline__ int chunk_tokens() const { return 1 << chunk_shift; }
+  __device__ __forceinline__ int num_pairs() const { return num_seqs * kKvHeads; }
+  __device__ __forceinline__ int first_token(int length) const {
     return window > 0 && length > window ? length - window : 0;
   }
-  // Chunks of a sequence start at multiples of kChunk, so that they line up with the cache's blocks.
-  __device__ __forceinline__ static int first_chunk(int length, int window) {
-    return first_token(length, window) / kChunk;
-  }
-  __device__ __forceinline__ static int num_chunks(int length, int window) {
-    return ceil_div(length, kChunk) - first_chunk(length, window);
+  // Chunks of a sequence start at multiples of their size, so that they line up with the cache's blocks.
+  __device__ __forceinline__ int first_chunk(int length) const { return first_token(length) >> chunk_shift; }
+  __device__ __forceinline__ int num_chunks(int length) const {
+    return (length + chunk_tokens() - 1 >> chunk_shift) - first_chunk(length);
   }
 
-  // By one warp: each lane sums a run of sequences, then one scan over the lanes. A sequence has past_lens + 1 tokens.
-  __device__ void build(const int* past_lens, int num_seqs, int window) {
+  // By the whole block, which must call build() behind a barrier. A sequence has past_lens + 1 tokens.
+  __device__ __forceinline__ void load(const int* past_lens, int seqs, int seen_window) {
+    for (int s = threadIdx.x; s < seqs; s += blockDim.x) lengths[s] = past_lens[s] + 1;
+    if (threadIdx.x == 0) {
+      num_seqs = seqs;
+      window = seen_window;
+    }
+  }
+  // By one warp.
+  __device__ void build() {
+    choose();
+    __syncwarp();
+    if (!whole) count_units();
+  }
+
+  // Whole if that keeps four fifths of the blocks busy to the end, and no pair takes much longer than a block's share.
+  __device__ void choose() {
+    const int blocks = gridDim.x;
+    bool stay = 5 * num_pairs() >= 4 * blocks;
+    int shift = 0;
+    if (stay) {
+      const int pairs_per_block = ceil_div(num_pairs(), blocks);
+      shift = min_of(pairs_per_block > 2 ? 2 : pairs_per_block - 1, kMaxTeamShift);
+      stay = 5 * num_pairs() >= 4 * pairs_per_block * blocks && are_alike(blocks << shift);
+    }
+    if (threadIdx.x % 32 == 0) {
+      whole = stay;
+      team_shift = stay ? shift : 0;
+      chunk_shift = kBlockChunkShift - team_shift;
+    }
+  }
+  __device__ bool are_alike(int all_teams) const {
+    int total = 0, longest = 0;
+    for (int s = threadIdx.x % 32; s < num_seqs; s += 32) {
+      const int seen = lengths[s] - first_token(lengths[s]);
+      total += seen;
+      longest = max_of(longest, seen);
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+      total += __shfl_xor_sync(0xffffffffu, total, offset);
+      longest = max_of(longest, __shfl_xor_sync(0xffffffffu, longest, offset));
+    }
+    return static_cast<u64>(longest) * all_teams <= static_cast<u64>(total) * (2 * kKvHeads);
+  }
+  // Each lane sums a run of sequences, then one scan over the lanes.
+  __device__ void count_units() {
     const int lane = threadIdx.x % 32, run = ceil_div(num_seqs, 32), begin = lane * run;
     int sum = 0;
-    for (int s = begin; s < begin + run && s < num_seqs; ++s) {
-      lengths[s] = past_lens[s] + 1;
-      sum += num_chunks(lengths[s], window) * kKvHeads;
-    }
+    for (int s = begin; s < begin + run && s < num_seqs; ++s) sum += num_chunks(lengths[s]) * kKvHeads;
     int before = sum;
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
@@ -42,12 +94,12 @@ struct SplitTable {
     before -= sum;
     for (int s = begin; s < begin + run && s < num_seqs; ++s) {
       first_unit[s] = before;
-      before += num_chunks(lengths[s], window) * kKvHeads;
+      before += num_chunks(lengths[s]) * kKvHeads;
     }
     if (begin < num_seqs && begin + run >= num_seqs) first_unit[num_seqs] = before;
   }
 
-  __device__ __forceinline__ int find(int unit, int num_seqs) const {
+  __device__ __forceinline__ int find(int unit) const {
     int low = 0, high = num_seqs - 1;
     while (low < high) {
       const int middle = (low + high + 1) / 2;
@@ -61,49 +113,69 @@ struct SplitTable {
   }
 };
 
-// A unit and what it belongs to; next() walks to the following one.
+// A chunk of a pair; next() walks to the following one, from a pair's last to the first of the pair `stride` behind it.
 template <class Table>
-struct UnitCursor {
-  const Table& table;
-  int window;
-  int seq, head, chunk, end_chunk;  // chunk in the sequence; end_chunk is one past its last
+struct Cursor {
+  const Table* table;
+  int stride, pair;
+  int chunk = 0, end_chunk = 0;  // chunk in the sequence; end_chunk is one past its last
 
-  __device__ __forceinline__ UnitCursor(const Table& t, int unit, int num_seqs, int w) : table(t), window(w) {
-    seq = t.find(unit, num_seqs);
+  __device__ __forceinline__ Cursor(const Table& t, int first_pair, int step)
+      : table(&t), stride(step), pair(first_pair) {
     enter();
-    const int chunks = end_chunk - chunk, local = unit - t.first_unit[seq];
-    head = local / chunks;
-    chunk += local % chunks;
   }
+  __device__ __forceinline__ int seq() const { return pair / Table::kKvHeads; }
+  __device__ __forceinline__ int head() const { return pair % Table::kKvHeads; }
+  __device__ __forceinline__ int length() const { return table->lengths[seq()]; }
   __device__ __forceinline__ void enter() {
-    const int length = table.lengths[seq];
-    chunk = Table::first_chunk(length, window);
-    end_chunk = chunk + Table::num_chunks(length, window);
-    head = 0;
+    if (pair >= table->num_pairs()) return;
+    chunk = table->first_chunk(length());
+    end_chunk = chunk + table->num_chunks(length());
   }
-  template <int kKvHeads>
   __device__ __forceinline__ void next() {
     if (++chunk < end_chunk) return;
-    if (++head < kKvHeads) {
-      chunk = Table::first_chunk(table.lengths[seq], window);
-    } else {
-      ++seq;
-      enter();
-    }
+    pair += stride;
+    enter();
   }
 };
 
-// The blocks that work (each on at least one unit), block b's first unit, and the block that holds unit u.
-struct Shares {
-  int units, blocks;
+// What one team does: `units` chunks from where `cursor` starts. With pairs split, also who shares a pair.
+template <class Table>
+struct Share {
+  Cursor<Table> cursor;
+  int units = 0;
+  int all_units = 0, workers = 0;  // of the launch, with pairs split: the blocks that have at least one unit each
 
-  __device__ __forceinline__ explicit Shares(int num_units)
-      : units(num_units), blocks(min_of(num_units, static_cast<int>(gridDim.x))) {}
-  __device__ __forceinline__ int first_unit(int block) const {
-    return static_cast<int>(static_cast<u64>(block) * units / blocks);
+  __device__ __forceinline__ Share(const Table& table, int team) : cursor(table, 0, 1) {
+    const int block = blockIdx.x, blocks = gridDim.x;
+    if (table.whole) {
+      cursor = Cursor<Table>(table, team * blocks + block, table.teams() * blocks);
+      for (int pair = cursor.pair; pair < table.num_pairs(); pair += cursor.stride) {
+        units += table.num_chunks(table.lengths[pair / Table::kKvHeads]);
+      }
+      return;
+    }
+    all_units = table.first_unit[table.num_seqs];
+    workers = min_of(all_units, blocks);
+    if (block >= workers) return;
+    const int begin = first_unit_of(block), seq = table.find(begin);
+    units = first_unit_of(block + 1) - begin;
+    const int chunks = table.num_chunks(table.lengths[seq]), local = begin - table.first_unit[seq];
+    cursor = Cursor<Table>(table, seq * Table::kKvHeads + local / chunks, 1);
+    cursor.chunk += local % chunks;
   }
-  __device__ __forceinline__ int block_of(int unit) const {
-    return static_cast<int>(((static_cast<u64>(unit) + 1) * blocks - 1) / units);
+  __device__ __forceinline__ int first_unit_of(int worker) const {
+    return static_cast<int>(static_cast<u64>(worker) * all_units / workers);
+  }
+  __device__ __forceinline__ int worker_of(int unit) const {
+    return static_cast<int>(((static_cast<u64>(unit) + 1) * workers - 1) / all_units);
+  }
+  // The first and last worker of a pair; the same where pairs are whole.
+  __device__ __forceinline__ int2 workers_of(const Table& table, int pair) const {
+    if (table.whole) return make_int2(0, 0);
+    const int seq = pair / Table::kKvHeads, chunks = table.num_chunks(table.lengths[seq]);
+    const int begin = table.first_unit[seq] + pair % Table::kKvHeads * chunks;
+    return make_int2(worker_of(begin), worker_of(begin + chunks - 1));
   }
 };
 

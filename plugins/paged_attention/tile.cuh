@@ -43,26 +43,39 @@ struct TileState {
 
   // `keys`, `values`: shared memory addresses of 16 rows. Key j counts where low < j <= high. `scale` includes log2(e).
   __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, float scale, int lane) {
-    using Shape = TileShape<kDim>;
-    float scores[2][4] = {};
-    const u32 key_row = keys + (lane / 16 * 8 + lane % 8) * Shape::kPitch + lane / 8 % 2 * 16;
+    // Loads ahead of the products that use them, and sums of even and odd steps apart: one warp's latency is what
+    // counts.
+    constexpr int kSteps = kDim / 16, kBatch = min_of(kSteps, 8);
+    const u32 key_row = keys + (lane / 16 * 8 + lane % 8) * TileShape<kDim>::kPitch + lane / 8 % 2 * 16;
+    const u32 value_row = values + (lane / 8 % 2 * 8 + lane % 8) * TileShape<kDim>::kPitch + lane / 16 * 16;
+    float scores[2][4] = {}, odd[2][4] = {};
+    u32 b[kBatch][4];
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      u32 b[4];
-      load_matrix_x4(b, key_row + k * 32);
-      mma(scores[0], query[k], b[0], b[1]);
-      mma(scores[1], query[k], b[2], b[3]);
+    for (int first = 0; first < kSteps; first += kBatch) {
+#pragma unroll
+      for (int k = first; k < min_of(first + kBatch, kSteps); ++k) load_matrix_x4(b[k - first], key_row + k * 32);
+#pragma unroll
+      for (int k = first; k < min_of(first + kBatch, kSteps); ++k) {
+        auto& sums = k % 2 == 0 ? scores : odd;
+        mma(sums[0], query[k], b[k - first][0], b[k - first][1]);
+        mma(sums[1], query[k], b[k - first][2], b[k - first][3]);
+      }
     }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) load_matrix_x4_transposed(b[i], value_row + i * 32);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] += odd[i / 4][i % 4];
     if (low >= 0 || high < 15) mask_scores(scores, {low, low}, {high, high}, lane);
     u32 weights[1][4] = {};
     rows.add(scores, weights, output, scale);
-    const u32 value_row = values + (lane / 8 % 2 * 8 + lane % 8) * Shape::kPitch + lane / 16 * 16;
 #pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) {
-      u32 b[4];
-      load_matrix_x4_transposed(b, value_row + i * 32);
-      mma(output[2 * i], weights[0], b[0], b[1]);
-      mma(output[2 * i + 1], weights[0], b[2], b[3]);
+    for (int first = 0; first < kSteps; first += kBatch) {
+#pragma unroll
+      for (int i = first; i < min_of(first + kBatch, kSteps); ++i) {
+        if (first > 0) load_matrix_x4_transposed(b[i - first], value_row + i * 32);
+        mma(output[2 * i], weights[0], b[i - first][0], b[i - first][1]);
+        mma(output[2 * i + 1], weights[0], b[i - first][2], b[i - first][3]);
+      }
     }
   }
 };

@@ -28,6 +28,15 @@ __device__ __forceinline__ float block_sum(float value) {
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
     rms_norm(tl::u16* y, tl::u16* sum, const tl::u16* x, const float* weight, const tl::u16* residual, float epsilon) {
   using namespace tl;
+  float scales[kCount][8];  // constants, so this need not wait for the previous kernel
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int vector = threadIdx.x + i * TL_THREADS;
+    if (vector >= kVectors) break;
+    const float4* from = reinterpret_cast<const float4*>(weight) + vector * 2;
+    *reinterpret_cast<float4*>(scales[i]) = from[0];
+    *reinterpret_cast<float4*>(scales[i] + 4) = from[1];
+  }
   wait_for_previous_kernel();
   allow_next_kernel();
   const u64 row = static_cast<u64>(blockIdx.x) * kVectors;
@@ -55,11 +64,8 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   for (int i = 0; i < kCount; ++i) {
     const int vector = threadIdx.x + i * TL_THREADS;
     if (vector >= kVectors) break;
-    const float4* from = reinterpret_cast<const float4*>(weight) + vector * 2;
-    const float4 lo = from[0], hi = from[1];
-    const float scale[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
 #pragma unroll
-    for (int j = 0; j < 8; ++j) values[i][j] *= inverse * scale[j];
+    for (int j = 0; j < 8; ++j) values[i][j] *= inverse * scales[i][j];
     reinterpret_cast<uint4*>(y)[row + vector] = pack8(values[i]);
   }
 }

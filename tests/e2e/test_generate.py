@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from tests.models import FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import assert_close
+from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime import ModelRunner
@@ -195,6 +196,29 @@ def test_smollm2_answers_in_text(smollm2: ModelRunner, smollm2_outputs: list[tup
     assert answer["finish_reasons"] == [["end_id"]]
     assert "4" in answer["texts"][0]
     assert "<|im_end|>" not in answer["texts"][0]
+
+
+def test_smollm2_log_probabilities_are_those_of_transformers(
+    smollm2_engine: Path,
+    smollm2_reference: PreTrainedModel,
+    smollm2_prompts: list[list[int]],
+    smollm2_outputs: list[tuple[list[int], np.ndarray]],
+) -> None:
+    """All prompts at once through LLM, which batches them in flight; the likeliest five at each position."""
+    params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0, logprobs=5)
+    with LLM(smollm2_engine) as llm:
+        outputs = llm.generate(smollm2_prompts, params)
+    for output, (tokens, _) in zip(outputs, smollm2_outputs, strict=True):
+        (completion,) = output.outputs
+        assert completion.token_ids == tokens[:12]
+        logits = reference_logits(smollm2_reference, output.prompt_token_ids + tokens[:11])
+        expected = torch.log_softmax(torch.tensor(logits[-12:]).double(), dim=-1).numpy()
+        assert completion.logprobs is not None
+        for found, wanted, token in zip(completion.logprobs, expected, tokens, strict=False):
+            best = np.argsort(-wanted, kind="stable")[:5].tolist()
+            assert next(iter(found)) == token
+            assert set(found) == {token, *best}
+            assert_close(np.array([found[other].logprob for other in best]), wanted[best], what="logprobs")
 
 
 def test_families_give_the_logits_and_tokens_of_transformers(tiny: TinyEngine) -> None:

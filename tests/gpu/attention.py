@@ -4,7 +4,7 @@ import ctypes
 
 import torch
 
-from tests.gpu.device import Kernel, num_sms
+from tests.gpu.device import Kernel, arch, num_sms
 from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape, dtype_flag
 
 DECODE_POINTERS = ("output", "query", "key_cache", "value_cache", "past_lens", "block_tables", "partials", "arrivals")
@@ -95,14 +95,16 @@ class _PrefillArguments(ctypes.Structure):
 class PrefillAttention:
     """Causal attention of packed new tokens over the paged cache, which holds their keys and values already."""
 
-    THREADS = 128
-    STEP = 64
+    WGMMA_DIMS = (64, 80, 96, 128, 256)
 
-    def __init__(self, shape: ModelShape, dtype: torch.dtype = torch.bfloat16) -> None:
-        self.shape = shape
-        rows = 128 if shape.head_dim <= 128 else 64
+    def __init__(
+        self, shape: ModelShape, dtype: torch.dtype = torch.bfloat16, *, wgmma: bool = True, mma_step: int = 64
+    ) -> None:
+        """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32."""
+        self.shape, self.mma_step = shape, mma_step
+        self.wgmma = wgmma and arch() == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
+        rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
-        shared_bytes = (rows + 4 * self.STEP) * (shape.head_dim * 2 + 16)
         defines = {
             "TL_HEADS": shape.heads,
             "TL_KV_HEADS": shape.kv_heads,
@@ -111,8 +113,19 @@ class PrefillAttention:
             "TL_SHARED_BYTES": shared_bytes,
             "TL_FP16": dtype_flag(dtype),
         }
-        name = "paged_attention_prefill"
-        self.kernel = Kernel("paged_attention/prefill.cuh", name, self.THREADS, shared_bytes, defines)
+        source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
+        threads = 384 if self.wgmma else 128
+        self.kernel = Kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)
+
+    def _mma_extents(self) -> tuple[int, int]:
+        """Rows of a block, and its shared memory: queries and two stages of keys and values."""
+        rows = 128 if self.shape.head_dim <= 128 else 64
+        return rows, (rows + 4 * self.mma_step) * (self.shape.head_dim * 2 + 16)
+
+    def _wgmma_extents(self) -> tuple[int, int]:
+        """Likewise with rows padded to 128 bytes, more keys where registers allow, and eight barriers."""
+        step = 128 if self.shape.head_dim <= 128 else 64
+        return 128, (128 + 4 * step) * -(-self.shape.head_dim // 64) * 128 + 64
 
     def __call__(
         self,
@@ -133,4 +146,5 @@ class PrefillAttention:
         scale = self.shape.head_dim**-0.5 * LOG2_E
         arguments = _PrefillArguments(*pointers, len(past_lens), block_tables.shape[1], window, scale)
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
-        self.kernel(arguments, grid=(self.shape.kv_heads, blocks, 1), programmatic=programmatic)
+        grid = num_sms() if self.wgmma else (self.shape.kv_heads, blocks, 1)
+        self.kernel(arguments, grid=grid, programmatic=programmatic)

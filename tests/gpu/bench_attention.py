@@ -37,7 +37,7 @@ class Layers:
             attention(*tensors, programmatic=True)
 
 
-def prefill(length: int) -> None:
+def prefill(length: int, *, wgmma: bool) -> None:
     """One prompt of ``length`` tokens, nothing cached before it."""
     shape = LLAMA_8B
     layers = Layers(1, length)
@@ -45,13 +45,14 @@ def prefill(length: int) -> None:
     output = torch.empty_like(query)
     cu_seqlens = torch.tensor([0, length], device="cuda", dtype=torch.int32)
     past_lens = torch.zeros(1, device="cuda", dtype=torch.int32)
-    attention = PrefillAttention(shape)
+    attention = PrefillAttention(shape, wgmma=wgmma)
     cache = (layers.key_cache[0], layers.value_cache[0])
     microseconds = timed(partial(attention, output, query, *cache, cu_seqlens, past_lens, layers.block_tables), 7)
     operations = 2 * shape.heads * shape.head_dim * length * (length + 1)
     floor = operations / PEAK_FLOPS_PER_US
+    name = f"prefill {'wgmma' if attention.wgmma else 'mma'} {length} tokens"
     print(
-        f"prefill {length:6d} tokens {microseconds:9.2f} us  {operations / microseconds / 1e6:6.1f} TFLOPS  "
+        f"{name:50s} {microseconds:9.2f} us  {operations / microseconds / 1e6:6.1f} TFLOPS  "
         f"floor {floor:8.2f} us  {floor / microseconds:6.1%}",
         flush=True,
     )
@@ -59,7 +60,8 @@ def prefill(length: int) -> None:
 
 def main() -> None:
     for length in PROMPTS:
-        prefill(length)
+        for wgmma in (True, False):
+            prefill(length, wgmma=wgmma)
     for batch, length in CASES:
         layers = Layers(batch, length)
         body = partial(layers.run, DecodeAttention(LLAMA_8B))

@@ -7,8 +7,8 @@ import torch
 from tests.gpu.attention import DecodeAttention
 from tests.gpu.device import Kernel
 from tests.gpu.kernels import GatedLinear, Linear, ModelShape, QkvLinear, StreamConfig
-
-ARGMAX_BLOCKS = 32
+from tests.gpu.row_kernels import Sample
+from tests.gpu.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DecodeStep:
         half = shape.head_dim // 2
         rotary = {"TL_HALF_DIM": half, "TL_PAGE": shape.page}
         self.rotary_table = Kernel("rotary_table/cuda.cuh", "rotary_table", half, 0, rotary)
-        self.argmax = Kernel("greedy_sample/cuda.cuh", "greedy_sample", 256, 0, {"TL_VOCAB": shape.vocab})
+        self.sample = Sample(shape.vocab, batch)
         self._make_weights()
         self._make_buffers(past)
 
@@ -82,8 +82,8 @@ class DecodeStep:
         self.gated = empty(batch, shape.intermediate)
         self.logits = empty(batch, shape.vocab, dtype=torch.float32)
         self.tokens = torch.arange(batch, device="cuda", dtype=torch.int32)
-        self.winners = empty(batch * ARGMAX_BLOCKS, dtype=torch.int64)
-        self.arrivals = empty(batch, dtype=torch.int32)
+        self.last_tokens = self.tokens.clone()
+        self.sampling = self.sample.inputs(list(range(batch)), [Sampling(temperature=0.0)] * batch)
 
     @property
     def num_bytes(self) -> int:
@@ -95,13 +95,13 @@ class DecodeStep:
         batch, linked = self.batch, {"programmatic": programmatic}
         rotary = (self.cos, self.sin, self.slots, self.past_lens, self.inv_freq, self.cu_seqlens, self.block_tables)
         self.rotary_table(*rotary, batch, self.block_tables.shape[1], 1.0, grid=batch, **linked)
-        self.embedding(self.hidden, self.tokens, self.table, grid=batch, **linked)
+        ids = (self.tokens, self.sampling["sample_slots"], self.last_tokens)
+        self.embedding(self.hidden, *ids, self.table, grid=batch, **linked)
         for layer in range(self.layers):
             self._run_layer(layer, linked)
         norm = self.norms[2 * self.layers]
         self.head(self.logits, self.hidden, self.weights["head"], norm_weight=norm, **linked)
-        grid = (ARGMAX_BLOCKS, batch, 1)
-        self.argmax(self.tokens, self.logits, self.winners, self.arrivals, grid=grid, **linked)
+        self.sample(self.tokens, self.logits, self.last_tokens, self.sampling, **linked)
 
     def _run_layer(self, layer: int, linked: dict[str, bool]) -> None:
         weights = {name: tensor[layer] for name, tensor in self.weights.items() if name != "head"}

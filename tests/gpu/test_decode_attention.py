@@ -58,6 +58,19 @@ def test_window(window: int) -> None:
     _check(_shape(8, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window=window)
 
 
-@pytest.mark.parametrize("options", [{"warps": 4}, {"warps": 4, "shared_bytes": 100 * 1024, "blocks_per_sm": 2}])
-def test_launch_choices(options: dict[str, int]) -> None:
-    _check(LLAMA_8B, LENGTHS["ragged"], torch.bfloat16, **options)
+CHOICES = [{"warps": 4}, {"warps": 1}, {"warps": 4, "shared_bytes": 100 * 1024, "blocks_per_sm": 2}]
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=str)
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_launch_choices(lengths: list[int], options: dict[str, int]) -> None:
+    _check(LLAMA_8B, lengths, torch.bfloat16, **options)
+
+
+@pytest.mark.parametrize("seqs", [16, 31, 64, 130])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64), (16, 8, 80), (4, 4, 256)])
+def test_pairs_that_stay_whole(heads: int, kv_heads: int, head_dim: int, seqs: int) -> None:
+    """Many sequences of similar length, where split.cuh gives teams of warps a pair each."""
+    lengths = [150 + 7 * i % 50 for i in range(seqs)]
+    _check(_shape(heads, kv_heads, head_dim, 32), lengths, torch.bfloat16)
+    _check(_shape(heads, kv_heads, head_dim, 64), lengths, torch.bfloat16, window=100)

@@ -19,7 +19,7 @@ BESIDE = {"warps": 4, "shared_bytes": 64 * 1024}
 @pytest.mark.parametrize(("batch", "past"), [(1, 0), (1, 300), (3, 63), (8, 1000)])
 def test_programmatic_launches_change_nothing(batch: int, past: int, options: StepOptions) -> None:
     step = DecodeStep(SHAPE, 6, batch, past, options)
-    first = step.tokens.clone()
+    first = step.last_tokens.clone()
     step.run(programmatic=False)
     expected, chosen = step.logits.clone(), step.tokens.clone()
     assert torch.isfinite(expected).all()
@@ -28,7 +28,7 @@ def test_programmatic_launches_change_nothing(batch: int, past: int, options: St
     with torch.cuda.graph(graph):
         step.run()
     for _ in range(20):
-        step.tokens.copy_(first)
+        step.last_tokens.copy_(first)
         step.logits.fill_(float("nan"))
         graph.replay()
         assert torch.equal(step.logits, expected)

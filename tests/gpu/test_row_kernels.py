@@ -1,4 +1,4 @@
-"""Kernels that touch each row once: embedding, gather, norm, rotary table, rotation into the cache, greedy sampling."""
+"""Kernels that touch each row once: embedding, gather, norm, SwiGLU, rotary table, rotation into the cache."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import Kernel
 from tests.gpu.kernels import dtype_flag
+from tests.gpu.row_kernels import SiluMul
 
 EPSILON = 1e-5
 ROWS = [1, 3, 17, 65, 129]
@@ -15,16 +16,40 @@ def _randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(*shape, device="cuda").to(dtype)
 
 
-@pytest.mark.parametrize("plugin", ["embedding", "gather_rows"])
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("hidden", [64, 576, 4096])
-def test_rows_are_copied(plugin: str, rows: int, hidden: int) -> None:
+def test_gather_rows(rows: int, hidden: int) -> None:
     table = _randn(200, hidden, dtype=torch.bfloat16)
     indices = torch.randint(200, (rows,), device="cuda", dtype=torch.int32)
     y = torch.full((rows, hidden), POISON, device="cuda", dtype=torch.bfloat16)
-    arguments = (y, indices, table) if plugin == "embedding" else (y, table, indices)
-    Kernel(f"{plugin}/cuda.cuh", plugin, 128, 0, {"TL_HIDDEN": hidden})(*arguments, grid=rows)
+    Kernel("gather_rows/cuda.cuh", "gather_rows", 128, 0, {"TL_HIDDEN": hidden})(y, table, indices, grid=rows)
     assert torch.equal(y, table[indices.long()])
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("hidden", [64, 576, 4096])
+def test_embedding(rows: int, hidden: int) -> None:
+    table = _randn(200, hidden, dtype=torch.bfloat16)
+    token_ids, last_tokens = (torch.randint(200, (n,), device="cuda", dtype=torch.int32) for n in (rows, 9))
+    slots = torch.randint(-9, 9, (rows,), device="cuda", dtype=torch.int32)
+    token_ids[slots >= 0] = 1 << 30  # not to be read
+    y = torch.full((rows, hidden), POISON, device="cuda", dtype=torch.bfloat16)
+    kernel = Kernel("embedding/cuda.cuh", "embedding", 128, 0, {"TL_HIDDEN": hidden})
+    kernel(y, token_ids, slots, last_tokens, table, grid=rows)
+    ids = torch.where(slots >= 0, last_tokens[slots.clamp(min=0).long()], token_ids)
+    assert torch.equal(y, table[ids.long()])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("out", [8, 1000, 1536, 14336])
+def test_silu_mul(rows: int, out: int, dtype: torch.dtype) -> None:
+    x = _randn(rows, 2 * out, dtype=dtype) * 4
+    x[0, :8] = torch.tensor([0.0, -0.0, 100, -100, 1e3, -1e3, 1e-4, -1e-4]).to(dtype)
+    y = torch.full((rows, out), POISON, device="cuda", dtype=dtype)
+    SiluMul(out, dtype)(y, x)
+    gate, up = x.double().chunk(2, dim=1)
+    assert_close(y, torch.nn.functional.silu(gate) * up)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -92,22 +117,3 @@ def test_rope_cache(heads: int, kv_heads: int, dim: int, rows: int, norm: bool) 
     assert_close(keys[at // page, :, at % page], turned[:, heads : heads + kv_heads])
     assert torch.equal(values[at // page, :, at % page], qkv[:, heads + kv_heads :])
     assert torch.isfinite(keys).sum() == torch.isfinite(values).sum() == rows * kv_heads * dim
-
-
-@pytest.mark.parametrize("rows", [1, 3, 65])
-@pytest.mark.parametrize("vocab", [1, 1000, 128256])
-@pytest.mark.parametrize("blocks", [1, 24])
-def test_greedy_sample(rows: int, vocab: int, blocks: int) -> None:
-    logits = torch.randn(rows, vocab, device="cuda")
-    logits[:, vocab // 2 :] = logits[:, : vocab - vocab // 2].clone()  # ties: the lowest id wins
-    logits[-1, :: max(2, vocab // 7)] = float("nan")
-    tokens = torch.full((rows,), -1, device="cuda", dtype=torch.int32)
-    winners = torch.empty(rows * blocks, device="cuda", dtype=torch.int64)
-    arrivals = torch.zeros(rows, device="cuda", dtype=torch.int32)
-    kernel = Kernel("greedy_sample/cuda.cuh", "greedy_sample", 256, 0, {"TL_VOCAB": vocab})
-    expected = logits.nan_to_num(nan=float("-inf")).cpu().argmax(-1).int()
-    for _ in range(2):
-        tokens.fill_(-1)
-        kernel(tokens, logits, winners, arrivals, grid=(blocks, rows, 1))
-        assert torch.equal(tokens.cpu(), expected)
-    assert not arrivals.any()

@@ -9,6 +9,7 @@ from tests.gpu import (
     test_prefill_attention,
     test_qkv_linear,
     test_row_kernels,
+    test_sample,
 )
 
 BF16 = torch.bfloat16
@@ -26,16 +27,23 @@ def test_linear_kernels() -> None:
 def test_attention_kernels() -> None:
     test_decode_attention.test_lengths([1, 33, 700, 64], 32, BF16)
     test_decode_attention.test_window(17)
-    test_prefill_attention.test_batches([(0, 17), (31, 2), (100, 129)], 32, BF16)
+    test_decode_attention.test_pairs_that_stay_whole(9, 3, 64, 130)
+    test_prefill_attention.test_batches([(0, 17), (31, 2), (100, 129)], 32, BF16, wgmma=False)
+
+
+def test_prefill_attention_with_wgmma() -> None:
+    test_prefill_attention.test_batches([(0, 17), (31, 2), (300, 129)], 32, BF16, wgmma=True)
 
 
 def test_kernels_of_rows() -> None:
-    test_row_kernels.test_rows_are_copied("embedding", 3, 64)
-    test_row_kernels.test_rows_are_copied("gather_rows", 3, 64)
+    test_row_kernels.test_embedding(3, 64)
+    test_row_kernels.test_gather_rows(3, 64)
+    test_row_kernels.test_silu_mul(3, 1000, BF16)
     test_row_kernels.test_rms_norm(3, 576, 128, True, BF16)
     test_row_kernels.test_rotary_table_and_slots(32)
     test_row_kernels.test_rope_cache(9, 3, 64, 17, True)
-    test_row_kernels.test_greedy_sample(3, 1000, 24)
+    test_sample.test_draws(1001, 3)
+    test_sample.test_ties_at_the_borders(1000)
 
 
 def test_chain() -> None:

@@ -1,6 +1,5 @@
 """The command line: spelling, help, errors as one message, options of TensorRT-LLM, streaming."""
 
-import json
 import re
 
 import pytest
@@ -14,7 +13,8 @@ from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.limits import RunnerOptions
 
-COMMANDS = ("convert", "plan", "build", "generate", "inspect", "bench", "bench latency", "bench throughput")
+COMMANDS = ("convert", "plan", "build", "generate", "inspect", "bench")
+BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim")
 
 
 def run(*arguments, **settings):
@@ -36,7 +36,7 @@ def fail_with(monkeypatch, error):
     return run("generate", "--engine_dir", "e", "--prompt", "x")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *BENCHMARKS])
 def test_help_explains(command):
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
@@ -45,7 +45,7 @@ def test_help_explains(command):
 
 def test_commands_are_listed_in_the_order_of_the_stages():
     listed = re.findall(r"^  (\w+)  ", run("--help").output.split("Commands:")[1], re.MULTILINE)
-    assert listed == [command for command in COMMANDS if " " not in command]
+    assert listed == list(COMMANDS)
 
 
 @pytest.mark.parametrize("spelling", ["--max_new_tokens", "--max-new-tokens"])
@@ -74,6 +74,30 @@ def test_options_of_generate_reach_the_runner(runner):
         "hi", chat=True, max_new_tokens=5, temperature=0.8, top_k=5, top_p=0.9, min_p=0.01, random_seed=3
     )
     assert result.stdout == expected + "\n"
+
+
+def test_penalties_and_bad_words_reach_the_runner(runner):
+    arguments = (
+        "--repetition_penalty",
+        1.8,
+        "--presence-penalty",
+        0.5,
+        "--frequency_penalty",
+        0.4,
+        "--bad_words",
+        "你好",
+    )
+    result = run("generate", "--engine_dir", "e", "--prompt", "hi", "--max_new_tokens", 9, *arguments)
+    expected = runner.generate(
+        "hi",
+        max_new_tokens=9,
+        repetition_penalty=1.8,
+        presence_penalty=0.5,
+        frequency_penalty=0.4,
+        bad_words_list=["你好"],
+    )
+    assert result.stdout == expected + "\n"
+    assert expected != runner.generate("hi", max_new_tokens=9)
 
 
 @pytest.mark.parametrize("error", [EngineError("it is broken: build it again"), LimitError("too long: shorten it")])
@@ -127,7 +151,7 @@ def test_neutral_values_are_accepted(runner):
         *("--max_new_tokens", 1),
     )
     assert result.exit_code == 0
-    assert runner.session.router.loop.num_submitted
+    assert runner.session.pump.loop.num_submitted
 
 
 @pytest.mark.parametrize("table", [CONVERT, BUILD, GENERATE])
@@ -141,28 +165,3 @@ def test_unknown_options_are_errors():
     result = run("build", "--max_batchsize", 3)
     assert result.exit_code == 2
     assert "--max_batch_size" in result.stderr
-
-
-def test_bench_refuses_shapes_that_measure_nothing():
-    result = run("bench", "latency", "--engine_dir", "e", "--output_len", 1)
-    assert (result.exit_code, result.stderr) == (1, "error: output_len is 1: expected at least 2\n")
-
-
-def test_json_that_cannot_be_written(monkeypatch, tmp_path):
-    monkeypatch.setattr("trtllm_lite.bench.throughput.measure_throughput", lambda *_: dict.fromkeys(_FIGURES, 1.0))
-    monkeypatch.setattr("trtllm_lite.bench.report.report", lambda *arguments: {"figures": arguments[-1]})
-    arguments = ("bench", "throughput", "--engine_dir", "e", "--num_requests", 2)
-    assert "choose another file" in run(*arguments, "--json", tmp_path / "absent" / "x.json").stderr
-    assert run(*arguments, "--json", tmp_path / "x.json").exit_code == 0
-    written = json.loads((tmp_path / "x.json").read_text())
-    assert {"commit", "date", "versions", "machine", "figures"} <= set(written)
-
-
-_FIGURES = (
-    "seconds",
-    "output_tokens_per_s",
-    "total_tokens_per_s",
-    "requests_per_s",
-    "median_time_to_first_token_s",
-    "output_tokens_per_step",
-)

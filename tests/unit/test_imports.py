@@ -23,6 +23,8 @@ ALLOWED = {
     "engine": {"network", "plugins"},
     "runtime": {"engine"},
     "bench": {"runtime", "engine"},
+    "engine_cache": set(),
+    "llm": {"engine_cache", "runtime", "engine"},
     "cli": set(),
 }
 HEAVY = (
@@ -98,7 +100,7 @@ def run_python(code):
 
 
 @pytest.mark.parametrize(
-    "module", ["runtime", "engine.reader", "engine.inspect", "bench.latency", "bench.throughput", "cli"]
+    "module", ["runtime", "engine.reader", "engine.inspect", "bench.latency", "bench.serving_bench", "cli", "llm"]
 )
 def test_modules_load_without_the_build_extra(module):
     process = run_python(f"{BLOCKER}\nimport trtllm_lite.{module}")
@@ -111,6 +113,20 @@ def test_the_command_line_says_which_extra_is_missing(tmp_path):
     assert process.returncode == 1
     assert "pip install 'trtllm_lite[build]'" in process.stderr
     assert "Traceback" not in process.stderr
+
+
+def test_the_public_names_load_when_they_are_used():
+    code = (
+        "import sys, trtllm_lite\n"
+        "print(*sys.modules)\n"
+        "from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig\n"
+        "assert set(trtllm_lite.__all__) <= set(dir(trtllm_lite))\n"
+    )
+    process = run_python(f"{BLOCKER}\n{code}")
+    assert process.returncode == 0, process.stderr
+    loaded = process.stdout.split()
+    assert "numpy" not in loaded
+    assert [name for name in loaded if name.startswith("trtllm_lite")] == ["trtllm_lite"]
 
 
 def test_help_loads_nothing_heavy():

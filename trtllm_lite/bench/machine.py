@@ -11,19 +11,26 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite import __version__
+from trtllm_lite.errors import EngineError
 
 _PROBE_BYTES = 1 << 28
 _PROBE_REPEATS = 8
 
 
-def describe() -> dict[str, Any]:
-    """What a report needs to be compared with another: commit, date, versions, machine."""
-    return {
+def describe(target: str) -> dict[str, Any]:
+    """What a report needs to be compared with another: commit, date, versions, machine.
+
+    ``target`` is the engine's; the GPU is named if it is ``cuda``. Raises EngineError if there is none.
+    """
+    described: dict[str, Any] = {
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {"trtllm_lite": __version__, "python": platform.python_version(), "numpy": np.__version__},
         "machine": {"cpu": _cpu_name(), "cores": num_cores(), "system": platform.platform()},
     }
+    if target == "cuda":
+        described["machine"]["gpu"], described["versions"]["driver"] = _gpu()
+    return described
 
 
 def num_cores() -> int:
@@ -77,6 +84,19 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None
+
+
+def _gpu() -> tuple[str, str]:
+    """Name and driver version of the first GPU, from the tool that comes with the driver."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EngineError(
+            f"this engine runs on an NVIDIA GPU, and nvidia-smi finds none ({error}): measure it on a machine with one"
+        ) from error
+    name, version = found.stdout.strip().split(", ")
+    return name, version
 
 
 def _cpu_name() -> str:

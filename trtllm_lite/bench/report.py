@@ -1,24 +1,46 @@
-"""What every JSON report says beside its figures: the engine and the shape measured."""
+"""What every JSON report says beside its figures: where, with what, and what exactly was measured."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtllm_lite.bench.machine import describe
 from trtllm_lite.engine.reader import read_engine
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-def report(
-    benchmark: str, engine_dir: str | Path, shape: "DataclassInstance", figures: dict[str, Any]
+def identity(
+    benchmark: str,
+    engine_dir: str | Path,
+    shape: "DataclassInstance",
+    runtime: Mapping[str, Any],
+    terms: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The part of a JSON report that is about one measurement."""
+    """A report without figures: commit, date, versions, machine, engine, shape and options of the runtime.
+
+    Known before anything is measured, so that a baseline of something else is refused at once. ``runtime`` are the
+    arguments of ``ModelRunner.from_dir``, ``terms`` what figures are reckoned with (objectives, a price); entries that
+    are None or empty are left out.
+    """
     manifest = read_engine(Path(engine_dir)).manifest
-    engine = {
-        "architecture": manifest.model.architecture,
-        "dtype": manifest.model.dtype,
-        "target": manifest.target.kind,
-        "limits": asdict(manifest.limits),
+    model = manifest.model
+    return {
+        **describe(manifest.target.kind),
+        "benchmark": benchmark,
+        "engine": {
+            "architecture": model.architecture,
+            "dtype": model.dtype,
+            "target": manifest.target.kind,
+            "hidden_size": model.hidden_size,
+            "num_hidden_layers": model.num_hidden_layers,
+            "vocab_size": model.vocab_size,
+            "tokens_per_block": manifest.kv_cache.tokens_per_block,
+            "limits": asdict(manifest.limits),
+        },
+        "shape": asdict(shape),
+        "runtime": {name: value for name, value in runtime.items() if value is not None},
+        "terms": {name: value for name, value in (terms or {}).items() if value not in (None, {})},
     }
-    return {"benchmark": benchmark, "engine": engine, "shape": asdict(shape), "figures": figures}

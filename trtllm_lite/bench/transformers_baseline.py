@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trtllm_lite.bench.latency import LatencyShape
+from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.errors import ArgumentError
 
 _TIMEOUT_S = 3600
@@ -24,12 +24,13 @@ def check_model(model: str) -> None:
         raise ArgumentError(f"--compare_transformers {model} does not exist: give a GGUF file or a model directory")
 
 
-def measure_transformers(model: str, shape: LatencyShape) -> dict[str, Any]:
+def measure_transformers(model: str, shape: LatencyShape, num_threads: int | None) -> dict[str, Any]:
     """Figures of transformers for ``model`` (a GGUF file or a Hugging Face directory), measured in a new process.
 
-    Raises ArgumentError if torch or transformers are not installed, or the process fails.
+    ``num_threads`` None leaves the choice to torch. Raises ArgumentError if torch or transformers are not installed, or
+    the process fails.
     """
-    command = [sys.executable, "-m", __spec__.name, model, json.dumps(asdict(shape))]
+    command = [sys.executable, "-m", __spec__.name, model, str(num_threads or 0), json.dumps(asdict(shape))]
     process = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if process.returncode:
         reason = (process.stderr.strip() or "no output").splitlines()[-1]
@@ -51,12 +52,12 @@ def _load(model: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **arguments).eval()
 
 
-def _measure(model: str, shape: LatencyShape) -> dict[str, Any]:
+def _measure(model: str, num_threads: int, shape: LatencyShape) -> dict[str, Any]:
     import torch
     import transformers
 
-    if shape.num_threads:
-        torch.set_num_threads(shape.num_threads)
+    if num_threads:
+        torch.set_num_threads(num_threads)
     network = _load(model)
     prompts = torch.tensor([prompt.tolist() for prompt in shape.prompts(network.config.vocab_size)])
     times = [_run(network, prompts, shape.output_len) for _ in range(shape.repeats + 1)][1:]
@@ -87,4 +88,4 @@ def _run(network: Any, prompts: Any, output_len: int) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_measure(sys.argv[1], LatencyShape(**json.loads(sys.argv[2])))))
+    print(json.dumps(_measure(sys.argv[1], int(sys.argv[2]), LatencyShape(**json.loads(sys.argv[3])))))

@@ -7,7 +7,7 @@ Largest first, each into the tightest gap that is free during its whole life (Pi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtllm_lite.engine.format import align
+from trtllm_lite.engine.format import ALIGNMENT, align
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Lifetime:
         return self.first <= other.last and other.first <= self.last
 
 
-def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
+def assign_offsets(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> tuple[list[int], int]:
     """Aligned offsets in the order of ``lifetimes``, and the bytes of the arena. Deterministic."""
     order = sorted(range(len(lifetimes)), key=lambda index: (-lifetimes[index].num_bytes, index))
     offsets = [0] * len(lifetimes)
@@ -32,11 +32,11 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     for index in order:
         lifetime = lifetimes[index]
         occupied = sorted(
-            (offsets[other], offsets[other] + align(lifetimes[other].num_bytes))
+            (offsets[other], offsets[other] + align(lifetimes[other].num_bytes, alignment))
             for other in placed
             if lifetime.overlaps(lifetimes[other])
         )
-        size = align(lifetime.num_bytes)
+        size = align(lifetime.num_bytes, alignment)
         offsets[index] = _tightest_gap(occupied, size)
         arena_bytes = max(arena_bytes, offsets[index] + size)
         placed.append(index)

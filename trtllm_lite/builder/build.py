@@ -1,36 +1,37 @@
 """The build stage: checkpoint directory in, engine directory out."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx_ir as ir
 
 from trtllm_lite import _core
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
+from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts
+from trtllm_lite.builder.cuda.measure import measure
+from trtllm_lite.builder.cuda.targets import CPU, parse_targets
+from trtllm_lite.builder.cuda.timing_cache import TimingCache, load_timing_cache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
+from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
-from trtllm_lite.builder.planning import Program, make_program
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, PRODUCER
+from trtllm_lite.builder.planning import make_program
+from trtllm_lite.engine.format import ALIGNMENT, CONFIG_FILE, ENGINE_FILE, PRODUCER
 from trtllm_lite.engine.manifest import Fusion, Limits, Manifest, Target
 from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import BuildError
 from trtllm_lite.files import atomic_directory, require_space
+from trtllm_lite.plugins.launch import Device
 
-TARGETS = ("cpu",)
-
-# Called with (stage, done, total): stage is "fuse" (passes and planning) or "write" (weights).
+# Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
+# "measure" (products) or "write" (weights).
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class _Compiled:
-    checkpoint: Checkpoint
-    program: Program
-    fusions: list[Fusion]
-
-
 def build_engine(
-    checkpoint_dir: Path,
+    checkpoint_dir: Path | Checkpoint,
     output_dir: Path,
     *,
     max_batch_size: int = BuildLimits.max_batch_size,
@@ -39,13 +40,20 @@ def build_engine(
     max_num_tokens: int | None = None,
     tokens_per_block: int = BuildLimits.tokens_per_block,
     gather_context_logits: bool = False,
-    target: str = "cpu",
+    target: str | Sequence[str] = CPU,
+    strip_plan: bool = False,
+    input_timing_cache: Path | None = None,
+    output_timing_cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Compile the checkpoint into ``output_dir``, which appears whole or not at all; returns the engine's manifest.
 
-    Limits are those of :class:`BuildLimits`. The same checkpoint and limits give the same bytes on every machine.
-    Memory peaks at a few times the largest weight.
+    Limits are those of :class:`BuildLimits`; ``target`` is ``cpu``, or one or several GPU architectures (``sm_90``).
+    The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
+
+    ``input_timing_cache`` chooses algorithms of matrix products by what was measured on a GPU before; with
+    ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used.
+    With ``strip_plan`` the weights stay out, for benchmarks: the runtime makes random ones on the GPU.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
@@ -53,27 +61,46 @@ def build_engine(
         max_batch_size, max_input_len, max_seq_len, max_num_tokens, tokens_per_block, gather_context_logits
     )
     report = progress or _ignore
+    devices = parse_targets([target] if isinstance(target, str) else target)
+    if strip_plan and not devices:
+        raise BuildError("strip_plan is given for the cpu target: CPU engines map their weights, so pass a GPU target")
     report("fuse", 0, 1)
-    compiled = _compile(checkpoint_dir, limits, target)
+    checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
+    if checkpoint.path is None and not strip_plan:
+        raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
+    graph, fusions = _fuse(checkpoint, limits)
     report("fuse", 1, 1)
-    weights = compiled.program.weights
+    if devices:
+        make_parts = partial(_cuda_parts, checkpoint, graph, limits, devices, report)
+        timings = None if input_timing_cache is None else load_timing_cache(Path(input_timing_cache))
+        parts = make_parts(timings)
+        if output_timing_cache is not None:
+            timings = _measure(parts, checkpoint, limits, fusions, timings, report)
+            timings.save(Path(output_timing_cache))
+            parts = make_parts(timings)
+    else:
+        _refuse_timing_caches(input_timing_cache, output_timing_cache)
+        parts = _cpu_parts(graph, limits)
     with atomic_directory(Path(output_dir), CONFIG_FILE) as directory:
+        weights = () if strip_plan else parts.weights
         require_space(directory, sum(weight.num_bytes for weight in weights))
-        files = _copy_tokenizer(compiled.checkpoint, directory)
-        manifest = _manifest(compiled, limits, target, files)
+        files = _copy_tokenizer(checkpoint, directory)
+        manifest = _manifest(checkpoint, limits, parts, fusions, files, strip_plan)
         write_engine(
             directory / ENGINE_FILE,
             weights,
-            compiled.program.plan.to_json(),
+            parts.plan,
             manifest.to_json(),
             progress=lambda done, total: report("write", done, total),
+            cubins=parts.cubins,
+            alignment=parts.alignment,
         )
         (directory / CONFIG_FILE).write_text(manifest.to_json(indent=2) + "\n")
     return manifest
 
 
 def plan_memory(
-    checkpoint_dir: Path,
+    checkpoint_dir: Path | Checkpoint,
     *,
     max_batch_size: int = BuildLimits.max_batch_size,
     max_input_len: int = BuildLimits.max_input_len,
@@ -81,7 +108,7 @@ def plan_memory(
     max_num_tokens: int | None = None,
     tokens_per_block: int = BuildLimits.tokens_per_block,
     gather_context_logits: bool = False,
-    target: str = "cpu",
+    target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
 ) -> MemoryPlan:
     """What an engine built with these limits would need, without building it or reading a weight.
@@ -92,9 +119,14 @@ def plan_memory(
     limits = BuildLimits(
         max_batch_size, max_input_len, max_seq_len, max_num_tokens, tokens_per_block, gather_context_logits
     )
+    checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
+    devices = parse_targets([target] if isinstance(target, str) else target)
+    graph, _ = _fuse(checkpoint, limits)
+    if devices:
+        return cuda_memory(graph, checkpoint.config.dtype, limits, devices)
     # Affinity and control groups decide how many threads "all" is; only the runtime knows.
     threads = _core.resolve_num_threads(num_threads or 0)
-    return plan_bytes(_compile(checkpoint_dir, limits, target).program, threads)
+    return plan_bytes(make_program(graph, limits), threads)
 
 
 def _ignore(stage: str, done: int, total: int) -> None:
@@ -102,14 +134,62 @@ def _ignore(stage: str, done: int, total: int) -> None:
     del stage, done, total
 
 
-def _compile(checkpoint_dir: Path, limits: BuildLimits, target: str) -> _Compiled:
-    if target not in TARGETS:
-        raise BuildError(f"the target is {target!r}: expected one of {', '.join(TARGETS)}")
-    checkpoint = open_checkpoint(checkpoint_dir)
+def _fuse(checkpoint: Checkpoint, limits: BuildLimits) -> tuple[ir.Graph, list[Fusion]]:
+    """The network as fused operators."""
     limits.check_model(checkpoint.config.max_position_embeddings)
     model, fusions = run_passes(checkpoint.model)
     check_all_fused(model, fusions)
-    return _Compiled(checkpoint, make_program(model.graph, limits), fusions)
+    return model.graph, fusions
+
+
+def _cuda_parts(
+    checkpoint: Checkpoint,
+    graph: ir.Graph,
+    limits: BuildLimits,
+    devices: Sequence[Device],
+    report: Progress,
+    timings: TimingCache | None,
+) -> EngineParts:
+    def progress(done: int, total: int) -> None:
+        report("compile", done, total)
+
+    return cuda_parts(graph, checkpoint.config.dtype, limits, devices, progress, timings)
+
+
+def _measure(
+    parts: EngineParts,
+    checkpoint: Checkpoint,
+    limits: BuildLimits,
+    fusions: list[Fusion],
+    known: TimingCache | None,
+    report: Progress,
+) -> TimingCache:
+    """Time the products of the engine, without its weights, on this machine's GPU."""
+    with TemporaryDirectory() as directory:
+        engine = Path(directory) / ENGINE_FILE
+        manifest = _manifest(checkpoint, limits, parts, fusions, files={}, stripped=True)
+        write_engine(engine, (), parts.plan, manifest.to_json(), cubins=parts.cubins, alignment=parts.alignment)
+        found = measure(engine, parts.target.archs[0], limits.num_tokens, lambda *done: report("measure", *done))
+    same = known is not None and (known.device, known.cublaslt_version) == (found.device, found.cublaslt_version)
+    return known.merged(found.products) if known is not None and same else found
+
+
+def _refuse_timing_caches(*paths: Path | None) -> None:
+    if any(path is not None for path in paths):
+        raise BuildError("a timing cache is given for the cpu target: CPU engines need no timing, so leave it out")
+
+
+def _cpu_parts(graph: ir.Graph, limits: BuildLimits) -> EngineParts:
+    program = make_program(graph, limits)
+    return EngineParts(
+        target=Target(CPU),
+        plan=program.plan.to_json(),
+        weights=program.weights,
+        kv_cache=kv_cache_of(program.plan, limits.tokens_per_block),
+        memory=plan_bytes(program, num_threads=1),
+        cubins={},
+        alignment=ALIGNMENT,
+    )
 
 
 def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:
@@ -122,15 +202,24 @@ def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:
     return checksums
 
 
-def _manifest(compiled: _Compiled, limits: BuildLimits, target: str, files: dict[str, str]) -> Manifest:
+def _manifest(
+    checkpoint: Checkpoint,
+    limits: BuildLimits,
+    parts: EngineParts,
+    fusions: list[Fusion],
+    files: dict[str, str],
+    stripped: bool,
+) -> Manifest:
     return Manifest(
         producer=PRODUCER,
-        target=Target(kind=target),
-        model=compiled.checkpoint.config,
+        target=parts.target,
+        model=checkpoint.config,
         limits=Limits(limits.max_batch_size, limits.max_input_len, limits.max_seq_len, limits.num_tokens),
-        kv_cache=kv_cache_of(compiled.program.plan, limits.tokens_per_block),
+        kv_cache=parts.kv_cache,
         gather_context_logits=limits.gather_context_logits,
         files=files,
-        memory=plan_bytes(compiled.program, num_threads=1).to_manifest(),
-        fusions=tuple(compiled.fusions),
+        memory=parts.memory.to_manifest(),
+        fusions=tuple(fusions),
+        stripped=stripped,
+        tactics=parts.tactics,
     )

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from trtllm_lite.builder.graph import dims
-from trtllm_lite.builder.weights import extents, stored
+from trtllm_lite.builder.weights import absent, extents, stored
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import ModelConfig
@@ -27,15 +27,18 @@ _REMEDY = "convert the model again with `trtllm-lite convert`"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checked checkpoint; the weights of ``model`` stay on disk until they are evaluated."""
+    """A checked checkpoint; the weights of ``model`` stay on disk until they are evaluated.
 
-    path: Path
+    Without a ``path`` it is the shape of a model: it has no weights and no tokenizer.
+    """
+
+    path: Path | None
     config: ModelConfig
     model: ir.Model
 
     def tokenizer_files(self) -> list[Path]:
         """The files that travel with an engine."""
-        return [self.path / name for name in TOKENIZER_FILES]
+        return [] if self.path is None else [self.path / name for name in TOKENIZER_FILES]
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -51,6 +54,17 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise EngineError(
             f"cannot read {error.filename}: {error.strerror}: check the file and its permissions"
         ) from error
+
+
+def checkpoint_of_shape(config: ModelConfig, network: ir.Model) -> Checkpoint:
+    """The checkpoint of a network whose external weights do not exist."""
+    proto = ir.to_proto(network)
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True))
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            value.const_value = absent(str(value.name), tensor.dtype, extents(tensor))
+    return Checkpoint(None, config, model)
 
 
 def _open(path: Path) -> Checkpoint:

@@ -19,14 +19,16 @@ def inspect_checkpoint(path: Path) -> Inspection:
         kind="checkpoint",
         path=str(path),
         producer=checkpoint.config.producer,
-        file_bytes={file.name: file.stat().st_size for file in sorted(checkpoint.path.iterdir()) if file.is_file()},
+        file_bytes={file.name: file.stat().st_size for file in sorted(Path(path).iterdir()) if file.is_file()},
         model=to_json(checkpoint.config),
         target="",
         limits={},
         kv_cache={},
         memory=_weights_by_dtype(checkpoint),
         operators=dict(Counter(node.op_type for node in checkpoint.model.graph).most_common()),
+        programs={},
         fusions=summarize(fusions),
+        tactics=(),
     )
 
 

@@ -14,7 +14,8 @@ class MemoryPlan:
     """Bytes by kind.
 
     ``weights`` as stored in the engine; ``kv_cache`` for a full batch of full sequences; ``arena`` for intermediate
-    values; ``step_inputs`` for token ids, block tables and the like; ``scratch`` for ``num_threads`` threads.
+    values; ``step_inputs`` for token ids, block tables and the like; ``scratch`` for ``num_threads`` threads or, with
+    0 of them, for a GPU's matrix products and state.
     """
 
     weights: int
@@ -39,8 +40,9 @@ class MemoryPlan:
         return {**asdict(self), "workspace": self.workspace, "total": self.total}
 
     def to_manifest(self) -> Memory:
-        """The part that does not depend on the machine: threads bring their scratch."""
-        return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs)
+        """The part that does not depend on the machine: CPU threads bring their scratch."""
+        scratch = 0 if self.num_threads else self.scratch
+        return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs + scratch)
 
 
 def plan_bytes(program: Program, num_threads: int) -> MemoryPlan:

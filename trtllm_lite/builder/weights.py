@@ -47,6 +47,15 @@ def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) ->
     return _lazy(load, dtype, shape)
 
 
+def absent(name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
+    """A tensor of a model that has a shape and no weights."""
+
+    def load() -> np.ndarray:
+        raise EngineError(f"a model config has no weights, {name} was asked for: pass a checkpoint or --strip_plan")
+
+    return _lazy(load, dtype, shape)
+
+
 def concatenate(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
     """``tensors`` of one dtype joined along their first axis."""
     first = extents(tensors[0])

@@ -4,17 +4,27 @@ import json
 import shlex
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
 from trtllm_lite.cli.replaced import BUILD
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trtllm_lite.builder import Checkpoint
+
 
 def _build_options(function: Decorated) -> Decorated:
     options: list[Callable[[Any], Any]] = [
-        click.option("--checkpoint_dir", required=True, metavar="CKPT", help="Directory that `convert` wrote."),
+        click.option("--checkpoint_dir", metavar="CKPT", help="Directory that `convert` wrote."),
+        click.option(
+            "--model_config",
+            metavar="FILE",
+            help="Instead of a checkpoint, the config.json of a model: its shape without its weights.",
+        ),
         click.option("--max_batch_size", default=8, show_default=True, help="Sequences that run at once."),
         click.option("--max_input_len", default=1024, show_default=True, help="Tokens of a prompt."),
         click.option(
@@ -30,7 +40,14 @@ def _build_options(function: Decorated) -> Decorated:
             "--tokens_per_block", default=32, show_default=True, help="Tokens of one KV cache block: 16, 32, 64 or 128."
         ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
-        click.option("--target", default="cpu", show_default=True, help="What the engine runs on."),
+        click.option(
+            "--target",
+            multiple=True,
+            default=["cpu"],
+            show_default=True,
+            metavar="cpu|sm_90[,sm_80,…]",
+            help="What the engine runs on: the CPU, or NVIDIA GPUs of these architectures (needs none to build).",
+        ),
         replaced_options(BUILD),
     ]
     for option in reversed(options):
@@ -38,10 +55,35 @@ def _build_options(function: Decorated) -> Decorated:
     return function
 
 
+def _source(checkpoint_dir: str | None, model_config: str | None) -> "Path | Checkpoint":
+    from pathlib import Path
+
+    if (checkpoint_dir is None) == (model_config is None):
+        raise click.UsageError("pass --checkpoint_dir, or --model_config for the shape of a model without its weights")
+    if checkpoint_dir is not None:
+        return Path(checkpoint_dir)
+    from trtllm_lite.builder import checkpoint_of_shape
+    from trtllm_lite.convert import open_model_config
+
+    model = open_model_config(Path(str(model_config)))
+    return checkpoint_of_shape(model.config, model.network)
+
+
 @click.command(cls=Command)
 @_build_options
 @click.option("--output_dir", required=True, metavar="ENGINE", help="Where the engine goes; an older one is replaced.")
-def build(checkpoint_dir: str, output_dir: str, **limits: Any) -> None:
+@click.option("--strip_plan", is_flag=True, help="Leave the weights out, for benchmarks: the GPU makes random ones.")
+@click.option(
+    "--input_timing_cache",
+    metavar="FILE",
+    help="What was measured on such a GPU before; configs/timing_caches/ has some.",
+)
+@click.option(
+    "--output_timing_cache",
+    metavar="FILE",
+    help="Measure the matrix products on this machine's GPU, write the result there, and use it.",
+)
+def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str, **limits: Any) -> None:
     """Compile a checkpoint into an engine.
 
     Takes seconds and no GPU. The same checkpoint and flags give the same bytes. Nothing is written if anything fails.
@@ -59,22 +101,24 @@ def build(checkpoint_dir: str, output_dir: str, **limits: Any) -> None:
     from trtllm_lite.cli.console import megabytes, progress_bars
 
     begin = time.perf_counter()
+    source = _source(checkpoint_dir, model_config)
     with progress_bars() as report:
-        manifest = build_engine(Path(checkpoint_dir), Path(output_dir), progress=report, **limits)
+        manifest = build_engine(source, Path(output_dir), progress=report, **limits)
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(
         f"built {output_dir} in {time.perf_counter() - begin:.1f} s: {manifest.model.architecture}, "
         f"{fused} of {len(manifest.fusions)} fusions made; weights {megabytes(memory.weights)}, "
         f"KV cache {megabytes(memory.kv_cache)}, workspace {megabytes(memory.workspace)}"
     )
-    click.echo(f'next: trtllm-lite generate --engine_dir {shlex.quote(output_dir)} --prompt "Once upon a time"')
+    next_command = "bench latency" if manifest.stripped else 'generate --prompt "Once upon a time"'
+    click.echo(f"next: trtllm-lite {next_command} --engine_dir {shlex.quote(output_dir)}")
 
 
 @click.command(cls=Command)
 @_build_options
 @click.option("--num_threads", type=int, help="Threads at run time; each has scratch memory. [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(checkpoint_dir: str, as_json: bool, **limits: Any) -> None:
+def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **limits: Any) -> None:
     """Predict the memory of an engine before building it.
 
     Reads no weights and writes nothing. The flags are those of `build`.
@@ -83,19 +127,19 @@ def plan(checkpoint_dir: str, as_json: bool, **limits: Any) -> None:
     Example:
       trtllm-lite plan --checkpoint_dir ckpt --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
     """
-    from pathlib import Path
 
     from trtllm_lite.builder import plan_memory
     from trtllm_lite.cli.console import megabytes, print_table
 
-    memory = plan_memory(Path(checkpoint_dir), **limits)
+    memory = plan_memory(_source(checkpoint_dir, model_config), **limits)
     if as_json:
         click.echo(json.dumps(memory.to_dict(), indent=2))
         return
     meaning = {
         "weights": "as stored in the engine, mapped from the file",
         "kv_cache": f"{limits['max_batch_size']} sequences of {limits['max_seq_len']} tokens",
-        "workspace": f"intermediate values and scratch of {memory.num_threads} threads",
+        "workspace": "intermediate values and scratch"
+        + (f" of {memory.num_threads} threads" if memory.num_threads else ", on the GPU"),
         "total": "",
     }
     values = memory.to_dict()

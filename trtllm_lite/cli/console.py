@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 Report = Callable[[str, int, int], None]
+_FILE_WIDTH = 200
 
 
 @contextmanager
@@ -27,13 +28,16 @@ def progress_bars() -> Iterator[Report]:
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; every column but the first is right-aligned."""
-    table = Table(title=title, title_justify="left")
+    """A table on stdout; every column but the first is right-aligned. A header of empty names is left out."""
+    table = Table(title=title or None, title_justify="left", show_header=any(header))
     for index, name in enumerate(header):
         table.add_column(name, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:  # a file takes whole lines
+        console = Console(width=_FILE_WIDTH)
+    console.print(table)
 
 
 def megabytes(num_bytes: float) -> str:

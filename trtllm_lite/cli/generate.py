@@ -19,8 +19,18 @@ from trtllm_lite.cli.replaced import GENERATE
 @click.option("--top_k", type=int, help="Draw from this many of the likeliest tokens; 0 means all.")
 @click.option("--top_p", type=float, help="Draw from the likeliest tokens that together have this probability.")
 @click.option("--min_p", type=float, help="Drop tokens less likely than this share of the likeliest one.")
+@click.option(
+    "--repetition_penalty", type=float, help="Above 1: tokens seen before are less likely. [default: the model's]"
+)
+@click.option("--presence_penalty", type=float, help="Lowers the logits of tokens that were generated before.")
+@click.option("--frequency_penalty", type=float, help="Lowers them by this for each time.")
 @click.option("--random_seed", type=int, help="Makes sampling repeatable.")
 @click.option("--stop_words", multiple=True, help="Text that ends the answer; may be given several times.")
+@click.option("--bad_words", multiple=True, help="Text that must not appear; may be given several times.")
+@click.option(
+    "--num_beams", default=1, show_default=True, help="Search with so many beams; the answer comes at the end."
+)
+@click.option("--length_penalty", type=float, help="Of a beam search: above 1 favours long answers. [default: 1]")
 @click.option("--end_id", type=int, help="Token that ends the answer; -1 for none. [default: the model's own]")
 @click.option("--num_threads", type=int, help="Threads that compute. [default: all cores]")
 @replaced_options(GENERATE)
@@ -29,6 +39,8 @@ def generate(
     prompt: str,
     max_new_tokens: int,
     stop_words: tuple[str, ...],
+    bad_words: tuple[str, ...],
+    num_beams: int,
     num_threads: int | None,
     **options: Any,
 ) -> None:
@@ -44,31 +56,34 @@ def generate(
 
     text = sys.stdin.read() if prompt == "-" else prompt
     begin = time.perf_counter()
-    runner = ModelRunner.from_dir(engine_dir, max_batch_size=1, num_threads=num_threads)
+    runner = ModelRunner.from_dir(engine_dir, max_batch_size=max(num_beams, 1), num_threads=num_threads)
     loaded = time.perf_counter()
     stream = runner.generate(
         [text],
         max_new_tokens=max_new_tokens,
         stop_words_list=list(stop_words) or None,
+        bad_words_list=list(bad_words) or None,
+        num_beams=num_beams,
+        num_return_sequences=1,
         streaming=True,
         return_dict=True,
         **options,
     )
-    first, prompt_tokens, printed, result = 0.0, 0, 0, {}
+    first, printed, result = 0.0, 0, {}
     for result in stream:
-        if not first:
-            first, prompt_tokens = time.perf_counter(), result["sequence_lengths"][0][0] - 1
+        first = first or time.perf_counter()  # of a beam search, when all of it comes
         click.echo(result["texts"][0][printed:], nl=False)
         sys.stdout.flush()
         printed = len(result["texts"][0])
     end = time.perf_counter()
     click.echo()
-    click.echo(_timing(result, prompt_tokens, loaded - begin, first - loaded, end - first), err=True)
+    click.echo(_timing(result, num_beams > 1, loaded - begin, first - loaded, end - first), err=True)
 
 
-def _timing(result: dict[str, Any], prompt_tokens: int, load: float, first: float, rest: float) -> str:
+def _timing(result: dict[str, Any], searched: bool, load: float, first: float, rest: float) -> str:
+    prompt_tokens = result["prompt_lengths"][0]
     count = result["sequence_lengths"][0][0] - prompt_tokens
-    rate = f", then {(count - 1) / rest:.1f} tok/s" if count > 1 else ""
+    rate = f", then {(count - 1) / rest:.1f} tok/s" if count > 1 and not searched else ""
     reason = {"length": "max_new_tokens reached", "end_id": "end of sequence", "stop_words": "stop word"}
     return (
         f"[loaded in {load:.2f} s; {prompt_tokens} prompt tokens; first token after {first:.2f} s{rate}; "

@@ -20,7 +20,7 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
 _ONE_DEVICE = "engines run on one device so far; leave it out"
 _NOT_QUANTIZED = "quantized weights are not supported yet; choose the storage type with --dtype"
 _LORA = "LoRA is not supported yet; merge the adapter into the model before converting it"
-_BEAMS = "beam search is not supported yet; leave it out"
+_BEAMS = "beam search needs nothing at build time: up to max_batch_size beams at run time; leave it out"
 _ALWAYS = "is what every engine does here; leave it out"
 
 CONVERT = _merge(
@@ -57,10 +57,7 @@ BUILD = _merge(
         _same("lora_dir lora_target_modules max_lora_rank", _LORA),
         _same("multiple_profiles streamingllm", "engines have no such variants; leave it out", _OFF),
         _same("speculative_decoding_mode max_draft_len", "speculative decoding is not supported yet; leave it out"),
-        _same("input_timing_cache output_timing_cache", "CPU engines need no timing; leave it out"),
-        _same(
-            "strip_plan weight_streaming", "weights are mapped from the engine file as needed; leave it out", flag=True
-        ),
+        _same("weight_streaming", "weights are mapped from the engine file as needed; leave it out", flag=True),
         _same("fast_build", "building takes seconds; leave it out", flag=True),
         _same("dry_run", "use `trtllm-lite plan` with the same flags", flag=True),
         _same("monitor_memory", "use `trtllm-lite plan`, which predicts the memory", flag=True),
@@ -78,7 +75,7 @@ BUILD = _merge(
         ),
         _same("gather_all_token_logits", "use --gather_context_logits", flag=True),
         _same("workers", "one process is enough here; leave it out", ("1",)),
-        _same("model_config build_config", "pass --checkpoint_dir and the limits as flags"),
+        _same("build_config", "pass --checkpoint_dir and the limits as flags"),
     ]
 )
 
@@ -88,12 +85,10 @@ GENERATE = _merge(
         _same("input_file", "use --prompt - and pipe the file in"),
         _same("max_output_len", "use --max_new_tokens"),
         _same("tokenizer_dir tokenizer_type vocab_file", "the tokenizer travels in the engine; leave it out"),
-        _same("num_beams", _BEAMS, ("1",)),
         _same("streaming", "text is always streamed; leave it out", flag=True),
         _same("use_py_session", "there is one runtime; leave it out", flag=True),
         _same("no_prompt_template", "prompts are plain text unless --chat is given; leave it out", flag=True),
-        _same("repetition_penalty presence_penalty frequency_penalty", "not supported yet; leave it out", ("1", "1.0")),
         _same("lora_dir lora_task_uids", _LORA),
-        _same("kv_cache_enable_block_reuse", "prefix reuse is not supported yet; leave it out", flag=True),
+        _same("kv_cache_enable_block_reuse", "one prompt alone has nothing to reuse; leave it out", flag=True),
     ]
 )

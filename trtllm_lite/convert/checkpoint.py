@@ -35,7 +35,7 @@ def convert_checkpoint(
     ``output_dir`` is as it was. Returns what was written as config.json.
     """
     mapped = map_model(open_source(model_dir), dtype)
-    config = _model_config(mapped)
+    config = describe_model(mapped)
     infos = {weight.name: TensorInfo(_dtype_name(weight.dtype), weight.shape) for weight in mapped.network.weights}
     layout = plan_layout(infos)
     with atomic_directory(Path(output_dir), marker="config.json") as directory:
@@ -97,7 +97,8 @@ def _dtype_name(dtype: ir.DataType) -> str:
     return next(name for name, onnx_dtype in ONNX.items() if onnx_dtype == dtype)
 
 
-def _model_config(mapped: MappedModel) -> ModelConfig:
+def describe_model(mapped: MappedModel) -> ModelConfig:
+    """What later stages need to know of a model besides its network."""
     source, spec = mapped.source, mapped.spec
     ids = {**source.config, **{key: value for key, value in source.generation.items() if value is not None}}
     return ModelConfig(

@@ -31,32 +31,37 @@ class MappedModel:
     dtype: str
 
 
+def find_model(model_dir: str) -> Path:
+    """The directory or GGUF file of a model; a model of the hub, if nothing of that name exists, is downloaded."""
+    path = Path(model_dir)
+    if model_dir and path.exists():
+        return path
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", model_dir):
+        return download(model_dir)
+    raise ConvertError(
+        f"expected --model_dir to be a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, "
+        f"but {model_dir!r} does not exist"
+    )
+
+
 def open_source(model_dir: str) -> Source:
     """Open a Hugging Face directory, a GGUF file or, if nothing of that name exists, a model of the hub."""
     try:
-        return _open_source(model_dir)
+        return _open_source(find_model(model_dir))
     except OSError as error:
         raise ConvertError(
             f"cannot read {error.filename or model_dir}: {error.strerror}: check the permissions"
         ) from error
 
 
-def _open_source(model_dir: str) -> Source:
-    path = Path(model_dir)
-    if model_dir and path.is_dir():
+def _open_source(path: Path) -> Source:
+    if path.is_dir():
         _refuse_own_output(path)
         return open_directory(path)
-    if path.is_file():
-        with open(path, "rb") as file:
-            if file.read(4) != b"GGUF":
-                raise ConvertError(f"expected {path} to be a directory or a GGUF file, found another kind of file")
-        return open_gguf(path)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", model_dir):
-        return open_directory(download(model_dir))
-    raise ConvertError(
-        f"expected --model_dir to be a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, "
-        f"but {model_dir!r} does not exist"
-    )
+    with open(path, "rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ConvertError(f"expected {path} to be a directory or a GGUF file, found another kind of file")
+    return open_gguf(path)
 
 
 def _refuse_own_output(path: Path) -> None:
@@ -76,10 +81,7 @@ def _refuse_own_output(path: Path) -> None:
 def map_model(source: Source, dtype: str) -> MappedModel:
     """Map ``source`` to a network; one ConvertError lists everything about its config, or its tensors, that differs."""
     chosen = _choose_dtype(source, dtype)
-    architecture, family = _find_family(source)
-    fields = ConfigFields(source.config)
-    spec = family.read_config(fields)
-    fields.finish()
+    architecture, family, spec = read_spec(source)
     network = build_decoder(spec, family.tensor_names, ONNX[chosen])
     mismatch = _compare(source, family, spec, network)
     if mismatch.count:
@@ -90,6 +92,15 @@ def map_model(source: Source, dtype: str) -> MappedModel:
             f"{mismatch.report()}{hint}"
         )
     return MappedModel(source, architecture, family, spec, network, chosen)
+
+
+def read_spec(source: Source) -> tuple[str, Family, DecoderSpec]:
+    """Architecture, family and sizes by the config alone; one ConvertError lists everything about it that differs."""
+    architecture, family = _find_family(source)
+    fields = ConfigFields(source.config)
+    spec = family.read_config(fields)
+    fields.finish()
+    return architecture, family, spec
 
 
 def _find_family(source: Source) -> tuple[str, Family]:

@@ -3,11 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ranges>
-#include <stdexcept>
-#include <string>
 #include <utility>
-
-#include "errors.h"
 
 namespace tl {
 namespace {
@@ -16,18 +12,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-CpuRowOutputs& outputs_of(RowResult& result, std::size_t vocab_size) {
-  if (!result.outputs) result.outputs = std::make_unique<CpuRowOutputs>(vocab_size);
-  return static_cast<CpuRowOutputs&>(*result.outputs);
-}
-
 }  // namespace
 
 CpuStepExecutor::CpuStepExecutor(Executor& executor, int num_slots, int num_host_blocks)
     : executor_(executor),
-      vocab_size_(static_cast<std::size_t>(executor.vocab_size())),
-      sampler_(num_slots, static_cast<int>(executor.vocab_size())),
-      slots_(static_cast<std::size_t>(num_slots)),
+      rows_(num_slots, static_cast<int>(executor.vocab_size())),
+      blocks_(static_cast<std::size_t>(num_slots)),
       // At least a page: there is no mapping of nothing.
       host_cache_(std::max<std::size_t>(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), 1),
                   AnonymousMemory::Pages::kDefault, "swapped KV cache", "reserve fewer host blocks"),
@@ -46,15 +36,8 @@ CpuStepExecutor::~CpuStepExecutor() {
 // No step in flight uses the slot, so the worker does not look at it before the next launch.
 void CpuStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                                int num_prompt) {
-  auto own = std::dynamic_pointer_cast<const CpuSlotParams>(std::move(params));
-  if (!own) throw std::invalid_argument("the CPU executor needs CpuSlotParams");
-  const auto prompt = static_cast<std::size_t>(num_prompt);
-  const std::string error = sampler_.set_slot(slot, own->sampling, tokens.first(prompt), tokens.subspan(prompt));
-  if (!error.empty()) throw LimitError(error);
-  SlotData& data = slots_[static_cast<std::size_t>(slot)];
-  data.params = std::move(own);
-  data.num_prompt = num_prompt;
-  data.blocks.clear();
+  rows_.set_slot(slot, std::move(params), tokens, num_prompt);
+  blocks_[static_cast<std::size_t>(slot)].clear();
 }
 
 void CpuStepExecutor::launch(const StepBatch& batch) {
@@ -103,7 +86,7 @@ void CpuStepExecutor::run(const StepBatch& batch, StepResult& result) {
   for (const CopyOrder& order : batch.copies) copy(order);
   if (!batch.copies.empty()) result.copy_seconds = seconds_since(start);
   for (const TableUpdate& update : batch.table_updates) {
-    std::vector<std::int32_t>& blocks = slots_[static_cast<std::size_t>(update.slot)].blocks;
+    std::vector<std::int32_t>& blocks = blocks_[static_cast<std::size_t>(update.slot)];
     blocks.resize(std::max(blocks.size(), static_cast<std::size_t>(update.index) + 1));
     blocks[static_cast<std::size_t>(update.index)] = update.block;
   }
@@ -151,26 +134,15 @@ void CpuStepExecutor::pack_row(const StepBatch& batch, const StepRow& row) {
   seq_lens_.push_back(row.num_tokens);
   past_lens_.push_back(row.past_len);
   if (batch.token_ids[static_cast<std::size_t>(row.first_token)] == kLastSampled) {
-    // After a row that could not be sampled this is an older token; the request has ended, nobody reads the result.
-    token_ids_[static_cast<std::size_t>(row.first_token)] = sampler_.slot(row.slot)->history().back();
+    token_ids_[static_cast<std::size_t>(row.first_token)] = rows_.last_token(row.slot);
   }
-  const int end = row.past_len + row.num_tokens;
-  const int num_prompt = slots_[static_cast<std::size_t>(row.slot)].num_prompt;
-  RowLogits at{.first = std::ssize(logits_indices_)};
-  const int first = first_output_position(row);
-  at.num_positions = std::max(std::min(end, num_prompt) - first, 0);
-  for (int i = 0; i < at.num_positions; ++i) logits_indices_.push_back(row.first_token + first + i - row.past_len);
-  const bool has_last = at.num_positions > 0 && first + at.num_positions == end;
-  if (row.sample && !has_last) logits_indices_.push_back(row.first_token + row.num_tokens - 1);
-  at.num_rows = static_cast<int>(std::ssize(logits_indices_) - at.first);
+  RowLogits at = rows_.logits_of(row);
+  at.first = std::ssize(logits_indices_);
+  for (int i = 0; i < at.num_rows; ++i) {
+    const int position = i < at.num_positions ? at.first_position + i - row.past_len : row.num_tokens - 1;
+    logits_indices_.push_back(row.first_token + position);
+  }
   row_logits_.push_back(at);
-}
-
-// The first prompt position whose outputs this row owes; beyond the row if it owes none.
-int CpuStepExecutor::first_output_position(const StepRow& row) const {
-  const CpuSlotParams& params = *slots_[static_cast<std::size_t>(row.slot)].params;
-  if (!params.context_logits && !params.sampling.prompt_logprobs) return row.past_len + row.num_tokens;
-  return std::max(row.past_len, row.outputs_from);
 }
 
 void CpuStepExecutor::pack_tables(const StepBatch& batch) {
@@ -182,7 +154,7 @@ void CpuStepExecutor::pack_tables(const StepBatch& batch) {
   block_tables_.assign(batch.rows.size() * static_cast<std::size_t>(blocks_per_row_), 0);
   auto out = block_tables_.begin();
   for (const StepRow& row : batch.rows) {
-    std::copy_n(slots_[static_cast<std::size_t>(row.slot)].blocks.begin(), num_blocks(row), out);
+    std::copy_n(blocks_[static_cast<std::size_t>(row.slot)].begin(), num_blocks(row), out);
     out += blocks_per_row_;
   }
 }
@@ -191,42 +163,8 @@ void CpuStepExecutor::sample(const StepBatch& batch, std::span<const float> logi
                              StepResult& result) {
   pool.parallel_for(std::ssize(batch.rows), [&](std::int64_t task, int thread) {
     const auto i = static_cast<std::size_t>(task);
-    const RowLogits& at = row_logits_[i];
-    const auto rows = logits.subspan(static_cast<std::size_t>(at.first) * vocab_size_,
-                                     static_cast<std::size_t>(at.num_rows) * vocab_size_);
-    finish_row(batch.rows[i], at, rows, workspaces_[static_cast<std::size_t>(thread)], result.rows[i]);
+    rows_.finish_row(batch, row_logits_, i, logits, workspaces_[static_cast<std::size_t>(thread)], result.rows[i]);
   });
-}
-
-void CpuStepExecutor::finish_row(const StepRow& row, const RowLogits& at, std::span<const float> logits,
-                                 SamplerWorkspace& workspace, RowResult& result) {
-  if (at.num_positions > 0) describe_prompt(row, at, logits, workspace, result);
-  if (!row.sample || !result.error.empty()) return;
-  const std::span<const float> last = logits.last(vocab_size_);
-  const CpuSlotParams& params = *slots_[static_cast<std::size_t>(row.slot)].params;
-  SampledToken sampled;
-  sampler_.sample_row(row.slot, last, workspace, sampled);
-  result.token = sampled.token;
-  result.error = std::move(sampled.error);
-  if (sampled.has_logprobs) outputs_of(result, vocab_size_).logprobs = std::move(sampled.logprobs);
-  if (params.generation_logits) outputs_of(result, vocab_size_).generation_logits.assign(last.begin(), last.end());
-}
-
-void CpuStepExecutor::describe_prompt(const StepRow& row, const RowLogits& at, std::span<const float> logits,
-                                      SamplerWorkspace& workspace, RowResult& result) {
-  const SlotData& slot = slots_[static_cast<std::size_t>(row.slot)];
-  const int first = first_output_position(row);
-  CpuRowOutputs& outputs = outputs_of(result, vocab_size_);
-  outputs.first_position = first;
-  const auto rows = logits.first(static_cast<std::size_t>(at.num_positions) * vocab_size_);
-  if (slot.params->context_logits) outputs.context_logits.assign(rows.begin(), rows.end());
-  if (!slot.params->sampling.prompt_logprobs) return;
-  // Nothing of the prompt follows its last position.
-  const auto num_followed = static_cast<std::size_t>(std::min(at.num_positions, slot.num_prompt - 1 - first));
-  const auto next_tokens =
-      sampler_.slot(row.slot)->history().subspan(static_cast<std::size_t>(first) + 1, num_followed);
-  result.error = sampler_.prompt_logprobs(rows.first(num_followed * vocab_size_), next_tokens,
-                                          *slot.params->sampling.prompt_logprobs, workspace, outputs.prompt_logprobs);
 }
 
 }  // namespace tl

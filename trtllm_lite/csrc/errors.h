@@ -20,6 +20,11 @@ struct LimitError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A device, or a library that drives it, that is absent, unsuitable, or failed.
+struct DeviceError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // An argument outside its domain.
 struct ArgumentError : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -66,7 +66,7 @@ std::vector<std::byte*> Executor::place_tensors() {
         break;
       case TensorKind::kWeight:
         // Operands have one type for all; check_plan has seen to it that no call writes a weight.
-        places.push_back(const_cast<std::byte*>(engine_.weight(tensor).data()));
+        places.push_back(const_cast<std::byte*>(engine_.weight(tensor.name).data()));
         break;
       case TensorKind::kCache:
         places.push_back(cache_.data() + cache_offset);

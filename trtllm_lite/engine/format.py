@@ -17,6 +17,7 @@ CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 ALIGNMENT = 64
+DEVICE_ALIGNMENT = 256  # of weights and everything else that a GPU reads
 LENGTH_BYTES = 8  # safetensors: a little-endian u64 with the length of the JSON header
 # Far above any engine's, low enough that a forged length costs little memory.
 MAX_HEADER_BYTES = MAX_JSON_BYTES = 1 << 26
@@ -25,6 +26,7 @@ MAX_RANK = 8
 MANIFEST_ENTRY = "manifest"
 PLAN_ENTRY = "plan"
 WEIGHT_PREFIX = "weights."
+CUBIN_PREFIX = "cubin."
 PADDING_PREFIX = "padding."
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "uint8": 1}
@@ -34,6 +36,6 @@ ZERO_CHECKSUM = "00000000"
 CHECKSUM_KEY = '"header_crc32c":"'
 
 
-def align(num_bytes: int) -> int:
-    """The smallest multiple of :data:`ALIGNMENT` that is not below ``num_bytes``."""
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+def align(num_bytes: int, alignment: int = ALIGNMENT) -> int:
+    """The smallest multiple of ``alignment`` that is not below ``num_bytes``."""
+    return -(-num_bytes // alignment) * alignment

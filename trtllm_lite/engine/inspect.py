@@ -9,8 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from trtllm_lite.engine.cuda_plan import CudaPlan, Instruction, LaunchInstruction
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
-from trtllm_lite.engine.manifest import Fusion, Manifest
+from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic
+from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
 from trtllm_lite.errors import EngineError
@@ -32,8 +34,9 @@ class FusionSummary:
 class Inspection:
     """``kind`` is ``engine`` or ``checkpoint``; ``memory`` and ``file_bytes`` are in bytes.
 
-    ``operators`` counts fused operators of an engine and standard ones of a checkpoint. ``limits`` and most of
-    ``memory`` are empty for a checkpoint; its ``fusions`` are those that a build would make.
+    ``operators`` counts fused operators of a CPU engine and standard ones of a checkpoint, ``programs`` what each
+    program of a GPU engine runs, by the kernel's name or ``matmul``. ``limits`` and most of ``memory`` are empty for a
+    checkpoint; its ``fusions`` are those that a build would make.
     """
 
     kind: str
@@ -46,7 +49,9 @@ class Inspection:
     kv_cache: dict[str, Any]
     memory: dict[str, int]
     operators: dict[str, int]
+    programs: dict[str, dict[str, int]]
     fusions: tuple[FusionSummary, ...]
+    tactics: tuple[Tactic, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
@@ -62,7 +67,9 @@ class Inspection:
         _print_table(console, "memory", {name: format_bytes(size) for name, size in self.memory.items()})
         _print_table(console, "files", {name: format_bytes(size) for name, size in self.file_bytes.items()})
         _print_table(console, "operators", self.operators)
+        _print_table(console, "programs: launches and products of a step", self.programs)
         _print_fusions(console, self.fusions)
+        _print_tactics(console, self.tactics)
 
 
 def inspect_path(path: Path) -> Inspection:
@@ -91,12 +98,14 @@ def inspect_engine(path: Path) -> Inspection:
         producer=manifest.producer,
         file_bytes=_file_bytes(engine),
         model=to_json(manifest.model),
-        target=manifest.target.kind,
+        target=_target(manifest),
         limits=to_json(manifest.limits),
         kv_cache=to_json(manifest.kv_cache),
         memory=_memory(manifest),
-        operators=dict(Counter(instruction.op for instruction in engine.plan.instructions).most_common()),
+        operators=_operators(engine.plan),
+        programs=_programs(engine.plan),
         fusions=summarize(manifest.fusions),
+        tactics=manifest.tactics,
     )
 
 
@@ -142,6 +151,35 @@ def _file_bytes(engine: EngineFile) -> dict[str, int]:
     return {engine.path.name: engine.file_bytes} | {file.name: file.stat().st_size for file in others if file.is_file()}
 
 
+def _target(manifest: Manifest) -> str:
+    """``cpu``, or the architectures and the type of a GPU engine."""
+    target = manifest.target
+    stripped = ", without weights" if manifest.stripped else ""
+    return f"{' '.join(target.archs)} in {target.dtype}{stripped}" if target.archs else target.kind
+
+
+def _operators(plan: Plan | CudaPlan) -> dict[str, int]:
+    if isinstance(plan, CudaPlan):
+        return {}
+    return dict(Counter(instruction.op for instruction in plan.instructions).most_common())
+
+
+def _programs(plan: Plan | CudaPlan) -> dict[str, dict[str, int]]:
+    if isinstance(plan, Plan):
+        return {}
+    several = len({program.arch for program in plan.programs}) > 1
+    return {
+        f"{program.name} ({program.arch})" if several else program.name: dict(
+            Counter(_ran(plan, instruction) for instruction in program.instructions)
+        )
+        for program in plan.programs
+    }
+
+
+def _ran(plan: CudaPlan, instruction: Instruction) -> str:
+    return plan.kernels[instruction.kernel].name if isinstance(instruction, LaunchInstruction) else instruction.kind
+
+
 def _memory(manifest: Manifest) -> dict[str, int]:
     memory: dict[str, int] = to_json(manifest.memory)
     return memory | {"total": sum(memory.values())}
@@ -168,3 +206,7 @@ def _print_fusions(console: Console, fusions: tuple[FusionSummary, ...]) -> None
     _print_table(console, "fusions", {item.pass_name: f"{item.fused} of {item.candidates}" for item in fusions})
     for item in fusions:
         _print_table(console, f"not fused by {item.pass_name}", item.not_fused)
+
+
+def _print_tactics(console: Console, tactics: tuple[Tactic, ...]) -> None:
+    _print_table(console, "tactics", {item.site: f"{item.choice}: {item.reason}" for item in tactics})

@@ -9,9 +9,15 @@ from trtllm_lite.network.config import ModelConfig
 
 @dataclass(frozen=True)
 class Target:
-    """What the engine runs on; ``kind`` is ``cpu``."""
+    """What the engine runs on: ``kind`` is ``cpu`` or ``cuda``.
+
+    ``archs`` are the architectures that its kernels are compiled for (``sm_90a``; none for the CPU), ``dtype`` is the
+    type of activations.
+    """
 
     kind: str
+    archs: tuple[str, ...] = ()
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class KvCache:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by kind. ``workspace`` is arena and step inputs; every thread adds its scratch at run time."""
+    """Bytes by kind. ``workspace`` is everything else; every CPU thread adds its scratch at run time."""
 
     weights: int
     kv_cache: int
@@ -57,8 +63,20 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class Tactic:
+    """One choice among several ways to compute ``site``, and why it was made."""
+
+    site: str
+    choice: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal."""
+    """``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal.
+
+    The weights of a ``stripped`` engine are not in its file: the runtime makes random ones, for benchmarks.
+    """
 
     producer: str
     target: Target
@@ -69,6 +87,8 @@ class Manifest:
     files: dict[str, str]
     memory: Memory
     fusions: tuple[Fusion, ...]
+    stripped: bool = False
+    tactics: tuple[Tactic, ...] = ()
 
     def to_json(self, indent: int | None = None) -> str:
         """JSON, identical for equal manifests; compact unless ``indent`` is given."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trtllm_lite._core import crc32c
+from trtllm_lite.engine.cuda_plan import CudaPlan
 from trtllm_lite.engine.format import (
     CHECKSUM_KEY,
     ENGINE_FILE,
@@ -60,7 +61,7 @@ class EngineFile:
     file_bytes: int
     tensors: dict[str, StoredTensor]
     manifest: Manifest
-    plan: Plan
+    plan: Plan | CudaPlan
 
 
 def find_engine(path: Path) -> Path:
@@ -105,7 +106,8 @@ def _read(path: Path, file: BinaryIO) -> EngineFile:
     def text(name: str) -> str:
         return _read_json_entry(path, file, data_start, name, tensors.get(name), checksums.get(name))
 
-    manifest, plan = Manifest.from_json(text(MANIFEST_ENTRY)), Plan.from_json(text(PLAN_ENTRY))
+    manifest = Manifest.from_json(text(MANIFEST_ENTRY))
+    plan = (Plan if manifest.target.kind == "cpu" else CudaPlan).from_json(text(PLAN_ENTRY))
     return EngineFile(path, file_bytes, tensors, manifest, plan)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import types
 import typing
+from functools import cache
 from typing import Any, TypeVar
 
 from trtllm_lite.errors import EngineError
@@ -62,9 +63,7 @@ def _decode(expected: Any, data: Any, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _decode_union(typing.get_args(expected), data, where)
     if origin in (list, tuple):
-        _require(isinstance(data, list), "a list", data, where)
-        item = typing.get_args(expected)[0]
-        return origin(_decode(item, entry, f"{where}[{index}]") for index, entry in enumerate(data))
+        return origin(_decode_items(typing.get_args(expected), data, where))
     if origin is dict:
         _require(isinstance(data, dict), "an object", data, where)
         value_type = typing.get_args(expected)[1]
@@ -75,21 +74,42 @@ def _decode(expected: Any, data: Any, where: str) -> Any:
     return float(data) if expected is float else data
 
 
+def _decode_items(items: tuple[Any, ...], data: Any, where: str) -> list[Any]:
+    """``items`` is (type,) or (type, ...) for any number of them, else one type for each."""
+    _require(isinstance(data, list), "a list", data, where)
+    if len(items) == 1 or items[-1] is Ellipsis:
+        items = items[:1] * len(data)
+    _require(len(data) == len(items), f"{len(items)} items", data, where)
+    pairs = zip(items, data, strict=True)
+    return [_decode(item, entry, f"{where}[{index}]") for index, (item, entry) in enumerate(pairs)]
+
+
+@cache
+def _fields(record: Any) -> dict[str, tuple[str, Any]]:
+    """JSON key -> (name, type) of each field."""
+    hints = typing.get_type_hints(record)
+    return {json_key(field): (field.name, hints[field.name]) for field in dataclasses.fields(record)}
+
+
 def _decode_record(record: Any, data: Any, where: str) -> Any:
     _require(isinstance(data, dict), "an object", data, where)
-    fields = {json_key(field): field for field in dataclasses.fields(record)}
+    fields = _fields(record)
     missing, unknown = sorted(fields.keys() - data.keys()), sorted(data.keys() - fields.keys())
     if missing or unknown:
         raise EngineError(
             f"{where}: expected the keys {', '.join(fields)}; missing: {', '.join(missing) or 'none'}; "
             f"unknown: {', '.join(unknown) or 'none'}. The file is damaged or of another version: build it again"
         )
-    hints = typing.get_type_hints(record)
-    values = {field.name: _decode(hints[field.name], data[key], f"{where}.{key}") for key, field in fields.items()}
+    values = {name: _decode(hint, data[key], f"{where}.{key}") for key, (name, hint) in fields.items()}
     return record(**values)
 
 
 def _decode_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
+    """Records of a union are told apart by their keys."""
+    records: list[Any] = [option for option in options if dataclasses.is_dataclass(option)]
+    if isinstance(data, dict) and records:
+        alike: list[Any] = [record for record in records if _fields(record).keys() == data.keys()]
+        return _decode_record((alike or records)[0], data, where)
     names = " or ".join(option.__name__ for option in options)
     _require(type(data) in options, names, data, where)
     return data

@@ -7,15 +7,17 @@ last, when the checksums are known. A file whose writing was interrupted therefo
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 from trtllm_lite._core import crc32c
 from trtllm_lite.engine.format import (
     ALIGNMENT,
+    CUBIN_PREFIX,
     FORMAT,
     FORMAT_VERSION,
     ITEM_BYTES,
@@ -58,12 +60,12 @@ class _Entry:
     load: Callable[[], Bytes]
 
 
-def weight_offsets(sizes: Sequence[int]) -> list[int]:
+def weight_offsets(sizes: Sequence[int], alignment: int = ALIGNMENT) -> list[int]:
     """Offset in the data section of each weight, given their bytes in file order: each starts aligned."""
     offsets, end = [], 0
     for size in sizes:
         offsets.append(end)
-        end = align(end + size)
+        end = align(end + size, alignment)
     return offsets
 
 
@@ -73,13 +75,18 @@ def write_engine(
     plan: str,
     manifest: str,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    cubins: Mapping[str, bytes] = MappingProxyType({}),
+    alignment: int = ALIGNMENT,
 ) -> None:
-    """Write the engine file ``path``; weights lie at :func:`weight_offsets`, plan and manifest behind them.
+    """Write the engine file ``path``; weights lie at :func:`weight_offsets`, cubins, plan and manifest behind them.
 
-    ``progress`` is called with (weights written, all weights). Raises OSError if the file cannot be written; what is
-    at ``path`` then is not a valid engine.
+    ``cubins`` maps keys to images. ``progress`` is called with (weights written, all weights). Raises OSError if the
+    file cannot be written; what is at ``path`` then is not a valid engine.
     """
-    entries = _lay_out(weights, plan.encode(), manifest.encode())
+    documents = {CUBIN_PREFIX + key: image for key, image in cubins.items()}
+    documents |= {PLAN_ENTRY: plan.encode(), MANIFEST_ENTRY: manifest.encode()}
+    entries = _lay_out(weights, documents, alignment)
     header_bytes = len(_header(entries, {entry.name: ZERO_CHECKSUM for entry in entries}))
     checksums: dict[str, str] = {}
     with open(path, "wb") as file:
@@ -97,22 +104,25 @@ def write_engine(
         os.fsync(file.fileno())
 
 
-def _lay_out(weights: Sequence[Weight], plan: bytes, manifest: bytes) -> list[_Entry]:
+def _lay_out(weights: Sequence[Weight], documents: Mapping[str, bytes], alignment: int) -> list[_Entry]:
     """Entries in file order; safetensors allows no gaps, so the gaps are entries too."""
     stored = [
         *(Weight(WEIGHT_PREFIX + weight.name, weight.dtype, weight.shape, weight.load) for weight in weights),
-        Weight(PLAN_ENTRY, "uint8", (len(plan),), lambda: plan),
-        Weight(MANIFEST_ENTRY, "uint8", (len(manifest),), lambda: manifest),
+        *(_document(name, data) for name, data in documents.items()),
     ]
     entries: list[_Entry] = []
     offset = 0
     for weight in stored:
         entries.append(_Entry(weight.name, weight.dtype, weight.shape, offset, weight.num_bytes, weight.load))
         end = offset + weight.num_bytes
-        offset = align(end)
+        offset = align(end, alignment)
         if offset > end and weight is not stored[-1]:
             entries.append(_padding(len(entries), end, offset - end))
     return entries
+
+
+def _document(name: str, data: bytes) -> Weight:
+    return Weight(name, "uint8", (len(data),), lambda: data)
 
 
 def _padding(number: int, offset: int, num_bytes: int) -> _Entry:

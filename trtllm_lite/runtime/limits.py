@@ -1,10 +1,11 @@
-"""Limits of one runner: those its engine was built for, or tighter ones chosen at load time."""
+"""Limits of a loaded engine: those it was built for, or tighter ones chosen at load time."""
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 
-from trtllm_lite.engine.manifest import KvCache, Limits
+from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
 from trtllm_lite.errors import ArgumentError, LimitError
+from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig, check_flag, check_positive
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,8 @@ class RunnerLimits:
     """Upper bounds in sequences, tokens and cache blocks.
 
     ``max_seq_len`` bounds prompt plus generated tokens, ``max_output_len`` the generated ones alone, ``max_num_tokens``
-    the packed tokens of one step (longer prompts are split).
+    the packed tokens of one step (longer prompts are split), ``max_beam_width`` the beams of one search, each of which
+    takes a place in the batch. ``num_host_blocks`` are for swapped-out requests.
     """
 
     max_batch_size: int
@@ -20,7 +22,9 @@ class RunnerLimits:
     max_seq_len: int
     max_num_tokens: int
     max_output_len: int
+    max_beam_width: int
     num_blocks: int
+    num_host_blocks: int
     tokens_per_block: int
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -33,45 +37,54 @@ class RunnerLimits:
         return self.num_blocks * self.tokens_per_block
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunnerOptions:
-    """What ``ModelRunner.from_dir`` may tighten; None leaves the engine's value."""
+    """How to run an engine: limits tighter than its own (None leaves those), memory, order of service.
+
+    ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
+    max_num_tokens. ``num_threads`` None: as many as there are cores. Raises ArgumentError for a value that makes no
+    sense.
+    """
 
     max_batch_size: int | None = None
     max_input_len: int | None = None
     max_seq_len: int | None = None
     max_num_tokens: int | None = None
     max_output_len: int | None = None
-    max_tokens_in_paged_kv_cache: int | None = None
-    kv_cache_free_gpu_memory_fraction: float | None = None
+    max_beam_width: int | None = None
+    kv_cache: KvCacheConfig = field(default_factory=KvCacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    enable_chunked_context: bool = True
     num_threads: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in (*LIMIT_NAMES, "num_threads"):
+            check_positive(name, getattr(self, name))
+        check_flag("enable_chunked_context", self.enable_chunked_context)
 
-OPTION_NAMES = tuple(field.name for field in fields(RunnerOptions))
+
+LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
 
 
-def runner_limits(built: Limits, cache: KvCache, options: RunnerOptions, available_bytes: int) -> RunnerLimits:
+def runner_limits(manifest: Manifest, options: RunnerOptions, available_bytes: int) -> RunnerLimits:
     """The engine's limits, tightened by the options.
 
-    ``available_bytes`` is the free memory of the device, of which kv_cache_free_gpu_memory_fraction is a share.
-    Raises LimitError for an option above the engine's limit, ArgumentError for one that is not a positive number.
+    ``available_bytes`` is the free memory of the device, of which free_gpu_memory_fraction is a share. Raises
+    LimitError for an option above the engine's limit, ArgumentError for one that contradicts the engine.
     """
-    ceilings = {**vars(built), "max_output_len": built.max_seq_len}
-    values = {name: _tightened(name, getattr(options, name), ceiling) for name, ceiling in ceilings.items()}
-    if values["max_num_tokens"] < values["max_batch_size"]:
-        raise LimitError(
-            f"max_num_tokens={values['max_num_tokens']} is less than max_batch_size={values['max_batch_size']}, but "
-            "each sequence of a batch needs one token per step: raise the former or lower the latter"
-        )
+    built, cache = manifest.limits, manifest.kv_cache
+    ceilings = {**vars(built), "max_output_len": built.max_seq_len, "max_beam_width": built.max_batch_size}
+    values = {name: _tightened(name, getattr(options, name), ceilings[name]) for name in LIMIT_NAMES}
+    values["max_beam_width"] = min(values["max_beam_width"], values["max_batch_size"])
+    _check_step(values, built, options)
+    _check_geometry(cache, options.kv_cache)
     demand = values["max_batch_size"] * -(-values["max_seq_len"] // cache.tokens_per_block)
-    blocks = _cache_blocks(cache, demand, options, available_bytes)
-    return RunnerLimits(**values, num_blocks=blocks, tokens_per_block=cache.tokens_per_block)
-
-
-def check_positive(name: str, value: object) -> None:
-    """Raise ArgumentError unless ``value`` is a whole number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"{name} is {value!r}: expected a whole number above 0")
+    return RunnerLimits(
+        **values,
+        num_blocks=_cache_blocks(cache, demand, options.kv_cache, available_bytes),
+        num_host_blocks=(options.kv_cache.host_cache_size or 0) // cache.bytes_per_block,
+        tokens_per_block=cache.tokens_per_block,
+    )
 
 
 def available_host_memory() -> int:
@@ -87,9 +100,8 @@ def available_host_memory() -> int:
 def _tightened(name: str, value: int | None, built: int) -> int:
     if value is None:
         return built
-    check_positive(name, value)
     if value > built:
-        flag = "max_seq_len" if name == "max_output_len" else name
+        flag = {"max_output_len": "max_seq_len", "max_beam_width": "max_batch_size"}.get(name, name)
         raise LimitError(
             f"{name}={value} exceeds what this engine was built for ({built}): lower it, or build the engine again "
             f"with a larger --{flag}"
@@ -97,20 +109,44 @@ def _tightened(name: str, value: int | None, built: int) -> int:
     return value
 
 
-def _cache_blocks(cache: KvCache, demand: int, options: RunnerOptions, available_bytes: int) -> int:
-    """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or an option caps them."""
+def _check_step(values: dict[str, int], built: Limits, options: RunnerOptions) -> None:
+    num_tokens, batch_size, input_len = (values[name] for name in ("max_num_tokens", "max_batch_size", "max_input_len"))
+    if num_tokens < batch_size:
+        raise LimitError(
+            f"max_num_tokens={num_tokens} is less than max_batch_size={batch_size}, but each sequence of a batch needs "
+            "one token per step: raise the former or lower the latter"
+        )
+    if not options.enable_chunked_context and input_len > num_tokens:
+        raise LimitError(
+            f"without chunked context a prompt of max_input_len={input_len} tokens must fit into a step of "
+            f"max_num_tokens={num_tokens}: enable it, lower max_input_len, or (if the engine, built for "
+            f"{built.max_num_tokens}, allows) raise max_num_tokens"
+        )
+
+
+def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
+    if config.tokens_per_block not in (None, cache.tokens_per_block):
+        raise ArgumentError(
+            f"tokens_per_block is {config.tokens_per_block}, but this engine was built for {cache.tokens_per_block}: "
+            "leave it out, or build the engine again with it"
+        )
+    if config.dtype not in ("auto", cache.dtype):
+        raise ArgumentError(
+            f"the KV cache's dtype is {config.dtype!r}, but this engine was built for {cache.dtype}: leave it out"
+        )
+
+
+def _cache_blocks(cache: KvCache, demand: int, config: KvCacheConfig, available_bytes: int) -> int:
+    """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them."""
     caps = {"the engine": cache.num_blocks, "max_batch_size and max_seq_len": demand}
-    tokens, fraction = options.max_tokens_in_paged_kv_cache, options.kv_cache_free_gpu_memory_fraction
-    if tokens is not None:
-        check_positive("max_tokens_in_paged_kv_cache", tokens)
-        caps[f"max_tokens_in_paged_kv_cache={tokens}"] = tokens // cache.tokens_per_block
-    if fraction is not None:
-        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
-            raise ArgumentError(
-                f"kv_cache_free_gpu_memory_fraction is {fraction!r}: expected a number above 0 and at most 1"
-            )
-        share = int(available_bytes * fraction) // cache.bytes_per_block
-        caps[f"kv_cache_free_gpu_memory_fraction={fraction} of {available_bytes:,} free bytes"] = share
+    if config.max_tokens is not None:
+        caps[f"the KV cache's max_tokens={config.max_tokens}"] = config.max_tokens // cache.tokens_per_block
+    if config.max_gpu_total_bytes:
+        cap = config.max_gpu_total_bytes // cache.bytes_per_block
+        caps[f"the KV cache's max_gpu_total_bytes={config.max_gpu_total_bytes}"] = cap
+    if config.free_gpu_memory_fraction is not None:
+        share = int(available_bytes * config.free_gpu_memory_fraction) // cache.bytes_per_block
+        caps[f"free_gpu_memory_fraction={config.free_gpu_memory_fraction} of {available_bytes:,} free bytes"] = share
     reason, blocks = min(caps.items(), key=lambda cap: cap[1])
     if blocks < 1:
         raise LimitError(

@@ -1,31 +1,69 @@
 """ModelRunner: load an engine, generate. The names are those of TensorRT-LLM's ModelRunner."""
 
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trtllm_lite.errors import ArgumentError
-from trtllm_lite.runtime import options
+from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.arguments import FROM_DIR, GENERATE, reject_unsupported
-from trtllm_lite.runtime.batching import BatchLoop
-from trtllm_lite.runtime.limits import OPTION_NAMES, RunnerOptions
-from trtllm_lite.runtime.outputs import Output, as_dictionary, padded_output_ids
-from trtllm_lite.runtime.prompts import Prompts, as_texts, check_limits, output_len, parse_prompts
+from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig, check_positive
+from trtllm_lite.runtime.limits import LIMIT_NAMES, RunnerOptions
+from trtllm_lite.runtime.options import per_request, whole_number
+from trtllm_lite.runtime.outputs import Output, outputs_of, steps
+from trtllm_lite.runtime.prompts import Prompts, as_texts, parse_prompts
 from trtllm_lite.runtime.request import Request
+from trtllm_lite.runtime.result_form import ResultForm
+from trtllm_lite.runtime.sampling_params import SamplingParams
 from trtllm_lite.runtime.session import Session, open_session
-from trtllm_lite.runtime.stop_words import StopWords, parse_stop_words
+from trtllm_lite.runtime.stats import Stats
+from trtllm_lite.runtime.words import words_per_prompt
 
-_FROM_DIR_NAMES = ("engine_dir", "rank", *OPTION_NAMES)
+# ModelRunner's names of what SamplingParams has; one value for all prompts, or a list with one for each.
+_SAMPLING = {
+    "max_new_tokens": "max_tokens",
+    "end_id": "end_id",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "random_seed": "seed",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "stop_words_list": "stop",
+    "bad_words_list": "bad",
+}
+_SEQUENCES = ("num_return_sequences", "num_beams", "length_penalty", "early_stopping")
+# The ranges of those that SamplingParams calls otherwise.
+_RENAMED = {"max_new_tokens": (1, 2**24), "random_seed": (0, 2**64 - 1)}
+_FROM_DIR_NAMES = (
+    *("engine_dir", "rank", *LIMIT_NAMES, "max_tokens_in_paged_kv_cache", "kv_cache_free_gpu_memory_fraction"),
+    *("kv_cache_enable_block_reuse", "host_cache_size", "capacity_scheduler_policy", "enable_chunked_context"),
+    "num_threads",
+)
 _GENERATE_NAMES = (
-    *("batch_input_ids", "texts", "chat", "max_new_tokens", "end_id", "pad_id", "stop_words_list", "streaming"),
-    *("temperature", "top_k", "top_p", "min_p", "random_seed"),
-    *("return_dict", "output_context_logits", "output_generation_logits"),
+    *("batch_input_ids", "texts", "chat", "streaming", "return_dict", "output_context_logits"),
+    *("output_generation_logits", "output_log_probs", "output_cum_log_probs"),
+    *("sampling_config", "pad_id", *_SEQUENCES, *_SAMPLING),
 )
 
 
 class ModelRunner:
-    """Runs one engine. Threads may share a runner; generators that are dropped give their memory back."""
+    """Runs one engine. Threads may share a runner; generators that are dropped give their memory back.
+
+    The sampling arguments of :meth:`generate`, one value for all prompts or, marked *, a list with one for each:
+
+    - ``max_new_tokens``*: None means as many as fit into max_seq_len
+    - ``end_id``*: None means the model's end-of-sequence tokens; -1 means not to stop at them
+    - ``temperature``* (0 = greedy), ``top_k``*, ``top_p``*, ``min_p``*: default: the model's generation_config, or
+      greedy; ``random_seed``*: the same seed gives the same tokens whatever else is in the batch
+    - ``repetition_penalty``* (default: the model's), ``presence_penalty``*, ``frequency_penalty``*
+    - ``stop_words_list``*, ``bad_words_list``*: strings or token-id lists
+    - ``num_return_sequences``: how many outputs to draw for each prompt
+    - ``num_beams``: search with so many beams instead, and return the best num_return_sequences (default: all);
+      ``length_penalty``, ``early_stopping``: see SamplingParams
+    - ``pad_id``: fills the ends of shorter rows of ``output_ids``; default: the model's
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -33,25 +71,44 @@ class ModelRunner:
         self.limits = session.limits
 
     @classmethod
-    def from_dir(cls, engine_dir: str | Path, rank: int = 0, **arguments: Any) -> "ModelRunner":
+    def from_dir(
+        cls,
+        engine_dir: str | Path,
+        rank: int = 0,
+        *,
+        max_tokens_in_paged_kv_cache: int | None = None,
+        kv_cache_free_gpu_memory_fraction: float | None = None,
+        kv_cache_enable_block_reuse: bool = False,
+        host_cache_size: int | None = None,
+        capacity_scheduler_policy: str = "GUARANTEED_NO_EVICT",
+        enable_chunked_context: bool = True,
+        num_threads: int | None = None,
+        **arguments: Any,
+    ) -> "ModelRunner":
         """Load the engine of ``rank`` from ``engine_dir``. Nothing is compiled; the file is mapped and checked.
 
-        Further arguments may tighten what the engine was built for:
-
-        - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``, ``max_output_len``: limits
-        - ``max_tokens_in_paged_kv_cache``: tokens that the KV cache holds, all sequences together
-        - ``kv_cache_free_gpu_memory_fraction``: share of the device's free memory that the KV cache may take (the
-          device is the host here)
-        - ``num_threads``: threads that compute; all cores by default
+        ``arguments`` may tighten what the engine was built for: ``max_batch_size``, ``max_input_len``, ``max_seq_len``,
+        ``max_num_tokens``, ``max_output_len``, ``max_beam_width``. The named ones are fields of KvCacheConfig,
+        SchedulerConfig and RunnerOptions (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``).
 
         Raises EngineError (no engine there, damaged, of another version), LimitError (an option above the engine's
         limit), ArgumentError (an argument that is unknown or not supported).
         """
-        known = {name: arguments.pop(name) for name in OPTION_NAMES if name in arguments}
+        limits = {name: arguments.pop(name) for name in LIMIT_NAMES if name in arguments}
         reject_unsupported("ModelRunner.from_dir", arguments, FROM_DIR, _FROM_DIR_NAMES)
-        session = open_session(engine_dir, rank, RunnerOptions(**known))
-        _warn_of_ignored_defaults(session.manifest.model.generation)
-        return cls(session)
+        options = RunnerOptions(
+            **limits,
+            kv_cache=KvCacheConfig(
+                enable_block_reuse=kv_cache_enable_block_reuse,
+                max_tokens=max_tokens_in_paged_kv_cache,
+                free_gpu_memory_fraction=kv_cache_free_gpu_memory_fraction,
+                host_cache_size=host_cache_size,
+            ),
+            scheduler=SchedulerConfig(capacity_scheduler_policy=capacity_scheduler_policy),
+            enable_chunked_context=enable_chunked_context,
+            num_threads=num_threads,
+        )
+        return cls(open_session(engine_dir, rank, options))
 
     def generate(
         self,
@@ -59,20 +116,13 @@ class ModelRunner:
         *,
         texts: Any = None,
         chat: bool = False,
-        max_new_tokens: Any = None,
-        end_id: Any = None,
-        pad_id: int | None = None,
-        temperature: Any = None,
-        top_k: Any = None,
-        top_p: Any = None,
-        min_p: Any = None,
-        random_seed: Any = None,
-        stop_words_list: Any = None,
         streaming: bool = False,
         return_dict: bool = False,
         output_context_logits: bool = False,
         output_generation_logits: bool = False,
-        **others: Any,
+        output_log_probs: bool = False,
+        output_cum_log_probs: bool = False,
+        **sampling: Any,
     ) -> Any:
         """Continue prompts.
 
@@ -80,123 +130,128 @@ class ModelRunner:
         ``texts``, strings only. One bare string is a batch of one. With ``chat=True`` a prompt is a user's message, or
         a list of messages ({"role", "content"}), and goes through the model's chat template.
 
-        Arguments below marked * take one value, or a list with one for each prompt.
+        ``sampling`` are the arguments of the class's list; ``sampling_config``, a dictionary or object, has others.
 
-        - ``max_new_tokens``*: None means as many as fit into max_seq_len
-        - ``end_id``*: None means the model's end-of-sequence tokens; -1 means not to stop at them
-        - ``pad_id``: fills the ends of shorter rows of ``output_ids``; default: the model's
-        - ``temperature``* (0 = greedy), ``top_k``*, ``top_p``*, ``min_p``*: default: the model's generation_config, or
-          greedy; ``random_seed``*: the same seed gives the same tokens whatever else is in the batch
-        - ``stop_words_list``: strings or token-id lists for all prompts, or a list of them for each prompt
-        - ``output_context_logits`` (engines built with --gather_context_logits), ``output_generation_logits``: with
-          ``return_dict``
+        ``output_context_logits`` (engines built with --gather_context_logits), ``output_generation_logits``,
+        ``output_log_probs`` and ``output_cum_log_probs`` come with ``return_dict`` only.
 
-        Returns int32[batch, 1 beam, longest] for token ids: prompt and generated ids (end ids and stop words included),
-        padded with ``pad_id``. For strings: their continuations (end ids and stop words excluded); a bare string for a
-        bare string. With ``return_dict=True``: a dictionary of ``output_ids`` (that array), ``sequence_lengths``
-        int32[batch, 1], ``finish_reasons`` [batch][1] (end_id, stop_words, length), ``texts`` (for strings),
-        ``context_logits`` [batch] float32[prompt_len, vocab], ``generation_logits`` [batch][1] float32[generated,
-        vocab].
+        Returns int32[batch, sequences, longest] for token ids: prompt and generated ids (end ids and stop words
+        included), padded with ``pad_id``. For strings: their continuations (end ids and stop words excluded), or lists
+        of ``num_return_sequences``; a bare string's own. With ``return_dict=True`` a dictionary:
+
+        - ``output_ids`` (that array), ``sequence_lengths`` int32[batch, sequences] with prompts of ``prompt_lengths``
+          int32[batch], ``texts`` (for strings)
+        - ``finish_reasons`` [batch][sequences]: end_id, stop_words, length
+        - ``context_logits`` [batch] float32[prompt_len, vocab]
+        - ``generation_logits`` [batch][sequences] float32[generated, vocab]
+        - ``log_probs`` [batch][sequences] float32[generated], ``cum_log_probs`` float32[batch, sequences]
+        - ``sequences_scores`` float32[batch, sequences], what a beam search ranked them by
 
         With ``streaming=True``, an iterator of partial results, one for each step that generated something: arrays and
         dictionaries hold everything so far, strings only what is new. Closing it cancels the rest.
 
         Raises, before anything runs: LimitError (batch, prompt or output too long), ArgumentError (anything else).
         """
-        reject_unsupported("generate", others, GENERATE, _GENERATE_NAMES)
+        extras = (output_context_logits, output_generation_logits, output_log_probs, output_cum_log_probs)
+        if any(extras) and not return_dict:
+            raise ArgumentError("logits and log probabilities need return_dict=True: pass it, or leave output_* out")
         prompts = self._parse_prompts(batch_input_ids, texts, chat)
-        draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "random_seed": random_seed}
-        wants = self._check_logits(output_context_logits, output_generation_logits, return_dict)
-        requests = self._requests(prompts, max_new_tokens, end_id, draws, wants)
-        stop_words = parse_stop_words(stop_words_list, len(requests))
-        outputs = self._outputs(requests, stop_words, prompts.textual)
-        pad = self._pad_id(pad_id)
-        steps = self._run(outputs)
+        wanted = {
+            "detokenize": prompts.textual,
+            "return_context_logits": bool(output_context_logits),
+            "return_generation_logits": bool(output_generation_logits),
+            "logprobs": 0 if output_log_probs or output_cum_log_probs else None,
+        }
+        given = _with_config(sampling)
+        form = ResultForm(
+            self._pad_id(given.pop("pad_id", None)), prompts, return_dict, output_log_probs, output_cum_log_probs
+        )
+        requests = _requests(prompts, given, wanted)
+        outputs = [output for handle in self.session.submit_all(requests) for output in outputs_of(handle)]
         if streaming:
-            return (_result(outputs, prompts, pad, return_dict, partial=True) for _ in steps)
-        for _ in steps:
+            return (form.result(outputs, partial=True) for _ in _run(outputs))
+        for _ in _run(outputs):
             pass
-        return _result(outputs, prompts, pad, return_dict, partial=False)
+        return form.result(outputs, partial=False)
+
+    def get_stats(self) -> Stats:
+        """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""
+        return self.session.stats()
 
     def _parse_prompts(self, batch_input_ids: Any, texts: Any, chat: bool) -> Prompts:
         if (batch_input_ids is None) == (texts is None):
             raise ArgumentError("generate needs either batch_input_ids or texts: pass one of them")
         value = batch_input_ids if texts is None else as_texts(texts)
         prompts = parse_prompts(value, chat, self.tokenizer, self.session.manifest.model.vocab_size)
-        check_limits(prompts.token_ids, self.limits)
-        return prompts
-
-    def _check_logits(self, context: bool, generation: bool, return_dict: bool) -> tuple[bool, bool]:
-        if (context or generation) and not return_dict:
-            raise ArgumentError("logits come with return_dict=True only: pass it, or leave output_*_logits out")
-        if context and not self.session.manifest.gather_context_logits:
-            raise ArgumentError(
-                "this engine computes the logits of the last prompt token only: for output_context_logits, build it "
-                "with --gather_context_logits"
+        batch_size, limit = len(prompts.token_ids), self.limits.max_batch_size
+        if batch_size > limit:
+            raise LimitError(
+                f"{batch_size} prompts exceed max_batch_size {limit}: split the batch, or build the engine with "
+                f"--max_batch_size {batch_size}"
             )
-        return bool(context), bool(generation)
-
-    def _requests(
-        self, prompts: Prompts, max_new_tokens: Any, end_id: Any, draws: dict[str, Any], wants: tuple[bool, bool]
-    ) -> list[Request]:
-        model, batch_size = self.session.manifest.model, len(prompts.token_ids)
-        end_ids = options.end_ids(end_id, batch_size, model.eos_token_ids, model.vocab_size)
-        samplings = options.samplings(draws, batch_size, model.generation)
-        wanted = options.per_request("max_new_tokens", max_new_tokens, batch_size)
-        return [
-            Request(ids, output_len(row, len(ids), wanted[row], self.limits), end_ids[row], samplings[row], *wants)
-            for row, ids in enumerate(prompts.token_ids)
-        ]
-
-    def _outputs(self, requests: list[Request], stop_words: list[StopWords], textual: bool) -> list[Output]:
-        if self.tokenizer is None and any(words.texts for words in stop_words):
-            raise ArgumentError("this engine has no tokenizer: give stop words as token ids")
-        return [
-            Output(request, words, self.tokenizer if textual or words.texts else None)
-            for request, words in zip(requests, stop_words, strict=True)
-        ]
+        return prompts
 
     def _pad_id(self, pad_id: int | None) -> int:
         """``pad_id``, else the model's padding token, else its first end token, else 0."""
         model = self.session.manifest.model
         if pad_id is not None:
-            return options.whole_number("pad_id", pad_id, -1, 2**31 - 1)
+            return whole_number("pad_id", pad_id, -1, 2**31 - 1)
         if model.pad_token_id is not None:
             return model.pad_token_id
         return model.eos_token_ids[0] if model.eos_token_ids else 0
 
-    def _run(self, outputs: list[Output]) -> Iterator[None]:
-        """Generate; yields after each step that produced tokens. Closing the iterator returns the cache blocks."""
-        with BatchLoop(self.session) as loop:
-            running = {loop.enqueue_request(output.request): output for output in outputs}
-            while running:
-                responses = loop.await_responses()
-                for output in outputs:
-                    output.new_text = ""
-                for response in responses:
-                    output = running[response.request_id]
-                    output.push(response)
-                    if output.finish_reason is not None:
-                        loop.cancel_request(response.request_id)
-                        del running[response.request_id]
-                if responses:
-                    yield
+
+def _requests(prompts: Prompts, sampling: dict[str, Any], wanted: dict[str, Any]) -> list[Request]:
+    """The requests of all prompts, one prompt after the other."""
+    batch_size = len(prompts.token_ids)
+    common = _sequences(sampling)
+    spread = {name: _per_prompt(name, value, batch_size) for name, value in sampling.items()}
+    requests = []
+    for row, ids in enumerate(prompts.token_ids):
+        own = {_SAMPLING[name]: values[row] for name, values in spread.items() if values[row] is not None}
+        params = SamplingParams(**{"max_tokens": None, **own, **common, **wanted})
+        requests += Request(ids, params).sequences()
+    return requests
 
 
-def _result(outputs: list[Output], prompts: Prompts, pad_id: int, return_dict: bool, partial: bool) -> Any:
-    if return_dict:
-        return as_dictionary(outputs, pad_id, prompts.textual)
-    if not prompts.textual:
-        return padded_output_ids(outputs, pad_id)
-    texts = [output.new_text if partial else output.text for output in outputs]
-    return texts[0] if prompts.single else texts
+def _sequences(sampling: dict[str, Any]) -> dict[str, Any]:
+    """Takes out of ``sampling`` what says how many sequences to make, and how; returns it as SamplingParams has it."""
+    given = {name: sampling.pop(name) for name in _SEQUENCES if name in sampling}
+    num_beams = given.pop("num_beams", 1)
+    check_positive("num_beams", num_beams)
+    count = given.pop("num_return_sequences", num_beams)
+    beams = {"use_beam_search": True, "best_of": num_beams} if num_beams > 1 else {}
+    return {"n": count, **beams, **given}
 
 
-def _warn_of_ignored_defaults(generation: dict[str, Any]) -> None:
-    penalty = generation.get("repetition_penalty", 1.0)
-    if penalty != 1.0:
-        warnings.warn(
-            f"this model's generation defaults ask for repetition_penalty={penalty}, which is not applied yet: outputs "
-            "may repeat themselves more than the model's authors intended",
-            stacklevel=3,
-        )
+def _per_prompt(name: str, value: Any, batch_size: int) -> list[Any]:
+    if name in ("stop_words_list", "bad_words_list"):
+        return words_per_prompt(name, value, batch_size)
+    values = per_request(name, value, batch_size)
+    if name in _RENAMED:  # SamplingParams would say another name
+        for entry in values:
+            if entry is not None:
+                whole_number(name, entry, *_RENAMED[name])
+    return values
+
+
+def _with_config(given: dict[str, Any]) -> dict[str, Any]:
+    """The sampling arguments, those of ``sampling_config`` filled in; None asks for nothing."""
+    given = dict(given)
+    config = given.pop("sampling_config", None)
+    known = {*_SAMPLING, *_SEQUENCES, "pad_id"}
+    if config is not None:
+        fields = config if isinstance(config, Mapping) else vars(config)
+        given = {**fields, **{name: value for name, value in given.items() if value is not None}}
+    others = {name: value for name, value in given.items() if name not in known}
+    reject_unsupported("generate", others, GENERATE, _GENERATE_NAMES)
+    return {name: value for name, value in given.items() if name in known and value is not None}
+
+
+def _run(outputs: list[Output]) -> Iterator[None]:
+    """``steps``; leaving it before its end cancels what still runs."""
+    try:
+        yield from steps(outputs)
+    finally:
+        for output in outputs:
+            output.handle.cancel()

@@ -1,102 +1,118 @@
-"""What a request has produced so far, and how that is handed to the user."""
+"""What requests have produced so far, step by step."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.runtime.detokenizer import IncrementalDetokenizer
-from trtllm_lite.runtime.request import FinishReason, Request, Response
-from trtllm_lite.runtime.stop_words import StopSequenceFilter, StopTextFilter, StopWords
-from trtllm_lite.runtime.tokenizer import Tokenizer
+from trtllm_lite.runtime.request import FinishReason, Hypothesis, Request, Response
+from trtllm_lite.runtime.request_handle import RequestHandle
 
 
 class Output:
-    """Follows one request: its tokens, its text (given a tokenizer), and whether a stop word has come.
+    """Everything that the responses of one request taken so far add up to; of a beam search, hypothesis ``beam``.
 
-    The token ids hold all that was generated; the text ends before an end id or a stop word.
+    The token ids hold all that was generated; the text ends before an end id or a stop word. ``score`` is a
+    hypothesis's.
     """
 
-    def __init__(self, request: Request, stop_words: StopWords, tokenizer: Tokenizer | None) -> None:
-        self.request = request
+    def __init__(self, handle: RequestHandle, beam: int = 0) -> None:
+        self.handle = handle
+        self.score: float | None = None
+        self._beam = beam
         self.token_ids: list[int] = []
         self.text = ""
         self.new_text = ""
         self.finish_reason: FinishReason | None = None
-        self.context_logits: NDArray[np.float32] | None = None
+        self.logprobs: list[Any] = []
         self.generation_logits: list[NDArray[np.float32]] = []
-        self._stop_sequences = StopSequenceFilter(stop_words.sequences)
-        self._stop_texts = StopTextFilter(stop_words.texts)
-        self._detokenizer = (
-            None if tokenizer is None else IncrementalDetokenizer(tokenizer.decode, request.prompt_ids.tolist())
-        )
+        self.num_new_tokens = 0
+        self._num_taken = 0
 
-    def push(self, response: Response) -> None:
-        """Take in one generated token; sets ``finish_reason`` and ``new_text``."""
-        self.token_ids.append(response.token_id)
-        if response.context_logits is not None:
-            self.context_logits = response.context_logits
+    @property
+    def request(self) -> Request:
+        """What was asked for."""
+        return self.handle.request
+
+    @property
+    def ready(self) -> bool:
+        """Whether :meth:`advance` has something to take, or an error to raise."""
+        return self.finish_reason is None and self.handle.has(self._num_taken)
+
+    def skip(self) -> None:
+        """Nothing is new."""
+        self.new_text, self.num_new_tokens = "", 0
+
+    def advance(self) -> None:
+        """Take the next response, which must be ready. Raises EngineError if the request failed instead."""
+        if self._num_taken == len(self.handle.responses):
+            self.handle.result()
+        self._take(self.handle.responses[self._num_taken])
+
+    def take_all(self) -> None:
+        """Take whatever is there; all of it is new."""
+        for response in self.handle.responses[self._num_taken :]:
+            self._take(response)
+        self.new_text, self.num_new_tokens = self.text, len(self.token_ids)
+
+    def _take(self, response: Response) -> None:
+        self._num_taken += 1
+        self.num_new_tokens = 0 if response.token_id is None else 1
+        if response.token_id is not None:
+            self.token_ids.append(response.token_id)
+        if response.logprobs is not None:
+            self.logprobs.append(response.logprobs)
         if response.generation_logits is not None:
             self.generation_logits.append(response.generation_logits)
         self.finish_reason = response.finish_reason
-        # The end id is not part of the text even where the tokenizer does not count it as special.
-        released = [] if response.finish_reason is FinishReason.END_ID else self._stop_sequences.push(response.token_id)
-        self.new_text = self._push_text(released)
-        if self._stop_sequences.stopped or self._stop_texts.stopped:
-            self.finish_reason = FinishReason.STOP_WORDS
-        if self.finish_reason is not None:
-            self.new_text += self._finish_text()
-        self.text += self.new_text
+        self.new_text = response.text
+        self.text += response.text
+        if self._beam < len(self.handle.hypotheses) and self.finish_reason is not None:
+            self._take_hypothesis(self.handle.hypotheses[self._beam])
 
-    def _push_text(self, token_ids: list[int]) -> str:
-        if self._detokenizer is None or self._stop_texts.stopped:
-            return ""
-        return self._stop_texts.push("".join(self._detokenizer.push(token) for token in token_ids))
-
-    def _finish_text(self) -> str:
-        if self._detokenizer is None or self._stop_texts.stopped:
-            return ""
-        text = self._push_text(self._stop_sequences.finish())
-        if not self._stop_texts.stopped:
-            text += self._stop_texts.push(self._detokenizer.finish())
-        if not self._stop_texts.stopped:
-            return text + self._stop_texts.finish()
-        self.finish_reason = FinishReason.STOP_WORDS
-        return text
+    def _take_hypothesis(self, found: Hypothesis) -> None:
+        self.token_ids, self.text = found.token_ids, found.text
+        self.score, self.finish_reason = found.score, found.finish_reason
+        self.new_text, self.num_new_tokens = self.text, len(self.token_ids)
 
 
-def padded_output_ids(outputs: Sequence[Output], pad_id: int) -> NDArray[np.int32]:
-    """int32[batch, 1 beam, longest]: prompt and generated ids of each output, then ``pad_id``."""
-    lengths = sequence_lengths(outputs)
-    padded = np.full((len(outputs), 1, int(lengths.max())), pad_id, np.int32)
-    for row, output in zip(padded[:, 0], outputs, strict=True):
-        prompt_len = len(output.request.prompt_ids)
-        row[:prompt_len] = output.request.prompt_ids
-        row[prompt_len : prompt_len + len(output.token_ids)] = output.token_ids
-    return padded
+def outputs_of(handle: RequestHandle) -> list[Output]:
+    """One output, or the ``n`` best of a beam search."""
+    params = handle.request.params
+    return [Output(handle, beam) for beam in range(params.n if params.use_beam_search else 1)]
 
 
-def sequence_lengths(outputs: Sequence[Output]) -> NDArray[np.int32]:
-    """int32[batch, 1 beam]: tokens of prompt and output together."""
-    return np.array([[len(output.request.prompt_ids) + len(output.token_ids)] for output in outputs], np.int32)
+def steps(outputs: Sequence[Output]) -> Iterator[None]:
+    """Advance outputs whose handles share a notifier: at each step, by one response of each that has one.
+
+    Raises EngineError if a request failed.
+    """
+    notifier = outputs[0].handle.notifier
+    while _unfinished(outputs):
+        notifier.wait_until(lambda: any(output.ready for output in outputs))
+        _advance(outputs)
+        yield
 
 
-def as_dictionary(outputs: Sequence[Output], pad_id: int, with_text: bool) -> dict[str, Any]:
-    """The result for ``return_dict=True``; see ``ModelRunner.generate``."""
-    result: dict[str, Any] = {
-        "output_ids": padded_output_ids(outputs, pad_id),
-        "sequence_lengths": sequence_lengths(outputs),
-        "finish_reasons": [[output.finish_reason and output.finish_reason.value] for output in outputs],
-    }
-    if with_text:
-        result["texts"] = [output.text for output in outputs]
-    if any(output.request.context_logits for output in outputs):
-        result["context_logits"] = [output.context_logits for output in outputs]
-    if any(output.request.generation_logits for output in outputs):
-        result["generation_logits"] = [[_stack(output.generation_logits)] for output in outputs]
-    return result
+async def steps_async(outputs: Sequence[Output]) -> AsyncIterator[None]:
+    """:func:`steps` for coroutines."""
+    notifier = outputs[0].handle.notifier
+    while _unfinished(outputs):
+        await notifier.until(lambda: any(output.ready for output in outputs))
+        _advance(outputs)
+        yield
 
 
-def _stack(rows: list[NDArray[np.float32]]) -> NDArray[np.float32] | None:
-    return np.stack(rows) if rows else None
+def _unfinished(outputs: Sequence[Output]) -> bool:
+    return any(output.finish_reason is None for output in outputs)
+
+
+def _advance(outputs: Sequence[Output]) -> None:
+    with outputs[0].handle.notifier:  # all that one step of the engine brought, or nothing of it
+        ready = [output.ready for output in outputs]
+    for output, is_ready in zip(outputs, ready, strict=True):
+        if is_ready:
+            output.advance()
+        else:
+            output.skip()

@@ -1,5 +1,6 @@
 """Prompts in any of their forms, turned into checked token ids."""
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,23 +10,26 @@ from numpy.typing import NDArray
 
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.limits import RunnerLimits
-from trtllm_lite.runtime.options import whole_number
 from trtllm_lite.runtime.tokenizer import Tokenizer
 
-_MAX_NEW_TOKENS = 2**31 - 1
 _EXPECTED = "expected a list of prompts: token-id lists, strings, or (with chat=True) strings or lists of messages"
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """``token_ids`` are int32[prompt_len] arrays; ``textual`` says that text came in, so text goes out.
+    """``token_ids`` are int32[prompt_len] arrays; ``texts`` what was tokenized, if text came in: then text goes out.
 
     ``single`` says that one bare string came in, so one bare string goes out.
     """
 
     token_ids: list[NDArray[np.int32]]
-    textual: bool
+    texts: list[str] | None
     single: bool
+
+    @property
+    def textual(self) -> bool:
+        """Whether text came in."""
+        return self.texts is not None
 
 
 def parse_prompts(value: Any, chat: bool, tokenizer: Tokenizer | None, vocab_size: int) -> Prompts:
@@ -34,13 +38,22 @@ def parse_prompts(value: Any, chat: bool, tokenizer: Tokenizer | None, vocab_siz
     Raises ArgumentError for another form, a token id outside the vocabulary, an empty prompt, or text for an engine
     without a tokenizer.
     """
-    single = isinstance(value, str) or (chat and _is_conversation(value))
+    single = isinstance(value, str) or (chat and is_conversation(value))
     prompts = [value] if single else _as_list(value)
     if not prompts:
         raise ArgumentError(f"there are no prompts: {_EXPECTED}")
-    textual = chat or isinstance(prompts[0], str)
-    arrays = [np.asarray(_encode(prompt, chat, tokenizer)) if textual else _as_array(prompt) for prompt in prompts]
-    return Prompts([_checked(row, ids, vocab_size) for row, ids in enumerate(arrays)], textual, single)
+    texts = None
+    if chat or isinstance(prompts[0], str):
+        if tokenizer is None:
+            raise ArgumentError(
+                "this engine has no tokenizer: pass token ids, or convert a checkpoint that has a tokenizer.json"
+            )
+        texts = [_as_text(prompt, chat, tokenizer) for prompt in prompts]
+        # A chat template spells out every special token itself.
+        arrays = [np.asarray(tokenizer.encode(text, add_special_tokens=not chat)) for text in texts]
+    else:
+        arrays = [_as_array(prompt) for prompt in prompts]
+    return Prompts([_checked(row, ids, vocab_size) for row, ids in enumerate(arrays)], texts, single)
 
 
 def as_texts(value: Any) -> Any:
@@ -50,49 +63,49 @@ def as_texts(value: Any) -> Any:
     raise ArgumentError(f"texts is {value!r}: expected a string or a list of strings")
 
 
-def check_limits(prompts: Sequence[NDArray[np.int32]], limits: RunnerLimits) -> None:
-    """Raise LimitError if the batch is too large or a prompt too long; nothing is ever cut."""
-    if len(prompts) > limits.max_batch_size:
+def check_prompt_len(name: str, prompt_len: int, limits: RunnerLimits) -> None:
+    """Raise LimitError if a prompt, ``name`` in messages, is too long; nothing is ever cut."""
+    if prompt_len > limits.max_input_len:
         raise LimitError(
-            f"{len(prompts)} prompts exceed max_batch_size {limits.max_batch_size}: split the batch, or build the "
-            f"engine with --max_batch_size {len(prompts)}"
+            f"{name} has {prompt_len} tokens, which exceeds max_input_len {limits.max_input_len}: shorten it, or build "
+            f"the engine with --max_input_len {prompt_len}"
         )
-    for row, prompt in enumerate(prompts):
-        if len(prompt) > limits.max_input_len:
-            raise LimitError(
-                f"prompt {row} has {len(prompt)} tokens, which exceeds max_input_len {limits.max_input_len}: shorten "
-                f"it, or build the engine with --max_input_len {len(prompt)}"
-            )
-        if len(prompt) >= limits.max_seq_len:
-            raise LimitError(
-                f"prompt {row} has {len(prompt)} tokens, which leaves no room for an answer within max_seq_len "
-                f"{limits.max_seq_len}: shorten it, or build the engine with a larger --max_seq_len"
-            )
+    if prompt_len >= limits.max_seq_len:
+        raise LimitError(
+            f"{name} has {prompt_len} tokens, which leaves no room for an answer within max_seq_len "
+            f"{limits.max_seq_len}: shorten it, or build the engine with a larger --max_seq_len"
+        )
 
 
-def output_len(row: int, prompt_len: int, wanted: int | None, limits: RunnerLimits) -> int:
-    """How many tokens prompt ``row`` may generate: ``wanted``, or (None) as many as fit.
+def output_len(name: str, prompt_len: int, wanted: int | None, limits: RunnerLimits) -> int:
+    """How many tokens the prompt ``name`` may generate: ``wanted``, or (None) as many as fit.
 
     Raises LimitError if ``wanted`` is more than fits: nothing is ever cut.
     """
-    if wanted is not None:
-        whole_number("max_new_tokens", wanted, 1, _MAX_NEW_TOKENS)
     room = {
         "max_seq_len": (limits.max_seq_len - prompt_len, "build the engine with a larger --max_seq_len"),
-        "max_output_len": (limits.max_output_len, "pass a larger max_output_len to from_dir"),
-        "the KV cache": (limits.cache_len - prompt_len, "pass a larger max_tokens_in_paged_kv_cache to from_dir"),
+        "max_output_len": (limits.max_output_len, "load the engine with a larger max_output_len"),
+        "the KV cache": (limits.cache_len - prompt_len, "load the engine with a larger KV cache"),
     }
-    name, (most, remedy) = min(room.items(), key=lambda item: item[1][0])
+    bounded_by, (most, remedy) = min(room.items(), key=lambda item: item[1][0])
     if most < 1 or (wanted is not None and wanted > most):
-        bound = {"max_output_len": limits.max_output_len, "max_seq_len": limits.max_seq_len}.get(name, limits.cache_len)
+        bounds = {"max_output_len": limits.max_output_len, "max_seq_len": limits.max_seq_len}
         raise LimitError(
-            f"prompt {row} has {prompt_len} tokens and asks for {wanted or 1} more, which exceeds {name} ({bound} "
-            f"tokens): ask for at most {max(most, 0)}, shorten the prompt, or {remedy}"
+            f"{name} has {prompt_len} tokens and asks for {wanted or 1} more, which exceeds {bounded_by} "
+            f"({bounds.get(bounded_by, limits.cache_len)} tokens): ask for at most {max(most, 0)}, shorten the prompt, "
+            f"or {remedy}"
         )
     return most if wanted is None else wanted
 
 
-def _is_conversation(value: Any) -> bool:
+def is_token_ids(value: Any) -> bool:
+    """Whether ``value`` is one prompt of token ids."""
+    is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+    return is_list and len(value) > 0 and all(isinstance(token, numbers.Integral) for token in value)
+
+
+def is_conversation(value: Any) -> bool:
+    """Whether ``value`` is one prompt of chat messages."""
     return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(item, Mapping) for item in value)
 
 
@@ -102,22 +115,17 @@ def _as_list(value: Any) -> list[Any]:
     return [value[row] for row in range(len(value))]
 
 
-def _encode(prompt: Any, chat: bool, tokenizer: Tokenizer | None) -> list[int]:
-    if tokenizer is None:
-        raise ArgumentError(
-            "this engine has no tokenizer: pass token ids, or convert a checkpoint that has a tokenizer.json"
-        )
+def _as_text(prompt: Any, chat: bool, tokenizer: Tokenizer) -> str:
     if not chat:
         if not isinstance(prompt, str):
             raise ArgumentError(f"a prompt is {type(prompt).__name__} among strings: {_EXPECTED}")
-        return tokenizer.encode(prompt)
+        return prompt
     if tokenizer.chat_template is None:
         raise ArgumentError("this model has no chat template: pass the whole prompt as text, without chat=True")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    if not _is_conversation(messages):
+    if not is_conversation(messages):
         raise ArgumentError(f"a prompt is {messages!r}: expected a string or a list of messages with chat=True")
-    # The template spells out every special token itself.
-    return tokenizer.encode(tokenizer.chat_template.render(messages), add_special_tokens=False)
+    return tokenizer.chat_template.render(messages)
 
 
 def _as_array(prompt: Any) -> NDArray[Any]:

@@ -1,10 +1,18 @@
-"""Requests, and the responses that answer them: what passes between ModelRunner and the batching loop."""
+"""What goes into the event loop, and what comes out of it token by token."""
 
-from dataclasses import dataclass
+import numbers
+import secrets
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.options import whole_number
+from trtllm_lite.runtime.sampling_params import SamplingParams
 
 
 class FinishReason(StrEnum):
@@ -13,54 +21,70 @@ class FinishReason(StrEnum):
     END_ID = "end_id"
     STOP_WORDS = "stop_words"
     LENGTH = "length"
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How one request's tokens are drawn; the defaults are greedy.
-
-    ``temperature`` 0 means greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off. ``seed`` (64 bits) and the index
-    of the generated token alone determine the random numbers, whatever else is in the batch.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True)
 class Request:
-    """One sequence to generate.
+    """One sequence to generate, or one beam search.
 
-    ``prompt_ids`` is int32[prompt_len], not empty. Generation ends after ``max_new_tokens`` (>= 1) or after a token of
-    ``end_ids``, which is generated too. ``context_logits`` needs an engine built with gather_context_logits.
+    ``prompt_ids`` is int32[prompt_len], not empty. Requests of the same prompt and seed draw different tokens if their
+    ``sequence_index`` differs. A greater ``priority`` (-100 to 100) is served earlier; after ``timeout`` seconds the
+    request ends with what it has. Only requests of equal ``cache_salt`` share KV cache content.
+
+    Raises ArgumentError for a priority, timeout or salt that is none.
     """
 
     prompt_ids: NDArray[np.int32]
-    max_new_tokens: int
-    end_ids: frozenset[int] = frozenset()
-    sampling: Sampling = Sampling()
-    context_logits: bool = False
-    generation_logits: bool = False
+    params: SamplingParams = field(default_factory=SamplingParams)
+    sequence_index: int = 0
+    priority: int = 0
+    timeout: float | None = None
+    cache_salt: str = ""
 
-    @property
-    def max_tokens(self) -> int:
-        """Tokens that the KV cache must be able to hold."""
-        return len(self.prompt_ids) + self.max_new_tokens
+    def __post_init__(self) -> None:
+        most = core().MAX_PRIORITY
+        whole_number("priority", self.priority, -most, most)
+        is_number = isinstance(self.timeout, numbers.Real) and not isinstance(self.timeout, bool)
+        if self.timeout is not None and not (is_number and self.timeout > 0):
+            raise ArgumentError(f"timeout is {self.timeout!r}: expected seconds above 0, or None for no timeout")
+        if not isinstance(self.cache_salt, str):
+            raise ArgumentError(f"cache_salt is {self.cache_salt!r}: expected a string")
+
+    def sequences(self) -> "list[Request]":
+        """A request for each sequence that is drawn; the first alone reports on the prompt. A search is one request."""
+        params = self.params
+        if params.use_beam_search:
+            return [self]
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(63))
+        others = replace(params, prompt_logprobs=None, return_context_logits=False)
+        rest = [replace(self, params=others, sequence_index=index) for index in range(1, params.num_sequences)]
+        return [replace(self, params=params), *rest]
 
 
 @dataclass(frozen=True)
 class Response:
-    """One generated token. ``finish_reason`` is set on the last one of a request.
+    """What one step added to a request. The last one of each has a ``finish_reason``.
 
-    ``context_logits`` float32[prompt_len, vocab] comes with the first token, ``generation_logits`` float32[vocab]
-    (what the token was chosen from) with each, if the request asked for them.
+    ``token_id`` is None where a request ends without another token (cancelled, timed out). ``text`` is what has become
+    certain: a token may add none, or that of several. ``logprobs`` (``_core.sampling.RowLogprobs``) and
+    ``generation_logits`` float32[vocab], what the token was drawn from, are there if the request asked for them.
     """
 
-    request_id: int
-    token_id: int
+    token_id: int | None
+    text: str = ""
     finish_reason: FinishReason | None = None
-    context_logits: NDArray[np.float32] | None = None
+    logprobs: Any = None
     generation_logits: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A sequence that beam search has found; ``score`` is what it was ranked by."""
+
+    token_ids: list[int]
+    text: str
+    score: float
+    finish_reason: FinishReason

@@ -1,38 +1,123 @@
 """An engine that is loaded and ready to generate: executor, event loop, limits, tokenizer."""
 
-import importlib
-from collections.abc import Callable
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, EngineError
-from trtllm_lite.runtime.batching import EventRouter
-from trtllm_lite.runtime.limits import (
-    RunnerLimits,
-    RunnerOptions,
-    available_host_memory,
-    check_positive,
-    runner_limits,
-)
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.device import available_memory, device_options, make_executor
+from trtllm_lite.runtime.event_pump import EventPump
+from trtllm_lite.runtime.limits import RunnerLimits, RunnerOptions, runner_limits
+from trtllm_lite.runtime.notifier import Notifier
+from trtllm_lite.runtime.prompts import check_prompt_len, output_len
+from trtllm_lite.runtime.request import Request
+from trtllm_lite.runtime.request_handle import RequestHandle
+from trtllm_lite.runtime.stats import Stats, make_stats
+from trtllm_lite.runtime.text_stream import TextStream
 from trtllm_lite.runtime.tokenizer import Tokenizer
 
 
-@dataclass
+@dataclass(eq=False)
 class Session:
-    """What a runner runs on. Threads may share it.
+    """Takes requests, from any thread, and runs them together.
 
-    ``executor`` is a ``_core.Executor``, ``router`` shares the ``_core.EventLoop`` over it, or a stand-in of the same
-    interface; ``sampling_params`` makes an empty ``_core.sampling.SamplingParams``.
+    ``executor`` is a ``_core.Executor``, ``pump`` delivers what the ``_core.EventLoop`` over it does; tests put
+    stand-ins in their place. A session lives while somebody holds it or the handle of a request.
     """
 
     manifest: Manifest
     limits: RunnerLimits
     executor: Any
-    router: EventRouter
-    sampling_params: Callable[[], Any]
+    pump: EventPump
     tokenizer: Tokenizer | None
+
+    def __post_init__(self) -> None:
+        # At the interpreter's exit too: the thread must be gone before what it uses.
+        self._close = weakref.finalize(self, self.pump.close)
+
+    def check(self, request: Request) -> None:
+        """Raise what :meth:`submit` would, but for a full queue."""
+        self._native_params(request)
+
+    def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
+        """Queue a request; returns at once. Handles to wait for together take the same ``notifier``.
+
+        Raises LimitError (prompt or output too long, too many requests outstanding), ArgumentError (parameters that do
+        not fit the model), EngineError (the session is broken).
+        """
+        return self.submit_all([request], notifier)[0]
+
+    def submit_all(self, requests: Sequence[Request], notifier: Notifier | None = None) -> list[RequestHandle]:
+        """:meth:`submit` several requests, all or, if one raises, none."""
+        natives = [
+            self._native_params(request, row if len(requests) > 1 else None) for row, request in enumerate(requests)
+        ]
+        shared = notifier or Notifier()
+        handles = [
+            RequestHandle(request, native, partial(self._text_stream, request), shared, self.cancel)
+            for request, native in zip(requests, natives, strict=True)
+        ]
+        try:
+            for handle in handles:
+                self.pump.submit(handle)
+        except BaseException:
+            for handle in handles:
+                handle.cancel()
+            raise
+        return handles
+
+    def cancel(self, request_id: int) -> None:
+        """End a request within a step; one that has ended already is left alone."""
+        self.pump.loop.cancel(request_id)
+
+    def stats(self) -> Stats:
+        """What the session has done so far."""
+        return make_stats(self.pump.loop.stats(), self.pump.latencies)
+
+    def close(self) -> None:
+        """Cancel what runs, and end the session's thread. Nothing can be submitted any more; closing twice is fine."""
+        self._close()
+
+    def _native_params(self, request: Request, row: int | None = None) -> Any:
+        """``_core.sampling.SamplingParams`` of request number ``row``, held against the limits."""
+        params, prompt_len = request.params, len(request.prompt_ids)
+        name = "the prompt" if row is None else f"prompt {row}"
+        check_prompt_len(name, prompt_len, self.limits)
+        max_tokens = output_len(name, prompt_len, params.max_tokens, self.limits)
+        wants_prompt = params.return_context_logits or params.prompt_logprobs is not None
+        if wants_prompt and not self.manifest.gather_context_logits:
+            wanted = "context logits" if params.return_context_logits else "prompt_logprobs"
+            raise ArgumentError(
+                f"this engine computes the logits of the last prompt token only: for {wanted}, build it with "
+                "--gather_context_logits"
+            )
+        if params.use_beam_search and params.num_sequences > self.limits.max_beam_width:
+            raise LimitError(
+                f"a search with {params.num_sequences} beams exceeds max_beam_width {self.limits.max_beam_width}: ask "
+                "for fewer beams, or build the engine with a larger --max_batch_size"
+            )
+        if params.stop_words.texts and self.tokenizer is None:
+            raise ArgumentError("this engine has no tokenizer: give stop words as token ids")
+        return params.to_native(self.manifest, self.tokenizer, max_tokens)
+
+    def _text_stream(self, request: Request) -> TextStream:
+        params, tokenizer = request.params, self.tokenizer
+        wants_text = tokenizer is not None and (params.detokenize or params.stop_words.texts)
+        decode = None
+        if tokenizer is not None and wants_text:
+            decode = tokenizer.decode if params.skip_special_tokens else tokenizer.decode_all
+        return TextStream(
+            decode,
+            request.prompt_ids.tolist(),
+            params.stop_words,
+            min_tokens=params.min_tokens,
+            include_stop=params.include_stop_str_in_output,
+        )
 
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
@@ -41,41 +126,35 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     Raises EngineError if the directory holds no engine or a broken one, LimitError if an option exceeds the engine,
     ArgumentError if an option makes no sense.
     """
-    if options.num_threads is not None:
-        check_positive("num_threads", options.num_threads)
     directory = Path(engine_dir)
     engine_path = _engine_path(directory, rank)
-    core = _import_core()
-    engine = core.Engine(str(engine_path))
+    native = core()
+    engine = native.Engine(str(engine_path))
     manifest = Manifest.from_json(engine.manifest)
-    limits = runner_limits(manifest.limits, manifest.kv_cache, options, available_host_memory())
-    tokenizer = Tokenizer.from_dir(directory, manifest.files, core.crc32c)
-    executor = core.Executor(engine, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks)
-    loop = core.EventLoop(
+    options = device_options(manifest.target, options)
+    limits = runner_limits(manifest, options, available_memory(native, manifest))
+    tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
+    executor = make_executor(
+        native, engine, manifest.target, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks
+    )
+    loop = native.EventLoop(
         executor,
         max_batch_size=limits.max_batch_size,
         max_input_len=limits.max_input_len,
         max_seq_len=min(limits.max_seq_len, limits.cache_len),
         max_num_tokens=limits.max_num_tokens,
+        num_host_blocks=limits.num_host_blocks,
+        max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
+        enable_block_reuse=options.kv_cache.enable_block_reuse,
+        enable_chunked_context=options.enable_chunked_context,
     )
     return Session(
         manifest=manifest,
         limits=limits,
         executor=executor,
-        router=EventRouter(loop),
-        sampling_params=core.sampling.SamplingParams,
+        pump=EventPump(loop),
         tokenizer=tokenizer,
     )
-
-
-def _import_core() -> Any:
-    try:
-        return importlib.import_module("trtllm_lite._core")
-    except ImportError as error:
-        raise EngineError(
-            f"the C++ extension trtllm_lite._core does not load ({error}): install trtllm_lite again with the Python "
-            "that runs it"
-        ) from error
 
 
 def _engine_path(directory: Path, rank: int) -> Path:

@@ -33,8 +33,18 @@ class Tokenizer:
         None if the engine was built without a tokenizer. Raises EngineError if a file is missing or differs.
         """
         contents = {name: _read_checked(directory / name, checksum, crc32c) for name, checksum in checksums.items()}
-        if TOKENIZER_FILE not in contents:
-            return None
+        return cls._parse(directory, contents) if TOKENIZER_FILE in contents else None
+
+    @classmethod
+    def from_files(cls, directory: Path) -> "Tokenizer":
+        """Read tokenizer.json and, if there is one, tokenizer_config.json. Raises EngineError for a bad or no file."""
+        paths = [directory / name for name in (TOKENIZER_FILE, SETTINGS_FILE) if (directory / name).is_file()]
+        if directory / TOKENIZER_FILE not in paths:
+            raise EngineError(f"{directory} holds no {TOKENIZER_FILE}: pass a directory that does")
+        return cls._parse(directory, {path.name: path.read_bytes() for path in paths})
+
+    @classmethod
+    def _parse(cls, directory: Path, contents: dict[str, bytes]) -> "Tokenizer":
         try:
             backend = tokenizers.Tokenizer.from_buffer(contents[TOKENIZER_FILE])
         except Exception as error:  # the library raises nothing narrower
@@ -57,6 +67,10 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ``token_ids`` without special tokens; broken UTF-8 becomes U+FFFD."""
         return str(self._backend.decode(list(token_ids), skip_special_tokens=True))
+
+    def decode_all(self, token_ids: Sequence[int]) -> str:
+        """As :meth:`decode`, with the names of special tokens."""
+        return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
 
 
 def _read_checked(path: Path, checksum: str, crc32c: Callable[[bytes], int]) -> bytes:

@@ -15,8 +15,12 @@ class Client {
   bool poll(std::chrono::milliseconds timeout = std::chrono::milliseconds(100)) {
     const tl::PollStatus status = loop_.poll(events_, timeout);
     CHECK((status == tl::PollStatus::kEvents) == !events_.empty());
-    for (const tl::TokenEvent& event : events_.tokens) {
+    for (tl::TokenEvent& event : events_.tokens) {
       CHECK(!ends.contains(event.id));  // nothing follows the end
+      if (event.token == tl::kNoToken) {
+        found[event.id] = std::move(dynamic_cast<FakeOutputs&>(*event.outputs).found);
+        continue;
+      }
       CHECK(event.index == std::ssize(tokens[event.id]));
       tokens[event.id].push_back(event.token);
     }
@@ -37,6 +41,7 @@ class Client {
   }
 
   std::map<tl::RequestId, Tokens> tokens;
+  std::map<tl::RequestId, std::vector<Tokens>> found;  // by beam searches
   std::map<tl::RequestId, tl::RequestEnd> ends;
 
  private:

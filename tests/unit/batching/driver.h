@@ -10,8 +10,6 @@
 #include "check.h"
 #include "fake_executor.h"
 
-using Tokens = std::vector<std::int32_t>;
-
 inline Tokens random_tokens(std::mt19937_64& random, int count) {
   Tokens tokens;
   for (int i = 0; i < count; ++i) tokens.push_back(static_cast<std::int32_t>(random() % kVocab));
@@ -28,18 +26,44 @@ inline tl::RequestSpec spec_of(Tokens prompt, int max_new_tokens, std::uint64_t 
   return spec;
 }
 
+inline tl::RequestSpec search_of(Tokens prompt, int max_new_tokens, int num_beams, std::uint64_t seed = 0) {
+  tl::RequestSpec spec = spec_of(std::move(prompt), max_new_tokens);
+  spec.num_beams = num_beams;
+  auto params = std::make_shared<FakeParams>();
+  params->seed = seed;
+  params->num_beams = num_beams;
+  params->max_new_tokens = max_new_tokens;
+  spec.params = std::move(params);
+  return spec;
+}
+
 // What the consumer heard of one request, and what it must have heard.
 struct Heard {
   tl::RequestSpec spec;
   Tokens tokens;
+  std::vector<Tokens> found;
   std::vector<int> prompt_positions;
   std::optional<tl::RequestEnd> end;
   std::int64_t admitted_step = -1;
 
-  std::uint64_t seed() const { return dynamic_cast<const FakeParams&>(*spec.params).seed; }
-  Tokens expected() const { return reference(spec.prompt, seed(), spec.max_new_tokens); }
+  const FakeParams& params() const { return dynamic_cast<const FakeParams&>(*spec.params); }
+  Tokens expected() const { return reference(spec.prompt, params().seed, spec.max_new_tokens); }
+  bool ran_to_its_end() const {
+    return end && (end->reason == tl::FinishReason::kLength || end->reason == tl::FinishReason::kEndId);
+  }
+  void take(tl::RowOutputs& outputs) {
+    auto& taken = dynamic_cast<FakeOutputs&>(outputs);
+    prompt_positions.insert(prompt_positions.end(), taken.positions.begin(), taken.positions.end());
+    if (!taken.found.empty()) CHECK(found.empty());
+    if (!taken.found.empty()) found = std::move(taken.found);
+  }
   // Every token so far is right and none is missing; a request that ran to its end has all.
   void check() const {
+    if (spec.num_beams > 0) {
+      CHECK(tokens.empty() && found.empty() != ran_to_its_end());
+      if (ran_to_its_end()) CHECK(found == reference_search(spec.prompt, params()));
+      return;
+    }
     const Tokens all = expected();
     CHECK(tokens.size() <= all.size() && std::equal(tokens.begin(), tokens.end(), all.begin()));
     if (end && end->reason == tl::FinishReason::kLength) CHECK(tokens.size() == all.size());
@@ -135,10 +159,7 @@ class Driver {
     for (tl::TokenEvent& event : events_.tokens) {
       Heard& request = heard.at(event.id);
       CHECK(!request.end);
-      if (event.outputs) {
-        const auto& positions = dynamic_cast<const FakeOutputs&>(*event.outputs).positions;
-        request.prompt_positions.insert(request.prompt_positions.end(), positions.begin(), positions.end());
-      }
+      if (event.outputs) request.take(*event.outputs);
       if (event.token == tl::kNoToken) continue;
       CHECK(event.index == std::ssize(request.tokens));
       request.tokens.push_back(event.token);

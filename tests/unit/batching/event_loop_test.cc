@@ -1,4 +1,5 @@
 // EventLoop: order in flight, limits, cancel and timeout in every state, failures, shutdown.
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -139,7 +140,54 @@ TEST(requests_beyond_a_limit_are_refused_with_both_numbers) {
   refused([](auto& s) { s.priority = 101; }, "priority in -100 .. 100");
   refused([](auto& s) { s.timeout = tl::Clock::duration::zero(); }, "timeout above 0");
   refused([](auto& s) { s.cache_salt.assign(257, 'x'); }, "cache_salt");
+  refused([](auto& s) { s.num_beams = 5; }, "num_beams in 1 .. 4, found 5");
+  refused([](auto& s) { s.num_beams = -1; }, "found -1");
+  refused([](auto& s) { s.num_beams = 4, s.prompt.assign(10, 1), s.max_new_tokens = 80; },
+          "64 blocks of 4 tokens, found 4 beams that can come to 87 blocks");
+  refused([](auto& s) { s.num_beams = 2, s.stop_sequences = {{1}}; }, "no stop sequences");
   CHECK(!service.loop.cancel(12345));
+}
+
+TEST(a_search_delivers_what_it_found_with_its_end) {
+  Service service;
+  const tl::RequestSpec spec = search_of({1, 2, 3}, 12, 4);
+  const RequestId id = service.loop.submit(spec);
+  service.client.wait_for(id);
+  CHECK(service.client.tokens[id].empty());
+  CHECK(service.client.found[id] == reference_search(spec.prompt, dynamic_cast<const FakeParams&>(*spec.params)));
+  service.check_all_returned();
+}
+
+TEST(an_executor_that_searches_on_is_stopped) {
+  Service service;
+  tl::RequestSpec spec = search_of({1, 2, 3}, 12, 4);
+  spec.max_new_tokens = 2;
+  CHECK(std::strstr(service.client.wait_for(service.loop.submit(spec)).message.c_str(), "after max_new_tokens"));
+  CHECK(service.client.wait_for(service.submit({5, 5}, 6)).reason == FinishReason::kLength);
+  service.check_all_returned();
+}
+
+// The launch of a step fails while the one before it, whose results then make the scheduler throw, is in flight.
+TEST(a_launch_that_fails_beside_an_error_of_the_loop_is_not_waited_for) {
+  for (const std::uint64_t failing : {2, 3, 4, 5, 6, 7}) {
+    std::atomic<bool> faulty = true;
+    Service service(loop_config(), [failing, &faulty](FakeExecutor& executor) {
+      executor.on_launch = [failing, &faulty](const tl::StepBatch& batch) {
+        if (faulty && batch.step == failing) throw tl::StepError("launch");
+      };
+    });
+    service.gate.close();
+    const RequestId ordinary = service.submit({5, 5}, 30);
+    tl::RequestSpec spec = search_of({1, 2, 3}, 12, 2);
+    spec.max_new_tokens = 2;
+    const RequestId search = service.loop.submit(spec);
+    service.gate.open();
+    CHECK(service.client.wait_for(search).reason == FinishReason::kError);
+    CHECK(service.client.wait_for(ordinary).reason == FinishReason::kError);
+    faulty = false;
+    CHECK(service.client.wait_for(service.submit({5, 5}, 6)).reason == FinishReason::kLength);
+    service.check_all_returned();
+  }
 }
 
 TEST(cancel_in_every_state) {

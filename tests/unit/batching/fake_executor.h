@@ -13,31 +13,7 @@
 
 #include "batching/step.h"
 #include "check.h"
-
-struct FakeParams : tl::SlotParams {
-  std::uint64_t seed = 0;
-  bool prompt_outputs = false;
-};
-
-struct FakeOutputs : tl::RowOutputs {
-  std::vector<int> positions;
-};
-
-constexpr int kVocab = 1000;
-
-inline std::int32_t next_token(std::uint64_t seed, std::span<const std::int32_t> history) {
-  std::uint64_t hash = seed + 0x9e3779b97f4a7c15ull;
-  for (const std::int32_t token : history)
-    hash = (hash ^ static_cast<std::uint64_t>(token)) * 0xff51afd7ed558ccdull + (hash >> 29);
-  return static_cast<std::int32_t>((hash >> 33) % kVocab);
-}
-
-// What a request must generate, whatever else happens.
-inline std::vector<std::int32_t> reference(std::vector<std::int32_t> prompt, std::uint64_t seed, int num_tokens) {
-  const std::size_t num_prompt = prompt.size();
-  for (int i = 0; i < num_tokens; ++i) prompt.push_back(next_token(seed, prompt));
-  return {prompt.begin() + static_cast<std::ptrdiff_t>(num_prompt), prompt.end()};
-}
+#include "fake_model.h"
 
 struct FakeShape {
   int num_slots = 8;
@@ -68,12 +44,13 @@ class FakeExecutor : public tl::StepExecutor {
   void set_slot(int slot, std::shared_ptr<const tl::SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt) override {
     for (const Flight& flight : flights_) {
-      for (const tl::StepRow& row : flight.batch->rows) CHECK(row.slot != slot);
+      for (const tl::StepRow& row : flight.batch->rows) CHECK(row.slot != slot && row.request_slot != slot);
     }
     on_set_slot(slot, params.get());
     slots_[slot].params = std::dynamic_pointer_cast<const FakeParams>(params);
     slots_[slot].tokens.assign(tokens.begin(), tokens.end());
     slots_[slot].num_prompt = num_prompt;
+    slots_[slot].beams.clear();
   }
 
   void launch(const tl::StepBatch& batch) override {
@@ -101,8 +78,9 @@ class FakeExecutor : public tl::StepExecutor {
     for (const tl::TableUpdate& update : batch.table_updates) set_entry(slots_[update.slot].table, update);
     result.rows.clear();
     result.rows.resize(batch.rows.size());
-    for (const tl::StepRow& row : batch.rows) write(row, batch);
-    for (std::size_t i = 0; i < batch.rows.size(); ++i) read(batch.rows[i], result.rows[i]);
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) write(batch, i);
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) check_history(batch, i);
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) finish(batch, i, result.rows[i]);
     result.compute_seconds = seconds_per_token * static_cast<double>(batch.token_ids.size());
     result.copy_seconds = seconds_per_copy * static_cast<double>(batch.copies.size());
   }
@@ -113,6 +91,7 @@ class FakeExecutor : public tl::StepExecutor {
     std::shared_ptr<const FakeParams> params;
     std::vector<std::int32_t> tokens;  // what the history must be: as the host said, and as sampled here
     int num_prompt = 0;
+    std::vector<Tokens> beams;  // of a search, once its prompt is computed: as `tokens`
     Table table;
   };
   // By block: the slot whose row uses it; kCopy if only a copy does; kShared if rows of several slots do.
@@ -181,41 +160,77 @@ class FakeExecutor : public tl::StepExecutor {
     std::copy(src.begin(), src.end(), dst.begin());
   }
 
-  void write(const tl::StepRow& row, const tl::StepBatch& batch) {
-    const SlotState& slot = slots_[row.slot];
+  // Which beam a row is, or 0.
+  static std::size_t beam_of(const tl::StepBatch& batch, std::size_t index) {
+    std::size_t first = index;
+    while (first > 0 && batch.rows[first - 1].request_slot == batch.rows[index].request_slot) --first;
+    return index - first;
+  }
+
+  // What the row's sequence must be.
+  const Tokens& tokens_of(const tl::StepBatch& batch, std::size_t index) const {
+    const SlotState& request = slots_[batch.rows[index].request_slot];
+    return request.beams.empty() ? request.tokens : request.beams.at(beam_of(batch, index));
+  }
+
+  std::int32_t& cached(const tl::StepRow& row, int position) {
+    const int index = slots_[row.slot].table.at(position / shape_.tokens_per_block);
+    return block(device_, index)[position % shape_.tokens_per_block];
+  }
+
+  void write(const tl::StepBatch& batch, std::size_t index) {
+    const tl::StepRow& row = batch.rows[index];
+    const Tokens& tokens = tokens_of(batch, index);
     for (int i = 0; i < row.num_tokens; ++i) {
       const int position = row.past_len + i;
       std::int32_t token = batch.token_ids.at(row.first_token + i);
       if (token == tl::kLastSampled) {
-        CHECK(position + 1 == std::ssize(slot.tokens) && position >= slot.num_prompt);
-        token = slot.tokens.back();
+        CHECK(position + 1 == std::ssize(tokens) && position >= slots_[row.slot].num_prompt);
+        token = tokens.back();
       }
-      CHECK(token == slot.tokens.at(position));
-      block(device_, slot.table.at(position / shape_.tokens_per_block))[position % shape_.tokens_per_block] = token;
+      CHECK(token == tokens.at(position));
+      cached(row, position) = token;
     }
   }
 
-  void read(const tl::StepRow& row, tl::RowResult& result) {
-    SlotState& slot = slots_[row.slot];
+  void check_history(const tl::StepBatch& batch, std::size_t index) {
+    const tl::StepRow& row = batch.rows[index];
+    const Tokens& tokens = tokens_of(batch, index);
     const int end = row.past_len + row.num_tokens;
-    std::vector<std::int32_t> history;
-    for (int p = 0; p < end; ++p) {
-      history.push_back(block(device_, slot.table.at(p / shape_.tokens_per_block))[p % shape_.tokens_per_block]);
-    }
-    CHECK(end <= std::ssize(slot.tokens) && row.sample == (end == std::ssize(slot.tokens)));
-    CHECK(std::equal(history.begin(), history.end(), slot.tokens.begin()));
+    CHECK(end <= std::ssize(tokens) && row.sample == (end == std::ssize(tokens)));
+    for (int p = 0; p < end; ++p) CHECK(cached(row, p) == tokens[p]);
+  }
+
+  void finish(const tl::StepBatch& batch, std::size_t index, tl::RowResult& result) {
+    const tl::StepRow& row = batch.rows[index];
+    SlotState& request = slots_[row.request_slot];
+    const bool is_search = request.params != nullptr && request.params->num_beams > 0;
+    if (beam_of(batch, index) > 0) return;
+    CHECK(is_search || row.slot == row.request_slot);
     result.error = row_error(row);
-    if (slot.params != nullptr && slot.params->prompt_outputs) {
+    if (request.params != nullptr && request.params->prompt_outputs) {
       auto outputs = std::make_unique<FakeOutputs>();
-      for (int p = std::max(row.past_len, row.outputs_from); p < std::min(end, slot.num_prompt); ++p) {
-        outputs->positions.push_back(p);
-      }
+      const int end = std::min(row.past_len + row.num_tokens, request.num_prompt);
+      for (int p = std::max(row.past_len, row.outputs_from); p < end; ++p) outputs->positions.push_back(p);
       result.outputs = std::move(outputs);
     }
     if (!row.sample) return;
-    CHECK(row.num_generated == std::ssize(slot.tokens) - slot.num_prompt);
-    result.token = next_token(slot.params ? slot.params->seed : 0, history);
-    slot.tokens.push_back(result.token);
+    if (is_search) return search(row, request, result);
+    CHECK(row.num_generated == std::ssize(request.tokens) - request.num_prompt);
+    result.token = next_token(request.params ? request.params->seed : 0, request.tokens);
+    request.tokens.push_back(result.token);
+  }
+
+  static void search(const tl::StepRow& row, SlotState& request, tl::RowResult& result) {
+    if (request.beams.empty()) request.beams.push_back(request.tokens);
+    CHECK(row.num_generated == std::ssize(request.beams[0]) - request.num_prompt);
+    result.moves = fake_moves(*request.params, request.beams, row.num_generated);
+    if (result.moves.empty()) {
+      if (!result.outputs) result.outputs = std::make_unique<FakeOutputs>();
+      dynamic_cast<FakeOutputs&>(*result.outputs).found = request.beams;
+    } else {
+      request.beams = moved(request.beams, result.moves);
+    }
   }
 
   static std::uint64_t digest(const tl::StepBatch& batch) {
@@ -223,7 +238,9 @@ class FakeExecutor : public tl::StepExecutor {
     const auto add = [&](std::int64_t value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3ull; };
     for (const auto& copy : batch.copies) add(static_cast<int>(copy.kind)), add(copy.src), add(copy.dst);
     for (const auto& update : batch.table_updates) add(update.slot), add(update.index), add(update.block);
-    for (const auto& row : batch.rows) add(row.slot), add(row.first_token), add(row.num_tokens), add(row.past_len);
+    for (const auto& row : batch.rows) {
+      for (const int value : {row.slot, row.request_slot, row.first_token, row.num_tokens, row.past_len}) add(value);
+    }
     for (const std::int32_t token : batch.token_ids) add(token);
     return hash;
   }

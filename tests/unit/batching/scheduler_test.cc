@@ -1,13 +1,11 @@
 // Scheduler: right tokens under any load, bounded waiting, chunking, preemption, isolation.
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <random>
 #include <set>
 #include <type_traits>
 
 #include "check.h"
-#include "driver.h"
+#include "random_load.h"
 
 namespace {
 
@@ -16,97 +14,17 @@ using tl::FinishReason;
 
 // Transitions that do not exist do not compile; states cannot be copied, so nothing is owned twice.
 static_assert(!std::is_copy_constructible_v<tl::Running> && !std::is_copy_constructible_v<tl::Swapped>);
-static_assert(!std::is_constructible_v<tl::Running, std::unique_ptr<tl::Request>, tl::Slot, tl::KvSequence>);
+static_assert(!std::is_constructible_v<tl::Running, std::unique_ptr<tl::Request>, tl::Grant>);
 template <typename State>
-concept CanStart =
-    requires(State s, tl::Slot slot, tl::KvSequence kv) { tl::start(std::move(s), std::move(slot), std::move(kv)); };
+concept CanStart = requires(State s, tl::Grant grant) { tl::start(std::move(s), std::move(grant)); };
 template <typename State>
 concept CanPreempt = requires(State s) { tl::preempt(std::move(s)); };
 static_assert(CanStart<tl::Waiting> && !CanStart<tl::Running> && !CanStart<tl::Swapped>);
 static_assert(CanPreempt<tl::Running> && !CanPreempt<tl::Waiting> && !CanPreempt<tl::Swapped>);
 
-tl::SchedulerConfig scheduler_config(CapacityPolicy policy, int batch, int tokens, int length) {
-  return {.policy = policy, .max_batch_size = batch, .max_num_tokens = tokens, .max_seq_len = length};
-}
-
-// Random prompts that often begin alike, random lengths, priorities and cancellations.
-struct Load {
-  explicit Load(std::uint64_t seed) : random(seed) {
-    for (int i = 0; i < 3; ++i) prefixes.push_back(random_tokens(random, 24));
-  }
-  int draw(int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); }
-
-  tl::RequestSpec request() {
-    Tokens prompt;
-    if (draw(2)) {
-      const Tokens& prefix = prefixes[draw(3)];
-      prompt.assign(prefix.begin(), prefix.begin() + 1 + draw(24));
-    }
-    for (const std::int32_t token : random_tokens(random, 1 + draw(12))) prompt.push_back(token);
-    tl::RequestSpec spec = spec_of(std::move(prompt), 1 + draw(28), random());
-    spec.priority = draw(5) - 2;
-    if (draw(4) == 0) spec.cache_salt = "tenant";
-    if (draw(6) == 0) {
-      spec.prompt_outputs = true;
-      auto params = std::make_shared<FakeParams>(dynamic_cast<const FakeParams&>(*spec.params));
-      params->prompt_outputs = true;
-      spec.params = std::move(params);
-    }
-    return spec;
-  }
-
-  std::mt19937_64 random;
-  std::vector<Tokens> prefixes;
-};
-
-void check_prompt_positions(const Heard& request) {
-  if (!request.spec.prompt_outputs || request.end->reason != FinishReason::kLength) return;
-  Tokens all(request.spec.prompt.size());
-  std::iota(all.begin(), all.end(), 0);
-  CHECK(request.prompt_positions == all);  // each once, in order, whatever was preempted or failed
-}
-
-struct Totals {
-  std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0;
-};
-
-void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals) {
-  Load load(seed);
-  Driver driver(config, cache, config.max_batch_size + load.draw(3));
-  driver.executor.seconds_per_token = 1e-3;
-  driver.executor.seconds_per_copy = 1e-6 * std::pow(10.0, load.draw(5));
-  for (int i = 0; i < 120; ++i) {
-    if (load.draw(3) > 0) driver.submit(load.request());
-    if (load.draw(12) == 0)
-      driver.end(1 + load.draw(static_cast<int>(driver.heard.size()) + 1), FinishReason::kCancelled);
-    if (load.draw(30) == 0) {  // a step fails and names one of its rows, or none
-      const bool attributable = load.draw(4) > 0;
-      driver.executor.on_wait = [attributable](const tl::StepBatch& batch) {
-        std::vector<int> slots;
-        if (attributable && !batch.rows.empty()) slots.push_back(batch.rows.front().slot);
-        throw tl::StepError("device fault", slots);
-      };
-    }
-    driver.step();
-  }
-  driver.run();
-  driver.check_all_returned();
-  for (const auto& [id, request] : driver.heard) {
-    check_prompt_positions(request);
-    totals.failed += request.end->reason == FinishReason::kError;
-  }
-  const tl::SchedulerStats stats = driver.scheduler.stats();
-  totals.recomputed += stats.num_recompute_preemptions;
-  totals.swapped += stats.num_swap_preemptions;
-  totals.hit_tokens += stats.kv.hit_tokens;
-  if (config.policy == CapacityPolicy::kGuaranteedNoEvict) {
-    CHECK(stats.num_recompute_preemptions + stats.num_swap_preemptions == 0);
-  }
-}
-
 TEST(random_load_max_utilization) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 90; ++seed) {
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
     const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
                     {.num_blocks = 20 + static_cast<int>(seed % 25),
@@ -116,6 +34,7 @@ TEST(random_load_max_utilization) {
                     totals);
   }
   CHECK(totals.recomputed > 100 && totals.swapped > 100 && totals.hit_tokens > 1000 && totals.failed > 50);
+  CHECK(totals.found > 100);
 }
 
 TEST(random_load_guaranteed_no_evict) {
@@ -124,7 +43,7 @@ TEST(random_load_guaranteed_no_evict) {
     const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config, {.num_blocks = 20 + static_cast<int>(seed % 25), .tokens_per_block = 4}, totals);
   }
-  CHECK(totals.hit_tokens > 1000);
+  CHECK(totals.hit_tokens > 1000 && totals.found > 100);
 }
 
 TEST(random_load_without_chunked_context) {
@@ -166,6 +85,43 @@ TEST(later_arrivals_overtake_only_within_the_ageing_bound) {
       }
     }
   }
+}
+
+// Whatever the policy, the pressure on the cache and the searches among them: each request is admitted after at most so
+// many later ones as the ageing of priorities allows. (Of equal rank nobody is: the bound of the highest is 0.)
+TEST(every_request_is_admitted_within_its_bound) {
+  std::int64_t num_overtaken = 0;
+  for (int seed = 0; seed < 24; ++seed) {
+    Load load(seed);
+    auto config = scheduler_config(seed % 2 ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict,
+                                   2 + seed % 5, 16, 64);
+    config.ageing_window = 1 + seed % 6;
+    Driver driver(config, {.num_blocks = 24, .num_host_blocks = seed % 3 * 4, .tokens_per_block = 4});
+    std::vector<std::uint64_t> admitted;  // a request's seed is its number
+    driver.executor.on_set_slot = [&](int, const tl::SlotParams* params) {
+      const std::uint64_t number = dynamic_cast<const FakeParams*>(params)->seed;
+      if (std::ranges::find(admitted, number) == admitted.end()) admitted.push_back(number);
+    };
+    std::vector<int> priorities;
+    for (std::uint64_t number = 0; number < 80; ++number) {
+      const Tokens prompt = random_tokens(load.random, 1 + load.draw(12));
+      const int length = 1 + load.draw(20);
+      tl::RequestSpec spec = load.draw(4) ? spec_of(prompt, length, number) : search_of(prompt, length, 2, number);
+      priorities.push_back(spec.priority = load.draw(7) - 3);
+      driver.submit(std::move(spec));
+      if (load.draw(2)) driver.step();
+    }
+    driver.run();
+    driver.check_all_returned();
+    CHECK(admitted.size() == priorities.size());
+    for (std::size_t place = 0; place < admitted.size(); ++place) {
+      const auto overtook = std::count_if(admitted.begin(), admitted.begin() + static_cast<std::ptrdiff_t>(place),
+                                          [&](std::uint64_t other) { return other > admitted[place]; });
+      CHECK(overtook <= (3 - priorities[admitted[place]]) * config.ageing_window);
+      num_overtaken += overtook > 0;
+    }
+  }
+  CHECK(num_overtaken > 300);
 }
 
 TEST(an_endless_stream_of_urgent_requests_starves_nobody) {

@@ -28,7 +28,10 @@ void submit_randomly(tl::EventLoop& loop, Submitted& submitted, std::uint64_t se
     Heard request;
     Tokens prompt(draw(12), draw(3));  // several begin alike
     for (const std::int32_t token : random_tokens(random, 1 + draw(20))) prompt.push_back(token);
-    request.spec = spec_of(std::move(prompt), 1 + draw(30), draw(100));
+    const int num_tokens = 1 + draw(30);
+    const int num_beams = draw(10) ? 0 : 1 + draw(3);
+    request.spec = num_beams > 0 ? search_of(std::move(prompt), num_tokens, num_beams, draw(100))
+                                 : spec_of(std::move(prompt), num_tokens, draw(100));
     request.spec.priority = draw(3) - 1;
     if (draw(8) == 0) request.spec.timeout = std::chrono::microseconds(1 + draw(5000));
     try {
@@ -76,8 +79,11 @@ TEST(ten_thousand_random_requests) {
   client.wait_until_closed();
 
   CHECK(std::ssize(client.ends) == kRequests && std::ssize(submitted.requests) == kRequests);
+  int num_found = 0;
   for (auto& [id, request] : submitted.requests) {
     request.tokens = client.tokens[id];
+    request.found = client.found[id];
+    num_found += request.found.size() > 1;
     request.end = client.ends.at(id);
     request.check();
   }
@@ -89,6 +95,7 @@ TEST(ten_thousand_random_requests) {
                             tl::FinishReason::kError}) {
     CHECK(stats.num_ended[static_cast<std::size_t>(reason)] > 20);  // the test reaches what it is about
   }
+  CHECK(num_found > 100);
   CHECK(s.num_recompute_preemptions > 20 && s.num_swap_preemptions > 20 && stats.num_failed_steps > 5);
 }
 

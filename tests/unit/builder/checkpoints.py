@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from tests.unit.builder.networks import VARIANTS, Shape, network
+from tests.unit.builder.networks import FLOAT, VARIANTS, Shape, network
 from trtllm_lite.network.config import ModelConfig
 
 LIMITS = {"max_batch_size": 3, "max_input_len": 16, "max_seq_len": 48, "tokens_per_block": 16}
@@ -17,7 +17,7 @@ def config_of(shape: Shape) -> ModelConfig:
         producer="trtllm_lite test",
         architecture="TestForCausalLM",
         family="test",
-        dtype="float32",
+        dtype={FLOAT: "float32", ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}[shape.dtype],
         vocab_size=shape.vocab,
         hidden_size=shape.hidden,
         intermediate_size=shape.inter,

@@ -29,16 +29,19 @@ HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int]] = {
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "gated_linear/cuda.cuh": LINEAR,
+    "gated_linear/silu_mul.cuh": {"TL_OUT": 14336, "TL_THREADS": 256},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
-    "greedy_sample/cuda.cuh": {"TL_VOCAB": 128256},
     "linear/cuda.cuh": LINEAR,
     "paged_attention/decode.cuh": HEADS | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_SHARED_BYTES": 96 * 1024},
-    "paged_attention/prefill.cuh": HEADS | {"TL_SHARED_BYTES": 104448},
+    "paged_attention/prefill.cuh": HEADS | {"TL_SHARED_BYTES": 69632},
+    "paged_attention/prefill_wgmma.cuh": HEADS | {"TL_SHARED_BYTES": 163904},
     "paged_attention/qkv.cuh": LINEAR | HEADS,
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1},
     "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1},
     "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64, "TL_PAGE": 32},
+    "sample/cuda.cuh": {"TL_VOCAB": 128256, "TL_SHARED_BYTES": 65536},
 }
+ONLY_FOR = {"paged_attention/prefill_wgmma.cuh": "sm_90a"}
 SOURCE = '#include "lib/outer.cuh"\nextern "C" __global__ void f(float* x) { x[threadIdx.x] = outer(TL_N); }\n'
 OUTER = '#pragma once\n  #  include "lib/inner.cuh"\n__device__ float outer(int n) { return 2.0f * inner(n); }\n'
 INNER = "#pragma once\n__device__ float inner(int n) { return n + 1.0f; }\n"
@@ -76,7 +79,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("source", KERNELS)
-def test_every_kernel_compiles_for_every_target(source: str, arch: str, tmp_path: Path) -> None:
+def test_every_kernel_compiles_for_its_targets(source: str, arch: str, tmp_path: Path) -> None:
+    if ONLY_FOR.get(source, arch) != arch:
+        pytest.skip(f"{source} is for {ONLY_FOR[source]} alone")
     root = Path(__file__).parents[3] / "plugins"
     cubin = compile_kernel(root / source, KERNELS[source], arch, include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")

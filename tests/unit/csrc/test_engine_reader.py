@@ -227,7 +227,8 @@ def test_refuses_plans(tiny: TinyEngine, open_bytes, case: str) -> None:
 
 
 MANIFESTS: dict[str, tuple[Change, str]] = {
-    "another target": (lambda e: e.manifest["target"].update(kind="cuda"), 'target.kind: expected "cpu"'),
+    "another target": (lambda e: e.manifest["target"].update(kind="npu"), 'target.kind: expected "cpu" or "cuda"'),
+    "half a GPU target": (lambda e: e.manifest["target"].update(kind="cuda"), 'expected a member "stripped"'),
     "limits missing": (lambda e: e.manifest["limits"].pop("max_seq_len"), 'expected a member "max_seq_len"'),
     "limit zero": (lambda e: e.manifest["limits"].update(max_seq_len=0), "max_seq_len: expected an integer from 1"),
     "block size": (

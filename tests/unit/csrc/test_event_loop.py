@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.csrc.tiny_engine import HIDDEN, MAX_NUM_TOKENS, MAX_SEQ_LEN, TOKENS_PER_BLOCK, VOCAB, make_tiny_engine
+from tests.unit.csrc.tiny_engine import MAX_NUM_TOKENS, MAX_SEQ_LEN, TOKENS_PER_BLOCK, VOCAB, make_tiny_engine
 from trtllm_lite._core import Engine, EventLoop, Executor, FinishReason, RequestEnd, sampling
 from trtllm_lite.errors import LimitError
 
@@ -29,28 +29,8 @@ Prompt = list[int]
 def write_engine(path: Path) -> None:
     """The tiny engine for batches of 4 that gathers the logits of whole prompts, with one poisoned token."""
     tiny = make_tiny_engine()
-    tiny.manifest["limits"]["max_batch_size"] = MAX_BATCH_SIZE
-    num_blocks = MAX_BATCH_SIZE * MAX_SEQ_LEN // TOKENS_PER_BLOCK
-    tiny.manifest["kv_cache"]["num_blocks"] = num_blocks
-    tiny.plan["symbols"] |= {
-        "num_seqs": MAX_BATCH_SIZE,
-        "num_seqs_plus_1": MAX_BATCH_SIZE + 1,
-        "num_logits": MAX_NUM_TOKENS,
-        "num_blocks": num_blocks,
-    }
-    offset = 0
-    for tensor in tiny.plan["tensors"]:
-        if tensor["kind"] == "arena":
-            tensor["offset"] = offset
-            offset += MAX_NUM_TOKENS * -(-max(HIDDEN, tensor["shape"][1]) // 16) * 64
-    tiny.plan["arena_bytes"] = offset
-    panels = tiny.weights["embedding"].copy()  # [panel, HIDDEN, 64]; the LM head keeps the clean ones
-    panels[POISON // 64, :, POISON % 64] = np.nan
-    tiny.weights["embedding_of_tokens"] = panels
-    poisoned = tiny.tensor("embedding") | {"name": "embedding_of_tokens"}
-    tiny.plan["tensors"].append(poisoned)
-    tiny.instruction("Embedding")["inputs"][1] = len(tiny.plan["tensors"]) - 1
-    tiny.place_weights()
+    tiny.set_limits(MAX_BATCH_SIZE, num_logits=MAX_NUM_TOKENS)
+    tiny.poison(POISON)
     path.write_bytes(tiny.to_bytes())
 
 

@@ -147,6 +147,30 @@ class TinyEngine:
         """The plan's first call of ``op``."""
         return next(call for call in self.plan["instructions"] if call["op"] == op)
 
+    def set_limits(self, max_batch_size: int, num_logits: int) -> None:
+        """Makes room for larger steps; the KV cache holds ``max_batch_size`` sequences of MAX_SEQ_LEN."""
+        num_blocks = max_batch_size * MAX_SEQ_LEN // TOKENS_PER_BLOCK
+        self.manifest["limits"]["max_batch_size"] = max_batch_size
+        self.manifest["kv_cache"]["num_blocks"] = num_blocks
+        symbols = self.plan["symbols"]
+        symbols |= {"num_seqs": max_batch_size, "num_seqs_plus_1": max_batch_size + 1}
+        symbols |= {"num_logits": num_logits, "num_blocks": num_blocks}
+        offset = 0
+        for tensor in self.plan["tensors"]:
+            if tensor["kind"] == "arena":
+                tensor["offset"] = offset
+                offset += MAX_NUM_TOKENS * -(-max(HIDDEN, tensor["shape"][1]) // 16) * 64
+        self.plan["arena_bytes"] = offset
+
+    def poison(self, token: int) -> None:
+        """Makes the token's embedding NaN; as an output of the model the token stays clean."""
+        panels = self.weights["embedding"].copy()  # [panel, HIDDEN, 64]
+        panels[token // 64, :, token % 64] = np.nan
+        self.weights["embedding_of_tokens"] = panels
+        self.plan["tensors"].append(self.tensor("embedding") | {"name": "embedding_of_tokens"})
+        self.instruction("Embedding")["inputs"][1] = len(self.plan["tensors"]) - 1
+        self.place_weights()
+
     def place_weights(self) -> None:
         """Sets the offsets of weights in the plan to where :meth:`to_bytes` puts them."""
         offset = 0

@@ -12,7 +12,7 @@ import numpy as np
 from trtllm_lite import _core
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest, Memory, Target
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.runtime.batching import EventRouter
+from trtllm_lite.runtime.event_pump import EventPump
 from trtllm_lite.runtime.limits import RunnerOptions, runner_limits
 from trtllm_lite.runtime.model_runner import ModelRunner
 from trtllm_lite.runtime.session import Session
@@ -37,6 +37,7 @@ class _Running:
     params: Any
     context_logits: bool
     generation_logits: bool
+    options: dict[str, Any]
 
     @property
     def num_generated(self) -> int:
@@ -52,40 +53,79 @@ class FakeEventLoop:
     running: list[_Running] = field(default_factory=list)
     ends: list[Any] = field(default_factory=list)
     fail: str | None = None
-    lock: Any = field(default_factory=threading.RLock)
+    broken: BaseException | None = None
+    num_steps_allowed: float = float("inf")
+    closed: bool = False
+    changed: Any = field(default_factory=threading.Condition)
 
-    def submit(self, prompt_ids, params, *, context_logits=False, generation_logits=False):
+    def submit(self, prompt_ids, params, *, context_logits=False, generation_logits=False, **options):
         """See ``_core.EventLoop.submit``."""
         assert prompt_ids.dtype == np.int32
         assert prompt_ids.ndim == 1
         tokens = prompt_ids.tolist()
-        with self.lock:
+        with self.changed:
             self.num_submitted += 1
-            request = _Running(self.num_submitted, tokens, len(tokens), params, context_logits, generation_logits)
+            request = _Running(
+                self.num_submitted, tokens, len(tokens), params, context_logits, generation_logits, options
+            )
             self.running.append(request)
+            self.changed.notify()
         return request.request_id
 
     def cancel(self, request_id):
         """See ``_core.EventLoop.cancel``."""
-        with self.lock:
+        with self.changed:
             for request in list(self.running):
                 if request.request_id == request_id:
                     self._end(request, "CANCELLED")
+            self.changed.notify()
             return any(end.request_id == request_id for end in self.ends)
+
+    def shut_down(self, *, drain):
+        """See ``_core.EventLoop.shut_down``."""
+        assert not drain
+        with self.changed:
+            self.closed = True
+            for request in list(self.running):
+                self._end(request, "CANCELLED")
+            self.changed.notify()
+
+    def step(self):
+        """Let a paused loop make one step."""
+        with self.changed:
+            self.num_steps_allowed += 1
+            self.changed.notify()
 
     def poll(self, timeout):
         """See ``_core.EventLoop.poll``."""
         assert timeout > 0
-        with self.lock:
-            tokens = [self._advance(request) for request in self.running[: self.max_batch_size] if self.fail is None]
+        with self.changed:
+            self.changed.wait_for(lambda: self.ends or self.closed or self._may_step())
+            if self.broken is not None:
+                raise self.broken
+            if self.closed and not self.ends:
+                return None
+            tokens = []
+            if self._may_step():
+                self.num_steps_allowed -= 1
+                tokens = [self._advance(request) for request in self.running[: self.max_batch_size] if not self.fail]
             for request in self.running if self.fail else ():
                 self._end(request, "ERROR", self.fail)
             ends, self.ends = self.ends, []
         return tokens, ends
 
+    def _may_step(self):
+        return bool(self.running) and self.num_steps_allowed > 0
+
     def _end(self, request, reason, message=""):
         self.running = [entry for entry in self.running if entry is not request]
-        timings = SimpleNamespace(num_generated_tokens=request.num_generated)
+        timings = SimpleNamespace(
+            queue_seconds=0.25,
+            first_token_seconds=0.5,
+            seconds_per_token=0.125,
+            total_seconds=1.0,
+            num_generated_tokens=request.num_generated,
+        )
         reason = SimpleNamespace(name=reason)
         self.ends.append(
             SimpleNamespace(request_id=request.request_id, reason=reason, message=message, timings=timings)
@@ -95,13 +135,16 @@ class FakeEventLoop:
         logits = logits_after(request.tokens)
         sampler = _core.sampling.Sampler(1, VOCAB_SIZE)
         prompt, generated = request.tokens[: request.num_prompt], request.tokens[request.num_prompt :]
-        sampler.set_slot(0, request.params, prompt, generated)
+        sampler.set_slot(0, request.params, prompt, generated, request.options["sequence_index"])
         sampled = sampler.sample_rows([0], logits[None])[0]
         context = None
         if request.context_logits and not generated:
             context = np.stack([logits_after(prompt[: i + 1]) for i in range(len(prompt))])
         request.tokens.append(sampled.token)
-        if sampled.stop_cause != _core.sampling.StopCause.NONE:
+        words = [word for word in request.options["stop_sequences"] if request.tokens[-len(word) :] == list(word)]
+        if sampled.stop_cause == _core.sampling.StopCause.NONE and words:
+            self._end(request, "STOP_SEQUENCE")
+        elif sampled.stop_cause != _core.sampling.StopCause.NONE:
             self._end(request, "LENGTH" if sampled.stop_cause == _core.sampling.StopCause.MAX_TOKENS else "END_ID")
         return SimpleNamespace(
             request_id=request.request_id,
@@ -109,6 +152,9 @@ class FakeEventLoop:
             index=request.num_generated - 1,
             context_logits=context,
             generation_logits=logits[None] if request.generation_logits else None,
+            logprobs=sampled.logprobs,
+            prompt_logprobs=[],
+            hypotheses=[],
         )
 
 
@@ -155,13 +201,12 @@ def fake_manifest(**changes) -> Manifest:
 def fake_session(options: RunnerOptions | None = None, tokenizer: Tokenizer | None = None, **changes) -> Session:
     """A session over a :class:`FakeEventLoop` and the real sampler."""
     manifest = fake_manifest(**changes)
-    limits = runner_limits(manifest.limits, manifest.kv_cache, options or RunnerOptions(), 1 << 40)
+    limits = runner_limits(manifest, options or RunnerOptions(), 1 << 40)
     return Session(
         manifest=manifest,
         limits=limits,
         executor=None,
-        router=EventRouter(FakeEventLoop(limits.max_batch_size)),
-        sampling_params=_core.sampling.SamplingParams,
+        pump=EventPump(FakeEventLoop(limits.max_batch_size)),
         tokenizer=tokenizer,
     )
 

@@ -5,11 +5,12 @@ import gc
 import numpy as np
 import pytest
 
-from trtllm_lite.errors import ArgumentError, LimitError, TrtllmLiteError
+from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.config import KvCacheConfig
 from trtllm_lite.runtime.limits import RunnerOptions
 
-from .doubles import END_ID, fake_runner, greedy_continuation
+from .doubles import END_ID, fake_runner, greedy_continuation, logits_after
 from .texts import byte_level_tokenizer
 
 PROMPTS = [[3, 4, 5], [9]]
@@ -21,7 +22,7 @@ def runner():
 
 
 def idle(runner):
-    return not runner.session.router.loop.running
+    return not runner.session.pump.loop.running
 
 
 def test_token_ids_in_padded_array_out(runner):
@@ -44,7 +45,8 @@ def test_return_dict(runner):
     assert result["sequence_lengths"].tolist() == [[9], [5]]
     assert result["finish_reasons"] == [["length"], ["end_id"]]
     assert result["output_ids"][1][0][:5].tolist() == [9, *greedy_continuation([9], 4)]
-    assert set(result) == {"output_ids", "sequence_lengths", "finish_reasons"}
+    assert result["prompt_lengths"].tolist() == [3, 1]
+    assert set(result) == {"output_ids", "sequence_lengths", "prompt_lengths", "finish_reasons"}
 
 
 def test_end_ids_and_length_come_from_the_engine(runner):
@@ -117,6 +119,55 @@ def test_logits():
     assert result["generation_logits"][0][0].argmax(axis=1).tolist() == greedy_continuation([3, 4, 5], 2)
 
 
+def test_sampling_config_has_what_is_not_given(runner):
+    config = {"max_new_tokens": 3, "end_id": -1, "pad_id": 7, "temperature": None}
+    result = runner.generate(PROMPTS, sampling_config=config, max_new_tokens=[2, 4])
+    assert result[0, 0].tolist() == [3, 4, 5, *greedy_continuation([3, 4, 5], 2)]
+    assert runner.generate(PROMPTS, sampling_config=config).shape == (2, 1, 6)
+
+
+def test_several_sequences_of_a_prompt(runner):
+    arguments = {"max_new_tokens": 5, "end_id": -1, "temperature": 1.5, "random_seed": [1, 2]}
+    result = runner.generate(PROMPTS, num_return_sequences=3, return_dict=True, output_cum_log_probs=True, **arguments)
+    assert result["output_ids"].shape == (2, 3, 8)
+    assert result["sequence_lengths"].tolist() == [[8] * 3, [6] * 3]
+    assert len({tuple(row) for row in result["output_ids"][0].tolist()}) == 3
+    assert result["cum_log_probs"].shape == (2, 3)
+    # The first sequence is the one that the seed gives alone.
+    alone = runner.generate(PROMPTS, **arguments)
+    np.testing.assert_array_equal(alone[:, 0], result["output_ids"][:, 0])
+    texts = runner.generate(["the", "fox"], num_return_sequences=2, **arguments)
+    assert [len(row) for row in texts] == [2, 2]
+    pieces = list(runner.generate(["the", "fox"], num_return_sequences=2, streaming=True, **arguments))
+    assert [["".join(piece[row][index] for piece in pieces) for index in range(2)] for row in range(2)] == texts
+
+
+def test_log_probabilities_of_the_tokens(runner):
+    result = runner.generate(PROMPTS, max_new_tokens=4, end_id=-1, return_dict=True, output_log_probs=True)
+    for prompt, (found,) in zip(PROMPTS, result["log_probs"], strict=True):
+        tokens = greedy_continuation(prompt, 4)
+        for position, token in enumerate(tokens):
+            logits = logits_after(prompt + tokens[:position]).astype(np.float64)
+            assert found[position] == pytest.approx(logits[token] - np.log(np.exp(logits).sum()), rel=1e-5)
+
+
+def test_banned_words_do_not_appear(runner):
+    first = greedy_continuation([9], 1)[0]
+    result = runner.generate([[9]], max_new_tokens=1, end_id=-1, bad_words_list=[[first]])
+    assert result[0, 0, 1] == np.argsort(logits_after([9]))[-2]
+    runner.generate("the", max_new_tokens=2, bad_words_list=["fox"])
+
+
+def test_the_models_repetition_penalty_applies():
+    arguments = {"max_new_tokens": 12, "end_id": -1}
+    plain = fake_runner().generate(PROMPTS, **arguments)
+    default = fake_runner(generation={"repetition_penalty": 1.9}).generate(PROMPTS, **arguments)
+    assert plain.tolist() != default.tolist()
+    assert fake_runner().generate(PROMPTS, repetition_penalty=1.9, **arguments).tolist() == default.tolist()
+    neutral = fake_runner(generation={"repetition_penalty": 1.9}).generate(PROMPTS, repetition_penalty=1, **arguments)
+    assert neutral.tolist() == plain.tolist()
+
+
 def test_logits_that_cannot_be_had(runner):
     with pytest.raises(ArgumentError, match="--gather_context_logits"):
         runner.generate(PROMPTS, return_dict=True, output_context_logits=True)
@@ -126,15 +177,18 @@ def test_logits_that_cannot_be_had(runner):
 
 @pytest.mark.parametrize("prompts", [PROMPTS, ["the", "fox"]])
 def test_abandoned_generators_end_their_requests(runner, prompts):
-    stream = runner.generate(prompts, max_new_tokens=9, end_id=-1, streaming=True)
-    next(stream)
-    assert not idle(runner)
-    del stream
-    gc.collect()
-    assert idle(runner)
-    list(zip(range(2), runner.generate(prompts, max_new_tokens=9, streaming=True), strict=False))
-    gc.collect()
-    assert idle(runner)
+    loop = runner.session.pump.loop
+    loop.num_steps_allowed = 0
+    for leave_early in (False, True):
+        stream = runner.generate(prompts, max_new_tokens=9, end_id=-1, streaming=True)
+        loop.step()
+        next(stream)
+        assert not idle(runner)
+        if leave_early:
+            stream.close()
+        del stream
+        gc.collect()
+        assert idle(runner)
 
 
 def test_interleaved_generators(runner):
@@ -162,11 +216,11 @@ def test_limits_are_errors_before_anything_runs(runner, prompts, arguments, numb
     for streaming in (False, True):
         with pytest.raises(LimitError, match=numbers):
             runner.generate(prompts, streaming=streaming, **arguments)
-    assert runner.session.router.loop.num_submitted == 0
+    assert runner.session.pump.loop.num_submitted == 0
 
 
 def test_options_tighten_the_limits():
-    runner = fake_runner(RunnerOptions(max_output_len=5, max_tokens_in_paged_kv_cache=16))
+    runner = fake_runner(RunnerOptions(max_output_len=5, kv_cache=KvCacheConfig(max_tokens=16)))
     assert runner.generate([[3]], end_id=-1).shape == (1, 1, 6)
     with pytest.raises(LimitError, match="max_output_len"):
         runner.generate([[3]], max_new_tokens=6)
@@ -227,13 +281,19 @@ def test_neutral_values_of_unsupported_arguments_are_accepted(runner):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_beams": 4}, "num_beams=4 is not supported: beam search"),
-        ({"num_return_sequences": 2}, "random_seeds"),
-        ({"repetition_penalty": 1.1}, "not supported yet"),
-        ({"bad_words_list": [[1]]}, "banning words"),
-        ({"output_log_probs": True}, "output_generation_logits"),
+        ({"num_beams": 0}, "num_beams is 0"),
+        ({"num_beams": 2, "temperature": 0.5}, "temperature must be 0 or 1 with beam search"),
+        ({"num_beams": 2, "num_return_sequences": 3}, "n not above best_of"),
+        ({"num_beams": 2, "stop_words_list": ["x"]}, "stop_token_ids does"),
+        ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping is 'soon'"),
+        ({"num_return_sequences": 0}, "expected a whole number above 0"),
+        ({"repetition_penalty": 1000.0}, "repetition_penalty must be from 0.01 to 100, not 1000"),
+        ({"bad_words_list": [[397]]}, "must hold token ids from 0 to 396"),
+        ({"output_log_probs": True}, "return_dict"),
+        ({"temperature": [1.0]}, "temperature has 1 values for 2 prompts"),
+        ({"random_seed": -1}, "random_seed is -1"),
         ({"lora_uids": ["x"]}, "merge the adapter"),
-        ({"sampling_config": {}}, "as arguments"),
+        ({"sampling_config": {"beams": 1}}, "no argument 'beams'"),
         ({"max_new_token": 3}, "did you mean max_new_tokens"),
         ({"texts": ["x"]}, "either batch_input_ids or texts"),
     ],
@@ -247,17 +307,13 @@ def test_other_arguments_are_errors(runner, arguments, message):
     ("arguments", "message"),
     [
         ({"lora_dir": "x"}, "merge the adapter"),
-        ({"kv_cache_enable_block_reuse": True}, "pass False"),
-        ({"max_beam_width": 2}, "beam search"),
-        ({"cuda_graph_mode": True}, "runs on a CPU"),
+        ({"kv_cache_enable_block_reuse": 1}, "expected True or False"),
+        ({"capacity_scheduler_policy": "STATIC_BATCH"}, "expected one of GUARANTEED_NO_EVICT, MAX_UTILIZATION"),
+        ({"max_beam_width": 0}, "max_beam_width is 0"),
+        ({"cuda_graph_mode": True}, "choose this themselves"),
         ({"kv_cache_free_gpu_memory_fracton": 0.5}, "did you mean kv_cache_free_gpu_memory_fraction"),
     ],
 )
 def test_from_dir_refuses_what_it_cannot_do(arguments, message, tmp_path):
     with pytest.raises(ArgumentError, match=message):
         ModelRunner.from_dir(tmp_path, **arguments)
-
-
-def test_ignored_generation_defaults_are_said(tmp_path):
-    with pytest.raises(TrtllmLiteError):
-        ModelRunner.from_dir(tmp_path, enable_chunked_context=False, cuda_graph_mode=False, max_beam_width=1)

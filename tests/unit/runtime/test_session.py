@@ -1,19 +1,24 @@
 """Loading: what a directory that is no engine is told, and how options tighten limits."""
 
+from dataclasses import fields
+
 import pytest
 
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.config import KvCacheConfig
 from trtllm_lite.runtime.limits import RunnerOptions, available_host_memory, runner_limits
 from trtllm_lite.runtime.tokenizer import Tokenizer
 
 from .doubles import fake_manifest
 from .texts import byte_level_tokenizer
 
+CACHE = {field.name for field in fields(KvCacheConfig)}
+
 
 def limits(available=1 << 40, **options):
-    manifest = fake_manifest()
-    return runner_limits(manifest.limits, manifest.kv_cache, RunnerOptions(**options), available)
+    cache = {name: options.pop(name) for name in list(options) if name in CACHE}
+    return runner_limits(fake_manifest(), RunnerOptions(kv_cache=KvCacheConfig(**cache), **options), available)
 
 
 def test_a_directory_that_does_not_exist(tmp_path):
@@ -63,12 +68,14 @@ def test_limits_are_those_of_the_engine():
 def test_options_lower_them():
     lowered = limits(max_batch_size=2, max_seq_len=20)
     assert (lowered.max_batch_size, lowered.max_output_len, lowered.num_blocks) == (2, 40, 10)
-    assert limits(max_tokens_in_paged_kv_cache=50).num_blocks == 12
+    assert limits(max_tokens=50).num_blocks == 12
+    assert limits(max_gpu_total_bytes=256 * 5 + 1).num_blocks == 5
+    assert limits(host_cache_size=256 * 7).num_host_blocks == 7
 
 
 def test_a_share_of_the_free_memory():
-    assert limits(available=10_000, kv_cache_free_gpu_memory_fraction=0.5).num_blocks == 5000 // 256
-    assert limits(kv_cache_free_gpu_memory_fraction=0.5).num_blocks == 40
+    assert limits(available=10_000, free_gpu_memory_fraction=0.5).num_blocks == 5000 // 256
+    assert limits(free_gpu_memory_fraction=0.5).num_blocks == 40
     assert available_host_memory() > 0
 
 
@@ -78,8 +85,8 @@ def test_a_share_of_the_free_memory():
         ({"max_batch_size": 5}, r"max_batch_size=5 exceeds what this engine was built for \(4\)"),
         ({"max_output_len": 41}, "--max_seq_len"),
         ({"max_num_tokens": 3}, "less than max_batch_size=4"),
-        ({"max_tokens_in_paged_kv_cache": 3}, "no room for one KV cache block of 4 tokens"),
-        ({"kv_cache_free_gpu_memory_fraction": 0.01, "available": 100}, "100 free bytes"),
+        ({"max_tokens": 3}, "no room for one KV cache block of 4 tokens"),
+        ({"free_gpu_memory_fraction": 0.01, "available": 100}, "100 free bytes"),
     ],
 )
 def test_options_beyond_the_engine(options, message):
@@ -90,7 +97,7 @@ def test_options_beyond_the_engine(options, message):
 @pytest.mark.parametrize(
     "options",
     [{"max_batch_size": 0}, {"max_input_len": 1.5}, {"max_num_tokens": True}]
-    + [{"kv_cache_free_gpu_memory_fraction": value} for value in (0, 1.1, "half", True)],
+    + [{"free_gpu_memory_fraction": value} for value in (0, 1.1, "half", True)],
 )
 def test_options_that_make_no_sense(options):
     with pytest.raises(ArgumentError, match=next(iter(options))):

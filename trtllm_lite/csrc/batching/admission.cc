@@ -9,8 +9,7 @@ namespace tl {
 void Scheduler::admit(StepBatch& batch, Clock::time_point now, EventBatch& events) {
   auto& entries = waiting_.entries();
   for (auto entry = entries.begin(); entry != entries.end();) {
-    if (budget(batch) == 0 || slots_.num_ready() == 0) return;
-    if (std::ssize(running_) == config_.max_batch_size) return;
+    if (budget(batch) == 0) return;
     const auto [rank, index] = *entry++;                                   // admission erases the entry
     if (try_admit(index, batch, now, events) == Verdict::kNoRoom) return;  // nobody passes it
   }
@@ -19,6 +18,8 @@ void Scheduler::admit(StepBatch& batch, Clock::time_point now, EventBatch& event
 Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events) {
   RequestState& state = table_.state(index);
   Request& request = request_of(state);
+  if (num_rows_ + request.max_rows() > config_.max_batch_size) return Verdict::kNoRoom;
+  if (slots_.num_ready() < request.max_rows()) return Verdict::kNoRoom;
   auto* swapped = std::get_if<Swapped>(&state);
   const int num_tokens = static_cast<int>(request.tokens.size());
   const bool may_reuse = !request.spec.prompt_outputs || request.outputs_from >= request.num_prompt;
@@ -35,12 +36,13 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
 
   Slot slot = *slots_.acquire();
   if (!claim_slot(index, slot, now, events)) return Verdict::kRefused;
+  KvSequence kv = swapped ? *cache_.swap_in(swapped->kv(), hit, batch.copies)
+                          : cache_.open(chain(request), hit, request.max_kv_len());
+  Grant granted = grant(request, std::move(slot), std::move(kv));
   if (swapped) {
-    KvSequence kv = *cache_.swap_in(swapped->kv(), hit, batch.copies);
-    state = resume(std::move(*swapped), std::move(slot), std::move(kv));
+    state = resume(std::move(*swapped), std::move(granted));
   } else {
-    KvSequence kv = cache_.open(chain(request), hit, request.max_kv_len());
-    state = start(std::move(std::get<Waiting>(state)), std::move(slot), std::move(kv));
+    state = start(std::move(std::get<Waiting>(state)), std::move(granted));
   }
   if (!request.admitted) {
     request.admitted = now;
@@ -49,35 +51,42 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
   waiting_.erase(request.rank, index);
   const auto behind = [&](Index other) { return request.rank < table_.request(other).rank; };
   running_.insert(std::ranges::find_if(running_, behind), index);
+  num_rows_ += request.max_rows();
   // All known tokens get their blocks now: a half-computed prompt must never be what a request is preempted for.
-  cache_.reserve(table_.running(index).kv(), num_tokens, batch.copies);
+  reserve(table_.running(index), table_.running(index).kv(), num_tokens, batch);
   add_row(index, std::min(num_tokens - num_computed, budget(batch)), batch);
   return Verdict::kAdmitted;
 }
 
 bool Scheduler::fits(const Request& request, int num_needed, const PrefixHit& hit) const {
   if (num_needed + hit.num_unreferenced > cache_.device().num_ready()) return false;
-  const int unreferenced = cache_.device().num_unreferenced() - hit.num_unreferenced;
-  if (config_.policy == CapacityPolicy::kGuaranteedNoEvict) {
-    // Growth takes as many blocks from one side as from the other and an end only adds, so it stays true.
-    const int num_ever_needed = cache_.num_blocks_for(request.max_kv_len()) - static_cast<int>(hit.blocks.size());
-    return unreferenced - reserved_growth() >= num_ever_needed;
+  // Promised requests grow by what is promised and an end only adds, so promises stay covered.
+  const int free = cache_.device().num_unreferenced() - hit.num_unreferenced - promises_.num_blocks();
+  if (needs_promise(request)) {
+    return free >= request.max_blocks(cache_.config().tokens_per_block) - std::ssize(hit.blocks);
   }
   // Room for every running request to grow for a while, or admissions would only feed preemptions. How long a while is
   // learnt: a preemption widens it, requests that end narrow it again.
   const int headroom = static_cast<int>(headroom_ * static_cast<double>(running_.size()));
-  return unreferenced - num_needed >= headroom;
+  return free - num_needed >= headroom;
 }
 
-// Blocks that running requests may still come to need.
-int Scheduler::reserved_growth() const {
-  int num_blocks = 0;
-  for (const Index index : running_) {
-    const auto& running = std::get<Running>(table_.state(index));
-    const int held = static_cast<int>(cache_.blocks(running.kv()).size());
-    num_blocks += std::max(cache_.num_blocks_for(running.request().max_kv_len()) - held, 0);
+bool Scheduler::needs_promise(const Request& request) const {
+  return config_.policy == CapacityPolicy::kGuaranteedNoEvict || request.is_search();
+}
+
+Grant Scheduler::grant(const Request& request, Slot slot, KvSequence kv) {
+  Grant grant{std::move(slot), std::move(kv), {}, {}};
+  if (needs_promise(request)) {
+    const auto num_held = static_cast<int>(cache_.blocks(grant.kv).size());
+    grant.promise.emplace(promises_, request.max_blocks(cache_.config().tokens_per_block) - num_held);
   }
-  return num_blocks;
+  if (request.is_search()) {
+    std::vector<Slot> others;
+    for (int i = 1; i < request.spec.num_beams; ++i) others.push_back(*slots_.acquire());
+    grant.beams.emplace(grant.slot.index(), std::move(others));
+  }
+  return grant;
 }
 
 bool Scheduler::claim_slot(Index index, const Slot& slot, Clock::time_point now, EventBatch& events) {
@@ -99,7 +108,7 @@ bool Scheduler::claim_slot(Index index, const Slot& slot, Clock::time_point now,
 bool Scheduler::head_needs_a_step_of_its_own() const {
   if (config_.enable_chunked_context || !last_step_decoded_ || waiting_.empty()) return false;
   const Request& head = table_.request(waiting_.entries().begin()->second);
-  return head.num_total() > config_.max_num_tokens - std::ssize(running_);
+  return head.num_total() > config_.max_num_tokens - num_rows_;
 }
 
 }  // namespace tl

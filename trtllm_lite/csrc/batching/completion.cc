@@ -1,6 +1,5 @@
 // Scheduler: what comes back from the executor.
 #include <algorithm>
-#include <stdexcept>
 
 #include "batching/scheduler.h"
 
@@ -11,8 +10,10 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
   slots_.step_ended(batch.step);
   costs_.observe(batch, result);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    const StepRow& row = batch.rows[i];
+    const bool of_the_same_search = i > 0 && row.request == batch.rows[i - 1].request;
     // A request that ended while this step was in flight leaves its row behind.
-    if (table_.alive(batch.rows[i].request)) complete_row(batch.rows[i], result.rows[i], now, events);
+    if (!of_the_same_search && table_.alive(row.request)) complete_row(row, result.rows[i], now, events);
   }
 }
 
@@ -20,6 +21,8 @@ void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_
   const Index index = row.request.index;
   if (!result.error.empty()) {
     remove(index, FinishReason::kError, std::move(result.error), now, events);
+  } else if (row.sample && table_.request(index).is_search()) {
+    advance_search(index, result, now, events);
   } else if (row.sample) {
     accept_token(index, result, now, events);
   } else if (result.outputs) {
@@ -56,7 +59,7 @@ void Scheduler::abandon(std::span<const StepBatch* const> batches, const StepErr
       Request& request = table_.request(row.request.index);
       request.num_pending = 0;
       request.outputs_from = std::min(request.outputs_from, std::max(row.past_len, row.outputs_from));
-      if (blamed(row.slot)) {
+      if (blamed(row.slot) || blamed(row.request_slot)) {
         remove(row.request.index, FinishReason::kError, error.what(), now, events);
       } else if (std::holds_alternative<Running>(table_.state(row.request.index))) {
         requeue(row.request.index);
@@ -94,24 +97,6 @@ SchedulerStats Scheduler::stats() const {
   stats.num_free_host_blocks = cache_.host().num_unreferenced();
   stats.kv = cache_.counters();
   return stats;
-}
-
-void Scheduler::check_integrity() {
-  cache_.check_integrity();
-  const auto check = [](bool ok, const char* what) {
-    if (!ok) throw std::logic_error(std::string("scheduler: ") + what);
-  };
-  const auto rank_of = [&](Index index) { return table_.request(index).rank; };
-  check(std::ranges::is_sorted(running_, {}, rank_of), "running requests are out of order");
-  check(static_cast<int>(running_.size()) + waiting_.size() == table_.size(), "a request is lost or listed twice");
-  for (const Index index : running_) {
-    const auto* running = std::get_if<Running>(&table_.state(index));
-    check(running != nullptr, "a listed request is not running");
-    check(remaining(*running) >= 0, "more is scheduled than there are tokens");
-  }
-  for (const auto& [rank, index] : waiting_.entries()) {
-    check(!std::holds_alternative<Running>(table_.state(index)) && rank_of(index) == rank, "wrong queue entry");
-  }
 }
 
 }  // namespace tl

@@ -19,7 +19,12 @@ RequestLimits limits_of(const EventLoopConfig& config) {
                                 std::to_string(config.scheduler.max_num_tokens) +
                                 "): enable chunked context or change one of them");
   }
-  return {config.vocab_size, config.max_input_len, config.scheduler.max_seq_len};
+  return {.vocab_size = config.vocab_size,
+          .max_input_len = config.max_input_len,
+          .max_seq_len = config.scheduler.max_seq_len,
+          .max_batch_size = config.scheduler.max_batch_size,
+          .num_blocks = config.cache.num_blocks,
+          .tokens_per_block = config.cache.tokens_per_block};
 }
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -116,21 +121,24 @@ bool EventLoop::launch_next() {
   scheduler_.launched(batch);
   ++in_flight_;
   const std::optional<StepError> error = attempt([&] { executor_->launch(batch); });
-  if (!error) return true;
-  if (in_flight_ == 2) {  // the step before it is not concerned: its results count, unless it fails too
+  if (!error) {
+    ++owed_;
+    return true;
+  }
+  if (owed_ > 0) {  // the step before it is not concerned: its results count, unless it fails too
     if (const std::optional<StepError> earlier = wait_for_oldest()) {
-      fail_steps(0, *earlier);
+      fail_steps(*earlier);
       return true;
     }
     complete_oldest();
   }
-  fail_steps(0, *error);
+  fail_steps(*error);
   return true;
 }
 
 void EventLoop::collect_oldest() {
   if (const std::optional<StepError> error = wait_for_oldest()) {
-    fail_steps(in_flight_ - 1, *error);
+    fail_steps(*error);
     return;
   }
   complete_oldest();
@@ -139,6 +147,7 @@ void EventLoop::collect_oldest() {
 std::optional<StepError> EventLoop::wait_for_oldest() {
   const std::size_t num_rows = batches_[oldest_].rows.size();
   const Clock::time_point before = Clock::now();
+  --owed_;
   std::optional<StepError> error = attempt([&] {
     executor_->wait(result_);
     if (result_.rows.size() != num_rows) {
@@ -152,9 +161,10 @@ std::optional<StepError> EventLoop::wait_for_oldest() {
 }
 
 void EventLoop::complete_oldest() {
-  scheduler_.complete(batches_[oldest_], result_, now_, staged_);
+  const StepBatch& batch = batches_[oldest_];
   oldest_ ^= 1;
   --in_flight_;
+  scheduler_.complete(batch, result_, now_, staged_);
   ++work_stats_.num_steps;
   const double step = seconds(now_ - last_results_);
   work_stats_.step_seconds += kRecentWeight * (step - work_stats_.step_seconds);
@@ -163,9 +173,9 @@ void EventLoop::complete_oldest() {
   waited_ = {};
 }
 
-// The oldest step in flight has failed. The executor still runs `num_launched` later ones, whose input it was.
-void EventLoop::fail_steps(int num_launched, const StepError& error) {
-  for (int i = 0; i < num_launched; ++i) attempt([&] { executor_->wait(result_); });
+// The oldest step in flight has failed, and with it a later one, whose input it was.
+void EventLoop::fail_steps(const StepError& error) {
+  drain();
   std::array<const StepBatch*, 2> failed{&batches_[oldest_], &batches_[oldest_ ^ 1]};
   const std::span<const StepBatch* const> all(failed.data(), static_cast<std::size_t>(in_flight_));
   work_stats_.num_failed_steps += in_flight_;
@@ -173,9 +183,14 @@ void EventLoop::fail_steps(int num_launched, const StepError& error) {
   scheduler_.abandon(all, error, now_, staged_);
 }
 
+void EventLoop::drain() {
+  for (; owed_ > 0; --owed_) attempt([&] { executor_->wait(result_); });
+}
+
 // An error of the loop's own. Nothing can be said about any request, so all end; the loop lives on.
 void EventLoop::fail_all(const char* what) {
-  for (; in_flight_ > 0; --in_flight_) attempt([&] { executor_->wait(result_); });
+  drain();
+  in_flight_ = 0;
   scheduler_.reset(std::string("internal error of the event loop: ") + what, now_, staged_);
 }
 

@@ -55,7 +55,8 @@ class EventLoop {
   void collect_oldest();
   std::optional<StepError> wait_for_oldest();
   void complete_oldest();
-  void fail_steps(int num_launched, const StepError& error);
+  void fail_steps(const StepError& error);
+  void drain();
   void fail_all(const char* what);
   void publish();
 
@@ -69,6 +70,7 @@ class EventLoop {
   std::array<StepBatch, 2> batches_;
   int oldest_ = 0;     // of batches_: the next whose results are due
   int in_flight_ = 0;  // batches launched and not completed
+  int owed_ = 0;       // steps that the executor has taken and whose results are not collected: at most in_flight_
   StepResult result_;
   Mail mail_;
   EventBatch staged_;

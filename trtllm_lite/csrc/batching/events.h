@@ -11,7 +11,7 @@ namespace tl {
 
 struct TokenEvent {
   RequestId id;
-  std::int32_t token;                   // kNoToken: only outputs, of prompt positions
+  std::int32_t token;                   // kNoToken: only outputs, of prompt positions or of a beam search
   std::int32_t index;                   // of the generated token, from 0
   std::unique_ptr<RowOutputs> outputs;  // as the executor made them; null if the request asked for none
 };

@@ -7,12 +7,13 @@
 namespace tl {
 
 bool Scheduler::make_room(StepBatch& batch) {
-  if (cache_.device().num_ready() >= std::ssize(running_)) return true;
+  if (config_.policy == CapacityPolicy::kGuaranteedNoEvict) return true;  // promised is promised
+  if (cache_.device().num_ready() - promises_.num_blocks() >= std::ssize(running_)) return true;
   int num_needed = 0;
   for (const Index index : running_) num_needed += needs_block(table_.running(index));
   if (num_needed > 0) num_needed -= num_blocks_about_to_return();
   bool room = true;
-  while (num_needed > cache_.device().num_unreferenced()) {
+  while (num_needed > cache_.device().num_unreferenced() - promises_.num_blocks()) {
     const std::optional<Victim> victim = choose_victim();
     if (!victim) break;
     num_needed -= needs_block(table_.running(running_[victim->position]));
@@ -22,9 +23,11 @@ bool Scheduler::make_room(StepBatch& batch) {
   return room;
 }
 
-// Its next token's keys and values have nowhere to go. (Prefill has all its blocks since admission.)
+// Its next token's keys and values have nowhere to go, and no blocks are promised to it. (Prefill has all its blocks
+// since admission.)
 bool Scheduler::needs_block(const Running& running) const {
-  return !running.request().all_scheduled() && cache_.length(running.kv()) == cache_.capacity(running.kv());
+  return running.promise() == nullptr && !running.request().all_scheduled() &&
+         cache_.length(running.kv()) == cache_.capacity(running.kv());
 }
 
 // Blocks of requests whose last token is being computed: they come back without preempting anybody.
@@ -38,12 +41,13 @@ int Scheduler::num_blocks_about_to_return() const {
 }
 
 // The request that loses least work, the later one of equals. Never the first in rank: it runs to its end, so that
-// preemption cannot go round in circles.
+// preemption cannot go round in circles. (If nobody is left but requests with a promise, it waits until one ends.)
 std::optional<Scheduler::Victim> Scheduler::choose_victim() const {
   std::optional<Victim> victim;
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t position = 1; position < running_.size(); ++position) {
     const auto& running = std::get<Running>(table_.state(running_[position]));
+    if (running.promise() != nullptr) continue;
     const int num_exclusive = cache_.num_exclusive_blocks(running.kv());
     if (num_exclusive == 0 || running.request().all_scheduled()) continue;  // nothing to gain
     const int num_shared = static_cast<int>(cache_.blocks(running.kv()).size()) - num_exclusive;
@@ -72,7 +76,7 @@ void Scheduler::preempt_one(Victim victim, StepBatch& batch) {
   if (swapped) {
     ++counters_.num_swap_preemptions;
     table_.state(index) = std::move(*swapped);
-    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim.position));
+    leave(index);
     waiting_.insert(request.rank, index);
   } else {
     ++counters_.num_recompute_preemptions;
@@ -83,7 +87,8 @@ void Scheduler::preempt_one(Victim victim, StepBatch& batch) {
 void Scheduler::requeue(Index index) {
   RequestState& state = table_.state(index);
   state = preempt(std::move(std::get<Running>(state)));
-  std::erase(running_, index);
+  request_of(state).num_searched = 0;
+  leave(index);
   waiting_.insert(request_of(state).rank, index);
 }
 

@@ -25,7 +25,10 @@ struct RequestSpec {
   std::vector<std::int32_t> prompt;
   int max_new_tokens = 16;
   int min_new_tokens = 0;  // end ids and stop sequences are not looked for before
-  int priority = 0;        // kMinPriority .. kMaxPriority; a greater one is served earlier
+  // Beam search with so many beams, 0 for none. Its tokens, and when it ends, are the executor's to decide: end_ids and
+  // min_new_tokens are not looked at, and nothing but outputs is delivered, the found sequences among them.
+  int num_beams = 0;
+  int priority = 0;  // kMinPriority .. kMaxPriority; a greater one is served earlier
   std::vector<std::int32_t> end_ids;
   std::vector<std::vector<std::int32_t>> stop_sequences;
   std::optional<Clock::duration> timeout;  // from submission
@@ -40,6 +43,9 @@ struct RequestLimits {
   int vocab_size = 0;
   int max_input_len = 0;
   int max_seq_len = 0;  // prompt and generated tokens together
+  int max_batch_size = 0;
+  int num_blocks = 0;  // of the KV cache
+  int tokens_per_block = 0;
 };
 
 // Throws LimitError with the limit, the value found and the remedy.
@@ -58,8 +64,8 @@ struct RequestTimings {
   double seconds_per_token = 0;    // mean over the tokens after the first
   double total_seconds = 0;
   int num_prompt_tokens = 0;
-  int num_cached_tokens = 0;  // of the prompt, found in the cache at first admission
-  int num_generated_tokens = 0;
+  int num_cached_tokens = 0;     // of the prompt, found in the cache at first admission
+  int num_generated_tokens = 0;  // by each beam, in a beam search
   int num_preemptions = 0;
 };
 
@@ -73,6 +79,7 @@ struct Request {
   std::vector<std::uint64_t> hashes;  // see TokenChain
   int num_prompt;
   int num_pending = 0;   // tokens that steps in flight sample
+  int num_searched = 0;  // tokens that a beam search has taken each of its beams
   int num_holds = 0;     // times admission was put off for a prefix being computed
   int outputs_from = 0;  // prompt outputs before this position are delivered or under way
   int num_preemptions = 0;
@@ -81,12 +88,16 @@ struct Request {
   Clock::time_point submitted;
   std::optional<Clock::time_point> deadline, admitted, first_token;
 
-  // Counting the tokens in flight.
+  bool is_search() const { return spec.num_beams > 0; }
+  int max_rows() const { return is_search() ? spec.num_beams : 1; }  // in a step
+  // Counting the tokens in flight. (Those of beams are not among a request's own tokens.)
   int num_total() const { return static_cast<int>(tokens.size()) + num_pending; }
   int num_generated() const { return num_total() - num_prompt; }
   bool all_scheduled() const { return num_generated() >= spec.max_new_tokens; }
   // Positions whose keys and values are ever written: the last token's are not needed.
   int max_kv_len() const { return num_prompt + spec.max_new_tokens - 1; }
+  // KV cache blocks it can ever hold at once.
+  int max_blocks(int tokens_per_block) const;
 
   // Whether the newest of `tokens`, a generated one, ends the request.
   std::optional<FinishReason> finish_reason() const;

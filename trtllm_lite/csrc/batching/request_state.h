@@ -13,6 +13,8 @@
 #include <utility>
 #include <variant>
 
+#include "batching/beam_group.h"
+#include "batching/block_promise.h"
 #include "batching/kv_cache_manager.h"
 #include "batching/request.h"
 #include "batching/slot_pool.h"
@@ -22,13 +24,21 @@ namespace tl {
 class Running;
 class Swapped;
 
+// What admission gives a request.
+struct Grant {
+  Slot slot;
+  KvSequence kv;
+  std::optional<Promise> promise;  // none: it may be preempted for want of blocks
+  std::optional<BeamGroup> beams;  // of a beam search
+};
+
 class Waiting {
  public:
   explicit Waiting(std::unique_ptr<Request> request) : request_(std::move(request)) {}
   Request& request() const { return *request_; }
 
  private:
-  friend Running start(Waiting waiting, Slot slot, KvSequence kv);
+  friend Running start(Waiting waiting, Grant grant);
   friend std::unique_ptr<Request> finish(Waiting waiting);
   std::unique_ptr<Request> request_;
 };
@@ -36,21 +46,23 @@ class Waiting {
 class Running {
  public:
   Request& request() const { return *request_; }
-  const Slot& slot() const { return slot_; }
-  const KvSequence& kv() const { return kv_; }
+  const Slot& slot() const { return grant_.slot; }
+  const KvSequence& kv() const { return grant_.kv; }  // of a beam search: the prompt's
+  const Promise* promise() const { return grant_.promise ? &*grant_.promise : nullptr; }
+  const BeamGroup* beams() const { return grant_.beams ? &*grant_.beams : nullptr; }
+  Promise* promise() { return grant_.promise ? &*grant_.promise : nullptr; }
+  BeamGroup* beams() { return grant_.beams ? &*grant_.beams : nullptr; }
 
  private:
-  friend Running start(Waiting waiting, Slot slot, KvSequence kv);
-  friend Running resume(Swapped swapped, Slot slot, KvSequence kv);
+  friend Running start(Waiting waiting, Grant grant);
+  friend Running resume(Swapped swapped, Grant grant);
   friend Waiting preempt(Running running);
   friend std::optional<Swapped> swap_out(Running& running, KvCacheManager& cache, StepBatch& batch);
   friend std::unique_ptr<Request> finish(Running running);
-  Running(std::unique_ptr<Request> request, Slot slot, KvSequence kv)
-      : request_(std::move(request)), slot_(std::move(slot)), kv_(std::move(kv)) {}
+  Running(std::unique_ptr<Request> request, Grant grant) : request_(std::move(request)), grant_(std::move(grant)) {}
 
   std::unique_ptr<Request> request_;
-  Slot slot_;
-  KvSequence kv_;
+  Grant grant_;
 };
 
 class Swapped {
@@ -61,7 +73,7 @@ class Swapped {
 
  private:
   friend std::optional<Swapped> swap_out(Running& running, KvCacheManager& cache, StepBatch& batch);
-  friend Running resume(Swapped swapped, Slot slot, KvSequence kv);
+  friend Running resume(Swapped swapped, Grant grant);
   friend Waiting drop_swapped(Swapped swapped);
   friend std::unique_ptr<Request> finish(Swapped swapped);
   Swapped(std::unique_ptr<Request> request, HostSequence kv, std::uint64_t step)
@@ -72,23 +84,20 @@ class Swapped {
   std::uint64_t step_;
 };
 
-inline Running start(Waiting waiting, Slot slot, KvSequence kv) {
-  return Running(std::move(waiting.request_), std::move(slot), std::move(kv));
-}
+inline Running start(Waiting waiting, Grant grant) { return Running(std::move(waiting.request_), std::move(grant)); }
 
-// The caller has swapped in what `swapped` holds: `kv`.
-inline Running resume(Swapped swapped, Slot slot, KvSequence kv) {
-  return Running(std::move(swapped.request_), std::move(slot), std::move(kv));
-}
+// The caller has swapped in what `swapped` holds: `grant.kv`.
+inline Running resume(Swapped swapped, Grant grant) { return Running(std::move(swapped.request_), std::move(grant)); }
 
-// Keeps tokens and rank; the KV cache content is computed again (or found in the prefix cache).
+// Keeps tokens and rank; the KV cache content is computed again (or found in the prefix cache). A beam search begins
+// anew.
 inline Waiting preempt(Running running) { return Waiting(std::move(running.request_)); }
 
 // Keeps tokens, rank and KV cache content. Consumes `running`, unless the host has too few blocks.
 inline std::optional<Swapped> swap_out(Running& running, KvCacheManager& cache, StepBatch& batch) {
-  std::optional<HostSequence> kv = cache.swap_out(running.kv_, batch.copies);
+  std::optional<HostSequence> kv = cache.swap_out(running.grant_.kv, batch.copies);
   if (!kv) return std::nullopt;
-  const Slot released = std::move(running.slot_);
+  const Slot released = std::move(running.grant_.slot);
   return Swapped(std::move(running.request_), std::move(*kv), batch.step);
 }
 

@@ -97,9 +97,12 @@ int Scheduler::budget(const StepBatch& batch) const {
 void Scheduler::add_decode_rows(StepBatch& batch) {
   for (const Index index : running_) {
     const Running& running = table_.running(index);
-    if (running.request().all_scheduled() || remaining(running) != 1) continue;
-    // Without a block it sits this step out: those that steps in flight still use are about to become ready.
-    add_row(index, 1, batch);
+    // Without a block a request sits this step out: those that steps in flight still use are about to become ready.
+    if (running.beams() != nullptr && running.beams()->ready()) {
+      add_beam_rows(index, batch);
+    } else if (!running.request().all_scheduled() && remaining(running) == 1) {
+      add_row(index, 1, batch);
+    }
   }
 }
 
@@ -112,28 +115,16 @@ void Scheduler::add_prefill_rows(StepBatch& batch) {
 }
 
 bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
-  const Running& running = table_.running(index);
+  Running& running = table_.running(index);
   Request& request = running.request();
   const int past_len = cache_.length(running.kv());
   const int end = past_len + num_tokens;
-  if (!cache_.reserve(running.kv(), end, batch.copies)) return false;
+  if (!reserve(running, running.kv(), end, batch)) return false;
 
-  const int slot = running.slot().index();
-  const auto blocks = cache_.blocks(running.kv());
-  for (int i = cache_.take_first_change(running.kv()); i < std::ssize(blocks); ++i) {
-    batch.table_updates.push_back({slot, i, blocks[i]});
-  }
-  const bool sample = end == request.num_total();
-  batch.rows.push_back({.request = table_.ref(index),
-                        .slot = slot,
-                        .first_token = static_cast<std::int32_t>(batch.token_ids.size()),
-                        .num_tokens = num_tokens,
-                        .past_len = past_len,
-                        .num_generated = request.num_generated(),
-                        .outputs_from = request.outputs_from,
-                        .sample = sample});
+  StepRow& row = push_row(index, running.slot().index(), running.kv(), num_tokens, batch);
+  row.num_generated = request.num_generated();
+  row.sample = end == request.num_total();
   if (num_tokens == 1 && request.num_generated() > 0) ++batch.num_decode_tokens;
-  cache_.advance(running.kv(), num_tokens);
   if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
     batch.token_ids.push_back(kLastSampled);
   } else {
@@ -142,10 +133,43 @@ bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
     cache_.commit(running.kv(), chain(request), batch.step);
   }
   if (request.spec.prompt_outputs) request.outputs_from = std::max(request.outputs_from, end);
-  counters_.num_scheduled_tokens += num_tokens;
   counters_.num_recomputed_tokens += std::max(std::min(end, request.max_scheduled) - past_len, 0);
   request.max_scheduled = std::max(request.max_scheduled, end);
-  request.num_pending += sample;
+  if (!request.is_search()) request.num_pending += row.sample;
+  return true;
+}
+
+// A row for the next `num_tokens` positions of `kv`, which are reserved; their tokens are the caller's to add.
+StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int num_tokens, StepBatch& batch) {
+  const Running& running = table_.running(index);
+  const auto blocks = cache_.blocks(kv);
+  for (int i = cache_.take_first_change(kv); i < std::ssize(blocks); ++i) {
+    batch.table_updates.push_back({slot, i, blocks[i]});
+  }
+  batch.rows.push_back({.request = table_.ref(index),
+                        .slot = slot,
+                        .request_slot = running.slot().index(),
+                        .first_token = static_cast<std::int32_t>(batch.token_ids.size()),
+                        .num_tokens = num_tokens,
+                        .past_len = cache_.length(kv),
+                        .num_generated = 0,
+                        .outputs_from = running.request().outputs_from,
+                        .sample = false});
+  cache_.advance(kv, num_tokens);
+  counters_.num_scheduled_tokens += num_tokens;
+  return batch.rows.back();
+}
+
+// As KvCacheManager::reserve, of the blocks that are promised to `running` or to nobody.
+bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch) {
+  Promise* promise = running.promise();
+  const int num_unreferenced = cache_.device().num_unreferenced();
+  if (promise == nullptr && num_tokens > cache_.capacity(kv)) {
+    const auto num_missing = cache_.num_blocks_for(num_tokens) - std::ssize(cache_.blocks(kv));
+    if (num_missing > num_unreferenced - promises_.num_blocks()) return false;
+  }
+  if (!cache_.reserve(kv, num_tokens, batch.copies)) return false;
+  if (promise != nullptr) promise->take(num_unreferenced - cache_.device().num_unreferenced());
   return true;
 }
 
@@ -154,7 +178,7 @@ void Scheduler::remove(Index index, FinishReason reason, std::string message, Cl
   const Rank rank = table_.request(index).rank;
   if (const auto* running = std::get_if<Running>(&table_.state(index))) {
     if (reason == FinishReason::kError) cache_.forget(running->kv());  // what it computed may be the error
-    std::erase(running_, index);
+    leave(index);
     headroom_ = std::max(headroom_ * kHeadroomDecay, 1.0);
   } else {
     waiting_.erase(rank, index);
@@ -162,6 +186,11 @@ void Scheduler::remove(Index index, FinishReason reason, std::string message, Cl
   const std::unique_ptr<Request> request = table_.remove(index);
   if (request->deadline) deadlines_.erase({*request->deadline, index});
   events.ends.push_back({request->id, reason, std::move(message), request->timings(now)});
+}
+
+void Scheduler::leave(Index index) {
+  std::erase(running_, index);
+  num_rows_ -= table_.request(index).max_rows();
 }
 
 }  // namespace tl

@@ -23,13 +23,14 @@ namespace tl {
 enum class CapacityPolicy : std::uint8_t {
   // A request is admitted only if, whatever is running, every block it can ever need is guaranteed.
   kGuaranteedNoEvict,
-  // A request is admitted while there are blocks for the steps ahead; if they run out, a request is preempted.
+  // A request is admitted while there are blocks for the steps ahead; if they run out, a request is preempted. (Not a
+  // beam search, which would lose everything: it is admitted as under the other policy.)
   kMaxUtilization,
 };
 
 struct SchedulerConfig {
   CapacityPolicy policy = CapacityPolicy::kGuaranteedNoEvict;
-  int max_batch_size = 0;              // requests running at once
+  int max_batch_size = 0;              // sequences running at once; a beam search counts as its beams
   int max_num_tokens = 0;              // tokens of one step
   int max_seq_len = 0;                 // prompt and generated tokens of one request
   bool enable_chunked_context = true;  // a prompt may be spread over several steps
@@ -49,10 +50,11 @@ struct SchedulerStats {
 // One thread. Deterministic: the same calls give the same steps. Throws std::invalid_argument for a config that
 // contradicts itself or the cache.
 //
-// A step's rows are, in order of rank: one token for each request that decodes; then prefill chunks with what remains
-// of max_num_tokens, first of requests already running. Every running request has at least one token of the budget to
-// itself (max_batch_size <= max_num_tokens), so decode is never delayed by prefill and the first prefill always
-// advances.
+// A step's rows are, in order of rank: one token for each request that decodes, and for each beam of one that searches;
+// then prefill chunks with what remains of max_num_tokens, first of requests already running. Every running request has
+// at least one token of the budget to itself (max_batch_size <= max_num_tokens), so decode is never delayed by prefill
+// and the first prefill always advances. A beam search has at most one step in flight: what it continues with is known
+// when that has ended.
 class Scheduler {
  public:
   // A request is put off at most so often because a running one is computing a prefix they share.
@@ -103,6 +105,9 @@ class Scheduler {
   void add_decode_rows(StepBatch& batch);
   void add_prefill_rows(StepBatch& batch);
   bool add_row(Index index, int num_tokens, StepBatch& batch);
+  StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, StepBatch& batch);
+  bool reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch);
+  void leave(Index index);
   void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
   TokenChain chain(Request& request) const { return {request.tokens, request.hashes, request.spec.cache_salt}; }
 
@@ -110,7 +115,8 @@ class Scheduler {
   void admit(StepBatch& batch, Clock::time_point now, EventBatch& events);
   Verdict try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events);
   bool fits(const Request& request, int num_needed, const PrefixHit& hit) const;
-  int reserved_growth() const;
+  bool needs_promise(const Request& request) const;
+  Grant grant(const Request& request, Slot slot, KvSequence kv);
   bool claim_slot(Index index, const Slot& slot, Clock::time_point now, EventBatch& events);
   bool head_needs_a_step_of_its_own() const;
 
@@ -126,6 +132,13 @@ class Scheduler {
   void complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events);
   void accept_token(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
 
+  // beam_steps.cc
+  void add_beam_rows(Index index, StepBatch& batch);
+  void advance_search(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
+
+  // scheduler_integrity.cc
+  void check_promises() const;
+
   // Headroom is in blocks per running request.
   static constexpr double kHeadroomGrowth = 1.5;
   static constexpr double kHeadroomDecay = 0.98;
@@ -135,9 +148,11 @@ class Scheduler {
   StepExecutor& executor_;
   KvCacheManager cache_;
   SlotPool slots_;
+  PromiseBook promises_;
   RequestTable table_;  // after the pools its states hold parts of
   WaitQueue waiting_;
   std::vector<Index> running_;  // in order of rank
+  int num_rows_ = 0;            // that running_ can have in one step
   std::set<std::pair<Clock::time_point, Index>> deadlines_;
   CostModel costs_;
   std::uint64_t launched_ = 0;

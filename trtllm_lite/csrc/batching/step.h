@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "beam_move.h"
+
 namespace tl {
 
 // Opaque to scheduling: the sampling parameters an executor's factory made of a request's options, and whatever it
@@ -43,11 +45,15 @@ struct TableUpdate {
 struct RequestRef {
   std::uint32_t index = 0;
   std::uint32_t generation = 0;
+  friend bool operator==(RequestRef, RequestRef) = default;
 };
 
+// A beam search has a row of its prompt first, then one for each beam. The rows of its beams follow each other, best
+// beam first, and share `request_slot`.
 struct StepRow {
   RequestRef request;
-  std::int32_t slot;
+  std::int32_t slot;           // whose block table the row uses
+  std::int32_t request_slot;   // that set_slot() was called for: `slot`, but for beams
   std::int32_t first_token;    // into StepBatch::token_ids
   std::int32_t num_tokens;     // >= 1
   std::int32_t past_len;       // tokens of this sequence already in the cache
@@ -76,8 +82,10 @@ struct StepBatch {
   }
 };
 
+// Of a beam search's rows only the first one's is looked at.
 struct RowResult {
-  std::int32_t token = kNoToken;        // of a sampled row
+  std::int32_t token = kNoToken;  // of a sampled row, unless its request is a beam search
+  std::vector<BeamMove> moves;    // of a beam search's sampled rows: the beams of its next step; none = it is over
   std::unique_ptr<RowOutputs> outputs;  // null unless the request asked for some
   std::string error;                    // not empty: this request fails (say, logits that are not finite), no other
 };
@@ -105,12 +113,12 @@ class StepExecutor {
   virtual ~StepExecutor() = default;
 
   // Sampling states held at once; at least the scheduler's max_batch_size. A finished request's slot is free only when
-  // its last step has ended, so a few more than that keep the batch full.
+  // its last step has ended, so a few more than that keep the batch full. Each beam has a slot, too.
   virtual int num_slots() const = 0;
 
   // A request takes over `slot`, which no step in flight uses. `tokens` are its prompt (the first num_prompt) and what
   // it has generated before a preemption. `params` may be null; keep it, the request may end while its last step is in
-  // flight. Throwing fails this request only.
+  // flight. Throwing fails this request only. (Of a beam search's slots only one is set; the others lend their tables.)
   virtual void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                         int num_prompt) = 0;
 

@@ -29,11 +29,7 @@ class CheckedBeamSearch {
 
   bool done() const { return search_.done(); }
 
-  std::vector<std::pair<Tokens, float>> hypotheses() const {
-    std::vector<std::pair<Tokens, float>> out;
-    for (const auto& [tokens, score] : search_.hypotheses()) out.emplace_back(tokens, score);
-    return out;
-  }
+  ScoredTokens hypotheses() const { return scored_tokens(search_.hypotheses()); }
 
  private:
   static void check(const BeamSearchParams& beams, const SamplingParams& params, const Tokens& prompt, int vocab_size) {
@@ -57,7 +53,10 @@ void bind_beam_search(nb::module_& m) {
       .def(nb::init<>())
       .def_rw("num_beams", &BeamSearchParams::num_beams)
       .def_rw("length_penalty", &BeamSearchParams::length_penalty)
-      .def_rw("early_stopping", &BeamSearchParams::early_stopping);
+      .def_rw("early_stopping", &BeamSearchParams::early_stopping)
+      .def("violations", [](const BeamSearchParams& beams, const SamplingParams& params, int vocab_size) {
+        return violations(beams, params, vocab_size);
+      });
   nb::class_<CheckedBeamSearch>(m, "BeamSearch")
       .def(nb::init<const BeamSearchParams&, const SamplingParams&, const Tokens&, int>(), nb::arg("beams"),
            nb::arg("params"), nb::arg("prompt"), nb::arg("vocab_size"))

@@ -1,4 +1,4 @@
-// The event loop over the CPU device.
+// The event loop over an engine on any device.
 #include "batching/event_loop.h"
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,9 @@
 #include <random>
 
 #include "bindings/bindings.h"
+#include "bindings/sampling.h"
 #include "cpu_step_executor.h"
+#include "cuda/cuda_step_executor.h"
 #include "errors.h"
 
 namespace nb = nanobind;
@@ -32,31 +34,52 @@ Clock::duration duration_of(double seconds) {
       std::chrono::duration<double>(std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kMaxSeconds)));
 }
 
+std::int64_t max_logits(const Executor& executor) { return executor.engine().plan().bound(StepSymbol::kNumLogits); }
+std::int64_t max_logits(const cuda::CudaExecutor& executor) { return executor.max_logits(); }
+
+struct LoopOptions {
+  int max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks;
+  bool max_utilization, enable_block_reuse, enable_chunked_context;
+};
+
+std::unique_ptr<StepExecutor> make_step_executor(Executor& executor, const LoopOptions& options) {
+  return std::make_unique<CpuStepExecutor>(executor, options.max_batch_size + kSpareSlots, options.num_host_blocks);
+}
+
+std::unique_ptr<StepExecutor> make_step_executor(cuda::CudaExecutor& executor, const LoopOptions& options) {
+  return std::make_unique<cuda::CudaStepExecutor>(executor, options.num_host_blocks);
+}
+
 // What Python holds: the loop, with the checks that its C++ callers make themselves.
-class CpuEventLoop {
+class PyEventLoop {
  public:
-  CpuEventLoop(Executor& executor, int max_batch_size, int max_input_len, int max_seq_len, int max_num_tokens,
-               int num_host_blocks, bool max_utilization, bool enable_block_reuse)
-      : gathers_context_(executor.engine().plan().bound(StepSymbol::kNumLogits) >= max_num_tokens),
-        loop_(config(executor, max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
-                     max_utilization, enable_block_reuse),
-              std::make_unique<CpuStepExecutor>(executor, max_batch_size + kSpareSlots, num_host_blocks)) {}
+  template <typename AnyExecutor>
+  PyEventLoop(AnyExecutor& executor, const LoopOptions& options)
+      : gathers_context_(max_logits(executor) >= options.max_num_tokens),
+        loop_(config(executor, options), make_step_executor(executor, options)) {}
 
   RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
                    std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,
-                   std::string cache_salt, bool context_logits, bool generation_logits) {
+                   std::string cache_salt, std::uint32_t sequence_index, bool context_logits, bool generation_logits,
+                   std::optional<BeamSearchParams> beams) {
     if ((context_logits || sampling.prompt_logprobs) && !gathers_context_) {
       throw LimitError(
           "expected an engine that computes the logits of whole prompts, found one for the last prompt token only: "
           "build it with --gather_context_logits, or ask for neither context logits nor prompt_logprobs");
     }
-    auto params = std::make_shared<CpuSlotParams>();
+    auto params = std::make_shared<RequestParams>();
     params->sampling = sampling;
+    params->sequence_index = sequence_index;
     params->context_logits = context_logits;
     params->generation_logits = generation_logits;
+    params->beams = beams;
+    if (beams && generation_logits) {
+      throw LimitError("expected no generation_logits with beam search, found them asked for: leave one of them out");
+    }
     RequestSpec spec{.prompt = {prompt_ids.data(), prompt_ids.data() + prompt_ids.size()},
                      .max_new_tokens = sampling.max_tokens,
                      .min_new_tokens = sampling.min_tokens,
+                     .num_beams = beams ? beams->num_beams : 0,
                      .priority = priority,
                      .end_ids = sampling.stop_token_ids,
                      .stop_sequences = std::move(stop_sequences),
@@ -90,42 +113,45 @@ class CpuEventLoop {
   void shut_down(bool drain) { loop_.shut_down(drain ? Shutdown::kDrain : Shutdown::kCancel); }
 
  private:
-  static EventLoopConfig config(const Executor& executor, int max_batch_size, int max_input_len, int max_seq_len,
-                                int max_num_tokens, int num_host_blocks, bool max_utilization,
-                                bool enable_block_reuse) {
+  template <typename AnyExecutor>
+  static EventLoopConfig config(const AnyExecutor& executor, const LoopOptions& options) {
     const Manifest& manifest = executor.engine().manifest();
     const auto check = [](const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
       if (value >= low && value <= high) return;
       throw LimitError(std::string(name) + ": expected " + std::to_string(low) + " to " + std::to_string(high) +
                        ", found " + std::to_string(value) + "; stay within what the engine was built for");
     };
-    check("max_batch_size", max_batch_size, 1, manifest.limits.max_batch_size);
-    check("max_input_len", max_input_len, 1, manifest.limits.max_input_len);
-    check("max_seq_len", max_seq_len, 2, manifest.limits.max_seq_len);
-    check("max_num_tokens", max_num_tokens, max_batch_size, manifest.limits.max_num_tokens);
-    check("num_host_blocks", num_host_blocks, 0, executor.num_blocks() * 1024);
+    check("max_batch_size", options.max_batch_size, 1, manifest.limits.max_batch_size);
+    check("max_input_len", options.max_input_len, 1, manifest.limits.max_input_len);
+    check("max_seq_len", options.max_seq_len, 2, manifest.limits.max_seq_len);
+    check("max_num_tokens", options.max_num_tokens, options.max_batch_size, manifest.limits.max_num_tokens);
+    check("num_host_blocks", options.num_host_blocks, 0, executor.num_blocks() * 1024);
+    if (!options.enable_chunked_context) {
+      check("max_input_len without chunked context", options.max_input_len, 1, options.max_num_tokens);
+    }
     const std::int64_t cached = executor.num_blocks() * manifest.kv_cache.tokens_per_block;
-    check("max_seq_len", max_seq_len, 2, cached + 1);
-    return {
-        .scheduler = {.policy = max_utilization ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict,
-                      .max_batch_size = max_batch_size,
-                      .max_num_tokens = max_num_tokens,
-                      .max_seq_len = max_seq_len},
-        .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
-                  .num_host_blocks = num_host_blocks,
-                  .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
-                  .enable_block_reuse = enable_block_reuse,
-                  .hash_seed = std::random_device()()},
-        .vocab_size = static_cast<int>(manifest.vocab_size),
-        .max_input_len = max_input_len};
+    check("max_seq_len", options.max_seq_len, 2, cached + 1);
+    const auto policy = options.max_utilization ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict;
+    return {.scheduler = {.policy = policy,
+                          .max_batch_size = options.max_batch_size,
+                          .max_num_tokens = options.max_num_tokens,
+                          .max_seq_len = options.max_seq_len,
+                          .enable_chunked_context = options.enable_chunked_context},
+            .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
+                      .num_host_blocks = options.num_host_blocks,
+                      .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
+                      .enable_block_reuse = options.enable_block_reuse,
+                      .hash_seed = std::random_device()()},
+            .vocab_size = static_cast<int>(manifest.vocab_size),
+            .max_input_len = options.max_input_len};
   }
 
   bool gathers_context_;
   EventLoop loop_;
 };
 
-const CpuRowOutputs* outputs_of(const TokenEvent& event) {
-  return static_cast<const CpuRowOutputs*>(event.outputs.get());
+const RequestOutputs* outputs_of(const TokenEvent& event) {
+  return static_cast<const RequestOutputs*>(event.outputs.get());
 }
 
 nb::object array_of(const std::vector<float>& values, std::size_t columns) {
@@ -139,16 +165,16 @@ nb::object array_of(const std::vector<float>& values, std::size_t columns) {
 
 // float32[rows, vocab_size], or None.
 nb::object context_logits(const TokenEvent& event) {
-  const CpuRowOutputs* outputs = outputs_of(event);
+  const RequestOutputs* outputs = outputs_of(event);
   return outputs ? array_of(outputs->context_logits, outputs->vocab_size) : nb::none();
 }
 
 nb::object generation_logits(const TokenEvent& event) {
-  const CpuRowOutputs* outputs = outputs_of(event);
+  const RequestOutputs* outputs = outputs_of(event);
   return outputs ? array_of(outputs->generation_logits, outputs->vocab_size) : nb::none();
 }
 
-nb::dict stats_dict(const CpuEventLoop& loop) {
+nb::dict stats_dict(const PyEventLoop& loop) {
   const LoopStats stats = loop.stats();
   const SchedulerStats& scheduler = stats.scheduler;
   nb::dict out;
@@ -198,8 +224,12 @@ void bind_events(nb::module_& module) {
       .def_prop_ro("context_logits", &context_logits)
       .def_prop_ro("generation_logits", &generation_logits)
       .def_prop_ro("logprobs", [](const TokenEvent& e) { return e.outputs ? outputs_of(e)->logprobs : std::nullopt; })
-      .def_prop_ro("prompt_logprobs", [](const TokenEvent& e) {
-        return e.outputs ? outputs_of(e)->prompt_logprobs : std::vector<RowLogprobs>();
+      .def_prop_ro(
+          "prompt_logprobs",
+          [](const TokenEvent& e) { return e.outputs ? outputs_of(e)->prompt_logprobs : std::vector<RowLogprobs>(); })
+      .def_prop_ro("hypotheses", [](const TokenEvent& e) {
+        return e.outputs ? sampling_bindings::scored_tokens(outputs_of(e)->hypotheses)
+                         : sampling_bindings::ScoredTokens();
       });
   nb::class_<RequestEnd>(module, "RequestEnd")
       .def_ro("request_id", &RequestEnd::id)
@@ -208,24 +238,40 @@ void bind_events(nb::module_& module) {
       .def_ro("timings", &RequestEnd::timings);
 }
 
+template <typename AnyExecutor>
+void bind_init(nb::class_<PyEventLoop>& loop) {
+  const auto init = [](PyEventLoop* self, AnyExecutor& executor, int max_batch_size, int max_input_len, int max_seq_len,
+                       int max_num_tokens, int num_host_blocks, bool max_utilization, bool enable_block_reuse,
+                       bool enable_chunked_context) {
+    new (self)
+        PyEventLoop(executor, LoopOptions{max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
+                                          max_utilization, enable_block_reuse, enable_chunked_context});
+  };
+  loop.def("__init__", init, nb::arg("executor"), nb::kw_only(), nb::arg("max_batch_size"), nb::arg("max_input_len"),
+           nb::arg("max_seq_len"), nb::arg("max_num_tokens"), nb::arg("num_host_blocks") = 0,
+           nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
+           nb::arg("enable_chunked_context") = true, nb::keep_alive<1, 2>());
+}
+
 }  // namespace
 
 void bind_event_loop(nb::module_& module) {
   bind_events(module);
-  nb::class_<CpuEventLoop>(module, "EventLoop")
-      .def(nb::init<Executor&, int, int, int, int, int, bool, bool>(), nb::arg("executor"), nb::kw_only(),
-           nb::arg("max_batch_size"), nb::arg("max_input_len"), nb::arg("max_seq_len"), nb::arg("max_num_tokens"),
-           nb::arg("num_host_blocks") = 0, nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
-           nb::keep_alive<1, 2>())
-      .def("submit", &CpuEventLoop::submit, nb::arg("prompt_ids").noconvert(), nb::arg("params"), nb::kw_only(),
+  module.attr("MAX_PRIORITY") = kMaxPriority;
+  static_assert(kMinPriority == -kMaxPriority);
+  nb::class_<PyEventLoop> loop(module, "EventLoop");
+  bind_init<Executor>(loop);
+  bind_init<cuda::CudaExecutor>(loop);
+  loop.def("submit", &PyEventLoop::submit, nb::arg("prompt_ids").noconvert(), nb::arg("params"), nb::kw_only(),
            nb::arg("stop_sequences") = std::vector<std::vector<std::int32_t>>(), nb::arg("priority") = 0,
-           nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("context_logits") = false,
-           nb::arg("generation_logits") = false)
-      .def("cancel", &CpuEventLoop::cancel, nb::arg("request_id"))
-      .def("poll", &CpuEventLoop::poll, nb::arg("timeout"),
+           nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("sequence_index") = 0,
+           nb::arg("context_logits") = false, nb::arg("generation_logits") = false,
+           nb::arg("beams").none() = nb::none())
+      .def("cancel", &PyEventLoop::cancel, nb::arg("request_id"))
+      .def("poll", &PyEventLoop::poll, nb::arg("timeout"),
            nb::sig("def poll(self, timeout: float) -> tuple[list, list] | None"))
       .def("stats", &stats_dict)
-      .def("shut_down", &CpuEventLoop::shut_down, nb::kw_only(), nb::arg("drain") = true);
+      .def("shut_down", &PyEventLoop::shut_down, nb::kw_only(), nb::arg("drain") = true);
 }
 
 }  // namespace tl

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "sampling/beam_search.h"
 #include "sampling/sampling_params.h"
 
 namespace tl::sampling_bindings {
@@ -28,6 +29,14 @@ inline void throw_if_any(const std::vector<std::string>& messages) {
   std::string all;
   for (const auto& message : messages) all += all.empty() ? message : "\n" + message;
   require(all.empty(), all);
+}
+
+using ScoredTokens = std::vector<std::pair<Tokens, float>>;
+
+inline ScoredTokens scored_tokens(const std::vector<BeamHypothesis>& hypotheses) {
+  ScoredTokens out;
+  for (const auto& [tokens, score] : hypotheses) out.emplace_back(tokens, score);
+  return out;
 }
 
 inline std::span<const float> span_of(const Row& row) { return {row.data(), row.size()}; }

@@ -5,9 +5,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "engine/container.h"
+#include "engine/cuda_plan.h"
 #include "engine/manifest.h"
 #include "engine/mapped_file.h"
 #include "engine/plan.h"
@@ -18,7 +20,7 @@ namespace tl {
 struct EngineContents {
   Container container;
   Manifest manifest;
-  Plan plan;
+  std::variant<Plan, CudaPlan> plan;  // as the manifest's target says
   std::vector<ValueBound> value_bounds;
 };
 
@@ -31,9 +33,13 @@ class Engine {
   explicit Engine(const std::string& path);
 
   const Manifest& manifest() const { return contents_.manifest; }
-  const Plan& plan() const { return contents_.plan; }
+  // Throw EngineError if the engine was built for another kind of device.
+  const Plan& plan() const;
+  const CudaPlan& cuda_plan() const;
   const std::vector<ValueBound>& value_bounds() const { return contents_.value_bounds; }
-  std::span<const std::byte> weight(const PlanTensor& tensor) const;
+  // The bytes of a tensor of kind weight; an engine without weights has none.
+  std::span<const std::byte> weight(const std::string& tensor_name) const;
+  std::span<const std::byte> cubin(const std::string& key) const;
 
   std::string_view manifest_json() const { return contents_.container.at("manifest").text(); }
   std::string_view plan_json() const { return contents_.container.at("plan").text(); }

@@ -34,6 +34,9 @@ class JsonView {
   std::vector<JsonView> elements() const;
 
   bool is_string() const { return value_->is_string(); }
+  bool is_integer() const { return value_->is_number_integer(); }
+  bool is_null() const { return value_->is_null(); }
+  bool has(const std::string& key) const { return value_->is_object() && value_->contains(key); }
   const std::string& string() const;
   std::int64_t integer(std::int64_t min, std::int64_t max) const;
   double finite_number() const;

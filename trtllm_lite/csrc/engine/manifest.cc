@@ -14,9 +14,25 @@ Limits read_limits(const JsonView& json) {
   return {read("max_batch_size"), read("max_input_len"), read("max_seq_len"), read("max_num_tokens")};
 }
 
-KvCacheConfig read_kv_cache(const JsonView& json) {
+Target read_target(const JsonView& manifest) {
+  const JsonView json = manifest.at("target");
+  const std::string& kind = json.at("kind").string();
+  if (kind == "cpu") return {};
+  if (kind != "cuda") json.at("kind").fail("\"cpu\" or \"cuda\", the targets that this runtime executes");
+  Target target;
+  target.kind = TargetKind::kCuda;
+  target.stripped = manifest.at("stripped").boolean();
+  for (const JsonView& arch : json.at("archs").elements()) target.archs.push_back(arch.string());
+  const std::string& dtype = json.at("dtype").string();
+  if (dtype != "bfloat16" && dtype != "float16") json.at("dtype").fail("\"bfloat16\" or \"float16\"");
+  target.dtype = dtype == "float16" ? CudaDType::kFloat16 : CudaDType::kBFloat16;
+  return target;
+}
+
+KvCacheConfig read_kv_cache(const JsonView& json, const Target& target) {
   const auto read = [&json](const char* key) { return json.at(key).integer(1, kMaxExtent - 1); };
-  if (json.at("dtype").string() != "float32") json.at("dtype").fail("\"float32\"");
+  const std::string dtype(target.kind == TargetKind::kCpu ? "float32" : to_string(target.dtype));
+  if (json.at("dtype").string() != dtype) json.at("dtype").fail("\"" + dtype + "\"");
   return {read("tokens_per_block"), read("num_blocks"), read("num_layers"),
           json.at("bytes_per_block").integer(1, kMaxBytes)};
 }
@@ -24,12 +40,11 @@ KvCacheConfig read_kv_cache(const JsonView& json) {
 }  // namespace
 
 Manifest read_manifest(const JsonView& json) {
-  const JsonView kind = json.at("target").at("kind");
-  if (kind.string() != "cpu") kind.fail("\"cpu\", the target that this runtime executes");
   Manifest manifest;
+  manifest.target = read_target(json);
   manifest.vocab_size = json.at("model").at("vocab_size").integer(1, kMaxExtent - 1);
   manifest.limits = read_limits(json.at("limits"));
-  manifest.kv_cache = read_kv_cache(json.at("kv_cache"));
+  manifest.kv_cache = read_kv_cache(json.at("kv_cache"), manifest.target);
   return manifest;
 }
 

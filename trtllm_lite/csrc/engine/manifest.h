@@ -1,11 +1,25 @@
-// What the runtime needs of the manifest: limits and the shape of the KV cache.
+// What the runtime needs of the manifest: target, limits and the shape of the KV cache.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/cuda_plan.h"
 
 namespace tl {
 
 class JsonView;
+
+enum class TargetKind : std::uint8_t { kCpu, kCuda };
+
+struct Target {
+  TargetKind kind = TargetKind::kCpu;
+  // Of NVIDIA GPUs only.
+  std::vector<std::string> archs;          // that it has kernels for
+  CudaDType dtype = CudaDType::kBFloat16;  // of matrix products and the KV cache
+  bool stripped = false;                   // without weights: for benchmarks, on random ones
+};
 
 struct Limits {
   std::int64_t max_batch_size = 0;
@@ -22,6 +36,7 @@ struct KvCacheConfig {
 };
 
 struct Manifest {
+  Target target;
   std::int64_t vocab_size = 0;
   Limits limits;
   KvCacheConfig kv_cache;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sampling/logit_processors.h"
+#include "sampling/logprobs.h"
 #include "sampling/truncation.h"
 
 namespace tl {
@@ -32,7 +33,10 @@ std::vector<std::string> violations(const BeamSearchParams& beams, const Samplin
 }
 
 BeamSearch::BeamSearch(const BeamSearchParams& beams, SamplingParams params, std::span<const TokenId> prompt)
-    : params_(beams), end_tokens_(params.stop_token_ids), max_tokens_(params.max_tokens) {
+    : params_(beams),
+      prompt_(prompt.begin(), prompt.end()),
+      end_tokens_(params.stop_token_ids),
+      max_tokens_(params.max_tokens) {
   if (!params.ignore_eos) end_tokens_.insert(end_tokens_.end(), params.end_ids.begin(), params.end_ids.end());
   std::sort(end_tokens_.begin(), end_tokens_.end());
   end_tokens_.erase(std::unique(end_tokens_.begin(), end_tokens_.end()), end_tokens_.end());
@@ -122,6 +126,7 @@ std::string BeamSearch::step(std::span<const std::span<const float>> rows, Sampl
     live_.clear();
     moves_.clear();
   }
+  if (done_ && finished_.empty()) return "the constraints leave no possible sequence; relax bad_words or the like";
   return {};
 }
 

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "sampling/sampler.h"
+#include "beam_move.h"
 #include "sampling/slot_state.h"
+#include "sampling/workspace.h"
 
 namespace tl {
 
@@ -30,12 +31,6 @@ struct BeamSearchParams {
 // here are log-probabilities (as in transformers), but not draw: temperature 0 or 1, no truncation, no logprobs.
 std::vector<std::string> violations(const BeamSearchParams& beams, const SamplingParams& params, int vocab_size);
 
-// Beam i of the next step continues beam `parent` of this step with `token`: the KV cache forks accordingly.
-struct BeamMove {
-  int parent;
-  TokenId token;
-};
-
 struct BeamHypothesis {
   std::vector<TokenId> tokens;  // generated ones, with the end token if it has one
   float score;
@@ -46,15 +41,17 @@ class BeamSearch {
   // Arguments without violations. Starts with one beam: the prompt.
   BeamSearch(const BeamSearchParams& beams, SamplingParams params, std::span<const TokenId> prompt);
 
+  std::span<const TokenId> prompt() const { return prompt_; }
   int num_live() const { return static_cast<int>(live_.size()); }
   bool done() const { return done_; }
 
   // Takes the model's logits of the live beams, row i [vocab_size] of beam i, and moves on by one token. Returns what
-  // is wrong with a row; empty = `moves()` tells the beams of the next step, none if the search is done.
+  // is wrong with a row, or that the constraints allow no sequence at all; empty = `moves()` tells the beams of the
+  // next step, none if the search is done.
   [[nodiscard]] std::string step(std::span<const std::span<const float>> rows, SamplerWorkspace& workspace);
   std::span<const BeamMove> moves() const { return moves_; }
 
-  // Finished sequences, best first: num_beams of them when done, fewer if the constraints allow no more sequences.
+  // Finished sequences, best first: num_beams of them when done, fewer (but one) if the constraints allow no more.
   std::vector<BeamHypothesis> hypotheses() const;
 
  private:
@@ -85,6 +82,7 @@ class BeamSearch {
   double length_divisor(int length) const;
 
   BeamSearchParams params_;
+  std::vector<TokenId> prompt_;
   std::vector<TokenId> end_tokens_;  // sorted, distinct
   int max_tokens_;
   int num_generated_ = 0;

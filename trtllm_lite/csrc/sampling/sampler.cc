@@ -68,6 +68,12 @@ TokenId draw(const SlotState& slot, const RowScan& scan, SamplerWorkspace& works
   return draw_from_candidates(workspace.candidates, uniform);
 }
 
+std::string joined(const std::vector<std::string>& messages) {
+  std::string all;
+  for (const auto& message : messages) all += all.empty() ? message : "\n" + message;
+  return all;
+}
+
 }  // namespace
 
 void choose_token(const SlotState& slot, std::span<const float> logits, SamplerWorkspace& workspace,
@@ -99,16 +105,27 @@ std::string Sampler::set_slot(int slot, SamplingParams params, std::span<const T
   auto messages = violations(params, vocab_size_);
   if (auto message = out_of_vocabulary("prompt", prompt, vocab_size_)) messages.push_back(*message);
   if (auto message = out_of_vocabulary("generated", generated, vocab_size_)) messages.push_back(*message);
-  std::string all;
-  for (const auto& message : messages) all += all.empty() ? message : "\n" + message;
-  if (all.empty()) slots_[slot].emplace(std::move(params), prompt, generated, sequence_index);
-  return all;
+  if (messages.empty()) slots_[slot].emplace<SlotState>(std::move(params), prompt, generated, sequence_index);
+  return joined(messages);
 }
 
-void Sampler::clear_slot(int slot) { slots_[slot].reset(); }
+std::string Sampler::set_search(int slot, const BeamSearchParams& beams, SamplingParams params,
+                                std::span<const TokenId> prompt) {
+  auto messages = violations(beams, params, vocab_size_);
+  if (auto message = out_of_vocabulary("prompt", prompt, vocab_size_)) messages.push_back(*message);
+  if (messages.empty()) slots_[slot].emplace<BeamSearch>(beams, std::move(params), prompt);
+  return joined(messages);
+}
+
+void Sampler::clear_slot(int slot) { slots_[slot].emplace<std::monostate>(); }
+
+std::span<const TokenId> Sampler::prompt(int index) const {
+  const auto* search = std::get_if<BeamSearch>(&slots_[index]);
+  return search ? search->prompt() : std::get<SlotState>(slots_[index]).prompt();
+}
 
 void Sampler::sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out) {
-  SlotState& state = *slots_[slot];
+  auto& state = std::get<SlotState>(slots_[slot]);
   choose_token(state, logits, workspace, out);
   out.stop_cause = StopCause::kNone;
   out.has_logprobs = false;

@@ -6,29 +6,21 @@
 //
 // Isolation. A row is a function of its slot and its logits alone: nothing is shared between slots, and a row that
 // cannot be sampled gives an error in its own result. Rows of distinct slots may be sampled by concurrent threads, each
-// with its own workspace; set_slot and clear_slot of a slot must not overlap with sampling that slot.
+// with its own workspace; set_slot, set_search and clear_slot of a slot must not overlap with sampling that slot.
 #pragma once
 
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "sampling/candidates.h"
+#include "sampling/beam_search.h"
 #include "sampling/logprobs.h"
-#include "sampling/row_scan.h"
 #include "sampling/slot_state.h"
+#include "sampling/workspace.h"
 
 namespace tl {
-
-// Scratch memory of one thread. Grows to the vocabulary once, then nothing allocates.
-struct SamplerWorkspace {
-  RowScan raw;
-  RowScan processed;
-  std::vector<float> processed_logits;
-  std::vector<double> block_sums;
-  Candidates candidates;
-};
 
 // Reusable between steps; every call sets all fields.
 struct SampledToken {
@@ -52,6 +44,9 @@ class Sampler {
   // what is wrong with the request, every violation on a line; then the slot is as it was. Empty = accepted.
   [[nodiscard]] std::string set_slot(int slot, SamplingParams params, std::span<const TokenId> prompt,
                                      std::span<const TokenId> generated = {}, std::uint32_t sequence_index = 0);
+  // The same for a beam search, which takes the rows of all its beams at once: see search().
+  [[nodiscard]] std::string set_search(int slot, const BeamSearchParams& beams, SamplingParams params,
+                                       std::span<const TokenId> prompt);
   void clear_slot(int slot);
 
   // Draws the slot's next token from the model's logits [vocab_size], appends it to the slot, and reports why the
@@ -67,11 +62,15 @@ class Sampler {
 
   int vocab_size() const { return vocab_size_; }
   int num_slots() const { return static_cast<int>(slots_.size()); }
-  const SlotState* slot(int index) const { return slots_[index] ? &*slots_[index] : nullptr; }
+  // Null unless the slot holds a sequence, or a search.
+  const SlotState* slot(int index) const { return std::get_if<SlotState>(&slots_[index]); }
+  BeamSearch* search(int index) { return std::get_if<BeamSearch>(&slots_[index]); }
+  // Of the sequence or search in the slot, which is not free.
+  std::span<const TokenId> prompt(int index) const;
 
  private:
   int vocab_size_;
-  std::vector<std::optional<SlotState>> slots_;
+  std::vector<std::variant<std::monostate, SlotState, BeamSearch>> slots_;
 };
 
 }  // namespace tl

@@ -32,6 +32,7 @@ class SlotState {
 
   const SamplingParams& params() const { return *params_; }
   std::span<const TokenId> history() const { return history_; }  // prompt, then generated
+  std::span<const TokenId> prompt() const { return history().first(prompt_len_); }
   int num_generated() const { return static_cast<int>(history_.size() - prompt_len_); }
   std::uint32_t sequence_index() const { return sequence_index_; }
   const TokenCounts* counts() const { return counts_ ? &*counts_ : nullptr; }  // null when no penalty is set

@@ -1,0 +1,94 @@
+"""How the streaming matrix products of a few rows (cuda/stream_linear.cuh) are specialised and launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, kernel, symbol
+
+_THREADS = 288
+_CONSUMER_WARPS, _ROWS_PER_TILE, _MAX_STAGES = 8, 16, 16
+_IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
+# A ring below this share of the shared memory starves the memory (80 KB of 227 on an H200).
+_RING_SHARE = 0.35
+_MANY_GROUPS = 128  # about the SMs of a card
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """Free choices of a streaming matrix product; ``stage_k`` is the depth of a stage in elements.
+
+    ``stream_x``: the rows of x travel with the weights instead of staying in shared memory.
+    """
+
+    stage_k: int
+    tiles_per_stage: int
+    stream_x: bool
+    in_flight_bytes: int
+    reason: str
+
+    def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
+        """What barriers, partial sums and x leave for the ring."""
+        sums = 2 * _CONSUMER_WARPS * tokens * _ROWS_PER_TILE * self.tiles_per_stage * 4
+        x_bytes = 0 if self.stream_x else tokens * (in_features * 2 + 16)
+        return shared_bytes - _MAX_STAGES * 16 - 16 - sums - x_bytes
+
+    def stage_bytes(self, tokens: int) -> int:
+        """A stage of weights, and of x where it travels too."""
+        rows = _ROWS_PER_TILE * self.tiles_per_stage + (tokens if self.stream_x else 0)
+        return (self.stage_k * 2 + 16) * rows
+
+
+def stream_config(out_features: int, in_features: int, tokens: int, device: Device) -> StreamConfig | None:
+    """The first candidate that fits ``device``; None if none does, or if the extents fit no tile."""
+    if out_features % 8 or in_features % 16:
+        return None
+    for candidate in _candidates(device):
+        ring = candidate.ring_bytes(in_features, tokens, device.shared_bytes)
+        wanted = max(2 * candidate.stage_bytes(tokens), _RING_SHARE * device.shared_bytes)
+        if ring >= wanted:
+            return candidate
+    return None
+
+
+def _candidates(device: Device) -> list[StreamConfig]:
+    stays = "x stays in shared memory"
+    travels = "x is too large to stay in shared memory and travels with the weights"
+    resident = [StreamConfig(depth, 1, False, _IN_FLIGHT_BYTES, stays) for depth in (1024, 512)]
+    shapes = ((512, 2), (512, 1), (256, 1))
+    return resident + [StreamConfig(depth, tiles, True, device.shared_bytes, travels) for depth, tiles in shapes]
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """A streaming product of at most ``tokens`` rows of ``dtype``, specialised by ``config``."""
+
+    tokens: int
+    dtype: str
+    device: Device
+    config: StreamConfig
+
+    def kernel(self, source: str, name: str, weight: Buffer, more: dict[str, int]) -> Kernel:
+        """The kernel for ``weight`` [..., out, in]; ``more`` are the macros besides those of every such product."""
+        out_features, in_features = weight.shape[-2:]
+        assert isinstance(out_features, int)
+        assert isinstance(in_features, int)
+        defines = more | {
+            "TL_IN": in_features,
+            "TL_OUT": out_features,
+            "TL_TOKENS": self.tokens,
+            "TL_STAGE_K": self.config.stage_k,
+            "TL_TILES_PER_STAGE": self.config.tiles_per_stage,
+            "TL_STREAM_X": int(self.config.stream_x),
+            "TL_SHARED_BYTES": self.device.shared_bytes,
+            "TL_IN_FLIGHT_BYTES": self.config.in_flight_bytes,
+            "TL_FP16": DTYPE_FLAGS[self.dtype],
+        }
+        return kernel(source, name, _THREADS, self.device.shared_bytes, defines, self.config.reason)
+
+    def grid(self, weight: Buffer) -> tuple[Extent]:
+        """One block per SM; fewer where there are fewer groups of 16-row tiles."""
+        rows = prod(extent for extent in weight.shape[:-1] if isinstance(extent, int))
+        groups = -(-rows // (_ROWS_PER_TILE * self.config.tiles_per_stage))
+        return (Extent(groups) if groups <= _MANY_GROUPS else symbol("num_sms"),)

@@ -1,0 +1,110 @@
+// Tensor cores through wgmma (sm_90a): a warpgroup multiplies 64 rows of A, from shared memory or registers, by B in
+// shared memory. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate".
+//
+// Accumulators are float[N / 8][4]: of warp w of the group, a lane holds rows 16w + lane / 4 and + 8, and of each 8
+// columns 2 * (lane % 4) and + 1, as mma.sync has it; so are A fragments in registers.
+//
+// Matrices in shared memory are column blocks of 64 elements: rows of 128 bytes whose 16-byte pieces are permuted by
+// the row's number (swizzled()), in multiples of 8 rows from addresses that are multiples of 1024.
+#pragma once
+
+#include "cuda/async.cuh"
+
+namespace tl {
+
+constexpr u32 kBlockRowBytes = 128;  // of a column block
+
+// Where 16-byte piece `column` of row `row` of a matrix of `rows` rows lies.
+__device__ __forceinline__ u32 swizzled(int row, int column, int rows) {
+  return column / 8 * rows * kBlockRowBytes + row * kBlockRowBytes + (column % 8 ^ row % 8) * 16;
+}
+
+// A value that all lanes have, in a form that the compiler knows them to have: descriptors then need no vector
+// registers, from which each would be moved in the midst of the products.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+// Descriptor of a matrix at `address`, with the 128-byte swizzle and 1024 bytes from 8 rows to the next 8.
+// `block_bytes` is the distance of column blocks; it counts only where columns are the operand's M or N.
+__device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 block_bytes) {
+  return static_cast<u64>(1) << 62 | static_cast<u64>(1024 >> 4) << 32 | static_cast<u64>(block_bytes >> 4) << 16 |
+         (address & 0x3ffff) >> 4;
+}
+
+// Orders the registers written so far before the wgmma that follow.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Returns when at most kPending of the latest groups are under way.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps the compiler from using or changing accumulators earlier than here.
+template <int kFragments>
+__device__ __forceinline__ void pin(float (&d)[kFragments][4]) {
+#pragma unroll
+  for (int i = 0; i < kFragments * 4; ++i) asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
+}
+
+// Writes to shared memory by this thread become visible to wgmma, after a barrier of those who issue it.
+__device__ __forceinline__ void fence_shared_for_wgmma() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+#if TL_FP16
+#define TL_WGMMA_TYPES "f32.f16.f16"
+#else
+#define TL_WGMMA_TYPES "f32.bf16.bf16"
+#endif
+#define TL_F4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define TL_F8(i) TL_F4(i), TL_F4(i + 1)
+#define TL_F32 TL_F8(0), TL_F8(2), TL_F8(4), TL_F8(6)
+#define TL_F40 TL_F32, TL_F8(8)
+#define TL_F48 TL_F40, TL_F8(10)
+#define TL_F64 TL_F48, TL_F8(12), TL_F8(14)
+#define TL_D32                                                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TL_D40 TL_D32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define TL_D48 TL_D40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TL_D64 TL_D48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+// d = a * b^T, or += where `add`: A [64, 16] and B [N, 16] with 16 elements of their rows side by side.
+#define TL_WGMMA_SHARED(n, regs, outputs, a, b, add)                                               \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n \
+               "k16." TL_WGMMA_TYPES " {" regs "}, " a ", " b ", p, 1, 1, 0, 0;\n}"                \
+               : outputs                                                                           \
+               : "l"(a_matrix), "l"(b_matrix), "r"(static_cast<int>(accumulate)))
+
+template <int kFragments>
+__device__ __forceinline__ void wgmma_shared(float (&d)[kFragments][4], u64 a_matrix, u64 b_matrix, bool accumulate) {
+  static_assert(kFragments == 8 || kFragments == 16);
+  if constexpr (kFragments == 8) {
+    TL_WGMMA_SHARED("64", TL_D32, TL_F32, "%32", "%33", "%34");
+  } else {
+    TL_WGMMA_SHARED("128", TL_D64, TL_F64, "%64", "%65", "%66");
+  }
+}
+
+// d += a * b: A [64, 16] in registers, B [16, N] with the N elements of its rows side by side.
+#define TL_WGMMA_REGISTERS(n, regs, outputs, a, b)                                                                    \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16." TL_WGMMA_TYPES " {" regs "}, {" a "}, " b ", 1, 1, 1, 1;" \
+               : outputs                                                                                              \
+               : "r"(a_rows[0]), "r"(a_rows[1]), "r"(a_rows[2]), "r"(a_rows[3]), "l"(b_matrix))
+
+template <int kFragments>
+__device__ __forceinline__ void wgmma_registers(float (&d)[kFragments][4], const u32 (&a_rows)[4], u64 b_matrix) {
+  static_assert(kFragments == 8 || kFragments == 10 || kFragments == 12 || kFragments == 16);
+  if constexpr (kFragments == 8) {
+    TL_WGMMA_REGISTERS("64", TL_D32, TL_F32, "%32, %33, %34, %35", "%36");
+  } else if constexpr (kFragments == 10) {
+    TL_WGMMA_REGISTERS("80", TL_D40, TL_F40, "%40, %41, %42, %43", "%44");
+  } else if constexpr (kFragments == 12) {
+    TL_WGMMA_REGISTERS("96", TL_D48, TL_F48, "%48, %49, %50, %51", "%52");
+  } else {
+    TL_WGMMA_REGISTERS("128", TL_D64, TL_F64, "%64, %65, %66, %67", "%68");
+  }
+}
+
+}  // namespace tl

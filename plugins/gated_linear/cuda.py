@@ -1,0 +1,31 @@
+"""GatedLinear on a GPU: the streaming kernel for a few rows; SiLU and product behind a cuBLASLt product above."""
+
+from __future__ import annotations
+
+from ..cuda.stream import Streaming
+from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, features, kernel, launch
+
+_SILU_THREADS, _ELEMENTS_PER_THREAD = 256, 16
+
+
+def stream(
+    y: Buffer,
+    x: Operand,
+    weight: Buffer,
+    rows: Extent,
+    how: Streaming,
+    *,
+    norm: tuple[Buffer, float] | None = None,
+) -> Launch:
+    """y = silu(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T."""
+    kernel = how.kernel("gated_linear/cuda.cuh", "gated_linear", weight, {"TL_NORM": int(norm is not None)})
+    norm_weight, epsilon = norm or (None, 0.0)
+    return launch(kernel, how.grid(weight), y, x, weight, norm_weight, rows, epsilon)
+
+
+def silu_mul(y: Buffer, both: Buffer, rows: Extent) -> Launch:
+    """y[t, i] = silu(both[t, i]) * both[t, I + i] for I features, 16-bit elements."""
+    gated = features(y)
+    defines = {"TL_OUT": gated, "TL_THREADS": _SILU_THREADS, "TL_FP16": DTYPE_FLAGS[y.dtype]}
+    specialised = kernel("gated_linear/silu_mul.cuh", "silu_mul", _SILU_THREADS, 0, defines)
+    return launch(specialised, (rows, -(-gated // (_ELEMENTS_PER_THREAD * _SILU_THREADS))), y, both)

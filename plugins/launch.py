@@ -1,0 +1,128 @@
+"""What a device kernel needs from the host: macros, shared memory, grid, arguments. ``plugins/<op>/cuda.py`` says it.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+DTYPE_FLAGS = {"bfloat16": 0, "float16": 1}  # TL_FP16
+
+
+@dataclass(frozen=True)
+class Device:
+    """A compilation target. ``shared_bytes`` is the most dynamic shared memory of a block."""
+
+    arch: str
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A number known at run time: ``const`` plus the sum of ceil(symbol * multiplier / divisor) over ``terms``."""
+
+    const: int
+    terms: tuple[tuple[str, int, int], ...] = ()
+
+    def __add__(self, other: Extent) -> Extent:
+        return Extent(self.const + other.const, self.terms + other.terms)
+
+
+def symbol(name: str, multiplier: int = 1, divisor: int = 1) -> Extent:
+    """ceil(name * multiplier / divisor)."""
+    return Extent(0, ((name, multiplier, divisor),))
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Row-major memory on the device; equal only to itself.
+
+    ``shape`` holds integers and symbols. ``kind``: ``arena`` (lives from its first to its last use in a program),
+    ``weight``, ``cache``, ``input`` (set by each step) or ``state`` (zero at load, kept between steps).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    kind: str = "arena"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """``buffer`` from byte ``offset`` on."""
+
+    buffer: Buffer
+    offset: Extent
+
+
+Operand = Buffer | Slice
+Argument = Operand | Extent | int | float | None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The function ``name`` of ``plugins/<source>``, specialised by the macros ``defines``.
+
+    ``shared_bytes`` is dynamic shared memory of a block of ``threads`` threads. ``reason`` says why these macros were
+    chosen where there was a choice.
+    """
+
+    source: str
+    name: str
+    threads: int
+    shared_bytes: int
+    defines: tuple[tuple[str, int], ...]
+    reason: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch; arguments in the order of the function's parameters, fields of a struct passed by value in a row."""
+
+    kernel: Kernel
+    grid: tuple[Extent, Extent, Extent]
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """y[rows, out] = x[rows, in] @ weight[out, in].T [+ bias] [+ residual]; all of x's type but y."""
+
+    x: Operand
+    weight: Buffer
+    y: Buffer
+    rows: Extent
+    residual: Operand | None = None
+    bias: Buffer | None = None
+
+    @property
+    def out_features(self) -> int:
+        """Columns of y."""
+        return features(self.y)
+
+    @property
+    def in_features(self) -> int:
+        """Columns of the weight."""
+        extent = self.weight.shape[-1]
+        assert isinstance(extent, int)
+        return extent
+
+
+def features(buffer: Buffer) -> int:
+    """Elements of a row: the product of all extents but the first, which are static."""
+    return prod(extent for extent in buffer.shape[1:] if isinstance(extent, int))
+
+
+def launch(kernel: Kernel, grid: tuple[Extent | int, ...], *arguments: Argument) -> Launch:
+    """A launch whose missing grid extents are 1."""
+    extents = [Extent(extent) if isinstance(extent, int) else extent for extent in (*grid, 1, 1)[:3]]
+    return Launch(kernel, (extents[0], extents[1], extents[2]), arguments)
+
+
+def kernel(
+    source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int], reason: str = ""
+) -> Kernel:
+    """A kernel whose macros are sorted, so that equal ones compare equal."""
+    return Kernel(source, name, threads, shared_bytes, tuple(sorted(defines.items())), reason)

@@ -1,0 +1,32 @@
+"""Linear on a GPU: the streaming kernel for a few rows (a cuBLASLt product above)."""
+
+from __future__ import annotations
+
+from ..cuda.stream import Streaming
+from ..launch import Buffer, Extent, Launch, Operand, launch
+
+
+def stream(
+    y: Buffer,
+    x: Operand,
+    weight: Buffer,
+    rows: Extent,
+    how: Streaming,
+    *,
+    norm: tuple[Buffer, float] | None = None,
+    bias: Buffer | None = None,
+    residual: Buffer | None = None,
+) -> Launch:
+    """y = [rms_norm](x) @ weight.T [+ bias] [+ residual].
+
+    x, weight and residual are 16-bit, y is that or float32; ``norm`` (weight, epsilon) and bias are float32.
+    """
+    flags = {
+        "TL_NORM": int(norm is not None),
+        "TL_BIAS": int(bias is not None),
+        "TL_RESIDUAL": int(residual is not None),
+        "TL_FLOAT_OUT": int(y.dtype == "float32"),
+    }
+    kernel = how.kernel("linear/cuda.cuh", "linear", weight, flags)
+    norm_weight, epsilon = norm or (None, 0.0)
+    return launch(kernel, how.grid(weight), y, x, weight, norm_weight, bias, residual, rows, epsilon)

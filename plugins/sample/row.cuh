@@ -1,0 +1,146 @@
+// A row of logits as weights of a draw, and sums over it by the blocks that share it: a cluster.
+//
+// Weights are integers, so that a sum does not depend on its order: the same row gives the same token whatever the
+// launch, and a border that a sum reaches exactly is reached exactly.
+#pragma once
+
+#include "cuda/async.cuh"
+#include "cuda/cluster.cuh"
+
+namespace tl {
+
+constexpr int kThreads = 512, kWarps = kThreads / 32;
+constexpr int kBlocks = TL_HAS_CLUSTERS ? 8 : 1;  // that share a row
+constexpr float kUnit = 0x1p36f;                  // the weight of the most likely token
+constexpr float kNegligible = 26.0f;              // exp(-26) rounds to no unit
+
+// Floats as unsigned integers that compare alike (-0 as 0), and back.
+__device__ __forceinline__ u32 sort_bits(float value) {
+  const u32 bits = __float_as_uint(value + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float from_sort_bits(u32 bits) {
+  return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
+}
+
+// f(i, from[i]) for i = begin, begin + step, ... below end; kBatch loads are under way at a time, whatever f does.
+template <int kBatch, class T, class Visit>
+__device__ __forceinline__ void visit(const T* from, int begin, int end, int step, const Visit& f) {
+#pragma unroll 1
+  for (int i = begin; i < end; i += kBatch * step) {
+    T values[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (i + j * step < end) values[j] = __ldcg(from + i + j * step);
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (i + j * step < end) f(i + j * step, values[j]);
+    }
+  }
+}
+
+// f(id, logit) for every id that is the `thread`-th's, of `threads` that share the row.
+template <class Visit>
+__device__ __forceinline__ void visit_row(const float* logits, int thread, int threads, const Visit& f) {
+  if constexpr (TL_VOCAB % 4 == 0) {  // rows begin at multiples of 16 bytes
+    const auto each = [&](int i, const float4& four) {
+      f(4 * i, four.x);
+      f(4 * i + 1, four.y);
+      f(4 * i + 2, four.z);
+      f(4 * i + 3, four.w);
+    };
+    visit<4>(reinterpret_cast<const float4*>(logits), thread, TL_VOCAB / 4, threads, each);
+  } else {
+    visit<8>(logits, thread, TL_VOCAB, threads, f);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
+// Which tokens are left: those above `key`, and those at it up to `last_id`.
+struct Border {
+  u32 key;  // sort_bits of a scaled logit
+  int last_id = 0x7fffffff;
+};
+
+struct Row {
+  const float* logits;
+  float temperature, max_scaled, min_p;
+
+  // The division comes first, as on the host, so that ties after rounding are the same ties.
+  __device__ __forceinline__ float scaled(float logit) const { return logit / temperature; }
+  __device__ __forceinline__ float likelihood(float scaled) const { return expf(scaled - max_scaled); }
+  __device__ __forceinline__ u64 weight(float likelihood) const { return __float2ull_rn(likelihood * kUnit); }
+  // No logit below this reaches the border: it saves nearly all tokens the division and the exponential.
+  __device__ __forceinline__ float surely_below(const Border& border) const {
+    const float logit = from_sort_bits(border.key) * temperature;
+    return logit - fabsf(logit) * 1e-6f - 1e-30f;
+  }
+  __device__ __forceinline__ u64 weight_within(const Border& border, int id, float logit) const {
+    const float value = scaled(logit), share = likelihood(value);
+    const u32 key = sort_bits(value);
+    const bool inside = key > border.key || (key == border.key && id <= border.last_id);
+    return inside && share >= min_p ? weight(share) : 0;
+  }
+};
+
+// Cuts `length` ids from `begin` on into `runs` of equal length, and finds the one in which the sum reaches beyond
+// `left`, of which the runs before it are taken away. `sum_of(run)` is that of a run.
+template <class SumOf>
+__device__ __forceinline__ void descend(int& begin, int& length, u64& left, int runs, const SumOf& sum_of) {
+  const int run_length = ceil_div(length, runs);
+  int chosen = 0;
+  while (chosen < runs - 1 && left >= sum_of(chosen)) left -= sum_of(chosen++);
+  length = min_of(run_length, length - chosen * run_length);
+  begin += chosen * run_length;
+}
+
+// This warp's sum of measure(id, logit) over its run of `length` ids from `begin` on, cut into `runs`.
+template <class Measure>
+__device__ __forceinline__ u64 sum_run(const float* logits, int begin, int length, int runs, int run,
+                                       const Measure& measure) {
+  const int run_length = ceil_div(length, runs), from = begin + run * run_length;
+  u64 sum = 0;
+  visit<8>(logits, from + static_cast<int>(threadIdx.x % 32), min_of(from + run_length, begin + length), 32,
+           [&](int id, float logit) { sum += measure(id, logit); });
+  return warp_sum(sum);
+}
+
+// The lowest id at which the sum of measure(id, logit) over all ids up to it exceeds target(sum over the row), which
+// must be less than that sum. The warps of the cluster take runs of equal length; then those of each block share the
+// run that holds the id, and so on. The same in all threads.
+template <class Measure, class Target>
+__device__ __forceinline__ int find_by_sum(const float* logits, const Measure& measure, const Target& target) {
+  __shared__ u64 mine[kWarps], sums[kBlocks * kWarps];
+  const int warp = threadIdx.x / 32;
+  const bool leads = threadIdx.x % 32 == 0;
+  int begin = 0, length = TL_VOCAB;
+  const u64 first = sum_run(logits, begin, length, kBlocks * kWarps, cluster_rank() * kWarps + warp, measure);
+  if (leads) mine[warp] = first;
+  cluster_sync();
+  if (threadIdx.x < kBlocks * kWarps) {
+    sums[threadIdx.x] = load_of_block(mine + threadIdx.x % kWarps, threadIdx.x / kWarps);
+  }
+  cluster_sync();
+  u64 total = 0;
+#pragma unroll 16
+  for (int i = 0; i < kBlocks * kWarps; ++i) total += sums[i];
+  u64 left = target(total);
+  descend(begin, length, left, kBlocks * kWarps, [&](int i) { return sums[i]; });
+  while (length > 1) {
+    const u64 sum = sum_run(logits, begin, length, kWarps, warp, measure);
+    __syncthreads();  // the last use of `mine` is over
+    if (leads) mine[warp] = sum;
+    __syncthreads();
+    descend(begin, length, left, kWarps, [&](int i) { return mine[i]; });
+  }
+  return begin;
+}
+
+}  // namespace tl

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Measures engines of the Llama-3.1-8B and Llama-3.2-1B shapes (bfloat16, random weights) on this machine's NVIDIA GPU, and
+# writes the reports to OUT/*.json; `scripts/update_readme.py --record NAME OUT/*.json` stores them and renews the README.
+#   measure_gpu.sh OUT [build|latency|throughput]...   (default: all three; `build` needs no GPU)
+# Needs trtllm-lite on the PATH. BANDWIDTH (GB/s read) and TFLOPS (dense bfloat16) are the card's measured ceilings.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:?usage: measure_gpu.sh OUT [build|latency|throughput]...}
+shift
+stages=${*:-build latency throughput}
+cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
+ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
+mkdir -p "$out"
+
+build() {  # NAME SHAPE MAX_BATCH_SIZE MAX_INPUT_LEN MAX_SEQ_LEN MAX_NUM_TOKENS
+  trtllm-lite build --model_config "configs/models/$2.json" --strip_plan --target sm_90 --input_timing_cache "$cache" \
+    --max_batch_size "$3" --max_input_len "$4" --max_seq_len "$5" --max_num_tokens "$6" --output_dir "$out/engines/$1"
+}
+latency() {  # REPORT ENGINE BATCH_SIZES INPUT_LENS OUTPUT_LEN
+  trtllm-lite bench latency --engine_dir "$out/engines/$2" "${ceilings[@]}" \
+    --batch_size "$3" --input_len "$4" --output_len "$5" --json "$out/$1.json"
+}
+throughput() {  # INPUT_LEN OUTPUT_LEN NUM_REQUESTS
+  trtllm-lite bench throughput --engine_dir "$out/engines/8b-throughput" "${ceilings[@]}" \
+    --input_len "$1" --output_len "$2" --num_requests "$3" --json "$out/throughput-$1-$2.json"
+}
+
+for stage in $stages; do
+  case $stage in
+    build)
+      build 8b llama-3.1-8b 256 8192 8448 8192
+      build 1b llama-3.2-1b 32 2048 4096 2048
+      build 8b-throughput llama-3.1-8b 512 2048 2304 "${MAX_NUM_TOKENS:-8192}"
+      ;;
+    latency)
+      latency latency-8b 8b 1,4,8,16,32,64,128,256 128 129
+      latency first-token-8b 8b 1 128,1024,2048,8192 2
+      latency latency-1b 1b 1,8,32 128 129
+      ;;
+    throughput)
+      throughput 128 128 2048
+      throughput 128 2048 512
+      throughput 1000 1000 512
+      throughput 2048 128 512
+      ;;
+    *) echo "unknown stage $stage: expected build, latency or throughput" >&2; exit 2 ;;
+  esac
+done

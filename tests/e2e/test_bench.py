@@ -1,0 +1,176 @@
+"""The benchmarks on a real, tiny engine: what they count and write. How fast it was is nobody's business here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.models import FAMILIES, save_tiny_model
+from trtllm_lite.bench.floor import kv_bytes_per_step, weight_bytes_per_step
+from trtllm_lite.bench.latency_shape import LatencyShape
+from trtllm_lite.bench.serving import serve
+from trtllm_lite.bench.workload import PlannedRequest, Workload
+from trtllm_lite.builder import build_engine
+from trtllm_lite.cli import cli
+from trtllm_lite.cli.bench.options import REGRESSED
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.runtime import ModelRunner
+
+LIMITS = {"max_batch_size": 8, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 64}
+WORKLOAD = ("--num_requests", 12, "--input_len", "5:40", "--output_len", "2:20", "--num_threads", 1)
+
+
+@pytest.fixture(scope="module")
+def engine_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("bench")
+    save_tiny_model(FAMILIES[0], directory / "model")
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint")
+    build_engine(directory / "checkpoint", directory / "engine", tokens_per_block=16, **LIMITS)
+    return directory / "engine"
+
+
+def bench(command: str, engine_dir: Path, *arguments: Any) -> Result:
+    return CliRunner().invoke(cli, ["bench", command, "--engine_dir", str(engine_dir), *map(str, arguments)])
+
+
+def reports(command: str, engine_dir: Path, path: Path, *arguments: Any) -> list[dict[str, Any]]:
+    result = bench(command, engine_dir, *arguments, "--json", path)
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, Any]] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_batch_size": 2, "kv_cache_enable_block_reuse": True},
+        {"max_tokens_in_paged_kv_cache": 128},
+        {"max_tokens_in_paged_kv_cache": 128, "capacity_scheduler_policy": "MAX_UTILIZATION"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("concurrency", [None, 3])
+def test_served_requests_get_the_tokens_each_gets_alone(
+    engine_dir: Path, options: dict[str, Any], concurrency: int | None
+) -> None:
+    workload = Workload(num_requests=20, input_len="5:40", output_len="1:30", priorities="0:3,9:1", prefix_len=16)
+    alone = ModelRunner.from_dir(engine_dir, num_threads=1)
+    requests = workload.requests(alone.session.manifest.model.vocab_size, alone.limits)
+    runner = ModelRunner.from_dir(engine_dir, num_threads=1, **options)
+    finished: list[tuple[int, int]] = []
+    run = serve(
+        runner.session,
+        requests,
+        concurrency=concurrency,
+        on_finished=lambda done, total: finished.append((done, total)),
+    )
+    for request, tokens in zip(requests, run.outputs, strict=True):
+        expected = alone.generate(
+            [request.prompt_ids], max_new_tokens=request.output_len, end_id=-1, temperature=0, repetition_penalty=1
+        )
+        assert tokens == expected[0, 0, request.prompt_len :].tolist()
+    assert finished == [(done, 20) for done in range(1, 21)]
+    assert all(0 <= use <= 1 for use in run.kv_use)
+    stats = runner.session.stats()
+    preemptions = stats.num_recompute_preemptions + stats.num_swap_preemptions
+    assert sum(record.num_preemptions for record in run.records) == preemptions
+
+
+def test_instants_are_in_order(engine_dir: Path) -> None:
+    runner = ModelRunner.from_dir(engine_dir, num_threads=1)
+    requests = [PlannedRequest(0.002 * row, np.arange(1, 9, dtype=np.int32), 6) for row in range(8)]
+    run = serve(runner.session, requests, concurrency=2)
+    for record in run.records:
+        instants = [record.arrival_s, record.sent_s, *record.token_times_s]
+        assert instants == sorted(instants)
+        assert len(record.token_times_s) == 6
+    starts = [(record.sent_s, 1) for record in run.records]
+    ends = [(record.token_times_s[-1], -1) for record in run.records]
+    running = np.cumsum([change for _, change in sorted(starts + ends)])
+    assert running.max() <= 2
+
+
+def test_latency_reports_every_shape(engine_dir: Path, tmp_path: Path) -> None:
+    arguments = ("--batch_size", "1,3", "--input_len", "8,24", "--output_len", 5, "--repeats", 1, "--num_threads", 1)
+    found = reports("latency", engine_dir, tmp_path / "l.json", *arguments)
+    shapes = [(report["shape"]["batch_size"], report["shape"]["input_len"]) for report in found]
+    assert shapes == [(1, 8), (1, 24), (3, 8), (3, 24)]
+    engine = read_engine(engine_dir)
+    for report in found:
+        figures = report["figures"]
+        assert figures["time_to_first_token_s"] > 0
+        assert figures["fraction_of_floor"] * figures["inter_token_latency_s"] == pytest.approx(
+            figures["floor_inter_token_latency_s"]
+        )
+        assert figures["weight_bytes_per_step"] == weight_bytes_per_step(engine)
+        assert report["engine"]["limits"] == LIMITS
+
+
+def test_a_step_reads_weights_and_the_cache_so_far(engine_dir: Path) -> None:
+    engine = read_engine(engine_dir)
+    cache = engine.manifest.kv_cache
+    shape = LatencyShape(batch_size=3, input_len=10, output_len=5)
+    per_token = 2 * cache.num_layers * cache.num_kv_heads * cache.head_dim * 4
+    contexts = [10 + step for step in range(1, 5)]  # what steps 1 to 4 attend to, themselves included
+    assert kv_bytes_per_step(engine, shape) == pytest.approx(3 * np.mean(contexts) * per_token)
+    assert 0 < weight_bytes_per_step(engine) <= engine.manifest.memory.weights
+
+
+def test_throughput_counts_what_the_workload_asks_for(engine_dir: Path, tmp_path: Path) -> None:
+    (report,) = reports("throughput", engine_dir, tmp_path / "t.json", *WORKLOAD, "--price_per_hour", 1.5)
+    limits = ModelRunner.from_dir(engine_dir).limits
+    requests = Workload(num_requests=12, input_len="5:40", output_len="2:20").requests(64, limits)
+    figures = report["figures"]
+    assert figures["output_tokens"] == sum(request.output_len for request in requests)
+    assert figures["prompt_tokens"] == sum(request.prompt_len for request in requests)
+    assert figures["output_tokens_per_s"] * figures["seconds"] == pytest.approx(figures["output_tokens"])
+    assert figures["cost_per_million_output_tokens"] > figures["cost_per_million_total_tokens"] > 0
+    assert figures["steps"] > 0
+    assert {"commit", "date", "versions", "machine"} <= set(report)
+
+
+def test_serve_sim_reports_latencies_and_goodput(engine_dir: Path, tmp_path: Path) -> None:
+    arguments = ("--arrival", "burst", "--request_rate", 400, "--goodput", "ttft:1e6", "--goodput", "e2el:1e-6")
+    (report,) = reports("serve-sim", engine_dir, tmp_path / "s.json", *WORKLOAD, *arguments)
+    figures = report["figures"]
+    assert figures["goodput_share"] == 0
+    for name in ("time_to_first_token_s", "time_per_output_token_s", "inter_token_latency_s", "end_to_end_latency_s"):
+        assert 0 <= figures[name]["p50"] <= figures[name]["p95"] <= figures[name]["p99"]
+    assert report["terms"]["goodput"] == {"ttft": 1e3, "e2el": pytest.approx(1e-9)}
+
+
+def test_comparison_on_the_command_line(engine_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    (report,) = reports("throughput", engine_dir, path, *WORKLOAD)
+    same = bench("throughput", engine_dir, *WORKLOAD, "--compare", path, "--tolerance", 1e9)
+    assert same.exit_code == 0, same.output
+    report["figures"]["output_tokens_per_s"] *= 1e6
+    path.write_text(json.dumps([report]))
+    slower = bench("throughput", engine_dir, *WORKLOAD, "--compare", path, "--tolerance", 0.5)
+    assert slower.exit_code == REGRESSED, slower.output
+    other = bench("throughput", engine_dir, *WORKLOAD, "--compare", path, "--seed", 9)
+    assert other.exit_code == 1
+    assert "shape.seed: 0 in the baseline, 9 now" in other.stderr
+
+
+def test_the_floor_may_be_reckoned_with_a_bandwidth_that_is_known(engine_dir: Path, tmp_path: Path) -> None:
+    arguments = ("--input_len", 8, "--output_len", 5, "--repeats", 1, "--memory_bandwidth", 4)
+    (report,) = reports("latency", engine_dir, tmp_path / "l.json", *arguments)
+    figures = report["figures"]
+    read = figures["weight_bytes_per_step"] + figures["kv_bytes_per_step"]
+    assert figures["floor_inter_token_latency_s"] == pytest.approx(read / 4e9)
+    result = bench("latency", engine_dir, "--memory_bandwidth", 0)
+    assert "bandwidth is 0.0: expected a number above 0" in result.stderr
+
+
+def test_a_batch_that_cannot_run_side_by_side_is_an_error(engine_dir: Path) -> None:
+    result = bench("latency", engine_dir, "--batch_size", "1,9", "--input_len", 8, "--output_len", 5)
+    assert result.exit_code == 1
+    assert "max_batch_size=9 exceeds what this engine was built for (8)" in result.stderr
+    result = bench("latency", engine_dir, "--input_len", 97, "--output_len", 5)
+    assert "input_len 97 exceeds max_input_len 96" in result.stderr

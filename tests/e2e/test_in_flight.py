@@ -1,0 +1,85 @@
+"""In-flight batching on SmolLM2: many different requests at once, each with exactly the tokens that it gets alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtllm_lite.bench.serving import serve
+from trtllm_lite.bench.workload import PlannedRequest, Workload
+from trtllm_lite.builder import build_engine
+from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.request import Request
+from trtllm_lite.runtime.request_handle import RequestHandle
+from trtllm_lite.runtime.sampling_params import SamplingParams
+from trtllm_lite.runtime.session import Session
+
+NUM_REQUESTS = 64
+LIMITS = {"max_batch_size": NUM_REQUESTS, "max_input_len": 128, "max_seq_len": 192, "max_num_tokens": 256}
+# Requests of many kinds: every one is continued by the next, over and over.
+KINDS = (
+    SamplingParams(temperature=0.0, ignore_eos=True),
+    SamplingParams(temperature=0.9, seed=7, ignore_eos=True),
+    SamplingParams(temperature=1.2, seed=8, top_k=40, top_p=0.9),
+    SamplingParams(temperature=0.0, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2),
+    SamplingParams(temperature=0.7, seed=9, min_p=0.05, logprobs=2, logit_bias={5: 2.0}),
+)
+
+
+@pytest.fixture(scope="module")
+def engine_dir(smollm2_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("in_flight") / "engine"
+    build_engine(smollm2_checkpoint, directory, tokens_per_block=16, **LIMITS)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def session(engine_dir: Path) -> Session:
+    return ModelRunner.from_dir(engine_dir, kv_cache_enable_block_reuse=True).session
+
+
+def planned(session: Session, **fields: Any) -> list[PlannedRequest]:
+    workload = Workload(num_requests=NUM_REQUESTS, input_len="4:40", output_len="1:8", **fields)
+    return workload.requests(session.manifest.model.vocab_size, session.limits)
+
+
+def token_ids(handle: RequestHandle) -> list[int | None]:
+    return [response.token_id for response in handle.result()]
+
+
+def demand(requests: Sequence[PlannedRequest], tokens_per_block: int) -> int:
+    """Tokens of whole KV cache blocks that all requests need side by side; a last token is never stored."""
+    lengths = [request.prompt_len + request.output_len - 1 for request in requests]
+    return sum(-(-length // tokens_per_block) * tokens_per_block for length in lengths)
+
+
+def test_64_mixed_requests_get_the_tokens_each_gets_alone(session: Session) -> None:
+    plans = planned(session, prefix_len=40, prefix_share=0.3, priorities="0:5,20:1,-20:1")
+    requests = [
+        Request(
+            plan.prompt_ids,
+            replace(KINDS[row % len(KINDS)], max_tokens=plan.output_len, detokenize=False),
+            priority=plan.priority,
+        )
+        for row, plan in enumerate(plans)
+    ]
+    together = [token_ids(handle) for handle in session.submit_all(requests)]
+    assert together == [token_ids(session.submit(request)) for request in requests]
+    assert len({tuple(tokens) for tokens in together}) > NUM_REQUESTS // 2
+
+
+@pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"])
+def test_a_quarter_of_the_cache_changes_neither_tokens_nor_order(
+    session: Session, engine_dir: Path, policy: str
+) -> None:
+    requests = planned(session)
+    uncapped = serve(session, requests)
+    quarter = demand(requests, session.limits.tokens_per_block) // 4
+    runner = ModelRunner.from_dir(engine_dir, max_tokens_in_paged_kv_cache=quarter, capacity_scheduler_policy=policy)
+    capped = serve(runner.session, requests)
+    assert capped.outputs == uncapped.outputs
+    first_tokens = [record.token_times_s[0] for record in capped.records]
+    assert first_tokens == sorted(first_tokens)
+    assert capped.steps > uncapped.steps

@@ -1,0 +1,299 @@
+"""LLM on small random models: from a model directory to text, each output held against transformers."""
+
+import asyncio
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
+
+from tests.e2e.llm import GREEDY, LIMITS, random_prompts
+from tests.tolerances import assert_close
+from trtllm_lite import LLM, KvCacheConfig, SamplingParams
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.errors import ArgumentError, LimitError
+
+
+def log_softmax(model: PreTrainedModel, tokens: list[int]) -> np.ndarray:
+    """float64[len(tokens), vocab]: what follows each token."""
+    with torch.inference_mode():
+        return torch.log_softmax(model(torch.tensor([tokens])).logits[0].double(), dim=-1).numpy()
+
+
+def greedy(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(log_softmax(model, tokens)[-1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def test_more_prompts_than_the_batch_holds(llm: LLM, reference: PreTrainedModel) -> None:
+    prompts = random_prompts(0, 11)
+    outputs = llm.generate(prompts, GREEDY)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output.prompt_token_ids == prompt
+        assert output.outputs[0].token_ids == greedy(reference, prompt, 12)
+        assert (output.outputs[0].finish_reason, output.finished, output.error) == ("length", True, None)
+    assert len({output.request_id for output in outputs}) == 11
+
+
+def test_the_second_time_the_engine_is_found(model_dir: Path, llm: LLM, cache: Path, capfd) -> None:
+    arguments = {"gather_context_logits": True, "kv_cache_config": KvCacheConfig(tokens_per_block=16), **LIMITS}
+    before = sorted(cache.iterdir())
+    with LLM(model_dir, **arguments) as again:
+        assert again.engine_dir == llm.engine_dir
+    assert sorted(cache.iterdir()) == before
+    assert capfd.readouterr().err == ""
+    with LLM(model_dir, max_batch_size=2) as other:
+        assert other.engine_dir != llm.engine_dir
+        # The model's positions bound the default limits.
+        assert other.session.limits.max_seq_len == 128
+    assert "made " in capfd.readouterr().err
+
+
+def test_prompts_are_queued_a_few_at_a_time(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = random_prompts(40, 9, longest=20)
+    expected = [output.outputs for output in llm.generate(prompts, GREEDY)]
+    monkeypatch.setattr("trtllm_lite.llm._MAX_QUEUED", 3)
+    outputs = llm.generate(prompts, GREEDY, priority=list(range(9)))
+    assert [output.outputs for output in outputs] == expected
+    ids = [output.request_id for output in outputs]
+    assert ids == sorted(ids, reverse=True)
+
+
+def test_who_comes_second_waits_for_the_first(model_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    directories: list[Path] = []
+
+    def open_and_close() -> None:
+        with LLM(model_dir, max_batch_size=5) as llm:
+            directories.append(llm.engine_dir)
+
+    threads = [threading.Thread(target=open_and_close) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(directories) == 3
+    assert len(set(directories)) == 1
+    assert capfd.readouterr().err.count("made ") == 1
+
+
+def test_a_changed_model_is_another_engine(model_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(model_dir, tmp_path / "model")
+    with LLM(tmp_path / "model", max_batch_size=3) as copied, LLM(model_dir, max_batch_size=3) as original:
+        assert copied.engine_dir == original.engine_dir
+    config = tmp_path / "model" / "generation_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "repetition_penalty": 1.5}))
+    with LLM(tmp_path / "model", max_batch_size=3) as changed:
+        assert changed.engine_dir != original.engine_dir
+
+
+def test_a_damaged_engine_is_made_again(model_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with LLM(model_dir, max_batch_size=3) as first:
+        directory = first.engine_dir
+        expected = first.generate([5, 6, 7], GREEDY).outputs[0].token_ids
+    engine = directory / "rank0.engine"
+    data = bytearray(engine.read_bytes())
+    data[-100] ^= 1
+    engine.unlink()  # the mapped file of the first stays as it is
+    engine.write_bytes(data)
+    with LLM(model_dir, max_batch_size=3) as second:
+        assert second.generate([5, 6, 7], GREEDY).outputs[0].token_ids == expected
+    assert f"{directory} is damaged and made again" in capfd.readouterr().err
+
+
+def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_path: Path) -> None:
+    convert_checkpoint(str(model_dir), tmp_path / "checkpoint")
+    expected = llm.generate([5, 6, 7], GREEDY).outputs[0].token_ids
+    with LLM(tmp_path / "checkpoint", max_batch_size=2) as built:
+        assert built.generate([5, 6, 7], GREEDY).outputs[0].token_ids == expected
+        built.save(tmp_path / "engine")
+    with LLM(tmp_path / "engine", max_seq_len=64) as loaded:
+        assert loaded.engine_dir == tmp_path / "engine"
+        assert loaded.generate([5, 6, 7], GREEDY).outputs[0].token_ids == expected
+        with pytest.raises(LimitError, match="max_seq_len"):
+            loaded.generate([5] * 60, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trust_remote_code": True}, "never run"),
+        ({"tensor_parallel_size": 2}, "one device"),
+        ({"target": "sm_90"}, "this engine runs on cpu"),
+        ({"dtype": "float16"}, "matrices are float32"),
+        ({"gather_context_logits": True}, "built without gather_context_logits"),
+        ({"kv_cache_config": KvCacheConfig(tokens_per_block=64)}, "tokens_per_block is 64"),
+        ({"kv_cache_config": KvCacheConfig(dtype="fp8")}, "dtype is 'fp8'"),
+        ({"max_batchsize": 2}, "did you mean max_batch_size"),
+    ],
+)
+def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], message: str) -> None:
+    with LLM(model_dir, max_batch_size=3) as plain:
+        engine_dir = plain.engine_dir
+    with pytest.raises(ArgumentError, match=message):
+        LLM(engine_dir, **arguments)
+
+
+def test_text_in_text_out(llm: LLM) -> None:
+    assert llm.tokenizer is not None
+    for prompt, chat in (("the quick", False), ("the quick", True), ([{"role": "user", "content": "dogs"}], True)):
+        output = llm.generate(prompt, GREEDY, chat=chat)
+        assert output.prompt is not None
+        assert output.prompt_token_ids == llm.tokenizer.encode(output.prompt, add_special_tokens=not chat)
+        assert output.outputs[0].text == llm.tokenizer.decode(output.outputs[0].token_ids)
+    assert output.prompt.startswith("<|begin|><|user|>dogs")
+    assert llm.generate("the quick", replace(GREEDY, detokenize=False)).outputs[0].text == ""
+
+
+def test_streaming_adds_up(llm: LLM) -> None:
+    whole = llm.generate("the quick fox", GREEDY)
+    stream = list(llm.generate_async("the quick fox", GREEDY, streaming=True))
+    assert [len(output.outputs[0].token_ids) for output in stream] == list(range(1, 13))
+    assert "".join(output.outputs[0].text_diff for output in stream) == whole.outputs[0].text
+    assert [token for output in stream for token in output.outputs[0].token_ids_diff] == whole.outputs[0].token_ids
+    assert [output.finished for output in stream] == [False] * 11 + [True]
+    assert stream[-1].metrics.num_generated_tokens == 12
+    assert [output.outputs for output in llm.generate_async("the quick fox", GREEDY)] == [whole.outputs]
+
+
+def test_coroutines(llm: LLM) -> None:
+    prompts = random_prompts(1, 6)
+    expected = [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
+
+    async def stream(prompt: list[int]) -> list[int]:
+        last = [output async for output in llm.generate_async(prompt, GREEDY, streaming=True)][-1]
+        return last.outputs[0].token_ids
+
+    async def run() -> None:
+        assert await asyncio.gather(*(stream(prompt) for prompt in prompts)) == expected
+        assert (await llm.generate_async(prompts[0], GREEDY)).outputs[0].token_ids == expected[0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("max_num_tokens", [5, 64])
+@pytest.mark.parametrize("company", [0, 3])
+def test_log_probabilities_are_those_of_transformers(
+    llm: LLM, reference: PreTrainedModel, max_num_tokens: int, company: int
+) -> None:
+    params = SamplingParams(max_tokens=6, ignore_eos=True, temperature=1.5, seed=3, logprobs=4, prompt_logprobs=2)
+    prompt, *others = random_prompts(2, 1 + company, longest=40)
+    with LLM(llm.engine_dir, max_num_tokens=max_num_tokens) as small:
+        handles = [small.generate_async(other, GREEDY) for other in others]
+        (output,) = list(small.generate_async(prompt, params, streaming=True))[-1:]
+        assert all(handle.result().finished for handle in handles)
+    (completion,) = output.outputs
+    expected = log_softmax(reference, prompt + completion.token_ids)
+    assert output.prompt_logprobs is not None
+    assert completion.logprobs is not None
+    assert output.prompt_logprobs[0] is None
+    assert len(output.prompt_logprobs) == len(prompt)
+    rows = [*output.prompt_logprobs[1:], *completion.logprobs]
+    following = [*prompt[1:], *completion.token_ids]
+    for row, token, wanted, count in zip(rows, following, expected, [2] * (len(prompt) - 1) + [4] * 6, strict=False):
+        assert row is not None
+        check_logprobs(row, token, wanted, count)
+    assert completion.cumulative_logprob == pytest.approx(
+        sum(row[token].logprob for row, token in zip(completion.logprobs, completion.token_ids, strict=True))
+    )
+
+
+def check_logprobs(row: dict[int, Any], token: int, expected: np.ndarray, count: int) -> None:
+    """One token's entry against the log softmax at its position."""
+    order = np.argsort(-expected, kind="stable")
+    assert next(iter(row)) == token
+    assert set(row) == {token, *order[:count].tolist()}
+    for other, entry in row.items():
+        assert_close(np.array([entry.logprob]), np.array([expected[other]]), what="logprob")
+        assert entry.rank == 1 + int((expected > expected[other]).sum())
+
+
+def test_logits(llm: LLM, reference: PreTrainedModel) -> None:
+    params = replace(GREEDY, return_context_logits=True, return_generation_logits=True, n=2)
+    prompt = random_prompts(3, 1)[0]
+    output = llm.generate(prompt, params)
+    with torch.inference_mode():
+        expected = reference(torch.tensor([prompt + output.outputs[0].token_ids])).logits[0].numpy()
+    assert_close(output.context_logits, expected[: len(prompt)])
+    for completion in output.outputs:
+        assert_close(completion.generation_logits, expected[len(prompt) - 1 : -1])
+
+
+def penalized(
+    scores: np.ndarray, prompt: list[int], generated: list[int], repetition: float, presence: float, frequency: float
+) -> np.ndarray:
+    """transformers' repetition penalty, then OpenAI's formula for the others (of generated tokens alone)."""
+    history = torch.tensor([prompt + generated])
+    processor = RepetitionPenaltyLogitsProcessor(repetition)
+    result = processor(history, torch.tensor(scores[None])).numpy()[0]
+    counts = np.bincount(generated, minlength=len(scores))
+    return result - frequency * counts - presence * (counts > 0)
+
+
+@pytest.mark.parametrize("penalties", [(1.7, 0.0, 0.0), (1.0, 1.5, 0.0), (1.0, 0.0, 0.9), (0.6, 0.5, -0.5)])
+def test_penalties_are_those_of_transformers(
+    llm: LLM, reference: PreTrainedModel, penalties: tuple[float, float, float]
+) -> None:
+    repetition, presence, frequency = penalties
+    params = replace(
+        GREEDY, repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency, max_tokens=16
+    )
+    for prompt in random_prompts(4, 2, longest=30):
+        tokens = llm.generate(prompt, params).outputs[0].token_ids
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + tokens])).logits[0].numpy()[len(prompt) - 1 :]
+        for position, token in enumerate(tokens):
+            assert token == penalized(logits[position], prompt, tokens[:position], *penalties).argmax()
+
+
+def test_bias_bans_and_allowed_tokens(llm: LLM) -> None:
+    prompt = random_prompts(5, 1)[0]
+    first = llm.generate(prompt, GREEDY).outputs[0].token_ids[0]
+    assert llm.generate(prompt, replace(GREEDY, bad_token_ids=[first])).outputs[0].token_ids.count(first) == 0
+    assert llm.generate(prompt, replace(GREEDY, logit_bias={7: 100})).outputs[0].token_ids == [7] * 12
+    allowed = llm.generate(prompt, replace(GREEDY, allowed_token_ids=[8, 9])).outputs[0].token_ids
+    assert set(allowed) <= {8, 9}
+
+
+def test_same_seed_same_tokens_in_any_company(llm: LLM) -> None:
+    prompts = random_prompts(6, 9, longest=40)
+    params = [SamplingParams(max_tokens=12, temperature=1.2, top_p=0.95, seed=row) for row in range(9)]
+    together = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+    for row in (7, 2):
+        assert llm.generate(prompts[row], params[row]).outputs[0].token_ids == together[row]
+    assert llm.generate(prompts[2], replace(params[2], seed=99)).outputs[0].token_ids != together[2]
+
+
+def test_several_continuations(llm: LLM) -> None:
+    prompts = random_prompts(7, 3, longest=40)
+    params = SamplingParams(n=4, max_tokens=8, temperature=1.2, seed=5, ignore_eos=True)
+    outputs = llm.generate(prompts, params)
+    for output in outputs:
+        assert [completion.index for completion in output.outputs] == [0, 1, 2, 3]
+        assert len({tuple(completion.token_ids) for completion in output.outputs}) == 4
+    again = llm.generate(prompts[1], params)
+    assert [entry.token_ids for entry in again.outputs] == [entry.token_ids for entry in outputs[1].outputs]
+    alone = llm.generate(prompts[1], replace(params, n=1))
+    assert alone.outputs[0].token_ids == again.outputs[0].token_ids
+    stream = list(llm.generate_async(prompts[1], params, streaming=True))
+    assert [entry.token_ids for entry in stream[-1].outputs] == [entry.token_ids for entry in again.outputs]
+    assert sum(len(entry.token_ids_diff) for output in stream for entry in output.outputs) == 32
+
+
+def test_the_best_continuations(llm: LLM) -> None:
+    prompt = random_prompts(8, 1)[0]
+    params = SamplingParams(n=6, max_tokens=8, temperature=1.2, seed=5, ignore_eos=True, logprobs=0)
+    every = sorted(llm.generate(prompt, params).outputs, key=lambda entry: -(entry.cumulative_logprob or 0))
+    best = llm.generate(prompt, replace(params, n=2, best_of=6, logprobs=None))
+    assert [entry.token_ids for entry in best.outputs] == [entry.token_ids for entry in every[:2]]
+    assert [entry.index for entry in best.outputs] == [0, 1]
+    assert best.outputs[0].logprobs is None
+    with pytest.raises(ArgumentError, match="best_of"):
+        llm.generate_async(prompt, replace(params, best_of=7), streaming=True)

@@ -1,0 +1,97 @@
+"""Times the kernels that touch each row once, on buffers larger than the L2 cache.
+
+python -m tests.gpu.bench_rows
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from tests.gpu.device import Kernel
+from tests.gpu.kernels import LLAMA_8B
+from tests.gpu.row_kernels import Sample, SiluMul
+from tests.gpu.sampling import Sampling
+from tests.gpu.timing import report, timed
+
+ROWS = (256, 8192)
+COPIES = 8  # so many buffers in turn
+SHAPE = LLAMA_8B
+
+
+def _random(*extents: int) -> torch.Tensor:
+    return torch.randn(COPIES, *extents, device="cuda", dtype=torch.bfloat16)
+
+
+def _report(name: str, num_bytes: int, launch: Callable[[int], None]) -> None:
+    """``launch(i)`` uses the i-th buffers and moves ``num_bytes``."""
+
+    def body() -> None:
+        for i in range(COPIES):
+            launch(i)
+
+    report(name, timed(body), num_bytes * COPIES, COPIES)
+
+
+def silu_mul(rows: int) -> None:
+    x, y = _random(rows, 2 * SHAPE.intermediate), _random(rows, SHAPE.intermediate)
+    kernel = SiluMul(SHAPE.intermediate)
+    _report(f"silu_mul, {rows} rows", 6 * rows * SHAPE.intermediate, lambda i: kernel(y[i], x[i]))
+
+
+def rms_norm(rows: int) -> None:
+    x, other, total, y = (_random(rows, SHAPE.hidden) for _ in range(4))
+    weight = torch.ones(SHAPE.hidden, device="cuda")
+    defines: dict[str, int | str] = {"TL_HIDDEN": SHAPE.hidden, "TL_THREADS": 256, "TL_RESIDUAL": 1}
+    kernel = Kernel("rms_norm/cuda.cuh", "rms_norm", 256, 0, defines)
+
+    def launch(i: int) -> None:
+        kernel(y[i], total[i], x[i], weight, other[i], 1e-5, grid=rows)
+
+    _report(f"rms_norm with residual, {rows} rows", 8 * rows * SHAPE.hidden, launch)
+
+
+def rope_cache(rows: int) -> None:
+    qkv, q = _random(rows, SHAPE.qkv_features), _random(rows, SHAPE.heads, SHAPE.head_dim)
+    keys, values = (_random(rows // SHAPE.page, SHAPE.kv_heads, SHAPE.page, SHAPE.head_dim) for _ in range(2))
+    cos, sin = torch.rand(2, rows, SHAPE.head_dim // 2, device="cuda")
+    slots = torch.arange(rows, device="cuda", dtype=torch.int32)
+    defines: dict[str, int | str] = {
+        "TL_HEADS": SHAPE.heads,
+        "TL_KV_HEADS": SHAPE.kv_heads,
+        "TL_HEAD_DIM": SHAPE.head_dim,
+        "TL_PAGE": SHAPE.page,
+        "TL_WARPS": 8,
+        "TL_NORM": 0,
+    }
+    kernel = Kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
+
+    def launch(i: int) -> None:
+        kernel(q[i], keys[i], values[i], qkv[i], cos, sin, slots, None, None, 1e-5, grid=rows)
+
+    _report(f"rope_cache, {rows} rows", 4 * rows * SHAPE.qkv_features, launch)
+
+
+def sample(rows: int, name: str, way: Sampling) -> None:
+    """Logits of a trained model's spread; a row is 513 KB."""
+    logits = torch.randn(COPIES, rows, SHAPE.vocab, device="cuda") * 3
+    kernel = Sample(SHAPE.vocab, rows)
+    inputs = kernel.inputs(list(range(rows)), [way] * rows)
+    tokens, last_tokens = (torch.zeros(rows, device="cuda", dtype=torch.int32) for _ in range(2))
+    num_bytes = 4 * rows * SHAPE.vocab
+    _report(f"sample {name}, {rows} rows", num_bytes, lambda i: kernel(tokens, logits[i], last_tokens, inputs))
+
+
+def main() -> None:
+    for rows in ROWS:
+        silu_mul(rows)
+        rms_norm(rows)
+        rope_cache(rows)
+    for rows in (1, 8, 64, 256):
+        sample(rows, "greedy", Sampling(temperature=0.0))
+        sample(rows, "temperature", Sampling())
+        sample(rows, "top_k 40", Sampling(top_k=40))
+        sample(rows, "top_p 0.9", Sampling(top_p=0.9))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""SmolLM2 on the GPU, greedy, against transformers in float32 on weights of the same rounding."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.e2e.test_generate import MESSAGES, TEXTS
+from tests.tolerances import GPU_TOLERANCES, assert_close
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.runtime import ModelRunner
+
+LIMITS = {"max_batch_size": 20, "max_input_len": 256, "max_seq_len": 512, "max_num_tokens": 1024}
+NUM_NEW_TOKENS = 64
+
+
+@dataclass
+class SmolLM2:
+    """The engine of one dtype, prompts as token ids, and the reference."""
+
+    dtype: str
+    runner: ModelRunner
+    prompts: list[list[int]]
+    reference: PreTrainedModel
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        """float32[len(tokens), vocabulary] of the reference."""
+        with torch.inference_mode():
+            return self.reference(torch.tensor([tokens], device="cuda")).logits[0].cpu().numpy()
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "float16"])
+def smollm2(
+    request: pytest.FixtureRequest,
+    smollm2_gguf: Path,
+    smollm2_reference: PreTrainedModel,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> SmolLM2:
+    directory = tmp_path_factory.mktemp(request.param)
+    convert_checkpoint(str(smollm2_gguf), directory / "checkpoint", request.param)
+    build_engine(directory / "checkpoint", directory / "engine", **LIMITS, target="sm_90")
+    runner = ModelRunner.from_dir(directory / "engine")
+    assert runner.tokenizer is not None
+    template = runner.tokenizer.chat_template
+    assert template is not None
+    chats = [template.render([{"role": "user", "content": message}]) for message in MESSAGES]
+    reference = smollm2_reference.to("cuda")
+    for parameter in reference.parameters():
+        if parameter.ndim == 2:  # the engine keeps the others in float32, too
+            parameter.data = parameter.data.to(getattr(torch, request.param)).float()
+    return SmolLM2(request.param, runner, [runner.tokenizer.encode(text) for text in (*TEXTS, *chats)], reference)
+
+
+def test_greedy_tokens_are_those_of_the_reference_up_to_a_near_tie(smollm2: SmolLM2) -> None:
+    ids = smollm2.runner.generate(smollm2.prompts, max_new_tokens=NUM_NEW_TOKENS, end_id=-1, temperature=0)
+    tolerance = GPU_TOLERANCES[smollm2.dtype].relative
+    num_equal = 0
+    for number, (prompt, row) in enumerate(zip(smollm2.prompts, ids, strict=True)):
+        tokens = row[0, len(prompt) : len(prompt) + NUM_NEW_TOKENS]
+        # In one pass over our tokens: its greedy run is ours as long as its best token is our next.
+        logits = smollm2.logits([*prompt, *tokens[:-1].tolist()])[len(prompt) - 1 :]
+        parted = np.flatnonzero(logits.argmax(1) != tokens)
+        if not len(parted):
+            num_equal += 1
+            continue
+        first = parted[0]
+        margin = float(logits[first].max() - logits[first, tokens[first]])
+        print(f"{smollm2.dtype} prompt {number}: parts at token {first} of {NUM_NEW_TOKENS}, margin {margin:.4f}")
+        assert margin <= 2 * tolerance * np.abs(logits[first]).max()
+    print(f"{smollm2.dtype}: {num_equal} of {len(smollm2.prompts)} prompts are equal to the last token")
+    assert num_equal >= len(smollm2.prompts) // 2
+
+
+def test_logits_of_every_new_token(smollm2: SmolLM2) -> None:
+    result = smollm2.runner.generate(
+        smollm2.prompts,
+        max_new_tokens=NUM_NEW_TOKENS,
+        end_id=-1,
+        temperature=0,
+        return_dict=True,
+        output_generation_logits=True,
+    )
+    for number, prompt in enumerate(smollm2.prompts):
+        tokens = result["output_ids"][number, 0, len(prompt) : len(prompt) + NUM_NEW_TOKENS].tolist()
+        expected = smollm2.logits([*prompt, *tokens[:-1]])[len(prompt) - 1 :]
+        found = result["generation_logits"][number][0]
+        assert_close(found, expected, smollm2.dtype, f"logits of prompt {number}", GPU_TOLERANCES)

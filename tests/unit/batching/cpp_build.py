@@ -1,0 +1,65 @@
+"""Compiles C++ tests, plain or under the sanitizers, once for all pytest sessions that have the same sources."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+CSRC = ROOT / "trtllm_lite" / "csrc"
+BATCHING = sorted(path for path in (CSRC / "batching").glob("*.cc") if not path.name.startswith("bench_"))
+VARIANTS = {
+    "plain": ["-O2"],
+    "asan": ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "tsan": ["-O1", "-g1", "-fsanitize=thread"],
+}
+
+
+def cached_folder(config: pytest.Config, name: str, files: Iterable[Path]) -> Path:
+    """A folder of pytest's cache for what is compiled of ``files``; those of earlier contents are removed."""
+    assert config.cache is not None, "run pytest with its cache provider"
+    digest = hashlib.sha256()
+    for path in sorted([*files, Path(__file__)]):
+        digest.update(path.read_bytes())
+    parent = config.cache.mkdir(name)
+    folder = Path(parent / digest.hexdigest()[:16])
+    for old in parent.iterdir():
+        if old != folder:
+            shutil.rmtree(old)
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def compiler(flags: Sequence[str]) -> list[str]:
+    """The command line of the C++ compiler, up to the files."""
+    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-Wall", "-Wextra", "-pthread"]
+    return [*command, *flags, f"-I{CSRC}", f"-I{HERE}"]
+
+
+def compile_objects(folder: Path, sources: Sequence[Path], flags: Sequence[str]) -> list[Path]:
+    """Object files of ``sources`` in ``folder``, which is made; those that are there already are taken."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def compile_one(source: Path) -> Path:
+        target = folder / f"{source.parent.name}-{source.stem}.o"
+        if not target.is_file():
+            unfinished = target.with_suffix(f".{os.getpid()}")
+            subprocess.run([*compiler(flags), "-c", source, "-o", unfinished], check=True)
+            unfinished.rename(target)
+        return target
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compile_one, sources))
+
+
+def link(executable: Path, source: Path, objects: Sequence[Path], flags: Sequence[str]) -> None:
+    """Compile ``source`` and link it with ``objects``; the executable appears whole or not at all."""
+    unfinished = executable.with_suffix(f".{os.getpid()}")
+    subprocess.run([*compiler(flags), source, *objects, "-o", unfinished], check=True)
+    unfinished.rename(executable)

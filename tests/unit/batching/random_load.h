@@ -1,0 +1,104 @@
+// Random requests, cancellations and device faults, thrown at a Driver.
+#pragma once
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "check.h"
+#include "driver.h"
+
+inline tl::SchedulerConfig scheduler_config(tl::CapacityPolicy policy, int batch, int tokens, int length) {
+  return {.policy = policy, .max_batch_size = batch, .max_num_tokens = tokens, .max_seq_len = length};
+}
+
+// Random prompts that often begin alike, random lengths, priorities and beams.
+struct Load {
+  explicit Load(std::uint64_t seed, int max_beams = 0, int num_blocks = 0)
+      : random(seed), max_beams(max_beams), num_blocks(num_blocks) {
+    for (int i = 0; i < 3; ++i) prefixes.push_back(random_tokens(random, 24));
+  }
+  int draw(int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); }
+
+  tl::RequestSpec request() {
+    Tokens prompt;
+    if (draw(2)) {
+      const Tokens& prefix = prefixes[draw(3)];
+      prompt.assign(prefix.begin(), prefix.begin() + 1 + draw(24));
+    }
+    for (const std::int32_t token : random_tokens(random, 1 + draw(12))) prompt.push_back(token);
+    tl::RequestSpec spec = task(prompt);
+    spec.priority = draw(5) - 2;
+    if (draw(4) == 0) spec.cache_salt = "tenant";
+    if (draw(6) == 0) {
+      spec.prompt_outputs = true;
+      auto params = std::make_shared<FakeParams>(dynamic_cast<const FakeParams&>(*spec.params));
+      params->prompt_outputs = true;
+      spec.params = std::move(params);
+    }
+    return spec;
+  }
+
+  // One sequence, or as many beams as the cache can ever hold.
+  tl::RequestSpec task(const Tokens& prompt) {
+    const int num_tokens = 1 + draw(28);
+    int num_beams = max_beams > 0 && draw(6) == 0 ? 1 + draw(max_beams) : 0;
+    for (; num_beams > 0; --num_beams) {
+      tl::RequestSpec search = search_of(prompt, num_tokens, num_beams, random());
+      if (tl::Request(0, search, {}).max_blocks(kTokensPerBlock) <= num_blocks) return search;
+    }
+    return spec_of(prompt, num_tokens, random());
+  }
+
+  static constexpr int kTokensPerBlock = 4;
+  std::mt19937_64 random;
+  int max_beams, num_blocks;
+  std::vector<Tokens> prefixes;
+};
+
+inline void check_prompt_positions(const Heard& request) {
+  if (!request.spec.prompt_outputs || !request.ran_to_its_end()) return;
+  Tokens all(request.spec.prompt.size());
+  std::iota(all.begin(), all.end(), 0);
+  CHECK(request.prompt_positions == all);  // each once, in order, whatever was preempted or failed
+}
+
+struct Totals {
+  std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0, found = 0;
+};
+
+inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals) {
+  Load load(seed, config.max_batch_size, cache.num_blocks);
+  Driver driver(config, cache, config.max_batch_size + load.draw(3));
+  driver.executor.seconds_per_token = 1e-3;
+  driver.executor.seconds_per_copy = 1e-6 * std::pow(10.0, load.draw(5));
+  for (int i = 0; i < 120; ++i) {
+    if (load.draw(3) > 0) driver.submit(load.request());
+    if (load.draw(12) == 0)
+      driver.end(1 + load.draw(static_cast<int>(driver.heard.size()) + 1), tl::FinishReason::kCancelled);
+    if (load.draw(30) == 0) {  // a step fails and names one of its rows, or none
+      const bool attributable = load.draw(4) > 0;
+      driver.executor.on_wait = [attributable](const tl::StepBatch& batch) {
+        std::vector<int> slots;
+        if (attributable && !batch.rows.empty()) slots.push_back(batch.rows.front().slot);
+        throw tl::StepError("device fault", slots);
+      };
+    }
+    driver.step();
+  }
+  driver.run();
+  driver.check_all_returned();
+  for (const auto& [id, request] : driver.heard) {
+    check_prompt_positions(request);
+    totals.failed += request.end->reason == tl::FinishReason::kError;
+    totals.found += request.found.size() > 1;
+    if (request.spec.num_beams > 0) CHECK(request.end->timings.num_preemptions == 0);
+  }
+  const tl::SchedulerStats stats = driver.scheduler.stats();
+  totals.recomputed += stats.num_recompute_preemptions;
+  totals.swapped += stats.num_swap_preemptions;
+  totals.hit_tokens += stats.kv.hit_tokens;
+  if (config.policy == tl::CapacityPolicy::kGuaranteedNoEvict) {
+    CHECK(stats.num_recompute_preemptions + stats.num_swap_preemptions == 0);
+  }
+}

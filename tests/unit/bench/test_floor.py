@@ -1,0 +1,60 @@
+"""The bytes that one decode step must read, for engines of both targets, and the operations of a prompt."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.builder.cuda_engines import cuda_plan, cuda_shape
+from tests.unit.engine.samples import MANIFEST
+from trtllm_lite.bench.floor import Ceilings, prompt_flops, weight_bytes_per_step
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.reader import EngineFile
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.network.config import ModelConfig
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_step_on_a_gpu_reads_all_weights_but_a_table_that_it_looks_up(tied: bool) -> None:
+    shape = cuda_shape(tied=tied)
+    plan = cuda_plan(shape)
+    sizes = {tensor.name: tensor.max_bytes(plan.symbols) for tensor in plan.tensors if tensor.kind == "weight"}
+    table = shape.vocab * shape.hidden * 2
+    assert table in sizes.values()
+    engine = EngineFile(Path(), 0, {}, None, plan)  # type: ignore[arg-type] - the manifest has no part in it
+    assert weight_bytes_per_step(engine) == sum(sizes.values()) - (0 if tied else table)
+
+
+def _llama_8b() -> Manifest:
+    model = ModelConfig(
+        producer="test",
+        architecture="LlamaForCausalLM",
+        family="llama",
+        dtype="bfloat16",
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=131072,
+        eos_token_ids=[],
+        bos_token_id=None,
+        pad_token_id=None,
+    )
+    return replace(MANIFEST, model=model)
+
+
+def test_operations_of_a_prompt_are_those_of_a_known_model() -> None:
+    # Llama-3.1-8B: 8.030 billion parameters, of which the embedding table (0.525) is looked up, not multiplied.
+    one, many = prompt_flops(_llama_8b(), 1), prompt_flops(_llama_8b(), 8192)
+    assert one / 2 == pytest.approx(8.030e9 - 0.525e9, rel=1e-3)
+    # The LM head for the last token alone; attention of half a square: 4 * 32 * 32 * 128 * 8192^2 / 2 = 17.6e12.
+    assert many == pytest.approx(2 * 6.979e9 * 8192 + 17.6e12 + 1.05e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_ceiling_is_a_number_above_0(value: float) -> None:
+    with pytest.raises(ArgumentError, match=r"flops is .* expected a number above 0"):
+        Ceilings(flops=value)

@@ -1,0 +1,182 @@
+"""The attention kernels in numpy over raw memory; see cuda_kernels.py."""
+
+import numpy as np
+
+from tests.unit.builder.cuda_kernels import (
+    LOG2_E,
+    NUM_SMS,
+    Grid,
+    Macros,
+    Pointer,
+    at,
+    half_type,
+    kernel,
+    normalised,
+    product,
+)
+
+
+def _cache(macros: Macros, pointer: Pointer) -> np.ndarray:
+    """Every token of a cache: [blocks, kv_heads, page, dim]."""
+    block = macros["TL_KV_HEADS"] * macros["TL_PAGE"] * macros["TL_HEAD_DIM"]
+    half = half_type(macros)
+    shape = (macros["TL_KV_HEADS"], macros["TL_PAGE"], macros["TL_HEAD_DIM"])
+    return at(pointer, half, len(pointer) // (2 * block), *shape)
+
+
+def _append(
+    macros: Macros,
+    qkv: np.ndarray,
+    query: Pointer,
+    keys: Pointer,
+    values: Pointer,
+    cos: Pointer,
+    sin: Pointer,
+    slots: Pointer,
+) -> None:
+    """Rotate and store [rows, heads, dim] in float64."""
+    heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
+    rows, half = len(qkv), half_type(macros)
+    c, s = (at(table, np.float32, rows, 1, dim // 2).astype(np.float64) for table in (cos, sin))
+    low, high = np.split(qkv[:, : heads + kv_heads], 2, axis=-1)
+    turned = np.concatenate([low * c - high * s, high * c + low * s], axis=-1)
+    at(query, half, rows, heads, dim)[...] = turned[:, :heads]
+    places = at(slots, np.int32, rows)
+    _cache(macros, keys)[places // page, :, places % page] = turned[:, heads:]
+    _cache(macros, values)[places // page, :, places % page] = qkv[:, heads + kv_heads :]
+
+
+@kernel
+def qkv_linear(
+    macros: Macros,
+    grid: Grid,
+    query: Pointer,
+    keys: Pointer,
+    values: Pointer,
+    x: Pointer,
+    weight: Pointer,
+    norm_weight: Pointer | None,
+    bias: Pointer | None,
+    cos: Pointer,
+    sin: Pointer,
+    slots: Pointer,
+    rows: int,
+    epsilon: float,
+) -> None:
+    del grid
+    result = product(macros, x, weight, norm_weight, rows, epsilon)
+    if macros["TL_BIAS"]:
+        result += at(bias, np.float32, macros["TL_OUT"])
+    heads = result.reshape(rows, -1, macros["TL_HEAD_DIM"])
+    _append(macros, heads, query, keys, values, cos, sin, slots)
+
+
+@kernel
+def rope_cache(
+    macros: Macros,
+    grid: Grid,
+    query: Pointer,
+    keys: Pointer,
+    values: Pointer,
+    qkv: Pointer,
+    cos: Pointer,
+    sin: Pointer,
+    slots: Pointer,
+    query_norm: Pointer | None,
+    key_norm: Pointer | None,
+    epsilon: float,
+) -> None:
+    heads, kv_heads = macros["TL_HEADS"], macros["TL_KV_HEADS"]
+    shape = (grid[0], heads + 2 * kv_heads, macros["TL_HEAD_DIM"])
+    rows = at(qkv, half_type(macros), *shape).astype(np.float64)
+    if macros["TL_NORM"]:
+        rows[:, :heads] = normalised(rows[:, :heads], query_norm, epsilon)
+        both = slice(heads, heads + kv_heads)
+        rows[:, both] = normalised(rows[:, both], key_norm, epsilon)
+    _append(macros, rows, query, keys, values, cos, sin, slots)
+
+
+def _attend(
+    macros: Macros,
+    caches: tuple[Pointer, Pointer],
+    query: np.ndarray,
+    table: np.ndarray,
+    past: int,
+    window: int,
+    scale: float,
+) -> np.ndarray:
+    """Causal attention of ``query`` [new, heads, dim] at positions past, past + 1, … of the sequence of ``table``."""
+    heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
+    length = past + len(query)
+    blocks = table[: -(-length // page)]
+    keys, values = (
+        _cache(macros, cache)[blocks].transpose(1, 0, 2, 3).reshape(kv_heads, -1, dim)[:, :length].astype(np.float64)
+        for cache in caches
+    )
+    grouped = query.reshape(len(query), kv_heads, heads // kv_heads, dim).astype(np.float64)
+    scores = np.einsum("qkgd,ktd->kgqt", grouped, keys) * (scale / LOG2_E)
+    position, key = past + np.arange(len(query))[:, None], np.arange(length)
+    hidden = (key > position) | ((key <= position - window) if window else False)
+    weights = np.exp(np.where(hidden, -np.inf, scores - scores.max(-1, keepdims=True)))
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("kgqt,ktd->qkgd", weights, values).reshape(query.shape)
+
+
+@kernel
+def paged_attention_decode(
+    macros: Macros,
+    grid: Grid,
+    output: Pointer,
+    query: Pointer,
+    keys: Pointer,
+    values: Pointer,
+    past_lens: Pointer,
+    block_tables: Pointer,
+    partials: Pointer,
+    arrivals: Pointer,
+    num_seqs: int,
+    max_blocks: int,
+    window: int,
+    scale: float,
+) -> None:
+    heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
+    assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
+    assert grid[1:] == (1, 1)
+    at(partials, np.float32, 2 * grid[0] * heads // kv_heads * (dim + 2))[...] = np.nan
+    assert not at(arrivals, np.int32, num_seqs * kv_heads).any()
+    shape = (num_seqs, 1, heads, dim)
+    queries, outputs = (at(pointer, half_type(macros), *shape) for pointer in (query, output))
+    tables, past = at(block_tables, np.int32, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
+    for seq in range(num_seqs):
+        caches = (keys, values)
+        outputs[seq] = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale)
+
+
+@kernel
+def paged_attention_prefill(
+    macros: Macros,
+    grid: Grid,
+    output: Pointer,
+    query: Pointer,
+    keys: Pointer,
+    values: Pointer,
+    cu_seqlens: Pointer,
+    past_lens: Pointer,
+    block_tables: Pointer,
+    num_seqs: int,
+    max_blocks: int,
+    window: int,
+    scale: float,
+) -> None:
+    heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
+    ends = at(cu_seqlens, np.int32, num_seqs + 1)
+    rows = 64 if dim > 128 else 128
+    blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
+    # One kernel has a block for each piece of work, the other lets its blocks take work until there is none.
+    assert grid == (NUM_SMS, 1, 1) or (grid[0] == kv_heads and grid[1] >= blocks), "some rows have no block"
+    tables, past = at(block_tables, np.int32, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
+    queries, outputs = (at(pointer, half_type(macros), ends[-1], heads, dim) for pointer in (query, output))
+    for seq in range(num_seqs):
+        mine = slice(ends[seq], ends[seq + 1])
+        caches = (keys, values)
+        outputs[mine] = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale)

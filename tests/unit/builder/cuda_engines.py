@@ -1,0 +1,55 @@
+"""GPU engines of the small random networks of this folder; building one needs NVRTC and no GPU."""
+
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from tests.unit.builder.checkpoints import save_checkpoint
+from tests.unit.builder.networks import Shape, network
+from trtllm_lite.builder import build_engine
+from trtllm_lite.builder.cuda.planning import Lowered, lower_network, make_plan
+from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.engine.cuda_plan import CudaPlan
+from trtllm_lite.engine.reader import EngineFile, read_engine
+
+LIMITS = {"max_batch_size": 3, "max_input_len": 16, "max_seq_len": 48, "tokens_per_block": 32}
+
+
+def cuda_shape(**changes: Any) -> Shape:
+    """A network whose extents the GPU kernels accept."""
+    extents = {"heads": 4, "kv_heads": 2, "head_dim": 16, "hidden": 64, "inter": 96, "vocab": 72, "max_seq": 48}
+    return Shape(**{**extents, "dtype": ir.DataType.BFLOAT16, **changes})
+
+
+CUDA_VARIANTS = {
+    "wgmma": cuda_shape(head_dim=64),
+    "llama": cuda_shape(),
+    "float16": cuda_shape(dtype=ir.DataType.FLOAT16, tied=False),
+    "mistral": cuda_shape(windows=(5, 5)),
+    "qwen2": cuda_shape(qkv_bias=True, tied=False),
+    "qwen3": cuda_shape(qk_norm=True, head_dim=32),
+    "yarn": cuda_shape(attention_factor=1.25),
+}
+
+
+def lowered(shape: Shape | None = None, targets: str = "sm_90", **limits: int) -> Lowered:
+    """The programs of a network, without machine code."""
+    model, _ = run_passes(network(shape or cuda_shape()))
+    dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
+    return lower_network(model.graph, dtype, BuildLimits(**{**LIMITS, **limits}), parse_targets([targets]))
+
+
+def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", **limits: int) -> CudaPlan:
+    """A plan whose cubins are named by number: what a reader of plans needs and no compiler."""
+    programs = lowered(shape, targets, **limits)
+    return make_plan(programs, {specialised: f"{number:064x}" for specialised, number in programs.kernels().items()})
+
+
+def save_cuda_engine(path: Path, shape: Shape | None = None, targets: str = "sm_90", **limits: int) -> EngineFile:
+    """Build ``path / "engine"`` from ``path / "checkpoint"``, both new; returns what the engine says about itself."""
+    checkpoint = save_checkpoint(path / "checkpoint", shape or cuda_shape())
+    build_engine(checkpoint, path / "engine", **{**LIMITS, **limits}, target=targets)
+    return read_engine(path / "engine")

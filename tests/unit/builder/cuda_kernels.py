@@ -1,0 +1,188 @@
+"""What each device kernel does, in numpy over raw memory: from the macros, grid and arguments that a plan gives it.
+
+A pointer is an array of bytes from its address to the end of its memory; sizes come from the macros alone, as on a
+card. Sums are float64 and every result is rounded once to the type it is stored in.
+"""
+
+from collections.abc import Callable, Mapping
+
+import ml_dtypes
+import numpy as np
+
+Pointer = np.ndarray
+Macros = Mapping[str, int]
+Grid = tuple[int, int, int]
+
+NUM_SMS = 132
+LOG2_E = 1.4426950408889634
+KERNELS: dict[str, Callable[..., None]] = {}
+
+
+def kernel(function: Callable[..., None]) -> Callable[..., None]:
+    KERNELS[function.__name__] = function
+    return function
+
+
+def at(pointer: Pointer, dtype: type, *shape: int) -> np.ndarray:
+    """The array of ``shape`` at an address."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    assert len(pointer) >= size, f"{size} bytes are read or written where {len(pointer)} are left"
+    return pointer[:size].view(dtype).reshape(shape)
+
+
+def half_type(macros: Macros) -> type:
+    return np.float16 if macros["TL_FP16"] else ml_dtypes.bfloat16
+
+
+def normalised(x: np.ndarray, weight: Pointer, epsilon: float) -> np.ndarray:
+    scale = at(weight, np.float32, x.shape[-1]).astype(np.float64)
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + epsilon) * scale
+
+
+def product(
+    macros: Macros, x: Pointer, weight: Pointer, norm_weight: Pointer | None, rows: int, epsilon: float, parts: int = 1
+) -> np.ndarray:
+    """x @ weight.T of a streaming kernel, float64 [rows, parts * out]."""
+    assert rows <= macros["TL_TOKENS"]
+    half, features = half_type(macros), macros["TL_IN"]
+    source = at(x, half, rows, features).astype(np.float64)
+    if macros["TL_NORM"]:
+        source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
+    return source @ at(weight, half, parts * macros["TL_OUT"], features).astype(np.float64).T
+
+
+@kernel
+def embedding(
+    macros: Macros, grid: Grid, y: Pointer, ids: Pointer, slots: Pointer, last: Pointer, weight: Pointer
+) -> None:
+    rows, hidden = grid[0], macros["TL_HIDDEN"]
+    chosen = [at(last, np.int32, s + 1)[s] if s >= 0 else i for i, s in zip(*_ints(rows, ids, slots), strict=True)]
+    for row, token in enumerate(chosen):
+        at(y, np.uint16, rows, hidden)[row] = at(weight, np.uint16, token + 1, hidden)[token]
+
+
+def _ints(count: int, *pointers: Pointer) -> list[list[int]]:
+    return [at(pointer, np.int32, count).tolist() for pointer in pointers]
+
+
+@kernel
+def rotary_table(
+    macros: Macros,
+    grid: Grid,
+    cos: Pointer,
+    sin: Pointer,
+    slots: Pointer,
+    position_ids: Pointer,
+    inv_freq: Pointer,
+    cu_seqlens: Pointer,
+    block_tables: Pointer,
+    num_seqs: int,
+    max_blocks: int,
+    scale: float,
+) -> None:
+    rows, half, page = grid[0], macros["TL_HALF_DIM"], macros["TL_PAGE"]
+    positions = at(position_ids, np.int32, rows)
+    angles = positions[:, None].astype(np.float32) * at(inv_freq, np.float32, half)
+    at(cos, np.float32, rows, half)[...] = scale * np.cos(angles.astype(np.float64))
+    at(sin, np.float32, rows, half)[...] = scale * np.sin(angles.astype(np.float64))
+    owners = np.searchsorted(at(cu_seqlens, np.int32, num_seqs + 1), np.arange(rows), side="right") - 1
+    blocks = at(block_tables, np.int32, num_seqs, max_blocks)[owners, positions // page]
+    at(slots, np.int32, rows)[...] = blocks * page + positions % page
+
+
+@kernel
+def rms_norm(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    total: Pointer | None,
+    x: Pointer,
+    weight: Pointer,
+    residual: Pointer | None,
+    epsilon: float,
+) -> None:
+    half, shape = half_type(macros), (grid[0], macros["TL_HIDDEN"])
+    rows = at(x, half, *shape).astype(np.float64)
+    if macros["TL_RESIDUAL"]:
+        at(total, half, *shape)[...] = rows + at(residual, half, *shape).astype(np.float64)
+        rows = at(total, half, *shape).astype(np.float64)
+    at(y, half, *shape)[...] = normalised(rows, weight, epsilon)
+
+
+@kernel
+def linear(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    x: Pointer,
+    weight: Pointer,
+    norm_weight: Pointer | None,
+    bias: Pointer | None,
+    residual: Pointer | None,
+    rows: int,
+    epsilon: float,
+) -> None:
+    del grid
+    out = macros["TL_OUT"]
+    result = product(macros, x, weight, norm_weight, rows, epsilon)
+    if macros["TL_BIAS"]:
+        result += at(bias, np.float32, out)
+    if macros["TL_RESIDUAL"]:
+        result += at(residual, half_type(macros), rows, out).astype(np.float64)
+    at(y, np.float32 if macros["TL_FLOAT_OUT"] else half_type(macros), rows, out)[...] = result
+
+
+@kernel
+def gated_linear(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    x: Pointer,
+    weight: Pointer,
+    norm_weight: Pointer | None,
+    rows: int,
+    epsilon: float,
+) -> None:
+    del grid
+    gate, up = np.split(product(macros, x, weight, norm_weight, rows, epsilon, parts=2), 2, axis=1)
+    at(y, half_type(macros), rows, macros["TL_OUT"])[...] = gate / (1 + np.exp(-gate)) * up
+
+
+@kernel
+def silu_mul(macros: Macros, grid: Grid, y: Pointer, both: Pointer) -> None:
+    half, out = half_type(macros), macros["TL_OUT"]
+    assert grid[1] * 16 * macros["TL_THREADS"] >= out
+    gate, up = np.split(at(both, half, grid[0], 2 * out).astype(np.float64), 2, axis=1)
+    at(y, half, grid[0], out)[...] = gate / (1 + np.exp(-gate)) * up
+
+
+@kernel
+def gather_rows(macros: Macros, grid: Grid, y: Pointer, x: Pointer, indices: Pointer) -> None:
+    rows, hidden = grid[0], macros["TL_HIDDEN"]
+    chosen = at(indices, np.int32, rows)
+    at(y, np.uint16, rows, hidden)[...] = at(x, np.uint16, chosen.max() + 1, hidden)[chosen]
+
+
+@kernel
+def sample(
+    macros: Macros,
+    grid: Grid,
+    tokens: Pointer,
+    logits: Pointer,
+    winners: Pointer,
+    arrivals: Pointer,
+    last_tokens: Pointer,
+    sample_slots: Pointer,
+    *parameters: Pointer,
+) -> None:
+    """The greedy choice: what temperature 0 asks for."""
+    blocks, rows, _ = grid
+    at(winners, np.uint64, rows * blocks)[...] = 0
+    assert not at(arrivals, np.uint32, rows).any()
+    assert not at(parameters[0], np.float32, rows).any(), "expected temperature 0"
+    assert len(parameters) == 8
+    best = at(logits, np.float32, rows, macros["TL_VOCAB"]).argmax(-1)
+    at(tokens, np.int32, rows)[...] = best
+    for slot, token in zip(at(sample_slots, np.int32, rows), best, strict=True):
+        if slot >= 0:
+            at(last_tokens, np.int32, slot + 1)[slot] = token

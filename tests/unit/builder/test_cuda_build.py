@@ -1,0 +1,166 @@
+"""GPU engine files, built by NVRTC on whatever machine this is."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not installed")
+
+from tests.unit.builder.checkpoints import save_checkpoint
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, save_cuda_engine
+from tests.unit.builder.networks import VARIANTS
+from tests.unit.builder.plan_interpreter import header_of
+from trtllm_lite._core import Engine
+from trtllm_lite.builder import build_engine, plan_memory
+from trtllm_lite.cli import cli
+from trtllm_lite.engine.cuda_plan import CudaPlan
+from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.engine.manifest import Target
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import BuildError
+
+MODEL_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 72,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_every_cubin_is_in_the_file(tmp_path: Path) -> None:
+    engine = save_cuda_engine(tmp_path)
+    plan = engine.plan
+    assert isinstance(plan, CudaPlan)
+    keys = {key for kernel in plan.kernels for key in kernel.cubins.values()}
+    assert {f"cubin.{key}" for key in keys} == {name for name in engine.tensors if name.startswith("cubin.")}
+    data = engine.path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    for key in keys:
+        begin, end = header_of(engine.path)[f"cubin.{key}"]["data_offsets"]
+        assert data[start + begin : start + end].startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen2", "qwen3", "wgmma"])
+def test_the_runtime_reads_it(variant: str, tmp_path: Path) -> None:
+    """Its reader is C++ and checks every number."""
+    engine = save_cuda_engine(tmp_path, CUDA_VARIANTS[variant], targets="sm_90,sm_89")
+    assert Engine(str(engine.path)).plan == engine.plan.to_json()
+
+
+def test_weights_lie_where_the_plan_says(tmp_path: Path) -> None:
+    engine = save_cuda_engine(tmp_path)
+    weights = {tensor.name: tensor.offset for tensor in engine.plan.tensors if tensor.kind == "weight"}
+    assert len(weights) == 15
+    assert {name: engine.tensors[f"weights.{name}"].data_offsets[0] for name in weights} == weights
+
+
+def test_the_manifest_names_target_and_cache(tmp_path: Path) -> None:
+    manifest = save_cuda_engine(tmp_path).manifest
+    assert manifest.target == Target("cuda", ("sm_90a",), "bfloat16")
+    cache = manifest.kv_cache
+    assert (cache.dtype, cache.num_blocks, cache.num_layers, cache.head_dim) == ("bfloat16", 6, 2, 16)
+    assert cache.bytes_per_block == 2 * 2 * 2 * 16 * 32 * 2
+    assert not manifest.stripped
+
+
+def test_the_same_inputs_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a cold cache in one build and a warm one in another."""
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
+    engines = []
+    for name, cache in (("a", "cold"), ("b", "other"), ("c", "other")):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+        build_engine(checkpoint, tmp_path / name, **LIMITS, target=["sm_90,sm_80"])
+        engines.append((tmp_path / name / "rank0.engine").read_bytes())
+    assert engines[0] == engines[1] == engines[2]
+
+
+def test_another_batch_size_compiles_nothing_again(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
+    build_engine(checkpoint, tmp_path / "engine", **{**LIMITS, "max_batch_size": 16}, target="sm_90")
+    compiled = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.cubin")}
+    assert len(compiled) > 20
+    for batch in (1, 7, 100):
+        build_engine(checkpoint, tmp_path / "engine", **{**LIMITS, "max_batch_size": batch}, target="sm_90")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.cubin")} == compiled
+
+
+def test_memory_is_predicted_without_compiling(tmp_path: Path) -> None:
+    engine = save_cuda_engine(tmp_path)
+    memory = plan_memory(tmp_path / "checkpoint", **LIMITS, target="sm_90")
+    assert memory.to_manifest() == engine.manifest.memory
+    assert memory.kv_cache == 7 * engine.manifest.kv_cache.bytes_per_block  # one block is for padding
+    assert memory.arena == engine.plan.arena_bytes
+    assert memory.scratch == engine.plan.workspace_bytes + engine.plan.state_bytes
+
+
+def test_inspect_shows_targets_and_programs(tmp_path: Path) -> None:
+    save_cuda_engine(tmp_path, targets="sm_80,sm_90")
+    found = inspect_path(tmp_path / "engine")
+    assert found.target == "sm_80 sm_90a in bfloat16"
+    assert found.operators == {}
+    assert found.programs["mixed (sm_90a)"]["matmul"] == 9
+    assert found.programs["decode_1 (sm_80)"] == {
+        "embedding": 1,
+        "rotary_table": 1,
+        "qkv_linear": 2,
+        "paged_attention_decode": 2,
+        "linear": 5,
+        "gated_linear": 2,
+        "sample": 1,
+    }
+
+
+def test_float32_checkpoints_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"stores its matrices as float32, .*: convert again with --dtype bfloat16"):
+        build_engine(save_checkpoint(tmp_path / "c", VARIANTS["llama"]), tmp_path / "e", **LIMITS, target="sm_90")
+
+
+def _build(tmp_path: Path, *arguments: str) -> tuple[int, str]:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(MODEL_CONFIG))
+    limits = ["--max_batch_size", "3", "--max_input_len", "16", "--max_seq_len", "48"]
+    command = ["build", "--model_config", str(config), "--output_dir", str(tmp_path / "engine"), *limits, *arguments]
+    result = CliRunner().invoke(cli, command)
+    return result.exit_code, result.output
+
+
+def test_an_engine_of_a_shape_has_no_weights(tmp_path: Path) -> None:
+    code, output = _build(tmp_path, "--strip_plan", "--target", "sm_90")
+    assert code == 0, output
+    engine = read_engine(tmp_path / "engine")
+    assert engine.manifest.stripped
+    assert engine.manifest.files == {}
+    assert not [name for name in engine.tensors if name.startswith("weights.")]
+    weights = [tensor for tensor in engine.plan.tensors if tensor.kind == "weight"]
+    assert engine.manifest.memory.weights >= sum(weight.max_bytes({}) for weight in weights) > 0
+    assert inspect_path(tmp_path / "engine").target == "sm_90a in bfloat16, without weights"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "sm_90"], "a model config has no weights to build with"),
+        (["--strip_plan"], "CPU engines map their weights, so pass a GPU target"),
+        (["--checkpoint_dir", "ckpt"], "pass --checkpoint_dir, or --model_config"),
+    ],
+)
+def test_a_shape_that_cannot_be_built(tmp_path: Path, arguments: list[str], message: str) -> None:
+    code, output = _build(tmp_path, *arguments)
+    assert code != 0
+    assert message in output
+    assert not (tmp_path / "engine").exists()

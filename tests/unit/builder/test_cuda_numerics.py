@@ -1,0 +1,71 @@
+"""GPU plans, executed from their own bytes and numbers, compute what the standard network computes."""
+
+import numpy as np
+import pytest
+
+from tests.tolerances import ROUNDED_TOLERANCES, assert_close
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered
+from tests.unit.builder.cuda_interpreter import CudaInterpreter
+from tests.unit.builder.networks import Shape, network
+from tests.unit.builder.scenario import Feeds, Sequences
+
+BLOCK = LIMITS["tokens_per_block"]
+
+
+def _step_inputs(feeds: Feeds, sequences: int) -> Feeds:
+    packed = {name: feeds[f"{name}.packed"] for name in ("position_ids", "past_lens")}
+    none = np.full(len(feeds["token_ids"]), -1, np.int32)
+    return feeds | packed | {"token_slots": none, "sample_slots": np.arange(sequences, dtype=np.int32)}
+
+
+def _state(shape: Shape) -> Sequences:
+    return Sequences(shape, num_seqs=3, tokens_per_block=BLOCK, num_blocks=6)
+
+
+def _check(card: CudaInterpreter, state: Sequences, lens: list[int], program: str) -> None:
+    feeds = state.feeds(lens)
+    actual = card.step(_step_inputs(feeds, len(lens)), program)
+    (expected,) = state.step([network(state.shape)], lens, feeds)
+    assert_close(actual, expected, card.dtype, table=ROUNDED_TOLERANCES)
+    assert np.array_equal(card.tokens(), actual.argmax(-1))
+
+
+@pytest.mark.parametrize("variant", CUDA_VARIANTS)
+def test_programs_compute_the_networks_logits(variant: str) -> None:
+    shape = CUDA_VARIANTS[variant]
+    card, state = CudaInterpreter(lowered(shape)), _state(shape)
+    for lens, program in (
+        ([31, 1, 4], "mixed"),
+        ([1, 1, 1], "decode_4"),
+        ([1, 6, 2], "mixed"),
+        ([1, 1, 1], "mixed"),
+        ([1, 1, 1], "decode_4"),
+    ):
+        _check(card, state, lens, program)
+
+
+def test_a_padded_decode_step_computes_the_same() -> None:
+    """Captured steps are padded with rows that read and write a block that no sequence has."""
+    shape = CUDA_VARIANTS["llama"]
+    card, alone, state = CudaInterpreter(lowered(shape)), CudaInterpreter(lowered(shape)), _state(shape)
+    state.block_tables %= 5  # block 5 is the padding's; sequences share others, which no numbers below depend on
+    inputs = _step_inputs(state.feeds([1, 1, 1]), 3)
+    padding = {name: np.zeros(1, np.int32) for name in ("token_ids", "position_ids", "past_lens")}
+    padding |= {"token_slots": np.full(1, -1, np.int32), "sample_slots": np.full(1, -1, np.int32)}
+    padding |= {"cu_seqlens": np.array([4], np.int32), "logits_indices": np.array([3], np.int32)}
+    padding["block_tables"] = np.full((1, inputs["block_tables"].shape[1]), 5, np.int32)
+    padded = inputs | {name: np.concatenate([inputs[name], value]) for name, value in padding.items()}
+    assert np.array_equal(card.step(padded, "decode_4")[:3], alone.step(inputs, "decode_4"))
+
+
+def test_a_sampled_token_is_the_next_input_without_leaving_the_card() -> None:
+    shape = CUDA_VARIANTS["llama"]
+    card, told, state = CudaInterpreter(lowered(shape)), CudaInterpreter(lowered(shape)), _state(shape)
+    first = _step_inputs(state.feeds([3, 1, 2]), 3) | {"sample_slots": np.array([4, 0, 2], np.int32)}
+    card.step(first, "mixed")
+    told.step(first, "mixed")
+    state.past_lens += [3, 1, 2]
+    second = _step_inputs(state.feeds([1, 1, 1]), 3)
+    known = told.step(second | {"token_ids": told.tokens()}, "decode_4")
+    unknown = second | {"token_ids": np.full(3, -1, np.int32), "token_slots": np.array([4, 0, 2], np.int32)}
+    assert np.array_equal(card.step(unknown, "decode_4"), known)

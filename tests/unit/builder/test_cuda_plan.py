@@ -1,0 +1,208 @@
+"""The structure of GPU plans: which kernels run, in which order, over which memory."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape, lowered
+from trtllm_lite.builder.cuda.limits import padded_batch
+from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.engine.cuda_plan import (
+    CudaPlan,
+    CudaProgram,
+    IntArgument,
+    LaunchInstruction,
+    MatmulInstruction,
+    TensorArgument,
+)
+from trtllm_lite.errors import BuildError
+
+
+def _ran(plan: CudaPlan, program: CudaProgram) -> list[str]:
+    return [
+        plan.kernels[instruction.kernel].name if isinstance(instruction, LaunchInstruction) else instruction.kind
+        for instruction in program.instructions
+    ]
+
+
+def _program(plan: CudaPlan, name: str) -> CudaProgram:
+    return next(program for program in plan.programs if program.name == name)
+
+
+def _touched(instruction: LaunchInstruction | MatmulInstruction) -> set[int]:
+    if isinstance(instruction, MatmulInstruction):
+        operands = (instruction.x, instruction.weight, instruction.y, instruction.residual, instruction.bias)
+    else:
+        operands = instruction.args
+    return {operand.tensor for operand in operands if isinstance(operand, TensorArgument)}
+
+
+def test_a_decode_layer_is_five_kernels() -> None:
+    plan = cuda_plan()
+    layer = ["qkv_linear", "paged_attention_decode", "linear", "gated_linear", "linear"]
+    assert _ran(plan, _program(plan, "decode_2")) == ["embedding", "rotary_table", *layer, *layer, "linear", "sample"]
+
+
+def test_a_mixed_layer_uses_products_of_cublaslt() -> None:
+    plan = cuda_plan()
+    attention = ["rms_norm", "matmul", "rope_cache", "paged_attention_decode", "paged_attention_prefill"]
+    rest = ["matmul", "rms_norm", "matmul", "silu_mul", "matmul"]
+    expected = ["embedding", "rotary_table", *attention, *rest, *attention]
+    expected += ["gather_rows", "gather_rows", *rest, "rms_norm", "matmul", "sample"]
+    assert _ran(plan, _program(plan, "mixed")) == expected
+
+
+def test_head_norms_keep_rope_out_of_the_product() -> None:
+    plan = cuda_plan(CUDA_VARIANTS["qwen3"])
+    assert _ran(plan, _program(plan, "decode_1"))[2:5] == ["linear", "rope_cache", "paged_attention_decode"]
+
+
+def test_residuals_are_added_by_the_product_before_the_norm() -> None:
+    products = [step for step in _program(cuda_plan(), "mixed").instructions if isinstance(step, MatmulInstruction)]
+    assert [product.residual is not None for product in products] == [False, True, False, True] * 2 + [False]
+    assert [product.out_dtype for product in products] == ["bfloat16"] * 8 + ["float32"]
+
+
+def test_biases_are_rounded_for_cublaslt_only() -> None:
+    plan = cuda_plan(CUDA_VARIANTS["qwen2"])
+    product = next(step for step in _program(plan, "mixed").instructions if isinstance(step, MatmulInstruction))
+    assert product.bias is not None
+    assert plan.tensors[product.bias.tensor].dtype == "bfloat16"
+    fused = _program(plan, "decode_1").instructions[2]
+    assert isinstance(fused, LaunchInstruction)
+    vectors = [plan.tensors[index] for index in _touched(fused) if plan.tensors[index].name.endswith("qkv_proj.bias")]
+    assert [vector.dtype for vector in vectors] == ["float32"]
+
+
+def test_windows_are_per_layer() -> None:
+    plan = cuda_plan(cuda_shape(layers=3, windows=(5, 0, 3)))
+    for name in ("paged_attention_decode", "paged_attention_prefill"):
+        launches = [
+            step
+            for step in _program(plan, "mixed").instructions
+            if isinstance(step, LaunchInstruction) and plan.kernels[step.kernel].name == name
+        ]
+        assert [step.args[-2] for step in launches] == [IntArgument(5), IntArgument(0), IntArgument(3)]
+
+
+@pytest.mark.parametrize("variant", CUDA_VARIANTS)
+def test_every_launch_but_the_first_may_start_early(variant: str) -> None:
+    for program in cuda_plan(CUDA_VARIANTS[variant]).programs:
+        launches = [step for step in program.instructions if isinstance(step, LaunchInstruction)]
+        assert launches[0] is program.instructions[0]
+        assert [launch.programmatic for launch in launches] == [False, *[True] * (len(launches) - 1)]
+
+
+def test_programs_cover_the_batch_and_no_more() -> None:
+    names = {batch: [program.name for program in cuda_plan(max_batch_size=batch).programs] for batch in (1, 2, 5, 40)}
+    assert names == {
+        1: ["decode_1", "mixed"],
+        2: ["decode_1", "decode_2", "mixed"],
+        5: ["decode_1", "decode_2", "decode_4", "decode_8", "mixed"],
+        40: ["decode_1", "decode_2", "decode_4", "decode_8", "decode_16", "mixed"],
+    }
+
+
+def test_batches_are_padded_by_at_most_a_quarter() -> None:
+    for batch in range(1, 2000):
+        padded = padded_batch(batch)
+        assert batch <= padded <= max(8, batch * 1.25 + 8)
+        assert padded_batch(padded) == padded
+
+
+def test_memory_has_room_for_a_padded_batch() -> None:
+    symbols = cuda_plan(max_batch_size=70, max_num_tokens=70).symbols
+    assert {symbols[name] for name in ("num_tokens", "num_seqs", "num_decode_seqs", "num_logits")} == {80}
+
+
+@pytest.mark.parametrize("variant", CUDA_VARIANTS)
+def test_operands_do_not_overlap(variant: str) -> None:
+    """Those of one instruction; that values survive until their last use shows in their numbers."""
+    plan = cuda_plan(CUDA_VARIANTS[variant])
+    ranges = {
+        index: range(tensor.offset, tensor.offset + tensor.max_bytes(plan.symbols))
+        for index, tensor in enumerate(plan.tensors)
+        if tensor.kind == "arena"
+    }
+    assert max(memory.stop for memory in ranges.values()) <= plan.arena_bytes
+    outputs = set(plan.outputs.values())
+    for program in plan.programs:
+        for instruction in program.instructions:
+            together = [ranges[index] for index in (_touched(instruction) | outputs) & ranges.keys()]
+            together.sort(key=lambda memory: memory.start)
+            assert all(a.stop <= b.start for a, b in pairwise(together))
+
+
+def test_everything_is_aligned_for_the_card() -> None:
+    plan = cuda_plan(CUDA_VARIANTS["qwen2"])
+    assert all(tensor.offset % 256 == 0 for tensor in plan.tensors)
+    assert {tensor.offset for tensor in plan.tensors if tensor.kind in ("input", "cache")} == {0}
+    state = sorted((t.offset, t.max_bytes(plan.symbols)) for t in plan.tensors if t.kind == "state")
+    assert all(a + size <= b for (a, size), (b, _) in pairwise(state))
+    assert sum(state[-1]) <= plan.state_bytes
+
+
+def test_a_plan_survives_json() -> None:
+    plan = cuda_plan(CUDA_VARIANTS["qwen2"], targets="sm_80,sm_90")
+    assert CudaPlan.from_json(plan.to_json()) == plan
+
+
+def test_each_architecture_has_its_own_programs_and_kernels() -> None:
+    plan = cuda_plan(targets="sm_80,sm_90")
+    assert [program.arch for program in plan.programs] == ["sm_80"] * 4 + ["sm_90a"] * 4
+    for program in plan.programs:
+        kernels = {step.kernel for step in program.instructions if isinstance(step, LaunchInstruction)}
+        assert {arch for number in kernels for arch in plan.kernels[number].cubins} == {program.arch}
+    limits = {"sm_80": 163 * 1024, "sm_90a": 227 * 1024}
+    assert all(kernel.shared_bytes <= limits[arch] for kernel in plan.kernels for arch in kernel.cubins)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
+def test_every_head_size_fits_every_target(target: str, head_dim: int) -> None:
+    (device,) = parse_targets([target])
+    plan = cuda_plan(cuda_shape(head_dim=head_dim), targets=target)
+    assert all(kernel.shared_bytes <= device.shared_bytes for kernel in plan.kernels)
+
+
+def test_limits_leave_the_kernels_alone() -> None:
+    """Another batch size, other lengths: the same kernels, so that nothing is compiled again."""
+    small = lowered(max_batch_size=8, max_seq_len=48, max_num_tokens=64).kernels().keys()
+    large = lowered(max_batch_size=200, max_seq_len=48, max_num_tokens=300).kernels().keys()
+    assert small < large
+    assert {dict(kernel.defines).get("TL_TOKENS", 16) for kernel, _ in large - small} == {16}
+
+
+@pytest.mark.parametrize(
+    ("targets", "archs"),
+    [
+        (["cpu"], []),
+        (["sm_90"], ["sm_90a"]),
+        (["sm_90a", "sm_90"], ["sm_90a"]),
+        (["sm_80,sm_89", "sm_120"], ["sm_80", "sm_89", "sm_120a"]),
+    ],
+)
+def test_targets(targets: list[str], archs: list[str]) -> None:
+    assert [device.arch for device in parse_targets(targets)] == archs
+
+
+@pytest.mark.parametrize("target", ["gpu", "sm_70", "sm_9", "cpu,sm_90", "", "sm_90,"])
+def test_unknown_targets_are_errors(target: str) -> None:
+    with pytest.raises(BuildError, match=r"expected cpu, or one or several of sm_80, .*, separated by commas"):
+        parse_targets([target])
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits", "message"),
+    [
+        ({"head_dim": 24}, {}, "head_dim is 24, expected a multiple of 16 up to 256"),
+        ({"head_dim": 272}, {}, "head_dim is 272, expected a multiple of 16 up to 256"),
+        ({"heads": 34, "kv_heads": 2}, {}, "17 query heads share a key/value head, expected at most 16"),
+        ({}, {"tokens_per_block": 16}, "tokens_per_block is 16, expected one of 32, 64, 128"),
+        ({"hidden": 60}, {}, "have 60 elements, and the GPU kernels move 8 at a time: expected a multiple of 8"),
+    ],
+)
+def test_what_the_kernels_do_not_support_is_an_error(changes: dict, limits: dict[str, int], message: str) -> None:
+    with pytest.raises(BuildError, match=re.escape(message)):
+        cuda_plan(cuda_shape(**changes), **limits)

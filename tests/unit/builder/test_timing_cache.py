@@ -1,0 +1,134 @@
+"""Timing caches choose algorithms, and say why; what a GPU would measure is written down here."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.builder.checkpoints import save_checkpoint
+from tests.unit.builder.cuda_engines import LIMITS, cuda_shape, lowered
+from trtllm_lite.builder import build_engine
+from trtllm_lite.builder.cuda.planning import make_plan
+from trtllm_lite.builder.cuda.tactics import explain
+from trtllm_lite.builder.cuda.timing_cache import (
+    FORMAT_VERSION,
+    Product,
+    ProductTiming,
+    TimingCache,
+    load_timing_cache,
+)
+from trtllm_lite.engine.cuda_plan import CudaPlan, MatmulAlgorithm, MatmulInstruction
+from trtllm_lite.errors import BuildError, OutputError
+
+DOWN = Product("bfloat16", "bfloat16", 64, 96, residual=True, bias=False)
+HEAD = Product("bfloat16", "float32", 72, 64, residual=False, bias=False)
+
+
+def _timing(product: Product, rows: int, microseconds: float, heuristic: float) -> ProductTiming:
+    return ProductTiming(product, rows, f"{rows:0128x}", microseconds, heuristic)
+
+
+CACHE = TimingCache(
+    FORMAT_VERSION,
+    "Test GPU",
+    "sm_90a",
+    130100,
+    (_timing(DOWN, 64, 9.0, 10.0), _timing(DOWN, 8, 5.0, 5.0), _timing(HEAD, 8, 7.0, 7.05)),
+)
+
+
+def _plan(timings: TimingCache | None, targets: str = "sm_90") -> CudaPlan:
+    programs = lowered(targets=targets)
+    return make_plan(programs, dict.fromkeys(programs.kernels(), "0" * 64), timings)
+
+
+def _algorithms(plan: CudaPlan) -> dict[tuple[int, int], tuple[MatmulAlgorithm, ...]]:
+    return {
+        (step.out_features, step.in_features): step.algorithms
+        for program in plan.programs
+        for step in program.instructions
+        if isinstance(step, MatmulInstruction)
+    }
+
+
+def test_algorithms_that_gain_are_in_the_plan() -> None:
+    plan = _plan(CACHE)
+    found = _algorithms(plan)
+    assert found.pop((64, 96)) == (MatmulAlgorithm(8, f"{8:0128x}"), MatmulAlgorithm(64, f"{64:0128x}"))
+    assert set(found.values()) == {()}  # the head gains less than measurements differ, the others were not measured
+    assert plan.cublaslt_version == 130100
+
+
+def test_without_algorithms_any_cublaslt_will_do() -> None:
+    assert _plan(None).cublaslt_version == 0
+    assert _plan(replace(CACHE, products=())).cublaslt_version == 0
+
+
+def test_timings_are_of_one_architecture() -> None:
+    plan = _plan(CACHE, "sm_80,sm_90")
+    with_algorithms = {
+        program.arch
+        for program in plan.programs
+        for step in program.instructions
+        if isinstance(step, MatmulInstruction) and step.algorithms
+    }
+    assert with_algorithms == {"sm_90a"}
+
+
+def test_every_choice_has_a_reason() -> None:
+    tactics = {tactic.site: tactic for tactic in explain(lowered(), CACHE)}
+    down = tactics["product 64 x 96 + residual, bfloat16 to bfloat16 of mixed (sm_90a)"]
+    assert down.choice == "an algorithm for each number of rows"
+    assert down.reason == "measured on Test GPU: 8 rows 5.0 us; 64 rows 9.0 us (heuristic 10.0 us)"
+    head = tactics["product 72 x 64, bfloat16 to float32 of mixed (sm_90a)"]
+    assert (head.choice, head.reason) == ("cuBLASLt's heuristic at load", "nothing was faster on Test GPU")
+    assert tactics["product 192 x 64, bfloat16 to bfloat16 of mixed (sm_90a)"].reason == "it was not measured"
+    streamed = tactics["qkv_linear of decode_2 (sm_90a)"]
+    assert "stage_k 1024" in streamed.choice
+    assert streamed.reason == "x stays in shared memory"
+
+
+def test_a_cache_survives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "cache.json"
+    cache = CACHE.merged([])
+    cache.save(path)
+    assert load_timing_cache(path) == cache
+    first = path.read_bytes()
+    load_timing_cache(path).save(path)
+    assert path.read_bytes() == first
+    assert len(first.splitlines()) == 8 + 3  # a timing a line
+
+
+def test_newer_timings_replace_older_ones() -> None:
+    merged = CACHE.merged([_timing(DOWN, 64, 8.0, 10.0), _timing(DOWN, 128, 20.0, 20.0)])
+    assert [(timing.rows, timing.microseconds) for timing in merged.timings(DOWN)] == [(8, 5.0), (64, 8.0), (128, 20.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not a timing cache: .* expected JSON"),
+        ('{"device": "x"}', "is not a timing cache: .* expected the keys"),
+    ],
+)
+def test_damaged_caches_are_errors(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "cache.json").write_text(text)
+    with pytest.raises(BuildError, match=message):
+        load_timing_cache(tmp_path / "cache.json")
+
+
+def test_caches_that_do_not_fit_are_errors(tmp_path: Path) -> None:
+    path = tmp_path / "cache.json"
+    with pytest.raises(BuildError, match="cannot read the timing cache"):
+        load_timing_cache(path)
+    with pytest.raises(OutputError, match="cannot write the timing cache"):
+        CACHE.save(tmp_path)
+    replace(CACHE, format_version=7).save(path)
+    with pytest.raises(BuildError, match="has format_version 7, and this installation reads 1"):
+        load_timing_cache(path)
+    CACHE.save(path)
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
+    with pytest.raises(BuildError, match=r"measured on Test GPU \(sm_90a\), and the targets are sm_80"):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_80", input_timing_cache=path)
+    with pytest.raises(BuildError, match="CPU engines need no timing"):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS, input_timing_cache=path)

@@ -1,0 +1,134 @@
+"""The reader of GPU plans refuses what a driver must not be handed."""
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.csrc.mutations import mutate
+from tests.unit.csrc.reader_harness import build_harness, verdicts
+from tests.unit.csrc.tiny_engine import TinyEngine
+from tests.unit.cuda.toy_engine import ARENA_BYTES, INDEX, extent, make_toy_engine, pointer, to_bytes
+from trtllm_lite._core import Engine
+from trtllm_lite.errors import EngineError
+
+Change = Callable[[TinyEngine], object]
+Json = dict[str, Any]
+
+
+def tensor(name: str, /, **changes: Any) -> Change:
+    return lambda engine: engine.tensor(name).update(changes)
+
+
+def instruction(engine: TinyEngine, program: int, number: int) -> Json:
+    found: Json = engine.plan["programs"][program]["instructions"][number]
+    return found
+
+
+def argument(number: int, value: Any) -> Change:
+    """Changes an argument of the first decode program's first launch."""
+    return lambda engine: instruction(engine, 0, 0)["args"].__setitem__(number, value)
+
+
+def product(**changes: Any) -> Change:
+    """Adds a product of the tokens' sums with themselves to the last program."""
+    matmul = {
+        "kind": "matmul",
+        **{name: pointer("key_cache.0") for name in ("x", "weight")},
+        **{"y": pointer("logits"), "bias": None, "residual": None},
+        **{"rows": 1, "out_features": 2, "in_features": 2, "dtype": "bfloat16", "out_dtype": "float32"},
+        "algorithms": [],
+        **changes,
+    }
+    return lambda engine: engine.plan["programs"][-1]["instructions"].append(matmul)
+
+
+CASES: dict[str, tuple[Change, str]] = {
+    "arena overflow": (tensor("logits", offset=1024), f"inside the arena of {ARENA_BYTES} bytes"),
+    "unaligned": (tensor("sums", offset=64), "multiple of 256"),
+    "state overflow": (tensor("last_tokens", offset=256), "inside the state of"),
+    "sized by blocks": (tensor("x", shape=["num_blocks"]), "without num_blocks"),
+    "unknown input": (tensor("past_lens", name="lens"), "name of a step input"),
+    "input dtype": (tensor("past_lens", dtype="float32"), "dtype and shape of the step input"),
+    "input offset": (tensor("past_lens", offset=256), "expected offset 0"),
+    "table stride": (tensor("block_tables", shape=["num_seqs", 9]), "dtype and shape of the step input"),
+    "cache dtype": (tensor("key_cache.0", dtype="float32"), "expected bfloat16"),
+    "cache size": (tensor("key_cache.0", shape=["num_blocks", 8]), "2 KV caches of"),
+    "two of a name": (tensor("token_slots", name="token_ids"), "no other weight, cache, input or state"),
+    "logits shape": (tensor("logits", shape=["num_logits", 49]), "outputs.logits"),
+    "tokens dtype": (tensor("tokens", dtype="float32"), "outputs.tokens"),
+    "tensor index": (argument(0, pointer("x") | {"tensor": len(INDEX)}), "integer from 0 to"),
+    "pointer beyond": (argument(0, pointer("x", 97)), "inside tensor x of 96 bytes"),
+    "pointer beyond in time": (argument(0, pointer("x", extent("num_tokens", 97))), "inside tensor x"),
+    "negative offset": (argument(0, pointer("x", -1)), "integer from 0"),
+    "divisor zero": (argument(0, {"int": {"const": 0, "terms": [["num_tokens", 1, 0]]}}), "integer from 1"),
+    "unknown symbol": (argument(0, {"int": {"const": 0, "terms": [["tokens", 1, 1]]}}), "a symbol of the step"),
+    "int too large": (argument(0, {"int": 2**31}), "fits in 32 bits"),
+    "float too large": (argument(0, {"float": 1e39}), "float32 can hold"),
+    "too many arguments": (
+        lambda e: instruction(e, 0, 0)["args"].extend([{"int": 0}] * 1100),
+        "at most 4096 bytes of arguments",
+    ),
+    "grid too large": (lambda e: instruction(e, 0, 0).update(grid=[1, 65536, 1]), "a grid of at most"),
+    "kernel index": (lambda e: instruction(e, 0, 0).update(kernel=4), "integer from 0 to 3"),
+    "threads": (lambda e: e.plan["kernels"][0].update(threads=1025), "integer from 1 to 1024"),
+    "no such cubin": (lambda e: e.plan["kernels"][0].update(cubins={"sm_90a": "none"}), "found an entry cubin.embed"),
+    "kernel of another arch": (
+        lambda e: e.plan["programs"][0].update(arch="sm_80"),
+        "compiled for the program's architecture",
+    ),
+    "bounds of seqs": (lambda e: e.plan["symbols"].update(num_seqs=5), "symbols.num_seqs: expected 6"),
+    "bounds of seqs plus 1": (lambda e: e.plan["symbols"].update(num_seqs_plus_1=8), "one more than num_seqs"),
+    "bounds of slots": (lambda e: e.plan["symbols"].update(num_slots=5), "max_batch_size or more"),
+    "product rows": (product(rows=extent("num_tokens", 26)), "2496 bytes at offset 0 to lie inside tensor key_cache.0"),
+    "product columns": (product(in_features=2**29, out_features=2**29), "to lie inside tensor key_cache.0"),
+    "product dtype": (product(dtype="float32"), "expected tensor key_cache.0 to be float32|dtype bfloat16 or float16"),
+    "product writes a cache": (product(y=pointer("key_cache.0"), out_dtype="bfloat16"), "write to an arena tensor"),
+    "product algorithm": (product(algorithms=[{"max_rows": 1, "algo": "0g" * 64}]), "128 hexadecimal digits"),
+    "algorithms out of order": (
+        product(algorithms=[{"max_rows": rows, "algo": "00" * 64} for rows in (2, 2)]),
+        "more than the entry before it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refuses(tmp_path: Path, case: str) -> None:
+    change, message = CASES[case]
+    engine = copy.deepcopy(make_toy_engine())
+    change(engine)
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(engine))
+    with pytest.raises(EngineError, match=message):
+        Engine(str(path))
+
+
+def test_accepts_the_toy_engine(tmp_path: Path) -> None:
+    engine = make_toy_engine()
+    product()(engine)
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(engine))
+    assert len(json.loads(Engine(str(path)).plan)["programs"]) == 4
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The engine reader under sanitizers."""
+    return build_harness(tmp_path_factory.mktemp("harness"))
+
+
+def test_mutated_plans_are_refused_or_harmless(harness: Path, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    files = []
+    for number in range(1000):
+        engine = copy.deepcopy(make_toy_engine())
+        product()(engine)
+        mutate(rng, rng.choice((engine.plan, engine.plan, engine.manifest)))
+        files.append(tmp_path / f"{number}.engine")
+        files[-1].write_bytes(to_bytes(engine))
+    accepted = verdicts(harness, files)  # fails if a sanitizer does
+    assert 0 < sum(accepted) < len(files) / 2

@@ -1,0 +1,33 @@
+"""Runs fake_device/executor_cases.py in a process of its own, where fake_libcuda.cc takes the place of the driver.
+
+Other libraries look for a driver, too (NVRTC's bindings do), and would not know what to do with this one.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FLAGS = ("-std=c++20", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1")
+
+
+@pytest.fixture(scope="module")
+def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds the fake libcuda.so.1."""
+    directory = tmp_path_factory.mktemp("driver")
+    source, library = HERE / "fake_libcuda.cc", directory / "libcuda.so.1"
+    subprocess.run([os.environ.get("CXX", "g++"), *FLAGS, str(source), "-o", str(library)], check=True)
+    return directory
+
+
+def test_cuda_executor(driver_directory: Path) -> None:
+    environment = os.environ | {"LD_LIBRARY_PATH": str(driver_directory)}
+    command = [sys.executable, "-m", "pytest", "-q", str(HERE / "fake_device" / "executor_cases.py")]
+    finished = subprocess.run(
+        command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "[100%]" in finished.stdout

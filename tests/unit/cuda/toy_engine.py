@@ -1,0 +1,146 @@
+"""An engine of the toy model that fake_libcuda.cc knows: a token's successor is the sum of all tokens up to it."""
+
+from typing import Any
+
+from tests.unit.csrc.tiny_engine import METADATA, TinyEngine
+
+VOCAB, PAGE, MAX_BATCH_SIZE, MAX_SEQ_LEN, MAX_NUM_TOKENS = 50, 4, 6, 40, 24
+NUM_BLOCKS = MAX_BATCH_SIZE * MAX_SEQ_LEN // PAGE
+COLUMNS = MAX_SEQ_LEN // PAGE
+NUM_SEQS, NUM_SLOTS = 8, 16  # the batch padded to a bucket, and room for finished requests
+POISON = 13
+
+SYMBOLS = {
+    "num_tokens": MAX_NUM_TOKENS,
+    "num_seqs": NUM_SEQS,
+    "num_seqs_plus_1": NUM_SEQS + 1,
+    "num_decode_seqs": NUM_SEQS,
+    "num_prefill_seqs": NUM_SEQS,
+    "num_prefill_tokens": MAX_NUM_TOKENS,
+    "num_logits": MAX_NUM_TOKENS,
+    "max_blocks_per_seq": COLUMNS,
+    "num_blocks": NUM_BLOCKS,
+    "num_slots": NUM_SLOTS,
+    "num_sms": 192,
+}
+MANIFEST: dict[str, Any] = {
+    "target": {"kind": "cuda", "archs": ["sm_90a"], "dtype": "bfloat16"},
+    "stripped": False,
+    "model": {"vocab_size": VOCAB},
+    "limits": {
+        "max_batch_size": MAX_BATCH_SIZE,
+        "max_input_len": 30,
+        "max_seq_len": MAX_SEQ_LEN,
+        "max_num_tokens": MAX_NUM_TOKENS,
+    },
+    "kv_cache": {
+        "tokens_per_block": PAGE,
+        "num_blocks": NUM_BLOCKS,
+        "num_layers": 1,
+        "dtype": "bfloat16",
+        "bytes_per_block": 2 * PAGE * 2,
+    },
+}
+# name, dtype, shape, kind, offset
+TENSORS: list[tuple[str, str, list[int | str], str, int]] = [
+    ("token_ids", "int32", ["num_tokens"], "input", 0),
+    ("token_slots", "int32", ["num_tokens"], "input", 0),
+    ("block_tables", "int32", ["num_seqs", COLUMNS], "input", 0),
+    ("cu_seqlens", "int32", ["num_seqs_plus_1"], "input", 0),
+    ("past_lens", "int32", ["num_seqs"], "input", 0),
+    ("logits_indices", "int32", ["num_logits"], "input", 0),
+    ("sample_slots", "int32", ["num_logits"], "input", 0),
+    ("sample_counter", "int32", ["num_logits"], "input", 0),
+    ("key_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
+    ("value_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
+    ("last_tokens", "int32", ["num_slots"], "state", 0),
+    ("x", "int32", ["num_tokens"], "arena", 0),
+    ("sums", "int32", ["num_tokens"], "arena", 256),
+    ("tokens", "int32", ["num_logits"], "arena", 512),
+    ("logits", "float32", ["num_logits", VOCAB], "arena", 768),
+]
+ARENA_BYTES = 768 + MAX_NUM_TOKENS * VOCAB * 4
+KERNELS = ("embed", "attend", "score", "sample")
+INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
+
+Json = dict[str, Any]
+
+
+def extent(symbol: str, multiplier: int = 1) -> Json:
+    """A symbol of the step, times ``multiplier``."""
+    return {"const": 0, "terms": [[symbol, multiplier, 1]]}
+
+
+def pointer(name: str, offset: int | Json = 0) -> Json:
+    """The address of a tensor, plus bytes."""
+    return {"tensor": INDEX[name], "offset": offset}
+
+
+def launch(kernel: str, grid: Json, *arguments: Json) -> Json:
+    """One launch."""
+    number = KERNELS.index(kernel)
+    return {"kind": "launch", "kernel": number, "grid": [grid, 1, 1], "args": list(arguments), "programmatic": False}
+
+
+def attend(rows: str, first: int | Json, stride: int | Json) -> Json:
+    """Attention of some rows of the batch; the others' inputs come before byte ``first``, tables before ``stride``."""
+    inputs = (pointer("cu_seqlens", first), pointer("past_lens", first), pointer("block_tables", stride))
+    caches = (pointer("sums"), pointer("x"), pointer("key_cache.0"))
+    return launch("attend", extent(rows), *caches, *inputs, {"int": COLUMNS}, {"int": PAGE})
+
+
+def program(name: str, max_tokens: int, decode_only: bool) -> Json:
+    """A whole step."""
+    attention = [attend("num_decode_seqs", 0, 0)]
+    if not decode_only:
+        first = extent("num_decode_seqs", 4)
+        attention.append(attend("num_prefill_seqs", first, extent("num_decode_seqs", 4 * COLUMNS)))
+    ids = [pointer(name) for name in ("x", "token_ids", "token_slots", "last_tokens")]
+    scores = [pointer(name) for name in ("logits", "sums", "x", "logits_indices")]
+    draws = [pointer(name) for name in ("tokens", "logits", "last_tokens", "sample_slots", "sample_counter")]
+    instructions = [
+        launch("embed", extent("num_tokens"), *ids),
+        *attention,
+        launch("score", extent("num_logits"), *scores, {"int": VOCAB}),
+        launch("sample", extent("num_logits"), *draws, {"int": VOCAB}),
+    ]
+    return {
+        "name": name,
+        "arch": "sm_90a",
+        "decode_only": decode_only,
+        "max_tokens": max_tokens,
+        "instructions": instructions,
+    }
+
+
+def make_toy_engine() -> TinyEngine:
+    """A valid engine whose parts may be changed."""
+    plan: Json = {
+        "symbols": dict(SYMBOLS),
+        "arena_bytes": ARENA_BYTES,
+        "state_bytes": NUM_SLOTS * 4,
+        "workspace_bytes": 0,
+        "cublaslt_version": 0,
+        "tensors": [
+            {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}
+            for name, dtype, shape, kind, offset in TENSORS
+        ],
+        "outputs": {"logits": INDEX["logits"], "tokens": INDEX["tokens"]},
+        "kernels": [{"name": name, "cubins": {"sm_90a": name}, "threads": 32, "shared_bytes": 0} for name in KERNELS],
+        "programs": [
+            *(program(f"decode_{size}", size, True) for size in (1, 2, 4)),
+            program("mixed", MAX_NUM_TOKENS, False),
+        ],
+    }
+    return TinyEngine(MANIFEST | {}, plan, {}, dict(METADATA))
+
+
+def to_bytes(engine: TinyEngine) -> bytes:
+    """The file, with the kernels' names as machine code."""
+    cubins = {f"cubin.{name}": name.encode() + b"\0" for name in KERNELS}
+    return engine.to_bytes({**engine.documents(), **cubins})
+
+
+def successor(tokens: list[int]) -> int:
+    """What the model says after ``tokens``."""
+    return sum(tokens) % VOCAB

@@ -1,0 +1,102 @@
+"""Generation over a loop that steps when it is told to: waiting, streaming, cancelling."""
+
+import asyncio
+import gc
+
+import numpy as np
+import pytest
+
+from trtllm_lite.runtime.generation import Generation
+from trtllm_lite.runtime.request import Request
+from trtllm_lite.runtime.sampling_params import SamplingParams
+
+from .doubles import fake_session, greedy_continuation
+
+PROMPT = [3, 4]
+
+
+@pytest.fixture
+def session():
+    session = fake_session()
+    session.pump.loop.num_steps_allowed = 0
+    return session
+
+
+def start(session, streaming=True, **params):
+    request = Request(np.array(PROMPT, np.int32), SamplingParams(max_tokens=4, ignore_eos=True, **params))
+    return Generation(session, request, prompt=None, num_truncated_tokens=0, streaming=streaming)
+
+
+def tokens_of(output):
+    return [completion.token_ids for completion in output.outputs]
+
+
+def test_each_step_is_an_output(session):
+    generation = start(session)
+    stream = iter(generation)
+    for count in range(1, 5):
+        session.pump.loop.step()
+        output = next(stream)
+        assert tokens_of(output) == [greedy_continuation(PROMPT, count)]
+        assert output.finished == (count == 4)
+        assert (output.metrics is None) == (count < 4)
+    assert list(stream) == []
+    # Another look starts at the beginning again.
+    assert [len(output.outputs[0].token_ids) for output in generation] == [1, 2, 3, 4]
+
+
+def test_all_continuations_advance_together(session):
+    generation = start(session, n=3, temperature=1.5, seed=1)
+    stream = iter(generation)
+    session.pump.loop.step()
+    assert [len(ids) for ids in tokens_of(next(stream))] == [1, 1, 1]
+    session.pump.loop.num_steps_allowed = 3
+    session.pump.loop.step()
+    assert len(list(stream)) == 3
+
+
+def test_the_outcome_is_what_there_is(session):
+    generation = start(session)
+    assert (tokens_of(generation.outcome()), generation.outcome().finished) == ([[]], False)
+    session.pump.loop.step()
+    next(iter(generation))
+    assert tokens_of(generation.outcome()) == [greedy_continuation(PROMPT, 1)]
+    with pytest.raises(TimeoutError):
+        generation.result(timeout=0)
+    generation.abort()
+    output = generation.result()
+    assert (output.outputs[0].finish_reason, output.error) == ("cancelled", None)
+    assert tokens_of(output) == [greedy_continuation(PROMPT, 1)]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_cancelled_coroutine_cancels(session, streaming):
+    generation = start(session, streaming)
+
+    async def consume():
+        async for _ in generation:
+            pass
+
+    async def run():
+        task = asyncio.ensure_future(consume() if streaming else generation)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert generation.result().outputs[0].finish_reason == "cancelled"
+    assert not session.pump.loop.running
+
+
+def test_dropping_cancels(session):
+    generation = start(session, n=2)
+    stream = iter(generation)
+    session.pump.loop.step()
+    next(stream)
+    del generation
+    gc.collect()
+    assert len(session.pump.loop.running) == 2
+    del stream
+    gc.collect()
+    assert not session.pump.loop.running

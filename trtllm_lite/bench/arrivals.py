@@ -1,0 +1,38 @@
+"""When requests arrive: all at once, as a Poisson process, or in bursts."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.errors import ArgumentError
+
+ARRIVALS = ("all", "poisson", "burst")
+DEFAULT_BURSTINESS = 0.25
+
+
+def check_arrivals(arrival: str, request_rate: float | None, burstiness: float | None) -> None:
+    """Raise ArgumentError for an unknown process, or parameters that it lacks or does not have."""
+    if arrival not in ARRIVALS:
+        raise ArgumentError(f"arrival is {arrival!r}: expected {', '.join(ARRIVALS)}")
+    if (arrival == "all") != (request_rate is None):
+        needs = "has no request_rate: leave it out" if arrival == "all" else "needs a request_rate: requests per second"
+        raise ArgumentError(f"arrival {arrival} {needs}")
+    if burstiness is not None and arrival != "burst":
+        raise ArgumentError(f"arrival {arrival} has no burstiness: leave it out, or use arrival burst")
+    for name, value in (("request_rate", request_rate), ("burstiness", burstiness)):
+        if value is not None and not 0 < value < float("inf"):
+            raise ArgumentError(f"{name} is {value}: expected a number above 0")
+
+
+def arrival_times(
+    arrival: str, request_rate: float | None, burstiness: float | None, count: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """float64[count]: seconds after the first arrival, ascending from 0.
+
+    Gaps are independent with mean 1 / ``request_rate``: exponential for ``poisson``, gamma of shape ``burstiness`` for
+    ``burst`` (what `vllm bench serve --burstiness` means: 1 is Poisson, less is burstier).
+    """
+    if request_rate is None:
+        return np.zeros(count)
+    shape = 1.0 if arrival == "poisson" else (burstiness or DEFAULT_BURSTINESS)
+    gaps = generator.gamma(shape, 1 / (request_rate * shape), count - 1)
+    return np.concatenate([[0.0], np.cumsum(gaps)])

@@ -1,0 +1,162 @@
+"""Comparison with a baseline: the same benchmark, on the same machine, figure by figure within a tolerance."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite.bench.metrics import METRICS, Better, flatten, judged_direction
+from trtllm_lite.errors import ArgumentError
+
+DEFAULT_TOLERANCE = 0.05
+# The parts of a report that must be equal for its figures to be comparable, and within them what may differ; and the
+# parts that a comparison uses besides.
+_IDENTITY = ("benchmark", "engine", "shape", "runtime", "terms", "machine")
+_IGNORED = {"machine.system"}
+_REQUIRED = {*_IDENTITY, "commit", "date", "figures"}
+
+
+class Verdict(StrEnum):
+    """What a comparison says about one number."""
+
+    REGRESSED = "REGRESSED"
+    WITHIN = "within"
+    IMPROVED = "improved"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One judged number of a report and its baseline; ``relative`` is (now - baseline) / baseline."""
+
+    name: str
+    part: str
+    baseline: float
+    now: float
+    tolerance: float
+    verdict: Verdict
+
+    @property
+    def relative(self) -> float:
+        """The change as a share of the baseline."""
+        return (self.now - self.baseline) / self.baseline
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Allowed changes for the worse, as shares of the baseline: one for all, others by metric."""
+
+    default: float = DEFAULT_TOLERANCE
+    by_metric: Mapping[str, float] | None = None
+
+    def of(self, name: str) -> float:
+        """The tolerance of one metric."""
+        return (self.by_metric or {}).get(name, self.default)
+
+
+def parse_tolerance(texts: Sequence[str]) -> Tolerance:
+    """From texts like ``0.05`` (for all) and ``time_to_first_token_s=0.2``.
+
+    Raises ArgumentError for another form, a share that is negative, or a metric that is unknown or not judged.
+    """
+    default, by_metric = DEFAULT_TOLERANCE, {}
+    judged = [name for name, metric in METRICS.items() if metric.better is not None]
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        try:
+            share = float(value)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share < float("inf") or (name and name not in judged):
+            raise ArgumentError(
+                f"tolerance is {text!r}: expected a share such as 0.05, or METRIC=SHARE with METRIC one of "
+                f"{', '.join(judged)}"
+            )
+        if name:
+            by_metric[name] = share
+        else:
+            default = share
+    return Tolerance(default, by_metric)
+
+
+def read_reports(path: str | Path) -> list[dict[str, Any]]:
+    """The reports of a JSON file that ``trtllm-lite bench --json`` wrote. Raises ArgumentError if it is none."""
+    try:
+        reports = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise ArgumentError(f"cannot read the baseline {path} ({error.strerror}): write one with --json") from error
+    except ValueError as error:
+        raise ArgumentError(f"the baseline {path} is not JSON ({error}): write one with --json") from error
+    complete = isinstance(reports, list) and reports
+    if not complete or not all(isinstance(entry, dict) and set(entry) >= _REQUIRED for entry in reports):
+        raise ArgumentError(
+            f"the baseline {path} is not a list of benchmark reports: write one with --json of this version"
+        )
+    return reports
+
+
+def find_baseline(report: Mapping[str, Any], baselines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The one baseline of the same benchmark, engine, shape and machine as ``report``.
+
+    Raises ArgumentError if there is none, naming what differs in the nearest, or more than one.
+    """
+    differences = [_differences(report, baseline) for baseline in baselines]
+    same = [baseline for baseline, found in zip(baselines, differences, strict=True) if not found]
+    if len(same) == 1:
+        return same[0]
+    if same:
+        raise ArgumentError(f"the baseline holds {len(same)} reports of this very benchmark: keep one of them")
+    nearest = min(differences, key=len)
+    raise ArgumentError(
+        "the baseline was measured otherwise, and figures of different measurements are not compared:\n"
+        + "\n".join(f"  {key}: {old!r} in the baseline, {new!r} now" for key, (old, new) in nearest.items())
+        + "\nmeasure the same, or record another baseline with --json"
+    )
+
+
+def changes(figures: Mapping[str, Any], baseline: Mapping[str, Any], tolerance: Tolerance) -> list[Change]:
+    """Every number of ``baseline`` that has a direction, held against that of ``figures``; zeros have no ratio.
+
+    Raises ArgumentError if there is none, or ``figures`` lack one: nothing passes because it was not measured.
+    """
+    numbers = {(name, part): number for name, part, number in flatten(figures)}
+    found = []
+    for name, part, old in flatten(baseline):
+        better = judged_direction(name, part) if name in METRICS else None
+        if better is None or not old:
+            continue
+        if (name, part) not in numbers:
+            label = f"{name} {part}".strip()
+            raise ArgumentError(f"the baseline has {label}, which was not measured now: record it again with --json")
+        now, allowed = numbers[name, part], tolerance.of(name)
+        found.append(Change(name, part, old, now, allowed, _verdict(better, old, now, allowed)))
+    if not found:
+        raise ArgumentError("the baseline has no figure that can be judged: record it again with --json")
+    return found
+
+
+def _verdict(better: Better, old: float, now: float, tolerance: float) -> Verdict:
+    worse = now - old if better is Better.LOWER else old - now
+    if worse > tolerance * old:
+        return Verdict.REGRESSED
+    return Verdict.IMPROVED if -worse > tolerance * old else Verdict.WITHIN
+
+
+def _differences(report: Mapping[str, Any], baseline: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Baseline's and report's value of each entry of their identities that differs."""
+    now, old = _flat_identity(report), _flat_identity(baseline)
+    keys = [key for key in {**old, **now} if key not in _IGNORED]
+    return {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}
+
+
+def _flat_identity(report: Mapping[str, Any]) -> dict[str, Any]:
+    pending = [(name, report[name]) for name in _IDENTITY]
+    flat: dict[str, Any] = {}
+    while pending:
+        key, value = pending.pop(0)
+        if isinstance(value, Mapping):
+            pending.extend((f"{key}.{inner}", entry) for inner, entry in value.items())
+        else:
+            flat[key] = value
+    return flat

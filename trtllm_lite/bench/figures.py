@@ -1,0 +1,157 @@
+"""From what happened to each request to the figures of a report."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trtllm_lite.errors import ArgumentError
+
+PERCENTILES = (50, 95, 99)
+# Names and unit (milliseconds) are those of `vllm bench serve --goodput`.
+OBJECTIVES = ("ttft", "tpot", "e2el")
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """What happened to one request; instants are in seconds from the start of the run.
+
+    ``arrival_s``: when it was due; ``sent_s``: when it was submitted, later if the concurrency cap held it back;
+    ``token_times_s``: when each of its tokens arrived, at least one. Latencies count from ``sent_s``. ``queue_s``:
+    from submission to the first step that it was part of.
+    """
+
+    arrival_s: float
+    sent_s: float
+    token_times_s: Sequence[float]
+    prompt_len: int
+    priority: int = 0
+    queue_s: float = 0.0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def time_to_first_token_s(self) -> float:
+        """Seconds from submission to the first token."""
+        return self.token_times_s[0] - self.sent_s
+
+    @property
+    def end_to_end_latency_s(self) -> float:
+        """Seconds from submission to the last token."""
+        return self.token_times_s[-1] - self.sent_s
+
+    @property
+    def time_per_output_token_s(self) -> float | None:
+        """Mean seconds per token after the first; None for an output of one token."""
+        steps = len(self.token_times_s) - 1
+        return (self.token_times_s[-1] - self.token_times_s[0]) / steps if steps else None
+
+    @property
+    def inter_token_latencies_s(self) -> list[float]:
+        """Seconds between consecutive tokens."""
+        return [later - sooner for sooner, later in itertools.pairwise(self.token_times_s)]
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Mean and percentiles, interpolated linearly between the nearest two values; empty for no values."""
+    if not values:
+        return {}
+    percentiles = np.percentile(values, PERCENTILES)
+    return {
+        "mean": float(np.mean(values)),
+        **{f"p{rank}": float(value) for rank, value in zip(PERCENTILES, percentiles, strict=True)},
+    }
+
+
+def serving_figures(records: Sequence[RequestRecord], seconds: float) -> dict[str, Any]:
+    """Figures of a run of ``seconds``; latencies as :func:`summary`, rates per second."""
+    output_tokens = sum(len(record.token_times_s) for record in records)
+    prompt_tokens = sum(record.prompt_len for record in records)
+    per_token = [record.time_per_output_token_s for record in records]
+    return {
+        "seconds": seconds,
+        "requests_per_s": len(records) / seconds,
+        "output_tokens_per_s": output_tokens / seconds,
+        "total_tokens_per_s": (output_tokens + prompt_tokens) / seconds,
+        **_latencies(records),
+        "time_per_output_token_s": summary([value for value in per_token if value is not None]),
+        "inter_token_latency_s": summary([gap for record in records for gap in record.inter_token_latencies_s]),
+        "held_back_s": summary([record.sent_s - record.arrival_s for record in records]),
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "cached_prompt_share": sum(record.num_cached_tokens for record in records) / prompt_tokens,
+        "preemptions": sum(record.num_preemptions for record in records),
+    }
+
+
+def priority_figures(records: Sequence[RequestRecord]) -> dict[str, dict[str, Any]]:
+    """Latencies of the requests of each priority, the greatest first; nothing if all have the same."""
+    priorities = sorted({record.priority for record in records}, reverse=True)
+    if len(priorities) == 1:
+        return {}
+    return {str(priority): _latencies([r for r in records if r.priority == priority]) for priority in priorities}
+
+
+def _latencies(records: Sequence[RequestRecord]) -> dict[str, Any]:
+    return {
+        "time_to_first_token_s": summary([record.time_to_first_token_s for record in records]),
+        "end_to_end_latency_s": summary([record.end_to_end_latency_s for record in records]),
+        "queue_s": summary([record.queue_s for record in records]),
+    }
+
+
+def parse_objectives(texts: Sequence[str]) -> dict[str, float]:
+    """Service level objectives in seconds by name, from ``name:milliseconds`` texts.
+
+    Raises ArgumentError for another form, an unknown name, or a name given twice.
+    """
+    objectives: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition(":")
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = 0.0
+        if name not in OBJECTIVES or name in objectives or not 0 < limit < float("inf"):
+            raise ArgumentError(
+                f"goodput is {text!r}: expected NAME:MILLISECONDS, each name once, with NAME one of "
+                f"{', '.join(OBJECTIVES)}"
+            )
+        objectives[name] = limit / 1e3
+    return objectives
+
+
+def goodput_figures(
+    records: Sequence[RequestRecord], seconds: float, objectives: Mapping[str, float]
+) -> dict[str, float]:
+    """Share and rate of the requests that met every objective; nothing without objectives.
+
+    An output of one token has no time per token, and so meets that objective.
+    """
+    if not objectives:
+        return {}
+    good = sum(_meets(record, objectives) for record in records)
+    return {"goodput_share": good / len(records), "goodput_requests_per_s": good / seconds}
+
+
+def _meets(record: RequestRecord, objectives: Mapping[str, float]) -> bool:
+    reached = {
+        "ttft": record.time_to_first_token_s,
+        "tpot": record.time_per_output_token_s or 0.0,
+        "e2el": record.end_to_end_latency_s,
+    }
+    return all(reached[name] <= limit for name, limit in objectives.items())
+
+
+def cost_figures(figures: Mapping[str, Any], price_per_hour: float | None) -> dict[str, float]:
+    """Price of a million tokens, in the currency of ``price_per_hour``, at the throughput of ``figures``."""
+    if price_per_hour is None:
+        return {}
+    if not 0 <= price_per_hour < float("inf"):
+        raise ArgumentError(f"price_per_hour is {price_per_hour}: expected a number from 0 on")
+    return {
+        f"cost_per_million_{kind}_tokens": price_per_hour / 3600 / figures[f"{kind}_tokens_per_s"] * 1e6
+        for kind in ("output", "total")
+    }

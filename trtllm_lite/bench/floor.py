@@ -1,0 +1,125 @@
+"""The least time that a device's memory and arithmetic allow: for a decode step, a first token, a whole workload."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_lite.bench.latency_shape import LatencyShape
+from trtllm_lite.bench.workload import PlannedRequest
+from trtllm_lite.engine.cuda_plan import CudaPlan, Instruction, LaunchInstruction, TensorArgument
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.plan import Plan, PlanTensor
+from trtllm_lite.engine.reader import EngineFile
+from trtllm_lite.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a device was seen to do at most: bytes read per second, matrix operations per second. None: not known."""
+
+    bandwidth: float | None = None
+    flops: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not 0 < value < float("inf"):
+                raise ArgumentError(f"the ceiling {name} is {value}: expected a number above 0")
+
+
+UNKNOWN = Ceilings()
+
+
+def latency_floors(
+    engine: EngineFile, shape: LatencyShape, ceilings: Ceilings, *, first_s: float, step_s: float
+) -> dict[str, Any]:
+    """How near the first tokens after ``first_s`` and a mean decode step of ``step_s`` seconds come to the ceilings.
+
+    A decode step reads weights and KV cache once; first tokens take the products and the attention of all prompts.
+    Without ceilings there are the bytes alone.
+    """
+    weights, cache = weight_bytes_per_step(engine), kv_bytes_per_step(engine, shape)
+    figures: dict[str, Any] = {"weight_bytes_per_step": weights, "kv_bytes_per_step": cache}
+    if ceilings.bandwidth is not None:
+        floor = (weights + cache) / ceilings.bandwidth
+        figures["read_bandwidth_bytes_per_s"] = ceilings.bandwidth
+        figures |= {"floor_inter_token_latency_s": floor, "fraction_of_floor": floor / step_s}
+    if ceilings.flops is not None:
+        floor = shape.batch_size * prompt_flops(engine.manifest, shape.input_len) / ceilings.flops
+        figures |= {"floor_time_to_first_token_s": floor, "fraction_of_first_token_floor": floor / first_s}
+    return figures
+
+
+def serving_floor(
+    engine: EngineFile, requests: Sequence[PlannedRequest], max_batch_size: int, ceilings: Ceilings, seconds: float
+) -> dict[str, Any]:
+    """How near ``requests``, served in ``seconds``, come to the ceilings, prompts and decode steps one after another.
+
+    A decode step of a full batch takes the longer of reading the weights and its products, then reads the KV cache.
+    """
+    if ceilings.bandwidth is None or ceilings.flops is None:
+        return {}
+    manifest, cache = engine.manifest, engine.manifest.kv_cache
+    batch = min(max_batch_size, len(requests))
+    step = max(
+        weight_bytes_per_step(engine) / ceilings.bandwidth,
+        batch * (2 * _layer_weights(manifest) + _head_flops(manifest)) / ceilings.flops,
+    )
+    steps = sum(request.output_len - 1 for request in requests) / batch
+    attended = sum((request.output_len - 1) * (request.prompt_len + request.output_len / 2) for request in requests)
+    reading = attended * cache.bytes_per_block / cache.tokens_per_block / ceilings.bandwidth
+    prompts = sum(prompt_flops(manifest, request.prompt_len) for request in requests) / ceilings.flops
+    floor = prompts + steps * step + reading
+    tokens = sum(request.output_len for request in requests)
+    return {"ceiling_output_tokens_per_s": tokens / floor, "fraction_of_ceiling": floor / seconds}
+
+
+def prompt_flops(manifest: Manifest, length: int) -> float:
+    """Operations up to the first token of a prompt of ``length`` tokens: a multiplication and an addition are two."""
+    model = manifest.model
+    attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * length**2 / 2  # causal
+    return 2 * _layer_weights(manifest) * length + attention + _head_flops(manifest)
+
+
+def _layer_weights(manifest: Manifest) -> int:
+    """Elements of the matrices of all layers."""
+    model = manifest.model
+    attention = 2 * (model.num_attention_heads + model.num_key_value_heads) * model.head_dim
+    return model.num_hidden_layers * model.hidden_size * (attention + 3 * model.intermediate_size)
+
+
+def _head_flops(manifest: Manifest) -> int:
+    return 2 * manifest.model.vocab_size * manifest.model.hidden_size
+
+
+def weight_bytes_per_step(engine: EngineFile) -> int:
+    """Bytes of weights that any step must read: all but tables of which it looks up a few rows."""
+    plan = engine.plan
+    if isinstance(plan, CudaPlan):
+        read = {index for step in plan.programs[0].instructions for index in _operands(plan, step)}
+        return sum(tensor.max_bytes(plan.symbols) for tensor in _weights(plan, read))
+    read = {index for step in plan.instructions if step.op != "Embedding" for index in step.inputs if index >= 0}
+    return sum(engine.tensors[f"weights.{tensor.name}"].num_bytes for tensor in _weights(plan, read))
+
+
+def _weights(plan: Plan | CudaPlan, indices: Iterable[int]) -> list[PlanTensor]:
+    tensors = (plan.tensors[index] for index in indices)
+    return [tensor for tensor in tensors if tensor.kind == "weight"]
+
+
+def _operands(plan: CudaPlan, instruction: Instruction) -> list[int]:
+    """The tensors that an instruction of a GPU engine reads or writes as a whole."""
+    if not isinstance(instruction, LaunchInstruction):
+        return [instruction.weight.tensor]
+    if plan.kernels[instruction.kernel].name == "embedding":
+        return []
+    return [argument.tensor for argument in instruction.args if isinstance(argument, TensorArgument)]
+
+
+def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:
+    """Bytes of keys and values that a decode step of ``shape`` reads, in the mean over its steps.
+
+    Step k of output_len - 1 attends to the prompt and k tokens after it.
+    """
+    cache = engine.manifest.kv_cache
+    context = shape.input_len + shape.output_len / 2
+    return round(shape.batch_size * context * cache.bytes_per_block / cache.tokens_per_block)

@@ -1,0 +1,114 @@
+"""Every figure that a report may hold: its name for people, its unit, and which way is better. Declared here once."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+# The parts of a distribution that a comparison judges: the 99th percentile of a short run is one request.
+JUDGED = ("p50", "p95")
+
+
+class Better(Enum):
+    """Which way a figure should go."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.2f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:,.2f}"
+
+
+def _rate(unit: str) -> Callable[[float], str]:
+    return lambda value: f"{_number(value)} {unit}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1e6:,.1f} MB"
+
+
+def _gigabytes_per_s(value: float) -> str:
+    return f"{value / 1e9:,.1f} GB/s"
+
+
+def _price(value: float) -> str:
+    return f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """``better`` is None for figures that describe a run and say nothing about its quality."""
+
+    title: str
+    text: Callable[[float], str]
+    better: Better | None = None
+
+
+METRICS: Mapping[str, Metric] = {
+    # serving
+    "time_to_first_token_s": Metric("time to first token", _seconds, Better.LOWER),
+    "time_per_output_token_s": Metric("time per output token", _seconds, Better.LOWER),
+    "inter_token_latency_s": Metric("inter-token latency", _seconds, Better.LOWER),
+    "end_to_end_latency_s": Metric("end-to-end latency", _seconds, Better.LOWER),
+    "queue_s": Metric("  of it queued", _seconds),
+    "held_back_s": Metric("held back before sending", _seconds),
+    "output_tokens_per_s": Metric("output tokens", _rate("tok/s"), Better.HIGHER),
+    "total_tokens_per_s": Metric("output and prompt tokens", _rate("tok/s"), Better.HIGHER),
+    "requests_per_s": Metric("requests", _rate("/s"), Better.HIGHER),
+    "goodput_requests_per_s": Metric("requests that met the objectives", _rate("/s"), Better.HIGHER),
+    "goodput_share": Metric("share that met the objectives", _share, Better.HIGHER),
+    "cost_per_million_output_tokens": Metric("price of a million output tokens", _price, Better.LOWER),
+    "cost_per_million_total_tokens": Metric("price of a million tokens, prompts too", _price, Better.LOWER),
+    "seconds": Metric("total time", _seconds),
+    "prompt_tokens": Metric("prompt tokens", _number),
+    "output_tokens": Metric("output tokens", _number),
+    "cached_prompt_share": Metric("prompt tokens found in the cache", _share),
+    "preemptions": Metric("preemptions", _number),
+    "kv_use_mean": Metric("KV cache in use, mean", _share),
+    "kv_use_peak": Metric("KV cache in use, peak", _share),
+    "steps": Metric("steps", _number),
+    "output_tokens_per_step": Metric("output tokens per step", _number),
+    "host_s_per_step": Metric("host time per step", _seconds),
+    # latency of one batch
+    "prefill_tokens_per_s": Metric("prefill", _rate("tok/s"), Better.HIGHER),
+    "decode_tokens_per_s": Metric("decode", _rate("tok/s"), Better.HIGHER),
+    "floor_inter_token_latency_s": Metric("bandwidth floor of it", _seconds),
+    "fraction_of_floor": Metric("fraction of the floor reached", _share),
+    "floor_time_to_first_token_s": Metric("arithmetic floor of the first token", _seconds),
+    "fraction_of_first_token_floor": Metric("fraction of that floor reached", _share),
+    "ceiling_output_tokens_per_s": Metric("ceiling of output tokens", _rate("tok/s")),
+    "fraction_of_ceiling": Metric("fraction of the ceiling reached", _share),
+    "read_bandwidth_bytes_per_s": Metric("memory read bandwidth", _gigabytes_per_s),
+    "weight_bytes_per_step": Metric("weights read per step", _megabytes),
+    "kv_bytes_per_step": Metric("KV cache read per step", _megabytes),
+    "load_s": Metric("load", _seconds, Better.LOWER),
+    "weight_bytes": Metric("weights", _megabytes),
+    "kv_cache_bytes": Metric("KV cache", _megabytes),
+    "workspace_bytes": Metric("workspace", _megabytes),
+    "peak_memory_bytes": Metric("peak memory of the process", _megabytes),
+    "memory_overhead_bytes": Metric("  beyond weights and KV cache", _megabytes, Better.LOWER),
+}
+
+
+def flatten(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Name, part and value of every single number: part is ``p95`` and the like, or empty for a plain figure."""
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            for part, number in value.items():
+                yield name, part, number
+        else:
+            yield name, "", value
+
+
+def judged_direction(name: str, part: str) -> Better | None:
+    """Which way the number should go, or None if a comparison only shows it. KeyError for an undeclared figure."""
+    return METRICS[name].better if not part or part in JUDGED else None

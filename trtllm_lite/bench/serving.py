@@ -1,0 +1,175 @@
+"""Serves requests in real time: each is sent at its instant, and the arrival of every token is recorded."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from trtllm_lite.bench.figures import RequestRecord
+from trtllm_lite.bench.workload import PlannedRequest
+from trtllm_lite.errors import EngineError
+from trtllm_lite.runtime.notifier import Notifier
+from trtllm_lite.runtime.request import Request
+from trtllm_lite.runtime.request_handle import RequestHandle
+from trtllm_lite.runtime.sampling_params import SamplingParams
+from trtllm_lite.runtime.session import Session
+
+_SAMPLE_SECONDS = 0.05
+OnFinished = Callable[[int, int], None]  # how many requests have finished, of how many
+
+
+@dataclass
+class Run:
+    """What happened to the requests, in their order; ``outputs`` are the generated token ids.
+
+    ``seconds`` is from the first submission to the last token. ``kv_use`` are samples of the share of the KV cache's
+    blocks that requests held, taken every 50 ms. ``steps`` of the engine took ``host_s_per_step`` of the event loop's
+    own time each, in the recent mean.
+    """
+
+    records: list[RequestRecord]
+    outputs: list[list[int]]
+    seconds: float
+    steps: int
+    host_s_per_step: float
+    kv_use: list[float]
+
+
+@dataclass
+class _Sent:
+    """A request under way, and when its tokens came; instants in seconds from the start."""
+
+    row: int
+    handle: RequestHandle
+    sent_s: float
+    token_times_s: list[float] = field(default_factory=list)
+
+    @property
+    def has_news(self) -> bool:
+        return self.handle.has(len(self.token_times_s))
+
+
+def serve(
+    session: Session,
+    requests: Sequence[PlannedRequest],
+    *,
+    concurrency: int | None = None,
+    on_finished: OnFinished | None = None,
+) -> Run:
+    """Send ``requests`` (sorted by arrival), at most ``concurrency`` outstanding at a time, and wait for all.
+
+    Raises EngineError if one fails.
+    """
+    return _Client(session, requests, concurrency or len(requests), on_finished).run()
+
+
+class _Client:
+    """Sends and receives in one thread, which sleeps until a token or the next arrival."""
+
+    def __init__(
+        self, session: Session, requests: Sequence[PlannedRequest], concurrency: int, on_finished: OnFinished | None
+    ) -> None:
+        self._session = session
+        self._requests = requests
+        self._prepared = [_request(planned) for planned in requests]
+        self._concurrency = concurrency
+        self._on_finished = on_finished
+        self._notifier = Notifier()
+        self._unsent = deque(range(len(requests)))
+        self._running: list[_Sent] = []
+        self._records: dict[int, RequestRecord] = {}
+        self._outputs: dict[int, list[int]] = {}
+        self._kv_use: list[float] = []
+        self._next_sample_s = 0.0
+
+    def run(self) -> Run:
+        """See :func:`serve`."""
+        steps_before = self._session.stats().num_steps
+        self._begin = time.perf_counter()
+        while self._unsent or self._running:
+            self._send_due()
+            self._receive()
+            self._sample()
+        stats = self._session.stats()
+        rows = range(len(self._requests))
+        first = min(record.sent_s for record in self._records.values())
+        return Run(
+            records=[self._records[row] for row in rows],
+            outputs=[self._outputs[row] for row in rows],
+            seconds=max(record.token_times_s[-1] for record in self._records.values()) - first,
+            steps=stats.num_steps - steps_before,
+            host_s_per_step=stats.host_seconds,
+            kv_use=self._kv_use,
+        )
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._begin
+
+    def _may_send(self, num_sending: int = 0) -> bool:
+        return bool(self._unsent) and len(self._running) + num_sending < self._concurrency
+
+    def _send_due(self) -> None:
+        """Submit what is due and allowed, all at once."""
+        now = self._now()
+        rows: list[int] = []
+        while self._may_send(len(rows)) and self._requests[self._unsent[0]].arrival_s <= now:
+            rows.append(self._unsent.popleft())
+        if rows:
+            handles = self._session.submit_all([self._prepared[row] for row in rows], self._notifier)
+            self._running += [_Sent(row, handle, now) for row, handle in zip(rows, handles, strict=True)]
+
+    def _receive(self) -> None:
+        """Wait for tokens, or until it is time for something else, and record what came."""
+        until = self._next_sample_s
+        if self._may_send():
+            until = min(until, self._requests[self._unsent[0]].arrival_s)
+        if not self._notifier.wait_until(self._has_news, max(until - self._now(), 0.0)):
+            return
+        now, running = self._now(), self._running
+        self._running = []
+        for sent in running:
+            ended = sent.handle.ended  # looked at first: what has ended has all its responses
+            sent.token_times_s += [now] * (len(sent.handle.responses) - len(sent.token_times_s))
+            if ended:
+                self._end(sent)
+            else:
+                self._running.append(sent)
+
+    def _has_news(self) -> bool:
+        return any(sent.has_news for sent in self._running)
+
+    def _end(self, sent: _Sent) -> None:
+        request = self._requests[sent.row]
+        tokens = [response.token_id for response in sent.handle.result() if response.token_id is not None]
+        if len(tokens) != request.output_len:
+            raise EngineError(
+                f"request {sent.row} ended after {len(tokens)} of {request.output_len} tokens: "
+                "something else cancelled it; benchmark a session that nobody else uses"
+            )
+        timings = sent.handle.timings
+        self._outputs[sent.row] = tokens
+        self._records[sent.row] = RequestRecord(
+            arrival_s=request.arrival_s,
+            sent_s=sent.sent_s,
+            token_times_s=sent.token_times_s,
+            prompt_len=request.prompt_len,
+            priority=request.priority,
+            queue_s=timings.queue_seconds,
+            num_cached_tokens=timings.num_cached_tokens,
+            num_preemptions=timings.num_preemptions,
+        )
+        if self._on_finished:
+            self._on_finished(len(self._records), len(self._requests))
+
+    def _sample(self) -> None:
+        if self._now() >= self._next_sample_s:
+            self._kv_use.append(self._session.stats().num_used_blocks / self._session.limits.num_blocks)
+            self._next_sample_s = self._now() + _SAMPLE_SECONDS
+
+
+def _request(planned: PlannedRequest) -> Request:
+    """Greedy, without penalties, and never ended before its length."""
+    params = SamplingParams(
+        max_tokens=planned.output_len, temperature=0.0, repetition_penalty=1.0, ignore_eos=True, detokenize=False
+    )
+    return Request(planned.prompt_ids, params, priority=planned.priority)

@@ -1,0 +1,62 @@
+"""What ``bench throughput`` and ``bench serve-sim`` measure: a workload on an engine loaded for it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trtllm_lite.bench.figures import cost_figures, goodput_figures, priority_figures, serving_figures
+from trtllm_lite.bench.floor import Ceilings, serving_floor
+from trtllm_lite.bench.serving import OnFinished, Run, serve
+from trtllm_lite.bench.workload import PlannedRequest, Workload
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.limits import RunnerLimits
+
+_WARM_UP_TOKENS = 64
+
+
+def measure_serving(
+    engine_dir: str | Path,
+    workload: Workload,
+    runtime: Mapping[str, Any],
+    objectives: Mapping[str, float],
+    price_per_hour: float | None,
+    ceilings: Ceilings,
+    on_finished: OnFinished,
+) -> dict[str, Any]:
+    """``workload`` on the engine loaded with ``runtime`` (arguments of ``ModelRunner.from_dir``): parts of a report.
+
+    They are ``figures`` by name, and ``by_priority`` the latencies of each priority, if there are several.
+    ``objectives`` are in seconds by name (see ``figures.parse_objectives``). Raises LimitError if a request of the
+    workload exceeds a limit of the engine, before any runs.
+    """
+    runner = ModelRunner.from_dir(engine_dir, **runtime)
+    requests = workload.requests(runner.session.manifest.model.vocab_size, runner.limits)
+    serve(runner.session, _warm_up(min(len(requests), runner.limits.max_batch_size), runner.limits))
+    run = serve(runner.session, requests, concurrency=workload.concurrency, on_finished=on_finished)
+    figures = {**serving_figures(run.records, run.seconds), **_engine_figures(run)}
+    figures |= serving_floor(
+        read_engine(Path(engine_dir)), requests, runner.limits.max_batch_size, ceilings, run.seconds
+    )
+    figures |= goodput_figures(run.records, run.seconds, objectives)
+    figures |= cost_figures(figures, price_per_hour)
+    return {"figures": figures, "by_priority": priority_figures(run.records)}
+
+
+def _warm_up(batch_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
+    """Requests that end one after the other, so that batches of many sizes do what is done on first use."""
+    longest = min(_WARM_UP_TOKENS, limits.max_output_len, limits.max_seq_len - 1, limits.cache_len - 1)
+    lengths = [1 + row * longest // batch_size for row in range(batch_size)]
+    return [PlannedRequest(0.0, np.zeros(1, np.int32), length) for length in lengths]
+
+
+def _engine_figures(run: Run) -> dict[str, float]:
+    return {
+        "kv_use_mean": float(np.mean(run.kv_use)),
+        "kv_use_peak": max(run.kv_use),
+        "steps": run.steps,
+        "output_tokens_per_step": sum(len(tokens) for tokens in run.outputs) / run.steps,
+        "host_s_per_step": run.host_s_per_step,
+    }

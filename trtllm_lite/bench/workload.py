@@ -1,0 +1,139 @@
+"""Workloads: what requests ask for and when they arrive, made from a seed. No data set is needed or shipped."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.bench.arrivals import arrival_times, check_arrivals
+from trtllm_lite.bench.lengths import Lengths, parse_lengths
+from trtllm_lite.errors import ArgumentError, LimitError
+from trtllm_lite.runtime.limits import RunnerLimits
+
+_MAX_PRIORITY = 100
+
+
+@dataclass(frozen=True)
+class PlannedRequest:
+    """``arrival_s`` is in seconds from the start; ``prompt_ids`` int32[prompt_len]; end ids are ignored, so that
+    exactly ``output_len`` tokens are generated."""
+
+    arrival_s: float
+    prompt_ids: NDArray[np.int32]
+    output_len: int
+    priority: int = 0
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt_ids)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What to measure, in the words of the command line; equal workloads give equal requests.
+
+    ``input_len`` and ``output_len``: see ``lengths.FORMS``. A share ``prefix_share`` of the prompts begins with the
+    same ``prefix_len`` tokens, in front of ``input_len`` tokens of their own. ``priorities`` is one priority, or
+    several with their weights (``0:9,50:1``). At most ``concurrency`` requests are outstanding: others wait unsent.
+    """
+
+    num_requests: int = 32
+    input_len: str = "64:128"
+    output_len: str = "64:128"
+    arrival: str = "all"
+    request_rate: float | None = None
+    burstiness: float | None = None
+    concurrency: int | None = None
+    prefix_len: int = 0
+    prefix_share: float = 1.0
+    priorities: str = "0"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_requests", 1), ("concurrency", 1), ("prefix_len", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ArgumentError(f"{name} is {value}: expected at least {least}")
+        if not 0 <= self.prefix_share <= 1:
+            raise ArgumentError(f"prefix_share is {self.prefix_share}: expected 0 to 1")
+        check_arrivals(self.arrival, self.request_rate, self.burstiness)
+        parse_lengths("input_len", self.input_len)
+        parse_lengths("output_len", self.output_len)
+        _parse_priorities(self.priorities)
+
+    def requests(self, vocab_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
+        """The requests in order of arrival; every aspect has its own random numbers, so that changing one keeps others.
+
+        ``limits`` bound the distributions that have no end of their own. Raises LimitError if a fixed or uniform length
+        can exceed them: nothing is cut.
+        """
+        streams = np.random.default_rng(self.seed).spawn(5)
+        arrivals = arrival_times(self.arrival, self.request_rate, self.burstiness, self.num_requests, streams[0])
+        prefix = streams[1].integers(0, vocab_size, self.prefix_len, dtype=np.int32)
+        sharing = streams[1].random(self.num_requests) < self.prefix_share
+        lengths = self._lengths(limits, streams[2])
+        prompts = [streams[3].integers(0, vocab_size, prompt_len, dtype=np.int32) for prompt_len, _ in lengths]
+        values, weights = _parse_priorities(self.priorities)
+        priorities = streams[4].choice(values, self.num_requests, p=weights)
+        return [
+            PlannedRequest(
+                arrival_s=float(arrivals[row]),
+                prompt_ids=np.concatenate([prefix, prompts[row]]) if sharing[row] else prompts[row],
+                output_len=lengths[row][1],
+                priority=int(priorities[row]),
+            )
+            for row in range(self.num_requests)
+        ]
+
+    def _lengths(self, limits: RunnerLimits, generator: np.random.Generator) -> list[tuple[int, int]]:
+        """Own prompt tokens and output tokens of each request. The prefix has a place in all, also where it is not."""
+        inputs, outputs = parse_lengths("input_len", self.input_len), parse_lengths("output_len", self.output_len)
+        seq_len = min(limits.max_seq_len, limits.cache_len)
+        own_len = min(limits.max_input_len, seq_len - _least_room(outputs)) - self.prefix_len
+        output_len = min(limits.max_output_len, seq_len - self.prefix_len - _least_room(inputs))
+        _check_room("input_len", inputs, own_len, self._bounds(limits))
+        _check_room("output_len", outputs, output_len, self._bounds(limits))
+        lengths = []
+        for _ in range(self.num_requests):
+            prompt_len = inputs.draw(generator, own_len)
+            room = min(limits.max_output_len, seq_len - self.prefix_len - prompt_len)
+            lengths.append((prompt_len, outputs.draw(generator, room)))
+        return lengths
+
+    def _bounds(self, limits: RunnerLimits) -> str:
+        prefix = f" after a prefix of {self.prefix_len}" if self.prefix_len else ""
+        return (
+            f"max_input_len {limits.max_input_len}, max_seq_len {limits.max_seq_len}, max_output_len "
+            f"{limits.max_output_len} and a KV cache of {limits.cache_len} tokens{prefix}"
+        )
+
+
+def _least_room(lengths: Lengths) -> int:
+    """Tokens to keep free for a draw: the longest, or the shortest of a distribution that takes any bound."""
+    return lengths.shortest if lengths.longest is None else lengths.longest
+
+
+def _check_room(name: str, lengths: Lengths, room: int, bounds: str) -> None:
+    if _least_room(lengths) > room:
+        raise LimitError(
+            f"{name} can be {_least_room(lengths)} tokens, but {max(room, 0)} fit ({bounds}): lower it, or build the "
+            "engine with larger limits"
+        )
+
+
+def _parse_priorities(text: str) -> tuple[list[int], NDArray[np.float64]]:
+    """Priorities and their probabilities."""
+    try:
+        pairs = [entry.split(":") for entry in text.split(",")]
+        values = [int(pair[0]) for pair in pairs]
+        weights = np.array([float(pair[1]) if len(pair) > 1 else 1.0 for pair in pairs])
+    except ValueError:
+        values, weights = [], np.zeros(0)
+    valid = values and all(abs(value) <= _MAX_PRIORITY for value in values) and (weights > 0).all()
+    if not valid or not np.isfinite(weights).all():
+        raise ArgumentError(
+            f"priorities is {text!r}: expected priorities from -{_MAX_PRIORITY} to {_MAX_PRIORITY}, several with "
+            "weights, as in 0:9,50:1"
+        )
+    return values, weights / weights.sum()

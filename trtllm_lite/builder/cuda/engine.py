@@ -1,0 +1,87 @@
+"""What a GPU engine holds, made of a fused network."""
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.cuda.compile import compile_kernels
+from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_network, make_plan
+from trtllm_lite.builder.cuda.tactics import explain
+from trtllm_lite.builder.cuda.timing_cache import TimingCache
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.parts import EngineParts
+from trtllm_lite.engine.format import DEVICE_ALIGNMENT, align
+from trtllm_lite.engine.manifest import KvCache, Target
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.launch import Device
+
+
+def cuda_parts(
+    graph: ir.Graph,
+    dtype: str,
+    limits: BuildLimits,
+    devices: Sequence[Device],
+    progress: Callable[[int, int], None],
+    timings: TimingCache | None = None,
+) -> EngineParts:
+    """Lower, compile and plan; ``progress`` counts compiled kernels. Raises BuildError."""
+    if timings is not None and timings.arch not in {device.arch for device in devices}:
+        raise BuildError(
+            f"the timing cache was measured on {timings.device} ({timings.arch}), and the targets are "
+            f"{', '.join(device.arch for device in devices)}: pass one for a target, or none"
+        )
+    lowered = lower_network(graph, dtype, limits, devices)
+    cubins = compile_kernels(lowered.kernels(), progress)
+    plan = make_plan(lowered, {specialised: cubin.key for specialised, cubin in cubins.items()}, timings)
+    return EngineParts(
+        target=Target("cuda", tuple(device.arch for device in devices), dtype),
+        plan=plan.to_json(),
+        weights=tuple(lowered.operands.weights.values()),
+        kv_cache=_kv_cache(lowered),
+        memory=_memory(lowered),
+        cubins={cubin.key: cubin.image for cubin in cubins.values()},
+        alignment=DEVICE_ALIGNMENT,
+        tactics=explain(lowered, timings),
+    )
+
+
+def cuda_memory(graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Sequence[Device]) -> MemoryPlan:
+    """The device memory that the engine will take; nothing is compiled."""
+    return _memory(lower_network(graph, dtype, limits, devices))
+
+
+def _kv_cache(lowered: Lowered) -> KvCache:
+    operands = lowered.operands
+    forms = {cache.shape for cache in operands.caches.values()}
+    if len(forms) != 1:
+        raise BuildError(f"expected attention layers of one geometry, found {sorted(map(str, forms)) or 'none'}")
+    _, num_kv_heads, tokens_per_block, head_dim = forms.pop()
+    assert isinstance(num_kv_heads, int)
+    assert isinstance(tokens_per_block, int)
+    assert isinstance(head_dim, int)
+    num_blocks = operands.symbols["num_blocks"]
+    num_bytes = sum(tensor.max_bytes(operands.symbols) for tensor in lowered.layout.tensors if tensor.kind == "cache")
+    return KvCache(
+        tokens_per_block=tokens_per_block,
+        num_blocks=num_blocks,
+        num_layers=len(operands.caches) // 2,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=operands.dtype,
+        bytes_per_block=num_bytes // num_blocks,
+    )
+
+
+def _memory(lowered: Lowered) -> MemoryPlan:
+    """The runtime keeps one more cache block than sequences fill, for the padding of captured steps."""
+    kv_cache, tensors, symbols = _kv_cache(lowered), lowered.layout.tensors, lowered.operands.symbols
+    padded = {tensor: align(tensor.max_bytes(symbols), DEVICE_ALIGNMENT) for tensor in tensors}
+    return MemoryPlan(
+        weights=max(tensor.offset + padded[tensor] for tensor in tensors if tensor.kind == "weight"),
+        kv_cache=(kv_cache.num_blocks + 1) * kv_cache.bytes_per_block,
+        arena=lowered.layout.arena_bytes,
+        step_inputs=sum(padded[tensor] for tensor in tensors if tensor.kind == "input"),
+        scratch=WORKSPACE_BYTES + lowered.layout.state_bytes,
+        num_threads=0,
+    )

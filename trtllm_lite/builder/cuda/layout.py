@@ -1,0 +1,104 @@
+"""Where each buffer lies: weights and state for all programs together, intermediate values for each in one arena.
+
+The executor places step inputs and caches.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from trtllm_lite.builder.arena import Lifetime, assign_offsets
+from trtllm_lite.builder.cuda.operands import Operands
+from trtllm_lite.engine.format import DEVICE_ALIGNMENT, align
+from trtllm_lite.engine.plan import PlanTensor
+from trtllm_lite.engine.writer import weight_offsets
+from trtllm_lite.plugins.launch import Buffer, Launch, Matmul, Slice
+
+Step: TypeAlias = Launch | Matmul
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``index`` maps a buffer to its tensor; buffers that are never live together may share one."""
+
+    tensors: tuple[PlanTensor, ...]
+    index: dict[Buffer, int]
+    arena_bytes: int
+    state_bytes: int
+
+
+def lay_out(operands: Operands, programs: Sequence[Sequence[Step]]) -> Layout:
+    """Tensors for everything that ``programs`` touch, and for all step inputs."""
+    layout = _Layout(operands.symbols)
+    for buffer in operands.inputs.values():
+        layout.add(buffer, 0)
+    touched = dict.fromkeys(buffer for steps in programs for step in steps for buffer in buffers_of(step))
+    state = [buffer for buffer in touched if buffer.kind == "state"]
+    state_bytes = layout.add_in_a_row([operands.last_tokens, *state])
+    for cache in operands.caches.values():
+        layout.add(cache, 0)
+    sizes = [weight.num_bytes for weight in operands.weights.values()]
+    for weight, offset in zip(operands.weights, weight_offsets(sizes, DEVICE_ALIGNMENT), strict=True):
+        layout.add(weight, offset)
+    fixed_bytes = layout.add_in_a_row([operands.logits, operands.tokens])
+    arena_bytes = [layout.add_arena(steps, fixed_bytes) for steps in programs]
+    return Layout(tuple(layout.tensors), layout.index, max(arena_bytes), state_bytes)
+
+
+def buffers_of(step: Step) -> list[Buffer]:
+    """Every buffer that a step touches."""
+    if isinstance(step, Matmul):
+        operands = [step.x, step.weight, step.y, step.residual, step.bias]
+    else:
+        operands = [argument for argument in step.arguments if isinstance(argument, Buffer | Slice)]
+    return [operand.buffer if isinstance(operand, Slice) else operand for operand in operands if operand is not None]
+
+
+class _Layout:
+    """``places`` finds the tensor that an equal buffer at the same place has already."""
+
+    def __init__(self, symbols: dict[str, int]) -> None:
+        self.symbols = symbols
+        self.tensors: list[PlanTensor] = []
+        self.index: dict[Buffer, int] = {}
+        self.places: dict[tuple[object, ...], int] = {}
+
+    def num_bytes(self, buffer: Buffer) -> int:
+        return _tensor(buffer, 0).max_bytes(self.symbols)
+
+    def add(self, buffer: Buffer, offset: int) -> None:
+        # Named by what is there first: layers reuse the same memory.
+        name = buffer.name if buffer.kind != "arena" else None
+        place = (buffer.kind, buffer.dtype, buffer.shape, offset, name)
+        if place not in self.places:
+            self.places[place] = len(self.tensors)
+            self.tensors.append(_tensor(buffer, offset))
+        self.index[buffer] = self.places[place]
+
+    def add_in_a_row(self, buffers: Iterable[Buffer]) -> int:
+        """Add buffers one behind the other, equal names at one place; returns the bytes in all."""
+        offsets: dict[str, int] = {}
+        end = 0
+        for buffer in buffers:
+            if buffer.name not in offsets:
+                offsets[buffer.name] = end
+                end = align(end + self.num_bytes(buffer), DEVICE_ALIGNMENT)
+            self.add(buffer, offsets[buffer.name])
+        return end
+
+    def add_arena(self, steps: Sequence[Step], first_byte: int) -> int:
+        """Add the intermediate buffers of one program behind ``first_byte``; returns the end of the arena."""
+        uses: dict[Buffer, list[int]] = {}
+        for number, step in enumerate(steps):
+            for buffer in buffers_of(step):
+                if buffer.kind == "arena" and buffer not in self.index:
+                    uses.setdefault(buffer, []).append(number)
+        lifetimes = [Lifetime(self.num_bytes(buffer), numbers[0], numbers[-1]) for buffer, numbers in uses.items()]
+        offsets, num_bytes = assign_offsets(lifetimes, DEVICE_ALIGNMENT)
+        for buffer, offset in zip(uses, offsets, strict=True):
+            self.add(buffer, first_byte + offset)
+        return first_byte + num_bytes
+
+
+def _tensor(buffer: Buffer, offset: int) -> PlanTensor:
+    return PlanTensor(buffer.name, buffer.dtype, buffer.shape, "row_major", buffer.kind, offset)

@@ -1,0 +1,106 @@
+"""What all programs of a GPU engine share: weights, caches, step inputs and state."""
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.cuda.limits import symbols
+from trtllm_lite.builder.graph import dims, weight_tensor
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.passes.last_token_gather import LOGITS
+from trtllm_lite.builder.weights import PLAN_DTYPES, extents
+from trtllm_lite.engine.writer import Weight
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.launch import Buffer
+from trtllm_lite.plugins.sample.cuda import PARAMETERS
+
+_NUMPY_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
+
+
+class Operands:
+    """Buffers by name and by value of the fused graph; asking for one puts it into the plan.
+
+    ``dtype`` is the type of activations, matrices and caches. Raises BuildError where a weight does not have it.
+    """
+
+    def __init__(self, graph: ir.Graph, dtype: str, limits: BuildLimits) -> None:
+        if dtype not in _NUMPY_DTYPES:
+            raise BuildError(
+                f"the checkpoint stores its matrices as {dtype}, and GPU engines compute in float16 or bfloat16: "
+                "convert again with --dtype bfloat16"
+            )
+        self.dtype, self.limits, self.symbols = dtype, limits, symbols(limits)
+        self.weights: dict[Buffer, Weight] = {}
+        self.caches: dict[str, Buffer] = {}
+        self._by_value: dict[ir.Value, Buffer] = {}
+        self._rounded: dict[ir.Value, Buffer] = {}
+        self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits)}
+        self.last_tokens = Buffer("last_tokens", "int32", ("num_slots",), "state")
+        self.tokens = Buffer("tokens", "int32", ("num_logits",))
+        vocab = next(dims(value) or () for value in graph.outputs if value.name == LOGITS)[-1]
+        assert isinstance(vocab, int)
+        self.logits = Buffer(LOGITS, "float32", ("num_logits", vocab))
+
+    def matrix(self, value: ir.Value) -> Buffer:
+        """A weight matrix of the engine's type, row-major."""
+        buffer = self._weight(value)
+        if buffer.dtype != self.dtype:
+            raise BuildError(
+                f"the weight {value.name} is {buffer.dtype}, expected {self.dtype} like the rest of the model: convert "
+                f"again with --dtype {self.dtype}"
+            )
+        return buffer
+
+    def vector(self, value: ir.Value) -> Buffer:
+        """A float32 weight."""
+        buffer = self._weight(value)
+        if buffer.dtype != "float32":
+            raise BuildError(f"the vector {value.name} is {buffer.dtype}, expected float32: convert the model again")
+        return buffer
+
+    def rounded(self, value: ir.Value) -> Buffer:
+        """A float32 weight in the engine's type, besides the original."""
+        if value not in self._rounded:
+            tensor = weight_tensor(value)
+            assert tensor is not None
+            dtype, name = _NUMPY_DTYPES[self.dtype], f"{value.name}.{self.dtype}"
+            self._rounded[value] = self._store(name, self.dtype, extents(tensor), lambda: tensor.numpy().astype(dtype))
+        return self._rounded[value]
+
+    def cache(self, value: ir.Value, num_kv_heads: int, head_dim: int) -> Buffer:
+        """The keys or values of a layer, which the graph's value names."""
+        name = str(value.name)
+        if name not in self.caches:
+            shape = ("num_blocks", num_kv_heads, self.limits.tokens_per_block, head_dim)
+            self.caches[name] = Buffer(name, self.dtype, shape, "cache")
+        return self.caches[name]
+
+    def _weight(self, value: ir.Value) -> Buffer:
+        if value not in self._by_value:
+            tensor = weight_tensor(value)
+            if tensor is None:
+                raise BuildError(f"expected {value.name} to be a weight, but the network computes it")
+            dtype = PLAN_DTYPES[tensor.dtype]
+            self._by_value[value] = self._store(str(value.name), dtype, extents(tensor), tensor.numpy)
+        return self._by_value[value]
+
+    def _store(self, name: str, dtype: str, shape: tuple[int, ...], read: Callable[[], np.ndarray]) -> Buffer:
+        def load() -> memoryview:
+            return np.ascontiguousarray(read()).reshape(-1).view("u1").data
+
+        buffer = Buffer(name, dtype, shape, "weight")
+        self.weights[buffer] = Weight(name, dtype, shape, load)
+        return buffer
+
+
+def _step_inputs(limits: BuildLimits) -> list[Buffer]:
+    extents = dict.fromkeys(("token_ids", "token_slots", "position_ids"), ("num_tokens",))
+    extents |= {"cu_seqlens": ("num_seqs_plus_1",), "past_lens": ("num_seqs",), "logits_indices": ("num_logits",)}
+    return [
+        *(Buffer(name, "int32", shape, "input") for name, shape in extents.items()),
+        *(Buffer(name, dtype, ("num_logits",), "input") for name, dtype in PARAMETERS.items()),
+        # The row stride is the bound, so that it is a constant of the kernels' arguments.
+        Buffer("block_tables", "int32", ("num_seqs", limits.max_blocks_per_seq), "input"),
+    ]

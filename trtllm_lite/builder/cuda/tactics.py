@@ -1,0 +1,41 @@
+"""What was chosen where there was a choice, and why, in words."""
+
+from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
+from trtllm_lite.builder.cuda.timing_cache import Product, ProductTiming, TimingCache
+from trtllm_lite.engine.manifest import Tactic
+from trtllm_lite.plugins.launch import Launch, Matmul
+
+
+def explain(lowered: Lowered, timings: TimingCache | None) -> tuple[Tactic, ...]:
+    """One entry for every kernel that came in several forms and every kind of product, in order of first use."""
+    found: dict[Tactic, None] = {}
+    for program in lowered.programs:
+        for step in program.steps:
+            tactic = _product(program, step, timings) if isinstance(step, Matmul) else _kernel(program, step)
+            if tactic is not None:
+                found[tactic] = None
+    return tuple(found)
+
+
+def _kernel(program: LoweredProgram, step: Launch) -> Tactic | None:
+    kernel = step.kernel
+    if not kernel.reason:
+        return None
+    macros = ", ".join(f"{name.removeprefix('TL_').lower()} {value}" for name, value in kernel.defines)
+    return Tactic(f"{kernel.name} of {program.name} ({program.device.arch})", macros, kernel.reason)
+
+
+def _product(program: LoweredProgram, step: Matmul, timings: TimingCache | None) -> Tactic:
+    product, arch = Product.of(step), program.device.arch
+    site = f"product {product} of {program.name} ({arch})"
+    if timings is None or arch != timings.arch or not timings.timings(product):
+        return Tactic(site, "cuBLASLt's heuristic at load", "it was not measured")
+    if not timings.algorithms(product, arch):
+        return Tactic(site, "cuBLASLt's heuristic at load", f"nothing was faster on {timings.device}")
+    measured = "; ".join(map(_timing, timings.timings(product)))
+    return Tactic(site, "an algorithm for each number of rows", f"measured on {timings.device}: {measured}")
+
+
+def _timing(timing: ProductTiming) -> str:
+    gain = f" (heuristic {timing.heuristic_microseconds} us)" if timing.gains else ""
+    return f"{timing.rows} rows {timing.microseconds} us{gain}"

@@ -1,0 +1,49 @@
+"""What ``--target`` may name, and what a block may use there."""
+
+import re
+from collections.abc import Sequence
+
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.launch import Device
+
+CPU = "cpu"
+
+_KIB = 1024
+# Most dynamic shared memory of a block by compute capability (CUDA C++ Programming Guide, "Technical Specifications per
+# Compute Capability"): what an SM has for a block, less the 1 KB that the system keeps.
+_SHARED_BYTES = {
+    "80": 163 * _KIB,
+    "86": 99 * _KIB,
+    "87": 163 * _KIB,
+    "89": 99 * _KIB,
+    "90": 227 * _KIB,
+    "100": 227 * _KIB,
+    "103": 227 * _KIB,
+    "120": 99 * _KIB,
+    "121": 99 * _KIB,
+}
+
+
+def parse_targets(targets: Sequence[str]) -> tuple[Device, ...]:
+    """The devices of ``sm_90``, ``sm_80,sm_90`` and the like, in order, without repetitions; none for ``cpu``.
+
+    From compute capability 9 on, code is compiled for the chip itself (``sm_90a``), with its own instructions.
+    Raises BuildError.
+    """
+    names = [name.strip() for target in targets for name in target.split(",")]
+    if names == [CPU]:
+        return ()
+    devices = [_device(name) for name in names]
+    return tuple(dict.fromkeys(devices))
+
+
+def _device(name: str) -> Device:
+    match = re.fullmatch(r"sm_(\d+)a?", name)
+    if match is None or match[1] not in _SHARED_BYTES:
+        known = ", ".join(f"sm_{capability}" for capability in _SHARED_BYTES)
+        raise BuildError(
+            f"the target is {name!r}: expected {CPU}, or one or several of {known}, separated by commas "
+            "(an H100 or H200 is sm_90, an A100 sm_80)"
+        )
+    own_instructions = "a" if int(match[1]) >= 90 else ""
+    return Device(f"sm_{match[1]}{own_instructions}", _SHARED_BYTES[match[1]])

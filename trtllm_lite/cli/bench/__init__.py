@@ -1,0 +1,24 @@
+"""``trtllm-lite bench``: measurements of an engine, as tables and as JSON, and comparisons with a baseline."""
+
+import click
+
+from trtllm_lite.cli.bench.latency import latency
+from trtllm_lite.cli.bench.serving import serve_sim, throughput
+from trtllm_lite.cli.framework import Group
+
+
+@click.group(cls=Group)
+def bench() -> None:
+    """Measure an engine, and compare with an earlier measurement.
+
+    \b
+    Examples:
+      trtllm-lite bench latency --engine_dir engine --batch_size 1,8 --input_len 128,1024
+      trtllm-lite bench throughput --engine_dir engine --num_requests 64 --json baseline.json
+      trtllm-lite bench throughput --engine_dir engine --num_requests 64 --compare baseline.json
+      trtllm-lite bench serve-sim --engine_dir engine --arrival poisson --request_rate 4 --input_len sharegpt
+    """
+
+
+for command in (latency, throughput, serve_sim):
+    bench.add_command(command)

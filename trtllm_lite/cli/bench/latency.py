@@ -1,0 +1,148 @@
+"""``trtllm-lite bench latency``."""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trtllm_lite.cli.bench.options import ceiling_options, ceilings_of, engine_options, result_options
+from trtllm_lite.cli.bench.results import Report, Results, warn_if_busy
+from trtllm_lite.cli.framework import Command
+
+if TYPE_CHECKING:
+    from trtllm_lite.bench.latency_shape import LatencyShape
+
+_POINT_METRICS = (
+    *("time_to_first_token_s", "inter_token_latency_s", "prefill_tokens_per_s", "decode_tokens_per_s"),
+    *("floor_inter_token_latency_s", "fraction_of_floor"),
+    *("floor_time_to_first_token_s", "fraction_of_first_token_floor"),
+)
+_ENGINE_METRICS = (
+    *("read_bandwidth_bytes_per_s", "weight_bytes_per_step", "kv_bytes_per_step", "weight_bytes", "kv_cache_bytes"),
+    *("workspace_bytes", "peak_memory_bytes", "memory_overhead_bytes", "load_s"),
+)
+_RATIO_METRICS = ("prefill_tokens_per_s", "decode_tokens_per_s")
+
+
+class NumberList(click.ParamType):
+    """Whole numbers separated by commas."""
+
+    name = "N,N,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The numbers as a tuple, in the order given."""
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 1,8,64", param, ctx)
+
+
+@click.command(cls=Command)
+@engine_options
+@click.option(
+    "--batch_size", type=NumberList(), default="1", show_default=True, help="Sequences side by side; one or several."
+)
+@click.option(
+    "--input_len",
+    type=NumberList(),
+    default="128",
+    show_default=True,
+    help="Tokens of each prompt (random ids); one or several.",
+)
+@click.option("--output_len", default=129, show_default=True, help="Tokens to generate, the end id ignored.")
+@click.option("--repeats", default=5, show_default=True, help="Runs to take the median of, after one to warm up.")
+@click.option(
+    "--compare_transformers",
+    metavar="GGUF|DIR",
+    help="Run transformers in float32 on this model beside it, and print the ratios.",
+)
+@ceiling_options
+@result_options
+def latency(
+    engine_dir: str,
+    batch_size: tuple[int, ...],
+    input_len: tuple[int, ...],
+    num_threads: int | None,
+    compare_transformers: str | None,
+    memory_bandwidth: float | None,
+    peak_tflops: float | None,
+    json_path: str | None,
+    compare: str | None,
+    tolerance: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Time to first token and time per token of whole batches, memory, and the fraction of the bandwidth floor reached.
+
+    Every combination of batch size and prompt length is measured, in one load of the engine. The time per token is
+    (time of output_len tokens - time of 1 token) / (output_len - 1). Its floor is the time to read the weights and
+    the KV cache of one step once; that of the first token the time of its arithmetic.
+    """
+    from trtllm_lite.bench.gates import gates
+    from trtllm_lite.bench.latency import LatencyBench
+    from trtllm_lite.bench.latency_shape import LatencyShape
+    from trtllm_lite.bench.report import identity
+    from trtllm_lite.bench.transformers_baseline import check_model, measure_transformers
+    from trtllm_lite.cli.console import progress_bars
+
+    pairs = itertools.product(batch_size, input_len)
+    shapes = [LatencyShape(batch_size=batch, input_len=length, **options) for batch, length in pairs]
+    results = Results(json_path, compare, tolerance)
+    if compare_transformers:
+        check_model(compare_transformers)
+    runtime = {"num_threads": num_threads}
+    terms = {"memory_bandwidth": memory_bandwidth, "peak_tflops": peak_tflops}
+    reports = [identity("latency", engine_dir, shape, runtime, terms) for shape in shapes]
+    results.expect(reports)
+    busy = warn_if_busy()
+    with progress_bars() as show:
+        ceilings = ceilings_of(memory_bandwidth, peak_tflops)
+        bench = LatencyBench(engine_dir, shapes, num_threads=num_threads, ceilings=ceilings)
+        for shape, report in zip(shapes, reports, strict=True):
+            stage = f"batch {shape.batch_size}, prompt {shape.input_len}"
+            report["figures"] = bench.measure(shape, functools.partial(show, stage))
+            report["busy_cores_before"] = busy
+        for done, (shape, report) in enumerate(zip(shapes, reports, strict=True)):
+            report["baseline"] = None
+            if compare_transformers:
+                report["baseline"] = measure_transformers(compare_transformers, shape, num_threads)
+                show("transformers", done + 1, len(shapes))
+    for report in reports:
+        report["gates"] = gates(report)
+    _print_points(shapes, reports)
+    _print_engine(reports[-1])
+    _print_gates(reports)
+    results.finish(reports)
+
+
+def _print_points(shapes: "Sequence[LatencyShape]", reports: Sequence[Report]) -> None:
+    """A row for each shape, with the ratios to transformers where those were measured."""
+    from trtllm_lite.bench.metrics import METRICS
+    from trtllm_lite.cli.console import print_table
+
+    compared = any(report["baseline"] for report in reports)
+    known = [name for name in _POINT_METRICS if name in reports[0]["figures"]]
+    header = ["batch, prompt", *(METRICS[name].title for name in known)]
+    header += [f"{METRICS[name].title}, × transformers" for name in _RATIO_METRICS if compared]
+    rows = []
+    for shape, report in zip(shapes, reports, strict=True):
+        figures, baseline = report["figures"], report["baseline"]
+        texts = [METRICS[name].text(figures[name]) for name in known]
+        ratios = [f"{figures[name] / baseline[name]:.2f}×" for name in _RATIO_METRICS if compared]
+        rows.append([f"{shape.batch_size}, {shape.input_len}", *texts, *ratios])
+    print_table(f"{shapes[0].output_len} tokens out; medians of {shapes[0].repeats}", header, rows)
+
+
+def _print_engine(report: Report) -> None:
+    from trtllm_lite.cli.bench.tables import print_figures
+
+    figures = report["figures"]
+    print_figures("engine and machine", {name: figures[name] for name in _ENGINE_METRICS if name in figures})
+
+
+def _print_gates(reports: Sequence[Report]) -> None:
+    for report in reports:
+        for gate in report["gates"]:
+            state = "met" if gate["met"] else "MISSED"
+            click.echo(f"{gate['name']}: {gate['value']:.2f} (goal {gate['direction']} {gate['bound']:g}): {state}")

@@ -1,0 +1,119 @@
+"""Options that several benchmarks share."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from trtllm_lite.bench.floor import Ceilings
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+REGRESSED = 3  # exit code; 1 is an error, 2 a wrong option
+_LENGTHS = "tokens: N, LEAST:MOST, lognormal:MEDIAN:P95 or sharegpt"
+
+
+def _together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """One decorator that adds ``options``, listed in this order by --help."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+ceiling_options = _together(
+    click.option(
+        "--memory_bandwidth",
+        type=float,
+        metavar="GB/S",
+        help="What the device reads at most, for floors. [default: measured for CPU engines, no floor for others]",
+    ),
+    click.option("--peak_tflops", type=float, help="What its matrix products reach at most. [default: no floor]"),
+)
+
+engine_options = _together(
+    click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote."),
+    click.option("--num_threads", type=int, help="Threads that compute. [default: all cores]"),
+    click.option("--seed", default=0, show_default=True, help="Of everything that is random."),
+)
+
+result_options = _together(
+    click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Also write the reports to this file."),
+    click.option(
+        "--compare",
+        metavar="BASELINE",
+        help=f"Compare with a file that --json wrote; a regression ends with exit code {REGRESSED}.",
+    ),
+    click.option(
+        "--tolerance",
+        multiple=True,
+        metavar="[METRIC=]SHARE",
+        help="Change for the worse that --compare allows, of all metrics or of one; may be given several times. "
+        "[default: 0.05]",
+    ),
+)
+
+workload_options = _together(
+    click.option("--num_requests", default=32, show_default=True, help="Requests in all."),
+    click.option("--input_len", default="64:128", show_default=True, help=f"Length of the prompts in {_LENGTHS}."),
+    click.option("--output_len", default="64:128", show_default=True, help="Length of the outputs, likewise."),
+    click.option("--prefix_len", default=0, help="Tokens that prompts share, in front of input_len of their own."),
+    click.option("--prefix_share", default=1.0, show_default=True, help="Share of the prompts that begin with them."),
+    click.option("--priorities", default="0", show_default=True, help="Priorities and their weights, as in 0:9,50:1."),
+    click.option("--price_per_hour", type=float, help="Of the machine; adds the price of a million tokens."),
+)
+
+arrival_options = _together(
+    click.option(
+        "--arrival",
+        type=click.Choice(["all", "poisson", "burst"]),
+        default="poisson",
+        show_default=True,
+        help="All at once, a Poisson process, or bursts.",
+    ),
+    click.option("--request_rate", type=float, help="Requests per second in the mean; all at once has none."),
+    click.option(
+        "--burstiness", type=float, help="Shape of the gaps of bursts: 1 is Poisson, less burstier. [default: 0.25]"
+    ),
+    click.option("--concurrency", type=int, help="Requests outstanding at most; others wait unsent. [default: any]"),
+    click.option(
+        "--goodput",
+        multiple=True,
+        metavar="NAME:MS",
+        help="An objective in milliseconds (ttft, tpot, e2el); may be given several times.",
+    ),
+)
+
+# Arguments of ModelRunner.from_dir.
+runtime_options = _together(
+    click.option("--max_batch_size", type=int, help="Requests that run side by side. [default: the engine's]"),
+    click.option("--max_num_tokens", type=int, help="Tokens of one step. [default: the engine's]"),
+    click.option(
+        "--max_tokens_in_paged_kv_cache", type=int, help="Tokens that the KV cache holds. [default: a full batch]"
+    ),
+    click.option("--kv_cache_enable_block_reuse", is_flag=True, help="Share the cache blocks of equal prefixes."),
+    click.option("--host_cache_size", type=int, help="Bytes of host memory for preempted requests. [default: none]"),
+    click.option(
+        "--capacity_scheduler_policy",
+        default="GUARANTEED_NO_EVICT",
+        show_default=True,
+        help="Or MAX_UTILIZATION: admits more, and preempts.",
+    ),
+    click.option(
+        "--enable_chunked_context", type=bool, default=True, show_default=True, help="Spread prompts over steps."
+    ),
+)
+
+
+def ceilings_of(memory_bandwidth: float | None, peak_tflops: float | None) -> "Ceilings":
+    """What :data:`ceiling_options` say, in bytes and operations per second."""
+    from trtllm_lite.bench.floor import Ceilings
+
+    return Ceilings(
+        bandwidth=None if memory_bandwidth is None else memory_bandwidth * 1e9,
+        flops=None if peak_tflops is None else peak_tflops * 1e12,
+    )

@@ -1,0 +1,81 @@
+"""``trtllm-lite bench throughput`` and ``serve-sim``: many requests, batched in flight."""
+
+from typing import Any
+
+import click
+
+from trtllm_lite.cli.bench.options import (
+    arrival_options,
+    ceiling_options,
+    ceilings_of,
+    engine_options,
+    result_options,
+    runtime_options,
+    workload_options,
+)
+from trtllm_lite.cli.bench.results import Results, warn_if_busy
+from trtllm_lite.cli.framework import Command
+
+_RUNTIME = (
+    *("num_threads", "max_batch_size", "max_num_tokens", "max_tokens_in_paged_kv_cache", "host_cache_size"),
+    *("kv_cache_enable_block_reuse", "capacity_scheduler_policy", "enable_chunked_context"),
+)
+
+
+@click.command(cls=Command)
+@engine_options
+@workload_options
+@runtime_options
+@ceiling_options
+@result_options
+def throughput(**options: Any) -> None:
+    """Tokens per second over many requests, all queued at once."""
+    _measure("throughput", {**options, "arrival": "all"}, ())
+
+
+@click.command(cls=Command, name="serve-sim")
+@engine_options
+@workload_options
+@arrival_options
+@runtime_options
+@ceiling_options
+@result_options
+def serve_sim(goodput: tuple[str, ...], **options: Any) -> None:
+    """Latencies of requests that arrive over time, as a server would see them.
+
+    Requests are sent in real time, each at its instant. Latencies count from there: to the first token, between
+    tokens, to the last one; the time per output token is a request's mean after its first token.
+
+    \b
+    Examples:
+      trtllm-lite bench serve-sim --engine_dir engine --request_rate 4 --input_len sharegpt --output_len 16:64
+      trtllm-lite bench serve-sim --engine_dir engine --arrival burst --request_rate 4 --goodput ttft:500
+      trtllm-lite bench serve-sim --engine_dir engine --arrival all --concurrency 1
+    """
+    _measure("serve-sim", options, goodput)
+
+
+def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) -> None:
+    from trtllm_lite.bench.figures import parse_objectives
+    from trtllm_lite.bench.report import identity
+    from trtllm_lite.bench.serving_bench import measure_serving
+    from trtllm_lite.bench.workload import Workload
+    from trtllm_lite.cli.bench.tables import print_figures
+    from trtllm_lite.cli.console import progress_bars
+
+    engine_dir, price = options.pop("engine_dir"), options.pop("price_per_hour")
+    ceilings = {name: options.pop(name) for name in ("memory_bandwidth", "peak_tflops")}
+    results = Results(*(options.pop(name) for name in ("json_path", "compare", "tolerance")))
+    runtime = {name: options.pop(name) for name in _RUNTIME}
+    workload, objectives = Workload(**options), parse_objectives(goodput)
+    terms = {"goodput": objectives, "price_per_hour": price, **ceilings}
+    report = identity(benchmark, engine_dir, workload, runtime, terms)
+    results.expect([report])
+    report["busy_cores_before"] = warn_if_busy()
+    with progress_bars() as show:
+        asked = (engine_dir, workload, runtime, objectives, price, ceilings_of(**ceilings))
+        report |= measure_serving(*asked, lambda done, total: show("requests", done, total))
+    print_figures(f"{workload.num_requests} requests, {workload.arrival}", report["figures"])
+    for priority, latencies in report["by_priority"].items():
+        print_figures(f"priority {priority}", latencies)
+    results.finish([report])

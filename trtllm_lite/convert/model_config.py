@@ -1,0 +1,64 @@
+"""The network of a config.json alone: a model's shape, for engines and plans that need no weights."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trtllm_lite import __version__
+from trtllm_lite.convert.checkpoint import describe_model
+from trtllm_lite.convert.dtypes import ONNX
+from trtllm_lite.convert.mapping import MappedModel, read_spec
+from trtllm_lite.convert.source import Source
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.files import PRODUCER_PREFIX
+from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.network.decoder import build_decoder
+from trtllm_lite.network.verifier import WEIGHTS_FILE
+
+
+@dataclass(frozen=True)
+class WeightlessModel:
+    """``network`` has initializers that point into a file that does not exist."""
+
+    config: ModelConfig
+    network: ir.Model
+
+
+def open_model_config(path: Path) -> WeightlessModel:
+    """The network that a Hugging Face ``config.json`` describes, in the type that it names (float32 if none).
+
+    Raises ConvertError.
+    """
+    source = _source(Path(path))
+    dtype = source.config.get("dtype") or source.config.get("torch_dtype") or "float32"
+    if dtype not in ONNX:
+        raise ConvertError(f"expected the dtype of {path} to be one of {', '.join(ONNX)}, found {dtype!r}")
+    architecture, family, spec = read_spec(source)
+    network = build_decoder(spec, family.tensor_names, ONNX[dtype])
+    mapped = MappedModel(source, architecture, family, spec, network, dtype)
+    tensors = {
+        weight.name: ir.ExternalTensor(
+            WEIGHTS_FILE, None, None, weight.dtype, shape=ir.Shape(weight.shape), name=weight.name
+        )
+        for weight in network.weights
+    }
+    return WeightlessModel(describe_model(mapped), network.bind(tensors, PRODUCER_PREFIX, __version__))
+
+
+def _source(path: Path) -> Source:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConvertError(f"cannot read the model config {path}: {error.strerror}: check the path") from error
+    except (ValueError, RecursionError) as error:
+        raise ConvertError(f"expected {path} to be a model's config.json, but: {error}") from error
+    if not isinstance(config, dict):
+        raise ConvertError(f"expected {path} to be a model's config.json, found a {type(config).__name__}")
+    return Source(str(path), config, {}, {}, _no_tensor, "", {})
+
+
+def _no_tensor(name: str) -> NDArray:
+    raise ConvertError(f"a model config has no tensors, {name} was asked for")

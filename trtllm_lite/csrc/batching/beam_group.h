@@ -1,0 +1,43 @@
+// The sequences of a running beam search.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "batching/kv_cache_manager.h"
+#include "batching/slot_pool.h"
+#include "beam_move.h"
+
+namespace tl {
+
+struct Beam {
+  std::int32_t slot;   // whose block table is this beam's
+  KvSequence kv;       // all of the beam but its newest token
+  std::int32_t token;  // the newest one
+};
+
+// Beams share blocks up to where they part: the blocks of the prompt, whose own sequence the request keeps, and those
+// of common ancestors. A beam's first child takes over its sequence and its slot, others fork it.
+class BeamGroup {
+ public:
+  // As many slots as the search has beams: `own_slot`, which the request keeps, and `others`.
+  BeamGroup(std::int32_t own_slot, std::vector<Slot> others);
+
+  // Best first; none before the prompt is computed.
+  std::span<const Beam> beams() const { return beams_; }
+  // Whether the beams are known that the next step continues. It is launched: they are not, until move().
+  bool ready() const { return !beams_.empty() && !in_flight_; }
+  void launched() { in_flight_ = true; }
+
+  // The beams of the next step, which continue those of the last one, or `prompt` if there are none.
+  void move(std::span<const BeamMove> moves, const KvSequence& prompt, KvCacheManager& cache);
+
+ private:
+  std::vector<Slot> others_;
+  std::vector<std::int32_t> free_;  // slots of no beam
+  std::vector<Beam> beams_;
+  bool in_flight_ = false;
+};
+
+}  // namespace tl

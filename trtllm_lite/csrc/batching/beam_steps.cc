@@ -1,0 +1,48 @@
+// Scheduler: beam searches, once their prompt is computed.
+#include <stdexcept>
+
+#include "batching/scheduler.h"
+
+namespace tl {
+
+// The newest token of every beam, or of none: the search goes on when it has the logits of all.
+void Scheduler::add_beam_rows(Index index, StepBatch& batch) {
+  Running& running = table_.running(index);
+  BeamGroup& group = *running.beams();
+  // Each beam needs one block at most, and what they do need is promised: it is there, if not before then when the
+  // steps in flight have ended.
+  const BlockPool& pool = cache_.device();
+  if (pool.num_ready() < std::ssize(group.beams()) && pool.num_ready() < pool.num_unreferenced()) return;
+  for (const Beam& beam : group.beams()) {
+    if (!reserve(running, beam.kv, cache_.length(beam.kv) + 1, batch)) {
+      throw std::logic_error("a block that was promised to a beam search is not there");
+    }
+  }
+  for (const Beam& beam : group.beams()) {
+    StepRow& row = push_row(index, beam.slot, beam.kv, 1, batch);
+    row.num_generated = running.request().num_searched;
+    row.sample = true;
+    batch.token_ids.push_back(beam.token);
+    ++batch.num_decode_tokens;
+  }
+  group.launched();
+}
+
+void Scheduler::advance_search(Index index, RowResult& result, Clock::time_point now, EventBatch& events) {
+  Running& running = table_.running(index);
+  Request& request = running.request();
+  ++request.num_searched;
+  if (!request.first_token) request.first_token = now;
+  if (result.outputs) events.tokens.push_back({request.id, kNoToken, 0, std::move(result.outputs)});
+  const bool at_limit = request.num_searched == request.spec.max_new_tokens;
+  if (result.moves.empty()) {
+    remove(index, at_limit ? FinishReason::kLength : FinishReason::kEndId, {}, now, events);
+    return;
+  }
+  if (at_limit) throw std::logic_error("the executor searches on after max_new_tokens");
+  const int num_unreferenced = cache_.device().num_unreferenced();
+  running.beams()->move(result.moves, running.kv(), cache_);
+  running.promise()->take(num_unreferenced - cache_.device().num_unreferenced());
+}
+
+}  // namespace tl

@@ -1,0 +1,59 @@
+// Scheduler: what must always hold.
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "batching/scheduler.h"
+
+namespace tl {
+namespace {
+
+void check(bool ok, const char* what) {
+  if (!ok) throw std::logic_error(std::string("scheduler: ") + what);
+}
+
+}  // namespace
+
+void Scheduler::check_integrity() {
+  cache_.check_integrity();
+  const auto rank_of = [&](Index index) { return table_.request(index).rank; };
+  check(std::ranges::is_sorted(running_, {}, rank_of), "running requests are out of order");
+  check(static_cast<int>(running_.size()) + waiting_.size() == table_.size(), "a request is lost or listed twice");
+  check_promises();
+  for (const Index index : running_) {
+    const auto* running = std::get_if<Running>(&table_.state(index));
+    check(running != nullptr, "a listed request is not running");
+    check(remaining(*running) >= 0, "more is scheduled than there are tokens");
+  }
+  for (const auto& [rank, index] : waiting_.entries()) {
+    check(!std::holds_alternative<Running>(table_.state(index)) && rank_of(index) == rank, "wrong queue entry");
+  }
+}
+
+// What is promised is what the requests do not hold yet of all they can ever hold, and it is there.
+void Scheduler::check_promises() const {
+  int num_promised = 0, num_rows = 0;
+  for (const Index index : running_) {
+    const auto& running = std::get<Running>(table_.state(index));
+    num_rows += running.request().max_rows();
+    check((running.promise() != nullptr) == needs_promise(running.request()), "a promise is missing, or needless");
+    if (running.promise() == nullptr) continue;
+    const auto own = cache_.blocks(running.kv());
+    std::set<std::int32_t> held(own.begin(), own.end());
+    if (running.beams() != nullptr) {
+      for (const Beam& beam : running.beams()->beams()) {
+        const auto blocks = cache_.blocks(beam.kv);
+        held.insert(blocks.begin(), blocks.end());
+      }
+    }
+    const int most = running.request().max_blocks(cache_.config().tokens_per_block);
+    check(running.promise()->num_blocks() == most - std::ssize(held), "a promise is not kept");
+    num_promised += running.promise()->num_blocks();
+  }
+  check(num_promised == promises_.num_blocks(), "promises are miscounted");
+  check(num_promised <= cache_.device().num_unreferenced(), "more is promised than there is");
+  check(num_rows == num_rows_ && num_rows <= config_.max_batch_size, "more rows than max_batch_size");
+}
+
+}  // namespace tl

@@ -1,0 +1,103 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+
+#include "bindings/bindings.h"
+#include "cuda/time_step.h"
+
+namespace nb = nanobind;
+
+namespace tl {
+namespace {
+
+nb::dict memory(const cuda::CudaExecutor& executor) {
+  const MemoryUse use = executor.memory();
+  nb::dict result;
+  result["weights"] = use.weights;
+  result["kv_cache"] = use.kv_cache;
+  result["workspace"] = use.workspace;
+  return result;
+}
+
+std::vector<std::pair<std::string, double>> time_step(cuda::CudaExecutor& executor, int num_rows, int num_tokens,
+                                                      int past_len, int repeats) {
+  std::vector<std::pair<std::string, double>> times;
+  for (const cuda::InstructionTime& time : cuda::time_step(executor, num_rows, num_tokens, past_len, repeats)) {
+    times.emplace_back(time.name, time.microseconds * 1e-6);
+  }
+  return times;
+}
+
+std::string hexadecimal(const cuda::MatmulAlgorithm& algorithm) {
+  std::array<unsigned char, sizeof(algorithm.data)> bytes;
+  std::memcpy(bytes.data(), algorithm.data, sizeof(algorithm.data));
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    for (const int digit : {byte / 16, byte % 16}) text += "0123456789abcdef"[digit];
+  }
+  return text;
+}
+
+// A dict for each kind of product; keys are those of the builder's timing cache.
+nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, int candidates, int repeats) {
+  std::vector<cuda::ProductTime> times;
+  {
+    nb::gil_scoped_release release;
+    times = executor.time_products(num_tokens, candidates, repeats);
+  }
+  nb::list result;
+  for (const cuda::ProductTime& time : times) {
+    nb::dict entry;
+    entry["dtype"] = std::string(to_string(time.product->dtype));
+    entry["out_dtype"] = std::string(to_string(time.product->out_dtype));
+    entry["out_features"] = time.product->out_features;
+    entry["in_features"] = time.product->in_features;
+    entry["residual"] = time.product->residual.has_value();
+    entry["bias"] = time.product->bias.has_value();
+    entry["rows"] = time.rows;
+    entry["algo"] = hexadecimal(time.algorithm);
+    entry["microseconds"] = time.microseconds;
+    entry["heuristic_microseconds"] = time.heuristic_microseconds;
+    result.append(entry);
+  }
+  return result;
+}
+
+nb::dict device_memory(int index) {
+  const cuda::DeviceMemory memory = cuda::Device(index).memory();
+  nb::dict result;
+  result["free"] = memory.free;
+  result["total"] = memory.total;
+  return result;
+}
+
+}  // namespace
+
+void bind_cuda(nb::module_& module) {
+  using cuda::CudaExecutor;
+  nb::class_<CudaExecutor>(module, "CudaExecutor")
+      .def(
+          "__init__",
+          [](CudaExecutor* self, const Engine& engine, int device, std::int64_t num_blocks,
+             std::vector<std::string> library_directories) {
+            nb::gil_scoped_release release;
+            new (self) CudaExecutor(engine, device, num_blocks, std::move(library_directories));
+          },
+          nb::arg("engine"), nb::kw_only(), nb::arg("device") = 0, nb::arg("num_blocks") = 0,
+          nb::arg("library_directories") = std::vector<std::string>(), nb::keep_alive<1, 2>())
+      .def("time_step", &time_step, nb::kw_only(), nb::arg("num_rows"), nb::arg("num_tokens") = 1,
+           nb::arg("past_len") = 0, nb::arg("repeats") = 5, nb::call_guard<nb::gil_scoped_release>())
+      .def("time_products", &time_products, nb::kw_only(), nb::arg("num_tokens"), nb::arg("candidates") = 16,
+           nb::arg("repeats") = 7)
+      .def_prop_ro("cublaslt_version", &CudaExecutor::cublaslt_version)
+      .def_prop_ro("memory", &memory)
+      .def_prop_ro("device_name", [](const CudaExecutor& executor) { return executor.device().name(); });
+  module.def("cuda_device_memory", &device_memory, nb::arg("device") = 0);
+}
+
+}  // namespace tl

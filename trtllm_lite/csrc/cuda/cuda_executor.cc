@@ -1,0 +1,191 @@
+#include "cuda/cuda_executor.h"
+
+#include <algorithm>
+
+#include "errors.h"
+
+namespace tl::cuda {
+namespace {
+
+std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks) {
+  if (num_blocks == 0) return engine.manifest().kv_cache.num_blocks;
+  if (num_blocks > 0 && num_blocks < kMaxExtent) return num_blocks;
+  throw LimitError("num_blocks: expected 1 to " + std::to_string(kMaxExtent - 1) +
+                   ", or 0 for the engine's own, found " + std::to_string(num_blocks));
+}
+
+std::size_t input_bytes(const CudaPlan& plan) {
+  return InputLayout(plan.bounds, plan.bounds[CudaSymbol::kMaxBlocksPerSeq]).bytes;
+}
+
+}  // namespace
+
+CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks,
+                           std::vector<std::string> library_directories)
+    : engine_(engine),
+      plan_(engine.cuda_plan()),
+      num_blocks_(resolve_num_blocks(engine, num_blocks)),
+      library_directories_(std::move(library_directories)),
+      device_(device),
+      stream_(make_stream()),
+      programs_(device_, engine, library_directories_),
+      weights_(device_, engine, stream_.get()),
+      arena_(device_, static_cast<std::size_t>(plan_.arena_bytes), "workspace",
+             "build the engine with a smaller --max_num_tokens"),
+      state_(device_, static_cast<std::size_t>(plan_.state_bytes), "workspace",
+             "build the engine with a smaller --max_batch_size"),
+      inputs_(device_, input_bytes(plan_), "inputs of a step", "build the engine with a smaller --max_num_tokens"),
+      cache_(device_, static_cast<std::size_t>(num_blocks_ + 1) * block_bytes(), "KV cache",
+             "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)") {
+  place_tensors();
+  const Stream stream = stream_.get();
+  programs_.warm_up(addresses_, stream);
+  for (const DeviceBuffer* buffer : {&arena_, &state_, &cache_}) {
+    if (buffer->size() == 0) continue;
+    driver().check(driver().fill_bytes(buffer->address(), 0, buffer->size(), stream), "clearing memory");
+  }
+  driver().check(driver().stream_synchronize(stream), "clearing memory");
+}
+
+CudaExecutor::~CudaExecutor() {
+  device_.make_current();
+  driver().stream_synchronize(stream_.get());
+}
+
+void CudaExecutor::place_tensors() {
+  DevicePtr cache = cache_.address();
+  for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
+    const CudaTensor& tensor = plan_.tensors[i];
+    const auto offset = static_cast<DevicePtr>(tensor.offset);
+    switch (tensor.kind) {
+      case CudaTensorKind::kArena:
+        addresses_.push_back(arena_.address() + offset);
+        break;
+      case CudaTensorKind::kState:
+        addresses_.push_back(state_.address() + offset);
+        break;
+      case CudaTensorKind::kWeight:
+        addresses_.push_back(weights_.address(i));
+        break;
+      case CudaTensorKind::kCache:
+        cache_tensors_.push_back({cache, static_cast<std::size_t>(max_bytes(plan_, tensor))});
+        addresses_.push_back(cache);
+        cache = cache_tensors_.back().block(static_cast<std::int32_t>(num_blocks_ + 1));
+        break;
+      case CudaTensorKind::kInput:
+        input_tensors_.emplace_back(i, static_cast<CudaInputIndex>(cuda_step_input_index(tensor.name)));
+        addresses_.push_back(0);  // place_inputs
+        break;
+    }
+  }
+}
+
+void CudaExecutor::place_inputs(const InputLayout& layout) {
+  for (const auto& [tensor, input] : input_tensors_) addresses_[tensor] = inputs_.address() + layout.offsets[input];
+}
+
+// As many buckets as keep padding below an eighth of the rows, and the kernels of a few rows exact.
+std::int64_t CudaExecutor::padded_rows(std::int64_t num_rows) const {
+  std::int64_t step = 32;
+  if (num_rows <= 256) step = 16;
+  if (num_rows <= 64) step = 8;
+  std::int64_t padded = (num_rows + step - 1) / step * step;
+  for (const std::int64_t few : {4, 2, 1}) padded = num_rows <= few ? few : padded;
+  return std::min(padded, plan_.bounds[CudaSymbol::kNumDecodeSeqs]);
+}
+
+CudaExtents CudaExecutor::extents(const StepShape& shape) const {
+  CudaExtents extents = plan_.bounds;
+  extents[CudaSymbol::kNumTokens] = shape.num_tokens;
+  extents[CudaSymbol::kNumSeqs] = shape.num_seqs;
+  extents[CudaSymbol::kNumSeqsPlus1] = shape.num_seqs + 1;
+  extents[CudaSymbol::kNumDecodeSeqs] = shape.num_decode_seqs;
+  extents[CudaSymbol::kNumPrefillSeqs] = shape.num_seqs - shape.num_decode_seqs;
+  extents[CudaSymbol::kNumPrefillTokens] = shape.num_tokens - shape.num_decode_seqs;
+  extents[CudaSymbol::kNumLogits] = shape.num_logits;
+  extents[CudaSymbol::kNumBlocks] = num_blocks_;
+  extents[CudaSymbol::kNumSms] = std::min<std::int64_t>(device_.num_sms(), plan_.bounds[CudaSymbol::kNumSms]);
+  return extents;
+}
+
+void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs) {
+  const CudaExtents step = extents(shape);
+  const InputLayout layout(step, table_columns());
+  const Stream stream = stream_.get();
+  driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream), "copying inputs");
+  if (shape.decode_only) {
+    const auto graph = graphs_.find(shape.num_seqs);
+    if (graph != graphs_.end()) {
+      driver().check(driver().graph_launch(graph->second.get(), stream), "launching a graph");
+      return;
+    }
+  }
+  place_inputs(layout);
+  const CudaProgram& program = programs_.choose(shape.num_tokens, shape.decode_only);
+  programs_.enqueue(program, step, addresses_, stream);
+  // The first step of its kind has run everything once, so that nothing is left to be loaded while capturing.
+  if (shape.decode_only) graphs_.emplace(shape.num_seqs, programs_.capture(program, step, addresses_, stream));
+}
+
+std::vector<InstructionTime> CudaExecutor::time_step(const StepShape& shape, const std::byte* inputs, int repeats) {
+  const CudaExtents step = extents(shape);
+  const InputLayout layout(step, table_columns());
+  driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream_.get()), "copying inputs");
+  place_inputs(layout);
+  const CudaProgram& program = programs_.choose(shape.num_tokens, shape.decode_only);
+  return programs_.time(program, step, addresses_, stream_.get(), repeats);
+}
+
+std::vector<ProductTime> CudaExecutor::time_products(std::int64_t num_tokens, int candidates, int repeats) {
+  const auto check = [](const char* name, std::int64_t value, std::int64_t most) {
+    if (value >= 1 && value <= most) return;
+    throw LimitError(std::string(name) + ": expected 1 to " + std::to_string(most) + ", found " +
+                     std::to_string(value));
+  };
+  check("num_tokens", num_tokens, plan_.bounds[CudaSymbol::kNumTokens]);
+  check("candidates", candidates, 1000);
+  check("repeats", repeats, 1000);
+  device_.make_current();
+  const CudaProgram& program = programs_.choose(num_tokens, false);
+  const StepShape shape{.num_tokens = num_tokens, .num_seqs = 1, .num_logits = std::min(num_tokens, max_logits())};
+  return cuda::time_products(program, extents(shape), addresses_, programs_.matmuls(), stream_.get(), candidates,
+                             repeats);
+}
+
+std::int64_t CudaExecutor::cublaslt_version() const {
+  return static_cast<std::int64_t>(cublaslt(library_directories_).version());
+}
+
+std::size_t CudaExecutor::block_bytes() const {
+  return static_cast<std::size_t>(engine_.manifest().kv_cache.bytes_per_block);
+}
+
+void CudaExecutor::copy_block(std::int32_t src, std::int32_t dst) {
+  for (const CacheTensor& tensor : cache_tensors_) {
+    driver().check(driver().copy_on_device(tensor.block(dst), tensor.block(src), tensor.block_bytes, stream_.get()),
+                   "copying a KV block");
+  }
+}
+
+void CudaExecutor::save_block(std::int32_t block, std::byte* out) {
+  for (const CacheTensor& tensor : cache_tensors_) {
+    driver().check(driver().copy_to_host(out, tensor.block(block), tensor.block_bytes, stream_.get()),
+                   "saving a KV block");
+    out += tensor.block_bytes;
+  }
+}
+
+void CudaExecutor::load_block(std::int32_t block, const std::byte* data) {
+  for (const CacheTensor& tensor : cache_tensors_) {
+    driver().check(driver().copy_to_device(tensor.block(block), data, tensor.block_bytes, stream_.get()),
+                   "loading a KV block");
+    data += tensor.block_bytes;
+  }
+}
+
+MemoryUse CudaExecutor::memory() const {
+  return {weights_.num_bytes(), cache_.size(),
+          arena_.size() + state_.size() + inputs_.size() + static_cast<std::size_t>(plan_.workspace_bytes)};
+}
+
+}  // namespace tl::cuda

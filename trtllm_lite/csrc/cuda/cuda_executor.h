@@ -1,0 +1,103 @@
+// An engine on a GPU: its memory, its programs, and the graphs of its decode steps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/input_layout.h"
+#include "cuda/program.h"
+#include "cuda/time_products.h"
+#include "cuda/weights.h"
+#include "executor.h"
+
+namespace tl::cuda {
+
+// What one step computes, in the order of its rows: num_decode_seqs of one new token each, then the others.
+struct StepShape {
+  std::int64_t num_tokens = 0;
+  std::int64_t num_seqs = 0;
+  std::int64_t num_decode_seqs = 0;
+  std::int64_t num_logits = 0;
+  // Every row is a decode row, and row i of the logits belongs to it. Such a step is padded to padded_rows() and
+  // launched as a graph.
+  bool decode_only = false;
+};
+
+class CudaExecutor {
+ public:
+  // Borrows the engine. `num_blocks`: of the KV cache; 0 for the manifest's. `library_directories`: where cuBLASLt may
+  // lie besides where the system finds it. Throws DeviceError (no such GPU, no driver, no cuBLASLt), EngineError (built
+  // for another GPU), LimitError (not enough memory on it).
+  CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks, std::vector<std::string> library_directories);
+  ~CudaExecutor();
+  CudaExecutor(const CudaExecutor&) = delete;
+  CudaExecutor& operator=(const CudaExecutor&) = delete;
+
+  const Engine& engine() const { return engine_; }
+  const CudaPlan& plan() const { return plan_; }
+  const Device& device() const { return device_; }
+  std::int64_t num_blocks() const { return num_blocks_; }
+  std::int64_t max_logits() const { return plan_.bounds[CudaSymbol::kNumLogits]; }
+  int num_slots() const { return static_cast<int>(plan_.bounds[CudaSymbol::kNumSlots]); }
+  std::int64_t table_columns() const { return plan_.bounds[CudaSymbol::kMaxBlocksPerSeq]; }
+  MemoryUse memory() const;
+
+  // One past the blocks that requests may have: padded rows write there.
+  std::int32_t spare_block() const { return static_cast<std::int32_t>(num_blocks_); }
+  // Rows of a decode-only step of `num_rows`, padding included.
+  std::int64_t padded_rows(std::int64_t num_rows) const;
+  // `shape` has been padded if it is decode_only.
+  CudaExtents extents(const StepShape& shape) const;
+
+  // Puts a step on the stream whose inputs, packed as InputLayout says for its extents, lie in page-locked memory that
+  // stays as it is until the step has ended.
+  void enqueue_step(const StepShape& shape, const std::byte* inputs);
+  // How long each instruction of such a step takes; repeats >= 1. Steps must not be in flight.
+  std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
+  // The fastest algorithms for the products of a step of so many tokens, with as many rows of logits as there may be
+  // (time_products.h). Steps must not be in flight. Throws LimitError.
+  std::vector<ProductTime> time_products(std::int64_t num_tokens, int candidates, int repeats);
+  // Of the library that does the products. Throws DeviceError if there is none.
+  std::int64_t cublaslt_version() const;
+  Stream stream() const { return stream_.get(); }
+  DevicePtr logits() const { return addresses_[static_cast<std::size_t>(plan_.logits)]; }
+  DevicePtr tokens() const { return addresses_[static_cast<std::size_t>(plan_.tokens)]; }
+
+  // Whole KV blocks: keys and values of all layers, block_bytes() of them. Page-locked memory on the host's side.
+  std::size_t block_bytes() const;
+  void copy_block(std::int32_t src, std::int32_t dst);
+  void save_block(std::int32_t block, std::byte* out);
+  void load_block(std::int32_t block, const std::byte* data);
+
+ private:
+  struct CacheTensor {
+    DevicePtr data;
+    std::size_t block_bytes;
+
+    DevicePtr block(std::int32_t index) const { return data + static_cast<std::size_t>(index) * block_bytes; }
+  };
+
+  void place_tensors();
+  void place_inputs(const InputLayout& layout);
+
+  const Engine& engine_;
+  const CudaPlan& plan_;
+  const std::int64_t num_blocks_;
+  const std::vector<std::string> library_directories_;
+  Device device_;
+  OwnedStream stream_;
+  ProgramSet programs_;
+  Weights weights_;
+  DeviceBuffer arena_, state_, inputs_, cache_;
+  std::vector<CacheTensor> cache_tensors_;
+  Addresses addresses_;
+  std::vector<std::pair<std::size_t, CudaInputIndex>> input_tensors_;  // tensor of the plan, which input
+  std::map<std::int64_t, OwnedGraphExec> graphs_;                      // by padded rows
+};
+
+}  // namespace tl::cuda

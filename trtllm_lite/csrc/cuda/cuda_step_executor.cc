@@ -1,0 +1,181 @@
+#include "cuda/cuda_step_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "errors.h"
+
+namespace tl::cuda {
+namespace {
+
+constexpr const char* kNotSampled =
+    "the logits hold NaN or +infinity, or no finite value: the model's weights or its input are damaged";
+constexpr double kSecondsPerMillisecond = 1e-3;
+
+double seconds_between(const OwnedEvent& first, const OwnedEvent& last) {
+  float milliseconds = 0;
+  driver().check(driver().event_elapsed(&milliseconds, first.get(), last.get()), "timing a step");
+  return milliseconds * kSecondsPerMillisecond;
+}
+
+// Grows: page-locking memory takes long, and stalls the device.
+void reserve(PinnedBuffer& buffer, std::size_t bytes, const char* what) {
+  if (buffer.size() < bytes)
+    buffer = PinnedBuffer(std::max(bytes, 2 * buffer.size()), what, "run fewer requests at once");
+}
+
+}  // namespace
+
+CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, int num_host_blocks)
+    : executor_(executor),
+      vocab_size_(static_cast<std::size_t>(executor.engine().manifest().vocab_size)),
+      host_(executor.num_slots(), static_cast<int>(vocab_size_)),
+      packer_(executor, host_),
+      blocks_(static_cast<std::size_t>(executor.num_slots())) {
+  executor_.device().make_current();
+  host_cache_ = PinnedBuffer(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
+                             "reserve fewer host blocks");
+  const CudaExtents& bounds = executor.plan().bounds;
+  for (Flight& flight : flights_) {
+    flight.inputs = PinnedBuffer(InputLayout(bounds, executor.table_columns()).bytes, "inputs of a step",
+                                 "build the engine with a smaller --max_num_tokens");
+    const std::size_t num_logits = static_cast<std::size_t>(executor.max_logits());
+    flight.tokens = PinnedBuffer(num_logits * sizeof(std::int32_t), "sampled tokens", "free host memory");
+    flight.started = make_event();
+    flight.copied = make_event();
+    flight.ended = make_event();
+  }
+}
+
+CudaStepExecutor::~CudaStepExecutor() {
+  executor_.device().make_current();
+  driver().stream_synchronize(executor_.stream());
+}
+
+void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
+                                std::span<const std::int32_t> tokens, int num_prompt) {
+  host_.set_slot(slot, std::move(params), tokens, num_prompt);
+  blocks_[static_cast<std::size_t>(slot)].clear();
+}
+
+void CudaStepExecutor::launch(const StepBatch& batch) {
+  executor_.device().make_current();
+  // What this step continues may not be known before the host has drawn it.
+  if (in_flight_ == 1) {
+    Flight& before = flights_[static_cast<std::size_t>(oldest_)];
+    if (!before.host_rows.empty() && !before.finished) finish(before);
+  }
+  Flight& flight = flights_[static_cast<std::size_t>((oldest_ + in_flight_) % 2)];
+  try {
+    enqueue(batch, flight);
+  } catch (...) {
+    driver().stream_synchronize(executor_.stream());  // the buffers are used again
+    throw;
+  }
+  ++in_flight_;
+}
+
+void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
+  const Stream stream = executor_.stream();
+  flight.batch = &batch;
+  flight.finished = false;
+  flight.host_rows.clear();
+  driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
+  for (const CopyOrder& order : batch.copies) copy(order);
+  if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
+  for (const TableUpdate& update : batch.table_updates) {
+    std::vector<std::int32_t>& blocks = blocks_[static_cast<std::size_t>(update.slot)];
+    blocks.resize(std::max(blocks.size(), static_cast<std::size_t>(update.index) + 1));
+    blocks[static_cast<std::size_t>(update.index)] = update.block;
+  }
+  if (!batch.rows.empty()) enqueue_rows(batch, flight);
+  driver().check(driver().event_record(flight.ended.get(), stream), "timing a step");
+}
+
+void CudaStepExecutor::copy(const CopyOrder& order) {
+  switch (order.kind) {
+    case CopyKind::kDeviceToDevice:
+      return executor_.copy_block(order.src, order.dst);
+    case CopyKind::kDeviceToHost:
+      return executor_.save_block(order.src, host_block(order.dst));
+    case CopyKind::kHostToDevice:
+      return executor_.load_block(order.dst, host_block(order.src));
+  }
+}
+
+std::byte* CudaStepExecutor::host_block(std::int32_t index) const {
+  return host_cache_.data() + static_cast<std::size_t>(index) * executor_.block_bytes();
+}
+
+void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
+  const StepShape shape = packer_.plan(batch, flight.row_logits);
+  packer_.pack(batch, shape, blocks_, flight.row_logits, flight.inputs.data());
+  executor_.enqueue_step(shape, flight.inputs.data());
+  if (shape.num_logits == 0) return;
+  driver().check(
+      driver().copy_to_host(flight.tokens.data(), executor_.tokens(),
+                            static_cast<std::size_t>(shape.num_logits) * sizeof(std::int32_t), executor_.stream()),
+      "copying tokens");
+  copy_logits(batch, flight);
+}
+
+void CudaStepExecutor::copy_logits(const StepBatch& batch, Flight& flight) {
+  flight.host_logits.assign(batch.rows.size(), RowLogits());
+  std::int64_t num_rows = 0;
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    if (!host_.takes(batch.rows[i]) || flight.row_logits[i].num_rows == 0) continue;
+    flight.host_rows.push_back(i);
+    flight.host_logits[i] = flight.row_logits[i];
+    flight.host_logits[i].first = num_rows;
+    num_rows += flight.row_logits[i].num_rows;
+  }
+  flight.num_host_logits = static_cast<std::size_t>(num_rows);
+  const std::size_t row_bytes = vocab_size_ * sizeof(float);
+  reserve(flight.logits, flight.num_host_logits * row_bytes, "logits");
+  for (const std::size_t i : flight.host_rows) {
+    const RowLogits& from = flight.row_logits[i];
+    const auto to = static_cast<std::size_t>(flight.host_logits[i].first) * row_bytes;
+    driver().check(driver().copy_to_host(flight.logits.data() + to,
+                                         executor_.logits() + static_cast<DevicePtr>(from.first) * row_bytes,
+                                         static_cast<std::size_t>(from.num_rows) * row_bytes, executor_.stream()),
+                   "copying logits");
+  }
+}
+
+void CudaStepExecutor::wait(StepResult& result) {
+  executor_.device().make_current();
+  Flight& flight = flights_[static_cast<std::size_t>(oldest_)];
+  oldest_ ^= 1;
+  --in_flight_;
+  if (!flight.finished) finish(flight);
+  std::swap(result, flight.result);
+}
+
+void CudaStepExecutor::finish(Flight& flight) {
+  driver().check(driver().event_synchronize(flight.ended.get()), "running a step");
+  const StepBatch& batch = *flight.batch;
+  const bool has_copies = !batch.copies.empty();
+  flight.result.copy_seconds = has_copies ? seconds_between(flight.started, flight.copied) : 0;
+  flight.result.compute_seconds = seconds_between(has_copies ? flight.copied : flight.started, flight.ended);
+  flight.result.rows.clear();
+  flight.result.rows.resize(batch.rows.size());
+  read_tokens(flight);
+  const auto* logits = reinterpret_cast<const float*>(flight.logits.data());
+  host_.finish(batch, flight.host_rows, flight.host_logits, {logits, flight.num_host_logits * vocab_size_},
+               flight.result.rows);
+  flight.finished = true;
+}
+
+void CudaStepExecutor::read_tokens(Flight& flight) {
+  const auto* tokens = reinterpret_cast<const std::int32_t*>(flight.tokens.data());
+  for (std::size_t i = 0; i < flight.batch->rows.size(); ++i) {
+    const StepRow& row = flight.batch->rows[i];
+    if (!row.sample || host_.takes(row)) continue;
+    const RowLogits& at = flight.row_logits[i];
+    RowResult& result = flight.result.rows[i];
+    result.token = tokens[at.first + at.num_rows - 1];
+    if (result.token < 0) result.error = kNotSampled;
+  }
+}
+
+}  // namespace tl::cuda

@@ -1,0 +1,65 @@
+// A GPU as the event loop's device. Steps are queued on one stream: a launch copies the packed inputs, launches a graph
+// (or the instructions one by one), and copies the sampled tokens back; wait() waits for that copy's event. Tokens stay
+// on the device between steps, so that step n+1 is queued while n runs.
+//
+// Rows that ask for more than the device's sampling kernel does (penalties, log probabilities, logits, …) are sampled
+// on the host from their logits; a step that follows them is launched when they have been.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "batching/step.h"
+#include "cuda/cuda_executor.h"
+#include "cuda/host_sampling.h"
+#include "cuda/step_packer.h"
+
+namespace tl::cuda {
+
+class CudaStepExecutor : public StepExecutor {
+ public:
+  // Borrows the executor. `num_host_blocks`: KV blocks that swapped-out requests may take on the host.
+  CudaStepExecutor(CudaExecutor& executor, int num_host_blocks);
+  ~CudaStepExecutor() override;
+
+  int num_slots() const override { return executor_.num_slots(); }
+  void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
+                int num_prompt) override;
+  void launch(const StepBatch& batch) override;
+  void wait(StepResult& result) override;
+
+ private:
+  // A step between launch() and wait().
+  struct Flight {
+    const StepBatch* batch = nullptr;
+    PinnedBuffer inputs, tokens, logits;
+    OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
+    std::vector<RowLogits> row_logits;
+    std::vector<std::size_t> host_rows;  // of the batch: whose logits come to the host
+    std::vector<RowLogits> host_logits;  // by row of the batch: where they lie in `logits`
+    std::size_t num_host_logits = 0;     // rows of `logits`
+    bool finished = false;               // `result` holds its results
+    StepResult result;
+  };
+
+  void enqueue(const StepBatch& batch, Flight& flight);
+  void copy(const CopyOrder& order);
+  void enqueue_rows(const StepBatch& batch, Flight& flight);
+  void copy_logits(const StepBatch& batch, Flight& flight);
+  void finish(Flight& flight);
+  void read_tokens(Flight& flight);
+  std::byte* host_block(std::int32_t index) const;
+
+  CudaExecutor& executor_;
+  const std::size_t vocab_size_;
+  HostSampling host_;
+  StepPacker packer_;
+  BlockTables blocks_;
+  PinnedBuffer host_cache_;
+  std::array<Flight, 2> flights_;
+  int oldest_ = 0;  // of flights_
+  int in_flight_ = 0;
+};
+
+}  // namespace tl::cuda

@@ -1,0 +1,86 @@
+#include "cuda/device.h"
+
+#include "errors.h"
+
+namespace tl::cuda {
+namespace {
+
+std::string mebibytes(std::size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+}  // namespace
+
+Device::Device(int index) {
+  int count = 0;
+  driver().check(driver().device_count(&count), "counting GPUs");
+  if (index < 0 || index >= count) {
+    throw DeviceError("GPU " + std::to_string(index) + ": expected one of " + std::to_string(count) +
+                      " that the driver shows; choose another, or check CUDA_VISIBLE_DEVICES");
+  }
+  driver().check(driver().device_get(&ordinal_, index), "opening GPU " + std::to_string(index));
+  char name[256] = {};
+  driver().check(driver().device_name(name, sizeof(name) - 1, ordinal_), "reading the name of a GPU");
+  name_ = name;
+  major_ = attribute(kComputeCapabilityMajor);
+  minor_ = attribute(kComputeCapabilityMinor);
+  num_sms_ = attribute(kMultiprocessorCount);
+  driver().check(driver().context_retain(&context_, ordinal_), "creating a context on " + name_);
+  make_current();
+}
+
+Device::~Device() { driver().context_release(ordinal_); }
+
+void Device::make_current() const {
+  driver().check(driver().context_set_current(context_), "using the context of " + name_);
+}
+
+DeviceMemory Device::memory() const {
+  DeviceMemory memory;
+  driver().check(driver().memory_info(&memory.free, &memory.total), "reading the memory of " + name_);
+  return memory;
+}
+
+int Device::attribute(int which) const {
+  int value = 0;
+  driver().check(driver().device_attribute(&value, which, ordinal_), "reading attributes of " + name_);
+  return value;
+}
+
+OwnedStream make_stream() {
+  Stream stream = nullptr;
+  driver().check(driver().stream_create(&stream, kNonBlockingStream), "creating a stream");
+  return OwnedStream(stream);
+}
+
+OwnedEvent make_event() {
+  Event event = nullptr;
+  driver().check(driver().event_create(&event, 0), "creating an event");
+  return OwnedEvent(event);
+}
+
+DeviceBuffer::DeviceBuffer(const Device& device, std::size_t bytes, const std::string& what, const std::string& remedy)
+    : bytes_(bytes) {
+  if (bytes == 0) return;
+  DevicePtr pointer = 0;
+  const Result result = driver().memory_alloc(&pointer, bytes);
+  if (result == kOutOfMemory) {
+    const DeviceMemory memory = device.memory();
+    throw LimitError(what + ": expected " + mebibytes(bytes) + " free on " + device.name() + ", found " +
+                     mebibytes(memory.free) + " of " + mebibytes(memory.total) + "; " + remedy);
+  }
+  driver().check(result, "reserving " + mebibytes(bytes) + " for " + what);
+  memory_ = Owner<DevicePtr, &Driver::memory_free>(pointer);
+}
+
+PinnedBuffer::PinnedBuffer(std::size_t bytes, const std::string& what, const std::string& remedy) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* pointer = nullptr;
+  const Result result = driver().host_alloc(&pointer, bytes, 0);
+  if (result == kOutOfMemory) {
+    throw LimitError(what + ": expected " + mebibytes(bytes) + " of host memory that can be page-locked, found less; " +
+                     remedy);
+  }
+  driver().check(result, "reserving " + mebibytes(bytes) + " of host memory for " + what);
+  memory_ = Owner<void*, &Driver::host_free>(pointer);
+}
+
+}  // namespace tl::cuda

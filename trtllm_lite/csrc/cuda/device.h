@@ -1,0 +1,104 @@
+// One GPU, and owners of what is allocated on it. Every owner borrows the driver, which lives as long as the process,
+// and needs the device's context to be current, in its destructor too: see Device::make_current.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "cuda/driver.h"
+
+namespace tl::cuda {
+
+struct DeviceMemory {
+  std::size_t free = 0;
+  std::size_t total = 0;
+};
+
+class Device {
+ public:
+  // Retains the primary context of GPU `index` and makes it current. Throws DeviceError if there is no such GPU.
+  explicit Device(int index);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // For the calling thread; cheap if it is current already.
+  void make_current() const;
+
+  const std::string& name() const { return name_; }
+  int capability_major() const { return major_; }
+  int capability_minor() const { return minor_; }
+  int num_sms() const { return num_sms_; }
+  DeviceMemory memory() const;
+
+ private:
+  int attribute(int which) const;
+
+  Ordinal ordinal_ = 0;
+  Context context_ = nullptr;
+  std::string name_;
+  int major_ = 0, minor_ = 0, num_sms_ = 0;
+};
+
+// Calls the driver function `Free` on what it owns.
+template <typename Handle, auto Free>
+class Owner {
+ public:
+  Owner() = default;
+  explicit Owner(Handle handle) : handle_(handle) {}
+  Owner(Owner&& other) noexcept : handle_(std::exchange(other.handle_, Handle{})) {}
+  Owner& operator=(Owner&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Owner() {
+    if (handle_ != Handle{}) (driver().*Free)(handle_);
+  }
+
+  Handle get() const { return handle_; }
+
+ private:
+  Handle handle_{};
+};
+
+using OwnedModule = Owner<Module, &Driver::module_unload>;
+using OwnedStream = Owner<Stream, &Driver::stream_destroy>;
+using OwnedEvent = Owner<Event, &Driver::event_destroy>;
+using OwnedGraph = Owner<Graph, &Driver::graph_destroy>;
+using OwnedGraphExec = Owner<GraphExec, &Driver::graph_exec_destroy>;
+
+OwnedStream make_stream();
+OwnedEvent make_event();
+
+// Memory on the device; empty if `bytes` is 0. Throws LimitError if there is not so much: `what` says what for,
+// `remedy` what to do.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(const Device& device, std::size_t bytes, const std::string& what, const std::string& remedy);
+
+  DevicePtr address() const { return memory_.get(); }
+  std::size_t size() const { return bytes_; }
+
+ private:
+  Owner<DevicePtr, &Driver::memory_free> memory_;
+  std::size_t bytes_ = 0;
+};
+
+// Page-locked memory of the host, which the device copies from and to by itself. Throws LimitError.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  PinnedBuffer(std::size_t bytes, const std::string& what, const std::string& remedy);
+
+  std::byte* data() const { return static_cast<std::byte*>(memory_.get()); }
+  std::size_t size() const { return bytes_; }
+
+ private:
+  Owner<void*, &Driver::host_free> memory_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace tl::cuda

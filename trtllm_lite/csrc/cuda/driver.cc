@@ -1,0 +1,41 @@
+#include "cuda/driver.h"
+
+#include "cuda/shared_library.h"
+#include "errors.h"
+
+namespace tl::cuda {
+namespace {
+
+Driver load_driver() {
+  const SharedLibrary library = SharedLibrary::open({"libcuda.so.1"},
+                                                    "this engine runs on NVIDIA GPUs: install the GPU's driver, or "
+                                                    "build the engine for cpu (trtllm-lite build --target cpu)");
+  Driver driver{};
+#define TL_RESOLVE(member, symbol, parameters) \
+  driver.member = library.function<Result(*) parameters>(symbol, "install a driver for CUDA 12.3 or later");
+  TL_CUDA_DRIVER_FUNCTIONS(TL_RESOLVE)
+#undef TL_RESOLVE
+  driver.check(driver.init(0), "initialising the CUDA driver");
+  return driver;
+}
+
+}  // namespace
+
+void Driver::check(Result result, std::string_view what, std::string_view name) const {
+  if (result == 0) return;
+  const char* error = nullptr;
+  const char* text = nullptr;
+  error_name(result, &error);
+  error_string(result, &text);
+  std::string message(what);
+  message.append(name).append(": ").append(error ? error : "CUDA error " + std::to_string(result));
+  if (text) message.append(" (").append(text).append(")");
+  throw DeviceError(message);
+}
+
+const Driver& driver() {
+  static const Driver loaded = load_driver();
+  return loaded;
+}
+
+}  // namespace tl::cuda

@@ -1,0 +1,112 @@
+// The part of the CUDA driver API that the runtime uses. libcuda.so.1 comes with the GPU's driver and is opened when
+// the first device is: this code builds and loads on machines without it. Names, signatures and values are those of the
+// CUDA Driver API reference; a symbol's suffix is its ABI version.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tl::cuda {
+
+using Result = int;  // 0 is success
+using DevicePtr = std::uint64_t;
+using Ordinal = int;
+
+template <typename Tag>
+struct Opaque;
+using Context = Opaque<struct ContextTag>*;
+using Module = Opaque<struct ModuleTag>*;
+using Function = Opaque<struct FunctionTag>*;
+using Stream = Opaque<struct StreamTag>*;
+using Event = Opaque<struct EventTag>*;
+using Graph = Opaque<struct GraphTag>*;
+using GraphExec = Opaque<struct GraphExecTag>*;
+
+constexpr Result kOutOfMemory = 2;
+
+constexpr int kMultiprocessorCount = 16;  // CUdevice_attribute
+constexpr int kComputeCapabilityMajor = 75;
+constexpr int kComputeCapabilityMinor = 76;
+constexpr int kMaxDynamicSharedBytes = 8;            // CUfunction_attribute
+constexpr int kProgrammaticStreamSerialization = 6;  // CUlaunchAttributeID
+constexpr unsigned kNonBlockingStream = 1;           // CUstream_flags
+constexpr int kThreadLocalCapture = 1;               // CUstreamCaptureMode
+constexpr std::uintptr_t kParamBufferPointer = 1;    // CU_LAUNCH_PARAM_BUFFER_POINTER
+constexpr std::uintptr_t kParamBufferSize = 2;       // CU_LAUNCH_PARAM_BUFFER_SIZE
+
+struct LaunchAttribute {
+  int id;
+  char pad[4];
+  union {
+    int programmatic_allowed;
+    char bytes[64];
+  } value;
+};
+
+struct LaunchConfig {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  Stream stream;
+  LaunchAttribute* attributes;
+  unsigned num_attributes;
+};
+
+// X(member, symbol, parameters)
+#define TL_CUDA_DRIVER_FUNCTIONS(X)                                                                               \
+  X(init, "cuInit", (unsigned flags))                                                                             \
+  X(driver_version, "cuDriverGetVersion", (int* version))                                                         \
+  X(error_name, "cuGetErrorName", (Result result, const char** name))                                             \
+  X(error_string, "cuGetErrorString", (Result result, const char** text))                                         \
+  X(device_count, "cuDeviceGetCount", (int* count))                                                               \
+  X(device_get, "cuDeviceGet", (Ordinal * device, int index))                                                     \
+  X(device_name, "cuDeviceGetName", (char* name, int size, Ordinal device))                                       \
+  X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Ordinal device))                        \
+  X(context_retain, "cuDevicePrimaryCtxRetain", (Context * context, Ordinal device))                              \
+  X(context_release, "cuDevicePrimaryCtxRelease_v2", (Ordinal device))                                            \
+  X(context_set_current, "cuCtxSetCurrent", (Context context))                                                    \
+  X(memory_info, "cuMemGetInfo_v2", (std::size_t* free, std::size_t* total))                                      \
+  X(memory_alloc, "cuMemAlloc_v2", (DevicePtr * pointer, std::size_t bytes))                                      \
+  X(memory_free, "cuMemFree_v2", (DevicePtr pointer))                                                             \
+  X(host_alloc, "cuMemHostAlloc", (void** pointer, std::size_t bytes, unsigned flags))                            \
+  X(host_free, "cuMemFreeHost", (void* pointer))                                                                  \
+  X(copy_to_device, "cuMemcpyHtoDAsync_v2", (DevicePtr to, const void* from, std::size_t bytes, Stream stream))   \
+  X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void* to, DevicePtr from, std::size_t bytes, Stream stream))           \
+  X(copy_on_device, "cuMemcpyDtoDAsync_v2", (DevicePtr to, DevicePtr from, std::size_t bytes, Stream stream))     \
+  X(fill_bytes, "cuMemsetD8Async", (DevicePtr to, unsigned char value, std::size_t count, Stream stream))         \
+  X(fill_words, "cuMemsetD32Async", (DevicePtr to, unsigned value, std::size_t count, Stream stream))             \
+  X(module_load, "cuModuleLoadData", (Module * module, const void* image))                                        \
+  X(module_unload, "cuModuleUnload", (Module module))                                                             \
+  X(module_function, "cuModuleGetFunction", (Function * function, Module module, const char* name))               \
+  X(function_set, "cuFuncSetAttribute", (Function function, int attribute, int value))                            \
+  X(launch, "cuLaunchKernelEx", (const LaunchConfig* config, Function function, void** parameters, void** extra)) \
+  X(stream_create, "cuStreamCreate", (Stream * stream, unsigned flags))                                           \
+  X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                                        \
+  X(stream_synchronize, "cuStreamSynchronize", (Stream stream))                                                   \
+  X(stream_begin_capture, "cuStreamBeginCapture_v2", (Stream stream, int mode))                                   \
+  X(stream_end_capture, "cuStreamEndCapture", (Stream stream, Graph * graph))                                     \
+  X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                               \
+  X(event_destroy, "cuEventDestroy_v2", (Event event))                                                            \
+  X(event_record, "cuEventRecord", (Event event, Stream stream))                                                  \
+  X(event_synchronize, "cuEventSynchronize", (Event event))                                                       \
+  X(event_elapsed, "cuEventElapsedTime", (float* milliseconds, Event start, Event end))                           \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec * exec, Graph graph, unsigned long long flags))  \
+  X(graph_destroy, "cuGraphDestroy", (Graph graph))                                                               \
+  X(graph_exec_destroy, "cuGraphExecDestroy", (GraphExec exec))                                                   \
+  X(graph_launch, "cuGraphLaunch", (GraphExec exec, Stream stream))
+
+struct Driver {
+#define TL_MEMBER(member, symbol, parameters) Result(*member) parameters;
+  TL_CUDA_DRIVER_FUNCTIONS(TL_MEMBER)
+#undef TL_MEMBER
+
+  // Throws DeviceError, with the driver's own words, unless `result` is success. `what`, followed by `name`, says what
+  // was attempted.
+  void check(Result result, std::string_view what, std::string_view name = {}) const;
+};
+
+// The process's driver, initialised. Throws DeviceError if there is none, or it lacks a function.
+const Driver& driver();
+
+}  // namespace tl::cuda

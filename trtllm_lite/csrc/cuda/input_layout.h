@@ -1,0 +1,21 @@
+// Where the inputs of a step lie in the one buffer that is copied to the device: packed by the step's own extents, so
+// that a step of one token copies about a kilobyte.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "engine/cuda_plan_check.h"
+
+namespace tl::cuda {
+
+struct InputLayout {
+  std::array<std::size_t, kNumCudaStepInputs> offsets{};
+  std::size_t bytes = 0;
+
+  InputLayout() = default;
+  // `table_columns`: the row stride of block_tables.
+  InputLayout(const CudaExtents& extents, std::int64_t table_columns);
+};
+
+}  // namespace tl::cuda

@@ -1,0 +1,178 @@
+#include "cuda/matmul.h"
+
+#include <algorithm>
+
+#include "errors.h"
+
+namespace tl::cuda {
+namespace {
+
+int data_type(CudaDType dtype) {
+  switch (dtype) {
+    case CudaDType::kFloat32:
+      return kReal32F;
+    case CudaDType::kFloat16:
+      return kReal16F;
+    default:
+      return kReal16BF;  // check_cuda_plan lets no other through
+  }
+}
+
+// One heuristic serves all numbers of rows up to a multiple of a granularity that grows with them.
+std::int64_t round_up_rows(std::int64_t rows) {
+  const std::int64_t granularity = rows <= 64 ? 8 : rows <= 256 ? 16 : rows <= 1024 ? 64 : 256;
+  return (rows + granularity - 1) / granularity * granularity;
+}
+
+// Products that differ here differ in their tuned algorithms, too.
+std::string key_of(const MatmulInstruction& kind) {
+  std::string key = describe(kind);
+  for (const TimedAlgorithm& algorithm : kind.algorithms) {
+    key += ' ' + std::to_string(algorithm.max_rows);
+    for (const std::uint64_t word : algorithm.data) key += ':' + std::to_string(word);
+  }
+  return key;
+}
+
+// An algorithm is a number that means what it means to one version.
+void check_version(const CublasLt& library, const CudaPlan& plan) {
+  const auto found = static_cast<std::int64_t>(library.version());
+  if (plan.cublaslt_version == 0 || plan.cublaslt_version == found) return;
+  throw EngineError("this engine's matrix products were measured with cuBLASLt " +
+                    std::to_string(plan.cublaslt_version) + ", and this is cuBLASLt " + std::to_string(found) +
+                    ": build it again without --input_timing_cache, with one measured here, or install that version");
+}
+
+}  // namespace
+
+std::string describe(const MatmulInstruction& kind) {
+  std::string text = std::to_string(kind.out_features) + "x" + std::to_string(kind.in_features) + " " +
+                     std::string(to_string(kind.dtype)) + " to " + std::string(to_string(kind.out_dtype));
+  if (kind.bias) text += " + bias";
+  if (kind.residual) text += " + residual";
+  return text;
+}
+
+Matmul::Matmul(const CublasLt& library, BlasHandle handle, const MatmulInstruction& kind, const DeviceBuffer& workspace)
+    : library_(library),
+      handle_(handle),
+      timed_(kind.algorithms),
+      workspace_(workspace),
+      name_("matrix product " + describe(kind)) {
+  const auto in = static_cast<std::uint64_t>(kind.in_features), out = static_cast<std::uint64_t>(kind.out_features);
+  const int dtype = data_type(kind.dtype);
+  library_.check(library_.descriptor_create(&descriptor_, kCompute32F, kReal32F), name_);
+  library_.check(library_.descriptor_set(descriptor_, kDescTransA, &kTransposed, sizeof(kTransposed)), name_);
+  if (kind.bias) {
+    library_.check(library_.descriptor_set(descriptor_, kDescEpilogue, &kEpilogueBias, sizeof(kEpilogueBias)), name_);
+  }
+  library_.check(library_.layout_create(&weight_, dtype, in, out, kind.in_features), name_);
+  library_.check(library_.layout_create(&x_, dtype, in, 1, kind.in_features), name_);
+  library_.check(library_.layout_create(&y_, data_type(kind.out_dtype), out, 1, kind.out_features), name_);
+}
+
+Matmul::~Matmul() {
+  for (const MatrixLayout layout : {weight_, x_, y_}) library_.layout_destroy(layout);
+  library_.descriptor_destroy(descriptor_);
+}
+
+void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream) {
+  if (rows > 0) enqueue(rows, operands, stream, algorithm(rows));
+}
+
+void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream,
+                     const MatmulAlgorithm& algorithm) {
+  set_rows(rows);
+  if (operands.bias != 0) {
+    library_.check(library_.descriptor_set(descriptor_, kDescBiasPointer, &operands.bias, sizeof(DevicePtr)), name_);
+  }
+  const float one = 1, beta = operands.residual != 0 ? 1 : 0;
+  const DevicePtr added = operands.residual != 0 ? operands.residual : operands.y;
+  library_.check(library_.matmul(handle_, descriptor_, &one, operands.weight, weight_, operands.x, x_, &beta, added, y_,
+                                 operands.y, y_, &algorithm, workspace_.address(), workspace_.size(), stream),
+                 name_);
+}
+
+void Matmul::warm_up(std::int64_t max_rows, const MatmulOperands& operands, Stream stream) {
+  std::int64_t rows = 0;
+  while (rows < max_rows) {
+    rows = std::min(largest_alike(rows + 1), max_rows);
+    enqueue(rows, operands, stream);
+  }
+}
+
+std::int64_t Matmul::largest_alike(std::int64_t rows) const {
+  const auto timed = std::ranges::lower_bound(timed_, rows, {}, &TimedAlgorithm::max_rows);
+  return timed != timed_.end() ? timed->max_rows : round_up_rows(rows);
+}
+
+const MatmulAlgorithm& Matmul::algorithm(std::int64_t rows) {
+  const std::int64_t largest = largest_alike(rows);
+  const auto known = algorithms_.find(largest);
+  if (known != algorithms_.end()) return known->second;
+  MatmulAlgorithm chosen{};
+  const auto timed = std::ranges::find(timed_, largest, &TimedAlgorithm::max_rows);
+  if (timed != timed_.end()) {
+    std::ranges::copy(timed->data, chosen.data);
+  } else {
+    chosen = candidates(largest, 1).front();
+  }
+  return algorithms_.emplace(largest, chosen).first->second;
+}
+
+std::vector<MatmulAlgorithm> Matmul::candidates(std::int64_t rows, int count) {
+  set_rows(rows);
+  MatmulPreference preference = nullptr;
+  library_.check(library_.preference_create(&preference), name_);
+  const std::uint64_t workspace_bytes = workspace_.size();
+  library_.preference_set(preference, kPreferenceWorkspaceBytes, &workspace_bytes, sizeof(workspace_bytes));
+  std::vector<HeuristicResult> results(static_cast<std::size_t>(count));
+  int found = 0;
+  const int status =
+      library_.heuristic(handle_, descriptor_, weight_, x_, y_, y_, preference, count, results.data(), &found);
+  library_.preference_destroy(preference);
+  library_.check(status, name_ + " of " + std::to_string(rows) + " rows");
+  if (found == 0 || results.front().state != 0) {
+    throw DeviceError(name_ + ": expected an algorithm for " + std::to_string(rows) +
+                      " rows, found none; install a newer cuBLAS");
+  }
+  std::vector<MatmulAlgorithm> algorithms;
+  for (int i = 0; i < found; ++i) {
+    const HeuristicResult& result = results[static_cast<std::size_t>(i)];
+    if (result.state == 0) algorithms.push_back(result.algorithm);
+  }
+  return algorithms;
+}
+
+void Matmul::set_rows(std::int64_t rows) {
+  if (rows == rows_) return;
+  const auto columns = static_cast<std::uint64_t>(rows);
+  for (const MatrixLayout layout : {x_, y_}) {
+    library_.check(library_.layout_set(layout, kLayoutCols, &columns, sizeof(columns)), name_);
+  }
+  rows_ = rows;
+}
+
+MatmulSet::MatmulSet(const Device& device, const CudaPlan& plan, std::vector<std::string> library_directories)
+    : device_(device), plan_(plan), library_directories_(std::move(library_directories)) {}
+
+MatmulSet::~MatmulSet() {
+  matmuls_.clear();
+  if (library_ != nullptr) library_->destroy(handle_);
+}
+
+Matmul& MatmulSet::get(const MatmulInstruction& kind) {
+  if (library_ == nullptr) {
+    const CublasLt& library = cublaslt(library_directories_);
+    check_version(library, plan_);
+    workspace_ = DeviceBuffer(device_, static_cast<std::size_t>(plan_.workspace_bytes), "workspace of matrix products",
+                              "free memory on the GPU");
+    library.check(library.create(&handle_), "starting cuBLASLt");
+    library_ = &library;
+  }
+  std::unique_ptr<Matmul>& matmul = matmuls_[key_of(kind)];
+  if (!matmul) matmul = std::make_unique<Matmul>(*library_, handle_, kind, workspace_);
+  return *matmul;
+}
+
+}  // namespace tl::cuda

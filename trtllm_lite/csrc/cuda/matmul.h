@@ -1,0 +1,78 @@
+// Matrix products through cuBLASLt.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/cublaslt.h"
+#include "cuda/device.h"
+#include "engine/cuda_plan.h"
+
+namespace tl::cuda {
+
+struct MatmulOperands {
+  DevicePtr x = 0, weight = 0, y = 0;
+  DevicePtr bias = 0, residual = 0;  // 0: none
+};
+
+// Its shape, dtypes and epilogue in words.
+std::string describe(const MatmulInstruction& kind);
+
+// All products of a kind: same shapes but for the rows, same dtypes, same epilogue.
+class Matmul {
+ public:
+  Matmul(const CublasLt& library, BlasHandle handle, const MatmulInstruction& kind, const DeviceBuffer& workspace);
+  ~Matmul();
+  Matmul(const Matmul&) = delete;
+  Matmul& operator=(const Matmul&) = delete;
+
+  void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream);
+  void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream, const MatmulAlgorithm& algorithm);
+  // Runs the algorithm of every number of rows up to `max_rows` once: the library loads a kernel when it is first used,
+  // which takes tens of milliseconds. Returns at once; y is overwritten.
+  void warm_up(std::int64_t max_rows, const MatmulOperands& operands, Stream stream);
+  // What the library's heuristic proposes for so many rows, the best first by its estimate; at most `count`, at least
+  // one. Throws DeviceError.
+  std::vector<MatmulAlgorithm> candidates(std::int64_t rows, int count);
+
+ private:
+  // The most rows that have the same algorithm as `rows`.
+  std::int64_t largest_alike(std::int64_t rows) const;
+  const MatmulAlgorithm& algorithm(std::int64_t rows);
+  void set_rows(std::int64_t rows);
+
+  const CublasLt& library_;
+  BlasHandle handle_;
+  const std::vector<TimedAlgorithm> timed_;
+  const DeviceBuffer& workspace_;
+  std::string name_;
+  MatmulDescriptor descriptor_ = nullptr;
+  // In the library's column-major view: y^T [out, rows] = (weight^T [in, out])^T @ x^T [in, rows].
+  MatrixLayout weight_ = nullptr, x_ = nullptr, y_ = nullptr;
+  std::int64_t rows_ = 1;                               // of x_ and y_
+  std::map<std::int64_t, MatmulAlgorithm> algorithms_;  // by largest number of rows
+};
+
+// The products of an engine. Opens the library when it is asked for the first.
+class MatmulSet {
+ public:
+  MatmulSet(const Device& device, const CudaPlan& plan, std::vector<std::string> library_directories);
+  ~MatmulSet();
+
+  // The one for products like this; lives as long as the set. Throws EngineError if the plan's algorithms were measured
+  // with another version of the library.
+  Matmul& get(const MatmulInstruction& kind);
+
+ private:
+  const Device& device_;
+  const CudaPlan& plan_;
+  std::vector<std::string> library_directories_;
+  const CublasLt* library_ = nullptr;
+  BlasHandle handle_ = nullptr;
+  DeviceBuffer workspace_;
+  std::map<std::string, std::unique_ptr<Matmul>> matmuls_;
+};
+
+}  // namespace tl::cuda

@@ -1,0 +1,241 @@
+#include "cuda/program.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "engine/cuda_plan_check.h"
+#include "errors.h"
+
+namespace tl::cuda {
+namespace {
+
+constexpr std::int64_t kStaticSharedBytes = 48 * 1024;  // what a block may have without asking for it
+constexpr std::size_t kMaxParameterBytes = 4096;        // check_cuda_plan lets no more through
+
+// sm_90a runs on 9.0 alone; sm_80 on every 8.x; sm_86 on 8.6 and above within 8.
+bool fits(const std::string& arch, const Device& device) {
+  const std::string capability = std::to_string(device.capability_major()) + std::to_string(device.capability_minor());
+  if (arch == "sm_" + capability || arch == "sm_" + capability + "a") return true;
+  constexpr std::size_t kPrefix = 3;  // "sm_"
+  if (arch.size() < kPrefix + 2 || !std::isdigit(static_cast<unsigned char>(arch.back()))) return false;
+  const std::string major = arch.substr(kPrefix, arch.size() - kPrefix - 1);
+  return major == std::to_string(device.capability_major()) && arch.back() - '0' <= device.capability_minor();
+}
+
+class Parameters {
+ public:
+  template <typename T>
+  void add(T value) {
+    size_ = (size_ + sizeof(T) - 1) / sizeof(T) * sizeof(T);
+    std::memcpy(bytes_.data() + size_, &value, sizeof(T));
+    size_ += sizeof(T);
+  }
+  void* data() { return bytes_.data(); }
+  std::size_t size() const { return size_; }
+
+ private:
+  alignas(8) std::array<std::byte, kMaxParameterBytes> bytes_;
+  std::size_t size_ = 0;
+};
+
+DevicePtr address_of(const TensorRef& ref, const CudaExtents& extents, const Addresses& addresses) {
+  return addresses[static_cast<std::size_t>(ref.tensor)] + static_cast<DevicePtr>(ref.offset.at(extents));
+}
+
+void add_argument(const LaunchArgument& argument, const CudaExtents& extents, const Addresses& addresses,
+                  Parameters& parameters) {
+  if (const auto* ref = std::get_if<TensorRef>(&argument)) {
+    parameters.add(address_of(*ref, extents, addresses));
+  } else if (const auto* integer = std::get_if<ExtentExpr>(&argument)) {
+    parameters.add(static_cast<std::int32_t>(integer->at(extents)));
+  } else if (const auto* real = std::get_if<float>(&argument)) {
+    parameters.add(*real);
+  } else {
+    parameters.add(DevicePtr{0});
+  }
+}
+
+std::string join(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+MatmulOperands operands_of(const MatmulInstruction& product, const CudaExtents& extents, const Addresses& addresses) {
+  const auto address = [&](const TensorRef& ref) { return address_of(ref, extents, addresses); };
+  return {.x = address(product.x),
+          .weight = address(product.weight),
+          .y = address(product.y),
+          .bias = product.bias ? address(*product.bias) : 0,
+          .residual = product.residual ? address(*product.residual) : 0};
+}
+
+ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories)
+    : engine_(engine),
+      plan_(engine.cuda_plan()),
+      functions_(plan_.kernels.size()),
+      matmuls_(device, plan_, std::move(library_directories)) {
+  std::set<std::string> archs;
+  for (const CudaProgram& program : plan_.programs) {
+    archs.insert(program.arch);
+    if (!fits(program.arch, device)) continue;
+    programs_.push_back(&program);
+    for (const CudaInstruction& instruction : program.instructions) {
+      if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
+        load_kernel(launch->kernel, program.arch);
+      } else {
+        const auto& matmul = std::get<MatmulInstruction>(instruction);
+        matmul_of_[&matmul] = &matmuls_.get(matmul);
+      }
+    }
+  }
+  const std::int64_t num_tokens = plan_.bounds[CudaSymbol::kNumTokens];
+  const bool complete = std::ranges::any_of(programs_, [num_tokens](const CudaProgram* program) {
+    return !program->decode_only && program->max_tokens >= num_tokens;
+  });
+  if (complete) return;
+  const std::string arch =
+      "sm_" + std::to_string(device.capability_major()) + std::to_string(device.capability_minor());
+  throw EngineError("expected an engine for " + device.name() + " (" + arch + "), found one for " + join(archs) +
+                    "; build it again with --target " + arch);
+}
+
+void ProgramSet::warm_up(const Addresses& addresses, Stream stream) {
+  std::map<Matmul*, std::pair<std::int64_t, const MatmulInstruction*>> largest;
+  for (const CudaProgram* program : programs_) {
+    for (const CudaInstruction& instruction : program->instructions) {
+      const auto* product = std::get_if<MatmulInstruction>(&instruction);
+      if (product == nullptr) continue;
+      auto& [rows, found] = largest[matmul_of_.at(product)];
+      const std::int64_t most = std::min(product->rows.at(plan_.bounds), program->max_tokens);
+      if (most > rows) std::tie(rows, found) = std::pair(most, product);
+    }
+  }
+  for (const auto& [matmul, use] : largest) {
+    if (use.second != nullptr) matmul->warm_up(use.first, operands_of(*use.second, CudaExtents(), addresses), stream);
+  }
+}
+
+void ProgramSet::load_kernel(int index, const std::string& arch) {
+  Function& function = functions_[static_cast<std::size_t>(index)];
+  if (function != nullptr) return;
+  const CudaKernel& kernel = plan_.kernels[static_cast<std::size_t>(index)];
+  const std::string what = "loading kernel " + kernel.name + " for " + arch;
+  const std::string& key = kernel.cubins.at(arch);
+  OwnedModule& module = modules_[key];
+  if (module.get() == nullptr) {
+    Module loaded = nullptr;
+    const std::span<const std::byte> entry = engine_.cubin(key);
+    const std::vector<std::byte> image(entry.begin(), entry.end());  // aligned, which an entry of a file may not be
+    driver().check(driver().module_load(&loaded, image.data()), what);
+    module = OwnedModule(loaded);
+  }
+  driver().check(driver().module_function(&function, module.get(), kernel.name.c_str()), what);
+  if (kernel.shared_bytes <= kStaticSharedBytes) return;
+  const auto bytes = static_cast<int>(kernel.shared_bytes);
+  driver().check(driver().function_set(function, kMaxDynamicSharedBytes, bytes),
+                 what + " with " + std::to_string(bytes) + " bytes of shared memory");
+}
+
+const CudaProgram& ProgramSet::choose(std::int64_t num_tokens, bool decode_only) const {
+  return **std::ranges::find_if(programs_, [&](const CudaProgram* program) {
+    return program->max_tokens >= num_tokens && (decode_only || !program->decode_only);
+  });
+}
+
+void ProgramSet::enqueue(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
+                         Stream stream) {
+  for (const CudaInstruction& instruction : program.instructions) enqueue(instruction, extents, addresses, stream);
+}
+
+void ProgramSet::enqueue(const CudaInstruction& instruction, const CudaExtents& extents, const Addresses& addresses,
+                         Stream stream) {
+  if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
+    enqueue_launch(*launch, extents, addresses, stream);
+    return;
+  }
+  const auto& matmul = std::get<MatmulInstruction>(instruction);
+  matmul_of_.at(&matmul)->enqueue(matmul.rows.at(extents), operands_of(matmul, extents, addresses), stream);
+}
+
+void ProgramSet::enqueue_launch(const LaunchInstruction& launch, const CudaExtents& extents, const Addresses& addresses,
+                                Stream stream) {
+  const auto index = static_cast<std::size_t>(launch.kernel);
+  const CudaKernel& kernel = plan_.kernels[index];
+  LaunchAttribute attribute{.id = kProgrammaticStreamSerialization, .pad = {}, .value = {.programmatic_allowed = 1}};
+  LaunchConfig config{.grid = {},
+                      .block = {static_cast<unsigned>(kernel.threads), 1, 1},
+                      .shared_bytes = static_cast<unsigned>(kernel.shared_bytes),
+                      .stream = stream,
+                      .attributes = &attribute,
+                      .num_attributes = launch.programmatic ? 1u : 0u};
+  for (std::size_t axis = 0; axis < launch.grid.size(); ++axis) {
+    config.grid[axis] = static_cast<unsigned>(launch.grid[axis].at(extents));
+    if (config.grid[axis] == 0) return;
+  }
+  Parameters parameters;
+  for (const LaunchArgument& argument : launch.arguments) add_argument(argument, extents, addresses, parameters);
+  std::size_t size = parameters.size();
+  void* extra[] = {reinterpret_cast<void*>(kParamBufferPointer), parameters.data(),
+                   reinterpret_cast<void*>(kParamBufferSize), &size, nullptr};
+  driver().check(driver().launch(&config, functions_[index], nullptr, extra), "launching ", kernel.name);
+}
+
+std::vector<InstructionTime> ProgramSet::time(const CudaProgram& program, const CudaExtents& extents,
+                                              const Addresses& addresses, Stream stream, int repeats) {
+  const std::size_t size = program.instructions.size();
+  std::vector<OwnedEvent> events(size + 1);
+  std::ranges::generate(events, make_event);
+  std::vector<std::vector<float>> times(size);
+  enqueue(program, extents, addresses, stream);  // warms up, and keeps the device busy while the next are queued
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    enqueue(program, extents, addresses, stream);
+    driver().check(driver().event_record(events[0].get(), stream), "timing a program");
+    for (std::size_t i = 0; i < size; ++i) {
+      enqueue(program.instructions[i], extents, addresses, stream);
+      driver().check(driver().event_record(events[i + 1].get(), stream), "timing a program");
+    }
+    driver().check(driver().stream_synchronize(stream), "timing a program");
+    for (std::size_t i = 0; i < size; ++i) {
+      float milliseconds = 0;
+      driver().check(driver().event_elapsed(&milliseconds, events[i].get(), events[i + 1].get()), "timing a program");
+      times[i].push_back(milliseconds);
+    }
+  }
+  std::vector<InstructionTime> result;
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto* launch = std::get_if<LaunchInstruction>(&program.instructions[i]);
+    const std::string name = launch ? plan_.kernels[static_cast<std::size_t>(launch->kernel)].name
+                                    : describe(std::get<MatmulInstruction>(program.instructions[i]));
+    std::ranges::sort(times[i]);
+    result.push_back({name, 1e3 * times[i][times[i].size() / 2]});
+  }
+  return result;
+}
+
+OwnedGraphExec ProgramSet::capture(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
+                                   Stream stream) {
+  const std::string what = "capturing program " + program.name;
+  driver().check(driver().stream_begin_capture(stream, kThreadLocalCapture), what);
+  Graph graph = nullptr;
+  try {
+    enqueue(program, extents, addresses, stream);
+  } catch (...) {
+    driver().stream_end_capture(stream, &graph);
+    const OwnedGraph abandoned(graph);
+    throw;
+  }
+  driver().check(driver().stream_end_capture(stream, &graph), what);
+  const OwnedGraph captured(graph);
+  GraphExec exec = nullptr;
+  driver().check(driver().graph_instantiate(&exec, captured.get(), 0), what);
+  return OwnedGraphExec(exec);
+}
+
+}  // namespace tl::cuda

@@ -1,0 +1,63 @@
+// A plan's programs on a device: kernels loaded, and put on a stream instruction by instruction or as a graph.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/matmul.h"
+#include "engine/engine.h"
+
+namespace tl::cuda {
+
+// Where each tensor of the plan lies. Those of the step's inputs change from step to step.
+using Addresses = std::vector<DevicePtr>;
+
+// Where the operands of a product lie in such a step.
+MatmulOperands operands_of(const MatmulInstruction& product, const CudaExtents& extents, const Addresses& addresses);
+
+// How long an instruction of a program took.
+struct InstructionTime {
+  std::string name;
+  double microseconds = 0;
+};
+
+class ProgramSet {
+ public:
+  // Loads the kernels of every program for this device's architecture. Borrows all it is given. Throws EngineError if
+  // there is no program that carries out any step on this device.
+  ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories);
+
+  // The first program for a step of `num_tokens` tokens.
+  const CudaProgram& choose(std::int64_t num_tokens, bool decode_only) const;
+  void enqueue(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses, Stream stream);
+  // Puts every product on the stream in every size, so that no step waits for kernels to be loaded. Overwrites the
+  // arena.
+  void warm_up(const Addresses& addresses, Stream stream);
+  // A program as a graph, which keeps extents and addresses.
+  OwnedGraphExec capture(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
+                         Stream stream);
+  // Runs the program `repeats` times, the instructions one after the other; the median of each.
+  std::vector<InstructionTime> time(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
+                                    Stream stream, int repeats);
+  MatmulSet& matmuls() { return matmuls_; }
+
+ private:
+  void enqueue(const CudaInstruction& instruction, const CudaExtents& extents, const Addresses& addresses,
+               Stream stream);
+  void load_kernel(int index, const std::string& arch);
+  void enqueue_launch(const LaunchInstruction& launch, const CudaExtents& extents, const Addresses& addresses,
+                      Stream stream);
+
+  const Engine& engine_;
+  const CudaPlan& plan_;
+  std::map<std::string, OwnedModule> modules_;  // by key of the cubin
+  std::vector<Function> functions_;             // by kernel; null: not of this device
+  std::vector<const CudaProgram*> programs_;
+  MatmulSet matmuls_;
+  std::map<const MatmulInstruction*, Matmul*> matmul_of_;
+};
+
+}  // namespace tl::cuda

@@ -1,0 +1,24 @@
+#include "cuda/shared_library.h"
+
+#include <dlfcn.h>
+
+#include "errors.h"
+
+namespace tl::cuda {
+
+SharedLibrary SharedLibrary::open(const std::vector<std::string>& names, const std::string& remedy) {
+  std::string reasons;
+  for (const std::string& name : names) {
+    if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return {handle, name};
+    const char* reason = dlerror();
+    reasons += (reasons.empty() ? "" : "; ") + std::string(reason ? reason : name);
+  }
+  throw DeviceError("expected to load " + names.front() + ", found none (" + reasons + "); " + remedy);
+}
+
+void* SharedLibrary::find(const char* symbol, const char* remedy) const {
+  if (void* address = dlsym(handle_, symbol)) return address;
+  throw DeviceError(name_ + ": expected a function " + symbol + ", found none; " + remedy);
+}
+
+}  // namespace tl::cuda

@@ -1,0 +1,32 @@
+// A library that is found at run time, so that what uses it loads without it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tl::cuda {
+
+// Never closed: what it returned may be in use until the process ends.
+class SharedLibrary {
+ public:
+  // Opens the first of `names` (file names or paths) that there is. Throws DeviceError with each one's reason and
+  // `remedy`.
+  static SharedLibrary open(const std::vector<std::string>& names, const std::string& remedy);
+
+  // Throws DeviceError if the library lacks it.
+  template <typename Pointer>
+  Pointer function(const char* symbol, const char* remedy) const {
+    return reinterpret_cast<Pointer>(find(symbol, remedy));
+  }
+
+  const std::string& name() const { return name_; }
+
+ private:
+  SharedLibrary(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
+  void* find(const char* symbol, const char* remedy) const;
+
+  void* handle_;
+  std::string name_;
+};
+
+}  // namespace tl::cuda

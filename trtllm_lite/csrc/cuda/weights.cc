@@ -1,0 +1,154 @@
+#include "cuda/weights.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <random>
+
+#include "cpu_count.h"
+#include "engine/cuda_plan_check.h"
+#include "thread_pool.h"
+
+namespace tl::cuda {
+namespace {
+
+constexpr std::size_t kWeightAlignment = 256;
+constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
+constexpr std::size_t kNumStagingBuffers = 4;
+constexpr std::int64_t kCopyBytes = std::int64_t{1} << 20;  // one task of the threads that fill a staging buffer
+constexpr int kMaxCopyThreads = 8;
+
+// Page-locked buffers in turn: while the device reads some, threads fill another.
+class Staging {
+ public:
+  explicit Staging(Stream stream) : stream_(stream), pool_(std::min(resolve_num_threads(0), kMaxCopyThreads)) {
+    for (Buffer& buffer : buffers_) {
+      buffer = {PinnedBuffer(kStagingBytes, "staging of weights", "free host memory"), make_event(), false};
+    }
+  }
+
+  void send(DevicePtr to, std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const std::span<const std::byte> chunk = bytes.first(std::min(bytes.size(), kStagingBytes));
+      Buffer& buffer = next();
+      fill(buffer.memory.data(), chunk);
+      driver().check(driver().copy_to_device(to, buffer.memory.data(), chunk.size(), stream_), "copying weights");
+      driver().check(driver().event_record(buffer.read.get(), stream_), "copying weights");
+      buffer.in_use = true;
+      to += chunk.size();
+      bytes = bytes.subspan(chunk.size());
+    }
+  }
+
+ private:
+  struct Buffer {
+    PinnedBuffer memory;
+    OwnedEvent read;
+    bool in_use = false;
+  };
+
+  Buffer& next() {
+    Buffer& buffer = buffers_[position_];
+    position_ = (position_ + 1) % buffers_.size();
+    if (buffer.in_use) driver().check(driver().event_synchronize(buffer.read.get()), "copying weights");
+    return buffer;
+  }
+
+  void fill(std::byte* to, std::span<const std::byte> from) {
+    const auto size = static_cast<std::int64_t>(from.size());
+    pool_.parallel_for((size + kCopyBytes - 1) / kCopyBytes, [&](std::int64_t task, int) {
+      const std::int64_t begin = task * kCopyBytes;
+      std::memcpy(to + begin, from.data() + begin, static_cast<std::size_t>(std::min(kCopyBytes, size - begin)));
+    });
+  }
+
+  Stream stream_;
+  ThreadPool pool_;
+  std::array<Buffer, kNumStagingBuffers> buffers_;
+  std::size_t position_ = 0;
+};
+
+std::uint16_t to_bits(float value, CudaDType dtype) {
+  if (dtype == CudaDType::kBFloat16) return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
+  // The values below are normal numbers of float16: rebias the exponent, cut the significand.
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto exponent = static_cast<int>(bits >> 23 & 0xff) - 127 + 15;
+  if (exponent <= 0) return 0;
+  return static_cast<std::uint16_t>((bits >> 16 & 0x8000) | static_cast<std::uint32_t>(exponent) << 10 |
+                                    (bits >> 13 & 0x3ff));
+}
+
+std::vector<std::uint16_t> random_pattern(CudaDType dtype) {
+  constexpr std::size_t kPatternItems = (std::size_t{4} << 20) + 24;  // no power of two: no two rows are alike
+  constexpr float kDeviation = 0.02f;
+  std::vector<std::uint16_t> pattern(kPatternItems);
+  std::mt19937 generator(0);
+  std::normal_distribution<float> normal(0, kDeviation);
+  for (std::uint16_t& value : pattern) value = to_bits(normal(generator), dtype);
+  return pattern;
+}
+
+}  // namespace
+
+Weights::Weights(const Device& device, const Engine& engine, Stream stream) {
+  const CudaPlan& plan = engine.cuda_plan();
+  std::vector<std::size_t> offsets;
+  std::size_t total = 0;
+  for (const CudaTensor& tensor : plan.tensors) {
+    offsets.push_back(total);
+    if (tensor.kind != CudaTensorKind::kWeight) continue;
+    const auto bytes = static_cast<std::size_t>(max_bytes(plan, tensor));
+    total += (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
+  }
+  buffer_ = DeviceBuffer(device, total, "weights", "use a GPU with more memory");
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const bool is_weight = plan.tensors[i].kind == CudaTensorKind::kWeight;
+    addresses_.push_back(is_weight ? buffer_.address() + offsets[i] : 0);
+  }
+  if (engine.manifest().target.stripped) {
+    make_up(device, plan, stream);
+  } else {
+    upload(engine, stream);
+  }
+  driver().check(driver().stream_synchronize(stream), "copying weights");
+}
+
+void Weights::upload(const Engine& engine, Stream stream) const {
+  Staging staging(stream);
+  const CudaPlan& plan = engine.cuda_plan();
+  for (std::size_t i = 0; i < addresses_.size(); ++i) {
+    if (addresses_[i] != 0) staging.send(addresses_[i], engine.weight(plan.tensors[i].name));
+  }
+  driver().check(driver().stream_synchronize(stream), "copying weights");
+}
+
+void Weights::make_up(const Device& device, const CudaPlan& plan, Stream stream) const {
+  const CudaDType dtype = [&] {
+    for (const CudaTensor& tensor : plan.tensors) {
+      if (tensor.kind == CudaTensorKind::kWeight && item_size(tensor.dtype) == 2) return tensor.dtype;
+    }
+    return CudaDType::kBFloat16;
+  }();
+  const std::vector<std::uint16_t> pattern = random_pattern(dtype);
+  const std::size_t pattern_bytes = pattern.size() * sizeof(pattern[0]);
+  const DeviceBuffer source(device, pattern_bytes, "random weights", "use a GPU with more memory");
+  driver().check(driver().copy_to_device(source.address(), pattern.data(), pattern_bytes, stream), "making up weights");
+  for (std::size_t i = 0; i < addresses_.size(); ++i) {
+    if (addresses_[i] == 0) continue;
+    const auto bytes = static_cast<std::size_t>(max_bytes(plan, plan.tensors[i]));
+    if (plan.tensors[i].dtype == CudaDType::kFloat32) {
+      driver().check(driver().fill_words(addresses_[i], std::bit_cast<unsigned>(1.0f), bytes / sizeof(float), stream),
+                     "making up weights");
+      continue;
+    }
+    for (std::size_t done = 0; done < bytes; done += pattern_bytes) {
+      driver().check(driver().copy_on_device(addresses_[i] + done, source.address(),
+                                             std::min(pattern_bytes, bytes - done), stream),
+                     "making up weights");
+    }
+  }
+  driver().check(driver().stream_synchronize(stream), "making up weights");
+}
+
+}  // namespace tl::cuda

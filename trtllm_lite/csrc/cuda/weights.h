@@ -1,0 +1,29 @@
+// The weights of an engine on a device.
+#pragma once
+
+#include <vector>
+
+#include "cuda/device.h"
+#include "engine/engine.h"
+
+namespace tl::cuda {
+
+class Weights {
+ public:
+  // Copies them from the mapped file, through page-locked memory that several threads fill; or, for an engine without
+  // weights, makes some up: normal with deviation 0.02, and 1 for the float32 ones (norms, frequencies).
+  Weights(const Device& device, const Engine& engine, Stream stream);
+
+  // By tensor of the plan; 0 for tensors of other kinds.
+  DevicePtr address(std::size_t tensor) const { return addresses_[tensor]; }
+  std::size_t num_bytes() const { return buffer_.size(); }
+
+ private:
+  void upload(const Engine& engine, Stream stream) const;
+  void make_up(const Device& device, const CudaPlan& plan, Stream stream) const;
+
+  DeviceBuffer buffer_;
+  std::vector<DevicePtr> addresses_;
+};
+
+}  // namespace tl::cuda

@@ -1,0 +1,87 @@
+// What becomes of a step's logits on the host: tokens, beams, log probabilities, and the logits that were asked for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "batching/step.h"
+#include "sampling/sampler.h"
+
+namespace tl {
+
+// What a request asks of an executor.
+struct RequestParams : SlotParams {
+  SamplingParams sampling;
+  std::uint32_t sequence_index = 0;  // among the sequences of one prompt that share a seed: each draws its own numbers
+  std::optional<BeamSearchParams> beams;  // search instead of sampling; generation_logits does not go with it
+  bool context_logits = false;            // needs an engine built with gather_context_logits, as prompt_logprobs do
+  bool generation_logits = false;
+};
+
+// What a row yields beside its token; empty unless asked for.
+struct RequestOutputs : RowOutputs {
+  explicit RequestOutputs(std::size_t num_logits) : vocab_size(num_logits) {}
+
+  std::size_t vocab_size;
+  std::optional<RowLogprobs> logprobs;       // of the sampled token
+  std::vector<float> generation_logits;      // [vocab_size], what the token was sampled from
+  int first_position = 0;                    // of the prompt positions below
+  std::vector<float> context_logits;         // [positions, vocab_size]
+  std::vector<RowLogprobs> prompt_logprobs;  // of the prompt tokens that follow the positions
+  std::vector<BeamHypothesis> hypotheses;    // of a beam search at its end, best first
+};
+
+// The rows of logits that belong to a row of the step: of prompt positions, then of the sampled one, which may be the
+// last of the former.
+struct RowLogits {
+  std::int64_t first = 0;  // in the step's logits
+  int num_rows = 0;
+  int num_positions = 0;   // prompt positions whose outputs are wanted
+  int first_position = 0;  // the first of them
+};
+
+// Holds what requests asked for, by slot. One thread, but for finish_row.
+class RowSampler {
+ public:
+  RowSampler(int num_slots, int vocab_size);
+
+  int num_slots() const { return sampler_.num_slots(); }
+  std::size_t vocab_size() const { return vocab_size_; }
+  const RequestParams& params(int slot) const { return *slots_[static_cast<std::size_t>(slot)].params; }
+
+  // As StepExecutor::set_slot. Throws LimitError for parameters that are out of range.
+  void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
+                int num_prompt);
+  // After a row that could not be sampled this is an older token; the request has ended, nobody reads the result.
+  std::int32_t last_token(int slot) const { return sampler_.slot(slot)->history().back(); }
+
+  // The rows of logits that a row of the step needs; `first` is left to the caller.
+  RowLogits logits_of(const StepRow& row) const;
+
+  // Fills in the result of row `index`; `at` has all rows' places in `logits`. Rows of distinct requests may be
+  // finished by concurrent threads, each with a workspace of its own.
+  void finish_row(const StepBatch& batch, std::span<const RowLogits> at, std::size_t index,
+                  std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result);
+
+ private:
+  struct Slot {
+    std::shared_ptr<const RequestParams> params;
+    int num_prompt = 0;
+  };
+
+  std::span<const float> rows_of(const RowLogits& at, std::span<const float> logits) const;
+  void sample_token(int slot, std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result);
+  void advance_search(BeamSearch& search, std::span<const RowLogits> beams, std::span<const float> logits,
+                      SamplerWorkspace& workspace, RowResult& result);
+  void describe_prompt(const StepRow& row, const RowLogits& at, std::span<const float> logits,
+                       SamplerWorkspace& workspace, RowResult& result);
+
+  const std::size_t vocab_size_;
+  Sampler sampler_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace tl

@@ -1,0 +1,20 @@
+// Scratch memory of one thread that samples.
+#pragma once
+
+#include <vector>
+
+#include "sampling/candidates.h"
+#include "sampling/row_scan.h"
+
+namespace tl {
+
+// Grows to the vocabulary once, then nothing allocates.
+struct SamplerWorkspace {
+  RowScan raw;
+  RowScan processed;
+  std::vector<float> processed_logits;
+  std::vector<double> block_sums;
+  Candidates candidates;
+};
+
+}  // namespace tl

@@ -1,0 +1,272 @@
+"""LLM: from a model, checkpoint or engine to text in one line. Composes convert, build (cached) and runtime."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
+from trtllm_lite.engine_cache import Recipe, open_cached
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.files import atomic_directory
+from trtllm_lite.runtime import arguments
+from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig, check_flag
+from trtllm_lite.runtime.generation import Generation
+from trtllm_lite.runtime.limits import RunnerOptions
+from trtllm_lite.runtime.options import per_request
+from trtllm_lite.runtime.prompts import is_conversation, is_token_ids, parse_prompts
+from trtllm_lite.runtime.request import Request
+from trtllm_lite.runtime.sampling_params import SamplingParams
+from trtllm_lite.runtime.session import Session, open_session
+from trtllm_lite.runtime.stats import Stats
+from trtllm_lite.runtime.tokenizer import Tokenizer
+
+# Sequences of one call of generate() that are queued at a time; the event loop bounds those of all callers.
+_MAX_QUEUED = 512
+_ARGUMENTS = (
+    *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "enable_chunked_prefill"),
+    *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "gather_context_logits", "num_threads"),
+)
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A prompt ready to run."""
+
+    request: Request
+    text: str | None
+    num_truncated_tokens: int
+
+
+class LLM:
+    """Generates text with one model. Threads and coroutines may share it.
+
+    ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. What is
+    no engine yet becomes one, in a cache that later calls find it in: ``$XDG_CACHE_HOME/trtllm_lite/engines``.
+
+    - ``tokenizer``: a directory with another tokenizer.json than the engine's own
+    - ``target``: what it runs on, "cpu" or a GPU architecture such as "sm_90"; default: the CPU, or the engine's own
+    - ``dtype``: storage type of the matrices, "auto" for the model's own (see ``trtllm-lite convert``)
+    - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
+      by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
+    - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
+    - ``kv_cache_config``, ``scheduler_config``, ``enable_chunked_prefill`` (prompts may be spread over several steps)
+    - ``num_threads``: threads that compute; all cores by default
+
+    Raises ConvertError, BuildError, EngineError (the model), LimitError, ArgumentError (the arguments).
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        tokenizer: str | Path | None = None,
+        target: str | None = None,
+        dtype: str = "auto",
+        kv_cache_config: KvCacheConfig | None = None,
+        scheduler_config: SchedulerConfig | None = None,
+        enable_chunked_prefill: bool = True,
+        max_batch_size: int | None = None,
+        max_input_len: int | None = None,
+        max_seq_len: int | None = None,
+        max_num_tokens: int | None = None,
+        gather_context_logits: bool = False,
+        num_threads: int | None = None,
+        **others: Any,
+    ) -> None:
+        arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
+        check_flag("gather_context_logits", gather_context_logits)
+        if not isinstance(model, str | Path) or not str(model):
+            raise ArgumentError(f"model is {model!r}: expected a directory, a GGUF file or a hub id such as org/model")
+        kv_cache = kv_cache_config or KvCacheConfig()
+        limits = {
+            "max_batch_size": max_batch_size,
+            "max_input_len": max_input_len,
+            "max_seq_len": max_seq_len,
+            "max_num_tokens": max_num_tokens,
+        }
+        options = RunnerOptions(
+            **limits,
+            kv_cache=kv_cache,
+            scheduler=scheduler_config or SchedulerConfig(),
+            enable_chunked_context=enable_chunked_prefill,
+            num_threads=num_threads,
+        )
+        if (Path(model) / ENGINE_FILE).is_file():
+            self.engine_dir = Path(model)
+            self.session = open_session(self.engine_dir, 0, options)
+        else:
+            recipe = Recipe(target or "cpu", dtype, limits, kv_cache.tokens_per_block, gather_context_logits)
+            self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
+        _check_engine(self.session, target, dtype, gather_context_logits)
+        if tokenizer is not None:
+            self.session.tokenizer = Tokenizer.from_files(Path(tokenizer))
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, if the engine has one."""
+        return self.session.tokenizer
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat: bool = False,
+        priority: int | Sequence[int] = 0,
+        timeout: float | Sequence[float] | None = None,
+        cache_salt: str | Sequence[str] = "",
+        use_tqdm: bool = True,
+    ) -> Any:
+        """Continue prompts, and wait for all; any number may be given, they are batched in flight.
+
+        A prompt is a string, a list of token ids, or (``chat=True``) a user's message or a list of messages, which goes
+        through the model's chat template. One prompt gives a :class:`RequestOutput`, a list of them a list of those.
+        The other arguments are one value for all prompts or a list with one for each: requests of a greater
+        ``priority`` (-100 to 100) are served earlier, ``timeout`` is in seconds from submission, only requests of equal
+        ``cache_salt`` share KV cache content. ``use_tqdm`` shows progress if stderr is a terminal.
+
+        Raises, before anything runs, ArgumentError and LimitError for any of the prompts. A prompt of a list that fails
+        while it runs carries its ``error``; a single one raises EngineError.
+        """
+        queue = self._prompts(prompts, sampling_params, chat, priority, timeout, cache_salt)
+        for prompt in queue:
+            self.session.check(prompt.request)
+        with _progress(len(queue), use_tqdm) as report:
+            generations = self._run(queue, report)
+        if _is_single(prompts, chat):
+            return generations[0].result()
+        return [generation.outcome() for generation in generations]
+
+    def generate_async(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams | None = None,
+        *,
+        chat: bool = False,
+        streaming: bool = False,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str = "",
+    ) -> Generation:
+        """Start to continue one prompt; returns at once.
+
+        The :class:`Generation` can be iterated over (``streaming=True``: after every step), awaited, waited for with
+        ``result()``, and cancelled. Arguments are those of :meth:`generate`, and so is what it raises.
+        """
+        if not _is_single(prompt, chat):
+            raise ArgumentError("generate_async takes one prompt: a string, a list of token ids or (chat) of messages")
+        (only,) = self._prompts(prompt, sampling_params, chat, priority, timeout, cache_salt)
+        return self._start(only, streaming=streaming)
+
+    def get_stats(self) -> Stats:
+        """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""
+        return self.session.stats()
+
+    def save(self, engine_dir: str | Path) -> None:
+        """Copy the engine to ``engine_dir``, which appears whole or not at all. Raises OutputError."""
+        with atomic_directory(Path(engine_dir), CONFIG_FILE) as directory:
+            for name in (ENGINE_FILE, CONFIG_FILE, *self.session.manifest.files):
+                shutil.copyfile(self.engine_dir / name, directory / name)
+
+    def shutdown(self) -> None:
+        """Cancel what runs and end the engine's threads; nothing can be generated any more."""
+        self.session.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.shutdown()
+
+    def _prompts(
+        self, prompts: Any, params: Any, chat: bool, priority: Any, timeout: Any, cache_salt: Any
+    ) -> list[_Prompt]:
+        """Prompts in any of their forms as requests, not yet held against the limits."""
+        batch = [prompts] if is_token_ids(prompts) else prompts
+        parsed = parse_prompts(batch, chat, self.tokenizer, self.session.manifest.model.vocab_size)
+        columns = {
+            "sampling_params": SamplingParams() if params is None else params,
+            "priority": priority,
+            "timeout": timeout,
+            "cache_salt": cache_salt,
+        }
+        spread = {name: per_request(name, value, len(parsed.token_ids)) for name, value in columns.items()}
+        result = []
+        for row, ids in enumerate(parsed.token_ids):
+            own = {name: values[row] for name, values in spread.items()}
+            own_params = own.pop("sampling_params")
+            if not isinstance(own_params, SamplingParams):
+                raise ArgumentError(f"sampling_params is {own_params!r}: expected SamplingParams, or a list of them")
+            kept = ids[-own_params.truncate_prompt_tokens :] if own_params.truncate_prompt_tokens else ids
+            text = parsed.texts[row] if parsed.texts else None
+            result.append(_Prompt(Request(kept, own_params, **own), text, len(ids) - len(kept)))
+        return result
+
+    def _run(self, prompts: Sequence[_Prompt], report: Callable[[], None]) -> list[Generation]:
+        """Run all to their ends, a bounded number at a time and of greater priority first."""
+        order = sorted(range(len(prompts)), key=lambda row: -prompts[row].request.priority)
+        window = max(_MAX_QUEUED // max(prompt.request.params.num_sequences for prompt in prompts), 1)
+        started: dict[int, Generation] = {}
+
+        def finish(row: int) -> None:
+            started[row].wait()
+            report()
+
+        try:
+            for place, row in enumerate(order):
+                if place >= window:
+                    finish(order[place - window])
+                started[row] = self._start(prompts[row], streaming=False)
+            for row in order[-window:]:
+                finish(row)
+        except BaseException:
+            for generation in started.values():
+                generation.cancel()
+            raise
+        return [started[row] for row in range(len(prompts))]
+
+    def _start(self, prompt: _Prompt, *, streaming: bool) -> Generation:
+        return Generation(
+            self.session,
+            prompt.request,
+            prompt=prompt.text,
+            num_truncated_tokens=prompt.num_truncated_tokens,
+            streaming=streaming,
+        )
+
+
+def _is_single(prompts: Any, chat: bool) -> bool:
+    return isinstance(prompts, str) or is_token_ids(prompts) or (chat and is_conversation(prompts))
+
+
+def _check_engine(session: Session, target: str | None, dtype: str, gather_context_logits: bool) -> None:
+    """Hold what the engine was built with against what was asked for."""
+    targets = session.manifest.target.archs or ("cpu",)
+    if target is not None and not {target, f"{target}a"} & set(targets):
+        raise ArgumentError(f"target is {target!r}, but this engine runs on {', '.join(targets)}: leave it out")
+    found = session.manifest.model.dtype
+    if dtype not in ("auto", found):
+        raise ArgumentError(
+            f"dtype is {dtype!r}, but this engine's matrices are {found}: leave it out, or convert again"
+        )
+    if gather_context_logits and not session.manifest.gather_context_logits:
+        raise ArgumentError("this engine was built without gather_context_logits: build it again with it")
+
+
+@contextmanager
+def _progress(total: int, wanted: bool) -> Iterator[Callable[[], None]]:
+    """Yields a function that moves a progress bar on stderr on by one prompt."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("generating", total=total)
+        yield lambda: progress.advance(task)

@@ -1,0 +1,91 @@
+"""KvCacheConfig and SchedulerConfig: how an engine is run. The names are those of TensorRT-LLM's LLM API."""
+
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_lite.errors import ArgumentError
+
+POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION")
+_CHUNKING = (None, "FIRST_COME_FIRST_SERVED")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvCacheConfig:
+    """The paged KV cache. It is never larger than a full batch of full sequences needs; these may make it smaller:
+
+    - ``max_tokens``: tokens it holds, all sequences together
+    - ``free_gpu_memory_fraction``: its share of the device's free memory (of the host's, if that is the device)
+    - ``max_gpu_total_bytes``: its bytes; 0 and None mean no bound
+
+    ``enable_block_reuse``: requests share the blocks of equal prefixes, and blocks of ended requests serve later ones
+    until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts.
+    ``tokens_per_block`` and ``dtype`` are an engine's own: they say how to build one, and must agree with one that
+    exists; None and "auto" leave them open. The others are TensorRT-LLM's, accepted at the value that asks for nothing.
+
+    Raises ArgumentError for a value that makes no sense.
+    """
+
+    enable_block_reuse: bool = True
+    max_tokens: int | None = None
+    free_gpu_memory_fraction: float | None = None
+    max_gpu_total_bytes: int | None = None
+    host_cache_size: int | None = None
+    tokens_per_block: int | None = None
+    dtype: str = "auto"
+    max_attention_window: None = None
+    sink_token_length: None = None
+    event_buffer_max_size: int = 0
+
+    def __post_init__(self) -> None:
+        check_flag("enable_block_reuse", self.enable_block_reuse)
+        check_positive("max_tokens", self.max_tokens)
+        check_positive("tokens_per_block", self.tokens_per_block)
+        check_positive("max_gpu_total_bytes", self.max_gpu_total_bytes or None)
+        check_positive("host_cache_size", self.host_cache_size or None)
+        fraction = self.free_gpu_memory_fraction
+        is_number = isinstance(fraction, numbers.Real) and not isinstance(fraction, bool)
+        if fraction is not None and not (is_number and 0 < fraction <= 1):
+            raise ArgumentError(f"free_gpu_memory_fraction is {fraction!r}: expected a number above 0 and at most 1")
+        if self.max_attention_window is not None:
+            raise ArgumentError("max_attention_window: attention windows travel in the engine; leave it out")
+        if self.sink_token_length:
+            raise ArgumentError("sink_token_length: attention sinks are not supported; leave it out")
+        if self.event_buffer_max_size:
+            raise ArgumentError(
+                "event_buffer_max_size: KV cache events are not recorded; leave it out, or use get_stats()"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """Who runs when.
+
+    ``capacity_scheduler_policy``: GUARANTEED_NO_EVICT admits a request once all blocks it can ever need are certain;
+    MAX_UTILIZATION admits more, and preempts the one that loses least if blocks run out. ``context_chunking_policy``:
+    FIRST_COME_FIRST_SERVED, the only one. Raises ArgumentError for anything else.
+    """
+
+    capacity_scheduler_policy: str = "GUARANTEED_NO_EVICT"
+    context_chunking_policy: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_choice("capacity_scheduler_policy", self.capacity_scheduler_policy, POLICIES)
+        _check_choice("context_chunking_policy", self.context_chunking_policy, _CHUNKING)
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise ArgumentError unless ``value`` is a whole number above 0, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1):
+        raise ArgumentError(f"{name} is {value!r}: expected a whole number above 0")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise ArgumentError unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} is {value!r}: expected True or False")
+
+
+def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ArgumentError(f"{name} is {value!r}: expected one of {', '.join(map(str, choices))}")

@@ -1,0 +1,52 @@
+"""Waking threads and coroutines that wait for the same thing."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+
+class Notifier:
+    """A condition variable that coroutines may wait on too.
+
+    State that the conditions depend on is changed inside ``with notifier:``, followed by :meth:`notify`.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._futures: list[asyncio.Future[None]] = []
+
+    def __enter__(self) -> None:
+        self._condition.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._condition.__exit__(kind, error, tb)
+
+    def notify(self) -> None:
+        """Have everyone who waits look again. Call it inside ``with``."""
+        self._condition.notify_all()
+        futures, self._futures = self._futures, []
+        for future in futures:
+            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody awaits it any more
+                future.get_loop().call_soon_threadsafe(_resolve, future)
+
+    def wait_until(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Block this thread until ``ready``; False if ``timeout`` seconds have passed before."""
+        with self._condition:
+            return self._condition.wait_for(ready, timeout)
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Suspend this coroutine until ``ready``."""
+        while True:
+            with self._condition:
+                if ready():
+                    return
+                future = asyncio.get_running_loop().create_future()
+                self._futures.append(future)
+            await future
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,97 @@
+"""What a session has done so far, in numbers."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+_RECENT = 100
+_ROW = 6  # requests, seconds of three kinds, seconds of decoding, tokens decoded
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Means over ``num_requests`` requests that generated something, in seconds; 0 where there are none.
+
+    ``queue_seconds`` is from submission to admission, ``first_token_seconds`` from submission to the first token,
+    ``total_seconds`` from submission to the end, ``seconds_per_token`` a mean over all tokens but the first ones.
+    """
+
+    num_requests: int
+    queue_seconds: float
+    first_token_seconds: float
+    total_seconds: float
+    seconds_per_token: float
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts since the engine was opened, but for what is now (``running``, ``waiting``, ``used``, ``free``).
+
+    ``prefix_hit_rate`` is the share of looked-up prompt tokens that the KV cache held. A preempted request is computed
+    again or was swapped to host memory; ``num_recomputed_tokens`` says what that cost. ``step_seconds`` and
+    ``host_seconds`` (of that, not spent waiting for the device) are recent means per step.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_used_blocks: int
+    num_free_host_blocks: int
+    prefix_hit_rate: float
+    num_recompute_preemptions: int
+    num_swap_preemptions: int
+    num_recomputed_tokens: int
+    num_steps: int
+    num_failed_steps: int
+    num_scheduled_tokens: int
+    num_generated_tokens: int
+    step_seconds: float
+    host_seconds: float
+    latencies: Latencies
+    recent_latencies: Latencies
+
+
+class LatencyLog:
+    """Keeps count of ended requests. One thread adds, others read."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros(_ROW)
+        self._recent: deque[np.ndarray] = deque(maxlen=_RECENT)
+
+    def add(self, timings: Any) -> None:
+        """Count a request by its ``_core.RequestTimings``."""
+        if timings.num_generated_tokens == 0:
+            return
+        decoded = timings.num_generated_tokens - 1
+        means = (timings.queue_seconds, timings.first_token_seconds, timings.total_seconds)
+        row = np.array([1, *means, timings.seconds_per_token * decoded, decoded])
+        self._sums = self._sums + row
+        self._recent.append(row)
+
+    def overall(self) -> Latencies:
+        """Of all requests."""
+        return _means(self._sums)
+
+    def recent(self) -> Latencies:
+        """Of the last hundred."""
+        return _means(sum(self._recent, np.zeros(_ROW)))
+
+
+def make_stats(counts: Mapping[str, Any], latencies: LatencyLog) -> Stats:
+    """From the dictionary of ``_core.EventLoop.stats``."""
+    plain = {field.name: counts[field.name] for field in fields(Stats) if field.name in counts}
+    return Stats(
+        **plain,
+        prefix_hit_rate=counts["hit_tokens"] / max(counts["lookup_tokens"], 1),
+        latencies=latencies.overall(),
+        recent_latencies=latencies.recent(),
+    )
+
+
+def _means(sums: np.ndarray) -> Latencies:
+    count, queue, first, total, decode_seconds, decoded = sums.tolist()
+    requests, tokens = max(count, 1), max(decoded, 1)
+    return Latencies(int(count), queue / requests, first / requests, total / requests, decode_seconds / tokens)
