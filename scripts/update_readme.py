@@ -73,7 +73,7 @@ def table(path: Path) -> str:
 
 # Fewer generated tokens measure the first one only.
 LEAST_OUTPUT_LEN = 64
-GPU_COLUMNS = ("Llama-3.1-8B shape, bfloat16", "measured", "floor", "reached", "vLLM 0.26 on the same card")
+GPU_COLUMNS = ("Llama-3.1-8B shape, bfloat16", "measured", "floor", "reached", "vLLM 0.26 on an H200")
 
 
 def gpu_table(path: Path) -> str:
@@ -87,7 +87,7 @@ def gpu_table(path: Path) -> str:
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}, commit "
         f"{str(first['commit'])[:10]}; greedy, random weights and prompts. Floors: {terms['memory_bandwidth']:,.0f} "
-        f"GB/s and {terms['peak_tflops']:,.0f} TFLOPS, both measured on that card. {peers['source']}\n\n"
+        f"GB/s and {terms['peak_tflops']:,.0f} TFLOPS, both measured on such a card. {peers['source']}\n\n"
         + "\n".join(lines)
         + "\n\nMeasured by `bash scripts/measure_gpu.sh OUT` (`trtllm-lite bench latency` and `throughput`).\n"
     )
