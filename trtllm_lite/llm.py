@@ -134,8 +134,8 @@ class LLM:
         while it runs carries its ``error``; a single one raises EngineError.
         """
         queue = self._prompts(prompts, sampling_params, chat, priority, timeout, cache_salt)
-        for prompt in queue:
-            self.session.check(prompt.request)
+        for row, prompt in enumerate(queue):
+            self.session.check(prompt.request, row if len(queue) > 1 else None)
         with _progress(len(queue), use_tqdm) as report:
             generations = self._run(queue, report)
         if _is_single(prompts, chat):

@@ -69,7 +69,7 @@ def test_stop_tokens_and_end_tokens(llm: LLM) -> None:
 def test_one_bad_request_runs_none(llm: LLM) -> None:
     before = llm.get_stats().num_generated_tokens
     prompts = random_prompts(11, 3)
-    with pytest.raises(LimitError, match="the prompt has 97 tokens"):
+    with pytest.raises(LimitError, match="prompt 3 has 97 tokens"):
         llm.generate([*prompts, [5] * 97], GREEDY)
     with pytest.raises(ArgumentError, match="stop_token_ids"):
         llm.generate(prompts, [GREEDY, replace(GREEDY, stop_token_ids=[9999]), GREEDY])

@@ -83,13 +83,9 @@ void CpuStepExecutor::work() {
 
 void CpuStepExecutor::run(const StepBatch& batch, StepResult& result) {
   const auto start = std::chrono::steady_clock::now();
-  for (const CopyOrder& order : batch.copies) copy(order);
+  copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
   if (!batch.copies.empty()) result.copy_seconds = seconds_since(start);
-  for (const TableUpdate& update : batch.table_updates) {
-    std::vector<std::int32_t>& blocks = blocks_[static_cast<std::size_t>(update.slot)];
-    blocks.resize(std::max(blocks.size(), static_cast<std::size_t>(update.index) + 1));
-    blocks[static_cast<std::size_t>(update.index)] = update.block;
-  }
+  update_tables(batch.table_updates, blocks_);
   result.rows.resize(batch.rows.size());
   if (batch.rows.empty()) return;
   const auto compute_start = std::chrono::steady_clock::now();
@@ -103,17 +99,6 @@ void CpuStepExecutor::run(const StepBatch& batch, StepResult& result) {
   executor_.step(request,
                  [&](std::span<const float> logits, ThreadPool& pool) { sample(batch, logits, pool, result); });
   result.compute_seconds = seconds_since(compute_start);
-}
-
-void CpuStepExecutor::copy(const CopyOrder& order) {
-  switch (order.kind) {
-    case CopyKind::kDeviceToDevice:
-      return executor_.copy_block(order.src, order.dst);
-    case CopyKind::kDeviceToHost:
-      return executor_.save_block(order.src, host_block(order.dst));
-    case CopyKind::kHostToDevice:
-      return executor_.load_block(order.dst, host_block(order.src));
-  }
 }
 
 std::span<std::byte> CpuStepExecutor::host_block(std::int32_t index) const {

@@ -11,6 +11,7 @@
 
 #include "anonymous_memory.h"
 #include "batching/step.h"
+#include "batching/step_memory.h"
 #include "executor.h"
 #include "row_sampler.h"
 
@@ -35,7 +36,6 @@ class CpuStepExecutor : public StepExecutor {
   };
   void work();
   void run(const StepBatch& batch, StepResult& result);
-  void copy(const CopyOrder& order);
   std::span<std::byte> host_block(std::int32_t index) const;
   void pack(const StepBatch& batch);
   void pack_row(const StepBatch& batch, const StepRow& row);
@@ -44,7 +44,7 @@ class CpuStepExecutor : public StepExecutor {
 
   Executor& executor_;
   RowSampler rows_;
-  std::vector<std::vector<std::int32_t>> blocks_;  // of each slot
+  BlockTables blocks_;
   AnonymousMemory host_cache_;
 
   // The worker's: the step as the executor takes it.

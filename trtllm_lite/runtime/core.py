@@ -2,6 +2,7 @@
 
 import importlib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from trtllm_lite.errors import EngineError
@@ -13,7 +14,8 @@ def core() -> Any:
     try:
         return importlib.import_module("trtllm_lite._core")
     except ImportError as error:
-        raise EngineError(
-            f"the C++ extension trtllm_lite._core does not load ({error}): install trtllm_lite again with the Python "
-            "that runs it"
-        ) from error
+        remedy = "install trtllm_lite again with the Python that runs it"
+        checkout = Path(__file__).parents[2]
+        if (checkout / "CMakeLists.txt").is_file():
+            remedy = f"{checkout} is a checkout: run Python elsewhere, or install it with `pip install --editable .`"
+        raise EngineError(f"the C++ extension trtllm_lite._core does not load ({error}): {remedy}") from error

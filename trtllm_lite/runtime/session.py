@@ -40,9 +40,9 @@ class Session:
         # At the interpreter's exit too: the thread must be gone before what it uses.
         self._close = weakref.finalize(self, self.pump.close)
 
-    def check(self, request: Request) -> None:
-        """Raise what :meth:`submit` would, but for a full queue."""
-        self._native_params(request)
+    def check(self, request: Request, row: int | None = None) -> None:
+        """Raise what :meth:`submit` would, but for a full queue; messages name prompt number ``row`` of several."""
+        self._native_params(request, row)
 
     def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
         """Queue a request; returns at once. Handles to wait for together take the same ``notifier``.

@@ -81,26 +81,11 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.finished = false;
   flight.host_rows.clear();
   driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
-  for (const CopyOrder& order : batch.copies) copy(order);
+  copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
   if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
-  for (const TableUpdate& update : batch.table_updates) {
-    std::vector<std::int32_t>& blocks = blocks_[static_cast<std::size_t>(update.slot)];
-    blocks.resize(std::max(blocks.size(), static_cast<std::size_t>(update.index) + 1));
-    blocks[static_cast<std::size_t>(update.index)] = update.block;
-  }
+  update_tables(batch.table_updates, blocks_);
   if (!batch.rows.empty()) enqueue_rows(batch, flight);
   driver().check(driver().event_record(flight.ended.get(), stream), "timing a step");
-}
-
-void CudaStepExecutor::copy(const CopyOrder& order) {
-  switch (order.kind) {
-    case CopyKind::kDeviceToDevice:
-      return executor_.copy_block(order.src, order.dst);
-    case CopyKind::kDeviceToHost:
-      return executor_.save_block(order.src, host_block(order.dst));
-    case CopyKind::kHostToDevice:
-      return executor_.load_block(order.dst, host_block(order.src));
-  }
 }
 
 std::byte* CudaStepExecutor::host_block(std::int32_t index) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "batching/step.h"
+#include "batching/step_memory.h"
 #include "cuda/cuda_executor.h"
 #include "cuda/host_sampling.h"
 #include "cuda/step_packer.h"
@@ -44,7 +45,6 @@ class CudaStepExecutor : public StepExecutor {
   };
 
   void enqueue(const StepBatch& batch, Flight& flight);
-  void copy(const CopyOrder& order);
   void enqueue_rows(const StepBatch& batch, Flight& flight);
   void copy_logits(const StepBatch& batch, Flight& flight);
   void finish(Flight& flight);

@@ -5,12 +5,11 @@
 #include <vector>
 
 #include "batching/step.h"
+#include "batching/step_memory.h"
 #include "cuda/cuda_executor.h"
 #include "cuda/host_sampling.h"
 
 namespace tl::cuda {
-
-using BlockTables = std::vector<std::vector<std::int32_t>>;  // by slot
 
 class StepPacker {
  public:
