@@ -95,6 +95,11 @@ runtime_options = _together(
     click.option(
         "--max_tokens_in_paged_kv_cache", type=int, help="Tokens that the KV cache holds. [default: a full batch]"
     ),
+    click.option(
+        "--kv_cache_free_gpu_memory_fraction",
+        type=float,
+        help="Share of the device's free memory that the KV cache may take. [default: 0.9 of a GPU's]",
+    ),
     click.option("--kv_cache_enable_block_reuse", is_flag=True, help="Share the cache blocks of equal prefixes."),
     click.option("--host_cache_size", type=int, help="Bytes of host memory for preempted requests. [default: none]"),
     click.option(

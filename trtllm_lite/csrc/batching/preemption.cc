@@ -70,7 +70,6 @@ void Scheduler::preempt_one(Victim victim, StepBatch& batch) {
   const Index index = running_[victim.position];
   Request& request = table_.request(index);
   ++request.num_preemptions;
-  headroom_ = std::min(headroom_ * kHeadroomGrowth, kMaxHeadroom);
   std::optional<Swapped> swapped;
   if (victim.swap) swapped = swap_out(table_.running(index), cache_, batch);
   if (swapped) {

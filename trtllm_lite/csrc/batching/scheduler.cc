@@ -179,7 +179,6 @@ void Scheduler::remove(Index index, FinishReason reason, std::string message, Cl
   if (const auto* running = std::get_if<Running>(&table_.state(index))) {
     if (reason == FinishReason::kError) cache_.forget(running->kv());  // what it computed may be the error
     leave(index);
-    headroom_ = std::max(headroom_ * kHeadroomDecay, 1.0);
   } else {
     waiting_.erase(rank, index);
   }

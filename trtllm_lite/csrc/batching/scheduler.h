@@ -139,11 +139,6 @@ class Scheduler {
   // scheduler_integrity.cc
   void check_promises() const;
 
-  // Headroom is in blocks per running request.
-  static constexpr double kHeadroomGrowth = 1.5;
-  static constexpr double kHeadroomDecay = 0.98;
-  static constexpr double kMaxHeadroom = 16;
-
   SchedulerConfig config_;
   StepExecutor& executor_;
   KvCacheManager cache_;
@@ -157,7 +152,6 @@ class Scheduler {
   CostModel costs_;
   std::uint64_t launched_ = 0;
   bool last_step_decoded_ = false;
-  double headroom_ = 1;  // see Scheduler::fits
   SchedulerStats counters_;
 };
 
