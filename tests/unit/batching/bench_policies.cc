@@ -1,7 +1,9 @@
-// What both capacity policies make of requests that all are there at once, on a modelled H200 with a Llama-3.1-8B
-// shape:
+// What both capacity policies make of requests that all are there at once, on a modelled H200 with a Llama-3.1-8B shape.
+// From the repository root:
+//   g++ -std=c++20 -O2 -I trtllm_lite/csrc -I tests/unit/batching -o bench_policies
+//     tests/unit/batching/bench_policies.cc $(ls trtllm_lite/csrc/batching/*.cc | grep -v bench_)
 //   bench_policies NUM_REQUESTS INPUT_LEN OUTPUT_LEN NUM_BLOCKS NUM_HOST_BLOCKS MAX_BATCH_SIZE MAX_NUM_TOKENS
-// Lengths in tokens: N or LEAST:MOST.
+// Lengths in tokens: N or LEAST:MOST. Blocks hold 32 tokens.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -27,10 +27,10 @@ int demand(const SimulatedRequest& request) {
 // them twice, and run on when the others have ended: not, as a second wave, from their first token.
 TEST(a_burst_that_does_not_fit_at_its_end_preempts_the_fewest) {
   const SimulatedRequest request{.num_prompt = 128, .max_new_tokens = 1024, .num_generated = 1024};
-  constexpr int kRequests = 128, kFitting = 110;
+  constexpr int kRequests = 64, kFitting = 55;
   const std::vector<SimulatedRequest> requests(kRequests, request);
   for (const bool may_swap : {false, true}) {
-    const auto cache = cache_of(kFitting * demand(request) + 20, may_swap ? 1000 : 0);
+    const auto cache = cache_of(kFitting * demand(request) + 20, may_swap ? 600 : 0);
     Simulation all(scheduler_config(CapacityPolicy::kMaxUtilization, kRequests, 2048, 1152), cache, requests);
     all.run();
     CHECK(all.num_preemptions() <= kRequests - kFitting && all.most_preemptions == 1);

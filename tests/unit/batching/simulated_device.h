@@ -89,11 +89,12 @@ class Simulation {
   }
 
   void run() {
-    for (bool launched = true; launched || in_flight_ > 0;) {
-      launched = launch();
-      if (in_flight_ == 2 || (in_flight_ == 1 && !launched)) collect();
+    while (!scheduler_.empty() || in_flight_ > 0) {
+      const bool launched = launch();
+      CHECK(launched || in_flight_ > 0);
+      if (in_flight_ == 2 || !launched) collect();
     }
-    CHECK(scheduler_.empty() && std::ssize(first_tokens) == std::ssize(requests_));
+    CHECK(std::ssize(first_tokens) == std::ssize(requests_));
   }
 
   double seconds() const { return device_.seconds; }

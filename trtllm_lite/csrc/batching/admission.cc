@@ -65,8 +65,8 @@ bool Scheduler::fits(const Request& request, int num_needed, const PrefixHit& hi
   if (needs_promise(request)) {
     return free >= request.max_blocks(cache_.config().tokens_per_block) - std::ssize(hit.blocks);
   }
-  // Room for every running request to grow by a block, or admissions would only feed preemptions. More than that leaves
-  // memory idle that costs more than the preemptions it spares (bench_policies: at 0 and at 2 blocks runs take longer).
+  // Room for every running request to grow by a block, or admissions would only feed preemptions. With none more work
+  // is done twice, with two the memory lies idle for longer: both cost time (tests/unit/batching/bench_policies.cc).
   return free - num_needed >= std::ssize(running_);
 }
 
