@@ -25,7 +25,7 @@ latency() {  # REPORT ENGINE BATCH_SIZES INPUT_LENS OUTPUT_LEN
 }
 throughput() {  # ENGINE INPUT_LEN OUTPUT_LEN NUM_REQUESTS [OPTION]...
   trtllm-lite bench throughput --engine_dir "$out/engines/$1" "${ceilings[@]}" --input_len "$2" --output_len "$3" \
-    --num_requests "$4" --json "$out/throughput-$2-$3.json" --kv_cache_free_gpu_memory_fraction 0.97 "${@:5}"
+    --num_requests "$4" --json "$out/throughput-$2-$3.json" --kv_cache_free_gpu_memory_fraction 0.98 "${@:5}"
 }
 
 for stage in $stages; do
