@@ -25,7 +25,7 @@ latency() {  # REPORT ENGINE BATCH_SIZES INPUT_LENS OUTPUT_LEN
 }
 throughput() {  # ENGINE INPUT_LEN OUTPUT_LEN NUM_REQUESTS [OPTION]...
   trtllm-lite bench throughput --engine_dir "$out/engines/$1" "${ceilings[@]}" --input_len "$2" --output_len "$3" \
-    --num_requests "$4" --json "$out/throughput-$2-$3.json" --kv_cache_free_gpu_memory_fraction 0.98 "${@:5}"
+    --num_requests "$4" --json "$out/throughput-$2-$3.json" --kv_cache_free_gpu_memory_fraction 0.97 "${@:5}"
 }
 
 for stage in $stages; do
@@ -33,7 +33,7 @@ for stage in $stages; do
     build)
       build 8b llama-3.1-8b 256 8192 8448 8192
       build 1b llama-3.2-1b 32 2048 4096 2048
-      build 8b-short llama-3.1-8b 2048 128 256 "${MAX_NUM_TOKENS:-8192}"
+      build 8b-short llama-3.1-8b 2048 2048 2304 "${MAX_NUM_TOKENS:-8192}"
       build 8b-throughput llama-3.1-8b 512 2048 2304 "${MAX_NUM_TOKENS:-8192}"
       ;;
     latency)
