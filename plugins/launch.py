@@ -18,6 +18,11 @@ class Device:
     arch: str
     shared_bytes: int
 
+    @property
+    def compute_capability(self) -> int:
+        """90 of sm_90a."""
+        return int(self.arch.removeprefix("sm_").rstrip("af"))
+
 
 @dataclass(frozen=True)
 class Extent:
@@ -58,7 +63,25 @@ class Slice:
 
 
 Operand = Buffer | Slice
-Argument = Operand | Extent | int | float | None
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """``operand`` as a row-major matrix [rows, columns] of 16-bit elements, for the copy engine (sm_90 and later).
+
+    It reads boxes: one of ``box_rows`` x ``box_columns`` lies in shared memory swizzled by 128 bytes, and what is
+    beyond the matrix reads as zero. ``rows`` is a number, or the symbol whose bound it takes; an offset of the operand
+    is constant. As a kernel's parameter: 128 bytes, aligned to 64, ``const __grid_constant__``.
+    """
+
+    operand: Operand
+    rows: int | str
+    columns: int
+    box_rows: int
+    box_columns: int = 64
+
+
+Argument = Operand | TensorMap | Extent | int | float | None
 
 
 @dataclass(frozen=True)
@@ -79,7 +102,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch; arguments in the order of the function's parameters, fields of a struct passed by value in a row."""
+    """One launch; arguments in the order of the function's parameters, fields of a struct passed by value in a row.
+
+    A function that takes tensor maps takes no struct.
+    """
 
     kernel: Kernel
     grid: tuple[Extent, Extent, Extent]
@@ -88,7 +114,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Matmul:
-    """y[rows, out] = x[rows, in] @ weight[out, in].T [+ bias] [+ residual]; all of x's type but y."""
+    """y[rows, out] = x[rows, in] @ weight[out, in].T [+ bias] [+ residual]; all of x's type but y.
+
+    ``reason`` says why a library computes it where there was a choice.
+    """
 
     x: Operand
     weight: Buffer
@@ -96,6 +125,7 @@ class Matmul:
     rows: Extent
     residual: Operand | None = None
     bias: Buffer | None = None
+    reason: str = field(default="", compare=False)
 
     @property
     def out_features(self) -> int:

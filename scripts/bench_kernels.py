@@ -89,7 +89,7 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         outputs: list[np.ndarray | None] = [activations(rows, features)]
         yield Case("Linear", name, rows, inputs, outputs, {}, layouts, 2.0 * rows * features * depth)
     shape = (2, model.intermediate, model.hidden)
-    gated: list[np.ndarray | None] = [activations(rows, model.hidden), weight(shape, "gated_panel64", dtype)]
+    gated: list[np.ndarray | None] = [activations(rows, model.hidden), weight(shape, "gated_panel64", dtype), None]
     yield Case(
         "GatedLinear",
         "gate_up",
@@ -97,7 +97,7 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         gated,
         [activations(rows, model.intermediate)],
         {},
-        ["row_major", "gated_panel64"],
+        ["row_major", "gated_panel64", "row_major"],
         2.0 * rows * float(np.prod(shape)),
     )
 

@@ -23,7 +23,7 @@ find_python() {
 source_fingerprint() {
   {
     cat pyproject.toml CMakeLists.txt plugins/*.py
-    find trtllm_lite/csrc plugins \( -name '*.cc' -o -name '*.h' -o -name '*.toml' \) -print0 | sort -z | xargs -0 cat
+    find trtllm_lite/csrc plugins \( -name '*.cc' -o -name '*.h' -o -name slot.cuh -o -name '*.toml' \) -print0 | sort -z | xargs -0 cat
     find trtllm_lite plugins -name '*.py' | sort
   } | sha256sum | cut -c1-16
 }

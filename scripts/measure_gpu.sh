@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Measures engines of the Llama-3.1-8B and Llama-3.2-1B shapes (bfloat16, random weights) on this machine's NVIDIA GPU, and
 # writes the reports to OUT/*.json; `scripts/update_readme.py --record NAME OUT/*.json` stores them and renews the README.
-#   measure_gpu.sh OUT [build|latency|throughput]...   (default: all three; `build` needs no GPU)
+#   measure_gpu.sh OUT [tune|build|latency|throughput]...   (default: all but tune; `build` needs no GPU)
+# tune measures first what computes the products fastest, on a GPU that passes `test_gpu.sh`, and writes it to the timing
+# cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
 # Needs trtllm-lite on the PATH. BANDWIDTH (GB/s read) and TFLOPS (dense bfloat16) are the card's measured ceilings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,6 +17,11 @@ ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}"
 beyond_memory=(--capacity_scheduler_policy MAX_UTILIZATION --host_cache_size 20000000000)
 mkdir -p "$out"
 
+tune() {  # SHAPE MAX_BATCH_SIZE MAX_NUM_TOKENS
+  trtllm-lite build --model_config "configs/models/$1.json" --strip_plan --target sm_90 --input_timing_cache "$cache" \
+    --output_timing_cache "$cache" --max_batch_size "$2" --max_input_len 2048 --max_seq_len 2304 \
+    --max_num_tokens "$3" --output_dir "$out/engines/tuned"
+}
 build() {  # NAME SHAPE MAX_BATCH_SIZE MAX_INPUT_LEN MAX_SEQ_LEN MAX_NUM_TOKENS
   trtllm-lite build --model_config "configs/models/$2.json" --strip_plan --target sm_90 --input_timing_cache "$cache" \
     --max_batch_size "$3" --max_input_len "$4" --max_seq_len "$5" --max_num_tokens "$6" --output_dir "$out/engines/$1"
@@ -30,6 +37,11 @@ throughput() {  # ENGINE INPUT_LEN OUTPUT_LEN NUM_REQUESTS [OPTION]...
 
 for stage in $stages; do
   case $stage in
+    tune)
+      tune llama-3.1-8b 2048 8192
+      tune llama-3.2-1b 512 8192
+      rm -r "$out/engines/tuned"
+      ;;
     build)
       build 8b llama-3.1-8b 256 8192 8448 8192
       build 1b llama-3.2-1b 32 2048 4096 2048
@@ -47,6 +59,6 @@ for stage in $stages; do
       throughput 8b-throughput 1000 1000 512 "${beyond_memory[@]}"
       throughput 8b-throughput 2048 128 512
       ;;
-    *) echo "unknown stage $stage: expected build, latency or throughput" >&2; exit 2 ;;
+    *) echo "unknown stage $stage: expected tune, build, latency or throughput" >&2; exit 2 ;;
   esac
 done

@@ -25,12 +25,24 @@ COLUMNS = (
 
 
 def record(name: str, reports: list[Path], commit: str | None) -> None:
-    """Store ``reports`` as the baseline ``name``; ``commit`` is put where a report does not know its own."""
+    """Store ``reports`` in the baseline ``name``, in place of those of the same model, type and shape.
+
+    ``commit`` is put where a report does not know its own.
+    """
     loaded = [report for path in reports for report in json.loads(path.read_text())]
     for report in loaded:
         report["commit"] = report["commit"] or commit
-    BASELINES.mkdir(exist_ok=True)
-    (BASELINES / f"{name}.json").write_text(json.dumps(loaded, indent=1) + "\n")
+    path = BASELINES / f"{name}.json"
+    known = json.loads(path.read_text()) if path.is_file() else []
+    by_subject = {subject(report): report for report in (*known, *loaded)}
+    path.write_text(json.dumps(list(by_subject.values()), indent=1) + "\n")
+
+
+def subject(report: dict[str, Any]) -> str:
+    """What a report measures."""
+    engine = report["engine"]
+    parts = (report["benchmark"], engine["hidden_size"], engine["dtype"], report["shape"])
+    return json.dumps(parts, sort_keys=True)
 
 
 def row(latency: dict[str, Any], throughput: dict[str, Any]) -> list[str]:
@@ -73,7 +85,7 @@ def table(path: Path) -> str:
 
 # Fewer generated tokens measure the first one only.
 LEAST_OUTPUT_LEN = 64
-GPU_COLUMNS = ("Llama-3.1-8B shape, bfloat16", "measured", "floor", "reached", "vLLM 0.26 on an H200")
+GPU_COLUMNS = ("Llama-3.1-8B shape, bfloat16", "measured", "floor", "reached", "vLLM 0.26 on an H200", "commit")
 
 
 def gpu_table(path: Path) -> str:
@@ -85,9 +97,9 @@ def gpu_table(path: Path) -> str:
     first = reports[0]
     terms = first["terms"]
     return (
-        f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}, commit "
-        f"{str(first['commit'])[:10]}; greedy, random weights and prompts. Floors: {terms['memory_bandwidth']:,.0f} "
-        f"GB/s and {terms['peak_tflops']:,.0f} TFLOPS, both measured on such a card. {peers['source']}\n\n"
+        f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; greedy, random "
+        f"weights and prompts. Floors: {terms['memory_bandwidth']:,.0f} GB/s and {terms['peak_tflops']:,.0f} TFLOPS, "
+        f"both measured on such a card. {peers['source']}\n\n"
         + "\n".join(lines)
         + "\n\nMeasured by `bash scripts/measure_gpu.sh OUT` (`trtllm-lite bench latency` and `throughput`).\n"
     )
@@ -100,15 +112,16 @@ def kind_of_row(cells: list[str]) -> int:
 
 
 def gpu_rows(report: dict[str, Any], peers: dict[str, float]) -> list[list[str]]:
-    """The lines of one report: what was measured, its floor, the fraction of it reached, the peer's figure."""
-    figures, shape = report["figures"], report["shape"]
+    """The lines of one report: what was measured, its floor, the fraction reached, the peer's figure, the commit."""
+    figures, shape, commit = report["figures"], report["shape"], str(report["commit"])[:10]
     name = "1B, " if report["engine"]["hidden_size"] == 2048 else ""
 
     def row(title: str, value: float, floor: float, reached: float, unit: str) -> list[str]:
         peer = peers.get(title)
         digits = 0 if unit == "tok/s" else 2
         texts = [f"{number:,.{digits}f} {unit}" for number in (value, floor)]
-        return [title, texts[0], texts[1], f"{reached:.0%}", "" if peer is None else f"{peer:,.{digits}f} {unit}"]
+        beside = "" if peer is None else f"{peer:,.{digits}f} {unit}"
+        return [title, texts[0], texts[1], f"{reached:.0%}", beside, commit]
 
     if report["benchmark"] == "throughput":
         title = f"{name}{shape['input_len']} in, {shape['output_len']} out, {shape['num_requests']} requests"

@@ -2,14 +2,12 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parent.parent
-_CACHED = REPOSITORY / ".cache" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+from tests.smollm2 import find_smollm2
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -17,13 +15,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 @pytest.fixture(scope="session")
 def smollm2_gguf() -> Path:
-    """The GGUF file: TRTLLM_LITE_SMOLLM2 if set, else the cached one, fetched once."""
-    given = os.environ.get("TRTLLM_LITE_SMOLLM2")
-    if given:
-        return Path(given)
-    if not _CACHED.is_file():
-        subprocess.run(["bash", "scripts/fetch_smollm2.sh"], cwd=REPOSITORY, check=True)
-    return _CACHED
+    """The GGUF file."""
+    return find_smollm2()
 
 
 @pytest.fixture(scope="session")

@@ -46,14 +46,17 @@ _FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
-def tiny_model(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> PreTrainedModel:
+def tiny_model(
+    family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", **overrides: Any
+) -> PreTrainedModel:
     """A random causal language model of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
     config = AutoConfig.for_model(family, **{**_SHAPE, **_FAMILY[family], **overrides})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    generator = torch.Generator().manual_seed(seed)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
-            noise = torch.randn(parameter.shape, generator=generator)
+            noise = torch.randn(parameter.shape, generator=generator, device=device)
             if parameter.ndim == 2:
                 parameter.copy_(noise * 1.5 / parameter.shape[1] ** 0.5)
             elif name.endswith("bias"):

@@ -50,7 +50,10 @@ class Engine:
         """Bytes of all weights, in the file and in memory."""
 
 class CudaExecutor:
-    """An engine on a GPU: its weights, KV cache, kernels and graphs. An EventLoop runs steps on it."""
+    """An engine on a GPU: its weights, KV cache, kernels and graphs.
+
+    An EventLoop runs steps on it; its own methods expect that none does meanwhile.
+    """
 
     def __init__(
         self, engine: Engine, *, device: int = 0, num_blocks: int = 0, library_directories: list[str] = ...
@@ -61,16 +64,49 @@ class CudaExecutor:
         LimitError (not enough memory).
         """
 
+    def step(
+        self,
+        token_ids: NDArray[np.int32],
+        seq_lens: NDArray[np.int32],
+        past_lens: NDArray[np.int32],
+        block_tables: NDArray[np.int32],
+        logits_indices: NDArray[np.int32],
+    ) -> NDArray[np.float32]:
+        """As :meth:`Executor.step`, on the GPU.
+
+        Of a sequence whose logits are wanted, those from the first wanted row on count towards the engine's limit.
+        """
+
+    def read_block(self, block: int) -> NDArray[np.uint8]:
+        """What a block of the KV cache holds: the manifest's ``bytes_per_block`` bytes.
+
+        For each layer in turn its keys (rotated), then its values: [num_kv_heads, tokens_per_block, head_dim] of the
+        cache's dtype, row-major. Raises LimitError if there is no such block.
+        """
+
     def time_step(
         self, *, num_rows: int, num_tokens: int = 1, past_len: int = 0, repeats: int = 5
     ) -> list[tuple[str, float]]:
         """Name and seconds of each instruction of a step of ``num_rows`` sequences, ``num_tokens`` new ones each."""
 
-    def time_products(self, *, num_tokens: int, candidates: int = 16, repeats: int = 7) -> list[dict[str, Any]]:
+    def time_products(
+        self, *, num_tokens: int, candidates: int = 16, repeats: int = 7, sustained: bool = False
+    ) -> list[dict[str, Any]]:
         """The fastest of the first ``candidates`` cuBLASLt algorithms for each kind of product in a step.
 
-        The keys of an entry: dtype, out_dtype, out_features, in_features, residual, bias; rows, algo (hexadecimal),
-        microseconds, heuristic_microseconds (of what cuBLASLt proposes first). Raises LimitError, DeviceError.
+        ``sustained``: as fast as they are when nothing else runs for a while, so at the card's power limit.
+        The keys of an entry: dtype, out_dtype, out_features, in_features, gated, residual, bias; rows, algo
+        (hexadecimal), microseconds, heuristic_microseconds (of what cuBLASLt proposes first). Raises LimitError,
+        DeviceError.
+        """
+
+    def time_programs(
+        self, names: Sequence[str], *, num_tokens: int, repeats: int = 7, sustained: bool = False
+    ) -> list[float | None]:
+        """Microseconds of programs that can carry out a step of ``num_tokens``, in turns.
+
+        With ``sustained`` as above, and None for all but the first and those that were fastest in turns.
+        Raises LimitError, DeviceError.
         """
 
     @property

@@ -85,13 +85,18 @@ __device__ __forceinline__ bool elect_one() {
 #endif
 }
 
+#if TL_HAS_BULK_COPY
+// By one thread: arrives at barrier `full`, on which `bytes` will count before or after.
+__device__ __forceinline__ void expect_bytes(u32 full, u32 bytes) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(full),
+               "r"(bytes)
+               : "memory");
+}
+#endif
+
 __device__ __forceinline__ void stage_begin(u32 full, u32 bytes) {
 #if TL_HAS_BULK_COPY
-  if (elect_one()) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(full),
-                 "r"(bytes)
-                 : "memory");
-  }
+  if (elect_one()) expect_bytes(full, bytes);
   __syncwarp();
 #endif
 }

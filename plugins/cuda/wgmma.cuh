@@ -59,16 +59,37 @@ __device__ __forceinline__ void fence_shared_for_wgmma() {
 #endif
 #define TL_F4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define TL_F8(i) TL_F4(i), TL_F4(i + 1)
-#define TL_F32 TL_F8(0), TL_F8(2), TL_F8(4), TL_F8(6)
+// TL_Fn, TL_Dn: the first n accumulators of d as operands, and their places in the instruction.
+#define TL_F16 TL_F8(0), TL_F8(2)
+#define TL_F24 TL_F16, TL_F8(4)
+#define TL_F32 TL_F24, TL_F8(6)
 #define TL_F40 TL_F32, TL_F8(8)
 #define TL_F48 TL_F40, TL_F8(10)
-#define TL_F64 TL_F48, TL_F8(12), TL_F8(14)
-#define TL_D32                                                                                                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
-  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TL_F56 TL_F48, TL_F8(12)
+#define TL_F64 TL_F56, TL_F8(14)
+#define TL_F72 TL_F64, TL_F8(16)
+#define TL_F80 TL_F72, TL_F8(18)
+#define TL_F88 TL_F80, TL_F8(20)
+#define TL_F96 TL_F88, TL_F8(22)
+#define TL_F104 TL_F96, TL_F8(24)
+#define TL_F112 TL_F104, TL_F8(26)
+#define TL_F120 TL_F112, TL_F8(28)
+#define TL_F128 TL_F120, TL_F8(30)
+#define TL_D16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define TL_D24 TL_D16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define TL_D32 TL_D24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define TL_D40 TL_D32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define TL_D48 TL_D40 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define TL_D64 TL_D48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TL_D56 TL_D48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define TL_D64 TL_D56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TL_D72 TL_D64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define TL_D80 TL_D72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define TL_D88 TL_D80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define TL_D96 TL_D88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TL_D104 TL_D96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define TL_D112 TL_D104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define TL_D120 TL_D112 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define TL_D128 TL_D120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // d = a * b^T, or += where `add`: A [64, 16] and B [N, 16] with 16 elements of their rows side by side.
 #define TL_WGMMA_SHARED(n, regs, outputs, a, b, add)                                               \
@@ -79,11 +100,37 @@ __device__ __forceinline__ void fence_shared_for_wgmma() {
 
 template <int kFragments>
 __device__ __forceinline__ void wgmma_shared(float (&d)[kFragments][4], u64 a_matrix, u64 b_matrix, bool accumulate) {
-  static_assert(kFragments == 8 || kFragments == 16);
-  if constexpr (kFragments == 8) {
+  static_assert(kFragments >= 4 && kFragments <= 32 && kFragments % 2 == 0);
+  if constexpr (kFragments == 4) {
+    TL_WGMMA_SHARED("32", TL_D16, TL_F16, "%16", "%17", "%18");
+  } else if constexpr (kFragments == 6) {
+    TL_WGMMA_SHARED("48", TL_D24, TL_F24, "%24", "%25", "%26");
+  } else if constexpr (kFragments == 8) {
     TL_WGMMA_SHARED("64", TL_D32, TL_F32, "%32", "%33", "%34");
-  } else {
+  } else if constexpr (kFragments == 10) {
+    TL_WGMMA_SHARED("80", TL_D40, TL_F40, "%40", "%41", "%42");
+  } else if constexpr (kFragments == 12) {
+    TL_WGMMA_SHARED("96", TL_D48, TL_F48, "%48", "%49", "%50");
+  } else if constexpr (kFragments == 14) {
+    TL_WGMMA_SHARED("112", TL_D56, TL_F56, "%56", "%57", "%58");
+  } else if constexpr (kFragments == 16) {
     TL_WGMMA_SHARED("128", TL_D64, TL_F64, "%64", "%65", "%66");
+  } else if constexpr (kFragments == 18) {
+    TL_WGMMA_SHARED("144", TL_D72, TL_F72, "%72", "%73", "%74");
+  } else if constexpr (kFragments == 20) {
+    TL_WGMMA_SHARED("160", TL_D80, TL_F80, "%80", "%81", "%82");
+  } else if constexpr (kFragments == 22) {
+    TL_WGMMA_SHARED("176", TL_D88, TL_F88, "%88", "%89", "%90");
+  } else if constexpr (kFragments == 24) {
+    TL_WGMMA_SHARED("192", TL_D96, TL_F96, "%96", "%97", "%98");
+  } else if constexpr (kFragments == 26) {
+    TL_WGMMA_SHARED("208", TL_D104, TL_F104, "%104", "%105", "%106");
+  } else if constexpr (kFragments == 28) {
+    TL_WGMMA_SHARED("224", TL_D112, TL_F112, "%112", "%113", "%114");
+  } else if constexpr (kFragments == 30) {
+    TL_WGMMA_SHARED("240", TL_D120, TL_F120, "%120", "%121", "%122");
+  } else if constexpr (kFragments == 32) {
+    TL_WGMMA_SHARED("256", TL_D128, TL_F128, "%128", "%129", "%130");
   }
 }
 

@@ -7,12 +7,18 @@ namespace tl::TL_ISA {
 void gated_linear(const KernelArgs& args) {
   constexpr int kHalf = kPanelWidth / 2;
   const Tensor& weight = args.inputs[gated_linear::kWeight];
+  const float* bias = args.inputs[gated_linear::kBias].as<const float>();
   float* y = args.outputs[gated_linear::kY].as<float>();
   const std::int64_t features = weight.shape[1];
   const auto epilogue = [=](const float* sums, std::int64_t row, std::int64_t panel) {
     const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
-      store_first(y + row * features + n, silu(load(sums)) * load(sums + kHalf), last - n);
+      Vec gate = load(sums), up = load(sums + kHalf);
+      if (bias) {
+        gate = gate + load_first(bias + n, last - n);
+        up = up + load_first(bias + features + n, last - n);
+      }
+      store_first(y + row * features + n, silu(gate) * up, last - n);
     }
   };
   multiply_panels(args.inputs[gated_linear::kX], weight, ceil_div(features, kHalf), args.pool, epilogue);

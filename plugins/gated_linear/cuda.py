@@ -1,8 +1,9 @@
-"""GatedLinear on a GPU: the streaming kernel for a few rows; SiLU and product behind a cuBLASLt product above."""
+"""GatedLinear on a GPU: streaming for a few rows; tiled, or SiLU and product behind a cuBLASLt product, above."""
 
 from __future__ import annotations
 
 from ..cuda.stream import Streaming
+from ..cuda.tiles import Tiling
 from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, features, kernel, launch
 
 _SILU_THREADS, _ELEMENTS_PER_THREAD = 256, 16
@@ -16,11 +17,19 @@ def stream(
     how: Streaming,
     *,
     norm: tuple[Buffer, float] | None = None,
+    bias: Buffer | None = None,
 ) -> Launch:
-    """y = silu(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T."""
-    kernel = how.kernel("gated_linear/cuda.cuh", "gated_linear", weight, {"TL_NORM": int(norm is not None)})
+    """y = silu(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]]."""
+    flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
+    kernel = how.kernel("gated_linear/cuda.cuh", "gated_linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
-    return launch(kernel, how.grid(weight), y, x, weight, norm_weight, rows, epsilon)
+    return launch(kernel, how.grid(weight), y, x, weight, norm_weight, bias, rows, epsilon)
+
+
+def tiled(y: Buffer, x: Operand, weight: Buffer, rows: Extent, how: Tiling) -> Launch:
+    """y = silu(g) * u with g, u = x @ weight[0].T, weight[1].T."""
+    kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, {})
+    return launch(kernel, how.grid(weight), *how.maps(x, weight), y, rows)
 
 
 def silu_mul(y: Buffer, both: Buffer, rows: Extent) -> Launch:

@@ -1,8 +1,9 @@
-"""Linear on a GPU: the streaming kernel for a few rows (a cuBLASLt product above)."""
+"""Linear on a GPU: the streaming kernel for a few rows, the tiled one (or a cuBLASLt product) above."""
 
 from __future__ import annotations
 
 from ..cuda.stream import Streaming
+from ..cuda.tiles import Tiling
 from ..launch import Buffer, Extent, Launch, Operand, launch
 
 
@@ -30,3 +31,23 @@ def stream(
     kernel = how.kernel("linear/cuda.cuh", "linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
     return launch(kernel, how.grid(weight), y, x, weight, norm_weight, bias, residual, rows, epsilon)
+
+
+def tiled(
+    y: Buffer,
+    x: Operand,
+    weight: Buffer,
+    rows: Extent,
+    how: Tiling,
+    *,
+    bias: Buffer | None = None,
+    residual: Operand | None = None,
+) -> Launch:
+    """y = x @ weight.T [+ bias] [+ residual]; types as in :func:`stream`, but a float32 y takes no residual."""
+    flags = {
+        "TL_BIAS": int(bias is not None),
+        "TL_RESIDUAL": int(residual is not None),
+        "TL_FLOAT_OUT": int(y.dtype == "float32"),
+    }
+    kernel = how.kernel("linear/tiled.cuh", "linear_tiled", weight, flags)
+    return launch(kernel, how.grid(weight), *how.maps(x, weight), y, bias, residual, rows)

@@ -10,7 +10,7 @@
 namespace tl {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kBlocks = TL_HAS_CLUSTERS ? 8 : 1;  // that share a row
+constexpr int kBlocks = TL_HAS_CLUSTERS ? TL_CLUSTER : 1;  // that share a row
 constexpr float kUnit = 0x1p36f;                  // the weight of the most likely token
 constexpr float kNegligible = 26.0f;              // exp(-26) rounds to no unit
 
@@ -112,17 +112,14 @@ __device__ __forceinline__ u64 sum_run(const float* logits, int begin, int lengt
   return warp_sum(sum);
 }
 
-// The lowest id at which the sum of measure(id, logit) over all ids up to it exceeds target(sum over the row), which
-// must be less than that sum. The warps of the cluster take runs of equal length; then those of each block share the
-// run that holds the id, and so on. The same in all threads.
-template <class Measure, class Target>
-__device__ __forceinline__ int find_by_sum(const float* logits, const Measure& measure, const Target& target) {
-  __shared__ u64 mine[kWarps], sums[kBlocks * kWarps];
+// The sums of measure(id, logit) over runs of equal length, one for each warp of the cluster, into `sums`; returns that
+// of the row, in all threads.
+template <class Measure>
+__device__ __forceinline__ u64 sum_runs(const float* logits, const Measure& measure, u64 (&sums)[kBlocks * kWarps]) {
+  __shared__ u64 mine[kWarps];
   const int warp = threadIdx.x / 32;
-  const bool leads = threadIdx.x % 32 == 0;
-  int begin = 0, length = TL_VOCAB;
-  const u64 first = sum_run(logits, begin, length, kBlocks * kWarps, cluster_rank() * kWarps + warp, measure);
-  if (leads) mine[warp] = first;
+  const u64 sum = sum_run(logits, 0, TL_VOCAB, kBlocks * kWarps, cluster_rank() * kWarps + warp, measure);
+  if (threadIdx.x % 32 == 0) mine[warp] = sum;
   cluster_sync();
   if (threadIdx.x < kBlocks * kWarps) {
     sums[threadIdx.x] = load_of_block(mine + threadIdx.x % kWarps, threadIdx.x / kWarps);
@@ -131,12 +128,30 @@ __device__ __forceinline__ int find_by_sum(const float* logits, const Measure& m
   u64 total = 0;
 #pragma unroll 16
   for (int i = 0; i < kBlocks * kWarps; ++i) total += sums[i];
-  u64 left = target(total);
+  return total;
+}
+
+// The sum of measure(id, logit) over the row, in all threads.
+template <class Measure>
+__device__ __forceinline__ u64 row_sum(const float* logits, const Measure& measure) {
+  __shared__ u64 sums[kBlocks * kWarps];
+  return sum_runs(logits, measure, sums);
+}
+
+// The lowest id at which the sum of measure(id, logit) over all ids up to it exceeds target(sum over the row), which
+// must be less than that sum. The run of a warp that holds the id is shared by the warps of each block, and so on. The
+// same in all threads.
+template <class Measure, class Target>
+__device__ __forceinline__ int find_by_sum(const float* logits, const Measure& measure, const Target& target) {
+  __shared__ u64 mine[kWarps], sums[kBlocks * kWarps];
+  const int warp = threadIdx.x / 32;
+  int begin = 0, length = TL_VOCAB;
+  u64 left = target(sum_runs(logits, measure, sums));
   descend(begin, length, left, kBlocks * kWarps, [&](int i) { return sums[i]; });
   while (length > 1) {
     const u64 sum = sum_run(logits, begin, length, kWarps, warp, measure);
     __syncthreads();  // the last use of `mine` is over
-    if (leads) mine[warp] = sum;
+    if (threadIdx.x % 32 == 0) mine[warp] = sum;
     __syncthreads();
     descend(begin, length, left, kWarps, [&](int i) { return mine[i]; });
   }

@@ -77,9 +77,9 @@ def smollm2_outputs(smollm2: ModelRunner, smollm2_prompts: list[list[int]]) -> l
 class TinyEngine:
     """A random model of one family with its engine, which gathers the logits of whole prompts."""
 
-    def __init__(self, family: str, directory: Path) -> None:
+    def __init__(self, family: str, directory: Path, **overrides: Any) -> None:
         self.directory = directory
-        self.model: PreTrainedModel = save_tiny_model(family, directory / "model")
+        self.model: PreTrainedModel = save_tiny_model(family, directory / "model", **overrides)
         convert_checkpoint(str(directory / "model"), directory / "checkpoint")
         build_engine(
             directory / "checkpoint",
@@ -230,6 +230,13 @@ def test_families_give_the_logits_and_tokens_of_transformers(tiny: TinyEngine) -
         assert_close(logits, reference_logits(tiny.model, prompt))
     for prompt, (tokens, logits) in zip(prompts, generate(tiny.runner(), prompts, 24), strict=True):
         check_greedy(tiny.model, prompt, tokens, logits)
+
+
+def test_biases_of_every_projection(tmp_path: Path) -> None:
+    biased = TinyEngine("llama", tmp_path, attention_bias=True, mlp_bias=True)
+    prompts = random_prompts(2, 4)
+    for prompt, output in zip(prompts, generate(biased.runner(), prompts, 8), strict=True):
+        check_greedy(biased.model, prompt, *output)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -74,7 +74,8 @@ def rope_cache(rows: int) -> None:
 def sample(rows: int, name: str, way: Sampling) -> None:
     """Logits of a trained model's spread; a row is 513 KB."""
     logits = torch.randn(COPIES, rows, SHAPE.vocab, device="cuda") * 3
-    kernel = Sample(SHAPE.vocab, rows)
+    cluster = 8 if rows <= 8 else 2
+    kernel = Sample(SHAPE.vocab, rows, blocks=cluster, cluster=cluster, max_edits=2048)
     inputs = kernel.inputs(list(range(rows)), [way] * rows)
     tokens, last_tokens = (torch.zeros(rows, device="cuda", dtype=torch.int32) for _ in range(2))
     num_bytes = 4 * rows * SHAPE.vocab
@@ -91,6 +92,9 @@ def main() -> None:
         sample(rows, "temperature", Sampling())
         sample(rows, "top_k 40", Sampling(top_k=40))
         sample(rows, "top_p 0.9", Sampling(top_p=0.9))
+        sample(rows, "penalties of 1000 tokens", Sampling(presence_penalty=0.5, prompt=tuple(range(1000))))
+        for top in (0, 5, 20):
+            sample(rows, f"greedy, {top} log probabilities", Sampling(temperature=0.0, logprobs=top))
 
 
 if __name__ == "__main__":

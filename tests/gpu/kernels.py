@@ -90,7 +90,7 @@ class Linear:
 
 
 class GatedLinear:
-    """y = silu(g) * u, with g and u the two halves of [rms_norm](x) @ weight.T; ``weight`` is [2, out, in]."""
+    """y = silu(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]]."""
 
     def __init__(
         self,
@@ -100,10 +100,12 @@ class GatedLinear:
         dtype: torch.dtype = torch.bfloat16,
         *,
         norm: bool = False,
+        bias: bool = False,
         config: StreamConfig | None = None,
     ) -> None:
         config = config or stream_config(in_features, tokens)
-        defines = _stream_defines(out, in_features, tokens, dtype, config) | {"TL_NORM": int(norm)}
+        flags = {"TL_NORM": int(norm), "TL_BIAS": int(bias)}
+        defines = _stream_defines(out, in_features, tokens, dtype, config) | flags
         self.kernel = Kernel("gated_linear/cuda.cuh", "gated_linear", STREAM_THREADS, config.shared_bytes, defines)
         self.grid = min(num_sms(), -(-out // (8 * config.tiles_per_stage)))
 
@@ -114,10 +116,11 @@ class GatedLinear:
         weight: torch.Tensor,
         *,
         norm_weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        self.kernel(y, x, weight, norm_weight, x.shape[0], epsilon, grid=self.grid, programmatic=programmatic)
+        self.kernel(y, x, weight, norm_weight, bias, x.shape[0], epsilon, grid=self.grid, programmatic=programmatic)
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,51 @@
 """How the kernels that touch each row once are specialised and launched, where that takes more than a line."""
 
 import ctypes
+import struct
+from collections import Counter
 
+import numpy as np
 import torch
 
 from tests.gpu.device import Kernel
 from tests.gpu.kernels import dtype_flag
 from tests.gpu.sampling import Sampling
 
-_SAMPLING_POINTERS = (
-    ("sample_slots", torch.int32),
-    ("temperature", torch.float32),
-    ("top_k", torch.int32),
-    ("top_p", torch.float32),
-    ("min_p", torch.float32),
-    ("seed_low", torch.int32),
-    ("seed_high", torch.int32),
-    ("sample_counter", torch.int32),
-    ("sequence_index", torch.int32),
-)
+_SAMPLING_POINTERS = ("sample_slots", "sample_counter")
+_BANNED, _STOP = 1 << 24, 1 << 25
+_NOT_SEEN, _GREEDY = -1, -1
+_PLAIN = Sampling(temperature=0.0)
 
 
 class _SamplingInputs(ctypes.Structure):
     """``SamplingInputs`` of sample/cuda.cuh."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name, _ in _SAMPLING_POINTERS)
+    _fields_ = tuple((name, ctypes.c_void_p) for name in _SAMPLING_POINTERS)
 
 
-def _signed(bits: int) -> int:
-    return (bits & 0xFFFFFFFF) - (1 << 32 if bits & 0x80000000 else 0)
+def _edits(row: Sampling) -> list[tuple[int, int, float, float]]:
+    """Each token that the row changes once: with its flags, how often it was generated, and its bias."""
+    bias, counts = dict(row.logit_bias), Counter(row.generated)
+    seen = {*row.prompt, *row.generated} if row.counts_tokens else set()
+    flags: dict[int, int] = dict.fromkeys((*bias, *seen), 0)
+    for tokens, flag in ((row.banned, _BANNED), (row.stops, _STOP)):
+        for token in tokens:
+            flags[token] = flags.get(token, 0) | flag
+    return [
+        (token | flag, counts[token] if token in seen else _NOT_SEEN, bias.get(token, 0.0), 0.0)
+        for token, flag in flags.items()
+    ]
+
+
+def _record(row: Sampling) -> bytes:
+    """A ``SamplingSlot`` of sample/slot.cuh and its edits."""
+    edits = _edits(row)
+    draws = (row.temperature, row.top_k, row.top_p, row.min_p)
+    seed = (row.seed & 0xFFFFFFFF, row.seed >> 32, row.sequence_index)
+    penalties = (row.repetition_penalty, row.presence_penalty, row.frequency_penalty)
+    last = (row.min_tokens, 0 if row.logprobs is None else 1 + row.logprobs, row.counts_tokens)
+    header = struct.pack("<fiff3Iifff3i8x", *draws, *seed, len(edits), *penalties, *last)
+    return header + b"".join(struct.pack("<Iiff", *edit) for edit in edits)
 
 
 class Sample:
@@ -36,28 +53,28 @@ class Sample:
 
     THREADS = 512
     SHARED_BYTES = 64 * 1024
+    MAX_TOP = 20
 
-    def __init__(self, vocab: int, rows: int, *, blocks: int = 8) -> None:
-        self.blocks = blocks
+    def __init__(self, vocab: int, rows: int, *, blocks: int = 8, cluster: int = 8, max_edits: int = 64) -> None:
+        self.blocks, self.max_edits = blocks, max_edits
         defines: dict[str, int | str] = {"TL_VOCAB": vocab, "TL_SHARED_BYTES": self.SHARED_BYTES}
+        defines |= {"TL_CLUSTER": cluster, "TL_MAX_EDITS": max_edits}
         self.kernel = Kernel("sample/cuda.cuh", "sample", self.THREADS, self.SHARED_BYTES, defines)
         self.winners = torch.empty(rows * blocks, device="cuda", dtype=torch.int64)
         self.arrivals = torch.zeros(rows, device="cuda", dtype=torch.int32)
+        self.logprobs = torch.full((rows, 2 + 2 * self.MAX_TOP), -7, device="cuda", dtype=torch.int32)
 
     def inputs(self, slots: list[int], rows: list[Sampling]) -> dict[str, torch.Tensor]:
-        """The step inputs of the rows, on the card."""
-        columns = {
-            "sample_slots": slots,
-            "temperature": [row.temperature for row in rows],
-            "top_k": [row.top_k for row in rows],
-            "top_p": [row.top_p for row in rows],
-            "min_p": [row.min_p for row in rows],
-            "seed_low": [_signed(row.seed) for row in rows],
-            "seed_high": [_signed(row.seed >> 32) for row in rows],
-            "sample_counter": [row.token_index for row in rows],
-            "sequence_index": [row.sequence_index for row in rows],
-        }
-        return {name: torch.tensor(columns[name], device="cuda", dtype=dtype) for name, dtype in _SAMPLING_POINTERS}
+        """The step inputs of the rows and the records of their slots, on the card."""
+        records = np.zeros((max(slots) + 1, 64 + 16 * self.max_edits), np.uint8)
+        for slot, row in zip(slots, rows, strict=True):
+            record = np.frombuffer(_record(row), np.uint8)
+            if slot >= 0:
+                records[slot, : len(record)] = record
+        counters = [_GREEDY if row == _PLAIN else row.token_index for row in rows]
+        columns = {"sample_slots": slots, "sample_counter": counters}
+        inputs = {name: torch.tensor(columns[name], device="cuda", dtype=torch.int32) for name in _SAMPLING_POINTERS}
+        return inputs | {"slots": torch.from_numpy(records).cuda()}
 
     def __call__(
         self,
@@ -68,9 +85,18 @@ class Sample:
         *,
         programmatic: bool = False,
     ) -> None:
-        pointers = _SamplingInputs(*(inputs[name].data_ptr() for name, _ in _SAMPLING_POINTERS))
-        arguments = (tokens, logits, self.winners, self.arrivals, last_tokens, pointers)
+        pointers = _SamplingInputs(*(inputs[name].data_ptr() for name in _SAMPLING_POINTERS))
+        kept = (last_tokens, inputs["slots"], self.logprobs)
+        arguments = (tokens, logits, self.winners, self.arrivals, *kept, pointers)
         self.kernel(*arguments, grid=(self.blocks, len(logits), 1), programmatic=programmatic)
+
+    def described(self, row: int) -> tuple[float, int, list[int], list[float]]:
+        """What the last launch reports of a row: log-probability and rank of its token, the best tokens and theirs."""
+        words = self.logprobs[row].cpu()
+        values, tokens = words.view(torch.float32), words[2 : 2 + self.MAX_TOP]
+        count = int((tokens >= 0).sum())
+        top = values[2 + self.MAX_TOP :][:count]
+        return float(values[0]), int(words[1]), tokens[:count].tolist(), top.tolist()
 
 
 class SiluMul:

@@ -1,5 +1,6 @@
 """What the sampling kernel should draw, in float64 and plain sorts."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,21 @@ class Sampling:
     seed: int = 0
     token_index: int = 0
     sequence_index: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    banned: tuple[int, ...] = ()
+    stops: tuple[int, ...] = ()
+    min_tokens: int = 0
+    prompt: tuple[int, ...] = ()
+    generated: tuple[int, ...] = ()
+    logprobs: int | None = None
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Does it penalise tokens that it has seen?"""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
 def philox(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]:
@@ -40,6 +56,23 @@ def uniform(sampling: Sampling) -> float:
     return ((words[1] << 32 | words[0]) >> 11) * 2.0**-53
 
 
+def edited(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """The float32 row [vocab] on the CPU, after bias, penalties and bans."""
+    row = logits.cpu().clone()
+    for token, bias in sampling.logit_bias:
+        row[token] += bias
+    if sampling.counts_tokens:
+        for token in {*sampling.prompt, *sampling.generated}:
+            scaled = row[token] * sampling.repetition_penalty
+            row[token] = scaled if row[token] < 0 else row[token] / sampling.repetition_penalty
+        for token, count in Counter(sampling.generated).items():
+            row[token] -= torch.tensor(sampling.frequency_penalty) * count + sampling.presence_penalty
+    row[list(sampling.banned)] = float("-inf")
+    if sampling.token_index < sampling.min_tokens:
+        row[list(sampling.stops)] = float("-inf")
+    return row
+
+
 def kept(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Weights [vocab] of the tokens in the draw, float64, 0 for the others; the largest is 1. ``logits`` on the CPU."""
     scaled = logits / sampling.temperature
@@ -57,7 +90,7 @@ def kept(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 def draw(logits: torch.Tensor, sampling: Sampling) -> int:
     """The token for a row [vocab]; -1 where none can be drawn."""
-    logits = logits.cpu()
+    logits = edited(logits, sampling)
     scaled = logits if sampling.temperature == 0 else logits / sampling.temperature
     if logits.isnan().any() or (logits == float("inf")).any() or scaled.max().isinf():
         return -1

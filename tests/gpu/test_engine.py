@@ -1,6 +1,7 @@
 """Engines built for the GPU here, checkpoint to tokens, against transformers in float32."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.models import FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.timing_caches import save_tiles_first
 from tests.tolerances import GPU_TOLERANCES, assert_close
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -35,15 +37,27 @@ class Case:
             return self.reference(torch.from_numpy(tokens).long()[None]).logits[0].numpy()
 
 
-@pytest.fixture(scope="module", params=[(family, dtype) for family in FAMILIES for dtype in ("bfloat16", "float16")])
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    family, dtype = request.param
-    directory = tmp_path_factory.mktemp(f"{family}_{dtype}")
-    shape = SHAPE | {"head_dim": 32 if family == "qwen3" else 16}
+def make_case(family: str, dtype: str, directory: Path, tiled: bool = False, **overrides: Any) -> Case:
+    """A small model of ``family`` as an engine below ``directory``; ``overrides`` are fields of its HF config.
+
+    ``tiled``: with tiled products wherever they can be.
+    """
+    wide = {"intermediate_size": 128} if tiled else {}
+    shape = SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide | overrides
     model = save_tiny_model(family, directory / "model", dtype=getattr(torch, dtype), **shape)
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
-    build_engine(directory / "checkpoint", directory / "engine", **LIMITS, target="sm_90")
+    cache = save_tiles_first(directory / "checkpoint", directory / "tiles.json", **LIMITS) if tiled else None
+    build_engine(directory / "checkpoint", directory / "engine", **LIMITS, target="sm_90", input_timing_cache=cache)
     return Case(dtype, ModelRunner.from_dir(directory / "engine"), model.float())
+
+
+KINDS = [(family, dtype, tiled) for family in FAMILIES for dtype in ("bfloat16", "float16") for tiled in (False, True)]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    family, dtype, tiled = request.param
+    return make_case(family, dtype, tmp_path_factory.mktemp(f"{family}_{dtype}"), tiled)
 
 
 def prompts() -> list[list[int]]:
@@ -70,6 +84,11 @@ def test_logits_are_those_of_the_reference(case: Case) -> None:
         np.testing.assert_array_equal(found.argmax(1), tokens[len(prompt) :])
 
 
+def test_biases_of_every_projection(tmp_path: Path) -> None:
+    biased = make_case("llama", "bfloat16", tmp_path, attention_bias=True, mlp_bias=True)
+    test_logits_are_those_of_the_reference(biased)
+
+
 def assert_same_until_a_near_tie(case: Case, prompt: list[int], tokens: np.ndarray, others: np.ndarray) -> None:
     """Where two greedy continuations part, the reference finds the two tokens about equally likely."""
     different = np.flatnonzero(tokens != others)
@@ -90,9 +109,17 @@ def test_tokens_do_not_depend_on_the_batch(case: Case) -> None:
             assert_same_until_a_near_tie(case, prompt, tokens, others)
 
 
-def test_tokens_are_those_of_the_host_sampler(case: Case) -> None:
+DRAWS = {"temperature": [0.0, 0.7, 1.0, 1.5] * 5, "top_k": [0, 20, 5, 0] * 5, "top_p": [1.0, 0.9, 1.0, 0.8] * 5}
+PENALTIES = {
+    "repetition_penalty": [1.0, 1.3, 0.9, 1.1] * 5,
+    "presence_penalty": [0.5, 0.0, -0.4, 0.0, 0.2] * 4,
+    "frequency_penalty": [0.0, 0.3, 0.0, 0.8, 0.1] * 4,
+}
+
+
+@pytest.mark.parametrize("arguments", [DRAWS, DRAWS | PENALTIES], ids=["draws", "penalties"])
+def test_tokens_are_those_of_the_host_sampler(case: Case, arguments: dict[str, Any]) -> None:
     batch = prompts()
-    arguments = {"temperature": [0.0, 0.7, 1.0, 1.5] * 5, "top_k": [0, 20, 5, 0] * 5, "top_p": [1.0, 0.9, 1.0, 0.8] * 5}
     seeds = list(range(len(batch)))
     on_device = generate(case.runner, batch, random_seed=seeds, **arguments)
     on_host = case.runner.generate(
@@ -110,6 +137,20 @@ def test_tokens_are_those_of_the_host_sampler(case: Case) -> None:
     )
     # Prompts meet in other steps, so that logits round differently: a draw may fall on the border of two tokens.
     assert same >= 0.8 * len(batch)
+
+
+def test_log_probabilities_are_those_of_the_reference(case: Case) -> None:
+    batch = prompts()
+    result = case.runner.generate(
+        batch, max_new_tokens=NUM_NEW_TOKENS, end_id=-1, return_dict=True, output_log_probs=True, **PENALTIES
+    )
+    for row, prompt in enumerate(batch):
+        tokens = result["output_ids"][row, 0, : len(prompt) + NUM_NEW_TOKENS]
+        logits = torch.from_numpy(case.reference_logits(tokens)[len(prompt) - 1 : -1])
+        chosen = torch.from_numpy(tokens[len(prompt) :]).long()[:, None]
+        expected = logits.log_softmax(-1).gather(1, chosen)[:, 0].numpy()
+        margin = 2 * GPU_TOLERANCES[case.dtype].relative * float(logits.abs().max())
+        np.testing.assert_allclose(result["log_probs"][row][0], expected, rtol=0, atol=margin)
 
 
 def test_same_seed_same_tokens(case: Case) -> None:

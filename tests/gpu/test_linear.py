@@ -64,13 +64,32 @@ def test_residual_may_be_updated_in_place() -> None:
 @pytest.mark.parametrize(("tokens", "rows"), BUCKETS)
 @pytest.mark.parametrize(("out", "in_features", "norm"), [(1536, 576, True), (1000, 2048, False), (14336, 4096, True)])
 def test_gated_linear(out: int, in_features: int, norm: bool, tokens: int, rows: int, dtype: torch.dtype) -> None:
+    _check_gated_linear(out, in_features, tokens, rows, dtype, norm=norm)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), BUCKETS)
+@pytest.mark.parametrize(("out", "in_features"), [(1536, 576), (1000, 2048)])
+def test_gated_linear_with_bias(out: int, in_features: int, tokens: int, rows: int) -> None:
+    _check_gated_linear(out, in_features, tokens, rows, torch.bfloat16, bias=_randn(2, out, dtype=torch.float32))
+
+
+def _check_gated_linear(
+    out: int,
+    in_features: int,
+    tokens: int,
+    rows: int,
+    dtype: torch.dtype,
+    *,
+    norm: bool = False,
+    bias: torch.Tensor | None = None,
+) -> None:
     x, weight = _randn(rows, in_features, dtype=dtype), _randn(2, out, in_features, dtype=dtype, scale=0.03)
     norm_weight = _randn(in_features, dtype=torch.float32)
     y = torch.full((rows, out), POISON, device="cuda", dtype=dtype)
-    gated = GatedLinear(out, in_features, tokens, dtype, norm=norm)
-    gated(y, x, weight, norm_weight=norm_weight, epsilon=EPSILON)
+    gated = GatedLinear(out, in_features, tokens, dtype, norm=norm, bias=bias is not None)
+    gated(y, x, weight, norm_weight=norm_weight, bias=bias, epsilon=EPSILON)
     seen = _norm(x, norm_weight, dtype) if norm else x.double()
-    gate, up = seen @ weight[0].double().T, seen @ weight[1].double().T
+    gate, up = torch.stack([seen @ part.double().T for part in weight]) + (0 if bias is None else bias[:, None])
     assert_close(y, torch.nn.functional.silu(gate) * up)
 
 

@@ -1,4 +1,4 @@
-"""One small odd case of every kernel, for compute-sanitizer (scripts/gpu_kernels.sh sanitize)."""
+"""One small odd case of every kernel, for compute-sanitizer (scripts/test_gpu.sh sanitize)."""
 
 import torch
 

@@ -61,7 +61,7 @@ def test_products(isa: str, dtype: str, rows: int) -> None:
     x = np.ones((rows, 131), np.float32)
     weight = np.ones((2, 70, 131), WEIGHT_DTYPES[dtype])
     run_guarded("Linear", [x, weight[0], np.ones(70, np.float32)], {}, "panel64", isa)
-    run_guarded("GatedLinear", [x, weight], {}, "gated_panel64", isa)
+    run_guarded("GatedLinear", [x, weight, np.ones((2, 70), np.float32)], {}, "gated_panel64", isa)
 
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)

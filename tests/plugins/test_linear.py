@@ -33,9 +33,18 @@ def test_linear_matches_reference(isa: str, rows: int, shape: tuple[int, int], d
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
 def test_gated_linear_matches_reference(isa: str, rows: int, shape: tuple[int, int], dtype: str) -> None:
-    inputs = operands(rows, (2, *shape), dtype)
+    inputs = [*operands(rows, (2, *shape), dtype), None]
     actual = run("GatedLinear", inputs, isa=isa, layout="gated_panel64")
     assert_close(actual["y"], reference("GatedLinear", inputs)["y"], dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+@pytest.mark.parametrize("shape", [(1, 1), (33, 7), (100, 129)])
+def test_gate_and_up_have_their_own_biases(isa: str, rows: int, shape: tuple[int, int]) -> None:
+    bias = np.linspace(-1, 1, 2 * shape[0], dtype=np.float32).reshape(2, -1)
+    inputs = [*operands(rows, (2, *shape), "bfloat16"), bias]
+    actual = run("GatedLinear", inputs, isa=isa, layout="gated_panel64")
+    assert_close(actual["y"], reference("GatedLinear", inputs)["y"], "bfloat16")
 
 
 @pytest.mark.parametrize(("op", "layout"), [("Linear", "panel64"), ("GatedLinear", "gated_panel64")])
@@ -43,11 +52,10 @@ def test_gated_linear_matches_reference(isa: str, rows: int, shape: tuple[int, i
 def test_row_does_not_depend_on_batch_or_threads(isa: str, op: str, layout: str, dtype: str) -> None:
     shape = (2, 100, 577) if op == "GatedLinear" else (200, 577)
     x, weight = operands(129, shape, dtype)
-    tail = [None] if op == "Linear" else []
-    whole = run(op, [x, weight, *tail], isa=isa, layout=layout, num_threads=1)["y"]
+    whole = run(op, [x, weight, None], isa=isa, layout=layout, num_threads=1)["y"]
     for first, rows in [(0, 1), (5, 2), (7, 3), (1, 4), (2, 5), (60, 6), (10, 7), (30, 8), (11, 13), (3, 19), (20, 97)]:
         for num_threads in (1, 3):
-            part = run(op, [x[first : first + rows], weight, *tail], isa=isa, layout=layout, num_threads=num_threads)[
+            part = run(op, [x[first : first + rows], weight, None], isa=isa, layout=layout, num_threads=num_threads)[
                 "y"
             ]
             assert_same_bits(part, whole[first : first + rows])
@@ -57,7 +65,7 @@ def test_gate_that_overflows_exp(isa: str) -> None:
     """silu(-1000) is 0 and silu(1000) is 1000, not NaN."""
     x = np.array([[-1000.0], [1000.0], [-88.5], [0.0]], np.float32)
     weight = np.ones((2, 3, 1), np.float32)
-    y = run("GatedLinear", [x, weight], isa=isa, layout="gated_panel64")["y"]
+    y = run("GatedLinear", [x, weight, None], isa=isa, layout="gated_panel64")["y"]
     np.testing.assert_allclose(y, [[0] * 3, [1e6] * 3, [0] * 3, [0] * 3], atol=1e-30)
 
 

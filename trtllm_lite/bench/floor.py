@@ -6,7 +6,7 @@ from typing import Any
 
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.workload import PlannedRequest
-from trtllm_lite.engine.cuda_plan import CudaPlan, Instruction, LaunchInstruction, TensorArgument
+from trtllm_lite.engine.cuda_plan import CudaPlan, Instruction, LaunchInstruction, TensorArgument, TensorMapArgument
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.engine.reader import EngineFile
@@ -112,7 +112,9 @@ def _operands(plan: CudaPlan, instruction: Instruction) -> list[int]:
         return [instruction.weight.tensor]
     if plan.kernels[instruction.kernel].name == "embedding":
         return []
-    return [argument.tensor for argument in instruction.args if isinstance(argument, TensorArgument)]
+    pointers = [argument.tensor for argument in instruction.args if isinstance(argument, TensorArgument)]
+    maps = [argument.tensor_map.tensor for argument in instruction.args if isinstance(argument, TensorMapArgument)]
+    return pointers + maps
 
 
 def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:

@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from trtllm_lite import _core
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
-from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts
-from trtllm_lite.builder.cuda.measure import measure
+from trtllm_lite.builder.cuda.contests import lower_contests
+from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
+from trtllm_lite.builder.cuda.measure import FAST, THOROUGH, Effort, measure_algorithms, measure_contests
 from trtllm_lite.builder.cuda.targets import CPU, parse_targets
 from trtllm_lite.builder.cuda.timing_cache import TimingCache, load_timing_cache
 from trtllm_lite.builder.limits import BuildLimits
@@ -44,6 +45,7 @@ def build_engine(
     strip_plan: bool = False,
     input_timing_cache: Path | None = None,
     output_timing_cache: Path | None = None,
+    fast_build: bool = False,
     progress: Progress | None = None,
 ) -> Manifest:
     """Compile the checkpoint into ``output_dir``, which appears whole or not at all; returns the engine's manifest.
@@ -52,7 +54,8 @@ def build_engine(
     The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` chooses algorithms of matrix products by what was measured on a GPU before; with
-    ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used.
+    ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used; ``fast_build``
+    measures fewer sizes and candidates, and none at the card's power limit.
     With ``strip_plan`` the weights stay out, for benchmarks: the runtime makes random ones on the GPU.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
@@ -73,13 +76,15 @@ def build_engine(
     if devices:
         make_parts = partial(_cuda_parts, checkpoint, graph, limits, devices, report)
         timings = None if input_timing_cache is None else load_timing_cache(Path(input_timing_cache))
-        parts = make_parts(timings)
         if output_timing_cache is not None:
-            timings = _measure(parts, checkpoint, limits, fusions, timings, report)
+            effort = FAST if fast_build else THOROUGH
+            timings = _measure(checkpoint, graph, limits, devices, fusions, report, timings, effort)
             timings.save(Path(output_timing_cache))
-            parts = make_parts(timings)
+        elif fast_build:
+            raise BuildError("fast_build is given, and nothing is measured: leave it out, or pass output_timing_cache")
+        parts = make_parts(timings)
     else:
-        _refuse_timing_caches(input_timing_cache, output_timing_cache)
+        _refuse_timing_caches(input_timing_cache, output_timing_cache, fast_build)
         parts = _cpu_parts(graph, limits)
     with atomic_directory(Path(output_dir), CONFIG_FILE) as directory:
         weights = () if strip_plan else parts.weights
@@ -157,26 +162,40 @@ def _cuda_parts(
 
 
 def _measure(
-    parts: EngineParts,
     checkpoint: Checkpoint,
+    graph: ir.Graph,
     limits: BuildLimits,
+    devices: Sequence[Device],
     fusions: list[Fusion],
-    known: TimingCache | None,
     report: Progress,
+    known: TimingCache | None,
+    effort: Effort,
 ) -> TimingCache:
-    """Time the products of the engine, without its weights, on this machine's GPU."""
-    with TemporaryDirectory() as directory:
+    """Time what may compute the products, on this machine's GPU, in engines without weights that do nothing else."""
+    if len(devices) != 1:
+        archs = ", ".join(device.arch for device in devices)
+        raise BuildError(f"output_timing_cache is given for the targets {archs}: pass that of the GPU here")
+    lowered, contests = lower_contests(graph, checkpoint.config.dtype, limits, devices[0], effort.max_contestants)
+
+    def make(directory: str, timings: TimingCache | None) -> Path:
+        parts = parts_of(lowered, partial(report, "compile"), timings)
         engine = Path(directory) / ENGINE_FILE
         manifest = _manifest(checkpoint, limits, parts, fusions, files={}, stripped=True)
         write_engine(engine, (), parts.plan, manifest.to_json(), cubins=parts.cubins, alignment=parts.alignment)
-        found = measure(engine, parts.target.archs[0], limits.num_tokens, lambda *done: report("measure", *done))
+        return engine
+
+    progress = partial(report, "measure")
+    with TemporaryDirectory() as directory:
+        found = measure_algorithms(make(directory, None), devices[0].arch, limits.num_tokens, effort, progress)
     same = known is not None and (known.device, known.cublaslt_version) == (found.device, found.cublaslt_version)
-    return known.merged(found.products) if known is not None and same else found
+    cache = known.merged(found.products) if known is not None and same else found
+    with TemporaryDirectory() as directory:
+        return cache.merged((), measure_contests(make(directory, cache), contests, effort, progress))
 
 
-def _refuse_timing_caches(*paths: Path | None) -> None:
-    if any(path is not None for path in paths):
-        raise BuildError("a timing cache is given for the cpu target: CPU engines need no timing, so leave it out")
+def _refuse_timing_caches(*given: Path | bool | None) -> None:
+    if any(given):
+        raise BuildError("a timing cache or fast_build is given for the cpu target: CPU engines need no timing")
 
 
 def _cpu_parts(graph: ir.Graph, limits: BuildLimits) -> EngineParts:

@@ -83,6 +83,7 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Path | Che
     metavar="FILE",
     help="Measure the matrix products on this machine's GPU, write the result there, and use it.",
 )
+@click.option("--fast_build", is_flag=True, help="Measure less: fewer sizes and candidates, not at the power limit.")
 def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str, **limits: Any) -> None:
     """Compile a checkpoint into an engine.
 
@@ -135,8 +136,9 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     if as_json:
         click.echo(json.dumps(memory.to_dict(), indent=2))
         return
+    where = "mapped from the file" if memory.num_threads else "copied to the GPU"
     meaning = {
-        "weights": "as stored in the engine, mapped from the file",
+        "weights": f"as stored in the engine, {where}",
         "kv_cache": f"{limits['max_batch_size']} sequences of {limits['max_seq_len']} tokens",
         "workspace": "intermediate values and scratch"
         + (f" of {memory.num_threads} threads" if memory.num_threads else ", on the GPU"),

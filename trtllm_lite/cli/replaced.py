@@ -58,7 +58,6 @@ BUILD = _merge(
         _same("multiple_profiles streamingllm", "engines have no such variants; leave it out", _OFF),
         _same("speculative_decoding_mode max_draft_len", "speculative decoding is not supported yet; leave it out"),
         _same("weight_streaming", "weights are mapped from the engine file as needed; leave it out", flag=True),
-        _same("fast_build", "building takes seconds; leave it out", flag=True),
         _same("dry_run", "use `trtllm-lite plan` with the same flags", flag=True),
         _same("monitor_memory", "use `trtllm-lite plan`, which predicts the memory", flag=True),
         _same(

@@ -38,7 +38,7 @@ Executor::Executor(const Engine& engine, int num_threads, std::int64_t num_block
              "build the engine with a smaller --max_num_tokens"),
       // Ordinary pages: a short sequence then costs what it uses, not huge pages of every layer's cache.
       cache_(cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
-      inputs_(engine, num_blocks_) {
+      inputs_(step_limits(engine, num_blocks_)) {
   const std::vector<std::byte*> places = place_tensors();
   for (const Instruction& instruction : engine.plan().instructions) {
     Call call{find_kernel(instruction.schema->name, isa_), instruction.attributes.data(), operands_.size(), 0, 0};

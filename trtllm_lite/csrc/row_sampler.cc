@@ -10,11 +10,6 @@
 namespace tl {
 namespace {
 
-RequestOutputs& outputs_of(RowResult& result, std::size_t vocab_size) {
-  if (!result.outputs) result.outputs = std::make_unique<RequestOutputs>(vocab_size);
-  return static_cast<RequestOutputs&>(*result.outputs);
-}
-
 // The first prompt position whose outputs this row owes; beyond the row if it owes none.
 int first_output_position(const StepRow& row, const RequestParams& params) {
   if (!params.context_logits && !params.sampling.prompt_logprobs) return row.past_len + row.num_tokens;
@@ -22,6 +17,11 @@ int first_output_position(const StepRow& row, const RequestParams& params) {
 }
 
 }  // namespace
+
+RequestOutputs& outputs_of(RowResult& result, std::size_t vocab_size) {
+  if (!result.outputs) result.outputs = std::make_unique<RequestOutputs>(vocab_size);
+  return static_cast<RequestOutputs&>(*result.outputs);
+}
 
 RowSampler::RowSampler(int num_slots, int vocab_size)
     : vocab_size_(static_cast<std::size_t>(vocab_size)),

@@ -34,6 +34,9 @@ struct RequestOutputs : RowOutputs {
   std::vector<BeamHypothesis> hypotheses;    // of a beam search at its end, best first
 };
 
+// Of a row, made when it is first asked for.
+RequestOutputs& outputs_of(RowResult& result, std::size_t vocab_size);
+
 // The rows of logits that belong to a row of the step: of prompt positions, then of the sampled one, which may be the
 // last of the former.
 struct RowLogits {
@@ -55,6 +58,8 @@ class RowSampler {
   // As StepExecutor::set_slot. Throws LimitError for parameters that are out of range.
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt);
+  // What is remembered of the sequence in a slot; null if the slot has none, or a beam search.
+  const SlotState* sequence(int slot) const { return sampler_.slot(slot); }
   // After a row that could not be sampled this is an older token; the request has ended, nobody reads the result.
   std::int32_t last_token(int slot) const { return sampler_.slot(slot)->history().back(); }
 

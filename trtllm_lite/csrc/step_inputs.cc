@@ -34,19 +34,18 @@ void expect_size(const std::string& what, std::int64_t expected, std::size_t fou
   fail("size of " + what, std::to_string(expected), static_cast<std::int64_t>(found), "pass one for each sequence");
 }
 
-void check_sizes(const StepRequest& request, const Engine& engine) {
-  const Plan& plan = engine.plan();
+void check_sizes(const StepRequest& request, const StepLimits& limits) {
   const auto count = [](std::span<const std::int32_t> values) { return static_cast<std::int64_t>(values.size()); };
   const auto check = [](const char* what, std::int64_t min, std::int64_t max, std::int64_t found, const char* remedy) {
     expect_range(min, max, found, [what] { return what; }, remedy);
   };
-  check("number of tokens", 1, plan.bound(StepSymbol::kNumTokens), count(request.token_ids),
+  check("number of tokens", 1, limits.bound(StepSymbol::kNumTokens), count(request.token_ids),
         "split the step, or build the engine with a larger --max_num_tokens");
-  check("number of sequences", 1, plan.bound(StepSymbol::kNumSeqs), count(request.seq_lens),
+  check("number of sequences", 1, limits.bound(StepSymbol::kNumSeqs), count(request.seq_lens),
         "split the step, or build the engine with a larger --max_batch_size");
-  check("number of logits_indices", 0, plan.bound(StepSymbol::kNumLogits), count(request.logits_indices),
+  check("number of logits_indices", 0, limits.bound(StepSymbol::kNumLogits), count(request.logits_indices),
         "ask for fewer rows, or build the engine with a larger --max_batch_size or with --gather_context_logits");
-  check("columns of block_tables", 1, plan.bound(StepSymbol::kMaxBlocksPerSeq), request.blocks_per_row,
+  check("columns of block_tables", 1, limits.bound(StepSymbol::kMaxBlocksPerSeq), request.blocks_per_row,
         "pass as many as the longest sequence needs, or build the engine with a larger --max_seq_len");
   expect_size("past_lens", count(request.seq_lens), request.past_lens.size());
   expect_size("block_tables", count(request.seq_lens) * request.blocks_per_row, request.block_tables.size());
@@ -54,17 +53,24 @@ void check_sizes(const StepRequest& request, const Engine& engine) {
 
 }  // namespace
 
-StepInputs::StepInputs(const Engine& engine, std::int64_t num_blocks)
-    : engine_(engine), num_blocks_(num_blocks), tokens_per_block_(engine.manifest().kv_cache.tokens_per_block) {
+StepLimits step_limits(const Engine& engine, std::int64_t num_blocks) {
+  const Manifest& manifest = engine.manifest();
+  StepLimits limits{engine.plan().bounds, engine.value_bounds(), manifest.limits.max_seq_len,
+                    manifest.kv_cache.tokens_per_block};
+  limits.bounds[static_cast<std::size_t>(StepSymbol::kNumBlocks)] = num_blocks;
+  return limits;
+}
+
+StepInputs::StepInputs(StepLimits limits) : limits_(std::move(limits)) {
   for (int input = 0; input < kNumStepInputs; ++input) {
     std::int64_t size = 1;
     for (int axis = 0; axis < kStepInputs[input].rank; ++axis) {
-      size *= engine.plan().bound(kStepInputs[input].shape[axis]);
+      size *= limits_.bound(kStepInputs[input].shape[axis]);
     }
     buffers_[static_cast<std::size_t>(input)].resize(static_cast<std::size_t>(size));
   }
-  seq_lens_.reserve(static_cast<std::size_t>(engine.plan().bound(StepSymbol::kNumSeqs)));
-  is_written_.assign(static_cast<std::size_t>(num_blocks), false);
+  seq_lens_.reserve(static_cast<std::size_t>(limits_.bound(StepSymbol::kNumSeqs)));
+  is_written_.assign(static_cast<std::size_t>(limits_.bound(StepSymbol::kNumBlocks)), false);
 }
 
 std::size_t StepInputs::num_bytes() const {
@@ -74,11 +80,12 @@ std::size_t StepInputs::num_bytes() const {
 }
 
 StepExtents StepInputs::assign(const StepRequest& request) {
-  check_sizes(request, engine_);
+  check_sizes(request, limits_);
   const auto num_tokens = static_cast<std::int64_t>(request.token_ids.size());
   const auto num_seqs = static_cast<std::int64_t>(request.seq_lens.size());
   const auto num_logits = static_cast<std::int64_t>(request.logits_indices.size());
-  extents_ = {num_tokens, num_seqs, num_seqs + 1, num_logits, request.blocks_per_row, num_blocks_};
+  extents_ = {
+      num_tokens, num_seqs, num_seqs + 1, num_logits, request.blocks_per_row, limits_.bound(StepSymbol::kNumBlocks)};
   copy(request);
   derive_positions();
   check_values();
@@ -96,7 +103,7 @@ void StepInputs::copy(const StepRequest& request) {
 }
 
 void StepInputs::derive_positions() {
-  const std::int64_t max_seq_len = engine_.manifest().limits.max_seq_len;
+  const std::int64_t max_seq_len = limits_.max_seq_len;
   const std::int64_t num_tokens = extent(StepSymbol::kNumTokens);
   std::int64_t row = 0;
   for (std::size_t seq = 0; seq < seq_lens_.size(); ++seq) {
@@ -122,7 +129,7 @@ void StepInputs::derive_positions() {
 }
 
 void StepInputs::check_values() const {
-  for (const ValueBound& bound : engine_.value_bounds()) {
+  for (const ValueBound& bound : limits_.values) {
     if (bound.input == kBlockTables) continue;  // check_block_numbers, as entries past a sequence's end may be anything
     const StepInput& input = kStepInputs[bound.input];
     const std::int64_t limit = bound.bound.symbol ? extent(*bound.bound.symbol) : bound.bound.value;
@@ -142,7 +149,7 @@ void StepInputs::check_block_numbers() const {
     }
     for (std::int64_t i = 0; i < blocks_used(seq); ++i) {
       expect_range(
-          0, num_blocks_ - 1, block(seq, i), [&] { return item(item("block_tables", seq), i); },
+          0, extent(StepSymbol::kNumBlocks) - 1, block(seq, i), [&] { return item(item("block_tables", seq), i); },
           "pass block numbers of this cache");
     }
   }
@@ -176,11 +183,11 @@ void StepInputs::check_written_blocks() {
 
 std::int64_t StepInputs::blocks_used(std::int64_t seq) const {
   const auto i = static_cast<std::size_t>(seq);
-  return (buffers_[kPastLens][i] + seq_lens_[i] + tokens_per_block_ - 1) / tokens_per_block_;
+  return (buffers_[kPastLens][i] + seq_lens_[i] + limits_.tokens_per_block - 1) / limits_.tokens_per_block;
 }
 
 std::int64_t StepInputs::first_written(std::int64_t seq) const {
-  return buffers_[kPastLens][static_cast<std::size_t>(seq)] / tokens_per_block_;
+  return buffers_[kPastLens][static_cast<std::size_t>(seq)] / limits_.tokens_per_block;
 }
 
 std::int32_t StepInputs::block(std::int64_t seq, std::int64_t index) const {

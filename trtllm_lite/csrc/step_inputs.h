@@ -22,10 +22,22 @@ struct StepRequest {
 
 using StepExtents = std::array<std::int64_t, kNumStepSymbols>;
 
+// What a step stays within.
+struct StepLimits {
+  StepExtents bounds{};            // largest extent of each symbol; tables name blocks below kNumBlocks
+  std::vector<ValueBound> values;  // of what a kernel indexes with
+  std::int64_t max_seq_len = 0;
+  std::int64_t tokens_per_block = 0;
+
+  std::int64_t bound(StepSymbol symbol) const { return bounds[static_cast<std::size_t>(symbol)]; }
+};
+
+// Those of a CPU engine whose caches have `num_blocks` blocks.
+StepLimits step_limits(const Engine& engine, std::int64_t num_blocks);
+
 class StepInputs {
  public:
-  // `num_blocks`: blocks of the caches that tables may name.
-  StepInputs(const Engine& engine, std::int64_t num_blocks);
+  explicit StepInputs(StepLimits limits);
 
   // Copies the request and checks the copy, so that a caller who changes its arrays meanwhile gets nothing unchecked
   // through. Returns the extents of this step. Throws LimitError; the inputs are then undefined.
@@ -47,9 +59,7 @@ class StepInputs {
   std::int64_t first_written(std::int64_t seq) const;
   std::int32_t block(std::int64_t seq, std::int64_t index) const;
 
-  const Engine& engine_;
-  std::int64_t num_blocks_;
-  std::int64_t tokens_per_block_;
+  const StepLimits limits_;
   std::array<std::vector<std::int32_t>, kNumStepInputs> buffers_;
   std::vector<std::int32_t> seq_lens_;
   StepExtents extents_{};

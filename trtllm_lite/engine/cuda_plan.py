@@ -37,14 +37,38 @@ class FloatArgument:
     value: float = field(metadata={"key": "float"})
 
 
-Argument = TensorArgument | IntArgument | FloatArgument | None  # None: a null pointer
+@dataclass(frozen=True)
+class BoxedTensor:
+    """Byte ``offset`` of an arena or weight tensor on as a row-major matrix [rows, columns] of its 16-bit elements.
+
+    The copy engine reads it in boxes of ``box_rows`` x ``box_columns`` (at most 256 x 64), swizzled by 128 bytes.
+    """
+
+    tensor: int
+    offset: int
+    rows: int
+    columns: int
+    box_rows: int
+    box_columns: int
+
+
+@dataclass(frozen=True)
+class TensorMapArgument:
+    """The 128 bytes that the driver makes of a tensor map when the engine is loaded, aligned to 64."""
+
+    tensor_map: BoxedTensor
+
+
+# None: a null pointer.
+Argument = TensorArgument | TensorMapArgument | IntArgument | FloatArgument | None
 
 
 @dataclass(frozen=True)
 class LaunchInstruction:
     """``launch``: run kernel number ``kernel``; skipped if an extent of ``grid`` is 0.
 
-    Arguments are packed with natural alignment in the order given; a struct passed by value is its fields in a row.
+    Arguments are packed with natural alignment in the order given; a struct passed by value is its fields in a row, but
+    not in a kernel that takes tensor maps.
     ``programmatic``: it may start before its predecessor has finished (the kernel itself waits).
     """
 
@@ -115,12 +139,12 @@ class CudaProgram:
 
 @dataclass(frozen=True)
 class CudaPlan:
-    """``outputs`` maps ``logits`` and ``tokens`` to tensor numbers; ``programs`` are in order of preference.
+    """``outputs`` maps ``logits``, ``tokens``, ``logprobs`` and ``sampling_slots`` to tensor numbers.
 
-    Offsets of tensors count from the start of the arena, of the state (zero at load, kept between steps) or, for
-    weights, of the engine's data section. The executor places caches and step inputs; their offset is 0.
-    ``workspace_bytes`` is what cuBLASLt may use, ``cublaslt_version`` that with which the products' algorithms were
-    measured (0 if there are none).
+    ``programs`` are in order of preference. Offsets of tensors count from the start of the arena, of the state (zero at
+    load, kept between steps) or, for weights, of the engine's data section. The executor places caches and step inputs;
+    their offset is 0. ``workspace_bytes`` is what cuBLASLt may use, ``cublaslt_version`` that with which the products'
+    algorithms were measured (0 if there are none).
     """
 
     symbols: dict[str, int]

@@ -57,7 +57,8 @@ def program(pytestconfig: pytest.Config, programs: Path) -> Path:
     json_package = importlib.util.find_spec("nlohmann_json")
     assert json_package is not None
     assert json_package.submodule_search_locations
-    reader = ["-O0", f"-I{generated}", f"-isystem{json_package.submodule_search_locations[0]}/include"]
+    json_include = Path(json_package.submodule_search_locations[0]) / "include"
+    reader = ["-O0", f"-I{generated}", f"-I{ROOT / 'plugins'}", f"-isystem{json_include}"]
     executor = [*reader, "-g1", "-fsanitize=thread", "-DTL_ISA=portable"]  # optimized, it compiles for a minute
     objects = compile_objects(programs / "tsan", BATCHING, VARIANTS["tsan"])
     objects += compile_objects(folder / "executor", [*EXECUTOR, *KERNELS, *sorted(generated.glob("*.cc"))], executor)

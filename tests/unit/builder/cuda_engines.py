@@ -5,6 +5,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from tests.timing_caches import tiles_first
 from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.builder.networks import Shape, network
 from trtllm_lite.builder import build_engine
@@ -31,20 +32,23 @@ CUDA_VARIANTS = {
     "mistral": cuda_shape(windows=(5, 5)),
     "qwen2": cuda_shape(qkv_bias=True, tied=False),
     "qwen3": cuda_shape(qk_norm=True, head_dim=32),
+    "mlp_bias": cuda_shape(mlp_bias=True),
     "yarn": cuda_shape(attention_factor=1.25),
 }
 
 
-def lowered(shape: Shape | None = None, targets: str = "sm_90", **limits: int) -> Lowered:
-    """The programs of a network, without machine code."""
+def lowered(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = False, **limits: int) -> Lowered:
+    """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
     model, _ = run_passes(network(shape or cuda_shape()))
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
-    return lower_network(model.graph, dtype, BuildLimits(**{**LIMITS, **limits}), parse_targets([targets]))
+    devices, bounds = parse_targets([targets]), BuildLimits(**{**LIMITS, **limits})
+    timings = tiles_first(model.graph, dtype, bounds, devices[0]) if tiled else None
+    return lower_network(model.graph, dtype, bounds, devices, timings)
 
 
-def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", **limits: int) -> CudaPlan:
+def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = False, **limits: int) -> CudaPlan:
     """A plan whose cubins are named by number: what a reader of plans needs and no compiler."""
-    programs = lowered(shape, targets, **limits)
+    programs = lowered(shape, targets, tiled, **limits)
     return make_plan(programs, {specialised: f"{number:064x}" for specialised, number in programs.kernels().items()})
 
 

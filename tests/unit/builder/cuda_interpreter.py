@@ -14,6 +14,7 @@ from trtllm_lite.engine.cuda_plan import (
     LaunchInstruction,
     MatmulInstruction,
     TensorArgument,
+    TensorMapArgument,
 )
 
 _POISON = 0xFF  # NaN in every float type
@@ -116,6 +117,8 @@ class CudaInterpreter:
         match argument:
             case TensorArgument():
                 return self._pointer(argument)
+            case TensorMapArgument(boxed):
+                return self._pointer(TensorArgument(boxed.tensor, boxed.offset))
             case IntArgument(value):
                 return self._number(value)
             case FloatArgument(value):

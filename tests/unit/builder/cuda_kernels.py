@@ -140,11 +140,50 @@ def gated_linear(
     x: Pointer,
     weight: Pointer,
     norm_weight: Pointer | None,
+    bias: Pointer | None,
     rows: int,
     epsilon: float,
 ) -> None:
     del grid
-    gate, up = np.split(product(macros, x, weight, norm_weight, rows, epsilon, parts=2), 2, axis=1)
+    both = product(macros, x, weight, norm_weight, rows, epsilon, parts=2)
+    if macros["TL_BIAS"]:
+        both += at(bias, np.float32, 2 * macros["TL_OUT"])
+    gate, up = np.split(both, 2, axis=1)
+    at(y, half_type(macros), rows, macros["TL_OUT"])[...] = gate / (1 + np.exp(-gate)) * up
+
+
+def tiled_product(macros: Macros, x: Pointer, weight: Pointer, rows: int, parts: int = 1) -> np.ndarray:
+    """x @ weight.T of a tiled kernel, float64 [rows, parts * out]; x and the weight come as tensor maps."""
+    half, features = half_type(macros), macros["TL_IN"]
+    source = at(x, half, rows, features).astype(np.float64)
+    return source @ at(weight, half, parts * macros["TL_OUT"], features).astype(np.float64).T
+
+
+@kernel
+def linear_tiled(
+    macros: Macros,
+    grid: Grid,
+    x: Pointer,
+    weight: Pointer,
+    y: Pointer,
+    bias: Pointer | None,
+    residual: Pointer | None,
+    rows: int,
+) -> None:
+    del grid
+    out = macros["TL_OUT"]
+    result = tiled_product(macros, x, weight, rows)
+    if macros["TL_BIAS"]:
+        result += at(bias, np.float32, out)
+    if macros["TL_RESIDUAL"]:
+        result += at(residual, half_type(macros), rows, out).astype(np.float64)
+    at(y, np.float32 if macros["TL_FLOAT_OUT"] else half_type(macros), rows, out)[...] = result
+
+
+@kernel
+def gated_linear_tiled(macros: Macros, grid: Grid, x: Pointer, weight: Pointer, y: Pointer, rows: int) -> None:
+    del grid
+    gate, up = np.split(tiled_product(macros, x, weight, rows, parts=2), 2, axis=1)
     at(y, half_type(macros), rows, macros["TL_OUT"])[...] = gate / (1 + np.exp(-gate)) * up
 
 
@@ -172,17 +211,22 @@ def sample(
     winners: Pointer,
     arrivals: Pointer,
     last_tokens: Pointer,
+    slots: Pointer,
+    logprobs: Pointer,
     sample_slots: Pointer,
-    *parameters: Pointer,
+    counters: Pointer,
 ) -> None:
-    """The greedy choice: what temperature 0 asks for."""
+    """The greedy choice: what records of zeroes ask for."""
     blocks, rows, _ = grid
     at(winners, np.uint64, rows * blocks)[...] = 0
     assert not at(arrivals, np.uint32, rows).any()
-    assert not at(parameters[0], np.float32, rows).any(), "expected temperature 0"
-    assert len(parameters) == 8
+    at(logprobs, np.int32, rows, 42)[...] = 0
+    at(counters, np.int32, rows)
     best = at(logits, np.float32, rows, macros["TL_VOCAB"]).argmax(-1)
-    at(tokens, np.int32, rows)[...] = best
-    for slot, token in zip(at(sample_slots, np.int32, rows), best, strict=True):
+    chosen = at(sample_slots, np.int32, rows)
+    at(tokens, np.int32, rows)[...] = np.where(chosen >= 0, best, -1)
+    for slot, token in zip(chosen, best, strict=True):
         if slot >= 0:
+            words = 16 + 4 * macros["TL_MAX_EDITS"]
+            assert not at(slots, np.int32, slot + 1, words)[slot].any(), "expected temperature 0 and no edits"
             at(last_tokens, np.int32, slot + 1)[slot] = token

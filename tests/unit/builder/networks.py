@@ -24,6 +24,7 @@ class Shape:
     max_seq: int = 24
     windows: tuple[int, ...] = (0, 0)
     qkv_bias: bool = False
+    mlp_bias: bool = False
     qk_norm: bool = False
     tied: bool = True
     attention_factor: float = 1.0
@@ -38,6 +39,7 @@ VARIANTS = {
     "mixed_windows": Shape(layers=3, windows=(5, 0, 3)),
     "qwen2": Shape(qkv_bias=True, tied=False),
     "qwen3": Shape(qk_norm=True, head_dim=14),
+    "mlp_bias": Shape(mlp_bias=True),
     "bfloat16": Shape(dtype=ir.DataType.BFLOAT16),
     "float16": Shape(dtype=ir.DataType.FLOAT16, tied=False),
 }
@@ -166,10 +168,10 @@ class Network:
         x = self._norm(path + ".input_norm", hidden, prefix + "input_layernorm.weight", s.hidden)
         hidden = self._op(path + ".attention.add", "Add", hidden, self._attention(path + ".attention", layer, x))
         x = self._norm(path + ".post_norm", hidden, prefix + "post_attention_layernorm.weight", s.hidden)
-        gate = self._linear(path + ".mlp.gate_proj", x, prefix + "mlp.gate_proj", s.inter, s.hidden)
-        up = self._linear(path + ".mlp.up_proj", x, prefix + "mlp.up_proj", s.inter, s.hidden)
+        gate = self._linear(path + ".mlp.gate_proj", x, prefix + "mlp.gate_proj", s.inter, s.hidden, s.mlp_bias)
+        up = self._linear(path + ".mlp.up_proj", x, prefix + "mlp.up_proj", s.inter, s.hidden, s.mlp_bias)
         act = self._op(path + ".mlp.mul", "Mul", self._op(path + ".mlp.swish", "Swish", gate), up)
-        down = self._linear(path + ".mlp.down_proj", act, prefix + "mlp.down_proj", s.hidden, s.inter)
+        down = self._linear(path + ".mlp.down_proj", act, prefix + "mlp.down_proj", s.hidden, s.inter, s.mlp_bias)
         return self._op(path + ".mlp.add", "Add", hidden, down)
 
     def _finish(self, logits: ir.Value) -> ir.Model:

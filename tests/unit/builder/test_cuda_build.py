@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not installed")
 
+from tests.timing_caches import save_tiles_first
 from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, save_cuda_engine
 from tests.unit.builder.networks import VARIANTS
@@ -108,6 +109,17 @@ def test_memory_is_predicted_without_compiling(tmp_path: Path) -> None:
     assert memory.scratch == engine.plan.workspace_bytes + engine.plan.state_bytes
 
 
+def test_measured_tiles_are_compiled_and_explained(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
+    cache = save_tiles_first(checkpoint, tmp_path / "tiles.json", **LIMITS)
+    build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90", input_timing_cache=cache)
+    found = inspect_path(tmp_path / "engine")
+    assert found.programs["mixed"]["gated_linear_tiled"] == 2
+    tactic = next(tactic for tactic in found.tactics if tactic.site == "gated_linear_tiled 96 x 64 of mixed (sm_90a)")
+    assert tactic.reason == "fastest on Test GPU: 48 rows 1.0 us (2.0 us by cublaslt)"
+    assert "tile_rows 64" in tactic.choice
+
+
 def test_inspect_shows_targets_and_programs(tmp_path: Path) -> None:
     save_cuda_engine(tmp_path, targets="sm_80,sm_90")
     found = inspect_path(tmp_path / "engine")
@@ -137,6 +149,16 @@ def _build(tmp_path: Path, *arguments: str) -> tuple[int, str]:
     command = ["build", "--model_config", str(config), "--output_dir", str(tmp_path / "engine"), *limits, *arguments]
     result = CliRunner().invoke(cli, command)
     return result.exit_code, result.output
+
+
+@pytest.mark.parametrize(("target", "where"), [("cpu", "mapped from the file"), ("sm_90", "copied to the GPU")])
+def test_plan_says_where_weights_lie(tmp_path: Path, target: str, where: str) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(MODEL_CONFIG))
+    command = ["plan", "--model_config", str(config), "--max_input_len", "16", "--max_seq_len", "48"]
+    result = CliRunner().invoke(cli, [*command, "--target", target])
+    assert result.exit_code == 0, result.output
+    assert where in " ".join(result.output.split())
 
 
 def test_an_engine_of_a_shape_has_no_weights(tmp_path: Path) -> None:

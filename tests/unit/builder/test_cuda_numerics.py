@@ -30,10 +30,11 @@ def _check(card: CudaInterpreter, state: Sequences, lens: list[int], program: st
     assert np.array_equal(card.tokens(), actual.argmax(-1))
 
 
+@pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("variant", CUDA_VARIANTS)
-def test_programs_compute_the_networks_logits(variant: str) -> None:
+def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None:
     shape = CUDA_VARIANTS[variant]
-    card, state = CudaInterpreter(lowered(shape)), _state(shape)
+    card, state = CudaInterpreter(lowered(shape, tiled=tiled)), _state(shape)
     for lens, program in (
         ([31, 1, 4], "mixed"),
         ([1, 1, 1], "decode_4"),

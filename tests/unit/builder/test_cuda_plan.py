@@ -15,6 +15,7 @@ from trtllm_lite.engine.cuda_plan import (
     LaunchInstruction,
     MatmulInstruction,
     TensorArgument,
+    TensorMapArgument,
 )
 from trtllm_lite.errors import BuildError
 
@@ -35,7 +36,8 @@ def _touched(instruction: LaunchInstruction | MatmulInstruction) -> set[int]:
         operands = (instruction.x, instruction.weight, instruction.y, instruction.residual, instruction.bias)
     else:
         operands = instruction.args
-    return {operand.tensor for operand in operands if isinstance(operand, TensorArgument)}
+    maps = {operand.tensor_map.tensor for operand in operands if isinstance(operand, TensorMapArgument)}
+    return maps | {operand.tensor for operand in operands if isinstance(operand, TensorArgument)}
 
 
 def test_a_decode_layer_is_five_kernels() -> None:
@@ -104,6 +106,45 @@ def test_programs_cover_the_batch_and_no_more() -> None:
     }
 
 
+@pytest.mark.parametrize("num_tokens", [100, 128, 513, 3000])
+def test_every_size_of_step_has_its_program(num_tokens: int) -> None:
+    plan = cuda_plan(tiled=True, max_batch_size=80, max_num_tokens=num_tokens)
+    sizes = [program.max_tokens for program in plan.programs if not program.decode_only]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == num_tokens
+    assert {64, 128, 256, 512} & set(range(num_tokens)) <= set(sizes)  # products are computed otherwise in each
+    for program in plan.programs:
+        rows = {argument.tensor_map.rows for argument in _maps(program) if _is_arena(plan, argument)}
+        # The last layer's products after attention are of the rows that are sampled from, at most 80.
+        assert rows == (set() if program.decode_only else {program.max_tokens, min(program.max_tokens, 80)})
+
+
+def test_gates_are_one_tiled_kernel() -> None:
+    plan = cuda_plan(tiled=True)
+    layer = ["rms_norm", "linear_tiled", "rope_cache", "paged_attention_decode", "paged_attention_prefill"]
+    # A depth of 96 is no multiple of a tile's.
+    expected = ["embedding", "rotary_table", *layer, "linear_tiled", "rms_norm", "gated_linear_tiled", "matmul"]
+    assert _ran(plan, _program(plan, "mixed"))[: len(expected)] == expected
+
+
+def test_tensor_maps_cover_the_weights() -> None:
+    plan = cuda_plan(tiled=True)
+    maps = [argument.tensor_map for argument in _maps(_program(plan, "mixed")) if not _is_arena(plan, argument)]
+    extents = {plan.tensors[boxed.tensor].name: (boxed.rows, boxed.columns) for boxed in maps}
+    assert extents["layers.1.mlp.gate_up_proj.weight"] == (2 * 96, 64)
+    assert extents["layers.0.attention.qkv_proj.weight"] == (128, 64)
+    assert all(boxed.offset == 0 for boxed in maps)
+
+
+def _maps(program: CudaProgram) -> list[TensorMapArgument]:
+    launches = [step for step in program.instructions if isinstance(step, LaunchInstruction)]
+    return [argument for step in launches for argument in step.args if isinstance(argument, TensorMapArgument)]
+
+
+def _is_arena(plan: CudaPlan, argument: TensorMapArgument) -> bool:
+    return plan.tensors[argument.tensor_map.tensor].kind == "arena"
+
+
 def test_batches_are_padded_by_at_most_a_quarter() -> None:
     for batch in range(1, 2000):
         padded = padded_batch(batch)
@@ -116,10 +157,11 @@ def test_memory_has_room_for_a_padded_batch() -> None:
     assert {symbols[name] for name in ("num_tokens", "num_seqs", "num_decode_seqs", "num_logits")} == {80}
 
 
+@pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("variant", CUDA_VARIANTS)
-def test_operands_do_not_overlap(variant: str) -> None:
+def test_operands_do_not_overlap(variant: str, tiled: bool) -> None:
     """Those of one instruction; that values survive until their last use shows in their numbers."""
-    plan = cuda_plan(CUDA_VARIANTS[variant])
+    plan = cuda_plan(CUDA_VARIANTS[variant], tiled=tiled)
     ranges = {
         index: range(tensor.offset, tensor.offset + tensor.max_bytes(plan.symbols))
         for index, tensor in enumerate(plan.tensors)
@@ -144,8 +186,8 @@ def test_everything_is_aligned_for_the_card() -> None:
 
 
 def test_a_plan_survives_json() -> None:
-    plan = cuda_plan(CUDA_VARIANTS["qwen2"], targets="sm_80,sm_90")
-    assert CudaPlan.from_json(plan.to_json()) == plan
+    for plan in (cuda_plan(CUDA_VARIANTS["qwen2"], targets="sm_80,sm_90"), cuda_plan(tiled=True)):
+        assert CudaPlan.from_json(plan.to_json()) == plan
 
 
 def test_each_architecture_has_its_own_programs_and_kernels() -> None:

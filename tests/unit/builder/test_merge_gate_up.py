@@ -20,6 +20,22 @@ def test_gate_up_and_activation_become_one() -> None:
     assert not {"Swish", "Mul"} & set(operators(model))
 
 
+def test_biases_are_stacked_like_weights() -> None:
+    source = network("mlp_bias")
+    model, _ = run_until("merge_gate_up", source)
+    bias = find(model, "layers.1.mlp.gate_up_proj").inputs[2].const_value.numpy()
+    parts = [source.graph.initializers[f"model.layers.1.mlp.{kind}_proj.bias"] for kind in ("gate", "up")]
+    np.testing.assert_array_equal(bias, np.stack([part.const_value.numpy() for part in parts]))
+
+
+def test_a_missing_bias_becomes_zeros() -> None:
+    model = set_input(network("mlp_bias"), "layers.0.mlp.swish", 0, "layers.0.mlp.gate_proj_out")
+    result, _ = run_until("merge_gate_up", model)
+    bias = find(result, "layers.0.mlp.gate_up_proj").inputs[2].const_value.numpy()
+    assert not bias[0].any()
+    assert bias[1].all()
+
+
 def test_gate_and_up_of_different_inputs_stay() -> None:
     model = set_input(network("llama"), "layers.1.mlp.up_proj", 0, "layers.0.post_norm_out")
     result, decisions = run_until("merge_gate_up", model)

@@ -25,13 +25,25 @@ LINEAR = {
     "TL_RESIDUAL": 1,
     "TL_FLOAT_OUT": 0,
 }
+TILED = {
+    "TL_IN": 4096,
+    "TL_OUT": 14336,
+    "TL_TILE_ROWS": 128,
+    "TL_TILE_COLUMNS": 224,
+    "TL_ROW_BLOCKS": 2,
+    "TL_COLUMN_BLOCKS": 1,
+    "TL_SPLITS": 1,
+    "TL_SHARED_BYTES": 227 * 1024,
+}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int]] = {
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "gated_linear/cuda.cuh": LINEAR,
     "gated_linear/silu_mul.cuh": {"TL_OUT": 14336, "TL_THREADS": 256},
+    "gated_linear/tiled.cuh": TILED,
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
     "linear/cuda.cuh": LINEAR,
+    "linear/tiled.cuh": LINEAR | TILED,
     "paged_attention/decode.cuh": HEADS | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_SHARED_BYTES": 96 * 1024},
     "paged_attention/prefill.cuh": HEADS | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | {"TL_SHARED_BYTES": 163904},
@@ -39,9 +51,13 @@ KERNELS: dict[str, dict[str, int]] = {
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1},
     "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1},
     "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64, "TL_PAGE": 32},
-    "sample/cuda.cuh": {"TL_VOCAB": 128256, "TL_SHARED_BYTES": 65536},
+    "sample/cuda.cuh": {"TL_VOCAB": 128256, "TL_SHARED_BYTES": 65536, "TL_CLUSTER": 8, "TL_MAX_EDITS": 3072},
 }
-ONLY_FOR = {"paged_attention/prefill_wgmma.cuh": "sm_90a"}
+ONLY_FOR = {
+    "gated_linear/tiled.cuh": "sm_90a",
+    "linear/tiled.cuh": "sm_90a",
+    "paged_attention/prefill_wgmma.cuh": "sm_90a",
+}
 SOURCE = '#include "lib/outer.cuh"\nextern "C" __global__ void f(float* x) { x[threadIdx.x] = outer(TL_N); }\n'
 OUTER = '#pragma once\n  #  include "lib/inner.cuh"\n__device__ float outer(int n) { return 2.0f * inner(n); }\n'
 INNER = "#pragma once\n__device__ float inner(int n) { return n + 1.0f; }\n"

@@ -11,7 +11,9 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import make_plan
 from trtllm_lite.builder.cuda.tactics import explain
 from trtllm_lite.builder.cuda.timing_cache import (
+    CUBLASLT,
     FORMAT_VERSION,
+    KernelTiming,
     Product,
     ProductTiming,
     TimingCache,
@@ -20,8 +22,8 @@ from trtllm_lite.builder.cuda.timing_cache import (
 from trtllm_lite.engine.cuda_plan import CudaPlan, MatmulAlgorithm, MatmulInstruction
 from trtllm_lite.errors import BuildError, OutputError
 
-DOWN = Product("bfloat16", "bfloat16", 64, 96, residual=True, bias=False)
-HEAD = Product("bfloat16", "float32", 72, 64, residual=False, bias=False)
+DOWN = Product("bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)
+HEAD = Product("bfloat16", "float32", 72, 64, gated=False, residual=False, bias=False)
 
 
 def _timing(product: Product, rows: int, microseconds: float, heuristic: float) -> ProductTiming:
@@ -34,6 +36,7 @@ CACHE = TimingCache(
     "sm_90a",
     130100,
     (_timing(DOWN, 64, 9.0, 10.0), _timing(DOWN, 8, 5.0, 5.0), _timing(HEAD, 8, 7.0, 7.05)),
+    (),
 )
 
 
@@ -75,28 +78,48 @@ def test_timings_are_of_one_architecture() -> None:
     assert with_algorithms == {"sm_90a"}
 
 
+UNMEASURED = "; no tiled kernel was measured"
+
+
 def test_every_choice_has_a_reason() -> None:
     tactics = {tactic.site: tactic for tactic in explain(lowered(), CACHE)}
     down = tactics["product 64 x 96 + residual, bfloat16 to bfloat16 of mixed (sm_90a)"]
     assert down.choice == "an algorithm for each number of rows"
     assert down.reason == "measured on Test GPU: 8 rows 5.0 us; 64 rows 9.0 us (heuristic 10.0 us)"
     head = tactics["product 72 x 64, bfloat16 to float32 of mixed (sm_90a)"]
-    assert (head.choice, head.reason) == ("cuBLASLt's heuristic at load", "nothing was faster on Test GPU")
-    assert tactics["product 192 x 64, bfloat16 to bfloat16 of mixed (sm_90a)"].reason == "it was not measured"
-    streamed = tactics["qkv_linear of decode_2 (sm_90a)"]
+    assert (head.choice, head.reason) == ("cuBLASLt's heuristic at load", f"nothing was faster on Test GPU{UNMEASURED}")
+    qkv = tactics["product 128 x 64, bfloat16 to bfloat16 of mixed (sm_90a)"]
+    assert qkv.reason == f"it was not measured{UNMEASURED}"
+    streamed = tactics["qkv_linear 128 x 64 of decode_2 (sm_90a)"]
     assert "stage_k 1024" in streamed.choice
     assert streamed.reason == "x stays in shared memory"
 
 
 def test_a_cache_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "cache.json"
-    cache = CACHE.merged([])
+    times = {CUBLASLT: 9.0, "a tile": 8.0, "another": 7.0}
+    cache = CACHE.merged([], [KernelTiming(DOWN, rows, kernel, times[kernel]) for rows in (64, 8) for kernel in times])
     cache.save(path)
     assert load_timing_cache(path) == cache
     first = path.read_bytes()
     load_timing_cache(path).save(path)
     assert path.read_bytes() == first
-    assert len(first.splitlines()) == 8 + 3  # a timing a line
+    assert len(first.splitlines()) == 10 + 3 + 6  # a timing a line
+
+
+def test_a_newer_contest_replaces_the_older_one() -> None:
+    cache = CACHE.merged([], [KernelTiming(DOWN, 8, CUBLASLT, 5.0), KernelTiming(DOWN, 8, "gone", 4.0)])
+    cache = cache.merged([], [KernelTiming(DOWN, 8, "a tile", 6.0), KernelTiming(DOWN, 64, CUBLASLT, 9.0)])
+    found = [(timing.rows, timing.kernel) for timing in cache.kernel_timings(DOWN, range(1, 65))]
+    assert found == [(8, "a tile"), (64, CUBLASLT)]
+    assert [timing.rows for timing in cache.kernel_timings(DOWN, range(1, 64))] == [8]
+
+
+def test_plans_hold_algorithms_up_to_their_rows() -> None:
+    timings = [_timing(DOWN, rows, 1.0, 2.0) for rows in (8, 64, 128)]
+    cache = replace(CACHE, products=tuple(timings))
+    for max_rows, expected in ((8, [8]), (9, [8, 64]), (64, [8, 64]), (65, [8, 64, 128]), (500, [8, 64, 128])):
+        assert [found.max_rows for found in cache.algorithms(DOWN, "sm_90a", max_rows)] == expected
 
 
 def test_newer_timings_replace_older_ones() -> None:
@@ -124,11 +147,17 @@ def test_caches_that_do_not_fit_are_errors(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot write the timing cache"):
         CACHE.save(tmp_path)
     replace(CACHE, format_version=7).save(path)
-    with pytest.raises(BuildError, match="has format_version 7, and this installation reads 1"):
+    with pytest.raises(BuildError, match="has format_version 7, and this installation reads 2"):
         load_timing_cache(path)
     CACHE.save(path)
     checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
     with pytest.raises(BuildError, match=r"measured on Test GPU \(sm_90a\), and the targets are sm_80"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_80", input_timing_cache=path)
+    with pytest.raises(BuildError, match="for the targets sm_80, sm_90a: pass that of the GPU here"):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_80,sm_90", output_timing_cache=path)
+    with pytest.raises(BuildError, match="fast_build is given, and nothing is measured: leave it out"):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90", fast_build=True)
+    with pytest.raises(BuildError, match="CPU engines need no timing"):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS, fast_build=True)
     with pytest.raises(BuildError, match="CPU engines need no timing"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, input_timing_cache=path)

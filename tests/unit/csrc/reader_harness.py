@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 CSRC = ROOT / "trtllm_lite" / "csrc"
+INCLUDES = (CSRC, ROOT / "plugins")
 SOURCES = (
     "call_check.cc",
     "cpu_count.cc",
@@ -35,7 +36,8 @@ def build_harness(directory: Path) -> Path:
     assert json_package is not None
     assert json_package.submodule_search_locations
     json_include = Path(json_package.submodule_search_locations[0]) / "include"
-    compiler = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{CSRC}", f"-I{generated}", f"-isystem{json_include}"]
+    compiler = [os.environ.get("CXX", "g++"), *FLAGS, *(f"-I{path}" for path in INCLUDES), f"-I{generated}"]
+    compiler.append(f"-isystem{json_include}")
 
     def compile_one(source: Path) -> Path:
         target = directory / f"{source.stem}.o"

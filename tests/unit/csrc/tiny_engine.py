@@ -101,7 +101,7 @@ CALLS: list[tuple[str, list[str], list[str], dict[str, float]]] = [
     ),
     ("Linear", ["attention", "o", ""], ["o_out"], {}),
     ("RmsNorm", ["o_out", "norm", "x"], ["n2", "sum2"], EPSILON),
-    ("GatedLinear", ["n2", "gate_up"], ["act"], {}),
+    ("GatedLinear", ["n2", "gate_up", ""], ["act"], {}),
     ("Linear", ["act", "down", ""], ["down_out"], {}),
     ("RmsNorm", ["down_out", "norm", "sum2"], ["n3", ""], EPSILON),
     ("GatherRows", ["n3", "logits_indices"], ["last"], {}),

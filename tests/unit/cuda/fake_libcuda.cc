@@ -3,6 +3,7 @@
 //
 // The "kernels" are those of a toy model: a token's successor is the sum of all tokens up to it, modulo the vocabulary.
 // Its KV cache holds the tokens. Token kPoison gives logits that are not numbers.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -11,8 +12,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
+
+#include "sample/slot.cuh"
 
 namespace {
 
@@ -58,25 +62,41 @@ std::map<void*, std::size_t>& allocations() {
 }
 constexpr std::size_t kTotalBytes = std::size_t{1} << 30;
 
-// Parameters in order, each aligned to its size.
+// Parameters in order: packed, each aligned to its size, or where the pointers say, of which the executor leaves a null
+// behind the last.
 class Arguments {
  public:
-  Arguments(const void* data, std::size_t size)
-      : bytes_(static_cast<const char*>(data), static_cast<const char*>(data) + size) {}
+  Arguments(void** each, void** extra) : each_(each) {
+    if (each_) return;
+    const auto* data = static_cast<const char*>(extra[1]);
+    bytes_.assign(data, data + *static_cast<std::size_t*>(extra[3]));
+  }
   template <typename T>
   T next() {
     T value{};
-    position_ = (position_ + sizeof(T) - 1) / sizeof(T) * sizeof(T);
+    if (each_) {
+      if (*each_) std::memcpy(&value, *each_++, sizeof(T));
+      return value;
+    }
+    position_ = (position_ + alignof(T) - 1) / alignof(T) * alignof(T);
     if (position_ + sizeof(T) <= bytes_.size()) std::memcpy(&value, bytes_.data() + position_, sizeof(T));
     position_ += sizeof(T);
     return value;
   }
-  bool complete() const { return position_ == bytes_.size(); }
+  bool complete() const { return each_ ? *each_ == nullptr : position_ == bytes_.size(); }
 
  private:
+  void** each_;
   std::vector<char> bytes_;
   std::size_t position_ = 0;
 };
+
+// What a tensor map was made of.
+struct alignas(64) TensorMap {
+  const void* address;
+  std::int64_t data_type, columns, rows, row_bytes, box_columns, box_rows, swizzle, promotion, fill;
+};
+static_assert(sizeof(TensorMap) == 128);
 
 using Kernel = std::function<Work(Arguments&, unsigned blocks)>;
 
@@ -124,26 +144,101 @@ Work score(Arguments& a, unsigned blocks) {
   };
 }
 
+using tl::DrawnLogprobs, tl::LogitEdit, tl::SamplingSlot;
+
+// What the sequence makes of a row.
+std::vector<float> edited(const SamplingSlot& slot, const LogitEdit* edits, int counter, std::vector<float> row) {
+  for (const LogitEdit* edit = edits; edit < edits + slot.num_edits; ++edit) {
+    float& logit = row[edit->token & LogitEdit::kTokenMask];
+    logit += edit->bias;
+    if (edit->num_generated >= 0) {
+      logit = logit < 0 ? logit * slot.repetition_penalty : logit / slot.repetition_penalty;
+      const auto count = static_cast<float>(edit->num_generated);
+      if (count > 0) logit -= slot.presence_penalty + slot.frequency_penalty * count;
+    }
+    const bool stops = (edit->token & LogitEdit::kStop) && counter < slot.min_tokens;
+    if (stops || (edit->token & LogitEdit::kBanned)) logit = -INFINITY;
+  }
+  return row;
+}
+
+void count(SamplingSlot& slot, LogitEdit* edits, int max_edits, int token) {
+  for (LogitEdit* edit = edits; edit < edits + slot.num_edits; ++edit) {
+    if ((edit->token & LogitEdit::kTokenMask) != static_cast<unsigned>(token)) continue;
+    edit->num_generated = std::max(edit->num_generated, 0) + 1;
+    return;
+  }
+  if (slot.num_edits == max_edits) std::abort();  // the host admits no sequence that could come to this
+  edits[slot.num_edits++] = {static_cast<unsigned>(token), 1, 0, 0};
+}
+
+void describe(const std::vector<float>& row, int token, int num_top, DrawnLogprobs& out) {
+  double sum = 0;
+  for (const float logit : row) sum += std::exp(static_cast<double>(logit));
+  const auto logprob = [&](int id) { return static_cast<float>(row[static_cast<unsigned>(id)] - std::log(sum)); };
+  std::vector<int> order(row.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logprob(a) > logprob(b); });
+  out.logprob = logprob(token);
+  out.rank = 1 + static_cast<int>(std::count_if(
+                     row.begin(), row.end(), [&](float logit) { return logit > row[static_cast<unsigned>(token)]; }));
+  std::fill_n(out.tokens, tl::kMaxTopLogprobs, -1);
+  std::copy_n(order.begin(), num_top, out.tokens);
+  std::transform(out.tokens, out.tokens + num_top, out.logprobs, logprob);
+}
+
 Work sample(Arguments& a, unsigned blocks) {
   auto* tokens = a.next<int*>();
   const auto* logits = a.next<const float*>();
-  auto* last = a.next<int*>();
+  auto* logprobs = a.next<DrawnLogprobs*>();
   const auto *slots = a.next<const int*>(), *counters = a.next<const int*>();
-  const int vocab = a.next<int>();
+  auto* last = a.next<int*>();
+  auto* records = a.next<char*>();
+  const int max_edits = a.next<int>(), vocab = a.next<int>();
   return [=] {
     for (unsigned r = 0; r < blocks; ++r) {
-      const float* row = logits + r * static_cast<unsigned>(vocab);
-      int best = 0;
-      for (int v = 1; v < vocab; ++v) best = row[v] > row[best] ? v : best;
-      tokens[r] = std::isnan(row[0]) || counters[r] < 0 ? -1 : best;
-      if (tokens[r] >= 0 && slots[r] >= 0) last[slots[r]] = tokens[r];
+      tokens[r] = -1;
+      const std::vector<float> row(logits + r * static_cast<unsigned>(vocab),
+                                   logits + (r + 1) * static_cast<unsigned>(vocab));
+      if (slots[r] < 0 || std::isnan(row[0])) continue;
+      const auto bytes = sizeof(SamplingSlot) + static_cast<unsigned>(max_edits) * sizeof(LogitEdit);
+      auto* slot = reinterpret_cast<SamplingSlot*>(records + static_cast<unsigned>(slots[r]) * bytes);
+      auto* edits = reinterpret_cast<LogitEdit*>(slot + 1);
+      const bool greedy = counters[r] == tl::kGreedy;
+      const std::vector<float> changed = greedy ? row : edited(*slot, edits, counters[r], row);
+      const int best = static_cast<int>(std::max_element(changed.begin(), changed.end()) - changed.begin());
+      if (!greedy && slot->num_logprobs > 0) describe(row, best, slot->num_logprobs - 1, logprobs[r]);
+      if (!greedy && slot->counts_tokens) count(*slot, edits, max_edits, best);
+      last[slots[r]] = tokens[r] = best;
     }
+  };
+}
+
+// Keeps the tensor map that it is given between two numbers, for tests. As in a real kernel, whose parameters start
+// where no tensor map may lie, they cannot be packed.
+Work probe(Arguments& a, unsigned) {
+  const int before = a.next<int>();
+  const auto map = a.next<TensorMap>();
+  const int after = a.next<int>();
+  const auto* address = a.next<const char*>();
+  return [=] {
+    counts()["map_offset"] = static_cast<const char*>(map.address) - address;
+    counts()["map_data_type"] = map.data_type;
+    counts()["map_columns"] = map.columns;
+    counts()["map_rows"] = map.rows;
+    counts()["map_row_bytes"] = map.row_bytes;
+    counts()["map_box_columns"] = map.box_columns;
+    counts()["map_box_rows"] = map.box_rows;
+    counts()["map_swizzle"] = map.swizzle;
+    counts()["map_promotion"] = map.promotion;
+    counts()["map_fill"] = map.fill;
+    counts()["map_neighbours"] = 1000 * before + after;
   };
 }
 
 const std::map<std::string, Kernel>& kernels() {
   static const std::map<std::string, Kernel> all{
-      {"embed", embed}, {"attend", attend}, {"score", score}, {"sample", sample}};
+      {"embed", embed}, {"attend", attend}, {"score", score}, {"sample", sample}, {"probe", probe}};
   return all;
 }
 
@@ -233,8 +328,27 @@ int cuModuleGetFunction(const Kernel** function, void* module, const char* name)
   return *function = &kernels().at(name), 0;
 }
 int cuFuncSetAttribute(void*, int, int) { return 0; }
-int cuLaunchKernelEx(const LaunchConfig* config, const Kernel* function, void**, void** extra) {
-  Arguments arguments(extra[1], *static_cast<std::size_t*>(extra[3]));
+int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const void* address,
+                           const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
+                           const unsigned* steps, int interleave, int swizzle, int promotion, int fill) {
+  ++counts()["maps"];
+  if (rank != 2 || steps[0] != 1 || steps[1] != 1 || interleave != 0) return kInvalidValue;
+  const auto number = [](auto value) { return static_cast<std::int64_t>(value); };
+  *map = {address,
+          data_type,
+          number(extents[0]),
+          number(extents[1]),
+          number(strides[0]),
+          number(box[0]),
+          number(box[1]),
+          swizzle,
+          promotion,
+          fill};
+  return 0;
+}
+int cuLaunchKernelEx(const LaunchConfig* config, const Kernel* function, void** each, void** extra) {
+  if ((each == nullptr) == (extra == nullptr)) return kInvalidValue;
+  Arguments arguments(each, extra);
   Work work = (*function)(arguments, config->grid[0]);
   if (!arguments.complete() || config->grid[0] * config->grid[1] * config->grid[2] == 0) return kOutOfResources;
   ++counts()[config->stream->capture ? "captured" : "launched"];

@@ -12,7 +12,17 @@ import pytest
 from tests.unit.csrc.mutations import mutate
 from tests.unit.csrc.reader_harness import build_harness, verdicts
 from tests.unit.csrc.tiny_engine import TinyEngine
-from tests.unit.cuda.toy_engine import ARENA_BYTES, INDEX, extent, make_toy_engine, pointer, to_bytes
+from tests.unit.cuda.toy_engine import (
+    ARENA_BYTES,
+    INDEX,
+    MAX_NUM_TOKENS,
+    RECORD_BYTES,
+    boxed,
+    extent,
+    make_toy_engine,
+    pointer,
+    to_bytes,
+)
 from trtllm_lite._core import Engine
 from trtllm_lite.errors import EngineError
 
@@ -48,9 +58,12 @@ def product(**changes: Any) -> Change:
 
 
 CASES: dict[str, tuple[Change, str]] = {
-    "arena overflow": (tensor("logits", offset=1024), f"inside the arena of {ARENA_BYTES} bytes"),
+    "arena overflow": (
+        tensor("logits", offset=(ARENA_BYTES - 1) // 256 * 256),
+        f"inside the arena of {ARENA_BYTES} bytes",
+    ),
     "unaligned": (tensor("sums", offset=64), "multiple of 256"),
-    "state overflow": (tensor("last_tokens", offset=256), "inside the state of"),
+    "state overflow": (tensor("last_tokens", offset=RECORD_BYTES + 256), "inside the state of"),
     "sized by blocks": (tensor("x", shape=["num_blocks"]), "without num_blocks"),
     "unknown input": (tensor("past_lens", name="lens"), "name of a step input"),
     "input dtype": (tensor("past_lens", dtype="float32"), "dtype and shape of the step input"),
@@ -61,6 +74,10 @@ CASES: dict[str, tuple[Change, str]] = {
     "two of a name": (tensor("token_slots", name="token_ids"), "no other weight, cache, input or state"),
     "logits shape": (tensor("logits", shape=["num_logits", 49]), "outputs.logits"),
     "tokens dtype": (tensor("tokens", dtype="float32"), "outputs.tokens"),
+    "logprobs shape": (tensor("logprobs", shape=["num_logits", 41]), "outputs.logprobs: expected rows of 42 words"),
+    "logprobs kind": (tensor("logprobs", shape=["num_seqs", 42]), "outputs.logprobs"),
+    "slots kind": (lambda e: e.plan["outputs"].update(sampling_slots=INDEX["x"]), "int32 state tensor"),
+    "slots shape": (tensor("sampling_slots", shape=["num_slots", 18]), "expected rows of 16 words and 4 for each edit"),
     "tensor index": (argument(0, pointer("x") | {"tensor": len(INDEX)}), "integer from 0 to"),
     "pointer beyond": (argument(0, pointer("x", 97)), "inside tensor x of 96 bytes"),
     "pointer beyond in time": (argument(0, pointer("x", extent("num_tokens", 97))), "inside tensor x"),
@@ -69,12 +86,26 @@ CASES: dict[str, tuple[Change, str]] = {
     "unknown symbol": (argument(0, {"int": {"const": 0, "terms": [["tokens", 1, 1]]}}), "a symbol of the step"),
     "int too large": (argument(0, {"int": 2**31}), "fits in 32 bits"),
     "float too large": (argument(0, {"float": 1e39}), "float32 can hold"),
+    "map beyond": (argument(0, boxed(rows=MAX_NUM_TOKENS - 1)), "2944 bytes at offset 256 to lie inside tensor halves"),
+    "map too large": (argument(0, boxed(rows=2**30 - 1, columns=2**30 - 8)), "to lie inside tensor halves"),
+    "map offset": (argument(0, boxed(offset=264)), "multiples of 16 bytes, found 264"),
+    "map offset in time": (argument(0, boxed(offset=extent("num_tokens"))), "offset: expected an integer"),
+    "map columns": (argument(0, boxed(rows=1, columns=60)), "multiples of 16 bytes, found 120"),
+    "map box": (argument(0, boxed(box_columns=4)), "multiples of 16 bytes, found 8"),
+    "map box too wide": (argument(0, boxed(box_columns=72)), "box_columns: expected an integer from 1 to 64"),
+    "map box too high": (argument(0, boxed(box_rows=257)), "box_rows: expected an integer from 1 to 256"),
+    "map of an input": (argument(0, boxed("token_ids", offset=0)), "of an arena or weight tensor, found token_ids"),
+    "map of a cache": (argument(0, boxed("key_cache.0", offset=0)), "of an arena or weight tensor, found key_cache.0"),
+    "map of floats": (argument(0, boxed("logits", offset=0)), "of 16-bit elements, found logits"),
+    "map of a tensor that is not there": (argument(0, boxed(tensor=len(INDEX))), "integer from 0 to"),
+    "map with more keys": (argument(0, boxed() | {"offset": 0}), 'no member "offset"'),
+    "too many maps": (lambda e: instruction(e, 0, 0)["args"].extend([boxed()] * 32), "at most 4096 bytes of arguments"),
     "too many arguments": (
         lambda e: instruction(e, 0, 0)["args"].extend([{"int": 0}] * 1100),
         "at most 4096 bytes of arguments",
     ),
     "grid too large": (lambda e: instruction(e, 0, 0).update(grid=[1, 65536, 1]), "a grid of at most"),
-    "kernel index": (lambda e: instruction(e, 0, 0).update(kernel=4), "integer from 0 to 3"),
+    "kernel index": (lambda e: instruction(e, 0, 0).update(kernel=5), "integer from 0 to 4"),
     "threads": (lambda e: e.plan["kernels"][0].update(threads=1025), "integer from 1 to 1024"),
     "no such cubin": (lambda e: e.plan["kernels"][0].update(cubins={"sm_90a": "none"}), "found an entry cubin.embed"),
     "kernel of another arch": (
@@ -110,6 +141,7 @@ def test_refuses(tmp_path: Path, case: str) -> None:
 def test_accepts_the_toy_engine(tmp_path: Path) -> None:
     engine = make_toy_engine()
     product()(engine)
+    instruction(engine, 0, 0)["args"].append(boxed())
     path = tmp_path / "rank0.engine"
     path.write_bytes(to_bytes(engine))
     assert len(json.loads(Engine(str(path)).plan)["programs"]) == 4
@@ -127,6 +159,7 @@ def test_mutated_plans_are_refused_or_harmless(harness: Path, tmp_path: Path) ->
     for number in range(1000):
         engine = copy.deepcopy(make_toy_engine())
         product()(engine)
+        instruction(engine, 0, 0)["args"].append(boxed())
         mutate(rng, rng.choice((engine.plan, engine.plan, engine.manifest)))
         files.append(tmp_path / f"{number}.engine")
         files[-1].write_bytes(to_bytes(engine))

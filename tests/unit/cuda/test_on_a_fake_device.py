@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+PLUGINS = HERE.parents[2] / "plugins"
 FLAGS = ("-std=c++20", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1")
 
 
@@ -19,7 +20,7 @@ def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds the fake libcuda.so.1."""
     directory = tmp_path_factory.mktemp("driver")
     source, library = HERE / "fake_libcuda.cc", directory / "libcuda.so.1"
-    subprocess.run([os.environ.get("CXX", "g++"), *FLAGS, str(source), "-o", str(library)], check=True)
+    subprocess.run([os.environ.get("CXX", "g++"), *FLAGS, f"-I{PLUGINS}", str(source), "-o", str(library)], check=True)
     return directory
 
 

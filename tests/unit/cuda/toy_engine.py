@@ -8,6 +8,10 @@ VOCAB, PAGE, MAX_BATCH_SIZE, MAX_SEQ_LEN, MAX_NUM_TOKENS = 50, 4, 6, 40, 24
 NUM_BLOCKS = MAX_BATCH_SIZE * MAX_SEQ_LEN // PAGE
 COLUMNS = MAX_SEQ_LEN // PAGE
 NUM_SEQS, NUM_SLOTS = 8, 16  # the batch padded to a bucket, and room for finished requests
+MAX_EDITS = 24  # too few for the longest sequences, so that some are sampled on the host
+LOGPROB_BYTES = -(-MAX_NUM_TOKENS * 42 * 4 // 256) * 256
+HALVES_OFFSET = 768 + LOGPROB_BYTES + -(-MAX_NUM_TOKENS * VOCAB * 4 // 256) * 256
+RECORD_BYTES = NUM_SLOTS * (64 + 16 * MAX_EDITS)
 POISON = 13
 
 SYMBOLS = {
@@ -53,14 +57,18 @@ TENSORS: list[tuple[str, str, list[int | str], str, int]] = [
     ("sample_counter", "int32", ["num_logits"], "input", 0),
     ("key_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
     ("value_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
-    ("last_tokens", "int32", ["num_slots"], "state", 0),
+    ("sampling_slots", "int32", ["num_slots", 16 + 4 * MAX_EDITS], "state", 0),
+    ("last_tokens", "int32", ["num_slots"], "state", RECORD_BYTES),
     ("x", "int32", ["num_tokens"], "arena", 0),
     ("sums", "int32", ["num_tokens"], "arena", 256),
     ("tokens", "int32", ["num_logits"], "arena", 512),
-    ("logits", "float32", ["num_logits", VOCAB], "arena", 768),
+    ("logprobs", "int32", ["num_logits", 42], "arena", 768),
+    ("logits", "float32", ["num_logits", VOCAB], "arena", 768 + LOGPROB_BYTES),
+    ("halves", "bfloat16", ["num_tokens", 64], "arena", HALVES_OFFSET),  # for the kernel probe, which no program runs
 ]
-ARENA_BYTES = 768 + MAX_NUM_TOKENS * VOCAB * 4
-KERNELS = ("embed", "attend", "score", "sample")
+ARENA_BYTES = HALVES_OFFSET + MAX_NUM_TOKENS * 64 * 2
+STATE_BYTES = RECORD_BYTES + NUM_SLOTS * 4
+KERNELS = ("embed", "attend", "score", "sample", "probe")
 INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
 
 Json = dict[str, Any]
@@ -76,7 +84,7 @@ def pointer(name: str, offset: int | Json = 0) -> Json:
     return {"tensor": INDEX[name], "offset": offset}
 
 
-def launch(kernel: str, grid: Json, *arguments: Json) -> Json:
+def launch(kernel: str, grid: int | Json, *arguments: Json) -> Json:
     """One launch."""
     number = KERNELS.index(kernel)
     return {"kind": "launch", "kernel": number, "grid": [grid, 1, 1], "args": list(arguments), "programmatic": False}
@@ -97,7 +105,8 @@ def program(name: str, max_tokens: int, decode_only: bool) -> Json:
         attention.append(attend("num_prefill_seqs", first, extent("num_decode_seqs", 4 * COLUMNS)))
     ids = [pointer(name) for name in ("x", "token_ids", "token_slots", "last_tokens")]
     scores = [pointer(name) for name in ("logits", "sums", "x", "logits_indices")]
-    draws = [pointer(name) for name in ("tokens", "logits", "last_tokens", "sample_slots", "sample_counter")]
+    rows = [pointer(name) for name in ("tokens", "logits", "logprobs", "sample_slots", "sample_counter")]
+    draws = [*rows, pointer("last_tokens"), pointer("sampling_slots"), {"int": MAX_EDITS}]
     instructions = [
         launch("embed", extent("num_tokens"), *ids),
         *attention,
@@ -118,14 +127,14 @@ def make_toy_engine() -> TinyEngine:
     plan: Json = {
         "symbols": dict(SYMBOLS),
         "arena_bytes": ARENA_BYTES,
-        "state_bytes": NUM_SLOTS * 4,
+        "state_bytes": STATE_BYTES,
         "workspace_bytes": 0,
         "cublaslt_version": 0,
         "tensors": [
             {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}
             for name, dtype, shape, kind, offset in TENSORS
         ],
-        "outputs": {"logits": INDEX["logits"], "tokens": INDEX["tokens"]},
+        "outputs": {name: INDEX[name] for name in ("logits", "tokens", "logprobs", "sampling_slots")},
         "kernels": [{"name": name, "cubins": {"sm_90a": name}, "threads": 32, "shared_bytes": 0} for name in KERNELS],
         "programs": [
             *(program(f"decode_{size}", size, True) for size in (1, 2, 4)),
@@ -139,6 +148,12 @@ def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
     cubins = {f"cubin.{name}": name.encode() + b"\0" for name in KERNELS}
     return engine.to_bytes({**engine.documents(), **cubins})
+
+
+def boxed(name: str = "halves", **changes: int) -> Json:
+    """A tensor map of all rows of a tensor but the first two."""
+    where = {"tensor": INDEX[name], "offset": 256, "rows": MAX_NUM_TOKENS - 2, "columns": 64}
+    return {"tensor_map": {**where, "box_rows": 8, "box_columns": 64, **changes}}
 
 
 def successor(tokens: list[int]) -> int:

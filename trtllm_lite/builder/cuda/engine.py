@@ -31,11 +31,15 @@ def cuda_parts(
             f"the timing cache was measured on {timings.device} ({timings.arch}), and the targets are "
             f"{', '.join(device.arch for device in devices)}: pass one for a target, or none"
         )
-    lowered = lower_network(graph, dtype, limits, devices)
+    return parts_of(lower_network(graph, dtype, limits, devices, timings), progress, timings)
+
+
+def parts_of(lowered: Lowered, progress: Callable[[int, int], None], timings: TimingCache | None = None) -> EngineParts:
+    """Compile what was lowered, and write its plan. Raises BuildError."""
     cubins = compile_kernels(lowered.kernels(), progress)
     plan = make_plan(lowered, {specialised: cubin.key for specialised, cubin in cubins.items()}, timings)
     return EngineParts(
-        target=Target("cuda", tuple(device.arch for device in devices), dtype),
+        target=Target("cuda", lowered.archs, lowered.operands.dtype),
         plan=plan.to_json(),
         weights=tuple(lowered.operands.weights.values()),
         kv_cache=_kv_cache(lowered),

@@ -12,7 +12,7 @@ from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.engine.format import DEVICE_ALIGNMENT, align
 from trtllm_lite.engine.plan import PlanTensor
 from trtllm_lite.engine.writer import weight_offsets
-from trtllm_lite.plugins.launch import Buffer, Launch, Matmul, Slice
+from trtllm_lite.plugins.launch import Buffer, Launch, Matmul, Slice, TensorMap
 
 Step: TypeAlias = Launch | Matmul
 
@@ -34,13 +34,13 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Step]]) -> Layout:
         layout.add(buffer, 0)
     touched = dict.fromkeys(buffer for steps in programs for step in steps for buffer in buffers_of(step))
     state = [buffer for buffer in touched if buffer.kind == "state"]
-    state_bytes = layout.add_in_a_row([operands.last_tokens, *state])
+    state_bytes = layout.add_in_a_row([operands.sampled.last_tokens, *state])
     for cache in operands.caches.values():
         layout.add(cache, 0)
     sizes = [weight.num_bytes for weight in operands.weights.values()]
     for weight, offset in zip(operands.weights, weight_offsets(sizes, DEVICE_ALIGNMENT), strict=True):
         layout.add(weight, offset)
-    fixed_bytes = layout.add_in_a_row([operands.logits, operands.tokens])
+    fixed_bytes = layout.add_in_a_row([operands.logits, operands.sampled.tokens, operands.sampled.logprobs])
     arena_bytes = [layout.add_arena(steps, fixed_bytes) for steps in programs]
     return Layout(tuple(layout.tensors), layout.index, max(arena_bytes), state_bytes)
 
@@ -50,7 +50,8 @@ def buffers_of(step: Step) -> list[Buffer]:
     if isinstance(step, Matmul):
         operands = [step.x, step.weight, step.y, step.residual, step.bias]
     else:
-        operands = [argument for argument in step.arguments if isinstance(argument, Buffer | Slice)]
+        arguments = [a.operand if isinstance(a, TensorMap) else a for a in step.arguments]
+        operands = [argument for argument in arguments if isinstance(argument, Buffer | Slice)]
     return [operand.buffer if isinstance(operand, Slice) else operand for operand in operands if operand is not None]
 
 

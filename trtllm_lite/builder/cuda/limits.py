@@ -1,12 +1,41 @@
-"""Bounds of the symbols of a GPU plan, and the batch sizes that steps are padded to."""
+"""Bounds of the symbols of a GPU plan, the sizes of steps that have programs, and those that steps are padded to."""
+
+from dataclasses import dataclass
 
 from trtllm_lite.builder.limits import BuildLimits
 
-# Batches for which a program of fused kernels for few rows is made; larger ones take the mixed program.
+# Batches for which a program of fused kernels for few rows is made.
 DECODE_BUCKETS = (1, 2, 4, 8, 16)
+# Tokens of the steps beyond those, and of prefill, whose products are chosen together; larger steps are "mixed".
+STEP_BUCKETS = (64, 128, 256, 512, 1024)
+# What stands for all larger steps where their products are compared.
+LARGEST_STEP = 8192
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
 SPARE_SLOTS = 8
 MAX_SMS = 192  # more than any card has: sizes the scratch of kernels that run one block per SM
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The steps that a program carries out: of at most ``max_tokens`` tokens; those of up to ``above`` have another.
+
+    With ``decode`` they have one new token and one row of logits for each sequence.
+    """
+
+    name: str
+    max_tokens: int
+    above: int = 0
+    decode: bool = False
+
+
+def size_class(bucket: Bucket) -> int:
+    """The size of step for which the products of ``bucket`` are compared: engines of like limits choose alike."""
+    return next((size for size in STEP_BUCKETS if size >= bucket.max_tokens), LARGEST_STEP)
+
+
+def measured_rows(bucket: Bucket) -> range:
+    """The numbers of rows whose measurements tell what is fast in ``bucket``."""
+    return range(bucket.above + 1, size_class(bucket) + 1)
 
 
 def padded_batch(num_seqs: int) -> int:
@@ -17,10 +46,18 @@ def padded_batch(num_seqs: int) -> int:
     return -(-num_seqs // step) * step
 
 
-def decode_buckets(limits: BuildLimits) -> list[int]:
+def decode_buckets(limits: BuildLimits) -> list[Bucket]:
     """The decode programs that batches within the limits need."""
-    needed = [bucket for bucket in DECODE_BUCKETS if bucket < limits.max_batch_size]
-    return [*needed, *DECODE_BUCKETS[len(needed) : len(needed) + 1]]
+    needed = [size for size in DECODE_BUCKETS if size < limits.max_batch_size]
+    sizes = [*needed, *DECODE_BUCKETS[len(needed) : len(needed) + 1]]
+    return [Bucket(f"decode_{size}", size, decode=True) for size in sizes]
+
+
+def step_buckets(num_tokens: int) -> list[Bucket]:
+    """The programs for steps of any composition up to ``num_tokens``, smallest first; the last one is ``mixed``."""
+    sizes = [size for size in STEP_BUCKETS if size < num_tokens]
+    buckets = [Bucket(f"step_{size}", size, above) for above, size in zip([0, *sizes], sizes, strict=False)]
+    return [*buckets, Bucket("mixed", num_tokens, max(sizes, default=0))]
 
 
 def symbols(limits: BuildLimits) -> dict[str, int]:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.layout import Step
+from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.cuda.operands import Operands
+from trtllm_lite.builder.cuda.products import Chooser, Site, implement
 from trtllm_lite.builder.graph import attribute, dims, fused_by, only_user
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
@@ -19,7 +21,7 @@ from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, stream_conf
 from trtllm_lite.plugins.embedding.cuda import embedding
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.gather_rows.cuda import gather_rows
-from trtllm_lite.plugins.launch import Buffer, Device, Extent, Matmul, features, symbol
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, features, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.paged_attention import cuda as attention
 from trtllm_lite.plugins.rms_norm.cuda import rms_norm
@@ -30,17 +32,17 @@ _VECTOR = 8  # 16-bit elements of one load or store
 Norm = tuple[Buffer, float]  # weight and epsilon
 
 
-def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: int | None) -> list[Step]:
-    """The program of steps of one new token for at most ``bucket`` rows, or (None) of any step.
+def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> list[Step]:
+    """The program for steps of ``bucket``; ``choose`` says what computes products that are not streamed.
 
     Raises BuildError, which lists what the kernels do not support.
     """
-    return _Lowering(graph, operands, device, bucket).run()
+    return _Lowering(graph, operands, device, bucket, choose).run()
 
 
 class _Lowering:
-    def __init__(self, graph: ir.Graph, operands: Operands, device: Device, bucket: int | None) -> None:
-        self.graph, self.operands, self.device, self.bucket = graph, operands, device, bucket
+    def __init__(self, graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> None:
+        self.graph, self.operands, self.device, self.bucket, self.choose = graph, operands, device, bucket, choose
         self.steps: list[Step] = []
         self.buffers: dict[ir.Value, Buffer] = {}
         self.slots = Buffer("slots", "int32", (NUM_TOKENS,))
@@ -60,8 +62,8 @@ class _Lowering:
             if node not in self.lazy:
                 self._buffer(node.outputs[0])
         operands = self.operands
-        outputs = (operands.tokens, operands.logits, operands.last_tokens)
-        self.steps.append(sample(*outputs, operands.inputs))
+        inputs, max_rows = operands.inputs, self.bucket.max_tokens  # the same kernels whatever the batch size
+        self.steps.append(sample(operands.sampled, operands.logits, inputs, self.device, max_rows))
         return self.steps
 
     def _buffer(self, value: ir.Value | None) -> Buffer:
@@ -93,11 +95,17 @@ class _Lowering:
         """Rows of a value at run time; a decode program has a row of logits per token."""
         rows = self._shape(value)[0]
         assert rows in (NUM_TOKENS, NUM_LOGITS)
-        return symbol(NUM_TOKENS if self.bucket else rows)
+        return symbol(NUM_TOKENS if self.bucket.decode else rows)
+
+    def _max_rows(self, value: ir.Value) -> int:
+        """The most rows of a value in steps of this bucket."""
+        symbols, rows = self.operands.symbols, self._shape(value)[0]
+        assert isinstance(rows, str)
+        return min(self.bucket.max_tokens, symbols[rows])
 
     def _embedding(self, node: ir.Node) -> None:
         inputs, table = self.operands.inputs, self.operands.matrix(_input(node, 1))
-        ids = (inputs["token_ids"], inputs["token_slots"], self.operands.last_tokens)
+        ids = (inputs["token_ids"], inputs["token_slots"], self.operands.sampled.last_tokens)
         self.steps.append(embedding(self._new(node.outputs[0]), table, *ids))
 
     def _rotary_table(self, node: ir.Node) -> None:
@@ -119,7 +127,7 @@ class _Lowering:
 
     def _gather_rows(self, node: ir.Node) -> None:
         source = self._buffer(node.inputs[0])
-        if self.bucket:  # the rows are those already
+        if self.bucket.decode:  # the rows are those already
             self.buffers[node.outputs[0]] = source
         else:
             y = self._new(node.outputs[0])
@@ -157,11 +165,11 @@ class _Lowering:
         return self._buffer(value), None
 
     def _config(self, node: ir.Node) -> StreamConfig | None:
-        """How the product streams its weight; None if cuBLASLt does it."""
-        if self.bucket is None:
+        """How the product streams its weight; None if it is one of many rows, or too large for it."""
+        if not self.bucket.decode:
             return None
         *_, out_features, in_features = self._shape(_input(node, 1))
-        return stream_config(out_features, in_features, self.bucket, self.device)
+        return stream_config(out_features, in_features, self.bucket.max_tokens, self.device)
 
     def _linear(self, node: ir.Node) -> None:
         weight, value, config = self.operands.matrix(_input(node, 1)), node.outputs[0], self._config(node)
@@ -173,8 +181,8 @@ class _Lowering:
             self.buffers |= dict.fromkeys(sum_reader.outputs[1:], y)
         rows, bias = self._rows(value), _input_or_none(node, 2)
         if config is None:
-            rounded = None if bias is None else self.operands.rounded(bias)
-            self.steps.append(Matmul(x, weight, y, rows, residual, rounded))
+            forms = None if bias is None else self.operands.bias(bias)
+            self._product(Site(y, x, weight, rows, self._max_rows(value), residual, forms))
         else:
             vector = None if bias is None else self.operands.vector(bias)
             how = self._streaming(config)
@@ -183,16 +191,20 @@ class _Lowering:
     def _gated_linear(self, node: ir.Node) -> None:
         weight, value, config = self.operands.matrix(_input(node, 1)), node.outputs[0], self._config(node)
         x, norm = self._prologue(node.inputs[0], config)
-        y, rows = self._new(value), self._rows(value)
+        y, rows, bias = self._new(value), self._rows(value), _input_or_none(node, 2)
         if config is None:
-            both = Buffer(f"{node.name}.both", self.operands.dtype, (self._shape(value)[0], 2 * features(y)))
-            self.steps += [Matmul(x, weight, both, rows), gated_linear.silu_mul(y, both, rows)]
+            forms = None if bias is None else self.operands.bias(bias)
+            self._product(Site(y, x, weight, rows, self._max_rows(value), bias=forms))
         else:
-            self.steps.append(gated_linear.stream(y, x, weight, rows, self._streaming(config), norm=norm))
+            vector = None if bias is None else self.operands.vector(bias)
+            how = self._streaming(config)
+            self.steps.append(gated_linear.stream(y, x, weight, rows, how, norm=norm, bias=vector))
+
+    def _product(self, site: Site) -> None:
+        self.steps += implement(site, self.choose(site), self.device)
 
     def _streaming(self, config: StreamConfig) -> Streaming:
-        assert self.bucket is not None
-        return Streaming(self.bucket, self.operands.dtype, self.device, config)
+        return Streaming(self.bucket.max_tokens, self.operands.dtype, self.device, config)
 
     def _is_fused_qkv(self, node: ir.Node) -> bool:
         """Is it a product whose epilogue rotates queries and keys and writes the cache?"""
@@ -212,9 +224,9 @@ class _Lowering:
         output = self._new(node.outputs[0])
         how = {"heads": heads, "device": self.device, "scale": attribute(node, "scale")}
         how["window"] = attribute(node, "window")
-        num_seqs, few_rows = operands.symbols["num_seqs"], self.bucket is not None
+        num_seqs, few_rows = operands.symbols["num_seqs"], self.bucket.decode
         launches = [attention.decode(output, query, cache, max_seqs=num_seqs, few_rows=few_rows, **how)]
-        if self.bucket is None:
+        if not self.bucket.decode:
             launches.append(attention.prefill(output, query, cache, **how))
         for launch in launches:
             if launch is None:

@@ -1,6 +1,8 @@
 """What all programs of a GPU engine share: weights, caches, step inputs and state."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -14,9 +16,17 @@ from trtllm_lite.builder.weights import PLAN_DTYPES, extents
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Buffer
-from trtllm_lite.plugins.sample.cuda import PARAMETERS
+from trtllm_lite.plugins.sample import cuda as sampling
 
 _NUMPY_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
+
+
+@dataclass(frozen=True)
+class Bias:
+    """A bias as the kernels add it, float32, and as cuBLASLt does; asking for one stores it in the engine."""
+
+    vector: Callable[[], Buffer]
+    rounded: Callable[[], Buffer]
 
 
 class Operands:
@@ -37,11 +47,15 @@ class Operands:
         self._by_value: dict[ir.Value, Buffer] = {}
         self._rounded: dict[ir.Value, Buffer] = {}
         self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits)}
-        self.last_tokens = Buffer("last_tokens", "int32", ("num_slots",), "state")
-        self.tokens = Buffer("tokens", "int32", ("num_logits",))
         vocab = next(dims(value) or () for value in graph.outputs if value.name == LOGITS)[-1]
         assert isinstance(vocab, int)
         self.logits = Buffer(LOGITS, "float32", ("num_logits", vocab))
+        self.sampled = sampling.outputs(vocab, limits.max_seq_len)
+
+    @property
+    def outputs(self) -> tuple[Buffer, ...]:
+        """What the executor reads or writes by itself."""
+        return (self.logits, self.sampled.tokens, self.sampled.logprobs, self.sampled.slots)
 
     def matrix(self, value: ir.Value) -> Buffer:
         """A weight matrix of the engine's type, row-major."""
@@ -59,6 +73,10 @@ class Operands:
         if buffer.dtype != "float32":
             raise BuildError(f"the vector {value.name} is {buffer.dtype}, expected float32: convert the model again")
         return buffer
+
+    def bias(self, value: ir.Value) -> Bias:
+        """A vector that is added to a product's rows."""
+        return Bias(partial(self.vector, value), partial(self.rounded, value))
 
     def rounded(self, value: ir.Value) -> Buffer:
         """A float32 weight in the engine's type, besides the original."""
@@ -100,7 +118,7 @@ def _step_inputs(limits: BuildLimits) -> list[Buffer]:
     extents |= {"cu_seqlens": ("num_seqs_plus_1",), "past_lens": ("num_seqs",), "logits_indices": ("num_logits",)}
     return [
         *(Buffer(name, "int32", shape, "input") for name, shape in extents.items()),
-        *(Buffer(name, dtype, ("num_logits",), "input") for name, dtype in PARAMETERS.items()),
+        *(Buffer(name, dtype, ("num_logits",), "input") for name, dtype in sampling.PARAMETERS.items()),
         # The row stride is the bound, so that it is a constant of the kernels' arguments.
         Buffer("block_tables", "int32", ("num_seqs", limits.max_blocks_per_seq), "input"),
     ]

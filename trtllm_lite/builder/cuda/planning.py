@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import onnx_ir as ir
 
+from trtllm_lite.builder.cuda.choices import chooser
 from trtllm_lite.builder.cuda.layout import Layout, Step, lay_out
-from trtllm_lite.builder.cuda.limits import decode_buckets
+from trtllm_lite.builder.cuda.limits import Bucket, decode_buckets, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.builder.cuda.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.cuda_plan import (
     Argument,
+    BoxedTensor,
     CudaKernel,
     CudaPlan,
     CudaProgram,
@@ -24,24 +27,25 @@ from trtllm_lite.engine.cuda_plan import (
     MatmulInstruction,
     Number,
     TensorArgument,
+    TensorMapArgument,
 )
-from trtllm_lite.plugins.launch import Buffer, Device, Extent, Kernel, Launch, Matmul, Slice
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, Kernel, Launch, Matmul, Slice, TensorMap
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for cuBLASLt on Hopper
 
 
 @dataclass(frozen=True)
 class LoweredProgram:
-    """The steps of one program for one device; ``bucket`` is the most rows of a decode program."""
+    """The steps of one program for one device."""
 
     device: Device
-    bucket: int | None
+    bucket: Bucket
     steps: list[Step]
 
     @property
     def name(self) -> str:
-        """``decode_8``, or ``mixed`` for the program that fits any step."""
-        return "mixed" if self.bucket is None else f"decode_{self.bucket}"
+        """``decode_8``, ``step_64``, or ``mixed`` for the program that fits any step."""
+        return self.bucket.name
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,11 @@ class Lowered:
     operands: Operands
     programs: tuple[LoweredProgram, ...]
     layout: Layout
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """Those that there are programs for."""
+        return tuple(dict.fromkeys(program.device.arch for program in self.programs))
 
     def kernels(self) -> dict[tuple[Kernel, str], int]:
         """Number of each kernel and architecture, in order of first launch."""
@@ -62,15 +71,31 @@ class Lowered:
         return found
 
 
-def lower_network(graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Sequence[Device]) -> Lowered:
-    """Lower ``graph``, which holds fused operators only, for each device. Raises BuildError for what is unsupported."""
+def lower_network(
+    graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Sequence[Device], timings: TimingCache | None = None
+) -> Lowered:
+    """Lower ``graph``, which holds fused operators only, for each device; ``timings`` choose kernels of products.
+
+    Raises BuildError for what is unsupported.
+    """
     operands = Operands(graph, dtype, limits)
-    programs = tuple(
-        LoweredProgram(device, bucket, lower(graph, operands, device, bucket))
-        for device in devices
-        for bucket in (*decode_buckets(limits), None)
-    )
-    return Lowered(operands, programs, lay_out(operands, [program.steps for program in programs]))
+    buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
+    programs: list[LoweredProgram] = []
+    for device in devices:
+        of_device = [
+            LoweredProgram(device, bucket, lower(graph, operands, device, bucket, chooser(bucket, device, timings)))
+            for bucket in buckets
+        ]
+        programs += [first for first, then in pairwise(of_device) if not _runs_alike(first, then)] + of_device[-1:]
+    return Lowered(operands, tuple(programs), lay_out(operands, [program.steps for program in programs]))
+
+
+def _runs_alike(program: LoweredProgram, larger: LoweredProgram) -> bool:
+    """Whether the program for larger steps would do as well."""
+    if program.bucket.decode:
+        return False
+    ran = [[(s.kernel, s.grid) if isinstance(s, Launch) else type(s) for s in p.steps] for p in (program, larger)]
+    return ran[0] == ran[1]
 
 
 def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings: TimingCache | None = None) -> CudaPlan:
@@ -91,7 +116,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
         workspace_bytes=WORKSPACE_BYTES,
         cublaslt_version=timings.cublaslt_version if timings is not None and measured else 0,
         tensors=lowered.layout.tensors,
-        outputs={buffer.name: index[buffer] for buffer in (operands.logits, operands.tokens)},
+        outputs={buffer.name: index[buffer] for buffer in operands.outputs},
         kernels=tuple(
             CudaKernel(kernel.name, {arch: keys[kernel, arch]}, kernel.threads, kernel.shared_bytes)
             for kernel, arch in numbers
@@ -110,18 +135,18 @@ def _program(
     instructions: list[Instruction] = []
     for step in program.steps:
         if isinstance(step, Matmul):
-            algorithms = () if timings is None else timings.algorithms(Product.of(step), program.device.arch)
+            where = (program.device.arch, program.bucket.max_tokens)
+            algorithms = () if timings is None else timings.algorithms(Product.of(step), *where)
             instructions.append(_matmul(step, index, algorithms))
             continue
         # Every kernel waits for its predecessor by itself, but the first may follow a copy instead of a kernel.
         programmatic = bool(instructions)
         x, y, z = (_number(extent) for extent in step.grid)
-        arguments = tuple(_argument(argument, index) for argument in step.arguments)
+        arguments = tuple(_argument(argument, index, symbols) for argument in step.arguments)
         number = numbers[step.kernel, program.device.arch]
         instructions.append(LaunchInstruction("launch", number, (x, y, z), arguments, programmatic))
-    max_tokens = program.bucket or symbols["num_tokens"]
-    decode_only = program.bucket is not None
-    return CudaProgram(program.name, program.device.arch, decode_only, max_tokens, tuple(instructions))
+    bucket = program.bucket
+    return CudaProgram(bucket.name, program.device.arch, bucket.decode, bucket.max_tokens, tuple(instructions))
 
 
 def _matmul(step: Matmul, index: Mapping[Buffer, int], algorithms: tuple[MatmulAlgorithm, ...]) -> MatmulInstruction:
@@ -147,15 +172,25 @@ def _pointer(operand: Buffer | Slice, index: Mapping[Buffer, int]) -> TensorArgu
     return TensorArgument(index[operand], 0)
 
 
-def _argument(argument: object, index: Mapping[Buffer, int]) -> Argument:
+def _argument(argument: object, index: Mapping[Buffer, int], symbols: dict[str, int]) -> Argument:
     if argument is None:
         return None
+    if isinstance(argument, TensorMap):
+        return _tensor_map(argument, index, symbols)
     if isinstance(argument, float):
         return FloatArgument(argument)
     if isinstance(argument, int | Extent):
         return IntArgument(argument if isinstance(argument, int) else _number(argument))
     assert isinstance(argument, Buffer | Slice)
     return _pointer(argument, index)
+
+
+def _tensor_map(wanted: TensorMap, index: Mapping[Buffer, int], symbols: dict[str, int]) -> TensorMapArgument:
+    place = _pointer(wanted.operand, index)
+    assert isinstance(place.offset, int)
+    rows = wanted.rows if isinstance(wanted.rows, int) else symbols[wanted.rows]
+    box = (wanted.box_rows, wanted.box_columns)
+    return TensorMapArgument(BoxedTensor(place.tensor, place.offset, rows, wanted.columns, *box))
 
 
 def _number(extent: Extent) -> Number:

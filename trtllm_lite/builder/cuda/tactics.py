@@ -21,19 +21,23 @@ def _kernel(program: LoweredProgram, step: Launch) -> Tactic | None:
     kernel = step.kernel
     if not kernel.reason:
         return None
-    macros = ", ".join(f"{name.removeprefix('TL_').lower()} {value}" for name, value in kernel.defines)
-    return Tactic(f"{kernel.name} of {program.name} ({program.device.arch})", macros, kernel.reason)
+    macros = {name.removeprefix("TL_").lower(): value for name, value in kernel.defines}
+    extents = f" {macros['out']} x {macros['in']}" if {"out", "in"} <= macros.keys() else ""
+    choice = ", ".join(f"{name} {value}" for name, value in macros.items())
+    return Tactic(f"{kernel.name}{extents} of {program.name} ({program.device.arch})", choice, kernel.reason)
 
 
 def _product(program: LoweredProgram, step: Matmul, timings: TimingCache | None) -> Tactic:
-    product, arch = Product.of(step), program.device.arch
+    product, arch, max_rows = Product.of(step), program.device.arch, program.bucket.max_tokens
     site = f"product {product} of {program.name} ({arch})"
+    why = f"; {step.reason}" if step.reason else ""
     if timings is None or arch != timings.arch or not timings.timings(product):
-        return Tactic(site, "cuBLASLt's heuristic at load", "it was not measured")
-    if not timings.algorithms(product, arch):
-        return Tactic(site, "cuBLASLt's heuristic at load", f"nothing was faster on {timings.device}")
-    measured = "; ".join(map(_timing, timings.timings(product)))
-    return Tactic(site, "an algorithm for each number of rows", f"measured on {timings.device}: {measured}")
+        return Tactic(site, "cuBLASLt's heuristic at load", f"it was not measured{why}")
+    algorithms = timings.algorithms(product, arch, max_rows)
+    if not algorithms:
+        return Tactic(site, "cuBLASLt's heuristic at load", f"nothing was faster on {timings.device}{why}")
+    measured = "; ".join(map(_timing, timings.timings(product)[: len(algorithms)]))
+    return Tactic(site, "an algorithm for each number of rows", f"measured on {timings.device}: {measured}{why}")
 
 
 def _timing(timing: ProductTiming) -> str:

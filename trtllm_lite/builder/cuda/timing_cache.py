@@ -6,25 +6,31 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from trtllm_lite.engine.cuda_plan import MatmulAlgorithm
 from trtllm_lite.engine.records import from_json, parse_json, to_json
 from trtllm_lite.errors import BuildError, EngineError, OutputError
 from trtllm_lite.plugins.launch import Matmul
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+CUBLASLT = "cublaslt"
 # An algorithm replaces the heuristic's first choice only if it gains more than measurements differ.
 _MIN_GAIN = 0.02
 
 
 @dataclass(frozen=True)
 class Product:
-    """A kind of matrix product: equal ones have equal timings."""
+    """A kind of matrix product: equal ones have equal timings.
+
+    A ``gated`` one is two products of ``out_features`` each, of which one goes through SiLU and into the other.
+    """
 
     dtype: str
     out_dtype: str
     out_features: int
     in_features: int
+    gated: bool
     residual: bool
     bias: bool
 
@@ -36,13 +42,15 @@ class Product:
             out_dtype=step.y.dtype,
             out_features=step.out_features,
             in_features=step.in_features,
+            gated=False,
             residual=step.residual is not None,
             bias=step.bias is not None,
         )
 
     def __str__(self) -> str:
         added = " + bias" * self.bias + " + residual" * self.residual
-        return f"{self.out_features} x {self.in_features}{added}, {self.dtype} to {self.out_dtype}"
+        extents = f"{'2 x ' * self.gated}{self.out_features} x {self.in_features}"
+        return f"{extents}{added}, {self.dtype} to {self.out_dtype}"
 
 
 @dataclass(frozen=True)
@@ -62,48 +70,94 @@ class ProductTiming:
 
 
 @dataclass(frozen=True)
+class KernelTiming:
+    """The time of a whole product of ``rows`` rows: by ``cublaslt``, SiLU included, or by a tiled kernel.
+
+    ``kernel`` says which in words that stay the same when the kernel's code changes.
+    """
+
+    product: Product
+    rows: int
+    kernel: str
+    microseconds: float
+
+
+Timing = TypeVar("Timing", ProductTiming, KernelTiming)
+
+
+@dataclass(frozen=True)
 class TimingCache:
-    """Timings on one device; algorithms mean what they mean to one version of cuBLASLt."""
+    """Timings on one device; algorithms mean what they mean to one version of cuBLASLt.
+
+    ``products`` are the library's algorithms, ``kernels`` what it was compared with.
+    """
 
     format_version: int
     device: str
     arch: str
     cublaslt_version: int
     products: tuple[ProductTiming, ...]
+    kernels: tuple[KernelTiming, ...]
 
     @cached_property
     def _by_product(self) -> dict[Product, list[ProductTiming]]:
-        found = defaultdict(list)
-        for timing in sorted(self.products, key=lambda timing: timing.rows):
-            found[timing.product].append(timing)
-        return dict(found)
+        return _grouped(self.products)
+
+    @cached_property
+    def _kernels_by_product(self) -> dict[Product, list[KernelTiming]]:
+        return _grouped(self.kernels)
 
     def timings(self, product: Product) -> list[ProductTiming]:
         """In order of rows; empty if nothing was measured."""
         return self._by_product.get(product, [])
 
-    def algorithms(self, product: Product, arch: str) -> tuple[MatmulAlgorithm, ...]:
-        """One for each number of rows that was measured; none on another architecture, or if none gains anything."""
-        timings = self.timings(product) if arch == self.arch else []
-        if not any(timing.gains for timing in timings):
-            return ()
-        return tuple(MatmulAlgorithm(timing.rows, timing.algo) for timing in timings)
+    def algorithms(self, product: Product, arch: str, max_rows: int) -> tuple[MatmulAlgorithm, ...]:
+        """For products of up to ``max_rows`` rows, one for each number of rows that was measured.
 
-    def merged(self, others: Iterable[ProductTiming]) -> "TimingCache":
-        """With timings of this device added; newer ones replace older ones."""
-        timings = {(timing.product, timing.rows): timing for timing in (*self.products, *others)}
-        ordered = sorted(timings.values(), key=lambda timing: (astuple(timing.product), timing.rows))
-        return replace(self, products=tuple(ordered))
+        None on another architecture, or if none gains anything.
+        """
+        timings = self.timings(product) if arch == self.arch else []
+        needed = sum(timing.rows < max_rows for timing in timings) + 1
+        if not any(timing.gains for timing in timings[:needed]):
+            return ()
+        return tuple(MatmulAlgorithm(timing.rows, timing.algo) for timing in timings[:needed])
+
+    def kernel_timings(self, product: Product, rows: range) -> list[KernelTiming]:
+        """All whose number of rows is one of ``rows``, in order of rows."""
+        return [timing for timing in self._kernels_by_product.get(product, []) if timing.rows in rows]
+
+    def merged(self, products: Iterable[ProductTiming], kernels: Iterable[KernelTiming] = ()) -> "TimingCache":
+        """With timings of this device added; newer ones replace older ones of the same product and rows."""
+        newer = tuple(kernels)
+        measured = {(timing.product, timing.rows) for timing in newer}
+        kept = (timing for timing in self.kernels if (timing.product, timing.rows) not in measured)
+        algorithms = {(timing.product, timing.rows): timing for timing in (*self.products, *products)}
+        return replace(self, products=_ordered(algorithms.values()), kernels=_ordered((*kept, *newer)))
 
     def save(self, path: Path) -> None:
         """Write ``path``: one timing a line, the same bytes for equal caches."""
-        head = {key: value for key, value in to_json(self).items() if key != "products"}
-        lines = ",\n".join("  " + json.dumps(to_json(timing)) for timing in self.products)
-        body = json.dumps(head, indent=1)[:-2] + f',\n "products": [\n{lines}\n ]\n}}\n'
+        head = {key: value for key, value in to_json(self).items() if key not in ("products", "kernels")}
+        lists = (f' "{key}": [\n{_lines(getattr(self, key))}\n ]' for key in ("products", "kernels"))
+        body = json.dumps(head, indent=1)[:-2] + ",\n" + ",\n".join(lists) + "\n}\n"
         try:
             path.write_text(body)
         except OSError as error:
             raise OutputError(f"cannot write the timing cache {path}: {error.strerror}: check the path") from error
+
+
+def _grouped(timings: Iterable[Timing]) -> dict[Product, list[Timing]]:
+    found = defaultdict(list)
+    for timing in sorted(timings, key=lambda timing: timing.rows):
+        found[timing.product].append(timing)
+    return dict(found)
+
+
+def _ordered(timings: Iterable[Timing]) -> tuple[Timing, ...]:
+    return tuple(sorted(timings, key=lambda timing: (astuple(timing.product), timing.rows, timing.microseconds)))
+
+
+def _lines(timings: Iterable[Timing]) -> str:
+    return ",\n".join("  " + json.dumps(to_json(timing)) for timing in timings)
 
 
 def load_timing_cache(path: Path) -> TimingCache:

@@ -1,4 +1,4 @@
-"""Mul(Swish(gate projection), up projection) becomes one GatedLinear: both weights, one pass over x, no temporaries."""
+"""Mul(Swish(gate projection), up projection) becomes one GatedLinear: one pass over x, no temporaries."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ from trtllm_lite.builder.graph import (
     weight_tensor,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.builder.weights import stack
+from trtllm_lite.builder.weights import extents, stack, zeros
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -45,8 +45,6 @@ def _obstacle(swish: ir.Node, gate: ir.Node | None, up: ir.Node | None) -> str |
         return f"the gate is swish with alpha {attribute(swish, 'alpha')}, expected 1 (SiLU)"
     if gate.inputs[0] is not up.inputs[0]:
         return "gate and up read different inputs"
-    if len(gate.inputs) > 2 or len(up.inputs) > 2:
-        return "the gate or up projection has a bias"
     tensors = [weight_tensor(linear.inputs[1]) for linear in (gate, up)]
     forms = {(tensor.dtype, tuple(tensor.shape)) for tensor in tensors if tensor is not None}
     return None if len(forms) == 1 else "the weights of gate and up differ in type or shape"
@@ -56,8 +54,13 @@ def _fuse(graph: ir.Graph, mul: ir.Node, gate: ir.Node, up: ir.Node, name: str) 
     path = f"{name}.gate_up_proj"
     tensors = [tensor for linear in (gate, up) if (tensor := weight_tensor(linear.inputs[1])) is not None]
     weight = add_initializer(graph, f"{path}.weight", stack(tensors))
+    inputs = [gate.inputs[0], weight]
+    biases = [weight_tensor(linear.inputs[2]) if len(linear.inputs) > 2 else None for linear in (gate, up)]
+    if any(bias is not None for bias in biases):
+        parts = [zeros(extents(tensors[0])[0]) if bias is None else bias for bias in biases]
+        inputs.append(add_initializer(graph, f"{path}.bias", stack(parts)))
     output = value_of(f"{path}.gated", ir.DataType.FLOAT, dims(mul.outputs[0]) or ())
-    graph.insert_before(mul, fused_node("GatedLinear", path, [gate.inputs[0], weight], [output]))
+    graph.insert_before(mul, fused_node("GatedLinear", path, inputs, [output]))
     replace_value(mul.outputs[0], output)
 
 

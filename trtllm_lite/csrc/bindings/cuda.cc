@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -8,6 +9,8 @@
 #include <memory>
 
 #include "bindings/bindings.h"
+#include "bindings/step.h"
+#include "cuda/run_step.h"
 #include "cuda/time_step.h"
 
 namespace nb = nanobind;
@@ -44,11 +47,12 @@ std::string hexadecimal(const cuda::MatmulAlgorithm& algorithm) {
 }
 
 // A dict for each kind of product; keys are those of the builder's timing cache.
-nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, int candidates, int repeats) {
+nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, int candidates, int repeats,
+                       bool sustained) {
   std::vector<cuda::ProductTime> times;
   {
     nb::gil_scoped_release release;
-    times = executor.time_products(num_tokens, candidates, repeats);
+    times = executor.time_products(num_tokens, candidates, {.repeats = repeats, .sustained = sustained});
   }
   nb::list result;
   for (const cuda::ProductTime& time : times) {
@@ -57,6 +61,7 @@ nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, in
     entry["out_dtype"] = std::string(to_string(time.product->out_dtype));
     entry["out_features"] = time.product->out_features;
     entry["in_features"] = time.product->in_features;
+    entry["gated"] = false;
     entry["residual"] = time.product->residual.has_value();
     entry["bias"] = time.product->bias.has_value();
     entry["rows"] = time.rows;
@@ -66,6 +71,20 @@ nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, in
     result.append(entry);
   }
   return result;
+}
+
+std::vector<std::optional<double>> time_programs(cuda::CudaExecutor& executor, const std::vector<std::string>& names,
+                                                 std::int64_t num_tokens, int repeats, bool sustained) {
+  return executor.time_programs(names, num_tokens, {.repeats = repeats, .sustained = sustained});
+}
+
+auto read_block(cuda::CudaExecutor& executor, std::int64_t block) {
+  std::unique_ptr<std::uint8_t[]> bytes;
+  {
+    const nb::gil_scoped_release release;
+    bytes = cuda::read_block(executor, block);
+  }
+  return owning_array(std::move(bytes), executor.block_bytes());
 }
 
 nb::dict device_memory(int index) {
@@ -80,8 +99,9 @@ nb::dict device_memory(int index) {
 
 void bind_cuda(nb::module_& module) {
   using cuda::CudaExecutor;
-  nb::class_<CudaExecutor>(module, "CudaExecutor")
-      .def(
+  auto type = nb::class_<CudaExecutor>(module, "CudaExecutor");
+  def_step<&cuda::run_step>(type);
+  type.def(
           "__init__",
           [](CudaExecutor* self, const Engine& engine, int device, std::int64_t num_blocks,
              std::vector<std::string> library_directories) {
@@ -93,7 +113,10 @@ void bind_cuda(nb::module_& module) {
       .def("time_step", &time_step, nb::kw_only(), nb::arg("num_rows"), nb::arg("num_tokens") = 1,
            nb::arg("past_len") = 0, nb::arg("repeats") = 5, nb::call_guard<nb::gil_scoped_release>())
       .def("time_products", &time_products, nb::kw_only(), nb::arg("num_tokens"), nb::arg("candidates") = 16,
-           nb::arg("repeats") = 7)
+           nb::arg("repeats") = 7, nb::arg("sustained") = false)
+      .def("time_programs", &time_programs, nb::arg("names"), nb::kw_only(), nb::arg("num_tokens"),
+           nb::arg("repeats") = 7, nb::arg("sustained") = false, nb::call_guard<nb::gil_scoped_release>())
+      .def("read_block", &read_block, nb::arg("block"))
       .def_prop_ro("cublaslt_version", &CudaExecutor::cublaslt_version)
       .def_prop_ro("memory", &memory)
       .def_prop_ro("device_name", [](const CudaExecutor& executor) { return executor.device().name(); });

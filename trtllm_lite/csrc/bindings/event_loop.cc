@@ -97,7 +97,7 @@ class PyEventLoop {
   // Tokens and ends, or None when the loop is shut down and every event has been delivered.
   nb::object poll(double timeout) {
     PollStatus status;
-    EventBatch batch;
+    static thread_local EventBatch batch;  // so that buffers go back and forth with the loop's and keep their memory
     {
       nb::gil_scoped_release release;
       status = loop_.poll(batch, duration_of(timeout));

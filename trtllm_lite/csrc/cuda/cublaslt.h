@@ -34,7 +34,8 @@ constexpr std::int32_t kTransposed = 1;                                  // cubl
 constexpr int kDescTransA = 3, kDescEpilogue = 7, kDescBiasPointer = 8;  // cublasLtMatmulDescAttributes_t
 constexpr std::int32_t kEpilogueBias = 4;                                // cublasLtEpilogue_t
 constexpr int kLayoutCols = 3;                                           // cublasLtMatrixLayoutAttribute_t
-constexpr int kPreferenceWorkspaceBytes = 1;                             // cublasLtMatmulPreferenceAttributes_t
+constexpr int kPreferenceWorkspaceBytes = 1, kPreferenceReductions = 3;  // cublasLtMatmulPreferenceAttributes_t
+constexpr std::uint32_t kReduceComputeType = 2;                          // cublasLtReductionScheme_t, a mask
 
 // X(member, symbol, parameters)
 #define TL_CUBLASLT_FUNCTIONS(X)                                                                                     \

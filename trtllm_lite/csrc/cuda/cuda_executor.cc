@@ -18,6 +18,11 @@ std::size_t input_bytes(const CudaPlan& plan) {
   return InputLayout(plan.bounds, plan.bounds[CudaSymbol::kMaxBlocksPerSeq]).bytes;
 }
 
+void check_range(const char* name, std::int64_t value, std::int64_t most) {
+  if (value >= 1 && value <= most) return;
+  throw LimitError(std::string(name) + ": expected 1 to " + std::to_string(most) + ", found " + std::to_string(value));
+}
+
 }  // namespace
 
 CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks,
@@ -39,7 +44,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
              "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)") {
   place_tensors();
   const Stream stream = stream_.get();
-  programs_.warm_up(addresses_, stream);
+  programs_.prepare(addresses_, stream);
   for (const DeviceBuffer* buffer : {&arena_, &state_, &cache_}) {
     if (buffer->size() == 0) continue;
     driver().check(driver().fill_bytes(buffer->address(), 0, buffer->size(), stream), "clearing memory");
@@ -136,20 +141,42 @@ std::vector<InstructionTime> CudaExecutor::time_step(const StepShape& shape, con
   return programs_.time(program, step, addresses_, stream_.get(), repeats);
 }
 
-std::vector<ProductTime> CudaExecutor::time_products(std::int64_t num_tokens, int candidates, int repeats) {
-  const auto check = [](const char* name, std::int64_t value, std::int64_t most) {
-    if (value >= 1 && value <= most) return;
-    throw LimitError(std::string(name) + ": expected 1 to " + std::to_string(most) + ", found " +
-                     std::to_string(value));
-  };
-  check("num_tokens", num_tokens, plan_.bounds[CudaSymbol::kNumTokens]);
-  check("candidates", candidates, 1000);
-  check("repeats", repeats, 1000);
+CudaExtents CudaExecutor::timed_extents(std::int64_t num_tokens, const TimingEffort& effort) {
+  check_range("num_tokens", num_tokens, plan_.bounds[CudaSymbol::kNumTokens]);
+  check_range("repeats", effort.repeats, 1000);
   device_.make_current();
-  const CudaProgram& program = programs_.choose(num_tokens, false);
-  const StepShape shape{.num_tokens = num_tokens, .num_seqs = 1, .num_logits = std::min(num_tokens, max_logits())};
-  return cuda::time_products(program, extents(shape), addresses_, programs_.matmuls(), stream_.get(), candidates,
-                             repeats);
+  // Products of zeros take less power than those of a model's values.
+  const std::size_t pattern_bytes = weights_.num_bytes();
+  for (std::size_t done = 0; done < arena_.size() && pattern_bytes > 0; done += pattern_bytes) {
+    driver().check(driver().copy_on_device(arena_.address() + done, weights_.first_address(),
+                                           std::min(pattern_bytes, arena_.size() - done), stream_.get()),
+                   "making up values");
+  }
+  driver().check(driver().fill_bytes(inputs_.address(), 0, inputs_.size(), stream_.get()), "making up inputs");
+  const CudaExtents step =
+      extents({.num_tokens = num_tokens, .num_seqs = 1, .num_logits = std::min(num_tokens, max_logits())});
+  place_inputs(InputLayout(step, table_columns()));
+  return step;
+}
+
+std::vector<ProductTime> CudaExecutor::time_products(std::int64_t num_tokens, int num_candidates,
+                                                     const TimingEffort& effort) {
+  check_range("candidates", num_candidates, 1000);
+  const CudaExtents step = timed_extents(num_tokens, effort);
+  return cuda::time_products(programs_.choose(num_tokens, false), step, addresses_, programs_.matmuls(), stream_.get(),
+                             num_candidates, effort);
+}
+
+std::vector<std::optional<double>> CudaExecutor::time_programs(const std::vector<std::string>& names,
+                                                               std::int64_t num_tokens, const TimingEffort& effort) {
+  std::vector<std::function<void()>> candidates;
+  const CudaExtents step = timed_extents(num_tokens, effort);
+  for (const std::string& name : names) {
+    const CudaProgram& program = programs_.named(name);
+    check_range("num_tokens", num_tokens, program.max_tokens);
+    candidates.emplace_back([&] { programs_.enqueue(program, step, addresses_, stream_.get()); });
+  }
+  return candidates.empty() ? std::vector<std::optional<double>>() : time_candidates(candidates, effort, stream_.get());
 }
 
 std::int64_t CudaExecutor::cublaslt_version() const {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,12 +61,18 @@ class CudaExecutor {
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
   // The fastest algorithms for the products of a step of so many tokens, with as many rows of logits as there may be
   // (time_products.h). Steps must not be in flight. Throws LimitError.
-  std::vector<ProductTime> time_products(std::int64_t num_tokens, int candidates, int repeats);
+  std::vector<ProductTime> time_products(std::int64_t num_tokens, int num_candidates, const TimingEffort& effort);
+  // Microseconds of programs by name, of which each can carry out a step of so many tokens (time_candidates.h); the
+  // step's inputs are zeros. Steps must not be in flight. Throws LimitError.
+  std::vector<std::optional<double>> time_programs(const std::vector<std::string>& names, std::int64_t num_tokens,
+                                                   const TimingEffort& effort);
   // Of the library that does the products. Throws DeviceError if there is none.
   std::int64_t cublaslt_version() const;
   Stream stream() const { return stream_.get(); }
   DevicePtr logits() const { return addresses_[static_cast<std::size_t>(plan_.logits)]; }
   DevicePtr tokens() const { return addresses_[static_cast<std::size_t>(plan_.tokens)]; }
+  DevicePtr logprobs() const { return addresses_[static_cast<std::size_t>(plan_.logprobs)]; }
+  DevicePtr sampling_slots() const { return addresses_[static_cast<std::size_t>(plan_.sampling_slots)]; }
 
   // Whole KV blocks: keys and values of all layers, block_bytes() of them. Page-locked memory on the host's side.
   std::size_t block_bytes() const;
@@ -82,6 +88,8 @@ class CudaExecutor {
     DevicePtr block(std::int32_t index) const { return data + static_cast<std::size_t>(index) * block_bytes; }
   };
 
+  // The extents of a step of so many tokens that is timed, with values in the arena to compute with, and inputs of 0.
+  CudaExtents timed_extents(std::int64_t num_tokens, const TimingEffort& effort);
   void place_tensors();
   void place_inputs(const InputLayout& layout);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "sample/slot.cuh"
 
 namespace tl::cuda {
 namespace {
@@ -18,10 +19,12 @@ double seconds_between(const OwnedEvent& first, const OwnedEvent& last) {
   return milliseconds * kSecondsPerMillisecond;
 }
 
-// Grows: page-locking memory takes long, and stalls the device.
-void reserve(PinnedBuffer& buffer, std::size_t bytes, const char* what) {
-  if (buffer.size() < bytes)
-    buffer = PinnedBuffer(std::max(bytes, 2 * buffer.size()), what, "run fewer requests at once");
+// Back to "nothing to say", with the memory it has.
+void clear(RowResult& result) {
+  result.token = kNoToken;
+  result.moves.clear();
+  result.outputs.reset();
+  result.error.clear();
 }
 
 }  // namespace
@@ -29,9 +32,9 @@ void reserve(PinnedBuffer& buffer, std::size_t bytes, const char* what) {
 CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, int num_host_blocks)
     : executor_(executor),
       vocab_size_(static_cast<std::size_t>(executor.engine().manifest().vocab_size)),
-      host_(executor.num_slots(), static_cast<int>(vocab_size_)),
+      host_(executor),
       packer_(executor, host_),
-      blocks_(static_cast<std::size_t>(executor.num_slots())) {
+      tables_(executor.num_slots()) {
   executor_.device().make_current();
   host_cache_ = PinnedBuffer(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
                              "reserve fewer host blocks");
@@ -55,7 +58,7 @@ CudaStepExecutor::~CudaStepExecutor() {
 void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
                                 std::span<const std::int32_t> tokens, int num_prompt) {
   host_.set_slot(slot, std::move(params), tokens, num_prompt);
-  blocks_[static_cast<std::size_t>(slot)].clear();
+  tables_.clear(slot);
 }
 
 void CudaStepExecutor::launch(const StepBatch& batch) {
@@ -80,10 +83,12 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.batch = &batch;
   flight.finished = false;
   flight.host_rows.clear();
+  flight.num_host_logits = 0;
+  flight.has_logprobs = false;
   driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
   copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
   if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
-  update_tables(batch.table_updates, blocks_);
+  tables_.update(batch.table_updates);
   if (!batch.rows.empty()) enqueue_rows(batch, flight);
   driver().check(driver().event_record(flight.ended.get(), stream), "timing a step");
 }
@@ -94,22 +99,36 @@ std::byte* CudaStepExecutor::host_block(std::int32_t index) const {
 
 void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
   const StepShape shape = packer_.plan(batch, flight.row_logits);
-  packer_.pack(batch, shape, blocks_, flight.row_logits, flight.inputs.data());
+  packer_.pack(batch, shape, tables_, flight.row_logits, flight.inputs.data(), flight.tables);
+  host_.records().enqueue(flight.records);
   executor_.enqueue_step(shape, flight.inputs.data());
   if (shape.num_logits == 0) return;
   driver().check(
       driver().copy_to_host(flight.tokens.data(), executor_.tokens(),
                             static_cast<std::size_t>(shape.num_logits) * sizeof(std::int32_t), executor_.stream()),
       "copying tokens");
+  copy_logprobs(batch, shape.num_logits, flight);
   copy_logits(batch, flight);
 }
 
+void CudaStepExecutor::copy_logprobs(const StepBatch& batch, std::int64_t num_logits, Flight& flight) {
+  flight.has_logprobs =
+      std::ranges::any_of(batch.rows, [&](const StepRow& row) { return row.sample && host_.reports_logprobs(row); });
+  if (!flight.has_logprobs) return;
+  const std::size_t num_bytes = static_cast<std::size_t>(num_logits) * sizeof(DrawnLogprobs);
+  reserve(flight.logprobs, num_bytes, "log probabilities");
+  driver().check(driver().copy_to_host(flight.logprobs.data(), executor_.logprobs(), num_bytes, executor_.stream()),
+                 "copying log probabilities");
+}
+
 void CudaStepExecutor::copy_logits(const StepBatch& batch, Flight& flight) {
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    if (host_.takes(batch.rows[i]) && flight.row_logits[i].num_rows > 0) flight.host_rows.push_back(i);
+  }
+  if (flight.host_rows.empty()) return;
   flight.host_logits.assign(batch.rows.size(), RowLogits());
   std::int64_t num_rows = 0;
-  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
-    if (!host_.takes(batch.rows[i]) || flight.row_logits[i].num_rows == 0) continue;
-    flight.host_rows.push_back(i);
+  for (const std::size_t i : flight.host_rows) {
     flight.host_logits[i] = flight.row_logits[i];
     flight.host_logits[i].first = num_rows;
     num_rows += flight.row_logits[i].num_rows;
@@ -142,9 +161,10 @@ void CudaStepExecutor::finish(Flight& flight) {
   const bool has_copies = !batch.copies.empty();
   flight.result.copy_seconds = has_copies ? seconds_between(flight.started, flight.copied) : 0;
   flight.result.compute_seconds = seconds_between(has_copies ? flight.copied : flight.started, flight.ended);
-  flight.result.rows.clear();
   flight.result.rows.resize(batch.rows.size());
+  std::ranges::for_each(flight.result.rows, clear);
   read_tokens(flight);
+  if (flight.has_logprobs) read_logprobs(flight);
   const auto* logits = reinterpret_cast<const float*>(flight.logits.data());
   host_.finish(batch, flight.host_rows, flight.host_logits, {logits, flight.num_host_logits * vocab_size_},
                flight.result.rows);
@@ -160,6 +180,22 @@ void CudaStepExecutor::read_tokens(Flight& flight) {
     RowResult& result = flight.result.rows[i];
     result.token = tokens[at.first + at.num_rows - 1];
     if (result.token < 0) result.error = kNotSampled;
+  }
+}
+
+void CudaStepExecutor::read_logprobs(Flight& flight) {
+  const auto* logprobs = reinterpret_cast<const DrawnLogprobs*>(flight.logprobs.data());
+  for (std::size_t i = 0; i < flight.batch->rows.size(); ++i) {
+    const StepRow& row = flight.batch->rows[i];
+    RowResult& result = flight.result.rows[i];
+    if (!row.sample || !result.error.empty() || !host_.reports_logprobs(row)) continue;
+    const DrawnLogprobs& drawn = logprobs[flight.row_logits[i].first];
+    RowLogprobs& out = outputs_of(result, vocab_size_).logprobs.emplace();
+    out.chosen = {result.token, drawn.logprob};
+    out.rank = drawn.rank;
+    for (int k = 0; k < kMaxTopLogprobs && drawn.tokens[k] >= 0; ++k) {
+      out.top.push_back({drawn.tokens[k], drawn.logprobs[k]});
+    }
   }
 }
 

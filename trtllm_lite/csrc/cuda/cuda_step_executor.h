@@ -2,8 +2,8 @@
 // (or the instructions one by one), and copies the sampled tokens back; wait() waits for that copy's event. Tokens stay
 // on the device between steps, so that step n+1 is queued while n runs.
 //
-// Rows that ask for more than the device's sampling kernel does (penalties, log probabilities, logits, …) are sampled
-// on the host from their logits; a step that follows them is launched when they have been.
+// Rows that ask for more than the device's sampling kernel does (beams, logits, allowed tokens, …) are sampled on the
+// host from their logits; a step that follows them is launched when they have been.
 #pragma once
 
 #include <array>
@@ -34,28 +34,32 @@ class CudaStepExecutor : public StepExecutor {
   // A step between launch() and wait().
   struct Flight {
     const StepBatch* batch = nullptr;
-    PinnedBuffer inputs, tokens, logits;
+    PinnedBuffer inputs, records, tokens, logprobs, logits;
+    WrittenTables tables;               // in `inputs`
     OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
     std::vector<RowLogits> row_logits;
     std::vector<std::size_t> host_rows;  // of the batch: whose logits come to the host
     std::vector<RowLogits> host_logits;  // by row of the batch: where they lie in `logits`
     std::size_t num_host_logits = 0;     // rows of `logits`
+    bool has_logprobs = false;           // of rows that the device sampled
     bool finished = false;               // `result` holds its results
     StepResult result;
   };
 
   void enqueue(const StepBatch& batch, Flight& flight);
   void enqueue_rows(const StepBatch& batch, Flight& flight);
+  void copy_logprobs(const StepBatch& batch, std::int64_t num_logits, Flight& flight);
   void copy_logits(const StepBatch& batch, Flight& flight);
   void finish(Flight& flight);
   void read_tokens(Flight& flight);
+  void read_logprobs(Flight& flight);
   std::byte* host_block(std::int32_t index) const;
 
   CudaExecutor& executor_;
   const std::size_t vocab_size_;
   HostSampling host_;
   StepPacker packer_;
-  BlockTables blocks_;
+  SlotTables tables_;
   PinnedBuffer host_cache_;
   std::array<Flight, 2> flights_;
   int oldest_ = 0;  // of flights_

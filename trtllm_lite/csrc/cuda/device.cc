@@ -1,5 +1,7 @@
 #include "cuda/device.h"
 
+#include <algorithm>
+
 #include "errors.h"
 
 namespace tl::cuda {
@@ -81,6 +83,11 @@ PinnedBuffer::PinnedBuffer(std::size_t bytes, const std::string& what, const std
   }
   driver().check(result, "reserving " + mebibytes(bytes) + " of host memory for " + what);
   memory_ = Owner<void*, &Driver::host_free>(pointer);
+}
+
+void reserve(PinnedBuffer& buffer, std::size_t bytes, const char* what) {
+  if (buffer.size() < bytes)
+    buffer = PinnedBuffer(std::max(bytes, 2 * buffer.size()), what, "run fewer requests at once");
 }
 
 }  // namespace tl::cuda

@@ -101,4 +101,7 @@ class PinnedBuffer {
   std::size_t bytes_ = 0;
 };
 
+// Makes room for `bytes`, and loses what was there. By doubling: page-locking memory takes long, and stalls the device.
+void reserve(PinnedBuffer& buffer, std::size_t bytes, const char* what);
+
 }  // namespace tl::cuda

@@ -34,6 +34,17 @@ constexpr unsigned kNonBlockingStream = 1;           // CUstream_flags
 constexpr int kThreadLocalCapture = 1;               // CUstreamCaptureMode
 constexpr std::uintptr_t kParamBufferPointer = 1;    // CU_LAUNCH_PARAM_BUFFER_POINTER
 constexpr std::uintptr_t kParamBufferSize = 2;       // CU_LAUNCH_PARAM_BUFFER_SIZE
+constexpr int kTensorMapFloat16 = 6;                 // CUtensorMapDataType
+constexpr int kTensorMapBFloat16 = 9;
+constexpr int kTensorMapNotInterleaved = 0;     // CUtensorMapInterleave
+constexpr int kTensorMapSwizzle128Bytes = 3;    // CUtensorMapSwizzle
+constexpr int kTensorMapPromoteTo256Bytes = 3;  // CUtensorMapL2promotion
+constexpr int kTensorMapZerosOutOfBounds = 0;   // CUtensorMapFloatOOBfill
+
+// CUtensorMap: only the driver knows what is in it.
+struct alignas(64) TensorMap {
+  std::uint64_t words[16];
+};
 
 struct LaunchAttribute {
   int id;
@@ -54,46 +65,50 @@ struct LaunchConfig {
 };
 
 // X(member, symbol, parameters)
-#define TL_CUDA_DRIVER_FUNCTIONS(X)                                                                               \
-  X(init, "cuInit", (unsigned flags))                                                                             \
-  X(driver_version, "cuDriverGetVersion", (int* version))                                                         \
-  X(error_name, "cuGetErrorName", (Result result, const char** name))                                             \
-  X(error_string, "cuGetErrorString", (Result result, const char** text))                                         \
-  X(device_count, "cuDeviceGetCount", (int* count))                                                               \
-  X(device_get, "cuDeviceGet", (Ordinal * device, int index))                                                     \
-  X(device_name, "cuDeviceGetName", (char* name, int size, Ordinal device))                                       \
-  X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Ordinal device))                        \
-  X(context_retain, "cuDevicePrimaryCtxRetain", (Context * context, Ordinal device))                              \
-  X(context_release, "cuDevicePrimaryCtxRelease_v2", (Ordinal device))                                            \
-  X(context_set_current, "cuCtxSetCurrent", (Context context))                                                    \
-  X(memory_info, "cuMemGetInfo_v2", (std::size_t* free, std::size_t* total))                                      \
-  X(memory_alloc, "cuMemAlloc_v2", (DevicePtr * pointer, std::size_t bytes))                                      \
-  X(memory_free, "cuMemFree_v2", (DevicePtr pointer))                                                             \
-  X(host_alloc, "cuMemHostAlloc", (void** pointer, std::size_t bytes, unsigned flags))                            \
-  X(host_free, "cuMemFreeHost", (void* pointer))                                                                  \
-  X(copy_to_device, "cuMemcpyHtoDAsync_v2", (DevicePtr to, const void* from, std::size_t bytes, Stream stream))   \
-  X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void* to, DevicePtr from, std::size_t bytes, Stream stream))           \
-  X(copy_on_device, "cuMemcpyDtoDAsync_v2", (DevicePtr to, DevicePtr from, std::size_t bytes, Stream stream))     \
-  X(fill_bytes, "cuMemsetD8Async", (DevicePtr to, unsigned char value, std::size_t count, Stream stream))         \
-  X(fill_words, "cuMemsetD32Async", (DevicePtr to, unsigned value, std::size_t count, Stream stream))             \
-  X(module_load, "cuModuleLoadData", (Module * module, const void* image))                                        \
-  X(module_unload, "cuModuleUnload", (Module module))                                                             \
-  X(module_function, "cuModuleGetFunction", (Function * function, Module module, const char* name))               \
-  X(function_set, "cuFuncSetAttribute", (Function function, int attribute, int value))                            \
-  X(launch, "cuLaunchKernelEx", (const LaunchConfig* config, Function function, void** parameters, void** extra)) \
-  X(stream_create, "cuStreamCreate", (Stream * stream, unsigned flags))                                           \
-  X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                                        \
-  X(stream_synchronize, "cuStreamSynchronize", (Stream stream))                                                   \
-  X(stream_begin_capture, "cuStreamBeginCapture_v2", (Stream stream, int mode))                                   \
-  X(stream_end_capture, "cuStreamEndCapture", (Stream stream, Graph * graph))                                     \
-  X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                               \
-  X(event_destroy, "cuEventDestroy_v2", (Event event))                                                            \
-  X(event_record, "cuEventRecord", (Event event, Stream stream))                                                  \
-  X(event_synchronize, "cuEventSynchronize", (Event event))                                                       \
-  X(event_elapsed, "cuEventElapsedTime", (float* milliseconds, Event start, Event end))                           \
-  X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec * exec, Graph graph, unsigned long long flags))  \
-  X(graph_destroy, "cuGraphDestroy", (Graph graph))                                                               \
-  X(graph_exec_destroy, "cuGraphExecDestroy", (GraphExec exec))                                                   \
+#define TL_CUDA_DRIVER_FUNCTIONS(X)                                                                                   \
+  X(init, "cuInit", (unsigned flags))                                                                                 \
+  X(driver_version, "cuDriverGetVersion", (int* version))                                                             \
+  X(error_name, "cuGetErrorName", (Result result, const char** name))                                                 \
+  X(error_string, "cuGetErrorString", (Result result, const char** text))                                             \
+  X(device_count, "cuDeviceGetCount", (int* count))                                                                   \
+  X(device_get, "cuDeviceGet", (Ordinal * device, int index))                                                         \
+  X(device_name, "cuDeviceGetName", (char* name, int size, Ordinal device))                                           \
+  X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Ordinal device))                            \
+  X(context_retain, "cuDevicePrimaryCtxRetain", (Context * context, Ordinal device))                                  \
+  X(context_release, "cuDevicePrimaryCtxRelease_v2", (Ordinal device))                                                \
+  X(context_set_current, "cuCtxSetCurrent", (Context context))                                                        \
+  X(memory_info, "cuMemGetInfo_v2", (std::size_t* free, std::size_t* total))                                          \
+  X(memory_alloc, "cuMemAlloc_v2", (DevicePtr * pointer, std::size_t bytes))                                          \
+  X(memory_free, "cuMemFree_v2", (DevicePtr pointer))                                                                 \
+  X(host_alloc, "cuMemHostAlloc", (void** pointer, std::size_t bytes, unsigned flags))                                \
+  X(host_free, "cuMemFreeHost", (void* pointer))                                                                      \
+  X(copy_to_device, "cuMemcpyHtoDAsync_v2", (DevicePtr to, const void* from, std::size_t bytes, Stream stream))       \
+  X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void* to, DevicePtr from, std::size_t bytes, Stream stream))               \
+  X(copy_on_device, "cuMemcpyDtoDAsync_v2", (DevicePtr to, DevicePtr from, std::size_t bytes, Stream stream))         \
+  X(fill_bytes, "cuMemsetD8Async", (DevicePtr to, unsigned char value, std::size_t count, Stream stream))             \
+  X(fill_words, "cuMemsetD32Async", (DevicePtr to, unsigned value, std::size_t count, Stream stream))                 \
+  X(module_load, "cuModuleLoadData", (Module * module, const void* image))                                            \
+  X(module_unload, "cuModuleUnload", (Module module))                                                                 \
+  X(module_function, "cuModuleGetFunction", (Function * function, Module module, const char* name))                   \
+  X(function_set, "cuFuncSetAttribute", (Function function, int attribute, int value))                                \
+  X(tensor_map_encode, "cuTensorMapEncodeTiled",                                                                      \
+    (TensorMap * map, int data_type, unsigned rank, DevicePtr address, const std::uint64_t* extents,                  \
+     const std::uint64_t* strides, const unsigned* box, const unsigned* element_strides, int interleave, int swizzle, \
+     int promotion, int fill))                                                                                        \
+  X(launch, "cuLaunchKernelEx", (const LaunchConfig* config, Function function, void** parameters, void** extra))     \
+  X(stream_create, "cuStreamCreate", (Stream * stream, unsigned flags))                                               \
+  X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                                            \
+  X(stream_synchronize, "cuStreamSynchronize", (Stream stream))                                                       \
+  X(stream_begin_capture, "cuStreamBeginCapture_v2", (Stream stream, int mode))                                       \
+  X(stream_end_capture, "cuStreamEndCapture", (Stream stream, Graph * graph))                                         \
+  X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                                   \
+  X(event_destroy, "cuEventDestroy_v2", (Event event))                                                                \
+  X(event_record, "cuEventRecord", (Event event, Stream stream))                                                      \
+  X(event_synchronize, "cuEventSynchronize", (Event event))                                                           \
+  X(event_elapsed, "cuEventElapsedTime", (float* milliseconds, Event start, Event end))                               \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec * exec, Graph graph, unsigned long long flags))      \
+  X(graph_destroy, "cuGraphDestroy", (Graph graph))                                                                   \
+  X(graph_exec_destroy, "cuGraphExecDestroy", (GraphExec exec))                                                       \
   X(graph_launch, "cuGraphLaunch", (GraphExec exec, Stream stream))
 
 struct Driver {

@@ -10,26 +10,24 @@ namespace {
 
 constexpr int kMaxThreads = 8;
 
-bool needs_host(const RequestParams& params) {
-  const SamplingParams& sampling = params.sampling;
-  const bool changes_logits = sampling.repetition_penalty != 1.0f || sampling.presence_penalty != 0.0f ||
-                              sampling.frequency_penalty != 0.0f || sampling.min_tokens > 0 ||
-                              !sampling.bad_words.empty() || !sampling.logit_bias.empty() ||
-                              sampling.allowed_token_ids.has_value();
-  const bool reports =
-      sampling.logprobs || sampling.prompt_logprobs || params.context_logits || params.generation_logits;
-  return params.beams || changes_logits || reports;
+bool wants_logits(const RequestParams& params) {
+  return params.beams || params.sampling.prompt_logprobs || params.context_logits || params.generation_logits;
 }
 
 }  // namespace
 
-HostSampling::HostSampling(int num_slots, int vocab_size)
-    : rows_(num_slots, vocab_size), on_host_(static_cast<std::size_t>(num_slots)) {}
+HostSampling::HostSampling(const CudaExecutor& executor)
+    : rows_(executor.num_slots(), static_cast<int>(executor.engine().manifest().vocab_size)),
+      records_(executor),
+      who_(static_cast<std::size_t>(executor.num_slots())) {}
 
 void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                             int num_prompt) {
   rows_.set_slot(slot, std::move(params), tokens, num_prompt);
-  on_host_[static_cast<std::size_t>(slot)] = needs_host(rows_.params(slot)) ? 1 : 0;
+  const RequestParams& own = rows_.params(slot);
+  const bool on_device = !wants_logits(own) && records_.set(slot, own, *rows_.sequence(slot));
+  const Who device = own.sampling.logprobs ? Who::kDeviceWithLogprobs : Who::kDevice;
+  who_[static_cast<std::size_t>(slot)] = on_device ? device : Who::kHost;
 }
 
 void HostSampling::finish(const StepBatch& batch, std::span<const std::size_t> taken, std::span<const RowLogits> at,

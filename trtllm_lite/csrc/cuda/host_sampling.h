@@ -1,10 +1,12 @@
-// Requests of a GPU executor, and the sampling of those that ask for more than the device's sampling kernel does.
+// Requests of a GPU executor: which of them the device samples, and the sampling of the others, which ask for more.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "cuda/slot_records.h"
 #include "row_sampler.h"
 #include "thread_pool.h"
 
@@ -12,22 +14,32 @@ namespace tl::cuda {
 
 class HostSampling {
  public:
-  HostSampling(int num_slots, int vocab_size);
+  // Borrows the executor.
+  explicit HostSampling(const CudaExecutor& executor);
 
   // As StepExecutor::set_slot.
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt);
   const RowSampler& rows() const { return rows_; }
   // Whether the row's logits come to the host; else the device draws its token.
-  bool takes(const StepRow& row) const { return on_host_[static_cast<std::size_t>(row.request_slot)] != 0; }
+  bool takes(const StepRow& row) const { return who(row) == Who::kHost; }
+  // Whether the device reports log-probabilities of the token that it draws for the row.
+  bool reports_logprobs(const StepRow& row) const { return who(row) == Who::kDeviceWithLogprobs; }
+  // What the device must know of the sequences whose tokens it draws.
+  SlotRecords& records() { return records_; }
+  const SlotRecords& records() const { return records_; }
 
   // Fills in the results of the rows `taken`, on several threads; `at` has their places in `logits`.
   void finish(const StepBatch& batch, std::span<const std::size_t> taken, std::span<const RowLogits> at,
               std::span<const float> logits, std::span<RowResult> results);
 
  private:
+  enum class Who : std::uint8_t { kDevice, kDeviceWithLogprobs, kHost };
+  Who who(const StepRow& row) const { return who_[static_cast<std::size_t>(row.request_slot)]; }
+
   RowSampler rows_;
-  std::vector<char> on_host_;         // by slot
+  SlotRecords records_;
+  std::vector<Who> who_;              // samples the sequence in a slot
   std::unique_ptr<ThreadPool> pool_;  // started when it is needed
   std::vector<SamplerWorkspace> workspaces_;
 };

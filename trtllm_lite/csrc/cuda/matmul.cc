@@ -34,13 +34,22 @@ std::string key_of(const MatmulInstruction& kind) {
   return key;
 }
 
+// 130100 is 13.1.0.
+std::string dotted(std::int64_t version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
 // An algorithm is a number that means what it means to one version.
 void check_version(const CublasLt& library, const CudaPlan& plan) {
   const auto found = static_cast<std::int64_t>(library.version());
   if (plan.cublaslt_version == 0 || plan.cublaslt_version == found) return;
-  throw EngineError("this engine's matrix products were measured with cuBLASLt " +
-                    std::to_string(plan.cublaslt_version) + ", and this is cuBLASLt " + std::to_string(found) +
-                    ": build it again without --input_timing_cache, with one measured here, or install that version");
+  const std::string wanted = dotted(plan.cublaslt_version);
+  const std::string package = plan.cublaslt_version / 10000 == 12 ? "nvidia-cublas-cu12" : "nvidia-cublas";
+  throw EngineError("this engine's matrix products have algorithms that were measured with cuBLAS " + wanted +
+                    ", and this machine has cuBLAS " + dotted(found) + ", to which they mean nothing: install that " +
+                    "version (pip install '" + package + "==" + wanted + ".*'), or build the engine again with a " +
+                    "timing cache of this machine (--output_timing_cache) or without one");
 }
 
 }  // namespace
@@ -126,6 +135,8 @@ std::vector<MatmulAlgorithm> Matmul::candidates(std::int64_t rows, int count) {
   library_.check(library_.preference_create(&preference), name_);
   const std::uint64_t workspace_bytes = workspace_.size();
   library_.preference_set(preference, kPreferenceWorkspaceBytes, &workspace_bytes, sizeof(workspace_bytes));
+  // Parts of a sum are added as float32, too, not in the type of the output.
+  library_.preference_set(preference, kPreferenceReductions, &kReduceComputeType, sizeof(kReduceComputeType));
   std::vector<HeuristicResult> results(static_cast<std::size_t>(count));
   int found = 0;
   const int status =

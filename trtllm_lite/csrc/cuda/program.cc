@@ -5,8 +5,10 @@
 #include <cstring>
 #include <set>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
+#include "cuda/tensor_map.h"
 #include "engine/cuda_plan_check.h"
 #include "errors.h"
 
@@ -26,30 +28,46 @@ bool fits(const std::string& arch, const Device& device) {
   return major == std::to_string(device.capability_major()) && arch.back() - '0' <= device.capability_minor();
 }
 
+// The parameters of a launch, one behind the other.
 class Parameters {
  public:
   template <typename T>
   void add(T value) {
-    size_ = (size_ + sizeof(T) - 1) / sizeof(T) * sizeof(T);
+    size_ = (size_ + alignof(T) - 1) / alignof(T) * alignof(T);
     std::memcpy(bytes_.data() + size_, &value, sizeof(T));
+    each_[count_++] = bytes_.data() + size_;
     size_ += sizeof(T);
+    has_map_ = has_map_ || std::is_same_v<T, TensorMap>;
   }
-  void* data() { return bytes_.data(); }
-  std::size_t size() const { return size_; }
+  // As they lie: for kernels whose structs are several arguments.
+  void** packed() { return has_map_ ? nullptr : packed_; }
+  // Each where it is: only the driver knows where among the others a tensor map must lie.
+  void** each() {
+    each_[count_] = nullptr;
+    return has_map_ ? each_.data() : nullptr;
+  }
 
  private:
-  alignas(8) std::array<std::byte, kMaxParameterBytes> bytes_;
-  std::size_t size_ = 0;
+  alignas(TensorMap) std::array<std::byte, kMaxParameterBytes> bytes_;
+  std::array<void*, kMaxParameterBytes / kScalarSize.bytes + 1> each_;
+  std::size_t size_ = 0, count_ = 0;
+  bool has_map_ = false;
+  void* packed_[5] = {reinterpret_cast<void*>(kParamBufferPointer), bytes_.data(),
+                      reinterpret_cast<void*>(kParamBufferSize), &size_, nullptr};
 };
+
+static_assert(kTensorMapSize.bytes == sizeof(TensorMap) && kTensorMapSize.alignment == alignof(TensorMap));
 
 DevicePtr address_of(const TensorRef& ref, const CudaExtents& extents, const Addresses& addresses) {
   return addresses[static_cast<std::size_t>(ref.tensor)] + static_cast<DevicePtr>(ref.offset.at(extents));
 }
 
 void add_argument(const LaunchArgument& argument, const CudaExtents& extents, const Addresses& addresses,
-                  Parameters& parameters) {
+                  const std::unordered_map<const TensorMapRef*, TensorMap>& tensor_maps, Parameters& parameters) {
   if (const auto* ref = std::get_if<TensorRef>(&argument)) {
     parameters.add(address_of(*ref, extents, addresses));
+  } else if (const auto* map = std::get_if<TensorMapRef>(&argument)) {
+    parameters.add(tensor_maps.at(map));
   } else if (const auto* integer = std::get_if<ExtentExpr>(&argument)) {
     parameters.add(static_cast<std::int32_t>(integer->at(extents)));
   } else if (const auto* real = std::get_if<float>(&argument)) {
@@ -106,6 +124,26 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
                     "; build it again with --target " + arch);
 }
 
+void ProgramSet::prepare(const Addresses& addresses, Stream stream) {
+  encode_tensor_maps(addresses);
+  warm_up(addresses, stream);
+}
+
+void ProgramSet::encode_tensor_maps(const Addresses& addresses) {
+  for (const CudaProgram* program : programs_) {
+    for (const CudaInstruction& instruction : program->instructions) {
+      const auto* launch = std::get_if<LaunchInstruction>(&instruction);
+      if (launch == nullptr) continue;
+      for (const LaunchArgument& argument : launch->arguments) {
+        const auto* map = std::get_if<TensorMapRef>(&argument);
+        if (map == nullptr) continue;
+        const auto tensor = static_cast<std::size_t>(map->tensor);
+        tensor_maps_.emplace(map, encode(*map, plan_.tensors[tensor].dtype, addresses[tensor]));
+      }
+    }
+  }
+}
+
 void ProgramSet::warm_up(const Addresses& addresses, Stream stream) {
   std::map<Matmul*, std::pair<std::int64_t, const MatmulInstruction*>> largest;
   for (const CudaProgram* program : programs_) {
@@ -149,6 +187,12 @@ const CudaProgram& ProgramSet::choose(std::int64_t num_tokens, bool decode_only)
   });
 }
 
+const CudaProgram& ProgramSet::named(const std::string& name) const {
+  const auto found = std::ranges::find(programs_, name, &CudaProgram::name);
+  if (found == programs_.end()) throw LimitError("expected the name of a program of this engine, found " + name);
+  return **found;
+}
+
 void ProgramSet::enqueue(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
                          Stream stream) {
   for (const CudaInstruction& instruction : program.instructions) enqueue(instruction, extents, addresses, stream);
@@ -180,11 +224,11 @@ void ProgramSet::enqueue_launch(const LaunchInstruction& launch, const CudaExten
     if (config.grid[axis] == 0) return;
   }
   Parameters parameters;
-  for (const LaunchArgument& argument : launch.arguments) add_argument(argument, extents, addresses, parameters);
-  std::size_t size = parameters.size();
-  void* extra[] = {reinterpret_cast<void*>(kParamBufferPointer), parameters.data(),
-                   reinterpret_cast<void*>(kParamBufferSize), &size, nullptr};
-  driver().check(driver().launch(&config, functions_[index], nullptr, extra), "launching ", kernel.name);
+  for (const LaunchArgument& argument : launch.arguments) {
+    add_argument(argument, extents, addresses, tensor_maps_, parameters);
+  }
+  const Result result = driver().launch(&config, functions_[index], parameters.each(), parameters.packed());
+  driver().check(result, "launching ", kernel.name);
 }
 
 std::vector<InstructionTime> ProgramSet::time(const CudaProgram& program, const CudaExtents& extents,

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cuda/device.h"
@@ -32,10 +33,12 @@ class ProgramSet {
 
   // The first program for a step of `num_tokens` tokens.
   const CudaProgram& choose(std::int64_t num_tokens, bool decode_only) const;
+  // Throws LimitError if there is no program of this name.
+  const CudaProgram& named(const std::string& name) const;
   void enqueue(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses, Stream stream);
-  // Puts every product on the stream in every size, so that no step waits for kernels to be loaded. Overwrites the
-  // arena.
-  void warm_up(const Addresses& addresses, Stream stream);
+  // Comes before anything is enqueued. Encodes the tensor maps for these addresses, and puts every product on the
+  // stream in every size, so that no step waits for kernels to be loaded. Overwrites the arena.
+  void prepare(const Addresses& addresses, Stream stream);
   // A program as a graph, which keeps extents and addresses.
   OwnedGraphExec capture(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
                          Stream stream);
@@ -47,6 +50,8 @@ class ProgramSet {
  private:
   void enqueue(const CudaInstruction& instruction, const CudaExtents& extents, const Addresses& addresses,
                Stream stream);
+  void encode_tensor_maps(const Addresses& addresses);
+  void warm_up(const Addresses& addresses, Stream stream);
   void load_kernel(int index, const std::string& arch);
   void enqueue_launch(const LaunchInstruction& launch, const CudaExtents& extents, const Addresses& addresses,
                       Stream stream);
@@ -58,6 +63,7 @@ class ProgramSet {
   std::vector<const CudaProgram*> programs_;
   MatmulSet matmuls_;
   std::map<const MatmulInstruction*, Matmul*> matmul_of_;
+  std::unordered_map<const TensorMapRef*, TensorMap> tensor_maps_;
 };
 
 }  // namespace tl::cuda

@@ -6,21 +6,11 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::int32_t kNoSlot = -1;
-
-// Of rows that draw nothing, or not on the device: the largest logit, kept by no slot.
-const RequestParams& greedy() {
-  static const RequestParams params = [] {
-    RequestParams made;
-    made.sampling.temperature = 0;
-    return made;
-  }();
-  return params;
-}
+static_assert(kCudaBlockTables + 1 == kNumCudaStepInputs, "tables come last: nothing else lies where they lay");
 
 }  // namespace
 
-StepPacker::StepPacker(const CudaExecutor& executor, const HostSampling& host)
-    : executor_(executor), host_(host), tokens_per_block_(executor.engine().manifest().kv_cache.tokens_per_block) {}
+StepPacker::StepPacker(const CudaExecutor& executor, const HostSampling& host) : executor_(executor), host_(host) {}
 
 StepShape StepPacker::plan(const StepBatch& batch, std::vector<RowLogits>& row_logits) const {
   const auto is_decode = [](const StepRow& row) { return row.num_tokens == 1; };
@@ -30,7 +20,7 @@ StepShape StepPacker::plan(const StepBatch& batch, std::vector<RowLogits>& row_l
   shape.decode_only = shape.num_decode_seqs == num_rows;
   row_logits.clear();
   for (const StepRow& row : batch.rows) {
-    RowLogits logits = host_.rows().logits_of(row);
+    RowLogits logits = host_.takes(row) ? host_.rows().logits_of(row) : RowLogits{.num_rows = row.sample ? 1 : 0};
     if (shape.decode_only) logits.num_rows = 1;
     logits.first = shape.num_logits;
     shape.num_logits += logits.num_rows;
@@ -43,19 +33,20 @@ StepShape StepPacker::plan(const StepBatch& batch, std::vector<RowLogits>& row_l
   return shape;
 }
 
-void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const BlockTables& blocks,
-                      std::span<const RowLogits> row_logits, std::byte* out) {
+void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,
+                      std::span<const RowLogits> row_logits, std::byte* out, WrittenTables& written) {
   out_ = out;
   layout_ = InputLayout(executor_.extents(shape), executor_.table_columns());
+  written.place(layout_.offsets[kCudaBlockTables], shape.num_seqs);
   seq_ = token_ = logit_ = 0;
   ints(kCudaCuSeqlens)[0] = 0;
   for (std::size_t i = 0; i < batch.rows.size(); ++i, ++seq_) {
     const StepRow& row = batch.rows[i];
     add_logits(row, row_logits[i]);
     add_tokens(batch, row);
-    add_table(row, blocks[static_cast<std::size_t>(row.slot)]);
+    add_table(tables.blocks(row.slot), tables.version(row.slot), written);
   }
-  pad(shape);
+  pad(shape, written);
 }
 
 void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
@@ -72,9 +63,9 @@ void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
   ints(kCudaPastLens)[seq_] = row.past_len;
 }
 
-void StepPacker::add_table(const StepRow& row, std::span<const std::int32_t> blocks) {
-  const std::int64_t num_blocks = (row.past_len + row.num_tokens + tokens_per_block_ - 1) / tokens_per_block_;
-  std::copy_n(blocks.begin(), num_blocks, ints(kCudaBlockTables) + seq_ * executor_.table_columns());
+void StepPacker::add_table(std::span<const std::int32_t> blocks, std::uint64_t version, WrittenTables& written) {
+  if (!written.replace(seq_, version)) return;
+  std::ranges::copy(blocks, ints(kCudaBlockTables) + seq_ * executor_.table_columns());
 }
 
 void StepPacker::add_logits(const StepRow& row, const RowLogits& logits) {
@@ -82,34 +73,30 @@ void StepPacker::add_logits(const StepRow& row, const RowLogits& logits) {
     const int position = i < logits.num_positions ? logits.first_position + i - row.past_len : row.num_tokens - 1;
     ints(kCudaLogitsIndices)[logit_] = static_cast<std::int32_t>(token_) + position;
     const bool draws = i + 1 == logits.num_rows && row.sample && !host_.takes(row);
-    set_sampling(logit_, draws ? host_.rows().params(row.slot) : greedy(), draws ? row.slot : kNoSlot,
-                 row.num_generated);
+    if (draws) {
+      set_sampling(logit_, row.slot, host_.records().counter(row.slot, row.num_generated));
+    } else {
+      set_sampling(logit_, kNoSlot, kGreedy);
+    }
   }
 }
 
-void StepPacker::set_sampling(std::int64_t row, const RequestParams& params, std::int32_t slot, int num_generated) {
-  const SamplingParams& sampling = params.sampling;
+void StepPacker::set_sampling(std::int64_t row, std::int32_t slot, std::int32_t counter) {
   ints(kCudaSampleSlots)[row] = slot;
-  floats(kCudaTemperature)[row] = sampling.temperature;
-  ints(kCudaTopK)[row] = sampling.top_k;
-  floats(kCudaTopP)[row] = sampling.top_p;
-  floats(kCudaMinP)[row] = sampling.min_p;
-  ints(kCudaSeedLow)[row] = static_cast<std::int32_t>(sampling.seed);
-  ints(kCudaSeedHigh)[row] = static_cast<std::int32_t>(sampling.seed >> 32);
-  ints(kCudaSampleCounter)[row] = num_generated;
-  ints(kCudaSequenceIndex)[row] = static_cast<std::int32_t>(params.sequence_index);
+  ints(kCudaSampleCounter)[row] = counter;
 }
 
-void StepPacker::pad(const StepShape& shape) {
+void StepPacker::pad(const StepShape& shape, WrittenTables& written) {
   for (; seq_ < shape.num_seqs; ++seq_, ++token_, ++logit_) {
     ints(kCudaTokenIds)[token_] = 0;
     ints(kCudaTokenSlots)[token_] = kNoSlot;
     ints(kCudaPositionIds)[token_] = 0;
     ints(kCudaCuSeqlens)[seq_ + 1] = static_cast<std::int32_t>(token_ + 1);
     ints(kCudaPastLens)[seq_] = 0;
-    ints(kCudaBlockTables)[seq_ * executor_.table_columns()] = executor_.spare_block();
+    const std::int32_t spare = executor_.spare_block();
+    add_table({&spare, 1}, 0, written);
     ints(kCudaLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
-    set_sampling(logit_, greedy(), kNoSlot, 0);
+    set_sampling(logit_, kNoSlot, kGreedy);
   }
 }
 

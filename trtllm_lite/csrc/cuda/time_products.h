@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/program.h"
+#include "cuda/time_candidates.h"
 
 namespace tl::cuda {
 
@@ -16,11 +17,11 @@ struct ProductTime {
   double heuristic_microseconds = 0;  // of what the library proposes first
 };
 
-// Times the first `candidates` algorithms that the library proposes for every kind of product and number of rows in
-// `program`, in turns, and returns the best of each: the median of `repeats` runs over the weights of several layers,
-// which are cold in the L2 cache then. Overwrites what the products write. Throws DeviceError.
+// Times the first `num_candidates` algorithms that the library proposes for every kind of product and number of rows in
+// `program`, and returns the best of each. A run is over the weights of several layers, which are cold in the L2 cache
+// then. Overwrites what the products write. Throws DeviceError.
 std::vector<ProductTime> time_products(const CudaProgram& program, const CudaExtents& extents,
-                                       const Addresses& addresses, MatmulSet& matmuls, Stream stream, int candidates,
-                                       int repeats);
+                                       const Addresses& addresses, MatmulSet& matmuls, Stream stream,
+                                       int num_candidates, const TimingEffort& effort);
 
 }  // namespace tl::cuda

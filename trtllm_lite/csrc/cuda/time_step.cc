@@ -29,13 +29,13 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int
 
   const auto params = std::make_shared<RequestParams>();
   params->sampling.temperature = 0;
-  HostSampling host(executor.num_slots(), static_cast<int>(manifest.vocab_size));
-  BlockTables blocks(static_cast<std::size_t>(executor.num_slots()));
+  HostSampling host(executor);
+  SlotTables tables(executor.num_slots());
   StepBatch batch;
   std::int32_t next_block = 0;
   for (int row = 0; row < num_rows; ++row) {
     host.set_slot(row, params, {}, 0);
-    for (std::int64_t i = 0; i < num_blocks; ++i) blocks[static_cast<std::size_t>(row)].push_back(next_block++);
+    for (int i = 0; i < num_blocks; ++i) batch.table_updates.push_back({row, i, next_block++});
     batch.rows.push_back({.request = {},
                           .slot = row,
                           .request_slot = row,
@@ -54,7 +54,9 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int
   const StepShape shape = packer.plan(batch, row_logits);
   const PinnedBuffer inputs(InputLayout(executor.extents(shape), executor.table_columns()).bytes, "inputs of a step",
                             "time fewer rows");
-  packer.pack(batch, shape, blocks, row_logits, inputs.data());
+  WrittenTables written;
+  tables.update(batch.table_updates);
+  packer.pack(batch, shape, tables, row_logits, inputs.data(), written);
   return executor.time_step(shape, inputs.data(), repeats);
 }
 

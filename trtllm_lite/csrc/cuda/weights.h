@@ -16,6 +16,7 @@ class Weights {
 
   // By tensor of the plan; 0 for tensors of other kinds.
   DevicePtr address(std::size_t tensor) const { return addresses_[tensor]; }
+  DevicePtr first_address() const { return buffer_.address(); }
   std::size_t num_bytes() const { return buffer_.size(); }
 
  private:

@@ -18,6 +18,7 @@ constexpr std::size_t kMaxShapeRank = 8;
 constexpr std::size_t kMaxTerms = 8;
 constexpr std::int64_t kMaxThreads = 1024;
 constexpr std::int64_t kMaxSharedBytes = 1 << 20;
+constexpr std::int64_t kMaxBoxRows = 256, kMaxBoxColumns = 64;  // a row of a box is what is swizzled: 128 bytes
 constexpr std::string_view kDTypeNames[] = {"float32", "float16", "bfloat16", "int32", "uint8"};
 constexpr std::string_view kKindNames[] = {"arena", "weight", "cache", "input", "state"};
 
@@ -98,6 +99,16 @@ std::optional<TensorRef> read_optional_ref(const JsonView& json, std::size_t num
   return read_tensor_ref(json, num_tensors);
 }
 
+TensorMapRef read_tensor_map(const JsonView& json, std::size_t num_tensors) {
+  json.expect_keys({"tensor", "offset", "rows", "columns", "box_rows", "box_columns"});
+  return {.tensor = read_index(json.at("tensor"), num_tensors),
+          .offset = json.at("offset").integer(0, kMaxBytes),
+          .rows = json.at("rows").integer(1, kMaxExtent - 1),
+          .columns = json.at("columns").integer(1, kMaxExtent - 1),
+          .box_rows = json.at("box_rows").integer(1, kMaxBoxRows),
+          .box_columns = json.at("box_columns").integer(1, kMaxBoxColumns)};
+}
+
 LaunchArgument read_argument(const JsonView& json, std::size_t num_tensors) {
   if (json.is_null()) return NullPointer{};
   if (json.has("int")) {
@@ -109,6 +120,10 @@ LaunchArgument read_argument(const JsonView& json, std::size_t num_tensors) {
     const double value = json.at("float").finite_number();
     if (std::abs(value) > std::numeric_limits<float>::max()) json.at("float").fail("a number that float32 can hold");
     return static_cast<float>(value);
+  }
+  if (json.has("tensor_map")) {
+    json.expect_keys({"tensor_map"});
+    return read_tensor_map(json.at("tensor_map"), num_tensors);
   }
   return read_tensor_ref(json, num_tensors);
 }
@@ -234,9 +249,11 @@ CudaPlan read_cuda_plan(const JsonView& json) {
     json_tensor.at("name").fail("a name that no other weight, cache, input or state has");
   }
   const JsonView outputs = json.at("outputs");
-  outputs.expect_keys({"logits", "tokens"});
+  outputs.expect_keys({"logits", "tokens", "logprobs", "sampling_slots"});
   plan.logits = read_index(outputs.at("logits"), plan.tensors.size());
   plan.tokens = read_index(outputs.at("tokens"), plan.tensors.size());
+  plan.logprobs = read_index(outputs.at("logprobs"), plan.tensors.size());
+  plan.sampling_slots = read_index(outputs.at("sampling_slots"), plan.tensors.size());
   for (const JsonView& kernel : json.at("kernels").elements()) plan.kernels.push_back(read_kernel(kernel));
   for (const JsonView& program : json.at("programs").elements()) {
     plan.programs.push_back(read_program(program, plan));

@@ -85,15 +85,24 @@ struct TensorRef {
   ExtentExpr offset;
 };
 
+// A tensor from byte `offset` on as a row-major matrix of its 16-bit elements, which the copy engine reads in boxes,
+// swizzled by 128 bytes.
+struct TensorMapRef {
+  int tensor = 0;
+  std::int64_t offset = 0;
+  std::int64_t rows = 0, columns = 0;
+  std::int64_t box_rows = 0, box_columns = 0;
+};
+
 struct NullPointer {};
-// A kernel's argument: a pointer, an int or a float.
-using LaunchArgument = std::variant<NullPointer, TensorRef, ExtentExpr, float>;
+// A kernel's argument: a pointer, a tensor map, an int or a float.
+using LaunchArgument = std::variant<NullPointer, TensorRef, TensorMapRef, ExtentExpr, float>;
 
 struct LaunchInstruction {
   int kernel = 0;
-  std::array<ExtentExpr, 3> grid;  // no launch if one is 0
-  std::vector<LaunchArgument> arguments;
-  bool programmatic = false;  // may start before its predecessor has finished
+  std::array<ExtentExpr, 3> grid;         // no launch if one is 0
+  std::vector<LaunchArgument> arguments;  // a struct is several; not in a kernel that takes tensor maps
+  bool programmatic = false;              // may start before its predecessor has finished
 };
 
 // A cuBLASLt algorithm that was measured best for up to max_rows rows.
@@ -139,6 +148,9 @@ struct CudaPlan {
   std::int64_t cublaslt_version = 0;  // that the products' algorithms were measured with; 0: there are none
   std::vector<CudaTensor> tensors;
   int logits = 0, tokens = 0;  // float32 [num_logits, vocab_size]; int32 [num_logits], -1 for a row that has no token
+  // Words of plugins/sample/slot.cuh: a DrawnLogprobs for each row of logits, a SamplingSlot and its edits for each
+  // slot.
+  int logprobs = 0, sampling_slots = 0;
   std::vector<CudaKernel> kernels;
   std::vector<CudaProgram> programs;  // in order of preference
 };

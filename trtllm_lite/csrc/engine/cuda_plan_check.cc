@@ -5,6 +5,7 @@
 #include <string>
 
 #include "errors.h"
+#include "sample/slot.cuh"
 
 namespace tl {
 namespace {
@@ -159,6 +160,16 @@ void check_caches(const CudaPlan& plan, const Manifest& manifest) {
                       std::to_string(num_caches) + " of " + std::to_string(bytes_per_block));
 }
 
+// int32 [symbol, words].
+void check_records(const CudaPlan& plan, int index, CudaTensorKind kind, CudaSymbol symbol, const char* where) {
+  const CudaTensor& tensor = plan.tensors[static_cast<std::size_t>(index)];
+  const bool matches = tensor.kind == kind && tensor.dtype == CudaDType::kInt32 && tensor.shape.size() == 2 &&
+                       is_symbol(tensor, 0, symbol) && all_integers(tensor, 1);
+  if (matches) return;
+  fail(where, std::string("expected an int32 ") + (kind == CudaTensorKind::kState ? "state" : "arena") + " tensor [" +
+                  name_of(symbol) + ", words]");
+}
+
 void check_outputs(const CudaPlan& plan, const Manifest& manifest) {
   const CudaTensor& logits = plan.tensors[static_cast<std::size_t>(plan.logits)];
   if (logits.kind != CudaTensorKind::kArena || logits.dtype != CudaDType::kFloat32 || logits.shape.size() != 2 ||
@@ -169,6 +180,20 @@ void check_outputs(const CudaPlan& plan, const Manifest& manifest) {
   if (tokens.kind != CudaTensorKind::kArena || tokens.dtype != CudaDType::kInt32 || tokens.shape.size() != 1 ||
       !is_symbol(tokens, 0, CudaSymbol::kNumLogits)) {
     fail("outputs.tokens", "expected an int32 arena tensor [num_logits]");
+  }
+  check_records(plan, plan.logprobs, CudaTensorKind::kArena, CudaSymbol::kNumLogits, "outputs.logprobs");
+  check_records(plan, plan.sampling_slots, CudaTensorKind::kState, CudaSymbol::kNumSlots, "outputs.sampling_slots");
+  constexpr std::int64_t kWord = 4;
+  const std::int64_t logprob_words = plan.tensors[static_cast<std::size_t>(plan.logprobs)].shape[1].value;
+  const std::int64_t slot_words = plan.tensors[static_cast<std::size_t>(plan.sampling_slots)].shape[1].value;
+  if (logprob_words * kWord != sizeof(DrawnLogprobs)) {
+    fail("outputs.logprobs", "expected rows of " + std::to_string(sizeof(DrawnLogprobs) / kWord) + " words, found " +
+                                 std::to_string(logprob_words));
+  }
+  const std::int64_t edit_bytes = slot_words * kWord - static_cast<std::int64_t>(sizeof(SamplingSlot));
+  if (edit_bytes < 0 || edit_bytes % static_cast<std::int64_t>(sizeof(LogitEdit)) != 0) {
+    fail("outputs.sampling_slots",
+         "expected rows of 16 words and 4 for each edit, found " + std::to_string(slot_words));
   }
 }
 
@@ -183,6 +208,32 @@ void check_ref(const CudaPlan& plan, const CudaExtents& bounds, const TensorRef&
                   " to lie inside tensor " + tensor.name + " of " + std::to_string(size) + " bytes");
 }
 
+std::int64_t matrix_bytes(std::int64_t rows, std::int64_t columns, CudaDType dtype, const std::string& where) {
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(rows, columns, &bytes) || __builtin_mul_overflow(bytes, item_size(dtype), &bytes)) {
+    fail(where, "expected matrices whose sizes fit in 64 bits");
+  }
+  return bytes;
+}
+
+void check_tensor_map(const CudaPlan& plan, const CudaExtents& bounds, const TensorMapRef& map,
+                      const std::string& where) {
+  constexpr std::int64_t kChunkBytes = 16;  // what the copy engine addresses
+  const CudaTensor& tensor = plan.tensors[static_cast<std::size_t>(map.tensor)];
+  // Their places are known when the engine is loaded.
+  if (tensor.kind != CudaTensorKind::kArena && tensor.kind != CudaTensorKind::kWeight) {
+    fail(where, "expected a tensor map of an arena or weight tensor, found " + tensor.name);
+  }
+  if (item_size(tensor.dtype) != 2) fail(where, "expected a tensor map of 16-bit elements, found " + tensor.name);
+  for (const std::int64_t bytes : {map.offset, 2 * map.columns, 2 * map.box_columns}) {
+    if (bytes % kChunkBytes == 0) continue;
+    fail(where, "expected a tensor map whose offset, rows and boxes are multiples of 16 bytes, found " +
+                    std::to_string(bytes));
+  }
+  check_ref(plan, bounds, {map.tensor, {map.offset, {}}}, matrix_bytes(map.rows, map.columns, tensor.dtype, where),
+            where);
+}
+
 void check_launch(const CudaPlan& plan, const CudaExtents& bounds, const LaunchInstruction& launch,
                   const std::string& where) {
   for (std::size_t axis = 0; axis < launch.grid.size(); ++axis) {
@@ -194,19 +245,12 @@ void check_launch(const CudaPlan& plan, const CudaExtents& bounds, const LaunchI
   if (parameter_bytes(launch) > kMaxParameterBytes) fail(where, "expected at most 4096 bytes of arguments");
   for (const LaunchArgument& argument : launch.arguments) {
     if (const auto* ref = std::get_if<TensorRef>(&argument)) check_ref(plan, bounds, *ref, 0, where);
+    if (const auto* map = std::get_if<TensorMapRef>(&argument)) check_tensor_map(plan, bounds, *map, where);
     const auto* value = std::get_if<ExtentExpr>(&argument);
     if (value && value->at(bounds) > std::numeric_limits<std::int32_t>::max()) {
       fail(where, "expected an int argument that fits in 32 bits, found " + std::to_string(value->at(bounds)));
     }
   }
-}
-
-std::int64_t matrix_bytes(std::int64_t rows, std::int64_t columns, CudaDType dtype, const std::string& where) {
-  std::int64_t bytes = 0;
-  if (__builtin_mul_overflow(rows, columns, &bytes) || __builtin_mul_overflow(bytes, item_size(dtype), &bytes)) {
-    fail(where, "expected matrices whose sizes fit in 64 bits");
-  }
-  return bytes;
 }
 
 void check_matmul(const CudaPlan& plan, const CudaExtents& bounds, const MatmulInstruction& matmul,
@@ -291,8 +335,9 @@ std::int64_t parameter_bytes(const LaunchInstruction& launch) {
   for (const LaunchArgument& argument : launch.arguments) {
     const bool is_pointer =
         std::holds_alternative<TensorRef>(argument) || std::holds_alternative<NullPointer>(argument);
-    const std::int64_t size = is_pointer ? 8 : 4;
-    bytes = (bytes + size - 1) / size * size + size;
+    const bool is_map = std::holds_alternative<TensorMapRef>(argument);
+    const ParameterSize size = is_pointer ? kPointerSize : is_map ? kTensorMapSize : kScalarSize;
+    bytes = (bytes + size.alignment - 1) / size.alignment * size.alignment + size.bytes;
   }
   return bytes;
 }

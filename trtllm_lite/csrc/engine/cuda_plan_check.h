@@ -25,15 +25,8 @@ constexpr CudaStepInput kCudaStepInputs[] = {
     {"cu_seqlens", CudaDType::kInt32, CudaSymbol::kNumSeqsPlus1},
     {"past_lens", CudaDType::kInt32, CudaSymbol::kNumSeqs},
     {"logits_indices", CudaDType::kInt32, CudaSymbol::kNumLogits},
-    {"sample_slots", CudaDType::kInt32, CudaSymbol::kNumLogits},  // which slot keeps the sampled token; -1: none
-    {"temperature", CudaDType::kFloat32, CudaSymbol::kNumLogits},
-    {"top_k", CudaDType::kInt32, CudaSymbol::kNumLogits},
-    {"top_p", CudaDType::kFloat32, CudaSymbol::kNumLogits},
-    {"min_p", CudaDType::kFloat32, CudaSymbol::kNumLogits},
-    {"seed_low", CudaDType::kInt32, CudaSymbol::kNumLogits},
-    {"seed_high", CudaDType::kInt32, CudaSymbol::kNumLogits},
+    {"sample_slots", CudaDType::kInt32, CudaSymbol::kNumLogits},  // whose parameters and state; -1: nothing is drawn
     {"sample_counter", CudaDType::kInt32, CudaSymbol::kNumLogits},
-    {"sequence_index", CudaDType::kInt32, CudaSymbol::kNumLogits},
     {"block_tables", CudaDType::kInt32, CudaSymbol::kNumSeqs},
 };
 // Positions in kCudaStepInputs.
@@ -45,14 +38,7 @@ enum CudaInputIndex : std::uint8_t {
   kCudaPastLens,
   kCudaLogitsIndices,
   kCudaSampleSlots,
-  kCudaTemperature,
-  kCudaTopK,
-  kCudaTopP,
-  kCudaMinP,
-  kCudaSeedLow,
-  kCudaSeedHigh,
   kCudaSampleCounter,
-  kCudaSequenceIndex,
   kCudaBlockTables,
   kNumCudaStepInputs,
 };
@@ -64,14 +50,20 @@ int cuda_step_input_index(std::string_view name);
 // Throws EngineError unless all of the following hold. Symbols agree with the limits. Every tensor lies where its kind
 // says: arena and state tensors inside their buffers, weights on their entry of the container (an engine without
 // weights has none), inputs and caches as the step provides them. Every kernel's cubins are in the container. Whatever
-// the step, every grid is one that the hardware has, every int fits, every address points into its tensor, and every
-// matrix product reads and writes inside its operands.
+// the step, every grid is one that the hardware has, every int fits, every address points into its tensor, every tensor
+// map describes memory inside its tensor, and every matrix product reads and writes inside its operands.
 void check_cuda_plan(const CudaPlan& plan, const Manifest& manifest, const Container& container);
 
 // Bytes of a tensor when every symbol has its upper bound; of a cache, per block. Throws EngineError on overflow.
 std::int64_t max_bytes(const CudaPlan& plan, const CudaTensor& tensor);
 
-// Bytes that a launch's arguments take as the kernel's parameters: each aligned to its own size.
+// How an argument lies among the kernel's parameters.
+struct ParameterSize {
+  std::int64_t bytes, alignment;
+};
+constexpr ParameterSize kPointerSize{8, 8}, kScalarSize{4, 4}, kTensorMapSize{128, 64};
+
+// Bytes that a launch's arguments take as the kernel's parameters.
 std::int64_t parameter_bytes(const LaunchInstruction& launch);
 
 }  // namespace tl

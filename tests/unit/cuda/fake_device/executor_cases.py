@@ -13,10 +13,15 @@ from tests.unit.cuda.toy_engine import (
     MAX_BATCH_SIZE,
     MAX_NUM_TOKENS,
     MAX_SEQ_LEN,
+    NUM_BLOCKS,
+    NUM_SEQS,
     PAGE,
     POISON,
     VOCAB,
+    boxed,
+    launch,
     make_toy_engine,
+    pointer,
     successor,
     to_bytes,
 )
@@ -28,6 +33,13 @@ LIMITS = {
     "max_input_len": 30,
     "max_seq_len": MAX_SEQ_LEN,
     "max_num_tokens": MAX_NUM_TOKENS,
+}
+
+
+# CUtensorMapDataType BFLOAT16 is 9, CUtensorMapSwizzle 128B 3, CUtensorMapL2promotion L2_256B 3; fill 0: zeros.
+MAP_OF_PROBE = {
+    **{"offset": 256, "data_type": 9, "columns": 32, "rows": 40, "row_bytes": 64},
+    **{"box_columns": 16, "box_rows": 8, "swizzle": 3, "promotion": 3, "fill": 0, "neighbours": 3005},
 }
 
 
@@ -108,11 +120,12 @@ def test_decode_steps_are_graphs(fake_driver: ctypes.CDLL, executor: CudaExecuto
     assert answer.tokens == expected([1, 2, 3], 11)
     done = {name: fake_driver.fake_count(name) - before[name] for name in names}
     # The prompt's launches, and those of the first decode step, which is captured for the other nine. One copy of
-    # inputs and one of tokens each.
+    # inputs and one of tokens each, and the
+    # sequence's sampling parameters.
     assert done[b"captured"] == 4
     assert done[b"launched"] == 8
     assert done[b"graphs"] in (9, 10)  # a step more may be under way when the last token is known
-    assert done[b"to_device"] == done[b"to_host"] == done[b"graphs"] + 2
+    assert done[b"to_device"] - 1 == done[b"to_host"] == done[b"graphs"] + 2
 
 
 def test_inputs_are_packed(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
@@ -132,19 +145,102 @@ def test_poisoned_logits_end_their_request_only(executor: CudaExecutor) -> None:
     check(later, [POISON, 2], 3)
 
 
+def logits_after(tokens: list[int]) -> np.ndarray:
+    """float32[VOCAB], of the toy model."""
+    return -np.abs(np.arange(VOCAB, dtype=np.float32) - successor(tokens))
+
+
+def continuation(prompt: list[int], params: Any) -> list[int]:
+    """The greedy tokens that the CPU's logit processors leave."""
+    generated: list[int] = []
+    for _ in range(params.max_tokens):
+        logits = logits_after(prompt + generated)
+        generated.append(int(np.argmax(sampling.processed(params, prompt, generated, logits))))
+        if generated[-1] == POISON:
+            break
+    return generated
+
+
+EDITS: list[dict[str, Any]] = [
+    {"logit_bias": [(40, 3.0), (3, -2.0)]},
+    {"repetition_penalty": 1.8},
+    {"presence_penalty": 1.5, "frequency_penalty": 0.4},
+    {"bad_words": [[7], [11], [POISON]], "frequency_penalty": 2.0},
+    {"min_tokens": 5, "stop_token_ids": [1, 2, 4, 8, 16, 32], "end_ids": [30, 31], "ignore_eos": False},
+    {"repetition_penalty": 0.7, "presence_penalty": -1.0, "logit_bias": [(12, 4.0)], "bad_words": [[40]]},
+    {},
+]
+
+
+def check_edits(loop: EventLoop, prompts: list[list[int]], length: int) -> None:
+    wants = [greedy(length, **EDITS[number % len(EDITS)]) for number in range(len(prompts))]
+    for answer, prompt, want in zip(run(loop, list(zip(prompts, wants, strict=True))), prompts, wants, strict=True):
+        tokens = continuation(prompt, want)
+        stops = set() if want.ignore_eos else {*want.stop_token_ids, *want.end_ids}
+        end = next((i for i, token in enumerate(tokens) if token in stops and i >= want.min_tokens), len(tokens))
+        assert answer.tokens == tokens[: end + 1]
+
+
+def test_penalties_bias_and_bans_happen_on_the_device(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
+    before = fake_driver.fake_count(b"to_host_bytes"), fake_driver.fake_count(b"to_host")
+    check_edits(EventLoop(executor, **LIMITS), [prompt[:6] for prompt in random_prompts(3, 28)], 9)
+    num_bytes = fake_driver.fake_count(b"to_host_bytes") - before[0]
+    assert num_bytes <= 8 * 4 * (fake_driver.fake_count(b"to_host") - before[1])  # tokens only
+
+
+def test_sequences_of_more_tokens_than_the_device_counts(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
+    before = fake_driver.fake_count(b"to_host_bytes")
+    check_edits(EventLoop(executor, **LIMITS), random_prompts(4, 14), 12)
+    assert fake_driver.fake_count(b"to_host_bytes") - before > VOCAB * 4
+
+
+def test_preempted_sequences_keep_their_counts(engine: Engine) -> None:
+    executor = CudaExecutor(engine, num_blocks=MAX_SEQ_LEN // PAGE + 2)
+    loop = EventLoop(executor, **LIMITS, num_host_blocks=40, max_utilization=True)
+    check_edits(loop, [prompt[:3] for prompt in random_prompts(6, 14)], 18)
+    stats = loop.stats()
+    assert stats["num_recompute_preemptions"] + stats["num_swap_preemptions"] > 0
+
+
+@pytest.mark.parametrize("arguments", [{}, {"generation_logits": True}], ids=["device", "host"])
+def test_log_probabilities(executor: CudaExecutor, arguments: dict[str, bool]) -> None:
+    loop = EventLoop(executor, **LIMITS)
+    prompts = random_prompts(1, 12)
+    wants = [
+        greedy(6, logprobs=number % 4, logit_bias=[(20, 5.0)]) if number % 3 else greedy(6) for number in range(12)
+    ]
+    answers = run(loop, list(zip(prompts, wants, strict=True)), **arguments)
+    for answer, prompt, want in zip(answers, prompts, wants, strict=True):
+        assert answer.tokens == continuation(prompt, want)[: len(answer.tokens)]
+        assert answer.tokens
+        for number, event in enumerate(event for event in answer.events if event.token is not None):
+            if want.logprobs is None:
+                assert event.logprobs is None
+                continue
+            logits = logits_after(prompt + answer.tokens[:number]).astype(np.float64)
+            logprobs = logits - np.log(np.exp(logits).sum())
+            assert event.logprobs.logprob == pytest.approx(logprobs[event.token], rel=1e-6)
+            assert event.logprobs.rank == 1 + (logits > logits[event.token]).sum()
+            best = np.argsort(-logits, kind="stable")[: want.logprobs]
+            assert [token for token, _ in event.logprobs.top] == best.tolist()
+            assert [value for _, value in event.logprobs.top] == pytest.approx(logprobs[best].tolist(), rel=1e-6)
+
+
 def test_rows_sampled_on_the_host_mix_with_others(executor: CudaExecutor) -> None:
     loop = EventLoop(executor, **LIMITS)
     prompts = random_prompts(1, 12)
-    wants = [greedy(6, logprobs=1) if number % 3 == 0 else greedy(6) for number in range(len(prompts))]
+    allowed = list(range(0, VOCAB, 2))
+    wants = [greedy(6, allowed_token_ids=allowed) if number % 3 == 0 else greedy(6) for number in range(len(prompts))]
     for answer, prompt, want in zip(run(loop, list(zip(prompts, wants, strict=True))), prompts, wants, strict=True):
-        check(answer, prompt, 6)
-        for event in answer.events:
-            assert (event.logprobs is not None) == (want.logprobs is not None)
+        assert answer.tokens == continuation(prompt, want)
 
 
-def test_logit_bias_is_applied_on_the_host(executor: CudaExecutor) -> None:
-    [answer] = run(EventLoop(executor, **LIMITS), [([2, 3], greedy(3, logit_bias=[(40, 100.0)]))])
-    assert answer.tokens == [40, 40, 40]
+def test_bad_words_of_several_tokens(executor: CudaExecutor) -> None:
+    first, second = expected([2, 3], 2)
+    [answer] = run(EventLoop(executor, **LIMITS), [([2, 3], want := greedy(4, bad_words=[[first, second]]))])
+    assert answer.tokens[0] == first
+    assert answer.tokens[1] != second
+    assert answer.tokens == continuation([2, 3], want)
 
 
 def test_logits_of_prompts(executor: CudaExecutor) -> None:
@@ -193,6 +289,23 @@ def test_too_large_a_cache_names_what_is_free(engine: Engine) -> None:
         CudaExecutor(engine, num_blocks=1 << 28)
 
 
+def test_tensor_maps_are_encoded_once(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:
+    toy = make_toy_engine()
+    for program in toy.plan["programs"]:
+        arguments = ({"int": 3}, boxed(columns=32, rows=40, box_columns=16), {"int": 5}, pointer("halves"))
+        program["instructions"].append(launch("probe", 1, *arguments))
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(toy))
+    before = fake_driver.fake_count(b"maps")
+    loop = EventLoop(CudaExecutor(Engine(str(path))), **LIMITS)
+    for _ in range(3):
+        [answer] = run(loop, [([1, 2], greedy(4))])
+        check(answer, [1, 2], 4)
+    assert fake_driver.fake_count(b"maps") - before == len(toy.plan["programs"])
+    found = {name: fake_driver.fake_count(f"map_{name}".encode()) for name in MAP_OF_PROBE}
+    assert found == MAP_OF_PROBE
+
+
 def test_another_gpu_is_named(tmp_path: Path) -> None:
     toy = make_toy_engine()
     for kernel in toy.plan["kernels"]:
@@ -217,6 +330,53 @@ def test_time_step_lists_the_instructions(executor: CudaExecutor) -> None:
         executor.time_step(num_rows=7)
 
 
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def test_steps_by_hand(executor: CudaExecutor) -> None:
+    """A prompt in two chunks beside another sequence, then a padded decode step; logits wherever they are wanted."""
+    first, second = [1, 2, 3, 4, 5, 6], [7, 8]
+    tables = np.array([[9, 2, 5], [4, 0, 0]], np.int32)
+    logits = executor.step(ints(*first[:5]), ints(5), ints(0), tables[:1], ints(4, 2))
+    assert logits.argmax(1).tolist() == [successor(first[:5]), successor(first[:3])]
+    logits = executor.step(ints(first[5], *second), ints(1, 2), ints(5, 0), tables, ints(0, 1))
+    assert logits.argmax(1).tolist() == [successor(first), successor(second[:1])]
+    for tokens in range(3):  # graphs
+        first.append(20 + tokens)
+        second.append(30 + tokens)
+        past_lens = ints(len(first) - 1, len(second) - 1)
+        logits = executor.step(ints(first[-1], second[-1]), ints(1, 1), past_lens, tables, ints(1))
+        assert logits.argmax(1).tolist() == [successor(second)]
+    blocks = [executor.read_block(block).view(np.uint16).reshape(2, PAGE)[0].tolist() for block in (9, 2, 5, 4)]
+    assert blocks == [first[:4], first[4:8], [first[8], 0, 0, 0], second[:4]]
+
+
+def test_steps_by_hand_stay_within_the_limits(executor: CudaExecutor) -> None:
+    table = np.array([[0]], np.int32)
+    with pytest.raises(LimitError, match=rf"token_ids\[1\]: expected 0 to {VOCAB - 1}, found {VOCAB}"):
+        executor.step(ints(0, VOCAB), ints(2), ints(0), table, ints(1))
+    with pytest.raises(LimitError, match="columns of block_tables: expected 2 or more for sequence 0, found 1"):
+        executor.step(ints(1), ints(1), ints(PAGE), table, ints(0))
+    with pytest.raises(LimitError, match=rf"block_tables\[0\]\[0\]: expected 0 to {NUM_BLOCKS - 1}, found"):
+        executor.step(ints(1), ints(1), ints(0), table + NUM_BLOCKS, ints(0))
+    with pytest.raises(LimitError, match=f"block: expected 0 to {NUM_BLOCKS - 1}, found {NUM_BLOCKS}"):
+        executor.read_block(NUM_BLOCKS)
+
+
+def test_rows_between_wanted_ones_count_as_logits(tmp_path: Path) -> None:
+    toy = make_toy_engine()
+    toy.plan["symbols"]["num_logits"] = NUM_SEQS
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(toy))
+    executor = CudaExecutor(Engine(str(path)))
+    tokens, table = ints(*range(NUM_SEQS + 3)), np.array([[0, 1, 2]], np.int32)
+    arguments = (tokens, ints(len(tokens)), ints(0), table)
+    assert executor.step(*arguments, ints(3)).argmax() == successor([0, 1, 2, 3])
+    with pytest.raises(LimitError, match=rf"rows of logits .* at most {NUM_SEQS}, found {NUM_SEQS + 1}; ask for each"):
+        executor.step(*arguments, ints(2))
+
+
 def test_beam_searches_are_advanced_on_the_host(executor: CudaExecutor) -> None:
     beams = sampling.BeamSearchParams()
     beams.num_beams = 3
@@ -230,6 +390,23 @@ def test_beam_searches_are_advanced_on_the_host(executor: CudaExecutor) -> None:
         assert hypotheses[0][0] == expected(prompt, 5)
         assert len(hypotheses) == 3
         assert all(better[1] >= worse[1] for better, worse in pairwise(hypotheses))
+
+
+def test_programs_are_timed_by_name(executor: CudaExecutor) -> None:
+    names = ["mixed", "decode_4", "decode_2"]
+    for sustained in (False, True):  # the fake device takes as long for each
+        times = executor.time_programs(names, num_tokens=2, repeats=3, sustained=sustained)
+        assert len(times) == len(names)
+        assert all(time is not None and time > 0 for time in times)
+    many = executor.time_programs(names * 2, num_tokens=2, sustained=True)
+    assert [time is not None for time in many] == [True] * 4 + [False] * 2  # the first, and three of the others
+    assert executor.time_programs([], num_tokens=1) == []
+    with pytest.raises(LimitError, match="expected the name of a program of this engine, found step_64"):
+        executor.time_programs(["step_64"], num_tokens=1)
+    with pytest.raises(LimitError, match="num_tokens: expected 1 to 2, found 3"):
+        executor.time_programs(names, num_tokens=3)
+    with pytest.raises(LimitError, match="repeats: expected 1 to 1000, found 0"):
+        executor.time_programs(names, num_tokens=1, repeats=0)
 
 
 def test_products_are_timed_within_the_engines_limits(executor: CudaExecutor) -> None:

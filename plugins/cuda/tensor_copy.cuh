@@ -1,0 +1,71 @@
+// Tiles of matrices by the copy engine (sm_90 and up): one thread asks for a box of 64 columns, which lands in shared
+// memory as wgmma reads it (see cuda/wgmma.cuh), in one block of the cluster or in several at once.
+#pragma once
+
+#include "cuda/async.cuh"
+#include "cuda/cluster.cuh"
+
+namespace tl {
+
+// What the driver encodes for a matrix in global memory (a CUtensorMap): a parameter of the kernel, never copied.
+struct alignas(64) TensorMap {
+  u64 opaque[16];
+};
+
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Weights that are read once leave the L2 cache first; those that other blocks read again stay as usual.
+__device__ __forceinline__ u64 cache_policy(bool read_once) {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return read_once ? evict_first_policy() : policy;
+}
+
+// By one thread: the box from `row` and `column` on lands at `target` and counts on barrier `full`, at the same
+// addresses of every block whose bit `blocks` has. Columns and rows that the matrix lacks land as zeros.
+template <bool kSeveral>
+__device__ __forceinline__ void copy_box(u32 target, const TensorMap& map, int row, int column, u32 full, u16 blocks,
+                                         u64 policy) {
+  if constexpr (kSeveral) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(target),
+        "l"(&map), "r"(column), "r"(row), "r"(full), "h"(blocks), "l"(policy)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+        "[%1, {%2, %3}], [%4], %5;" ::"r"(target),
+        "l"(&map), "r"(column), "r"(row), "r"(full), "l"(policy)
+        : "memory");
+  }
+}
+
+// Where block `rank` of the cluster has what this block has at `local`.
+__device__ __forceinline__ u32 address_of_block(u32 local, int rank) {
+  u32 address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(local), "r"(rank));
+  return address;
+}
+
+// Says that copies into a buffer may come; orders no writes of this thread, for which it would wait long.
+__device__ __forceinline__ void barrier_arrive_of_block(u32 barrier, int rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_block(barrier, rank)) : "memory");
+}
+
+__device__ __forceinline__ void store_of_block(u32 address, const float (&values)[4]) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(values[0]), "f"(values[1]),
+               "f"(values[2]), "f"(values[3])
+               : "memory");
+}
+
+__device__ __forceinline__ void load_shared(float (&values)[4], u32 address) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+               : "r"(address)
+               : "memory");
+}
+
+}  // namespace tl

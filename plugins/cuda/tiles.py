@@ -1,0 +1,178 @@
+"""How the tiled matrix products of many rows (cuda/tiled_linear.cuh) are specialised and launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Operand, TensorMap, kernel
+
+_ARCH = "sm_90a"
+_STEP_K, _ROW_BYTES, _BARRIER_BYTES = 64, 128, 16
+_MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
+# Clusters (row blocks, column blocks, splits), and how many blocks of clusters of that size an H200 holds at a time.
+_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4))
+_RESIDENT = {1: 132, 2: 132, 4: 120}
+# Fitted to 230 times of an H200, of which the best guesses reach 0.99 on average. What an SM reads in a cycle from the
+# L2 cache, and in all, with copies that others asked for; what it sends to them. Cycles of the shortest step, and of a
+# tile and an exchange of sums besides their bytes.
+_L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
+_STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
+_WHOLE_WAVES = 0.56  # how much of an SM's time without a tile is lost: the others' clocks rise meanwhile
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """Free choices of a tiled matrix product: a tile is ``rows`` of x by ``columns`` rows of the weight.
+
+    Of a cluster's blocks, ``row_blocks`` tiles below each other share their weights, ``column_blocks`` tiles beside
+    each other share their rows of x, and ``splits`` such groups each take a part of the depth.
+    """
+
+    rows: int
+    columns: int
+    row_blocks: int
+    column_blocks: int
+    splits: int
+    reason: str
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.row_blocks * self.column_blocks * self.splits
+
+    def __str__(self) -> str:
+        """The choices without their reason; the same for equal ones in every version."""
+        blocks = f"{self.row_blocks}x{self.column_blocks}x{self.splits}"
+        return f"{self.rows}x{self.columns} tiles in clusters of {blocks}"
+
+
+def tile_configs(out_features: int, in_features: int, max_rows: int, gated: bool, device: Device) -> list[TileConfig]:
+    """Candidates for at most ``max_rows`` rows, best guess first; none where the target or the extents fit no tile.
+
+    ``out_features`` are those of y; a gated product has twice as many weight rows.
+    """
+    if device.arch != _ARCH or in_features % _STEP_K or out_features % 8:
+        return []
+    problem = _Problem(out_features, in_features, max_rows, 2 if gated else 1)
+    fitting = [config for config in problem.configs() if problem.fits(config, device)]
+    best = sorted(fitting, key=lambda config: (problem.cycles(config), config.cluster))[:_MOST_CANDIDATES]
+    return [replace(config, reason=problem.reason(config)) for config in best]
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A product of ``parts`` weight matrices of ``out_features`` rows each."""
+
+    out_features: int
+    in_features: int
+    max_rows: int
+    parts: int
+
+    def configs(self) -> Iterator[TileConfig]:
+        """For every cluster and number of waves, the narrowest tiles that need no more waves, and the widest tiles."""
+        rows = 64 if self.max_rows <= 64 else 128
+        for row_blocks, column_blocks, splits in _CLUSTERS:
+            waves = 0
+            for columns in range(_MAX_COLUMNS, 16, -16):
+                config = TileConfig(rows, columns, row_blocks, column_blocks, splits, "")
+                narrower = replace(config, columns=columns - 16)
+                if self.waves(config) > waves or self.waves(narrower) > self.waves(config):
+                    waves = self.waves(config)
+                    yield config
+
+    def fits(self, config: TileConfig, device: Device) -> bool:
+        """Whether the kernel's static assertions hold."""
+        boxes = max(self.parts, config.row_blocks)
+        stages = device.shared_bytes // ((config.rows + config.columns) * _ROW_BYTES + _BARRIER_BYTES)
+        return (
+            config.row_blocks <= ceil(self.max_rows / config.rows)
+            and self.in_features % (_STEP_K * config.splits) == 0
+            and config.columns % (8 * boxes) == 0
+            and (config.splits == 1 or self.parts == 1)
+            and stages >= _MIN_STAGES
+        )
+
+    def blocks(self, config: TileConfig) -> int:
+        """Blocks with a tile each, in whole clusters."""
+        down = ceil(self.max_rows / (config.rows * config.row_blocks))
+        across = ceil(self.out_features / (config.columns // self.parts * config.column_blocks))
+        return down * across * config.cluster
+
+    def waves(self, config: TileConfig) -> int:
+        """How many tiles one after another the busiest SM has."""
+        return ceil(self.blocks(config) / _RESIDENT[config.cluster])
+
+    def cycles(self, config: TileConfig) -> float:
+        """A model's time of the tiles one after another; the weights' way from memory takes all about as long."""
+        products = config.rows * config.columns / 32
+        l2_bytes = (config.rows / config.column_blocks + config.columns / config.row_blocks) * _ROW_BYTES
+        read_bytes = (config.rows + config.columns) * _ROW_BYTES
+        step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, _STEP_CYCLES)
+        tile = self.in_features / _STEP_K / config.splits * step + _TILE_CYCLES
+        if config.splits > 1:
+            sums = config.rows * config.columns * 4 * (config.splits - 1) / config.splits
+            tile += _EXCHANGE_CYCLES + sums / _EXCHANGE_BYTES
+        share = self.blocks(config) / _RESIDENT[config.cluster]
+        waves = ceil(share) * _WHOLE_WAVES + share * (1 - _WHOLE_WAVES)
+        return waves * tile
+
+    def reason(self, config: TileConfig) -> str:
+        """Why it is a candidate."""
+        return f"{self.blocks(config)} tiles in {self.waves(config)} waves"
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A tiled product of at most ``max_rows`` rows of ``dtype``, specialised by ``config``."""
+
+    dtype: str
+    device: Device
+    config: TileConfig
+    max_rows: int
+
+    def kernel(self, source: str, name: str, weight: Buffer, more: dict[str, int]) -> Kernel:
+        """The kernel for ``weight`` [..., out, in]; ``more`` are the macros besides those of every such product."""
+        config = self.config
+        out_features, in_features = _extents(weight)[-2:]
+        defines = more | {
+            "TL_IN": in_features,
+            "TL_OUT": out_features,
+            "TL_TILE_ROWS": config.rows,
+            "TL_TILE_COLUMNS": config.columns,
+            "TL_ROW_BLOCKS": config.row_blocks,
+            "TL_COLUMN_BLOCKS": config.column_blocks,
+            "TL_SPLITS": config.splits,
+            "TL_SHARED_BYTES": self.device.shared_bytes,
+            "TL_FP16": DTYPE_FLAGS[self.dtype],
+        }
+        return kernel(source, name, config.rows * 2 + 32, self.device.shared_bytes, defines, config.reason)
+
+    def grid(self, weight: Buffer) -> tuple[Extent]:
+        """A block for each tile; as many as run at a time where tiles are more and a cluster may have several."""
+        problem = self._problem(weight)
+        blocks, cluster = problem.blocks(self.config), self.config.cluster
+        if self.config.splits > 1 or blocks <= _RESIDENT[cluster]:
+            return (Extent(blocks),)
+        return (Extent(0, (("num_sms", _RESIDENT[cluster], _RESIDENT[1] * cluster),) * cluster),)
+
+    def maps(self, x: Operand, weight: Buffer) -> tuple[TensorMap, TensorMap]:
+        """x and the weight as the kernel's boxes read them."""
+        problem, config = self._problem(weight), self.config
+        weight_rows = problem.out_features * problem.parts
+        box = config.columns // max(problem.parts, config.row_blocks)
+        return (
+            TensorMap(x, self.max_rows, problem.in_features, config.rows // config.column_blocks),
+            TensorMap(weight, weight_rows, problem.in_features, box),
+        )
+
+    def _problem(self, weight: Buffer) -> _Problem:
+        *parts, out_features, in_features = _extents(weight)
+        return _Problem(out_features, in_features, self.max_rows, parts[0] if parts else 1)
+
+
+def _extents(weight: Buffer) -> list[int]:
+    extents = [extent for extent in weight.shape if isinstance(extent, int)]
+    assert len(extents) == len(weight.shape)
+    return extents

@@ -1,0 +1,74 @@
+// Linear for many rows on sm_90a: y = x @ weight.T [+ bias] [+ residual], 16-bit in, float32 sums.
+//
+// Bytes: N*K*2 for the weights, 2*M*(K + N) for the rows. FLOPs: 2*M*N*K. Floor: FLOPs / rate from about 180 rows on,
+// the weights' bytes / bandwidth below (N = 4096, K = 14336: 117 MB, 26 us at 4.47 TB/s).
+// Launch and macros as in cuda/tiled_linear.cuh, and TL_BIAS, TL_RESIDUAL (0 or 1), TL_FLOAT_OUT (1: y is float32).
+#include "cuda/tiled_linear.cuh"
+
+namespace tl {
+
+// y may be residual itself: every element is read and written by the same thread.
+struct TiledLinearOp {
+  static constexpr int kParts = 1;
+  static_assert(!TL_FLOAT_OUT || !TL_RESIDUAL, "a residual is added to 16-bit rows only");
+  void* y;
+  const float* bias;
+  u16* residual;
+
+  template <int kCount>
+  __device__ __forceinline__ void add_bias(float (&sums)[kCount][4], int column) const {
+#pragma unroll
+    for (int f = 0; f < kCount; ++f) {
+      float2 both = make_float2(0.0f, 0.0f);
+      if (column + f * 8 < TL_OUT) both = reinterpret_cast<const float2*>(bias + column)[f * 4 + threadIdx.x % 4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[f][i] += i % 2 == 0 ? both.x : both.y;
+    }
+  }
+  // `kMost` fragments at a time, which bounds the registers that a residual needs.
+  template <int kFirst, int kAll>
+  __device__ __forceinline__ void store(const float (&sums)[kAll][4], u64 at, int present, int half) const {
+    constexpr int kMost = 16, kCount = min_of(kAll - kFirst, kMost);
+    const int lane = threadIdx.x % 32;
+    u32 pieces[kCount] = {};
+    if (TL_RESIDUAL) RowPart<kCount>{residual + at + kFirst * 8, present - kFirst, lane}.load(pieces);
+#pragma unroll
+    for (int f = 0; f < kCount; ++f) {
+      const float2 more = TL_RESIDUAL ? unpack2(pieces[f]) : make_float2(0.0f, 0.0f);
+      const float(&sum)[4] = sums[kFirst + f];
+      pieces[f] = pack2(sum[half * 2] + more.x, sum[half * 2 + 1] + more.y);
+    }
+    RowPart<kCount>{static_cast<u16*>(y) + at + kFirst * 8, present - kFirst, lane}.store(pieces);
+    if constexpr (kFirst + kCount < kAll) store<kFirst + kCount>(sums, at, present, half);
+  }
+  template <int kCount>
+  __device__ __forceinline__ void store_float(const float (&sums)[kCount][4], u64 at, int present, int half) const {
+    float2* to = reinterpret_cast<float2*>(static_cast<float*>(y) + at) + threadIdx.x % 4;
+#pragma unroll
+    for (int f = 0; f < kCount; ++f) {
+      if (f < present) to[f * 4] = make_float2(sums[f][half * 2], sums[f][half * 2 + 1]);
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns) const {
+    if (TL_BIAS) add_bias(sums, column);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + half * 8, present = r < rows ? (columns - column) / 8 : 0;
+      const u64 at = static_cast<u64>(r) * TL_OUT + column;
+      if constexpr (TL_FLOAT_OUT) {
+        store_float(sums, at, present, half);
+      } else {
+        store<0>(sums, at, present, half);
+      }
+    }
+  }
+};
+
+}  // namespace tl
+
+extern "C" __global__ void TL_TILED_CLUSTER __launch_bounds__(tl::kTiledThreads, 1)
+    linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight, void* y,
+                 const float* bias, tl::u16* residual, int rows) {
+  tl::tiled_linear(x, weight, rows, tl::TiledLinearOp{y, bias, residual});
+}

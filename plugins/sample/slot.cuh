@@ -1,0 +1,47 @@
+// What the sampling kernel knows of a sequence: a record for each slot. The host writes it when a sequence takes the
+// slot; the kernel adds the tokens that it draws. Plain C++, which the runtime includes, too.
+#pragma once
+
+namespace tl {
+
+constexpr int kMaxTopLogprobs = 20;
+constexpr int kGreedy = -1;  // in place of the number of tokens before: take the largest logit, and look no further
+
+// A token whose logit the sequence changes; a record has each token once.
+struct LogitEdit {
+  static constexpr int kNotSeen = -1;
+  static constexpr unsigned kTokenMask = (1u << 24) - 1;
+  static constexpr unsigned kBanned = 1u << 24;
+  static constexpr unsigned kStop = 1u << 25;  // impossible before min_tokens
+
+  unsigned token;     // and flags
+  int num_generated;  // how often the sequence has generated it; 0: the prompt has it; kNotSeen: neither
+  float bias;
+  float raw;  // the kernel's: the model's logit while it is changed
+};
+
+// Followed by the edits. Zeroes are a sequence that decodes greedily.
+struct SamplingSlot {
+  float temperature;  // 0: the largest logit
+  int top_k;          // 0: off
+  float top_p;        // 1: off
+  float min_p;        // 0: off
+  unsigned seed_low, seed_high, sequence_index;
+  int num_edits;
+  float repetition_penalty, presence_penalty, frequency_penalty;
+  int min_tokens;
+  int num_logprobs;   // 0: none; else one more than the number of most likely tokens, at most 1 + kMaxTopLogprobs
+  int counts_tokens;  // not 0: drawn tokens are counted among the edits
+  int unused[2];
+};
+static_assert(sizeof(LogitEdit) == 16 && sizeof(SamplingSlot) == 64, "the host lays out records in words");
+
+// Of the model's own logits. `rank` is 1 for the most likely token; `tokens` come in that order, -1 where there is none.
+struct DrawnLogprobs {
+  float logprob;
+  int rank;
+  int tokens[kMaxTopLogprobs];
+  float logprobs[kMaxTopLogprobs];
+};
+
+}  // namespace tl

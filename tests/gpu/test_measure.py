@@ -1,0 +1,36 @@
+"""A build that measures this machine's GPU finds what computes each product, and uses it."""
+
+from pathlib import Path
+
+from tests.gpu.test_engine import LIMITS, SHAPE
+from tests.models import save_tiny_model
+from trtllm_lite.builder import build_engine
+from trtllm_lite.builder.cuda.timing_cache import CUBLASLT, load_timing_cache
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.runtime import ModelRunner
+
+
+def test_what_was_measured_is_kept_and_used(tmp_path: Path) -> None:
+    save_tiny_model("llama", tmp_path / "model", **SHAPE, head_dim=16)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    limits = LIMITS | {"max_batch_size": 300, "max_num_tokens": 600}
+    build_engine(
+        tmp_path / "checkpoint",
+        tmp_path / "engine",
+        **limits,
+        target="sm_90",
+        output_timing_cache=tmp_path / "cache.json",
+        fast_build=True,
+    )
+    cache = load_timing_cache(tmp_path / "cache.json")
+    measured = {(timing.product, timing.rows) for timing in cache.kernels}
+    contested = {(timing.product, timing.rows) for timing in cache.kernels if timing.kernel == CUBLASLT}
+    assert measured == contested  # it is in every contest
+    assert {64, 128, 256, 512} <= {rows for _, rows in measured}
+    assert all(timing.microseconds > 0 for timing in (*cache.kernels, *cache.products))
+    assert all(timing.microseconds <= timing.heuristic_microseconds for timing in cache.products)
+    tactics = inspect_path(tmp_path / "engine").tactics
+    assert any(f"fastest on {cache.device}" in tactic.reason for tactic in tactics)
+    tokens = ModelRunner.from_dir(tmp_path / "engine").generate([[5, 7, 11]], max_new_tokens=8, end_id=-1)
+    assert tokens.shape == (1, 1, 11)

@@ -1,0 +1,37 @@
+"""Timing caches that say what a test wants to be chosen."""
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from trtllm_lite.builder import BuildLimits
+from trtllm_lite.builder.checkpoint import open_checkpoint
+from trtllm_lite.builder.cuda.contests import lower_contests
+from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.builder.cuda.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.plugins.launch import Device
+
+
+def tiles_first(graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device) -> TimingCache:
+    """Every product of more than a few rows that can be is computed by a tiled kernel, each size by another if it can.
+
+    ``graph`` holds fused operators only.
+    """
+    _, contests = lower_contests(graph, dtype, limits, device, max_contestants=4)
+    timings = []
+    for number, contest in enumerate(contests):
+        tiled = [kernel for kernel in contest.programs if kernel != CUBLASLT]
+        fastest = tiled[number % len(tiled)]
+        times = {CUBLASLT: 2.0, fastest: 1.0}
+        timings += [KernelTiming(contest.product, contest.max_rows, kernel, time) for kernel, time in times.items()]
+    return TimingCache(FORMAT_VERSION, "Test GPU", device.arch, 0, (), tuple(timings))
+
+
+def save_tiles_first(checkpoint_dir: Path, path: Path, **limits: int) -> Path:
+    """Write ``path``, which prefers tiled kernels for an engine of the checkpoint with these limits on an H200."""
+    checkpoint = open_checkpoint(checkpoint_dir)
+    model, _ = run_passes(checkpoint.model)
+    (device,) = parse_targets(["sm_90"])
+    tiles_first(model.graph, checkpoint.config.dtype, BuildLimits(**limits), device).save(path)
+    return path

@@ -1,0 +1,98 @@
+"""What computes a product in steps of some size: the fastest that was measured, else what is expected to be."""
+
+import pytest
+
+from tests.unit.builder.cuda_engines import lowered
+from trtllm_lite.builder.cuda.choices import chooser
+from trtllm_lite.builder.cuda.limits import LARGEST_STEP, Bucket, measured_rows, size_class, step_buckets
+from trtllm_lite.builder.cuda.products import Choice, Site
+from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.builder.cuda.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
+from trtllm_lite.plugins.launch import Buffer, symbol
+
+(H200,) = parse_targets(["sm_90"])
+(A100,) = parse_targets(["sm_80"])
+SMALL = Bucket("step_64", 64)
+LARGE = Bucket("step_512", 512, above=256)
+FIRST, SECOND = "first", "second"  # of the tiled kernels for a size of step
+
+
+def _site(gated: bool, bucket: Bucket) -> Site:
+    weight = Buffer("weight", "bfloat16", (2, 256, 128) if gated else (256, 128), "weight")
+    x, y = (Buffer(name, "bfloat16", ("num_tokens", extent)) for name, extent in (("x", 128), ("y", 256)))
+    return Site(y, x, weight, symbol("num_tokens"), bucket.max_tokens)
+
+
+GATED, PLAIN = _site(True, SMALL), _site(False, SMALL)
+
+
+def _cache(site: Site, times: dict[int, dict[str, float]], size: int, arch: str = "sm_90a") -> TimingCache:
+    """``times`` by rows and kernel."""
+    configs = site.tile_configs(size, H200)
+    names = {FIRST: str(configs[0]), SECOND: str(configs[1])}
+    timings = [
+        KernelTiming(site.product, rows, names.get(kernel, kernel), time)
+        for rows, of_rows in times.items()
+        for kernel, time in of_rows.items()
+    ]
+    return TimingCache(FORMAT_VERSION, "Test GPU", arch, 130100, (), tuple(timings))
+
+
+def _chosen(choice: Choice, site: Site, size: int) -> str:
+    configs = site.tile_configs(size, H200)
+    return CUBLASLT if choice.config is None else {configs[0]: FIRST, configs[1]: SECOND}[choice.config]
+
+
+@pytest.mark.parametrize("site", [GATED, PLAIN])
+@pytest.mark.parametrize("fastest", [CUBLASLT, FIRST, SECOND])
+def test_the_fastest_is_chosen(site: Site, fastest: str) -> None:
+    times = {CUBLASLT: 9.0, FIRST: 9.5, SECOND: 10.0} | {fastest: 8.0}
+    choice = chooser(SMALL, H200, _cache(site, {64: times}, 64))(site)
+    assert _chosen(choice, site, 64) == fastest
+    assert choice.reason.startswith("fastest on Test GPU: 64 rows 8.0 us (9.")
+
+
+def test_all_sizes_of_the_bucket_count() -> None:
+    times = {384: {CUBLASLT: 10.0, FIRST: 14.0, SECOND: 11.0}, 512: {CUBLASLT: 20.0, FIRST: 15.0, SECOND: 16.0}}
+    site = _site(True, LARGE)
+    assert _chosen(chooser(LARGE, H200, _cache(site, times, 512))(site), site, 512) == SECOND
+    times[256] = times[64] = {CUBLASLT: 1.0, FIRST: 9.0, SECOND: 9.0}  # of other buckets
+    assert _chosen(chooser(LARGE, H200, _cache(site, times, 512))(site), site, 512) == SECOND
+
+
+def test_kernels_that_were_not_near_the_fastest_have_lost() -> None:
+    """They were not timed to the end (time_candidates.h)."""
+    times = {384: {CUBLASLT: 10.0, FIRST: 9.0}, 512: {CUBLASLT: 20.0, SECOND: 15.0}}
+    site = _site(True, LARGE)
+    assert _chosen(chooser(LARGE, H200, _cache(site, times, 512))(site), site, 512) == CUBLASLT
+
+
+def test_kernels_that_are_gone_do_not_count() -> None:
+    times = {64: {"17x17 tiles": 1.0, CUBLASLT: 9.0, FIRST: 8.0}}
+    assert _chosen(chooser(SMALL, H200, _cache(GATED, times, 64))(GATED), GATED, 64) == FIRST
+
+
+def test_without_measurements_it_is_cublaslt() -> None:
+    other = _cache(GATED, {64: {CUBLASLT: 9.0, FIRST: 1.0}}, 64, arch="sm_80")
+    for timings in (None, other, _cache(GATED, {512: {CUBLASLT: 9.0, FIRST: 1.0}}, 512)):
+        assert chooser(SMALL, H200, timings)(GATED) == Choice(None, "no tiled kernel was measured")
+
+
+def test_other_targets_and_decode_programs_have_no_tiles() -> None:
+    assert chooser(SMALL, A100, None)(GATED) == Choice(None, "")
+    assert chooser(Bucket("decode_16", 16, decode=True), H200, None)(GATED) == Choice(None, "")
+
+
+def test_steps_of_like_size_are_compared_at_the_same_rows() -> None:
+    for num_tokens, size in ((1, 64), (64, 64), (65, 128), (700, 1024), (1025, LARGEST_STEP), (20000, LARGEST_STEP)):
+        buckets = step_buckets(num_tokens)
+        assert buckets[-1].name == "mixed"
+        assert buckets[-1].max_tokens == num_tokens
+        assert [larger.above for larger in buckets[1:]] == [smaller.max_tokens for smaller in buckets[:-1]]
+        assert size_class(buckets[-1]) == size
+        assert measured_rows(buckets[-1])[-1] == size
+
+
+def test_programs_that_run_alike_are_one() -> None:
+    names = [program.name for program in lowered(max_batch_size=80, max_num_tokens=1300).programs]
+    assert names == [*(f"decode_{size}" for size in (1, 2, 4, 8, 16)), "mixed"]

@@ -1,0 +1,70 @@
+"""Candidates for tiled matrix products: which exist, that they cover the problem, and what they are launched with."""
+
+from math import ceil
+
+import pytest
+
+from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
+from trtllm_lite.plugins.gated_linear import cuda as gated_linear
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, Launch, TensorMap, symbol
+from trtllm_lite.plugins.linear import cuda as linear
+
+H200 = Device("sm_90a", 227 * 1024)
+SMS = 132
+# (out_features, in_features, gated)
+PRODUCTS = [(6144, 4096, False), (4096, 14336, False), (14336, 4096, True), (8192, 2048, True), (1096, 896, True)]
+
+
+def _launch(config: TileConfig, out: int, in_features: int, gated: bool, rows: int) -> Launch:
+    y, x = Buffer("y", "bfloat16", (rows, out)), Buffer("x", "bfloat16", (rows, in_features))
+    tiling = Tiling("bfloat16", H200, config, rows)
+    if gated:
+        weight = Buffer("weight", "bfloat16", (2, out, in_features), "weight")
+        return gated_linear.tiled(y, x, weight, symbol("rows"), tiling)
+    weight = Buffer("weight", "bfloat16", (out, in_features), "weight")
+    return linear.tiled(y, x, weight, symbol("rows"), tiling, residual=y)
+
+
+def _blocks(grid: Extent) -> int:
+    return grid.const + sum(ceil(SMS * multiplier / divisor) for _, multiplier, divisor in grid.terms)
+
+
+@pytest.mark.parametrize("rows", [17, 64, 65, 256, 512, 8192])
+@pytest.mark.parametrize(("out", "in_features", "gated"), PRODUCTS)
+def test_candidates_can_be_launched(out: int, in_features: int, gated: bool, rows: int) -> None:
+    configs = tile_configs(out, in_features, rows, gated, H200)
+    assert configs
+    assert len(configs) == len({str(config) for config in configs})
+    for config in configs:
+        launch = _launch(config, out, in_features, gated, rows)
+        blocks, defines = _blocks(launch.grid[0]), dict(launch.kernel.defines)
+        assert blocks % config.cluster == 0
+        assert in_features % (64 * config.splits) == 0
+        if config.splits > 1:  # a cluster has one tile then
+            width = config.columns // (1 + gated)
+            assert blocks // config.cluster >= ceil(rows / (config.rows * config.row_blocks)) * ceil(
+                out / (width * config.column_blocks)
+            )
+        assert defines["TL_OUT"] == out
+
+
+def test_boxes_are_equal_shares_of_a_tile() -> None:
+    config = TileConfig(128, 224, 2, 1, 1, "")
+    x, weight = _launch(config, 14336, 4096, True, 256).arguments[:2]
+    assert isinstance(x, TensorMap)
+    assert isinstance(weight, TensorMap)
+    assert (x.rows, x.columns, x.box_rows) == (256, 4096, 128)
+    assert (weight.rows, weight.columns, weight.box_rows) == (28672, 4096, 112)
+
+
+def test_the_first_guess_fills_an_h200_in_whole_waves() -> None:
+    best = tile_configs(14336, 4096, 256, True, H200)[0]
+    assert (best.rows, best.columns, best.row_blocks) == (128, 224, 2)
+
+
+@pytest.mark.parametrize(
+    ("out", "in_features", "arch"),
+    [(4096, 4096, "sm_90"), (4096, 4096, "sm_100a"), (4096, 4000, "sm_90a"), (4100, 4096, "sm_90a")],
+)
+def test_no_candidate_where_the_kernel_cannot_run(out: int, in_features: int, arch: str) -> None:
+    assert tile_configs(out, in_features, 256, False, Device(arch, 227 * 1024)) == []

@@ -1,0 +1,68 @@
+"""The engine that measures what computes a product: a program for each contestant, which does nothing else."""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.cuda.layout import lay_out
+from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS, Bucket, step_buckets
+from trtllm_lite.builder.cuda.lowering import lower
+from trtllm_lite.builder.cuda.operands import Operands
+from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
+from trtllm_lite.builder.cuda.products import Choice, Site, implement
+from trtllm_lite.builder.cuda.timing_cache import CUBLASLT, Product
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.plugins.launch import Device
+
+# Products of one layer each; their weights together exceed any L2 cache, but for the smallest models.
+_MAX_LAYERS = 8
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What computes a kind of product best, of more than ``above`` and at most ``max_rows`` rows?
+
+    ``programs`` maps each contestant, of which cuBLASLt is the first, to its program. Every program computes the
+    product of the same ``num_layers`` layers.
+    """
+
+    product: Product
+    above: int
+    max_rows: int
+    num_layers: int
+    programs: dict[str, str]
+
+
+def lower_contests(
+    graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device, max_contestants: int
+) -> tuple[Lowered, list[Contest]]:
+    """A program that computes any step through cuBLASLt, and those of the contests. Raises BuildError.
+
+    There is a contest for each kind of product and size of step that has tiled kernels; their best guesses compete.
+    """
+    operands = Operands(graph, dtype, limits)
+    sites: dict[Product, list[Site]] = defaultdict(list)
+
+    def record(site: Site) -> Choice:
+        sites[site.product].append(site)
+        return Choice(None, "")
+
+    mixed = step_buckets(operands.symbols["num_tokens"])[-1]
+    programs = [LoweredProgram(device, mixed, lower(graph, operands, device, mixed, record))]
+    contests: list[Contest] = []
+    for number, (product, of_product) in enumerate(sites.items()):
+        for above, size in zip((0, *STEP_BUCKETS), (*STEP_BUCKETS, LARGEST_STEP), strict=True):
+            layers = [replace(site, max_rows=min(size, site.max_rows)) for site in of_product[:_MAX_LAYERS]]
+            configs = layers[0].tile_configs(size, device)[:max_contestants]
+            if layers[0].max_rows <= above or not configs:
+                continue
+            names = {}
+            for choice in (Choice(None, ""), *(Choice(config, "") for config in configs)):
+                contestant = CUBLASLT if choice.config is None else str(choice.config)
+                names[contestant] = f"product {number} of {size} by {contestant}"
+                bucket = Bucket(names[contestant], layers[0].max_rows)
+                steps = [step for site in layers for step in implement(site, choice, device)]
+                programs.append(LoweredProgram(device, bucket, steps))
+            contests.append(Contest(product, above, layers[0].max_rows, len(layers), names))
+    return Lowered(operands, tuple(programs), lay_out(operands, [program.steps for program in programs])), contests

@@ -1,0 +1,115 @@
+#include "cuda/slot_records.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tl::cuda {
+namespace {
+
+static_assert(kMaxTopLogprobs == SamplingLimits::kMaxLogprobs);
+
+bool has_long_bad_words(const SamplingParams& sampling) {
+  return std::ranges::any_of(sampling.bad_words, [](const auto& word) { return word.size() > 1; });
+}
+
+LogitEdit& edit_of(std::vector<LogitEdit>& edits, TokenId token) {
+  return edits.emplace_back(LogitEdit{static_cast<unsigned>(token), LogitEdit::kNotSeen, 0, 0});
+}
+
+// One for each token: what several say of it, taken together.
+void merge(std::vector<LogitEdit>& edits) {
+  const auto token = [](const LogitEdit& edit) { return edit.token & LogitEdit::kTokenMask; };
+  std::ranges::sort(edits, {}, token);
+  std::size_t last = 0;
+  for (std::size_t i = 1; i < edits.size(); ++i) {
+    if (token(edits[i]) != token(edits[last])) {
+      edits[++last] = edits[i];
+      continue;
+    }
+    edits[last].token |= edits[i].token;
+    edits[last].num_generated = std::max(edits[last].num_generated, edits[i].num_generated);
+    edits[last].bias += edits[i].bias;
+  }
+  edits.resize(std::min(edits.size(), last + 1));
+}
+
+std::vector<LogitEdit> edits_of(const SamplingParams& sampling, const SlotState& sequence) {
+  std::vector<LogitEdit> edits;
+  if (sequence.counts() != nullptr) {
+    for (const auto& [token, num_generated] : sequence.counts()->entries()) {
+      edit_of(edits, token).num_generated = num_generated;
+    }
+  }
+  for (const auto& [token, bias] : sampling.logit_bias) edit_of(edits, token).bias = bias;
+  for (const auto& word : sampling.bad_words) edit_of(edits, word.back()).token |= LogitEdit::kBanned;
+  if (sequence.suppresses_stops()) {
+    const auto stop = [&](TokenId token) { edit_of(edits, token).token |= LogitEdit::kStop; };
+    if (!sampling.ignore_eos) std::ranges::for_each(sampling.end_ids, stop);
+    std::ranges::for_each(sampling.stop_token_ids, stop);
+  }
+  merge(edits);
+  return edits;
+}
+
+std::size_t words_of_slot(const CudaExecutor& executor) {
+  const CudaPlan& plan = executor.plan();
+  return static_cast<std::size_t>(plan.tensors[static_cast<std::size_t>(plan.sampling_slots)].shape[1].value);
+}
+
+}  // namespace
+
+SlotRecords::SlotRecords(const CudaExecutor& executor)
+    : executor_(executor),
+      record_bytes_(words_of_slot(executor) * sizeof(std::int32_t)),
+      max_edits_((record_bytes_ - sizeof(SamplingSlot)) / sizeof(LogitEdit)),
+      is_greedy_(static_cast<std::size_t>(executor.num_slots())) {}
+
+bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& sequence) {
+  const SamplingParams& sampling = params.sampling;
+  if (sampling.allowed_token_ids || has_long_bad_words(sampling)) return false;
+  const std::vector<LogitEdit> edits = edits_of(sampling, sequence);
+  // Each token that is still to come may be a new one.
+  const int num_left = sequence.counts() != nullptr ? std::max(sampling.max_tokens - sequence.num_generated(), 0) : 0;
+  const auto vocab_size = static_cast<std::size_t>(executor_.engine().manifest().vocab_size);
+  if (std::min(edits.size() + static_cast<std::size_t>(num_left), vocab_size) > max_edits_) return false;
+  const bool is_greedy = sampling.temperature == 0.0f && !sampling.logprobs && edits.empty() && !sequence.counts();
+  is_greedy_[static_cast<std::size_t>(slot)] = is_greedy ? 1 : 0;
+  const SamplingSlot header{
+      .temperature = sampling.temperature,
+      .top_k = sampling.top_k,
+      .top_p = sampling.top_p,
+      .min_p = sampling.min_p,
+      .seed_low = static_cast<unsigned>(sampling.seed),
+      .seed_high = static_cast<unsigned>(sampling.seed >> 32),
+      .sequence_index = params.sequence_index,
+      .num_edits = static_cast<int>(edits.size()),
+      .repetition_penalty = sampling.repetition_penalty,
+      .presence_penalty = sampling.presence_penalty,
+      .frequency_penalty = sampling.frequency_penalty,
+      .min_tokens = sampling.min_tokens,
+      .num_logprobs = sampling.logprobs ? 1 + *sampling.logprobs : 0,
+      .counts_tokens = sequence.counts() != nullptr ? 1 : 0,
+      .unused = {},
+  };
+  const std::size_t first = bytes_.size(), edit_bytes = edits.size() * sizeof(LogitEdit);
+  bytes_.resize(first + sizeof(header) + edit_bytes);
+  std::memcpy(bytes_.data() + first, &header, sizeof(header));
+  if (edit_bytes > 0) std::memcpy(bytes_.data() + first + sizeof(header), edits.data(), edit_bytes);
+  pending_.push_back({slot, first, sizeof(header) + edit_bytes});
+  return true;
+}
+
+void SlotRecords::enqueue(PinnedBuffer& staging) {
+  if (pending_.empty()) return;
+  reserve(staging, bytes_.size(), "sampling parameters");
+  std::ranges::copy(bytes_, staging.data());
+  for (const Pending& record : pending_) {
+    const DevicePtr to = executor_.sampling_slots() + static_cast<DevicePtr>(record.slot) * record_bytes_;
+    driver().check(driver().copy_to_device(to, staging.data() + record.first, record.num_bytes, executor_.stream()),
+                   "copying sampling parameters");
+  }
+  bytes_.clear();
+  pending_.clear();
+}
+
+}  // namespace tl::cuda

@@ -1,0 +1,44 @@
+// The records by which the device samples (plugins/sample/slot.cuh): made when a sequence takes a slot, and on the
+// device before its first step.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "cuda/cuda_executor.h"
+#include "row_sampler.h"
+#include "sample/slot.cuh"
+
+namespace tl::cuda {
+
+class SlotRecords {
+ public:
+  // Borrows the executor.
+  explicit SlotRecords(const CudaExecutor& executor);
+
+  // A sequence takes the slot. False if it asks for more than the device's sampler does, or a record holds.
+  bool set(int slot, const RequestParams& params, const SlotState& sequence);
+  // What the sampling kernel is told of the sequence in a slot, which has generated so many tokens before.
+  std::int32_t counter(int slot, int num_generated) const {
+    return is_greedy_[static_cast<std::size_t>(slot)] != 0 ? kGreedy : num_generated;
+  }
+
+  // Copies the records that were set since the last call. `staging` grows as needed and stays as it is until the device
+  // has passed this point of its stream.
+  void enqueue(PinnedBuffer& staging);
+
+ private:
+  struct Pending {
+    int slot;
+    std::size_t first, num_bytes;  // of bytes_
+  };
+
+  const CudaExecutor& executor_;
+  const std::size_t record_bytes_, max_edits_;
+  std::vector<char> is_greedy_;  // by slot: the record says nothing more
+  std::vector<std::byte> bytes_;
+  std::vector<Pending> pending_;
+};
+
+}  // namespace tl::cuda

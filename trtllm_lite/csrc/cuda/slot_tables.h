@@ -1,0 +1,61 @@
+// Block tables by slot, and which of them the packed inputs of an earlier step hold already: a sequence gets a block
+// only every few steps.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "batching/step_memory.h"
+
+namespace tl::cuda {
+
+class SlotTables {
+ public:
+  explicit SlotTables(int num_slots)
+      : blocks_(static_cast<std::size_t>(num_slots)), versions_(static_cast<std::size_t>(num_slots)) {}
+
+  void clear(int slot) {
+    blocks_[static_cast<std::size_t>(slot)].clear();
+    versions_[static_cast<std::size_t>(slot)] = ++last_version_;
+  }
+  void update(std::span<const TableUpdate> updates) {
+    update_tables(updates, blocks_);
+    for (const TableUpdate& update : updates) versions_[static_cast<std::size_t>(update.slot)] = ++last_version_;
+  }
+
+  std::span<const std::int32_t> blocks(int slot) const { return blocks_[static_cast<std::size_t>(slot)]; }
+  // Greater than 0, and of no other table nor of this one before its last change.
+  std::uint64_t version(int slot) const { return versions_[static_cast<std::size_t>(slot)]; }
+
+ private:
+  BlockTables blocks_;
+  std::vector<std::uint64_t> versions_;
+  std::uint64_t last_version_ = 0;
+};
+
+// What rows of a block_tables input were written last.
+class WrittenTables {
+ public:
+  // The input begins at `offset` of its buffer and has so many rows. At another place, other things lay before.
+  void place(std::size_t offset, std::int64_t num_rows) {
+    if (offset != offset_) std::ranges::fill(versions_, 0);
+    offset_ = offset;
+    versions_.resize(std::max(versions_.size(), static_cast<std::size_t>(num_rows)));
+  }
+  // Whether the row is to be written; 0: a table that is no slot's.
+  bool replace(std::int64_t row, std::uint64_t version) {
+    std::uint64_t& written = versions_[static_cast<std::size_t>(row)];
+    if (written == version && version != 0) return false;
+    written = version;
+    return true;
+  }
+
+ private:
+  std::size_t offset_ = 0;
+  std::vector<std::uint64_t> versions_;
+};
+
+}  // namespace tl::cuda
