@@ -4,7 +4,7 @@ import ctypes
 
 import torch
 
-from tests.gpu.device import Kernel, arch, num_sms
+from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape, dtype_flag
 
 DECODE_POINTERS = ("output", "query", "key_cache", "value_cache", "past_lens", "block_tables", "partials", "arrivals")
@@ -35,6 +35,7 @@ class DecodeAttention:
         shared_bytes: int = 0,
         blocks_per_sm: int = 1,
         max_seqs: int = 256,
+        machine: Machine = GPU,
     ) -> None:
         self.shape = shape
         group = shape.heads // shape.kv_heads
@@ -52,10 +53,10 @@ class DecodeAttention:
             "TL_FP16": dtype_flag(dtype),
         }
         name = "paged_attention_decode"
-        self.kernel = Kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
-        self.grid = num_sms() * blocks_per_sm
-        self.partials = torch.empty(2 * self.grid * group * (shape.head_dim + 2), device="cuda")
-        self.arrivals = torch.zeros(max_seqs * shape.kv_heads, device="cuda", dtype=torch.int32)
+        self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
+        self.grid = machine.num_sms * blocks_per_sm
+        self.partials = torch.empty(2 * self.grid * group * (shape.head_dim + 2), device=machine.device)
+        self.arrivals = torch.zeros(max_seqs * shape.kv_heads, device=machine.device, dtype=torch.int32)
 
     def __call__(
         self,
@@ -74,7 +75,7 @@ class DecodeAttention:
         pointers = (tensor.data_ptr() for tensor in tensors)
         scale = self.shape.head_dim**-0.5 * LOG2_E
         arguments = _DecodeArguments(*pointers, len(past_lens), block_tables.shape[1], window, scale)
-        self.kernel(arguments, grid=self.grid, programmatic=programmatic)
+        self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=tensors)
 
 
 PREFILL_POINTERS = ("output", "query", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables")
@@ -98,11 +99,17 @@ class PrefillAttention:
     WGMMA_DIMS = (64, 80, 96, 128, 256)
 
     def __init__(
-        self, shape: ModelShape, dtype: torch.dtype = torch.bfloat16, *, wgmma: bool = True, mma_step: int = 64
+        self,
+        shape: ModelShape,
+        dtype: torch.dtype = torch.bfloat16,
+        *,
+        wgmma: bool = True,
+        mma_step: int = 64,
+        machine: Machine = GPU,
     ) -> None:
         """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32."""
-        self.shape, self.mma_step = shape, mma_step
-        self.wgmma = wgmma and arch() == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
+        self.shape, self.mma_step, self.machine = shape, mma_step, machine
+        self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
         rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
         defines = {
@@ -115,7 +122,7 @@ class PrefillAttention:
         }
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
         threads = 384 if self.wgmma else 128
-        self.kernel = Kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)
+        self.kernel = machine.kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)
 
     def _mma_extents(self) -> tuple[int, int]:
         """Rows of a block, and its shared memory: queries and two stages of keys and values."""
@@ -146,5 +153,5 @@ class PrefillAttention:
         scale = self.shape.head_dim**-0.5 * LOG2_E
         arguments = _PrefillArguments(*pointers, len(past_lens), block_tables.shape[1], window, scale)
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
-        grid = num_sms() if self.wgmma else (self.shape.kv_heads, blocks, 1)
-        self.kernel(arguments, grid=grid, programmatic=programmatic)
+        grid = self.machine.num_sms if self.wgmma else (self.shape.kv_heads, blocks, 1)
+        self.kernel(arguments, grid=grid, programmatic=programmatic, memory=tensors)

@@ -8,10 +8,11 @@ import importlib.util
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -108,9 +109,13 @@ class Kernel:
         *arguments: Argument,
         grid: int | tuple[int, int, int],
         programmatic: bool = False,
+        memory: Sequence[torch.Tensor] = (),  # noqa: ARG002 (the GPU knows)
     ) -> None:
-        """Launch on torch's current stream; ``programmatic`` lets it start before its predecessor has finished."""
-        values = [_argument(argument) for argument in arguments]
+        """Launch on torch's current stream; ``programmatic`` lets it start before its predecessor has finished.
+
+        ``memory`` are the tensors that pointers in structures point to; only an emulated kernel looks at them.
+        """
+        values = [argument_value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         attribute = _LaunchAttribute(id=_ATTRIBUTE_PROGRAMMATIC, value=1)
         config = _LaunchConfig(
@@ -126,7 +131,8 @@ class Kernel:
         )
 
 
-def _argument(value: Argument) -> Any:
+def argument_value(value: Argument) -> Any:
+    """What a kernel gets for it, as ctypes has it."""
     if isinstance(value, ctypes.Structure):
         return value
     if value is None:
@@ -135,3 +141,49 @@ def _argument(value: Argument) -> Any:
         assert value.is_contiguous()
         return ctypes.c_void_p(value.data_ptr())
     return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)
+
+
+class Launchable(Protocol):
+    """A kernel of some machine; see :class:`Kernel`."""
+
+    def __call__(
+        self,
+        *arguments: Argument,
+        grid: int | tuple[int, int, int],
+        programmatic: bool = False,
+        memory: Sequence[torch.Tensor] = (),
+    ) -> None: ...
+
+
+class Machine(Protocol):
+    """What kernels run on; ``device`` is where torch has its tensors."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def arch(self) -> str: ...
+    @property
+    def num_sms(self) -> int: ...
+    def kernel(
+        self, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]
+    ) -> Launchable: ...
+
+
+class Gpu:
+    """The GPU here."""
+
+    device = "cuda"
+
+    @property
+    def arch(self) -> str:
+        return arch()
+
+    @property
+    def num_sms(self) -> int:
+        return num_sms()
+
+    def kernel(self, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]) -> Kernel:
+        return Kernel(source, name, threads, shared_bytes, defines)
+
+
+GPU = Gpu()

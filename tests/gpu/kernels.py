@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.gpu.device import Kernel, num_sms
+from tests.gpu.device import GPU, Kernel, Machine, num_sms
 
 STREAM_THREADS = 288
 WHOLE_SM_BYTES = 227 * 1024
@@ -160,6 +160,7 @@ class QkvLinear:
         *,
         norm: bool = True,
         config: StreamConfig | None = None,
+        machine: Machine = GPU,
     ) -> None:
         config = config or stream_config(shape.hidden, tokens)
         defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config)
@@ -171,8 +172,9 @@ class QkvLinear:
             "TL_NORM": int(norm),
             "TL_BIAS": int(shape.qkv_bias),
         }
-        self.kernel = Kernel("paged_attention/qkv.cuh", "qkv_linear", STREAM_THREADS, config.shared_bytes, defines)
-        self.grid = min(num_sms(), -(-shape.qkv_features // (16 * config.tiles_per_stage)))
+        shared_bytes = config.shared_bytes
+        self.kernel = machine.kernel("paged_attention/qkv.cuh", "qkv_linear", STREAM_THREADS, shared_bytes, defines)
+        self.grid = min(machine.num_sms, -(-shape.qkv_features // (16 * config.tiles_per_stage)))
 
     def __call__(
         self,

@@ -9,14 +9,13 @@ from tests.gpu.kernels import ModelShape
 class PagedCache:
     """Sequences of the given lengths in randomly ordered blocks; slots that hold no token are poisoned."""
 
-    def __init__(self, shape: ModelShape, lengths: list[int], dtype: torch.dtype) -> None:
+    def __init__(self, shape: ModelShape, lengths: list[int], dtype: torch.dtype, device: str = "cuda") -> None:
         self.shape, self.lengths, self.dtype = shape, lengths, dtype
         blocks = [-(-length // shape.page) for length in lengths]
         self.block_tables = torch.full((len(lengths), max(blocks) + 1), -1, dtype=torch.int32)
         order = torch.randperm(sum(blocks) + 2)[: sum(blocks)]
         cache = (sum(blocks) + 2, shape.kv_heads, shape.page, shape.head_dim)
-        self.key_cache = torch.full(cache, POISON, device="cuda", dtype=dtype)
-        self.value_cache = torch.full(cache, POISON, device="cuda", dtype=dtype)
+        self.key_cache, self.value_cache = (torch.full(cache, POISON, device=device, dtype=dtype) for _ in range(2))
         used = 0
         for seq, (count, length) in enumerate(zip(blocks, lengths, strict=True)):
             mine = order[used : used + count]
@@ -24,9 +23,9 @@ class PagedCache:
             self.block_tables[seq, :count] = mine.int()
             slots = torch.arange(length)
             for tensor in (self.key_cache, self.value_cache):
-                tokens = torch.randn(length, shape.kv_heads, shape.head_dim, device="cuda").to(dtype)
-                tensor[mine[slots // shape.page].cuda(), :, (slots % shape.page).cuda()] = tokens
-        self.block_tables = self.block_tables.cuda()
+                tokens = torch.randn(length, shape.kv_heads, shape.head_dim, device=device).to(dtype)
+                tensor[mine[slots // shape.page].to(device), :, (slots % shape.page).to(device)] = tokens
+        self.block_tables = self.block_tables.to(device)
 
     def tokens(self, cache: torch.Tensor, seq: int) -> torch.Tensor:
         """[length, kv_heads, head_dim] of one sequence in float64."""
@@ -41,7 +40,7 @@ class PagedCache:
         keys = self.tokens(self.key_cache, seq).repeat_interleave(group, dim=1)
         values = self.tokens(self.value_cache, seq).repeat_interleave(group, dim=1)
         scores = torch.einsum("qhd,khd->hqk", query.double(), keys) * shape.head_dim**-0.5
-        at = past + torch.arange(len(query), device="cuda")[:, None]
-        key_at = torch.arange(len(keys), device="cuda")[None]
+        at = past + torch.arange(len(query), device=query.device)[:, None]
+        key_at = torch.arange(len(keys), device=query.device)[None]
         hidden = (key_at > at) | ((key_at <= at - window) if window else False)
         return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), values)

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from tests.gpu.attention import DecodeAttention
-from tests.gpu.checks import POISON, assert_close
-from tests.gpu.kernels import LLAMA_8B, ModelShape
-from tests.gpu.paged import PagedCache
+from tests.gpu.attention_checks import attention_shape, check_decode
+from tests.gpu.kernels import LLAMA_8B
 
 LENGTHS = {
     "one token": [1],
@@ -17,45 +15,22 @@ LENGTHS = {
 }
 
 
-def _shape(heads: int, kv_heads: int, head_dim: int, page: int) -> ModelShape:
-    return ModelShape(heads * head_dim, 1024, heads, kv_heads, head_dim, 1000, page=page)
-
-
-def _check(shape: ModelShape, lengths: list[int], dtype: torch.dtype, window: int = 0, **options: int) -> None:
-    cache = PagedCache(shape, lengths, dtype)
-    query = torch.randn(len(lengths), shape.heads, shape.head_dim, device="cuda").to(dtype)
-    past_lens = torch.tensor(lengths, device="cuda", dtype=torch.int32) - 1
-    attention = DecodeAttention(shape, dtype, **options)
-    attention.partials.fill_(POISON)
-    expected = torch.stack(
-        [cache.attend(query[s : s + 1], s, length - 1, window)[0] for s, length in enumerate(lengths)]
-    )
-    results = []
-    for _ in range(2):  # the second launch finds the counters as the first left them
-        output = torch.full_like(query, POISON)
-        attention(output, query, cache.key_cache, cache.value_cache, past_lens, cache.block_tables, window=window)
-        assert_close(output, expected)
-        results.append(output)
-    assert torch.equal(*results)
-    assert not attention.arrivals.any()
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("page", [32, 64])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_lengths(lengths: list[int], page: int, dtype: torch.dtype) -> None:
-    _check(_shape(32, 8, 128, page), lengths, dtype)
+    check_decode(attention_shape(32, 8, 128, page), lengths, dtype)
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (16, 1)])
 def test_heads(heads: int, kv_heads: int, head_dim: int) -> None:
-    _check(_shape(heads, kv_heads, head_dim, 32), LENGTHS["ragged"], torch.bfloat16)
+    check_decode(attention_shape(heads, kv_heads, head_dim, 32), LENGTHS["ragged"], torch.bfloat16)
 
 
 @pytest.mark.parametrize("window", [1, 17, 64, 1000])
 def test_window(window: int) -> None:
-    _check(_shape(8, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window=window)
+    check_decode(attention_shape(8, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window=window)
 
 
 CHOICES = [{"warps": 4}, {"warps": 1}, {"warps": 4, "shared_bytes": 100 * 1024, "blocks_per_sm": 2}]
@@ -64,7 +39,7 @@ CHOICES = [{"warps": 4}, {"warps": 1}, {"warps": 4, "shared_bytes": 100 * 1024, 
 @pytest.mark.parametrize("options", CHOICES, ids=str)
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_launch_choices(lengths: list[int], options: dict[str, int]) -> None:
-    _check(LLAMA_8B, lengths, torch.bfloat16, **options)
+    check_decode(LLAMA_8B, lengths, torch.bfloat16, **options)
 
 
 @pytest.mark.parametrize("seqs", [16, 31, 64, 130])
@@ -72,5 +47,5 @@ def test_launch_choices(lengths: list[int], options: dict[str, int]) -> None:
 def test_pairs_that_stay_whole(heads: int, kv_heads: int, head_dim: int, seqs: int) -> None:
     """Many sequences of similar length, where split.cuh gives teams of warps a pair each."""
     lengths = [150 + 7 * i % 50 for i in range(seqs)]
-    _check(_shape(heads, kv_heads, head_dim, 32), lengths, torch.bfloat16)
-    _check(_shape(heads, kv_heads, head_dim, 64), lengths, torch.bfloat16, window=100)
+    check_decode(attention_shape(heads, kv_heads, head_dim, 32), lengths, torch.bfloat16)
+    check_decode(attention_shape(heads, kv_heads, head_dim, 64), lengths, torch.bfloat16, window=100)

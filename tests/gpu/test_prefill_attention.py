@@ -3,11 +3,7 @@
 import pytest
 import torch
 
-from tests.gpu.attention import PrefillAttention
-from tests.gpu.checks import POISON, assert_close
-from tests.gpu.device import arch
-from tests.gpu.kernels import ModelShape
-from tests.gpu.paged import PagedCache
+from tests.gpu.attention_checks import attention_shape, check_prefill
 
 # past and new tokens of each sequence
 BATCHES = {
@@ -20,54 +16,29 @@ BATCHES = {
 }
 
 
-def _check(
-    shape: ModelShape,
-    batch: list[tuple[int, int]],
-    dtype: torch.dtype,
-    window: int = 0,
-    *,
-    wgmma: bool,
-    mma_step: int = 64,
-) -> None:
-    attention = PrefillAttention(shape, dtype, wgmma=wgmma, mma_step=mma_step)
-    if attention.wgmma != wgmma:
-        pytest.skip(f"{arch()} has no wgmma")
-    cache = PagedCache(shape, [past + new for past, new in batch], dtype)
-    new = torch.tensor([new for _, new in batch])
-    cu_seqlens = torch.cat([torch.zeros(1), new.cumsum(0)]).int().cuda()
-    past_lens = torch.tensor([past for past, _ in batch], device="cuda", dtype=torch.int32)
-    query = torch.randn(int(new.sum()), shape.heads, shape.head_dim, device="cuda").to(dtype)
-    output = torch.full_like(query, POISON)
-    tensors = (output, query, cache.key_cache, cache.value_cache, cu_seqlens, past_lens, cache.block_tables)
-    attention(*tensors, window=window)
-    parts = query.split([new for _, new in batch])
-    expected = [cache.attend(part, seq, batch[seq][0], window) for seq, part in enumerate(parts)]
-    assert_close(output, torch.cat(expected))
-
-
-def _shape(heads: int, kv_heads: int, head_dim: int, page: int) -> ModelShape:
-    return ModelShape(heads * head_dim, 1024, heads, kv_heads, head_dim, 1000, page=page)
-
-
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("page", [32, 64, 128])
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 def test_batches(batch: list[tuple[int, int]], page: int, dtype: torch.dtype, wgmma: bool) -> None:
-    _check(_shape(8, 2, 128, page), batch, dtype, wgmma=wgmma)
+    check_prefill(attention_shape(8, 2, 128, page), batch, dtype, wgmma=wgmma)
 
 
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (16, 1)])
 def test_heads(heads: int, kv_heads: int, head_dim: int, wgmma: bool) -> None:
-    _check(_shape(heads, kv_heads, head_dim, 32), BATCHES["mixed with decoding"], torch.bfloat16, wgmma=wgmma)
+    check_prefill(
+        attention_shape(heads, kv_heads, head_dim, 32), BATCHES["mixed with decoding"], torch.bfloat16, wgmma=wgmma
+    )
 
 
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize("window", [1, 17, 64, 250])
 def test_window(window: int, wgmma: bool) -> None:
-    _check(_shape(8, 2, 64, 32), BATCHES["chunks"] + BATCHES["long"], torch.bfloat16, window, wgmma=wgmma)
+    check_prefill(
+        attention_shape(8, 2, 64, 32), BATCHES["chunks"] + BATCHES["long"], torch.bfloat16, window, wgmma=wgmma
+    )
 
 
 @pytest.mark.parametrize("page", [32, 64, 128])
@@ -75,5 +46,7 @@ def test_window(window: int, wgmma: bool) -> None:
 def test_little_shared_memory(head_dim: int, page: int) -> None:
     """As GPUs with 99 KB of it run large heads: 32 keys at a time."""
     batch = BATCHES["mixed with decoding"] + BATCHES["long"]
-    _check(_shape(8, 2, head_dim, page), batch, torch.bfloat16, wgmma=False, mma_step=32)
-    _check(_shape(8, 2, head_dim, page), BATCHES["chunks"], torch.bfloat16, 50, wgmma=False, mma_step=32)
+    check_prefill(attention_shape(8, 2, head_dim, page), batch, torch.bfloat16, wgmma=False, mma_step=32)
+    check_prefill(
+        attention_shape(8, 2, head_dim, page), BATCHES["chunks"], torch.bfloat16, 50, wgmma=False, mma_step=32
+    )

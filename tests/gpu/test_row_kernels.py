@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.gpu.attention_checks import attention_shape, check_rope_cache
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import Kernel
 from tests.gpu.kernels import dtype_flag
@@ -95,25 +96,4 @@ def test_rotary_table_and_slots(page: int) -> None:
 @pytest.mark.parametrize("rows", [1, 17, 129])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 8, 128), (9, 3, 64), (4, 1, 80), (2, 1, 256)])
 def test_rope_cache(heads: int, kv_heads: int, dim: int, rows: int, norm: bool) -> None:
-    dtype, page, blocks = torch.bfloat16, 32, 9
-    qkv = _randn(rows, heads + 2 * kv_heads, dim, dtype=dtype)
-    angles = torch.rand(rows, dim // 2, device="cuda") * 6.3
-    slots = torch.randperm(blocks * page, device="cuda")[:rows].int()
-    norms = torch.randn(2, dim, device="cuda")
-    q = torch.full((rows, heads, dim), POISON, device="cuda", dtype=dtype)
-    keys, values = (torch.full((blocks, kv_heads, page, dim), POISON, device="cuda", dtype=dtype) for _ in range(2))
-    defines = {"TL_HEADS": heads, "TL_KV_HEADS": kv_heads, "TL_HEAD_DIM": dim, "TL_PAGE": page, "TL_WARPS": 8}
-    kernel = Kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines | {"TL_NORM": int(norm)})
-    kernel(q, keys, values, qkv, angles.cos(), angles.sin(), slots, norms[0], norms[1], EPSILON, grid=rows)
-    wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
-    if norm:
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
-        wide[:, :heads] *= norms[0].double()
-        wide[:, heads : heads + kv_heads] *= norms[1].double()
-    low, high = wide.chunk(2, dim=-1)
-    turned = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
-    at = slots.long()
-    assert_close(q, turned[:, :heads])
-    assert_close(keys[at // page, :, at % page], turned[:, heads : heads + kv_heads])
-    assert torch.equal(values[at // page, :, at % page], qkv[:, heads + kv_heads :])
-    assert torch.isfinite(keys).sum() == torch.isfinite(values).sum() == rows * kv_heads * dim
+    check_rope_cache(attention_shape(heads, kv_heads, dim, 32), rows, norm=norm)

@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <cstring>
+
+#include "state.h"
+
+namespace emulated {
+namespace {
+
+// Whether that completes the barrier.
+bool arrive_at(NamedBarrier& barrier, u32 threads) {
+  if (!barrier.arrived.empty() && barrier.threads != threads) {
+    fail("a barrier of %u threads, at which others arrived for %u", threads, barrier.threads);
+  }
+  if (std::find(barrier.arrived.begin(), barrier.arrived.end(), &me()) != barrier.arrived.end()) {
+    fail("arrived twice at a barrier, before all others did");
+  }
+  barrier.threads = threads;
+  barrier.arrived.push_back(&me());
+  if (barrier.arrived.size() < threads) return false;
+  barrier.arrived.clear();
+  wake(barrier.waiting);
+  return true;
+}
+
+NamedBarrier& named_barrier(u32 id, u32 threads) {
+  if (id >= kNamedBarriers) fail("barrier %u, of %d", id, kNamedBarriers);
+  if (threads == 0 || threads % kLanes != 0) fail("barrier %u of %u threads", id, threads);
+  return my_block().barriers[id];
+}
+
+}  // namespace
+
+void barrier_sync(u32 id, u32 threads) {
+  NamedBarrier& barrier = named_barrier(id, threads);
+  if (arrive_at(barrier, threads)) return;
+  barrier.waiting.push_back(&me());
+  wait("barrier", id);
+}
+
+void barrier_arrive(u32 id, u32 threads) {
+  arrive_at(named_barrier(id, threads), threads);
+  pause();
+}
+
+void cluster_arrive() {
+  const u32 threads = machine->config->cluster * machine->config->block.x;
+  arrive_at(my_block().cluster->barrier, threads);
+}
+
+void cluster_wait() {
+  NamedBarrier& barrier = my_block().cluster->barrier;
+  if (std::find(barrier.arrived.begin(), barrier.arrived.end(), &me()) == barrier.arrived.end()) return;
+  barrier.waiting.push_back(&me());
+  wait("the cluster's barrier");
+}
+
+MBarrier& mbarrier_at(Block& from, u32 address, const char* what) {
+  const char* at = checked(from, address, 8, what);
+  Block& block = block_of(from, address);
+  const auto found = block.mbarriers.find(address);
+  if (found == block.mbarriers.end()) fail("%s: there is no mbarrier at 0x%x", what, address);
+  u64 mark;
+  std::memcpy(&mark, at, 8);
+  if (mark != kBarrierMark) fail("%s: the mbarrier at 0x%x was overwritten", what, address);
+  return found->second;
+}
+
+void end_phase_if_complete(MBarrier& barrier) {
+  if (barrier.missing > 0 || barrier.bytes != 0) return;
+  barrier.missing = barrier.arrivals;
+  ++barrier.phase;
+  wake(barrier.waiting);
+}
+
+void mbarrier_init(u32 address, u32 arrivals) {
+  char* at = shared(address, 8, "mbarrier.init");
+  if (address % 8 != 0 || arrivals == 0) fail("mbarrier.init of 0x%x with %u arrivals", address, arrivals);
+  std::memcpy(at, &kBarrierMark, 8);
+  MBarrier& barrier = my_block().mbarriers[address];
+  if (!barrier.waiting.empty()) fail("mbarrier.init of 0x%x, which threads wait for", address);
+  barrier.arrivals = barrier.missing = arrivals;
+  barrier.phase = 0;
+  barrier.bytes = 0;
+}
+
+void mbarrier_arrive(u32 address, u32 expected_bytes) {
+  MBarrier& barrier = mbarrier_at(my_block(), address, "mbarrier.arrive");
+  if (barrier.missing == 0) fail("an arrival more than the %u of the mbarrier at 0x%x", barrier.arrivals, address);
+  barrier.bytes += expected_bytes;
+  --barrier.missing;
+  end_phase_if_complete(barrier);
+  pause();
+}
+
+bool mbarrier_wait(u32 address, u32 parity) {
+  if (parity > 1) fail("mbarrier wait for parity %u", parity);
+  MBarrier& barrier = mbarrier_at(my_block(), address, "mbarrier wait");
+  if (barrier.phase % 2 != parity) return true;
+  barrier.waiting.push_back(&me());
+  wait("mbarrier", address);
+  return true;
+}
+
+}  // namespace emulated

@@ -1,0 +1,81 @@
+#include <cstring>
+
+#include "state.h"
+
+namespace emulated {
+namespace {
+
+void land(const BulkCopy& copy) {
+  std::memcpy(checked(*copy.block, copy.target, copy.bytes, "bulk copy"), copy.source, copy.bytes);
+  MBarrier& barrier = mbarrier_at(*copy.block, copy.barrier, "bulk copy");
+  barrier.bytes -= copy.bytes;
+  end_phase_if_complete(barrier);
+}
+
+void land(Block& block, const ThreadCopy& copy) {
+  char* target = checked(block, copy.target, 16, "cp.async");
+  std::memcpy(target, copy.source, copy.bytes);
+  std::memset(target + copy.bytes, 0, 16 - copy.bytes);
+}
+
+}  // namespace
+
+void land_any() {
+  const std::size_t at = machine->pick(machine->copies.size());
+  const BulkCopy copy = machine->copies[at];
+  machine->copies[at] = machine->copies.back();
+  machine->copies.pop_back();
+  land(copy);
+}
+
+void finish_work(Warp& warp, u32 end) {
+  std::size_t done = 0;
+  while (done < warp.work.size() && static_cast<int>(warp.work[done].group - end) < 0) warp.work[done++].run();
+  warp.work.erase(warp.work.begin(), warp.work.begin() + done);
+}
+
+void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier) {
+  const bool aligned = target % 16 == 0 && reinterpret_cast<std::uintptr_t>(source) % 16 == 0;
+  if (!aligned || bytes % 16 != 0 || bytes == 0) fail("bulk copy of %u bytes from %p to 0x%x", bytes, source, target);
+  check_global(source, bytes, "bulk copy");
+  mbarrier_at(my_block(), barrier, "bulk copy");
+  std::memset(shared(target, bytes, "bulk copy"), kPoison, bytes);
+  machine->copies.push_back({&my_block(), target, bytes, barrier, source});
+}
+
+void copy_async(u32 target, const void* source, u32 bytes) {
+  const bool aligned = target % 16 == 0 && reinterpret_cast<std::uintptr_t>(source) % 16 == 0;
+  if (!aligned || bytes > 16) fail("cp.async of %u bytes from %p to 0x%x", bytes, source, target);
+  if (bytes > 0) check_global(source, bytes, "cp.async");
+  const ThreadCopy copy{target, bytes, me().copy_group, source};
+  std::memset(shared(target, 16, "cp.async"), kPoison, 16);
+  if (machine->chance(machine->eagerness)) {
+    land(my_block(), copy);
+  } else {
+    me().copies.push_back(copy);
+  }
+}
+
+void copy_commit() { ++me().copy_group; }
+
+void copy_wait(u32 groups_under_way) {
+  Fiber& thread = me();
+  const u32 end = thread.copy_group - groups_under_way;
+  std::erase_if(thread.copies, [&](const ThreadCopy& copy) {
+    if (static_cast<int>(copy.group - end) >= 0) return false;
+    land(my_block(), copy);
+    return true;
+  });
+}
+
+void copy_arrive(u32 barrier) {
+  for (const ThreadCopy& copy : me().copies) land(my_block(), copy);
+  me().copies.clear();
+  mbarrier_arrive(barrier, 0);
+}
+
+void issue(std::function<void()> work) { me().warp->work.push_back({std::move(work), me().warp->work_group}); }
+void issue_commit() { ++me().warp->work_group; }
+void issue_wait(u32 groups_under_way) { finish_work(*me().warp, me().warp->work_group - groups_under_way); }
+
+}  // namespace emulated

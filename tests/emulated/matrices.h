@@ -1,0 +1,46 @@
+// The arithmetic of tensor cores: fragments and matrices in shared memory as the PTX ISA defines them.
+#pragma once
+
+#include "machine.h"
+
+namespace emulated {
+
+// Conversions of 16-bit elements; to them, with rounding to nearest even.
+template <bool kHalf>
+float to_float(u16 bits);
+template <bool kHalf>
+u16 from_float(float value);
+
+struct MmaOperands {
+  float* c[4];
+  u32 a[4], b[2];
+};
+
+struct LoadOperands {
+  u32* results[4];
+  u32 address;
+};
+
+// What a warp does; lanes[i] points to the operands of lane i.
+template <bool kHalf>
+void multiply_m16n8k16(void* const* lanes);
+template <int kMatrices, bool kTransposed>
+void load_matrices(void* const* lanes);     // ldmatrix
+void transpose_matrix(void* const* lanes);  // movmatrix, of MatrixWord
+
+struct MatrixWord {
+  u32 from, to;
+};
+
+// One warp's 16 rows of wgmma.m64nNk16: d[16, N] = a * b [+ d]. A is in registers, or in shared memory at a descriptor.
+struct WgmmaOperands {
+  float* const* d;  // N / 2 accumulators
+  u32 a[4];
+  u64 a_matrix, b_matrix;
+  bool in_registers, accumulate, a_transposed, b_transposed;
+};
+
+template <bool kHalf>
+void issue_wgmma(int columns, void* const* lanes);
+
+}  // namespace emulated

@@ -1,0 +1,227 @@
+// The PTX instructions that kernels use, as functions: ptx.py turns asm statements into calls of them. A name is the
+// instruction's with every dot and colon an underscore; operands come in PTX's order, {...} as a group, [...] as an
+// address.
+#pragma once
+
+#include <array>
+
+#include "cuda.h"
+#include "matrices.h"
+
+namespace emulated::ptx {
+
+// An operand of an asm statement that is written, as a register of its constraint.
+template <class Register, class T>
+Register& written(T& operand) {
+  static_assert(sizeof(Register) == sizeof(T));
+  return reinterpret_cast<Register&>(operand);
+}
+
+template <std::size_t kCount, class T>
+using Group = std::array<T*, kCount>;
+
+template <class T, class... More>
+auto group(T& first, More&... more) {
+  return Group<1 + sizeof...(More), T>{&first, &more...};
+}
+
+template <class Operands>
+void together(const char* what, Operands& mine, void (*act)(void* const*)) {
+  meet(what, &mine, act);
+}
+
+// Lanes that an instruction wants to be together, though each acts alone.
+inline void all_lanes(const char* what) { ballot(what, kAllLanes, false); }
+
+// ---- registers
+
+inline void mov_b32(Group<2, u16> halves, u32 word) {
+  *halves[0] = static_cast<u16>(word);
+  *halves[1] = static_cast<u16>(word >> 16);
+}
+inline void mov_u32(u32& to, u32 from) { to = from; }
+inline void setp_ne_b32(bool& to, u32 a, u32 b) { to = a != b; }
+inline void selp_u32(u32& to, u32 a, u32 b, bool first) { to = first ? a : b; }
+inline void cvt_f32_f16(float& to, u16 bits) { to = to_float<true>(bits); }
+inline void cvt_rn_f16x2_f32(u32& to, float high, float low) {
+  to = static_cast<u32>(from_float<true>(high)) << 16 | from_float<true>(low);
+}
+inline void cvt_rn_bf16x2_f32(u32& to, float high, float low) {
+  to = static_cast<u32>(from_float<false>(high)) << 16 | from_float<false>(low);
+}
+inline void ex2_approx_ftz_f32(float& to, float x) { to = std::exp2(x); }
+inline u32 cluster_ctarank() { return rank_in_cluster(); }
+
+// ---- what changes nothing here
+
+inline void griddepcontrol_wait() {}
+inline void griddepcontrol_launch_dependents() {}
+inline void fence_mbarrier_init_release_cluster() {}
+inline void fence_proxy_async_shared_cta() {}
+inline void createpolicy_fractional_L2_evict_first_b64(u64& to, double) { to = 0; }
+inline void prefetch_global_L1(u64) {}
+inline void setmaxnreg_dec_sync_aligned_u32(u32) { all_lanes("setmaxnreg.dec"); }
+inline void setmaxnreg_inc_sync_aligned_u32(u32) { all_lanes("setmaxnreg.inc"); }
+
+// ---- barriers
+
+inline void bar_sync(u32 id, u32 threads) { barrier_sync(id, threads); }
+inline void bar_arrive(u32 id, u32 threads) { barrier_arrive(id, threads); }
+inline void barrier_cluster_arrive_release_aligned() { cluster_arrive(); }
+inline void barrier_cluster_wait_acquire_aligned() { cluster_wait(); }
+inline void mbarrier_init_shared_cta_b64(u32 address, u32 arrivals) { mbarrier_init(address, arrivals); }
+inline void mbarrier_arrive_shared_cta_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
+inline void mbarrier_arrive_expect_tx_shared_cta_b64(u64&, u32 address, u32 bytes) { mbarrier_arrive(address, bytes); }
+inline void mbarrier_try_wait_parity_shared_cta_b64(bool& done, u32 address, u32 parity) {
+  done = mbarrier_wait(address, parity);
+}
+inline void mbarrier_test_wait_parity_shared_cta_b64(bool& done, u32 address, u32 parity) {
+  done = mbarrier_wait(address, parity);
+}
+inline void elect_sync(bool& elected, u32 mask) {
+  if (mask != kAllLanes) fail("elect.sync of lanes 0x%x: only whole warps are supported", mask);
+  all_lanes("elect.sync");
+  elected = here->thread.x % kLanes == 0;
+}
+
+// ---- shared memory
+
+template <std::size_t kCount, class T>
+void store_shared(u32 address, Group<kCount, T> from) {
+  if (address % (4 * kCount) != 0) fail("st.shared.v%zu at 0x%x", kCount, address);
+  char* to = shared(address, 4 * kCount, "st.shared");
+  for (std::size_t i = 0; i < kCount; ++i) std::memcpy(to + 4 * i, from[i], 4);
+}
+template <std::size_t kCount, class T>
+void load_shared(Group<kCount, T> to, u32 address) {
+  if (address % (4 * kCount) != 0) fail("ld.shared.v%zu at 0x%x", kCount, address);
+  const char* from = shared(address, 4 * kCount, "ld.shared");
+  for (std::size_t i = 0; i < kCount; ++i) std::memcpy(to[i], from + 4 * i, 4);
+}
+inline void st_shared_v4_b32(u32 address, Group<4, const u32> from) { store_shared(address, from); }
+inline void st_shared_v2_b32(u32 address, Group<2, const u32> from) { store_shared(address, from); }
+inline void ld_shared_v4_b32(Group<4, u32> to, u32 address) { load_shared(to, address); }
+inline void ld_shared_v2_b32(Group<2, u32> to, u32 address) { load_shared(to, address); }
+inline void mapa_shared_cluster_u32(u32& to, u32 address, u32 rank) { to = map_to_block(address, rank); }
+inline void ld_shared_cluster_u64(u64& to, u32 address) { std::memcpy(&to, shared(address, 8, "ld.shared"), 8); }
+
+// ---- copies
+
+inline const void* global(u64 address) { return reinterpret_cast<const void*>(address); }
+inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(u32 target, u64 source, u32 bytes,
+                                                                           u32 barrier) {
+  copy_bulk(target, global(source), bytes, barrier);
+}
+inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes_L2_cache_hint(u32 target, u64 source,
+                                                                                         u32 bytes, u32 barrier, u64) {
+  copy_bulk(target, global(source), bytes, barrier);
+}
+inline void cp_async_cg_shared_global(u32 target, u64 source, u32 size, u32 bytes = 16) {
+  if (size != 16) fail("cp.async.cg of %u bytes", size);
+  emulated::copy_async(target, global(source), bytes);
+}
+inline void cp_async_cg_shared_global_L2_cache_hint(u32 target, u64 source, u32 size, u64) {
+  cp_async_cg_shared_global(target, source, size);
+}
+inline void cp_async_commit_group() { copy_commit(); }
+inline void cp_async_wait_group(u32 groups) { copy_wait(groups); }
+inline void cp_async_mbarrier_arrive_noinc_shared_cta_b64(u32 barrier) { copy_arrive(barrier); }
+
+// ---- tensor cores
+
+template <int kMatrices, bool kTransposed>
+void load_matrix(const char* what, Group<kMatrices, u32> to, u32 address) {
+  LoadOperands mine{{}, address};
+  for (int i = 0; i < kMatrices; ++i) mine.results[i] = to[i];
+  together(what, mine, load_matrices<kMatrices, kTransposed>);
+}
+inline void ldmatrix_sync_aligned_m8n8_x4_shared_b16(Group<4, u32> to, u32 address) {
+  load_matrix<4, false>("ldmatrix.x4", to, address);
+}
+inline void ldmatrix_sync_aligned_m8n8_x2_shared_b16(Group<2, u32> to, u32 address) {
+  load_matrix<2, false>("ldmatrix.x2", to, address);
+}
+inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(Group<4, u32> to, u32 address) {
+  load_matrix<4, true>("ldmatrix.x4.trans", to, address);
+}
+inline void movmatrix_sync_aligned_m8n8_trans_b16(u32& to, u32 from) {
+  MatrixWord mine{from, 0};
+  together("movmatrix", mine, transpose_matrix);
+  to = mine.to;
+}
+
+template <bool kHalf>
+void mma(Group<4, float> d, Group<4, const u32> a, Group<2, const u32> b, Group<4, float> c) {
+  if (d != c) fail("mma.sync: only sums in place are supported");
+  MmaOperands mine{{d[0], d[1], d[2], d[3]}, {*a[0], *a[1], *a[2], *a[3]}, {*b[0], *b[1]}};
+  together("mma.sync", mine, multiply_m16n8k16<kHalf>);
+}
+inline void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(Group<4, float> d, Group<4, const u32> a,
+                                                                Group<2, const u32> b, Group<4, float> c) {
+  mma<false>(d, a, b, c);
+}
+inline void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Group<4, float> d, Group<4, const u32> a,
+                                                              Group<2, const u32> b, Group<4, float> c) {
+  mma<true>(d, a, b, c);
+}
+
+template <bool kHalf, int kColumns>
+void wgmma(WgmmaOperands& mine, int scale_a, int scale_b) {
+  if (scale_a != 1 || scale_b != 1) fail("wgmma: operands are scaled by %d and %d", scale_a, scale_b);
+  together("wgmma.mma_async", mine, [](void* const* lanes) { issue_wgmma<kHalf>(kColumns, lanes); });
+}
+template <bool kHalf, int kColumns>
+void wgmma_of(Group<kColumns / 2, float> d, u64 a, u64 b, bool accumulate, int scale_a, int scale_b, bool transposed_a,
+              bool transposed_b) {
+  WgmmaOperands mine{d.data(), {}, a, b, false, accumulate, transposed_a, transposed_b};
+  wgmma<kHalf, kColumns>(mine, scale_a, scale_b);
+}
+template <bool kHalf, int kColumns>
+void wgmma_of(Group<kColumns / 2, float> d, Group<4, const u32> a, u64 b, bool accumulate, int scale_a, int scale_b,
+              bool transposed_b) {
+  WgmmaOperands mine{d.data(), {*a[0], *a[1], *a[2], *a[3]}, 0, b, true, accumulate, false, transposed_b};
+  wgmma<kHalf, kColumns>(mine, scale_a, scale_b);
+}
+// m64nNk16: N is a template argument.
+template <int kColumns, class... Operands>
+void wgmma_mma_async_sync_aligned_m64k16_f32_bf16_bf16(Operands... operands) {
+  wgmma_of<false, kColumns>(operands...);
+}
+template <int kColumns, class... Operands>
+void wgmma_mma_async_sync_aligned_m64k16_f32_f16_f16(Operands... operands) {
+  wgmma_of<true, kColumns>(operands...);
+}
+inline void wgmma_fence_sync_aligned() { all_lanes("wgmma.fence"); }
+inline void wgmma_commit_group_sync_aligned() {
+  u32 none = 0;
+  together("wgmma.commit_group", none, [](void* const*) { issue_commit(); });
+}
+inline void wgmma_wait_group_sync_aligned(u32 groups) {
+  together("wgmma.wait_group", groups, [](void* const* lanes) { issue_wait(*static_cast<const u32*>(lanes[0])); });
+}
+
+}  // namespace emulated::ptx
+
+namespace emulated {
+
+template <class T>
+T* dynamic_shared(std::size_t alignment) {
+  if (alignment > 1024) fail("dynamic shared memory aligned to %zu bytes", alignment);
+  return reinterpret_cast<T*>(dynamic_shared_begin());
+}
+
+template <class... Parameters, std::size_t... kIndex>
+bool launch_kernel(void (*kernel)(Parameters...), const LaunchConfig& config, void* const* arguments, char* message,
+                   u32 message_bytes, std::index_sequence<kIndex...>) {
+  return launch(
+      config, [&] { kernel(*static_cast<std::remove_const_t<Parameters>*>(arguments[kIndex])...); }, message,
+      message_bytes);
+}
+// `arguments`: a pointer to each, as for cuLaunchKernel.
+template <class... Parameters>
+bool launch_kernel(void (*kernel)(Parameters...), const LaunchConfig& config, void* const* arguments, char* message,
+                   u32 message_bytes) {
+  return launch_kernel(kernel, config, arguments, message, message_bytes, std::index_sequence_for<Parameters...>());
+}
+
+}  // namespace emulated

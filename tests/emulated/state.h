@@ -1,0 +1,140 @@
+// What the parts of the machine share: threads, warps, blocks and their state.
+#pragma once
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "machine.h"
+
+namespace emulated {
+
+constexpr u32 kSharedBase = 1024;  // where a block's shared memory begins in its address space
+constexpr u32 kRankShift = 24;     // an address above these bits names a block of the cluster: its rank + 1
+constexpr u32 kGuardBytes = 4096;
+constexpr int kPoison = 0xff;  // NaN in every type
+constexpr u64 kBarrierMark = 0x6d62617272696572;
+constexpr std::size_t kStackBytes = 128 * 1024;
+constexpr int kNamedBarriers = 16;
+
+struct Block;
+struct Warp;
+
+struct ThreadCopy {
+  u32 target, bytes, group;
+  const void* source;
+};
+
+struct Fiber : Place {
+  enum Status { kReady, kWaiting, kDone } status = kReady;
+  jmp_buf state;
+  ucontext_t context;
+  bool started = false;
+  Warp* warp;
+  int lane;
+  const char* waits_at;  // an instruction or a kind of barrier, with its number
+  u32 number;
+  std::vector<ThreadCopy> copies;
+  u32 copy_group = 0;
+};
+
+struct Work {
+  std::function<void()> run;
+  u32 group;
+};
+
+struct Warp {
+  Block* block;
+  int index;
+  std::vector<Fiber> lanes;
+  bool queued = false;
+  const char* meeting = nullptr;
+  int met = 0;
+  void* operands[kLanes];
+  std::vector<Work> work;
+  u32 work_group = 0;
+};
+
+struct NamedBarrier {
+  u32 threads = 0;
+  std::vector<Fiber*> arrived, waiting;
+};
+
+struct MBarrier {
+  u32 arrivals = 0, missing = 0, phase = 0;
+  long long bytes = 0;  // expected and not yet landed
+  std::vector<Fiber*> waiting;
+};
+
+struct BulkCopy {
+  Block* block;
+  u32 target, bytes, barrier;
+  const void* source;
+};
+
+struct Cluster {
+  std::vector<Block*> blocks;
+  NamedBarrier barrier;
+};
+
+struct Block {
+  Index index;
+  u32 rank;
+  std::shared_ptr<Cluster> cluster;
+  std::unique_ptr<char[]> storage;
+  char* memory;  // aligned
+  std::vector<Warp> warps;
+  NamedBarrier barriers[kNamedBarriers];
+  std::map<u32, MBarrier> mbarriers;
+  int running = 0;
+};
+
+struct Failure {};  // of what the scheduler itself does; its message is machine->error
+
+struct Machine {
+  const LaunchConfig* config;
+  const Body* body;
+  std::mt19937_64 random;
+  double eagerness;  // how likely something under way gets done at a step
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::vector<Warp*> ready;
+  std::vector<BulkCopy> copies;
+  char* stacks;
+  std::vector<char*> free_stacks;
+  std::map<Fiber*, char*> stack_of;
+  std::string error;
+  bool in_fiber = false;
+  jmp_buf scheduler;
+
+  bool chance(double probability) { return std::uniform_real_distribution<>()(random) < probability; }
+  std::size_t pick(std::size_t count) { return random() % count; }
+};
+
+extern Machine* machine;  // of the launch that is under way
+
+inline Fiber& me() { return *static_cast<Fiber*>(here); }
+inline Block& my_block() { return *me().warp->block; }
+
+// scheduler.cc. A thread that waits goes on when another has woken it.
+void wait(const char* at, u32 number = 0);
+void wake(Fiber& fiber);
+void wake(std::vector<Fiber*>& fibers);
+
+// memory.cc. The block that an address of shared memory is in, seen from `from`; the address becomes one of that block.
+Block& block_of(Block& from, u32& address);
+char* checked(Block& from, u32 address, u32 bytes, const char* what);
+
+// barriers.cc
+MBarrier& mbarrier_at(Block& from, u32 address, const char* what);
+void end_phase_if_complete(MBarrier& barrier);
+
+// copies.cc
+void land_any();                        // one of the bulk copies under way
+void finish_work(Warp& warp, u32 end);  // of the groups before `end`
+
+}  // namespace emulated

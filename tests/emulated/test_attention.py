@@ -1,0 +1,100 @@
+"""The attention kernels' logic without a GPU: indices, masks, tails of pages, barriers, the order of copies.
+
+Shapes are small, and each is run under several schedules.
+"""
+
+import pytest
+import torch
+
+from tests.emulated.emulator import Emulator
+from tests.gpu.attention_checks import attention_shape, check_decode, check_prefill, check_qkv_linear, check_rope_cache
+from tests.gpu.kernels import ModelShape
+
+LENGTHS = {
+    "one token": [1],
+    "edges of blocks": [31, 32, 33, 63, 64, 65, 127, 128, 129],
+    "ragged": [1, 700, 3, 17, 64, 1, 129],
+    "alike": [70 + 7 * i % 50 for i in range(13)],  # pairs stay whole, a team of warps each
+}
+# past and new tokens of each sequence
+BATCHES = {
+    "one token": [(0, 1)],
+    "odd sizes": [(0, 3), (0, 17), (0, 97)],
+    "chunks": [(1, 31), (31, 1), (32, 33), (63, 65), (160, 40)],
+    "mixed with decoding": [(300, 1), (0, 70), (77, 1), (128, 40), (1, 1)],
+}
+SEEDS = (0, 2)  # a check takes two
+
+
+@pytest.mark.parametrize("page", [32, 64])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_decode(lengths: list[int], page: int) -> None:
+    for seed in SEEDS:
+        check_decode(attention_shape(4, 2, 128, page), lengths, torch.bfloat16, machine=Emulator(seed=seed))
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "page", "dtype"),
+    [(3, 1, 64, 64, torch.bfloat16), (2, 2, 80, 32, torch.float16), (16, 1, 256, 32, torch.float16)],
+)
+def test_decode_heads(heads: int, kv_heads: int, head_dim: int, page: int, dtype: torch.dtype) -> None:
+    shape = attention_shape(heads, kv_heads, head_dim, page)
+    check_decode(shape, LENGTHS["edges of blocks"], dtype, machine=Emulator())
+
+
+@pytest.mark.parametrize("window", [1, 17, 64])
+def test_decode_window(window: int) -> None:
+    check_decode(attention_shape(4, 1, 64, 32), LENGTHS["ragged"], torch.bfloat16, window, machine=Emulator())
+
+
+def test_decode_by_single_copies() -> None:
+    """As before sm_90, by cp.async."""
+    machine = Emulator("sm_80")
+    check_decode(attention_shape(8, 2, 128, 32), LENGTHS["edges of blocks"], torch.bfloat16, machine=machine)
+
+
+@pytest.mark.parametrize("page", [32, 64, 128])
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_prefill_wgmma(batch: list[tuple[int, int]], page: int) -> None:
+    for seed in SEEDS:
+        shape = attention_shape(4, 1, 128, page)
+        check_prefill(shape, batch, torch.bfloat16, wgmma=True, machine=Emulator(seed=seed))
+
+
+@pytest.mark.parametrize("page", [32, 64])
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_prefill_mma(batch: list[tuple[int, int]], page: int) -> None:
+    check_prefill(attention_shape(4, 1, 128, page), batch, torch.bfloat16, wgmma=False, machine=Emulator())
+
+
+WGMMA_HEADS = [(3, 1, 64, True), (2, 2, 80, True), (6, 2, 96, True), (16, 1, 256, True)]
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "wgmma"), [*WGMMA_HEADS, (2, 2, 80, False), (16, 1, 256, False)]
+)
+def test_prefill_heads(heads: int, kv_heads: int, head_dim: int, wgmma: bool) -> None:
+    shape, batch = attention_shape(heads, kv_heads, head_dim, 32), BATCHES["mixed with decoding"]
+    check_prefill(shape, batch, torch.float16, wgmma=wgmma, machine=Emulator())
+
+
+@pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
+@pytest.mark.parametrize("window", [1, 17, 250])
+def test_prefill_window(window: int, wgmma: bool) -> None:
+    shape = attention_shape(4, 1, 64, 32)
+    check_prefill(shape, BATCHES["chunks"], torch.bfloat16, window, wgmma=wgmma, machine=Emulator())
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "page", "norm"),
+    [(8, 2, 128, 32, False), (3, 1, 80, 32, True), (14, 2, 64, 64, True)],
+)
+def test_rope_cache(heads: int, kv_heads: int, head_dim: int, page: int, norm: bool) -> None:
+    check_rope_cache(attention_shape(heads, kv_heads, head_dim, page), 37, norm=norm, machine=Emulator())
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (4, 3), (16, 13)])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(3, 1, 64), (2, 1, 80)])
+def test_qkv_linear(heads: int, kv_heads: int, head_dim: int, tokens: int, rows: int) -> None:
+    shape = ModelShape(576, 1536, heads, kv_heads, head_dim, 1000, page=32, qkv_bias=heads == 2)
+    check_qkv_linear(shape, tokens, rows, torch.bfloat16, machine=Emulator())

@@ -1,0 +1,94 @@
+"""The emulator finds what it is there for: races, deadlocks, and what the hardware leaves undefined."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.emulated.emulator import EmulationError, Emulator
+from tests.emulated.ptx import translate
+
+KERNELS = Path(__file__).parent / "kernels"
+TILES, WORDS, SHARED_BYTES = 8, 32, 144
+MISTAKES = ("none", "no wait", "early release", "wrong parity", "extra arrival", "too far", "outside", "divergence")
+SEEDS = 20
+
+
+def _run(mistake: str, seed: int) -> bool:
+    """Whether the result is right."""
+    x = torch.arange(TILES * WORDS, dtype=torch.int32)
+    y = torch.full_like(x, -1)
+    machine = Emulator(seed=seed)
+    defines: dict[str, int | str] = {"TL_MISTAKE": MISTAKES.index(mistake) if mistake in MISTAKES else len(MISTAKES)}
+    machine.kernel(str(KERNELS / "mistakes.cuh"), "mistakes", 2 * WORDS, SHARED_BYTES, defines)(y, x, grid=1)
+    return torch.equal(y, x + 1)
+
+
+def test_no_mistake() -> None:
+    assert all(_run("none", seed) for seed in range(SEEDS))
+
+
+@pytest.mark.parametrize("mistake", ["no wait", "early release"])
+def test_races_show(mistake: str) -> None:
+    """Not under every schedule, but under many."""
+    wrong = 0
+    for seed in range(SEEDS):
+        try:
+            wrong += not _run(mistake, seed)
+        except EmulationError:
+            wrong += 1
+    assert wrong > SEEDS // 4
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("wrong parity", r"deadlock:\n  block \(0, 0\), warp 0: 32 lanes wait at mbarrier"),
+        ("extra arrival", "an arrival more than the 1 of the mbarrier"),
+        ("too far", "bulk copy: 128 bytes at .* are not in one of the kernel's tensors"),
+        ("outside", "bulk copy: 128 bytes at 0x1400 are outside of the 144 bytes of shared memory"),
+        ("divergence", r"while other lanes of the warp are at|deadlock"),
+        ("no barrier", "there is no mbarrier at"),
+    ],
+)
+def test_errors_name_the_cause(mistake: str, message: str) -> None:
+    with pytest.raises(EmulationError, match=message):
+        _run(mistake, 0)
+
+
+def _neighbours(seed: int, *, stays: bool, grid: int = 8) -> list[int]:
+    y = torch.zeros(grid, dtype=torch.int32)
+    defines: dict[str, int | str] = {"TL_BLOCKS": 4, "TL_STAYS": int(stays)}
+    kernel = Emulator(seed=seed).kernel(str(KERNELS / "neighbours.cuh"), "neighbours", 64, 128, defines)
+    kernel(y, grid=grid)
+    return y.tolist()
+
+
+def test_clusters() -> None:
+    for seed in range(SEEDS):
+        assert _neighbours(seed, stays=True) == [101, 102, 103, 100, 105, 106, 107, 104]
+
+
+def test_shared_memory_ends_with_its_block() -> None:
+    with pytest.raises(EmulationError, match="of a block that has ended"):
+        [_neighbours(seed, stays=False) for seed in range(SEEDS)]
+
+
+def test_grids_are_whole_clusters() -> None:
+    with pytest.raises(EmulationError, match="a grid of 6 blocks in clusters of 4"):
+        _neighbours(0, stays=True, grid=6)
+
+
+def test_asm_becomes_calls() -> None:
+    ptx = r"{\n.reg .pred p;\nretry:\na.b::c p, [%1], {%0, %0};\n@!p bra retry;\n}"
+    assert translate(f'asm volatile("{ptx}" : "=r"(x) : "r"(y));') == (
+        "{ __label__ retry; auto& _0 = emulated::ptx::written<emulated::u32>(x); "
+        "const emulated::u32 _1 = static_cast<emulated::u32>(y); { bool p{}; retry:; "
+        "emulated::ptx::a_b_c(p, _1, emulated::ptx::group(_0, _0)); if (!p) goto retry; } };"
+    )
+
+
+@pytest.mark.parametrize("asm", ['asm("x %0;" : "=q"(x));', 'asm("x %0;" : x);'])
+def test_unknown_asm_is_refused(asm: str) -> None:
+    with pytest.raises(ValueError, match=r"asm operand|without a constraint"):
+        translate(asm)

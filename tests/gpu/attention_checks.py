@@ -1,0 +1,140 @@
+"""What surrounds the paged cache against float64 on any machine: RoPE and cache write, decode and prefill attention."""
+
+import pytest
+import torch
+
+from tests.gpu.attention import DecodeAttention, PrefillAttention
+from tests.gpu.checks import POISON, assert_close
+from tests.gpu.device import GPU, Machine
+from tests.gpu.kernels import ModelShape, QkvLinear
+from tests.gpu.paged import PagedCache
+
+EPSILON = 1e-5
+
+
+def attention_shape(heads: int, kv_heads: int, head_dim: int, page: int) -> ModelShape:
+    return ModelShape(heads * head_dim, 1024, heads, kv_heads, head_dim, 1000, page=page)
+
+
+def check_decode(
+    shape: ModelShape,
+    lengths: list[int],
+    dtype: torch.dtype,
+    window: int = 0,
+    *,
+    machine: Machine = GPU,
+    **options: int,
+) -> None:
+    """``lengths`` of the sequences with their new tokens; ``options`` of :class:`DecodeAttention`."""
+    cache = PagedCache(shape, lengths, dtype, machine.device)
+    query = torch.randn(len(lengths), shape.heads, shape.head_dim, device=machine.device).to(dtype)
+    past_lens = torch.tensor(lengths, device=machine.device, dtype=torch.int32) - 1
+    attention = DecodeAttention(shape, dtype, machine=machine, **options)
+    attention.partials.fill_(POISON)
+    expected = torch.stack(
+        [cache.attend(query[s : s + 1], s, length - 1, window)[0] for s, length in enumerate(lengths)]
+    )
+    results = []
+    for _ in range(2):  # the second launch finds the counters as the first left them
+        output = torch.full_like(query, POISON)
+        attention(output, query, cache.key_cache, cache.value_cache, past_lens, cache.block_tables, window=window)
+        assert_close(output, expected)
+        results.append(output)
+    assert torch.equal(*results)
+    assert not attention.arrivals.any()
+
+
+def check_prefill(
+    shape: ModelShape,
+    batch: list[tuple[int, int]],
+    dtype: torch.dtype,
+    window: int = 0,
+    *,
+    wgmma: bool,
+    mma_step: int = 64,
+    machine: Machine = GPU,
+) -> None:
+    """``batch``: past and new tokens of each sequence."""
+    attention = PrefillAttention(shape, dtype, wgmma=wgmma, mma_step=mma_step, machine=machine)
+    if attention.wgmma != wgmma:
+        pytest.skip(f"{machine.arch} has no wgmma")
+    cache = PagedCache(shape, [past + new for past, new in batch], dtype, machine.device)
+    new = torch.tensor([new for _, new in batch])
+    cu_seqlens = torch.cat([torch.zeros(1), new.cumsum(0)]).int().to(machine.device)
+    past_lens = torch.tensor([past for past, _ in batch], device=machine.device, dtype=torch.int32)
+    query = torch.randn(int(new.sum()), shape.heads, shape.head_dim, device=machine.device).to(dtype)
+    parts = query.split([new for _, new in batch])
+    expected = torch.cat([cache.attend(part, seq, batch[seq][0], window) for seq, part in enumerate(parts)])
+    results = []
+    for _ in range(2):
+        output = torch.full_like(query, POISON)
+        tensors = (output, query, cache.key_cache, cache.value_cache, cu_seqlens, past_lens, cache.block_tables)
+        attention(*tensors, window=window)
+        assert_close(output, expected)
+        results.append(output)
+    assert torch.equal(*results)
+
+
+def check_rope_cache(shape: ModelShape, rows: int, *, norm: bool, machine: Machine = GPU) -> None:
+    """``rows`` tokens of a QKV product into queries and random slots of a poisoned cache, bfloat16."""
+    heads, kv_heads, dim, page = shape.heads, shape.kv_heads, shape.head_dim, shape.page
+    dtype, device, blocks = torch.bfloat16, machine.device, -(-rows // page) + 1
+    qkv = torch.randn(rows, heads + 2 * kv_heads, dim, device=device).to(dtype)
+    angles = torch.rand(rows, dim // 2, device=device) * 6.3
+    slots = torch.randperm(blocks * page, device=device)[:rows].int()
+    norms = torch.randn(2, dim, device=device)
+    q = torch.full((rows, heads, dim), POISON, device=device, dtype=dtype)
+    keys, values = (torch.full((blocks, kv_heads, page, dim), POISON, device=device, dtype=dtype) for _ in range(2))
+    defines = {"TL_HEADS": heads, "TL_KV_HEADS": kv_heads, "TL_HEAD_DIM": dim, "TL_PAGE": page, "TL_WARPS": 8}
+    kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines | {"TL_NORM": int(norm)})
+    kernel(q, keys, values, qkv, angles.cos(), angles.sin(), slots, norms[0], norms[1], EPSILON, grid=rows)
+    wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
+    if norm:
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
+        wide[:, :heads] *= norms[0].double()
+        wide[:, heads : heads + kv_heads] *= norms[1].double()
+    low, high = wide.chunk(2, dim=-1)
+    turned = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+    at = slots.long()
+    assert_close(q, turned[:, :heads])
+    assert_close(keys[at // page, :, at % page], turned[:, heads : heads + kv_heads])
+    assert torch.equal(values[at // page, :, at % page], qkv[:, heads + kv_heads :])
+    assert torch.isfinite(keys).sum() == torch.isfinite(values).sum() == rows * kv_heads * dim
+
+
+def _rotated(
+    shape: ModelShape, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    heads = qkv.view(len(qkv), -1, shape.head_dim)
+    rotated, values = heads.split([shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
+    low, high = rotated.chunk(2, dim=-1)
+    cos, sin = cos.double()[:, None], sin.double()[:, None]
+    rotated = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+    return rotated[:, : shape.heads], rotated[:, shape.heads :], values
+
+
+def check_qkv_linear(shape: ModelShape, tokens: int, rows: int, dtype: torch.dtype, *, machine: Machine = GPU) -> None:
+    """``rows`` tokens by a kernel for ``tokens`` of them, into random slots of a poisoned cache."""
+    device, num_blocks = machine.device, 5
+    x = torch.randn(rows, shape.hidden, device=device).to(dtype)
+    weight = (torch.randn(shape.qkv_features, shape.hidden, device=device) * shape.hidden**-0.5).to(dtype)
+    norm_weight = torch.randn(shape.hidden, device=device)
+    bias = torch.randn(shape.qkv_features, device=device) if shape.qkv_bias else None
+    angles = torch.rand(rows, shape.head_dim // 2, device=device) * 6.3
+    slots = torch.randperm(num_blocks * shape.page, device=device)[:rows].int()
+    q = torch.full((rows, shape.heads, shape.head_dim), POISON, device=device, dtype=dtype)
+    cache = (num_blocks, shape.kv_heads, shape.page, shape.head_dim)
+    keys, values = (torch.full(cache, POISON, device=device, dtype=dtype) for _ in range(2))
+    step = {"cos": angles.cos(), "sin": angles.sin(), "slots": slots}
+    linear = QkvLinear(shape, tokens, dtype, machine=machine)
+    linear(q, keys, values, x, weight, norm_weight=norm_weight, bias=bias, epsilon=EPSILON, **step)
+
+    wide = x.double()
+    seen = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON) * norm_weight.double()).to(dtype)
+    qkv = seen.double() @ weight.double().T + (0 if bias is None else bias.double())
+    expected = _rotated(shape, qkv, step["cos"], step["sin"])
+    assert_close(q, expected[0])
+    at = slots.long()
+    for written, reference in zip((keys, values), expected[1:], strict=True):
+        assert_close(written[at // shape.page, :, at % shape.page], reference)
+        assert torch.isfinite(written).sum() == reference.numel(), "other slots were written"
