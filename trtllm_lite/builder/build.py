@@ -74,7 +74,6 @@ def build_engine(
     graph, fusions = _fuse(checkpoint, limits)
     report("fuse", 1, 1)
     if devices:
-        make_parts = partial(_cuda_parts, checkpoint, graph, limits, devices, report)
         timings = None if input_timing_cache is None else load_timing_cache(Path(input_timing_cache))
         if output_timing_cache is not None:
             effort = FAST if fast_build else THOROUGH
@@ -82,7 +81,7 @@ def build_engine(
             timings.save(Path(output_timing_cache))
         elif fast_build:
             raise BuildError("fast_build is given, and nothing is measured: leave it out, or pass output_timing_cache")
-        parts = make_parts(timings)
+        parts = cuda_parts(graph, checkpoint.config.dtype, limits, devices, partial(report, "compile"), timings)
     else:
         _refuse_timing_caches(input_timing_cache, output_timing_cache, fast_build)
         parts = _cpu_parts(graph, limits)
@@ -145,20 +144,6 @@ def _fuse(checkpoint: Checkpoint, limits: BuildLimits) -> tuple[ir.Graph, list[F
     model, fusions = run_passes(checkpoint.model)
     check_all_fused(model, fusions)
     return model.graph, fusions
-
-
-def _cuda_parts(
-    checkpoint: Checkpoint,
-    graph: ir.Graph,
-    limits: BuildLimits,
-    devices: Sequence[Device],
-    report: Progress,
-    timings: TimingCache | None,
-) -> EngineParts:
-    def progress(done: int, total: int) -> None:
-        report("compile", done, total)
-
-    return cuda_parts(graph, checkpoint.config.dtype, limits, devices, progress, timings)
 
 
 def _measure(

@@ -1,4 +1,4 @@
-"""Runs fake_device/executor_cases.py in a process of its own, where fake_libcuda.cc takes the place of the driver.
+"""Runs fake_device/*_cases.py in processes of their own, where fake_libcuda.cc takes the place of the driver.
 
 Other libraries look for a driver, too (NVRTC's bindings do), and would not know what to do with this one.
 """
@@ -24,9 +24,10 @@ def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_cuda_executor(driver_directory: Path) -> None:
+@pytest.mark.parametrize("cases", ["executor_cases.py", "direct_cases.py"])
+def test_cuda_executor(driver_directory: Path, cases: str) -> None:
     environment = os.environ | {"LD_LIBRARY_PATH": str(driver_directory)}
-    command = [sys.executable, "-m", "pytest", "-q", str(HERE / "fake_device" / "executor_cases.py")]
+    command = [sys.executable, "-m", "pytest", "-q", str(HERE / "fake_device" / cases)]
     finished = subprocess.run(
         command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True, timeout=300, check=False
     )

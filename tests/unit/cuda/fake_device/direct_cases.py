@@ -1,0 +1,110 @@
+"""The CUDA executor by itself, on a fake driver: steps by hand, timing, and engines for other GPUs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.cuda.toy_engine import (
+    MAX_NUM_TOKENS,
+    NUM_BLOCKS,
+    NUM_SEQS,
+    PAGE,
+    VOCAB,
+    make_toy_engine,
+    successor,
+    to_bytes,
+)
+from trtllm_lite._core import CudaExecutor, Engine
+from trtllm_lite.errors import EngineError, LimitError
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def test_another_gpu_is_named(tmp_path: Path) -> None:
+    toy = make_toy_engine()
+    for kernel in toy.plan["kernels"]:
+        kernel["cubins"] = {"sm_80": kernel["name"]}
+    for program in toy.plan["programs"]:
+        program["arch"] = "sm_80"
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(toy))
+    with pytest.raises(EngineError, match=r"engine for Fake GPU \(sm_90\), found one for sm_80.*--target sm_90"):
+        CudaExecutor(Engine(str(path)))
+
+
+def test_time_step_lists_the_instructions(executor: CudaExecutor) -> None:
+    times = executor.time_step(num_rows=3, num_tokens=2, past_len=5)
+    assert [name for name, _ in times] == ["embed", "attend", "attend", "score", "sample"]
+    with pytest.raises(LimitError, match="num_rows: expected 1 to 6, found 7"):
+        executor.time_step(num_rows=7)
+
+
+def test_steps_by_hand(executor: CudaExecutor) -> None:
+    """A prompt in two chunks beside another sequence, then a padded decode step; logits wherever they are wanted."""
+    first, second = [1, 2, 3, 4, 5, 6], [7, 8]
+    tables = np.array([[9, 2, 5], [4, 0, 0]], np.int32)
+    logits = executor.step(ints(*first[:5]), ints(5), ints(0), tables[:1], ints(4, 2))
+    assert logits.argmax(1).tolist() == [successor(first[:5]), successor(first[:3])]
+    logits = executor.step(ints(first[5], *second), ints(1, 2), ints(5, 0), tables, ints(0, 1))
+    assert logits.argmax(1).tolist() == [successor(first), successor(second[:1])]
+    for tokens in range(3):  # graphs
+        first.append(20 + tokens)
+        second.append(30 + tokens)
+        past_lens = ints(len(first) - 1, len(second) - 1)
+        logits = executor.step(ints(first[-1], second[-1]), ints(1, 1), past_lens, tables, ints(1))
+        assert logits.argmax(1).tolist() == [successor(second)]
+    blocks = [executor.read_block(block).view(np.uint16).reshape(2, PAGE)[0].tolist() for block in (9, 2, 5, 4)]
+    assert blocks == [first[:4], first[4:8], [first[8], 0, 0, 0], second[:4]]
+
+
+def test_steps_by_hand_stay_within_the_limits(executor: CudaExecutor) -> None:
+    table = np.array([[0]], np.int32)
+    with pytest.raises(LimitError, match=rf"token_ids\[1\]: expected 0 to {VOCAB - 1}, found {VOCAB}"):
+        executor.step(ints(0, VOCAB), ints(2), ints(0), table, ints(1))
+    with pytest.raises(LimitError, match="columns of block_tables: expected 2 or more for sequence 0, found 1"):
+        executor.step(ints(1), ints(1), ints(PAGE), table, ints(0))
+    with pytest.raises(LimitError, match=rf"block_tables\[0\]\[0\]: expected 0 to {NUM_BLOCKS - 1}, found"):
+        executor.step(ints(1), ints(1), ints(0), table + NUM_BLOCKS, ints(0))
+    with pytest.raises(LimitError, match=f"block: expected 0 to {NUM_BLOCKS - 1}, found {NUM_BLOCKS}"):
+        executor.read_block(NUM_BLOCKS)
+
+
+def test_rows_between_wanted_ones_count_as_logits(tmp_path: Path) -> None:
+    toy = make_toy_engine()
+    toy.plan["symbols"]["num_logits"] = NUM_SEQS
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(toy))
+    executor = CudaExecutor(Engine(str(path)))
+    tokens, table = ints(*range(NUM_SEQS + 3)), np.array([[0, 1, 2]], np.int32)
+    arguments = (tokens, ints(len(tokens)), ints(0), table)
+    assert executor.step(*arguments, ints(3)).argmax() == successor([0, 1, 2, 3])
+    with pytest.raises(LimitError, match=rf"rows of logits .* at most {NUM_SEQS}, found {NUM_SEQS + 1}; ask for each"):
+        executor.step(*arguments, ints(2))
+
+
+def test_programs_are_timed_by_name(executor: CudaExecutor) -> None:
+    names = ["mixed", "decode_4", "decode_2"]
+    for sustained in (False, True):  # the fake device takes as long for each
+        times = executor.time_programs(names, num_tokens=2, repeats=3, sustained=sustained)
+        assert len(times) == len(names)
+        assert all(time is not None and time > 0 for time in times)
+    many = executor.time_programs(names * 2, num_tokens=2, sustained=True)
+    assert [time is not None for time in many] == [True] * 4 + [False] * 2  # the first, and three of the others
+    assert executor.time_programs([], num_tokens=1) == []
+    with pytest.raises(LimitError, match="expected the name of a program of this engine, found step_64"):
+        executor.time_programs(["step_64"], num_tokens=1)
+    with pytest.raises(LimitError, match="num_tokens: expected 1 to 2, found 3"):
+        executor.time_programs(names, num_tokens=3)
+    with pytest.raises(LimitError, match="repeats: expected 1 to 1000, found 0"):
+        executor.time_programs(names, num_tokens=1, repeats=0)
+
+
+def test_products_are_timed_within_the_engines_limits(executor: CudaExecutor) -> None:
+    assert executor.time_products(num_tokens=MAX_NUM_TOKENS) == []  # the toy engine has none
+    with pytest.raises(LimitError, match=f"num_tokens: expected 1 to {MAX_NUM_TOKENS}, found {MAX_NUM_TOKENS + 1}"):
+        executor.time_products(num_tokens=MAX_NUM_TOKENS + 1)
+    with pytest.raises(LimitError, match="candidates: expected 1 to 1000, found 0"):
+        executor.time_products(num_tokens=1, candidates=0)
