@@ -109,6 +109,18 @@ def rms_norm(
     at(y, half, *shape)[...] = normalised(rows, weight, epsilon)
 
 
+def finish_linear(
+    macros: Macros, result: np.ndarray, y: Pointer, bias: Pointer | None, residual: Pointer | None
+) -> None:
+    """The epilogue of a Linear: float64 [rows, out] plus what the macros ask for, rounded into y."""
+    rows, out = result.shape
+    if macros["TL_BIAS"]:
+        result += at(bias, np.float32, out)
+    if macros["TL_RESIDUAL"]:
+        result += at(residual, half_type(macros), rows, out).astype(np.float64)
+    at(y, np.float32 if macros["TL_FLOAT_OUT"] else half_type(macros), rows, out)[...] = result
+
+
 @kernel
 def linear(
     macros: Macros,
@@ -123,13 +135,7 @@ def linear(
     epsilon: float,
 ) -> None:
     del grid
-    out = macros["TL_OUT"]
-    result = product(macros, x, weight, norm_weight, rows, epsilon)
-    if macros["TL_BIAS"]:
-        result += at(bias, np.float32, out)
-    if macros["TL_RESIDUAL"]:
-        result += at(residual, half_type(macros), rows, out).astype(np.float64)
-    at(y, np.float32 if macros["TL_FLOAT_OUT"] else half_type(macros), rows, out)[...] = result
+    finish_linear(macros, product(macros, x, weight, norm_weight, rows, epsilon), y, bias, residual)
 
 
 @kernel
@@ -171,13 +177,7 @@ def linear_tiled(
     rows: int,
 ) -> None:
     del grid
-    out = macros["TL_OUT"]
-    result = tiled_product(macros, x, weight, rows)
-    if macros["TL_BIAS"]:
-        result += at(bias, np.float32, out)
-    if macros["TL_RESIDUAL"]:
-        result += at(residual, half_type(macros), rows, out).astype(np.float64)
-    at(y, np.float32 if macros["TL_FLOAT_OUT"] else half_type(macros), rows, out)[...] = result
+    finish_linear(macros, tiled_product(macros, x, weight, rows), y, bias, residual)
 
 
 @kernel
