@@ -64,6 +64,17 @@ __device__ __forceinline__ u64 evict_first_policy() {
   return policy;
 }
 
+// Writes to shared memory by this thread come before what bulk copies and wgmma do there behind the next barrier.
+__device__ __forceinline__ void fence_async_copies() {
+#if TL_HAS_BULK_COPY
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void store_zeros16(u32 target) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(target), "r"(0) : "memory");
+}
+
 // One warp fills a stage: stage_begin() with the bytes to come, stage_copy_rows() once per matrix, stage_commit().
 // `full` is a barrier of kFullArrivals; it completes when every byte has landed.
 #if TL_HAS_BULK_COPY
@@ -85,14 +96,32 @@ __device__ __forceinline__ bool elect_one() {
 #endif
 }
 
-#if TL_HAS_BULK_COPY
-// By one thread: arrives at barrier `full`, on which `bytes` will count before or after.
+// Copies of contiguous runs, the short way: `if (copying_lane()) { expect_bytes(); copy_bytes() ...; }`,
+// stage_commit(). On sm_90 one lane is inside, before all are.
+__device__ __forceinline__ bool copying_lane() { return !TL_HAS_BULK_COPY || elect_one(); }
+
+// By one thread: arrives at barrier `full`, on which `bytes` will count before or after. Nothing before sm_90.
 __device__ __forceinline__ void expect_bytes(u32 full, u32 bytes) {
+#if TL_HAS_BULK_COPY
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(full),
                "r"(bytes)
                : "memory");
-}
 #endif
+}
+
+// `bytes`: a multiple of 16.
+__device__ __forceinline__ void copy_bytes(u32 target, const u16* source, u32 bytes, u32 full, int lane) {
+  const u64 from = __cvta_generic_to_global(source);
+#if TL_HAS_BULK_COPY
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+               "l"(from), "r"(bytes), "r"(full)
+               : "memory");
+#else
+  for (u32 offset = lane * 16; offset < bytes; offset += 32 * 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target + offset), "l"(from + offset) : "memory");
+  }
+#endif
+}
 
 __device__ __forceinline__ void stage_begin(u32 full, u32 bytes) {
 #if TL_HAS_BULK_COPY

@@ -36,6 +36,13 @@ __device__ __forceinline__ void load_matrix_x4_transposed(u32 (&r)[4], u32 addre
                : "memory");
 }
 
+// Transposes an 8x8 matrix: lane i holds elements 2 * (i % 4) and + 1 of row i / 4.
+__device__ __forceinline__ u32 transpose_matrix(u32 rows) {
+  u32 columns;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(columns) : "r"(rows));
+  return columns;
+}
+
 // c += a * b, products of 16-bit elements summed in float32.
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #if TL_FP16

@@ -23,11 +23,17 @@ __device__ __forceinline__ u32 swizzled(int row, int column, int rows) {
 // registers, from which each would be moved in the midst of the products.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-// Descriptor of a matrix at `address`, with the 128-byte swizzle and 1024 bytes from 8 rows to the next 8.
+// Descriptor of a matrix at `address`, with the 128-byte swizzle and `group_bytes` from 8 rows to the next 8.
 // `block_bytes` is the distance of column blocks; it counts only where columns are the operand's M or N.
-__device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 block_bytes) {
-  return static_cast<u64>(1) << 62 | static_cast<u64>(1024 >> 4) << 32 | static_cast<u64>(block_bytes >> 4) << 16 |
-         (address & 0x3ffff) >> 4;
+__device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 block_bytes, u32 group_bytes = 1024) {
+  return static_cast<u64>(1) << 62 | static_cast<u64>(group_bytes >> 4) << 32 |
+         static_cast<u64>(block_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
+}
+
+// Descriptor of a matrix of 8x8 submatrices of 128 contiguous bytes each, `k_bytes` apart along the product's K and
+// `other_bytes` along the operand's M or N, whichever of both is contiguous within them.
+__device__ __forceinline__ u64 submatrix_descriptor(u32 address, u32 k_bytes, u32 other_bytes) {
+  return static_cast<u64>(other_bytes >> 4) << 32 | static_cast<u64>(k_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
 
 // Orders the registers written so far before the wgmma that follow.
@@ -45,11 +51,6 @@ template <int kFragments>
 __device__ __forceinline__ void pin(float (&d)[kFragments][4]) {
 #pragma unroll
   for (int i = 0; i < kFragments * 4; ++i) asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
-}
-
-// Writes to shared memory by this thread become visible to wgmma, after a barrier of those who issue it.
-__device__ __forceinline__ void fence_shared_for_wgmma() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 #if TL_FP16

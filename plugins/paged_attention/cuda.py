@@ -9,13 +9,13 @@ from ..cuda.stream import Streaming
 from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Launch, Operand, Slice, kernel, launch, symbol
 
 _ROPE_WARPS = 8
-_MAX_DIM_OF_EIGHT_WARPS = 128
-_MODEST_SHARED_BYTES = 160 * 1024  # two stages of eight warps at a head_dim of 128
+_MAX_DIM_OF_128_ROWS = 128
+_TILE_TOKENS = 32  # of a decoding warp's stage
+_MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128
 _MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
 _PREFILL = "paged_attention_prefill"
 _MANY = 1 << 29  # above every number of sequences; the runtime takes no larger divisor
 _WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
-BLOCK_SIZES = (32, 64, 128)  # tokens_per_block
 MAX_GROUP = 16  # query heads that share a key/value head
 
 
@@ -51,9 +51,6 @@ class Heads:
             found.append(f"head_dim is {self.head_dim}, expected a multiple of 16 up to 256")
         if self.group > MAX_GROUP:
             found.append(f"{self.group} query heads share a key/value head, expected at most {MAX_GROUP}")
-        if self.tokens_per_block not in BLOCK_SIZES:
-            sizes = ", ".join(map(str, BLOCK_SIZES))
-            found.append(f"tokens_per_block is {self.tokens_per_block}, expected one of {sizes}")
         return found
 
 
@@ -147,13 +144,12 @@ def decode(
 
 def _decode_kernel(heads: Heads, device: Device, max_seqs: int, few_rows: bool) -> Kernel | None:
     """The widest block whose ring has two stages."""
-    many = heads.head_dim <= _MAX_DIM_OF_EIGHT_WARPS and heads.group <= 8
-    for warps in (8, 4, 2, 1) if many else (4, 2, 1):
-        modest = few_rows and warps == 8 and heads.group <= 4
+    for warps in (4, 2, 1):
+        modest = few_rows and warps == 4 and heads.group <= 4
         shared_bytes = min(device.shared_bytes, _MODEST_SHARED_BYTES) if modest else device.shared_bytes
-        table = (2 * max_seqs + 1) * 4 + 16
-        results = warps * heads.group * (heads.head_dim + 2) * 4 + 16
-        stage = warps * 2 * 16 * (heads.head_dim * 2 + 16)
+        table = (2 * max_seqs + 1) * 4 + 32
+        results = warps * heads.group * (heads.head_dim + 2) * 4 + 32
+        stage = warps * (2 * _TILE_TOKENS * heads.head_dim * 2 + 8)
         if shared_bytes - table - results >= 2 * stage:
             defines = heads.defines() | {
                 "TL_WARPS": warps,
@@ -171,7 +167,7 @@ def prefill(
 ) -> Launch | None:
     """Attention of the sequences behind the decode rows, any number of tokens each; None if ``device`` is too small."""
     uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
-    specialised, grid = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, device)
+    specialised, grid, extra = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, device)
     if specialised.shared_bytes > device.shared_bytes:
         return None
     seqs = (
@@ -180,22 +176,23 @@ def prefill(
         Slice(cache.block_tables, symbol("num_decode_seqs", 4 * cache.row_blocks)),
     )
     numbers = (symbol("num_prefill_seqs"), cache.row_blocks, window, scale * log2(e))
-    return launch(specialised, grid, output, query, cache.keys, cache.values, *seqs, *numbers)
+    return launch(specialised, grid, output, query, cache.keys, cache.values, *seqs, *numbers, *extra)
 
 
-def _wgmma_prefill(heads: Heads, device: Device) -> tuple[Kernel, tuple[Extent, ...]]:
-    """Rows padded to 128 bytes, two stages of keys and values, eight barriers; blocks take work until there is none."""
-    step = 128 if heads.head_dim <= 128 else 64
-    shared_bytes = (128 + 4 * step) * -(-heads.head_dim // 64) * 128 + 64
+def _wgmma_prefill(heads: Heads, device: Device) -> tuple[Kernel, tuple[Extent, ...], tuple[Buffer, ...]]:
+    """Queries padded to 128 bytes, stages of keys and values, bookkeeping; blocks take work until there is none."""
+    step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
+    shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + 5 * step * heads.head_dim * 2 + 288
     defines = heads.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
     grid = (symbol("num_sms"), _one_if("num_prefill_seqs"))
-    return kernel(source, _PREFILL, 384, shared_bytes, defines, reason), grid
+    taken = Buffer("attention_items_taken", "int32", (1,), "state")
+    return kernel(source, _PREFILL, 384, shared_bytes, defines, reason), grid, (taken,)
 
 
-def _mma_prefill(heads: Heads, device: Device) -> tuple[Kernel, tuple[Extent | int, ...]]:
+def _mma_prefill(heads: Heads, device: Device) -> tuple[Kernel, tuple[Extent | int, ...], tuple[Buffer, ...]]:
     """Two stages of 64 keys and values, or of 32 where shared memory is short."""
-    rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_EIGHT_WARPS else 64, heads.head_dim * 2 + 16
+    rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
     shared_bytes = (rows + 4 * 64) * pitch
     if shared_bytes > device.shared_bytes:
         shared_bytes = (rows + 4 * 32) * pitch
@@ -203,7 +200,7 @@ def _mma_prefill(heads: Heads, device: Device) -> tuple[Kernel, tuple[Extent | i
     source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
     # At least the sum over sequences of the rounded-up quotients; 0 where all rows are decode rows.
     blocks = symbol("num_prefill_tokens", 1, rows // heads.group) + symbol("num_prefill_seqs")
-    return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks)
+    return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks), ()
 
 
 def _one_if(name: str) -> Extent:

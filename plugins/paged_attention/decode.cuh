@@ -5,43 +5,45 @@
 // TB/s).
 //
 // One wave of blocks shares all pairs of a sequence and a KV head (split.cuh). A team of warps works through a pair;
-// each warp streams its own 16 of a chunk's tokens through a private ring of cp.async stages, which runs on across
-// chunks and pairs: no barrier of the team but at the end of a pair, where the warps' results meet in shared memory. A
-// pair that several blocks share goes through `partials`; the last block to arrive combines them in block order, so
-// that results do not depend on timing.
+// each warp streams its own 32 of a chunk's tokens through a private ring of bulk copies, which runs on across chunks
+// and pairs. A warp that is a team ends a pair alone; else the warps' results meet in shared memory. A pair that
+// several blocks share goes through `partials`; the last block to arrive combines them in block order, so that results
+// do not depend on timing.
 //
 // Lengths, block tables and the cache but for the new token are read before the previous kernel has finished, so they
 // must have been written before it began (see allow_next_kernel).
 //
 // Launch: 32 * TL_WARPS threads, TL_SHARED_BYTES of dynamic shared memory, any grid of at most one wave and of
 // 2 * TL_HEAD_DIM blocks. `partials` holds 2 * grid * group * (head_dim + 2) floats, `arrivals` num_seqs * kv_heads
-// zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (a multiple of 16), TL_WARPS
-// (a power of 2), TL_MAX_SEQS, TL_SHARED_BYTES.
+// zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16 or a multiple of 32),
+// TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_SHARED_BYTES.
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
 namespace tl {
 
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kPartialFloats = kGroup * (kDim + 2);
-static_assert(kDim % 16 == 0 && kGroup <= 16 && TL_PAGE % 16 == 0);
+constexpr int kOctets = kGroup > 8 ? 2 : 1;
+static_assert(kDim % 16 == 0 && kGroup <= 16);
 
 using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, TL_WARPS>;
-using State = TileState<kDim, (kGroup > 8 ? 2 : 1)>;
+using State = TileState<kDim, kOctets>;
+using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
 
-// Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums | a flag a team |
-// stages
-constexpr u32 kResultOffset = (sizeof(Table) + 15) / 16 * 16;
-constexpr u32 kFlagOffset = kResultOffset + TL_WARPS * kPartialFloats * 4;
-constexpr u32 kStageOffset = kFlagOffset + 16;
-constexpr u32 kStageBytes = 2 * TileShape<kDim>::kRowsBytes;
+// Shared memory: stages | split table | each warp's result: group rows of dim sums, then maxima, then sums | a flag a
+// team | a barrier a stage
+constexpr u32 kStageBytes = 2 * Copy::kBytes, kTableBytes = (sizeof(Table) + 15) / 16 * 16;
+constexpr u32 kOtherBytes = kTableBytes + TL_WARPS * kPartialFloats * 4 + 16;
 constexpr int kStages =
-    min_of(8, (TL_SHARED_BYTES - static_cast<int>(kStageOffset)) / static_cast<int>(TL_WARPS * kStageBytes));
+    min_of(8, (TL_SHARED_BYTES - static_cast<int>(kOtherBytes)) / static_cast<int>(TL_WARPS * (kStageBytes + 8)));
 static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
+constexpr u32 kTableOffset = TL_WARPS * kStages * kStageBytes, kResultOffset = kTableOffset + kTableBytes;
+constexpr u32 kFlagOffset = kResultOffset + TL_WARPS * kPartialFloats * 4, kBarrierOffset = kFlagOffset + 16;
 
 struct DecodeArguments {
   u16* output;  // [seqs, heads, dim]
   const u16* query;
-  const u16* key_cache;  // [blocks, kv_heads, page, dim]
+  const u16* key_cache;  // see cache.cuh
   const u16* value_cache;
   const int* past_lens;
   const int* block_tables;  // [seqs, max_blocks]
@@ -67,59 +69,93 @@ struct Team {
   }
 };
 
-// Copies this warp's 16 tokens of a chunk, one chunk ahead of which the number of the cache block is already on its
-// way.
+// A warp's ring: stages of keys and values of 32 tokens. Uses of the ring are numbered; both its sides count them.
+struct Ring {
+  u32 data, barriers;
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ u32 keys() const { return data + stage * kStageBytes; }
+  __device__ __forceinline__ u32 values() const { return keys() + Copy::kBytes; }
+  __device__ __forceinline__ u32 full() const { return barriers + stage * 8; }
+  __device__ __forceinline__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// Copies this warp's 32 tokens of a chunk, one chunk ahead of which the numbers of the cache blocks are already on
+// their way. A chunk that ends before the warp's tokens uses no stage.
 struct Loader {
   const DecodeArguments& a;
   Cursor<Table> cursor;
+  Ring ring;
   int left, warp, lane, chunk_tokens;
-  u32 stages;
-  int stage = 0, block = 0;
+  int blocks[Copy::kPages] = {};
 
-  __device__ __forceinline__ int token() const { return cursor.chunk * chunk_tokens + warp * 16; }
-  __device__ __forceinline__ void fetch_block() {
-    if (left > 0 && token() < cursor.length()) {
-      block = a.block_tables[static_cast<u64>(cursor.seq()) * a.max_blocks + token() / TL_PAGE];
+  __device__ __forceinline__ int token() const { return cursor.chunk * chunk_tokens + warp * kTileTokens; }
+  __device__ __forceinline__ void fetch_blocks() {
+    if (left == 0) return;
+    const int* table = a.block_tables + static_cast<u64>(cursor.seq()) * a.max_blocks;
+#pragma unroll
+    for (int i = 0; i < Copy::kPages; ++i) {
+      const int at = token() + i * TL_PAGE;
+      if (at < cursor.length) blocks[i] = table[at / TL_PAGE];
     }
   }
   // The new token's key and value come from the previous kernel; everything else was there before it.
   __device__ __forceinline__ bool holds_new_token() const { return cursor.chunk + 1 == cursor.end_chunk; }
   __device__ __forceinline__ void issue() {
-    if (left > 0) {
-      const int present = cursor.length() - token();
-      const u64 row = (static_cast<u64>(block) * TL_KV_HEADS + cursor.head()) * TL_PAGE + token() % TL_PAGE;
-      const u32 target = stages + stage * kStageBytes;
-#pragma unroll
-      for (int i = 0; i < kDim / 16; ++i) {
-        const int piece = i * 32 + lane, r = piece / (kDim / 8), column = piece % (kDim / 8);
-        const u64 from = present > 0 ? row * kDim + piece * 8 : 0;
-        const u32 to = target + r * TileShape<kDim>::kPitch + column * 16;
-        copy16(to, a.key_cache + from, r < present);
-        copy16(to + TileShape<kDim>::kRowsBytes, a.value_cache + from, r < present);
+    if (left == 0) return;
+    const int present = min_of(cursor.length - token(), kTileTokens);
+    if (present > 0) {
+      const Copy copy{cursor.head(), token(), present, blocks, lane};
+      copy.clear_behind(ring.values());
+      if (copying_lane()) {
+        expect_bytes(ring.full(), copy.key_bytes() + copy.value_bytes());
+        copy.keys(ring.keys(), a.key_cache, ring.full());
+        copy.values(ring.values(), a.value_cache, ring.full());
       }
-      stage = stage + 1 == kStages ? 0 : stage + 1;
-      if (--left > 0) cursor.next();
-      fetch_block();
+      stage_commit(ring.full());
+      ring.advance();
     }
-    copy_commit();  // also when empty: groups are counted
+    if (--left > 0) cursor.next();
+    fetch_blocks();
   }
 };
 
 // A warp's rows into shared memory: unnormalised output, maximum, sum.
 __device__ __forceinline__ void put_result(const State& state, float* result, int lane) {
 #pragma unroll
-  for (int half = 0; half < (kGroup > 8 ? 2 : 1); ++half) {
-    const int row = lane / 4 + half * 8;
-    const float sum = quad_sum(state.rows.sum[half]);
+  for (int i = 0; i < kOctets * 2; ++i) {
+    const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
+    const RowOctet<kDim>& rows = state.rows[i / 2];
+    const float sum = column_sum(rows.sum[i % 2]);
     if (row >= kGroup) continue;
 #pragma unroll
-    for (int i = 0; i < kDim / 8; ++i) {
-      result[row * kDim + i * 8 + lane % 4 * 2] = state.output[i][half * 2];
-      result[row * kDim + i * 8 + lane % 4 * 2 + 1] = state.output[i][half * 2 + 1];
+    for (int d = 0; d < kDim / 8; ++d) {
+      result[row * kDim + d * 8 + lane / 4] = rows.output[d / 2][d % 2 * 2 + i % 2];
     }
-    if (lane % 4 == 0) {
-      result[kGroup * kDim + row] = state.rows.maximum[half];
+    if (lane < 4) {
+      result[kGroup * kDim + row] = rows.maximum[i % 2];
       result[kGroup * (kDim + 1) + row] = sum;
+    }
+  }
+}
+
+// A pair that one warp has done.
+__device__ __forceinline__ void store(const State& state, u16* output, int lane) {
+#pragma unroll
+  for (int o = 0; o < kOctets; ++o) {
+    const RowOctet<kDim>& rows = state.rows[o];
+    const float inverse[2] = {1.0f / column_sum(rows.sum[0]), 1.0f / column_sum(rows.sum[1])};
+    const int row = o * 8 + lane / 4;
+#pragma unroll
+    for (int d = 0; d < kDim / 8; ++d) {
+      const float* pair = rows.output[d / 2] + d % 2 * 2;
+      const u32 elements = transpose_matrix(pack2(pair[0] * inverse[0], pair[1] * inverse[1]));
+      if (row < kGroup) *reinterpret_cast<u32*>(output + row * kDim + d * 8 + lane % 4 * 2) = elements;
     }
   }
 }
@@ -199,54 +235,61 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     paged_attention_decode(const __grid_constant__ tl::DecodeArguments a) {
   using namespace tl;
   extern __shared__ __align__(128) char memory[];
-  Table& table = *reinterpret_cast<Table*>(memory);
+  const int lane = threadIdx.x % 32, first_stage = threadIdx.x / 32 * kStages;
+  const u32 shared = shared_address(memory);
+  Ring ring{shared + first_stage * kStageBytes, shared + kBarrierOffset + first_stage * 8};
+  if (lane < kStages) barrier_init(ring.barriers + lane * 8, kFullArrivals);
+  barrier_init_fence();
+  Table& table = *reinterpret_cast<Table*>(memory + kTableOffset);
   table.load(a.past_lens, a.num_seqs, a.window);
   __syncthreads();
   if (threadIdx.x < 32) table.build();
   __syncthreads();
-  const Team team(table.chunk_shift - 4);
+  const Team team(table.chunk_shift - kTileShift);
   const Share<Table> share(table, team.index);
   if (share.units == 0) {
     wait_for_previous_kernel();
     return;
   }
-  const int lane = threadIdx.x % 32, chunk_tokens = table.chunk_tokens();
-  const u32 stages = shared_address(memory) + kStageOffset + threadIdx.x / 32 * kStages * kStageBytes;
-  float* results = reinterpret_cast<float*>(memory + kResultOffset) + team.index * team.warps * kPartialFloats;
   Cursor<Table> cursor = share.cursor;
-  Loader loader{a, cursor, share.units, team.warp, lane, chunk_tokens, stages};
-  loader.fetch_block();
+  Loader loader{a, cursor, ring, share.units, team.warp, lane, table.chunk_tokens()};
+  loader.fetch_blocks();
   int ahead = 0;
-  for (; ahead < kStages - 1 && loader.left > 0 && !loader.holds_new_token(); ++ahead) loader.issue();
+  for (; ahead < kStages && loader.left > 0 && !loader.holds_new_token(); ++ahead) loader.issue();
   wait_for_previous_kernel();
   allow_next_kernel();
-  for (; ahead < kStages - 1; ++ahead) loader.issue();
+  for (; ahead < kStages; ++ahead) loader.issue();
   State state;
+  state.reset();
   const auto load_query = [&] {
     state.load_query(a.query + static_cast<u64>(cursor.pair) * kGroup * kDim, kGroup, lane);
   };
   load_query();
-  int stage = 0;
+  float* results = reinterpret_cast<float*>(memory + kResultOffset) + team.index * team.warps * kPartialFloats;
+  u32* flag = reinterpret_cast<u32*>(memory + kFlagOffset);
+  const bool alone = table.whole && team.warps == 1;
   for (int left = share.units; left > 0; --left) {
-    copy_wait<kStages - 2>();
-    __syncwarp();
-    loader.issue();
-    const int length = cursor.length(), token = cursor.chunk * chunk_tokens + team.warp * 16;
-    const u32 keys = stages + stage * kStageBytes;
-    if (token < length) {
-      state.add(keys, keys + TileShape<kDim>::kRowsBytes, table.first_token(length) - token - 1, length - token - 1,
-                a.scale, lane);
+    const int token = loader.chunk_tokens * cursor.chunk + team.warp * kTileTokens, last = cursor.length - 1 - token;
+    if (last >= 0) {
+      barrier_wait(ring.full(), ring.parity);
+      state.add(ring.keys(), ring.values(), a.window > 0 ? last - a.window : -1, last, a.scale, lane);
+      ring.advance();
+      __syncwarp();  // the stage may be overwritten
     }
-    stage = stage + 1 == kStages ? 0 : stage + 1;
+    loader.issue();
     const int pair = cursor.pair;
     const bool ends = cursor.chunk + 1 == cursor.end_chunk || left == 1;
     cursor.next();
     if (!ends) continue;
-    put_result(state, results + team.warp * kPartialFloats, lane);
     if (left > 1) load_query();  // on its way while this pair ends
-    team.sync();
-    finish(a, team, pair, share.workers_of(table, pair), results, reinterpret_cast<u32*>(memory + kFlagOffset));
-    team.sync();
+    if (alone) {
+      store(state, a.output + static_cast<u64>(pair) * kGroup * kDim, lane);
+    } else {
+      put_result(state, results + team.warp * kPartialFloats, lane);
+      team.sync();
+      finish(a, team, pair, share.workers_of(table, pair), results, flag);
+      team.sync();
+    }
     state.reset();
   }
 }

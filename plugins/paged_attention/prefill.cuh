@@ -10,8 +10,9 @@
 //
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
 // (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); blocks past that leave.
-// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (32 or a multiple of 64), TL_SHARED_BYTES
+// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES
 // (which decides the step).
+#include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
 #include "paged_attention/softmax.cuh"
 
@@ -48,9 +49,13 @@ struct Fetcher {
     for (int i = 0; i < kStep * kColumns / kThreads; ++i) {
       const int piece = i * kThreads + threadIdx.x, r = piece / kColumns, column = piece % kColumns;
       const bool present = token + r < keys;
-      const int id = kIdsPerStep == 1 ? ids[0] : r < TL_PAGE ? ids[0] : ids[kIdsPerStep - 1];
+      int id = ids[0];
+#pragma unroll
+      for (int page = 1; page < kIdsPerStep; ++page) {
+        if (r >= page * TL_PAGE) id = ids[page];
+      }
       const u64 row = (static_cast<u64>(id) * TL_KV_HEADS + head) * TL_PAGE + (token + r) % TL_PAGE;
-      const u64 from = present ? row * kDim + column * 8 : 0;
+      const u64 from = present ? CacheLayout<kDim>::element(row, column) : 0;
       const u32 to = target + r * kPitch + column * 16;
       copy16(to, a.key_cache + from, present);
       copy16(to + kStep * kPitch, a.value_cache + from, present);
@@ -117,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
   wait_for_previous_kernel();
   allow_next_kernel();
-  const Rows<kTokens> mine(a, blockIdx.y);
+  const auto mine = Rows<kTokens>::find(a, blockIdx.y);
   if (mine.seq < 0) return;
   const u32 query = shared_address(memory), stages = query + kQueryBytes;
   const int keys = mine.keys(), first_key = mine.first_key<kStep>(a.window);

@@ -8,7 +8,7 @@ namespace tl {
 struct PrefillArguments {
   u16* output;  // [tokens, heads, dim]
   const u16* query;
-  const u16* key_cache;  // [blocks, kv_heads, page, dim]
+  const u16* key_cache;  // see cache.cuh
   const u16* value_cache;
   const int* cu_seqlens;  // [num_seqs + 1]
   const int* past_lens;
@@ -17,26 +17,30 @@ struct PrefillArguments {
   float scale;  // includes log2(e)
 };
 
-// The rows of block `index` of a KV head: kTokens consecutive tokens of a sequence times the query heads of the group,
-// row r being token r / group, head r % group. Blocks with most keys come first.
+// kTokens consecutive tokens of a sequence, at most, times the query heads of a KV head: row r is token r / group, head
+// r % group. A sequence is cut into blocks of them from its end, so that its first block sees most keys.
 template <int kTokens>
 struct Rows {
   int seq = -1, first, count;  // count new tokens from packed token `first`; seq -1: none
   int position;                // of the first of them in its sequence
 
-  __device__ __forceinline__ Rows(const PrefillArguments& a, int index) {
+  Rows() = default;
+  // Block `block` of sequence s.
+  __device__ __forceinline__ Rows(const PrefillArguments& a, int s, int block) : seq(s) {
+    const int begin = a.cu_seqlens[s], length = a.cu_seqlens[s + 1] - begin;
+    const int token = (ceil_div(length, kTokens) - 1 - block) * kTokens;
+    first = begin + token;
+    count = min_of(kTokens, length - token);
+    position = a.past_lens[s] + token;
+  }
+  // The index-th block of all sequences.
+  __device__ __forceinline__ static Rows find(const PrefillArguments& a, int index) {
     for (int s = 0; s < a.num_seqs; ++s) {
-      const int begin = a.cu_seqlens[s], length = a.cu_seqlens[s + 1] - begin, blocks = ceil_div(length, kTokens);
-      if (index < blocks) {
-        const int token = (blocks - 1 - index) * kTokens;  // the last ones see most keys
-        seq = s;
-        first = begin + token;
-        count = min_of(kTokens, length - token);
-        position = a.past_lens[s] + token;
-        return;
-      }
+      const int blocks = ceil_div(a.cu_seqlens[s + 1] - a.cu_seqlens[s], kTokens);
+      if (index < blocks) return Rows(a, s, index);
       index -= blocks;
     }
+    return Rows();
   }
   __device__ __forceinline__ int keys() const { return position + count; }  // up to the last query's own
   // The first key that any row sees, rounded down to a multiple of kStep.

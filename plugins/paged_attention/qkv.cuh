@@ -5,6 +5,7 @@
 // Launch and macros as in linear/cuda.cuh, but TL_OUT, TL_RESIDUAL and TL_FLOAT_OUT; and TL_HEADS, TL_KV_HEADS,
 // TL_HEAD_DIM, TL_PAGE (tokens per block of the cache).
 #include "cuda/stream_linear.cuh"
+#include "paged_attention/cache.cuh"
 
 namespace tl {
 
@@ -17,7 +18,7 @@ struct QkvOp {
   const u16* weight;
   const float* bias;
   u16* q;          // [tokens, heads, dim]
-  u16* key_cache;  // [blocks, kv_heads, page, dim], like value_cache
+  u16* key_cache;  // see cache.cuh
   u16* value_cache;
   const float* cos;  // [tokens, dim / 2]
   const float* sin;
@@ -39,16 +40,19 @@ struct QkvOp {
       a += bias[head * TL_HEAD_DIM + d];
       b += bias[head * TL_HEAD_DIM + d + kHalf];
     }
-    u16* target;
+    const u16 first = pack1(a * turn.x - b * turn.y), second = pack1(b * turn.x + a * turn.y);
     if (head < TL_HEADS) {
-      target = q + (static_cast<u64>(m) * TL_HEADS + head) * TL_HEAD_DIM;
-    } else {
-      const int slot = slots[m], kv_head = (head - TL_HEADS) % TL_KV_HEADS;
-      const u64 row = (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
-      target = (head < TL_HEADS + TL_KV_HEADS ? key_cache : value_cache) + row * TL_HEAD_DIM;
+      u16* target = q + (static_cast<u64>(m) * TL_HEADS + head) * TL_HEAD_DIM + d;
+      target[0] = first;
+      target[kHalf] = second;
+      return;
     }
-    target[d] = pack1(a * turn.x - b * turn.y);
-    target[d + kHalf] = pack1(b * turn.x + a * turn.y);
+    const int slot = slots[m], kv_head = (head - TL_HEADS) % TL_KV_HEADS;
+    const u64 row = (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
+    u16* cache = head < TL_HEADS + TL_KV_HEADS ? key_cache : value_cache;
+    using Layout = CacheLayout<TL_HEAD_DIM>;
+    cache[Layout::element(row, d / kPiece) + d % kPiece] = first;
+    cache[Layout::element(row, (d + kHalf) / kPiece) + (d + kHalf) % kPiece] = second;
   }
 };
 

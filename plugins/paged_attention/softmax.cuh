@@ -36,20 +36,18 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kFragments][4], cons
 }
 
 // Weights in accumulator layout as A fragments.
-template <int kRowHalves, int kFragments>
+template <int kFragments>
 __device__ __forceinline__ void pack_weights(const float (&scores)[kFragments][4], u32 (&weights)[kFragments / 2][4]) {
 #pragma unroll
   for (int n = 0; n < kFragments; ++n) {
 #pragma unroll
-    for (int half = 0; half < kRowHalves; ++half) {
+    for (int half = 0; half < 2; ++half) {
       weights[n / 2][half + n % 2 * 2] = pack2(scores[n][half * 2], scores[n][half * 2 + 1]);
     }
   }
 }
 
-// kRowHalves = 1 where only rows 0-7 are used.
-template <int kRowHalves>
-struct HalvedRowState {
+struct RowState {
   float maximum[2] = {kNoMaximum, kNoMaximum};  // of scaled scores
   float sum[2] = {0.0f, 0.0f};                  // of this lane's columns only
 
@@ -58,7 +56,7 @@ struct HalvedRowState {
   template <int kFragments>
   __device__ __forceinline__ void weigh(float (&scores)[kFragments][4], float (&correction)[2], float scale) {
 #pragma unroll
-    for (int half = 0; half < kRowHalves; ++half) {
+    for (int half = 0; half < 2; ++half) {
       float now = kNoMaximum;
 #pragma unroll
       for (int n = 0; n < kFragments; ++n) now = fmaxf(now, fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
@@ -81,9 +79,7 @@ struct HalvedRowState {
   template <int kOutputs>
   __device__ __forceinline__ static void rescale(float (&output)[kOutputs][4], const float (&correction)[2]) {
 #pragma unroll
-    for (int i = 0; i < kOutputs * 4; ++i) {
-      if (i % 4 / 2 < kRowHalves) output[i / 4][i % 4] *= correction[i % 4 / 2];
-    }
+    for (int i = 0; i < kOutputs * 4; ++i) output[i / 4][i % 4] *= correction[i % 4 / 2];
   }
 
   // As weigh(), but into the A fragments of the product with the values, and with the output rescaled.
@@ -92,11 +88,9 @@ struct HalvedRowState {
                                       float (&output)[kOutputs][4], float scale) {
     float correction[2];
     weigh(scores, correction, scale);
-    pack_weights<kRowHalves>(scores, weights);
+    pack_weights(scores, weights);
     rescale(output, correction);
   }
 };
-
-using RowState = HalvedRowState<2>;
 
 }  // namespace tl

@@ -2,9 +2,10 @@
 //
 // A pair is a KV head of a sequence; pairs are numbered sequence by sequence. Where there are enough of them for all
 // blocks and none is much longer than the rest, pairs stay whole: a block's warps form up to four teams, each of which
-// does every so many pairs from first to last, so that the end of one pair holds up no other. Else a block is one team,
-// and pairs are split: into units of so many tokens, of which block b takes an equal run, whatever the lengths, so that
-// it may end one pair, do several, and begin another.
+// does every so many pairs from first to last, so that the end of one pair holds up no other. A block's teams begin
+// with neighbouring pairs, heads of a sequence, whose keys lie side by side. Else a block is one team, and pairs are
+// split: into units of so many tokens, of which block b takes an equal run, whatever the lengths, so that it may end
+// one pair, do several, and begin another.
 #pragma once
 
 #include "cuda/types.cuh"
@@ -14,9 +15,9 @@ namespace tl {
 template <int kKvHeads_, int kMaxSeqs, int kWarps>
 struct SplitTable {
   static constexpr int kKvHeads = kKvHeads_;
-  static constexpr int kBlockChunkShift = kWarps == 1 ? 4 : kWarps == 2 ? 5 : kWarps == 4 ? 6 : 7;
-  static constexpr int kMaxTeamShift = min_of(kBlockChunkShift - 4, 2);
-  static_assert(16 * kWarps == 1 << kBlockChunkShift, "1, 2, 4 or 8 warps");
+  static constexpr int kMaxTeamShift = kWarps == 1 ? 0 : kWarps == 2 ? 1 : 2;  // up to a team for each warp
+  static constexpr int kBlockChunkShift = 5 + kMaxTeamShift;
+  static_assert(32 * kWarps == 1 << kBlockChunkShift, "1, 2 or 4 warps of 32 tokens");
   int lengths[kMaxSeqs];
   int first_unit[kMaxSeqs + 1];  // of each sequence, if pairs are split
   int num_seqs, window;
@@ -119,6 +120,7 @@ struct Cursor {
   const Table* table;
   int stride, pair;
   int chunk = 0, end_chunk = 0;  // chunk in the sequence; end_chunk is one past its last
+  int length = 0;                // of the sequence
 
   __device__ __forceinline__ Cursor(const Table& t, int first_pair, int step)
       : table(&t), stride(step), pair(first_pair) {
@@ -126,11 +128,11 @@ struct Cursor {
   }
   __device__ __forceinline__ int seq() const { return pair / Table::kKvHeads; }
   __device__ __forceinline__ int head() const { return pair % Table::kKvHeads; }
-  __device__ __forceinline__ int length() const { return table->lengths[seq()]; }
   __device__ __forceinline__ void enter() {
     if (pair >= table->num_pairs()) return;
-    chunk = table->first_chunk(length());
-    end_chunk = chunk + table->num_chunks(length());
+    length = table->lengths[seq()];
+    chunk = table->first_chunk(length);
+    end_chunk = chunk + table->num_chunks(length);
   }
   __device__ __forceinline__ void next() {
     if (++chunk < end_chunk) return;
@@ -149,7 +151,7 @@ struct Share {
   __device__ __forceinline__ Share(const Table& table, int team) : cursor(table, 0, 1) {
     const int block = blockIdx.x, blocks = gridDim.x;
     if (table.whole) {
-      cursor = Cursor<Table>(table, team * blocks + block, table.teams() * blocks);
+      cursor = Cursor<Table>(table, team + block * table.teams(), table.teams() * blocks);
       for (int pair = cursor.pair; pair < table.num_pairs(); pair += cursor.stride) {
         units += table.num_chunks(table.lengths[pair / Table::kKvHeads]);
       }

@@ -1,81 +1,161 @@
-// Attention of up to 16 query rows to 16 keys at a time by one warp: mma.sync with an online softmax.
-// Rows are the query heads that share a KV head.
+// Attention of up to 16 query rows to 32 keys at a time by one warp: mma.sync with an online softmax.
+//
+// Rows are the query heads that share a KV head: few. So they are the 8-wide operand, and keys (of the scores) or
+// elements of a value (of the output) the 16-wide one: a product computes transposed scores [keys, rows], or a
+// transposed output [dim, rows]. A lane holds rows 2 * (lane % 4) and + 1 of every eight, and of each 16 keys or
+// elements lane / 4 and + 8.
 #pragma once
 
+#include "paged_attention/cache.cuh"
 #include "paged_attention/softmax.cuh"
 
 namespace tl {
 
-// Keys and values lie in shared memory as rows of kDim elements, padded by 16 bytes against bank conflicts.
-template <int kDim>
-struct TileShape {
-  static constexpr u32 kPitch = kDim * 2 + 16;
-  static constexpr u32 kRowsBytes = 16 * kPitch;
-};
+constexpr int kTileShift = 5, kTileTokens = 1 << kTileShift;
+// Weights may reach 2 to this power before the output is rescaled: sums are float32, and float16 holds them easily.
+constexpr float kMaximumSlack = 8.0f;
 
-// Row halves: a lane holds rows lane / 4 and lane / 4 + 8; the second half is idle work where there are at most 8 rows.
-template <int kDim, int kRowHalves>
-struct TileState {
-  u32 query[kDim / 16][4] = {};
-  float output[kDim / 8][4] = {};
-  HalvedRowState<kRowHalves> rows;
+__device__ __forceinline__ float column_max(float x) {
+#pragma unroll
+  for (int offset = 4; offset < 32; offset *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  return x;
+}
+
+__device__ __forceinline__ float column_sum(float x) {
+#pragma unroll
+  for (int offset = 4; offset < 32; offset *= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+// Eight rows' part of a tile.
+template <int kDim>
+struct RowOctet {
+  u32 query[kDim / 16][2] = {};
+  float output[kDim / 16][4];
+  float maximum[2], sum[2];  // of scaled scores, at most kMaximumSlack too small; of this lane's keys only
 
   __device__ __forceinline__ void reset() {
 #pragma unroll
-    for (int i = 0; i < kDim / 8; ++i) output[i][0] = output[i][1] = output[i][2] = output[i][3] = 0.0f;
-    rows = HalvedRowState<kRowHalves>{};
+    for (int i = 0; i < kDim / 16; ++i) output[i][0] = output[i][1] = output[i][2] = output[i][3] = 0.0f;
+    maximum[0] = maximum[1] = kNoMaximum;
+    sum[0] = sum[1] = 0.0f;
   }
-
   // Row r of the queries is at `from + r * kDim`; rows past num_rows are zero.
   __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
+    if (lane / 4 >= num_rows) return;
+    const u32* words = reinterpret_cast<const u32*>(from + lane / 4 * kDim) + lane % 4;
 #pragma unroll
-    for (int half = 0; half < kRowHalves; ++half) {
-      const int row = lane / 4 + half * 8;
-      if (row >= num_rows) continue;
-      const u32* words = reinterpret_cast<const u32*>(from + row * kDim) + lane % 4;
-#pragma unroll
-      for (int k = 0; k < kDim / 16; ++k) {
-        query[k][half] = words[k * 8];
-        query[k][half + 2] = words[k * 8 + 4];
-      }
+    for (int k = 0; k < kDim / 16; ++k) {
+      query[k][0] = words[k * 8];
+      query[k][1] = words[k * 8 + 4];
     }
   }
 
-  // `keys`, `values`: shared memory addresses of 16 rows. Key j counts where low < j <= high. `scale` includes log2(e).
-  __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, float scale, int lane) {
-    // Loads ahead of the products that use them, and sums of even and odd steps apart: one warp's latency is what
-    // counts.
-    constexpr int kSteps = kDim / 16, kBatch = min_of(kSteps, 8);
-    const u32 key_row = keys + (lane / 16 * 8 + lane % 8) * TileShape<kDim>::kPitch + lane / 8 % 2 * 16;
-    const u32 value_row = values + (lane / 8 % 2 * 8 + lane % 8) * TileShape<kDim>::kPitch + lane / 16 * 16;
-    float scores[2][4] = {}, odd[2][4] = {};
-    u32 b[kBatch][4];
+  // Raises the maxima where some score exceeds them by more than the slack.
+  __device__ __forceinline__ void raise(const float (&scores)[2][4], float scale) {
+    float now[2];
 #pragma unroll
-    for (int first = 0; first < kSteps; first += kBatch) {
+    for (int j = 0; j < 2; ++j) {
+      now[j] = fmaxf(fmaxf(scores[0][j], scores[0][j + 2]), fmaxf(scores[1][j], scores[1][j + 2])) * scale;
+    }
+    const bool exceeds = now[0] > maximum[0] + kMaximumSlack || now[1] > maximum[1] + kMaximumSlack;
+    if (!__any_sync(0xffffffffu, exceeds)) return;
+    float correction[2];
 #pragma unroll
-      for (int k = first; k < min_of(first + kBatch, kSteps); ++k) load_matrix_x4(b[k - first], key_row + k * 32);
-#pragma unroll
-      for (int k = first; k < min_of(first + kBatch, kSteps); ++k) {
-        auto& sums = k % 2 == 0 ? scores : odd;
-        mma(sums[0], query[k], b[k - first][0], b[k - first][1]);
-        mma(sums[1], query[k], b[k - first][2], b[k - first][3]);
-      }
+    for (int j = 0; j < 2; ++j) {
+      const float next = fmaxf(maximum[j], column_max(now[j]));
+      correction[j] = exp2_fast(maximum[j] - next);
+      maximum[j] = next;
+      sum[j] *= correction[j];
     }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) load_matrix_x4_transposed(b[i], value_row + i * 32);
+    for (int i = 0; i < kDim / 4; ++i) output[i / 4][i % 4] *= correction[i % 2];
+  }
+  // Scores of 32 keys into the weights of the product with their values.
+  __device__ __forceinline__ void weigh(float (&scores)[2][4], u32 (&weights)[2][2], float scale) {
+    raise(scores, scale);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) scores[i / 4][i % 4] += odd[i / 4][i % 4];
-    if (low >= 0 || high < 15) mask_scores(scores, {low, low}, {high, high}, lane);
-    u32 weights[1][4] = {};
-    rows.add(scores, weights, output, scale);
+    for (int half = 0; half < 4; ++half) {
+      float* pair = scores[half / 2] + half % 2 * 2;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        pair[j] = exp2_fast(pair[j] * scale - maximum[j]);
+        sum[j] += pair[j];
+      }
+      weights[half / 2][half % 2] = transpose_matrix(pack2(pair[0], pair[1]));
+    }
+  }
+};
+
+// kOctets = 2 where there are more than eight rows.
+template <int kDim, int kOctets>
+struct TileState {
+  RowOctet<kDim> rows[kOctets];
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) rows[o].reset();
+  }
+  __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) rows[o].load_query(from + o * 8 * kDim, num_rows - o * 8, lane);
+  }
+
+  // `keys`, `values`: shared memory addresses of 32 tokens laid out as in the cache. Key j counts where low < j <=
+  // high. `scale` includes log2(e).
+  __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, float scale, int lane) {
+    using Layout = CacheLayout<kDim>;
+    // Lanes 0-7 address the first 8x8 matrix of four, 8-15 the second, and so on.
+    const u32 key_row = keys + lane / 8 % 2 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 16);
+    const u32 value_row = values + lane / 16 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 8 % 2);
+    // Loads ahead of the products that use them: one warp's latency is what counts.
+    constexpr int kSteps = kDim / 16, kBatch = min_of(kSteps, 4);
+    u32 a[kBatch][2][4];  // of both halves of the tile
+    const auto load_values = [&](int first) {
+#pragma unroll
+      for (int i = 0; i < kBatch * 2; ++i) {
+        const u32 at = Layout::pair_address(value_row, first + i / 2) + i % 2 * 2 * Layout::kGroupBytes;
+        if (first + i / 2 < kSteps) load_matrix_x4_transposed(a[i / 2][i % 2], at);
+      }
+    };
+    float scores[kOctets][2][4] = {};
 #pragma unroll
     for (int first = 0; first < kSteps; first += kBatch) {
 #pragma unroll
-      for (int i = first; i < min_of(first + kBatch, kSteps); ++i) {
-        if (first > 0) load_matrix_x4_transposed(b[i - first], value_row + i * 32);
-        mma(output[2 * i], weights[0], b[i - first][0], b[i - first][1]);
-        mma(output[2 * i + 1], weights[0], b[i - first][2], b[i - first][3]);
+      for (int i = 0; i < kBatch * 2; ++i) {
+        const u32 at = Layout::pair_address(key_row, first + i / 2) + i % 2 * 2 * Layout::kGroupBytes;
+        if (first + i / 2 < kSteps) load_matrix_x4(a[i / 2][i % 2], at);
       }
+#pragma unroll
+      for (int i = 0; i < kBatch * 2 * kOctets; ++i) {
+        const int k = i / 2 / kOctets, o = i / 2 % kOctets;
+        if (first + k >= kSteps) break;
+        const u32(&query)[2] = rows[o].query[first + k];
+        mma(scores[o][i % 2], a[k][i % 2], query[0], query[1]);
+      }
+    }
+    load_values(0);
+    u32 weights[kOctets][2][2];
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+      if (low >= 0 || high < kTileTokens - 1) mask(scores[o], low, high, lane);
+      rows[o].weigh(scores[o], weights[o], scale);
+    }
+#pragma unroll
+    for (int first = 0; first < kSteps; first += kBatch) {
+      if (first > 0) load_values(first);
+#pragma unroll
+      for (int i = 0; i < kBatch * 2 * kOctets; ++i) {
+        const int d = i % kBatch, half = i / kBatch % 2, o = i / kBatch / 2;
+        if (first + d < kSteps) mma(rows[o].output[first + d], a[d][half], weights[o][half][0], weights[o][half][1]);
+      }
+    }
+  }
+  __device__ __forceinline__ static void mask(float (&scores)[2][4], int low, int high, int lane) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int key = i / 2 * 8 + lane / 4;
+      if (key <= low || key > high) scores[i / 4][i % 4] = __int_as_float(0xff800000);
     }
   }
 };

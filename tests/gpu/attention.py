@@ -39,8 +39,8 @@ class DecodeAttention:
     ) -> None:
         self.shape = shape
         group = shape.heads // shape.kv_heads
-        many = shape.head_dim <= 128 and group <= 8  # 8 warps and their results fit
-        warps = warps or (8 if many else 4)
+        many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit
+        warps = warps or (4 if many else 2)
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
         defines = {
             "TL_HEADS": shape.heads,
@@ -93,6 +93,12 @@ class _PrefillArguments(ctypes.Structure):
     )
 
 
+class _WgmmaArguments(ctypes.Structure):
+    """``WgmmaArguments`` of paged_attention/prefill_wgmma.cuh."""
+
+    _fields_ = (("common", _PrefillArguments), ("taken", ctypes.c_void_p))
+
+
 class PrefillAttention:
     """Causal attention of packed new tokens over the paged cache, which holds their keys and values already."""
 
@@ -123,6 +129,7 @@ class PrefillAttention:
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
         threads = 384 if self.wgmma else 128
         self.kernel = machine.kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)
+        self.taken = torch.zeros(1, device=machine.device, dtype=torch.int32)
 
     def _mma_extents(self) -> tuple[int, int]:
         """Rows of a block, and its shared memory: queries and two stages of keys and values."""
@@ -130,9 +137,10 @@ class PrefillAttention:
         return rows, (rows + 4 * self.mma_step) * (self.shape.head_dim * 2 + 16)
 
     def _wgmma_extents(self) -> tuple[int, int]:
-        """Likewise with rows padded to 128 bytes, more keys where registers allow, and eight barriers."""
-        step = 128 if self.shape.head_dim <= 128 else 64
-        return 128, (128 + 4 * step) * -(-self.shape.head_dim // 64) * 128 + 64
+        """Likewise with rows of queries padded to 128 bytes, those of two items where they fit, and bookkeeping."""
+        dim = self.shape.head_dim
+        step, queries = (128, 2) if dim <= 128 else (64, 1)
+        return 128, queries * 128 * -(-dim // 64) * 128 + 5 * step * dim * 2 + 288
 
     def __call__(
         self,
@@ -152,6 +160,9 @@ class PrefillAttention:
         pointers = (tensor.data_ptr() for tensor in tensors)
         scale = self.shape.head_dim**-0.5 * LOG2_E
         arguments = _PrefillArguments(*pointers, len(past_lens), block_tables.shape[1], window, scale)
+        if self.wgmma:
+            wgmma = _WgmmaArguments(arguments, self.taken.data_ptr())
+            self.kernel(wgmma, grid=self.machine.num_sms, programmatic=programmatic, memory=tensors)
+            return
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
-        grid = self.machine.num_sms if self.wgmma else (self.shape.kv_heads, blocks, 1)
-        self.kernel(arguments, grid=grid, programmatic=programmatic, memory=tensors)
+        self.kernel(arguments, grid=(self.shape.kv_heads, blocks, 1), programmatic=programmatic, memory=tensors)

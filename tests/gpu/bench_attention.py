@@ -1,27 +1,33 @@
 """Times decode attention over caches larger than the L2 cache, one per layer, and causal prefill attention.
 
-python -m tests.gpu.bench_attention
+python -m tests.gpu.bench_attention [decode|prefill]
+
+Each line has the time of isolated runs and that of runs back to back, when power limits the clocks.
 """
 
+import sys
+from collections.abc import Callable
 from functools import partial
 
 import torch
 
 from tests.gpu.attention import DecodeAttention, PrefillAttention
-from tests.gpu.kernels import LLAMA_8B
-from tests.gpu.timing import PEAK_FLOPS_PER_US, report, timed
+from tests.gpu.kernels import LLAMA_8B, WHOLE_SM_BYTES
+from tests.gpu.timing import PEAK_BYTES_PER_US, PEAK_FLOPS_PER_US, sustained, timed
 
-CASES = [(1, 128), (1, 1024), (1, 4096), (1, 32768), (8, 1024), (8, 8192), (64, 512), (64, 2048), (256, 512)]
-PROMPTS = [128, 512, 2048, 8192, 16384]
+FEW = [(1, 128), (1, 1024), (1, 4096), (1, 32768), (8, 1024), (8, 8192)]
+MANY = [(64, 192), (256, 192), (512, 192), (64, 512), (64, 2048), (256, 512), (400, 1152), (512, 1152)]
+PROMPTS = [(64, 128), (1, 512), (4, 512), (1, 2048), (4, 2048), (1, 8192), (1, 16384)]
 
 
 class Layers:
     """Enough layers of one batch's cache to exceed the L2 cache several times."""
 
-    def __init__(self, batch: int, length: int) -> None:
+    def __init__(self, batch: int, lengths: list[int]) -> None:
         shape = LLAMA_8B
-        blocks = batch * -(-length // shape.page)
-        self.bytes = 2 * batch * length * shape.kv_heads * shape.head_dim * 2
+        columns = max(-(-length // shape.page) for length in lengths)
+        blocks = batch * columns
+        self.bytes = 2 * sum(lengths) * shape.kv_heads * shape.head_dim * 2
         self.count = max(2, min(32, -(-600_000_000 // self.bytes)))
         cache = (self.count, blocks, shape.kv_heads, shape.page, shape.head_dim)
         self.key_cache = torch.randn(cache, device="cuda", dtype=torch.bfloat16)
@@ -29,7 +35,7 @@ class Layers:
         self.query = torch.randn(batch, shape.heads, shape.head_dim, device="cuda", dtype=torch.bfloat16)
         self.output = torch.empty_like(self.query)
         self.block_tables = torch.randperm(blocks, device="cuda").int().view(batch, -1)
-        self.past_lens = torch.full((batch,), length - 1, device="cuda", dtype=torch.int32)
+        self.past_lens = torch.tensor(lengths, device="cuda", dtype=torch.int32) - 1
 
     def run(self, attention: DecodeAttention) -> None:
         for keys, values in zip(self.key_cache, self.value_cache, strict=True):
@@ -37,36 +43,48 @@ class Layers:
             attention(*tensors, programmatic=True)
 
 
-def prefill(length: int, *, wgmma: bool) -> None:
-    """One prompt of ``length`` tokens, nothing cached before it."""
+def report(name: str, body: Callable[[], None], floor: float, count: int = 1) -> None:
+    """``floor``: microseconds of each of the ``count`` launches of ``body``."""
+    cold, hot = timed(body, 7) / count, sustained(body, 0.6) / count
+    print(f"{name:40s} {cold:9.2f} us, sustained {hot:9.2f}, floor {floor:9.2f}, {floor / cold:6.1%}", flush=True)
+
+
+def decode(batch: int, lengths: list[int], name: str) -> None:
+    layers = Layers(batch, lengths)
+    shared_bytes = 0 if batch <= 16 else WHOLE_SM_BYTES
+    attention = DecodeAttention(LLAMA_8B, max_seqs=max(256, batch), shared_bytes=shared_bytes)
+    report(name, partial(layers.run, attention), layers.bytes / PEAK_BYTES_PER_US, layers.count)
+
+
+def prefill(batch: int, length: int) -> None:
+    """``batch`` prompts of ``length`` tokens, nothing cached before them."""
     shape = LLAMA_8B
-    layers = Layers(1, length)
-    query = torch.randn(length, shape.heads, shape.head_dim, device="cuda", dtype=torch.bfloat16)
+    layers = Layers(batch, [length] * batch)
+    query = torch.randn(batch * length, shape.heads, shape.head_dim, device="cuda", dtype=torch.bfloat16)
     output = torch.empty_like(query)
-    cu_seqlens = torch.tensor([0, length], device="cuda", dtype=torch.int32)
-    past_lens = torch.zeros(1, device="cuda", dtype=torch.int32)
-    attention = PrefillAttention(shape, wgmma=wgmma)
-    cache = (layers.key_cache[0], layers.value_cache[0])
-    microseconds = timed(partial(attention, output, query, *cache, cu_seqlens, past_lens, layers.block_tables), 7)
-    operations = 2 * shape.heads * shape.head_dim * length * (length + 1)
-    floor = operations / PEAK_FLOPS_PER_US
-    name = f"prefill {'wgmma' if attention.wgmma else 'mma'} {length} tokens"
-    print(
-        f"{name:50s} {microseconds:9.2f} us  {operations / microseconds / 1e6:6.1f} TFLOPS  "
-        f"floor {floor:8.2f} us  {floor / microseconds:6.1%}",
-        flush=True,
-    )
+    cu_seqlens = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * length
+    past_lens = torch.zeros(batch, device="cuda", dtype=torch.int32)
+    attention = PrefillAttention(shape)
+    caches = list(zip(layers.key_cache, layers.value_cache, strict=True))
+
+    def body() -> None:
+        for cache in caches:
+            attention(output, query, *cache, cu_seqlens, past_lens, layers.block_tables, programmatic=True)
+
+    operations = 2 * batch * shape.heads * shape.head_dim * length * (length + 1)
+    moved = layers.bytes + 2 * query.nbytes
+    floor = max(operations / PEAK_FLOPS_PER_US, moved / PEAK_BYTES_PER_US)
+    report(f"prefill, {batch} prompts of {length}", body, floor, len(caches))
 
 
-def main() -> None:
-    for length in PROMPTS:
-        for wgmma in (True, False):
-            prefill(length, wgmma=wgmma)
-    for batch, length in CASES:
-        layers = Layers(batch, length)
-        body = partial(layers.run, DecodeAttention(LLAMA_8B))
-        report(f"decode, batch {batch}, {length} tokens", timed(body), layers.bytes * layers.count, layers.count)
+def main(what: str) -> None:
+    for batch, length in FEW + MANY if what != "prefill" else []:
+        decode(batch, [length] * batch, f"decode, {batch} of {length} tokens")
+    if what != "prefill":
+        decode(256, [64 + 37 * i % 1000 for i in range(256)], "decode, 256 of 64 to 1063 tokens")
+    for batch, length in PROMPTS if what != "decode" else []:
+        prefill(batch, length)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1] if len(sys.argv) > 1 else "all")

@@ -16,7 +16,7 @@ from plugins.gated_linear.cuda import silu_mul
 from plugins.launch import Buffer, symbol
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.tiled import prepare
-from tests.gpu.timing import timed
+from tests.gpu.timing import sustained, timed
 
 # (out_features, in_features)
 PRODUCTS = {
@@ -76,28 +76,6 @@ class Product:
                 launch(programmatic=True)
 
         return body
-
-
-def sustained(body: Callable[[], None], seconds: float) -> float:
-    """Microseconds of ``body`` in the second half of ``seconds`` of replays."""
-    body()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        body()
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    half = max(2, int(seconds * 500 / begin.elapsed_time(end)))
-    for replay in range(2 * half):
-        if replay == half:
-            begin.record()
-        graph.replay()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) * 1e3 / half
 
 
 def bench(name: str, rows: int, seconds: float, most: int) -> None:

@@ -6,6 +6,30 @@ from tests.gpu.checks import POISON
 from tests.gpu.kernels import ModelShape
 
 
+def _places(page: int, head_dim: int) -> torch.Tensor:
+    """[page, head_dim]: where cache.cuh puts each element of a KV head's part of a block."""
+    token, element = torch.arange(page)[:, None], torch.arange(head_dim)[None]
+    group, row = token // 8 * 8 * head_dim, token % 8
+    if head_dim % 64 == 0:
+        place = group + element // 64 * 512 + row * 64 + ((element % 64 // 8) ^ row) * 8 + element % 8
+    else:
+        place = group + element // 8 * 64 + row * 8 + element % 8
+    return place
+
+
+def packed(tokens: torch.Tensor) -> torch.Tensor:
+    """[blocks, kv_heads, page, head_dim] as cache.cuh lays it out, in the same shape."""
+    places = _places(*tokens.shape[2:]).to(tokens.device)
+    flat = torch.empty_like(tokens).flatten(2)
+    flat[:, :, places.flatten()] = tokens.flatten(2)
+    return flat.view(tokens.shape)
+
+
+def unpacked(cache: torch.Tensor) -> torch.Tensor:
+    """The inverse of :func:`packed`."""
+    return cache.flatten(2)[:, :, _places(*cache.shape[2:]).to(cache.device)]
+
+
 class PagedCache:
     """Sequences of the given lengths in randomly ordered blocks; slots that hold no token are poisoned."""
 
@@ -15,17 +39,18 @@ class PagedCache:
         self.block_tables = torch.full((len(lengths), max(blocks) + 1), -1, dtype=torch.int32)
         order = torch.randperm(sum(blocks) + 2)[: sum(blocks)]
         cache = (sum(blocks) + 2, shape.kv_heads, shape.page, shape.head_dim)
-        self.key_cache, self.value_cache = (torch.full(cache, POISON, device=device, dtype=dtype) for _ in range(2))
+        self.keys, self.values = (torch.full(cache, POISON, device=device, dtype=dtype) for _ in range(2))
         used = 0
         for seq, (count, length) in enumerate(zip(blocks, lengths, strict=True)):
             mine = order[used : used + count]
             used += count
             self.block_tables[seq, :count] = mine.int()
             slots = torch.arange(length)
-            for tensor in (self.key_cache, self.value_cache):
+            for tensor in (self.keys, self.values):
                 tokens = torch.randn(length, shape.kv_heads, shape.head_dim, device=device).to(dtype)
                 tensor[mine[slots // shape.page].to(device), :, (slots % shape.page).to(device)] = tokens
         self.block_tables = self.block_tables.to(device)
+        self.key_cache, self.value_cache = packed(self.keys), packed(self.values)
 
     def tokens(self, cache: torch.Tensor, seq: int) -> torch.Tensor:
         """[length, kv_heads, head_dim] of one sequence in float64."""
@@ -37,8 +62,8 @@ class PagedCache:
         """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence."""
         shape = self.shape
         group = shape.heads // shape.kv_heads
-        keys = self.tokens(self.key_cache, seq).repeat_interleave(group, dim=1)
-        values = self.tokens(self.value_cache, seq).repeat_interleave(group, dim=1)
+        keys = self.tokens(self.keys, seq).repeat_interleave(group, dim=1)
+        values = self.tokens(self.values, seq).repeat_interleave(group, dim=1)
         scores = torch.einsum("qhd,khd->hqk", query.double(), keys) * shape.head_dim**-0.5
         at = past + torch.arange(len(query), device=query.device)[:, None]
         key_at = torch.arange(len(keys), device=query.device)[None]

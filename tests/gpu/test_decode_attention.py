@@ -16,7 +16,7 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("page", [32, 64])
+@pytest.mark.parametrize("page", [16, 32, 64])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_lengths(lengths: list[int], page: int, dtype: torch.dtype) -> None:
     check_decode(attention_shape(32, 8, 128, page), lengths, dtype)
@@ -33,7 +33,7 @@ def test_window(window: int) -> None:
     check_decode(attention_shape(8, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window=window)
 
 
-CHOICES = [{"warps": 4}, {"warps": 1}, {"warps": 4, "shared_bytes": 100 * 1024, "blocks_per_sm": 2}]
+CHOICES = [{"warps": 2}, {"warps": 1}, {"warps": 2, "shared_bytes": 100 * 1024, "blocks_per_sm": 2}]
 
 
 @pytest.mark.parametrize("options", CHOICES, ids=str)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from tests.gpu.paged import unpacked
 from tests.models import save_tiny_model
 from tests.tolerances import ROUNDED_TOLERANCES, assert_close
 from trtllm_lite import _core
@@ -68,7 +69,8 @@ class Run:
         geometry = self.kv_cache
         shape = (geometry.num_layers, 2, geometry.num_kv_heads, geometry.tokens_per_block, geometry.head_dim)
         data = torch.from_numpy(np.stack([self.executor.read_block(int(number)) for number in numbers]))
-        blocks = data.view(getattr(torch, geometry.dtype)).view(len(numbers), *shape)
+        heads = data.view(getattr(torch, geometry.dtype)).view(-1, *shape[2:])
+        blocks = unpacked(heads).view(len(numbers), *shape)
         return blocks.permute(1, 2, 3, 0, 4, 5).flatten(3, 4)
 
 

@@ -13,12 +13,13 @@ BATCHES = {
     "mixed with decoding": [(900, 1), (0, 300), (77, 1), (128, 64), (1, 1)],
     "long": [(0, 1000)],
     "many steps": [(2000, 129), (0, 700)],
+    "many sequences": [(0, 1 + 29 * i % 90) for i in range(70)],
 }
 
 
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("page", [32, 64, 128])
+@pytest.mark.parametrize("page", [16, 32, 64, 128])
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 def test_batches(batch: list[tuple[int, int]], page: int, dtype: torch.dtype, wgmma: bool) -> None:
     check_prefill(attention_shape(8, 2, 128, page), batch, dtype, wgmma=wgmma)
@@ -41,7 +42,7 @@ def test_window(window: int, wgmma: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("page", [32, 64, 128])
+@pytest.mark.parametrize("page", [16, 32, 64, 128])
 @pytest.mark.parametrize("head_dim", [128, 256])
 def test_little_shared_memory(head_dim: int, page: int) -> None:
     """As GPUs with 99 KB of it run large heads: 32 keys at a time."""

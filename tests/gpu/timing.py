@@ -9,13 +9,18 @@ PEAK_BYTES_PER_US = 4.47e6  # reading, measured on an H200
 PEAK_FLOPS_PER_US = 789e6  # cuBLAS, bf16 8192^3, measured there
 
 
-def timed(body: Callable[[], None], repeats: int = 15) -> float:
-    """Median microseconds of one replay of ``body`` as a CUDA graph."""
-    body()
+def _captured(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    body()  # what is prepared at a first call is not captured
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         body()
+    return graph
+
+
+def timed(body: Callable[[], None], repeats: int = 15) -> float:
+    """Median microseconds of one replay of ``body`` as a CUDA graph."""
+    graph = _captured(body)
     for _ in range(3):
         graph.replay()
     times = []
@@ -27,6 +32,24 @@ def timed(body: Callable[[], None], repeats: int = 15) -> float:
         end.synchronize()
         times.append(begin.elapsed_time(end) * 1e3)
     return statistics.median(times)
+
+
+def sustained(body: Callable[[], None], seconds: float) -> float:
+    """Microseconds of ``body`` in the second half of ``seconds`` of replays."""
+    graph = _captured(body)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    half = max(2, int(seconds * 500 / begin.elapsed_time(end)))
+    for replay in range(2 * half):
+        if replay == half:
+            begin.record()
+        graph.replay()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e3 / half
 
 
 def report(name: str, microseconds: float, num_bytes: int, count: int = 1) -> None:

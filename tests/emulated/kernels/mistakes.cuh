@@ -21,11 +21,11 @@ extern "C" __global__ void mistakes(unsigned* output, const unsigned* input) {
     const u32 parity = tile % 2;
     if (threadIdx.x < 32) {
       barrier_wait(empty, parity ^ (TL_MISTAKE == kWrongParity ? 0 : 1));
-      stage_begin(full, kTileBytes);
+      if (!elect_one()) continue;
+      expect_bytes(full, kTileBytes);
       const unsigned* from = input + tile * 32 + (TL_MISTAKE == kTooFar ? kTileBytes : 0);
-      const u32 to = data + (TL_MISTAKE == kOutside ? 4096 : 0);
-      stage_copy_rows<1>(to, 0, reinterpret_cast<const u16*>(from), 0, 1, kTileBytes, full, lane, evict_first_policy());
-      if (TL_MISTAKE == kExtraArrival && lane == 0) barrier_arrive(full);
+      copy_bytes(data + (TL_MISTAKE == kOutside ? 4096 : 0), reinterpret_cast<const u16*>(from), kTileBytes, full, lane);
+      if (TL_MISTAKE == kExtraArrival) barrier_arrive(full);
     } else {
       if (TL_MISTAKE != kNoWait) barrier_wait(full, parity);
       if (TL_MISTAKE == kEarlyRelease && lane == 0) barrier_arrive(empty);

@@ -167,8 +167,10 @@ def paged_attention_prefill(
     max_blocks: int,
     window: int,
     scale: float,
+    taken: Pointer | None = None,
 ) -> None:
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
+    assert taken is None or not at(taken, np.int32, 1).any()
     ends = at(cu_seqlens, np.int32, num_seqs + 1)
     rows = 64 if dim > 128 else 128
     blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))

@@ -1,0 +1,203 @@
+// What prefill_wgmma.cuh works on: its extents and shared memory, its items, and the warp that takes items and brings
+// their keys and values.
+#pragma once
+
+#include "cuda/wgmma.cuh"
+#include "paged_attention/cache.cuh"
+#include "paged_attention/prefill_rows.cuh"
+
+namespace tl {
+
+constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
+constexpr int kConsumers = 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
+constexpr int kRows = kConsumers * 64, kTokens = kRows / kGroup;
+constexpr int kStep = kDim <= 128 ? 128 : 64;  // keys at a time; registers bound it
+// Stages of keys and of values: a tile's values are in use for longer.
+enum Kind { kKeys, kValues };
+constexpr int kStages[] = {2, 3};
+constexpr int kAllStages = kStages[kKeys] + kStages[kValues];
+constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
+using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep>;
+using Layout = Copy::Layout;
+constexpr u32 kTileBytes = Copy::kBytes;
+constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;
+constexpr int kQueries = kDim <= 128 ? 2 : 1;  // items whose queries have a place
+constexpr int kItems = 4;                      // items that are announced
+constexpr u32 kTileOffset = kQueries * kConsumers * kQueryBytes, kItemOffset = kTileOffset + kAllStages * kTileBytes;
+constexpr u32 kItemBytes = 32, kBarrierOffset = kItemOffset + kItems * kItemBytes;
+constexpr int kSharedBytes = kBarrierOffset + (kAllStages + kItems) * 16;
+// Registers of the producer and the consumers; 40 * 128 + 232 * 256 <= 65536.
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+static_assert(kDim == 64 || kDim == 80 || kDim == 96 || kDim == 128 || kDim == 256);
+static_assert(kGroup <= kRows);
+static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
+
+struct WgmmaArguments {
+  PrefillArguments common;
+  u32* taken;  // how often a block has asked for an item
+};
+
+// The shared memory: queries of each item and consumer | stages of keys | stages of values | items | barriers.
+struct Shared {
+  u32 base;
+
+  __device__ __forceinline__ u32 query(int n, int consumer) const {
+    return base + (n % kQueries * kConsumers + consumer) * kQueryBytes;
+  }
+  __device__ __forceinline__ u32 keys(int t) const { return base + kTileOffset + t % kStages[kKeys] * kTileBytes; }
+  __device__ __forceinline__ u32 values(int t) const {
+    return base + kTileOffset + (kStages[kKeys] + t % kStages[kValues]) * kTileBytes;
+  }
+  __device__ __forceinline__ u32 item(int n) const { return base + kItemOffset + n % kItems * kItemBytes; }
+  // Of tile t: landed, and used by all consuming warps.
+  template <int kKind>
+  __device__ __forceinline__ u32 full(int t) const {
+    return base + kBarrierOffset + (kKind * kStages[kKeys] + t % kStages[kKind]) * 16;
+  }
+  template <int kKind>
+  __device__ __forceinline__ u32 empty(int t) const {
+    return full<kKind>(t) + 8;
+  }
+  template <int kKind>
+  __device__ __forceinline__ static u32 parity(int t) {
+    return t / kStages[kKind] % 2;
+  }
+  // Of item n: announced, and read for the last time by all consuming warps.
+  __device__ __forceinline__ u32 announced(int n) const {
+    return base + kBarrierOffset + (kAllStages + n % kItems) * 16;
+  }
+  __device__ __forceinline__ u32 done(int n) const { return announced(n) + 8; }
+  __device__ __forceinline__ static u32 item_parity(int n) { return n / kItems % 2; }
+
+  __device__ __forceinline__ void init() const {
+    for (int i = 0; i < kAllStages + kItems; ++i) {
+      barrier_init(base + kBarrierOffset + i * 16, 1);
+      barrier_init(base + kBarrierOffset + i * 16 + 8, kConsumers * 4);
+    }
+    barrier_init_fence();
+  }
+};
+
+// kTokens tokens of a sequence and a KV head.
+struct Item {
+  Rows<kTokens> rows;
+  int head, first_key = 0, tiles = 0;  // tiles of kStep keys; 0: there is no such item
+
+  // By one thread.
+  __device__ __forceinline__ void put(u32 at) const {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(rows.first), "r"(rows.count),
+                 "r"(rows.position), "r"(head)
+                 : "memory");
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at + 16), "r"(first_key), "r"(tiles) : "memory");
+  }
+  __device__ __forceinline__ static Item get(u32 at) {
+    Item item;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(item.rows.first), "=r"(item.rows.count), "=r"(item.rows.position), "=r"(item.head)
+                 : "r"(at)
+                 : "memory");
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(item.first_key), "=r"(item.tiles) : "r"(at + 16) : "memory");
+    item.tiles = uniform(item.tiles);
+    return item;
+  }
+};
+
+// The producing warp. Tiles and items are numbered on through the launch.
+struct Producer {
+  const PrefillArguments& a;
+  u32* taken;
+  Shared shared;
+  int lane;
+  int seqs = 0, blocks = 0;  // the search so far: sequences passed, in steps of a warp, and their blocks of rows
+
+  // The next item that no block has taken. Every block asks once in vain, the last of which leaves the counter zero.
+  __device__ __forceinline__ Item take() {
+    u32 index = 0;
+    if (lane == 0) index = atomicAdd(taken, 1);
+    index = __shfl_sync(0xffffffffu, index, 0);
+    const int block = index / TL_KV_HEADS;
+    for (; seqs < a.num_seqs; seqs += 32) {
+      const int s = seqs + lane;
+      const int mine = s < a.num_seqs ? ceil_div(a.cu_seqlens[s + 1] - a.cu_seqlens[s], kTokens) : 0;
+      int through = mine;
+#pragma unroll
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, through, offset);
+        if (lane >= offset) through += other;
+      }
+      const u32 behind = __ballot_sync(0xffffffffu, block - blocks < through);
+      if (behind != 0) {
+        const int found = __ffs(behind) - 1;
+        return make(seqs + found, block - blocks - __shfl_sync(0xffffffffu, through - mine, found),
+                    index % TL_KV_HEADS);
+      }
+      blocks += __shfl_sync(0xffffffffu, through, 31);
+    }
+    if (lane == 0 && index == blocks * TL_KV_HEADS + gridDim.x - 1) *taken = 0;
+    return Item{};
+  }
+  __device__ __forceinline__ Item make(int seq, int block, int head) const {
+    Item item{Rows<kTokens>(a, seq, block), head};
+    item.first_key = item.rows.template first_key<kStep>(a.window);
+    item.tiles = ceil_div(item.rows.keys() - item.first_key, kStep);
+    return item;
+  }
+  __device__ __forceinline__ void announce(const Item& item, int n) const {
+    barrier_wait(shared.done(n), Shared::item_parity(n) ^ 1);
+    if (lane == 0) {
+      item.put(shared.item(n));
+      barrier_arrive(shared.announced(n));
+    }
+    __syncwarp();
+  }
+
+  // The cache block of the i-th page from key `key` on in lane i.
+  __device__ __forceinline__ int page_ids(const Item& item, int key) const {
+    const int token = key + lane % Copy::kPages * TL_PAGE;
+    return token < item.rows.keys() ? a.block_tables[static_cast<u64>(item.rows.seq) * a.max_blocks + token / TL_PAGE]
+                                    : 0;
+  }
+  // Keys or values from `token` on into tile t.
+  template <int kKind>
+  __device__ __forceinline__ void copy(int t, const Item& item, int token, int ids) const {
+    int blocks[Copy::kPages];
+#pragma unroll
+    for (int page = 0; page < Copy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);
+    const Copy copy{item.head, token, min_of(item.rows.keys() - token, kStep), blocks, lane};
+    const u32 full = shared.full<kKind>(t);
+    barrier_wait(shared.empty<kKind>(t), Shared::parity<kKind>(t) ^ 1);
+    if constexpr (kKind == kKeys) {
+      if (copying_lane()) {
+        expect_bytes(full, copy.key_bytes());
+        copy.keys(shared.keys(t), a.key_cache, full);
+      }
+    } else {
+      copy.clear_behind(shared.values(t));
+      if (copying_lane()) {
+        expect_bytes(full, copy.value_bytes());
+        copy.values(shared.values(t), a.value_cache, full);
+      }
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void run() {
+    Item item = take();
+    announce(item, 0);
+    for (int n = 1, tile = 0; item.tiles > 0; ++n) {
+      const Item next = take();
+      announce(next, n);
+      int ids = page_ids(item, item.first_key), last_ids = 0;
+      for (int t = 0; t <= item.tiles; ++t) {
+        const int key = item.first_key + t * kStep, next_ids = page_ids(item, key + kStep);
+        if (t < item.tiles) copy<kKeys>(tile + t, item, key, ids);
+        if (t > 0) copy<kValues>(tile + t - 1, item, key - kStep, last_ids);
+        last_ids = ids;
+        ids = next_ids;
+      }
+      tile += item.tiles;
+      item = next;
+    }
+  }
+};
+
+}  // namespace tl
