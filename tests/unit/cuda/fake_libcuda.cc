@@ -48,6 +48,24 @@ struct LaunchConfig {
   unsigned num_attributes;
 };
 
+// CUDA_MEMCPY3D
+constexpr unsigned kHostMemory = 1;
+struct CopyEnd {
+  std::size_t x, y, z, level;
+  unsigned memory_type;
+  char *host, *device;
+  void *array, *reserved;
+  std::size_t pitch, height;
+
+  char* row(std::size_t y_offset, std::size_t z_offset) const {
+    return (memory_type == kHostMemory ? host : device) + x + ((z + z_offset) * height + y + y_offset) * pitch;
+  }
+};
+struct Copy3d {
+  CopyEnd from, to;
+  std::size_t width, height, depth;
+};
+
 std::map<std::string, std::int64_t>& counts() {
   static std::map<std::string, std::int64_t> counts;
   return counts;
@@ -311,6 +329,19 @@ int cuMemcpyDtoHAsync_v2(void* to, const void* from, std::size_t bytes, Stream* 
 }
 int cuMemcpyDtoDAsync_v2(void* to, const void* from, std::size_t bytes, Stream* stream) {
   return push_copy(to, from, bytes, stream, "on_device");
+}
+int cuMemcpy3DAsync_v2(const Copy3d* copy, Stream* stream) {
+  for (const CopyEnd& end : {copy->from, copy->to}) {
+    if (copy->width > end.pitch || copy->height > end.height) return kInvalidValue;
+    if ((end.memory_type == kHostMemory ? end.host : end.device) == nullptr) return kInvalidValue;
+  }
+  ++counts()["slices"];
+  stream->push([copy = *copy] {
+    for (std::size_t z = 0; z < copy.depth; ++z) {
+      for (std::size_t y = 0; y < copy.height; ++y) std::memcpy(copy.to.row(y, z), copy.from.row(y, z), copy.width);
+    }
+  });
+  return 0;
 }
 int cuMemsetD8Async(void* to, unsigned char value, std::size_t count, Stream* stream) {
   return stream->push([=] { std::memset(to, value, count); }), 0;

@@ -23,6 +23,10 @@ void check_range(const char* name, std::int64_t value, std::int64_t most) {
   throw LimitError(std::string(name) + ": expected 1 to " + std::to_string(most) + ", found " + std::to_string(value));
 }
 
+CopyEnd on_host(const std::byte* data, std::size_t block_bytes) {
+  return {.memory_type = kHostMemory, .host = data, .pitch = block_bytes, .height = 1};
+}
+
 }  // namespace
 
 CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks,
@@ -57,6 +61,15 @@ CudaExecutor::~CudaExecutor() {
   driver().stream_synchronize(stream_.get());
 }
 
+// Returns where the next tensor begins.
+DevicePtr CudaExecutor::place_cache_tensor(DevicePtr data, std::size_t block_bytes) {
+  if (cache_tensors_.empty() || cache_tensors_.back().block_bytes != block_bytes) {
+    cache_tensors_.push_back({data, block_bytes, 0});
+  }
+  ++cache_tensors_.back().count;
+  return data + static_cast<std::size_t>(num_blocks_ + 1) * block_bytes;
+}
+
 void CudaExecutor::place_tensors() {
   DevicePtr cache = cache_.address();
   for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
@@ -73,9 +86,8 @@ void CudaExecutor::place_tensors() {
         addresses_.push_back(weights_.address(i));
         break;
       case CudaTensorKind::kCache:
-        cache_tensors_.push_back({cache, static_cast<std::size_t>(max_bytes(plan_, tensor))});
         addresses_.push_back(cache);
-        cache = cache_tensors_.back().block(static_cast<std::int32_t>(num_blocks_ + 1));
+        cache = place_cache_tensor(cache, static_cast<std::size_t>(max_bytes(plan_, tensor)));
         break;
       case CudaTensorKind::kInput:
         input_tensors_.emplace_back(i, static_cast<CudaInputIndex>(cuda_step_input_index(tensor.name)));
@@ -187,26 +199,37 @@ std::size_t CudaExecutor::block_bytes() const {
   return static_cast<std::size_t>(engine_.manifest().kv_cache.bytes_per_block);
 }
 
+CopyEnd CudaExecutor::on_device(const CacheTensors& tensors, std::int32_t block) const {
+  return {.memory_type = kDeviceMemory,
+          .device = tensors.data + static_cast<DevicePtr>(block) * tensors.block_bytes,
+          .pitch = tensors.block_bytes,
+          .height = static_cast<std::size_t>(num_blocks_ + 1)};
+}
+
+// One call for all tensors: a call for each of them would take the host longer than the copies take.
+void CudaExecutor::copy_all(const CacheTensors& tensors, const CopyEnd& from, const CopyEnd& to,
+                            const char* what) const {
+  const Copy3d copy{.from = from, .to = to, .width = tensors.block_bytes, .height = 1, .depth = tensors.count};
+  driver().check(driver().copy_slices(&copy, stream_.get()), what);
+}
+
 void CudaExecutor::copy_block(std::int32_t src, std::int32_t dst) {
-  for (const CacheTensor& tensor : cache_tensors_) {
-    driver().check(driver().copy_on_device(tensor.block(dst), tensor.block(src), tensor.block_bytes, stream_.get()),
-                   "copying a KV block");
+  for (const CacheTensors& tensors : cache_tensors_) {
+    copy_all(tensors, on_device(tensors, src), on_device(tensors, dst), "copying a KV block");
   }
 }
 
 void CudaExecutor::save_block(std::int32_t block, std::byte* out) {
-  for (const CacheTensor& tensor : cache_tensors_) {
-    driver().check(driver().copy_to_host(out, tensor.block(block), tensor.block_bytes, stream_.get()),
-                   "saving a KV block");
-    out += tensor.block_bytes;
+  for (const CacheTensors& tensors : cache_tensors_) {
+    copy_all(tensors, on_device(tensors, block), on_host(out, tensors.block_bytes), "saving a KV block");
+    out += tensors.block_bytes * tensors.count;
   }
 }
 
 void CudaExecutor::load_block(std::int32_t block, const std::byte* data) {
-  for (const CacheTensor& tensor : cache_tensors_) {
-    driver().check(driver().copy_to_device(tensor.block(block), data, tensor.block_bytes, stream_.get()),
-                   "loading a KV block");
-    data += tensor.block_bytes;
+  for (const CacheTensors& tensors : cache_tensors_) {
+    copy_all(tensors, on_host(data, tensors.block_bytes), on_device(tensors, block), "loading a KV block");
+    data += tensors.block_bytes * tensors.count;
   }
 }
 

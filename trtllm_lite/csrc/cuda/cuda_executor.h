@@ -81,17 +81,20 @@ class CudaExecutor {
   void load_block(std::int32_t block, const std::byte* data);
 
  private:
-  struct CacheTensor {
+  // Cache tensors of equal shape, one behind the other.
+  struct CacheTensors {
     DevicePtr data;
-    std::size_t block_bytes;
-
-    DevicePtr block(std::int32_t index) const { return data + static_cast<std::size_t>(index) * block_bytes; }
+    std::size_t block_bytes;  // of one block in one tensor
+    std::size_t count;
   };
 
   // The extents of a step of so many tokens that is timed, with values in the arena to compute with, and inputs of 0.
   CudaExtents timed_extents(std::int64_t num_tokens, const TimingEffort& effort);
   void place_tensors();
+  DevicePtr place_cache_tensor(DevicePtr data, std::size_t block_bytes);
   void place_inputs(const InputLayout& layout);
+  CopyEnd on_device(const CacheTensors& tensors, std::int32_t block) const;
+  void copy_all(const CacheTensors& tensors, const CopyEnd& from, const CopyEnd& to, const char* what) const;
 
   const Engine& engine_;
   const CudaPlan& plan_;
@@ -102,7 +105,7 @@ class CudaExecutor {
   ProgramSet programs_;
   Weights weights_;
   DeviceBuffer arena_, state_, inputs_, cache_;
-  std::vector<CacheTensor> cache_tensors_;
+  std::vector<CacheTensors> cache_tensors_;
   Addresses addresses_;
   std::vector<std::pair<std::size_t, CudaInputIndex>> input_tensors_;  // tensor of the plan, which input
   std::map<std::int64_t, OwnedGraphExec> graphs_;                      // by padded rows

@@ -25,6 +25,8 @@ using GraphExec = Opaque<struct GraphExecTag>*;
 
 constexpr Result kOutOfMemory = 2;
 
+constexpr unsigned kHostMemory = 1;  // CUmemorytype
+constexpr unsigned kDeviceMemory = 2;
 constexpr int kMultiprocessorCount = 16;  // CUdevice_attribute
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
@@ -64,6 +66,24 @@ struct LaunchConfig {
   unsigned num_attributes;
 };
 
+// One end of a Copy3d: a host or a device pointer to equal slices of `height` rows, which begin `pitch` bytes apart.
+struct CopyEnd {
+  std::size_t x = 0, y = 0, z = 0, level = 0;  // where in it to begin
+  unsigned memory_type = 0;                    // CUmemorytype
+  const void* host = nullptr;
+  DevicePtr device = 0;
+  const void* array = nullptr;
+  const void* reserved = nullptr;
+  std::size_t pitch = 0, height = 0;
+};
+
+// CUDA_MEMCPY3D: of `depth` slices, `height` rows of `width` bytes each.
+struct Copy3d {
+  CopyEnd from, to;
+  std::size_t width = 0, height = 0, depth = 0;
+};
+static_assert(sizeof(Copy3d) == 200);
+
 // X(member, symbol, parameters)
 #define TL_CUDA_DRIVER_FUNCTIONS(X)                                                                                   \
   X(init, "cuInit", (unsigned flags))                                                                                 \
@@ -85,6 +105,7 @@ struct LaunchConfig {
   X(copy_to_device, "cuMemcpyHtoDAsync_v2", (DevicePtr to, const void* from, std::size_t bytes, Stream stream))       \
   X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void* to, DevicePtr from, std::size_t bytes, Stream stream))               \
   X(copy_on_device, "cuMemcpyDtoDAsync_v2", (DevicePtr to, DevicePtr from, std::size_t bytes, Stream stream))         \
+  X(copy_slices, "cuMemcpy3DAsync_v2", (const Copy3d* copy, Stream stream))                                           \
   X(fill_bytes, "cuMemsetD8Async", (DevicePtr to, unsigned char value, std::size_t count, Stream stream))             \
   X(fill_words, "cuMemsetD32Async", (DevicePtr to, unsigned value, std::size_t count, Stream stream))                 \
   X(module_load, "cuModuleLoadData", (Module * module, const void* image))                                            \
