@@ -90,10 +90,12 @@ class CudaExecutor:
         """Name and seconds of each instruction of a step of ``num_rows`` sequences, ``num_tokens`` new ones each."""
 
     def time_products(
-        self, *, num_tokens: int, candidates: int = 16, repeats: int = 7, sustained: bool = False
+        self, *, num_tokens: int, above: int = 0, candidates: int = 16, repeats: int = 7, sustained: bool = False
     ) -> list[dict[str, Any]]:
         """The fastest of the first ``candidates`` cuBLASLt algorithms for each kind of product in a step.
 
+        It computes any number of rows from that of a step of ``above`` tokens up to its own; where none does, there are
+        entries for parts of these rows. None for products that have no more rows than in a step of ``above`` tokens.
         ``sustained``: as fast as they are when nothing else runs for a while, so at the card's power limit.
         The keys of an entry: dtype, out_dtype, out_features, in_features, gated, residual, bias; rows, algo
         (hexadecimal), microseconds, heuristic_microseconds (of what cuBLASLt proposes first). Raises LimitError,

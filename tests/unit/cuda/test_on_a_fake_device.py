@@ -1,4 +1,4 @@
-"""Runs fake_device/*_cases.py in processes of their own, where fake_libcuda.cc takes the place of the driver.
+"""Runs fake_device/*_cases.py in processes of their own, where the fake libraries here take the place of CUDA's.
 
 Other libraries look for a driver, too (NVRTC's bindings do), and would not know what to do with this one.
 """
@@ -12,19 +12,21 @@ import pytest
 
 HERE = Path(__file__).parent
 PLUGINS = HERE.parents[2] / "plugins"
-FLAGS = ("-std=c++20", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libcuda.so.1")
+FLAGS = ("-std=c++20", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+LIBRARIES = {"fake_libcuda.cc": "libcuda.so.1", "fake_libcublaslt.cc": "libcublasLt.so.13"}
 
 
 @pytest.fixture(scope="module")
 def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds the fake libcuda.so.1."""
+    """Holds the fake libraries."""
     directory = tmp_path_factory.mktemp("driver")
-    source, library = HERE / "fake_libcuda.cc", directory / "libcuda.so.1"
-    subprocess.run([os.environ.get("CXX", "g++"), *FLAGS, f"-I{PLUGINS}", str(source), "-o", str(library)], check=True)
+    for source, library in LIBRARIES.items():
+        command = [os.environ.get("CXX", "g++"), *FLAGS, f"-Wl,-soname,{library}", f"-I{PLUGINS}", str(HERE / source)]
+        subprocess.run([*command, "-o", str(directory / library)], check=True)
     return directory
 
 
-@pytest.mark.parametrize("cases", ["executor_cases.py", "direct_cases.py"])
+@pytest.mark.parametrize("cases", ["executor_cases.py", "direct_cases.py", "product_cases.py"])
 def test_cuda_executor(driver_directory: Path, cases: str) -> None:
     environment = os.environ | {"LD_LIBRARY_PATH": str(driver_directory)}
     command = [sys.executable, "-m", "pytest", "-q", str(HERE / "fake_device" / cases)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,9 @@ def measure_algorithms(
     executor = _executor(engine)
     cache = TimingCache(FORMAT_VERSION, executor.device_name, arch, executor.cublaslt_version, (), ())
     wanted = [rows for rows in effort.rows if rows < max_tokens] + [max_tokens]
-    for done, rows in enumerate(wanted):
+    for done, (above, rows) in enumerate(pairwise([0, *wanted])):
         progress(done, len(wanted))
-        entries = executor.time_products(num_tokens=rows, **_arguments(effort, rows))
+        entries = executor.time_products(num_tokens=rows, above=above, **_arguments(effort, rows))
         cache = cache.merged(_product_timing(entry) for entry in entries)
     progress(len(wanted), len(wanted))
     return cache

@@ -47,12 +47,12 @@ std::string hexadecimal(const cuda::MatmulAlgorithm& algorithm) {
 }
 
 // A dict for each kind of product; keys are those of the builder's timing cache.
-nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, int candidates, int repeats,
-                       bool sustained) {
+nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, std::int64_t above, int candidates,
+                       int repeats, bool sustained) {
   std::vector<cuda::ProductTime> times;
   {
     nb::gil_scoped_release release;
-    times = executor.time_products(num_tokens, candidates, {.repeats = repeats, .sustained = sustained});
+    times = executor.time_products(above, num_tokens, candidates, {.repeats = repeats, .sustained = sustained});
   }
   nb::list result;
   for (const cuda::ProductTime& time : times) {
@@ -112,8 +112,8 @@ void bind_cuda(nb::module_& module) {
           nb::arg("library_directories") = std::vector<std::string>(), nb::keep_alive<1, 2>())
       .def("time_step", &time_step, nb::kw_only(), nb::arg("num_rows"), nb::arg("num_tokens") = 1,
            nb::arg("past_len") = 0, nb::arg("repeats") = 5, nb::call_guard<nb::gil_scoped_release>())
-      .def("time_products", &time_products, nb::kw_only(), nb::arg("num_tokens"), nb::arg("candidates") = 16,
-           nb::arg("repeats") = 7, nb::arg("sustained") = false)
+      .def("time_products", &time_products, nb::kw_only(), nb::arg("num_tokens"), nb::arg("above") = 0,
+           nb::arg("candidates") = 16, nb::arg("repeats") = 7, nb::arg("sustained") = false)
       .def("time_programs", &time_programs, nb::arg("names"), nb::kw_only(), nb::arg("num_tokens"),
            nb::arg("repeats") = 7, nb::arg("sustained") = false, nb::call_guard<nb::gil_scoped_release>())
       .def("read_block", &read_block, nb::arg("block"))

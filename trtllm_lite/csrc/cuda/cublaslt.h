@@ -57,6 +57,9 @@ constexpr std::uint32_t kReduceComputeType = 2;                          // cubl
   X(heuristic, "cublasLtMatmulAlgoGetHeuristic",                                                                     \
     (BlasHandle handle, MatmulDescriptor descriptor, MatrixLayout a, MatrixLayout b, MatrixLayout c, MatrixLayout d, \
      MatmulPreference preference, int requested, HeuristicResult* results, int* found))                              \
+  X(algorithm_check, "cublasLtMatmulAlgoCheck",                                                                      \
+    (BlasHandle handle, MatmulDescriptor descriptor, MatrixLayout a, MatrixLayout b, MatrixLayout c, MatrixLayout d, \
+     const MatmulAlgorithm* algorithm, HeuristicResult* result))                                                     \
   X(matmul, "cublasLtMatmul",                                                                                        \
     (BlasHandle handle, MatmulDescriptor descriptor, const void* alpha, DevicePtr a, MatrixLayout a_layout,          \
      DevicePtr b, MatrixLayout b_layout, const void* beta, DevicePtr c, MatrixLayout c_layout, DevicePtr d,          \

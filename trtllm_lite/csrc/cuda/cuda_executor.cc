@@ -18,9 +18,10 @@ std::size_t input_bytes(const CudaPlan& plan) {
   return InputLayout(plan.bounds, plan.bounds[CudaSymbol::kMaxBlocksPerSeq]).bytes;
 }
 
-void check_range(const char* name, std::int64_t value, std::int64_t most) {
-  if (value >= 1 && value <= most) return;
-  throw LimitError(std::string(name) + ": expected 1 to " + std::to_string(most) + ", found " + std::to_string(value));
+void check_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value >= least && value <= most) return;
+  throw LimitError(std::string(name) + ": expected " + std::to_string(least) + " to " + std::to_string(most) +
+                   ", found " + std::to_string(value));
 }
 
 CopyEnd on_host(const std::byte* data, std::size_t block_bytes) {
@@ -153,9 +154,13 @@ std::vector<InstructionTime> CudaExecutor::time_step(const StepShape& shape, con
   return programs_.time(program, step, addresses_, stream_.get(), repeats);
 }
 
-CudaExtents CudaExecutor::timed_extents(std::int64_t num_tokens, const TimingEffort& effort) {
-  check_range("num_tokens", num_tokens, plan_.bounds[CudaSymbol::kNumTokens]);
-  check_range("repeats", effort.repeats, 1000);
+CudaExtents CudaExecutor::timed_extents(std::int64_t num_tokens) const {
+  return extents({.num_tokens = num_tokens, .num_seqs = 1, .num_logits = std::min(num_tokens, max_logits())});
+}
+
+void CudaExecutor::make_up_step(std::int64_t num_tokens, const TimingEffort& effort) {
+  check_range("num_tokens", num_tokens, 1, plan_.bounds[CudaSymbol::kNumTokens]);
+  check_range("repeats", effort.repeats, 1, 1000);
   device_.make_current();
   // Products of zeros take less power than those of a model's values.
   const std::size_t pattern_bytes = weights_.num_bytes();
@@ -165,27 +170,26 @@ CudaExtents CudaExecutor::timed_extents(std::int64_t num_tokens, const TimingEff
                    "making up values");
   }
   driver().check(driver().fill_bytes(inputs_.address(), 0, inputs_.size(), stream_.get()), "making up inputs");
-  const CudaExtents step =
-      extents({.num_tokens = num_tokens, .num_seqs = 1, .num_logits = std::min(num_tokens, max_logits())});
-  place_inputs(InputLayout(step, table_columns()));
-  return step;
+  place_inputs(InputLayout(timed_extents(num_tokens), table_columns()));
 }
 
-std::vector<ProductTime> CudaExecutor::time_products(std::int64_t num_tokens, int num_candidates,
+std::vector<ProductTime> CudaExecutor::time_products(std::int64_t above, std::int64_t num_tokens, int num_candidates,
                                                      const TimingEffort& effort) {
-  check_range("candidates", num_candidates, 1000);
-  const CudaExtents step = timed_extents(num_tokens, effort);
-  return cuda::time_products(programs_.choose(num_tokens, false), step, addresses_, programs_.matmuls(), stream_.get(),
-                             num_candidates, effort);
+  check_range("candidates", num_candidates, 1, 1000);
+  make_up_step(num_tokens, effort);
+  check_range("above", above, 0, num_tokens - 1);
+  const TimedStep step{&programs_.choose(num_tokens, false), timed_extents(num_tokens), timed_extents(above)};
+  return cuda::time_products(step, addresses_, programs_.matmuls(), stream_.get(), num_candidates, effort);
 }
 
 std::vector<std::optional<double>> CudaExecutor::time_programs(const std::vector<std::string>& names,
                                                                std::int64_t num_tokens, const TimingEffort& effort) {
   std::vector<std::function<void()>> candidates;
-  const CudaExtents step = timed_extents(num_tokens, effort);
+  make_up_step(num_tokens, effort);
+  const CudaExtents step = timed_extents(num_tokens);
   for (const std::string& name : names) {
     const CudaProgram& program = programs_.named(name);
-    check_range("num_tokens", num_tokens, program.max_tokens);
+    check_range("num_tokens", num_tokens, 1, program.max_tokens);
     candidates.emplace_back([&] { programs_.enqueue(program, step, addresses_, stream_.get()); });
   }
   return candidates.empty() ? std::vector<std::optional<double>>() : time_candidates(candidates, effort, stream_.get());

@@ -59,9 +59,11 @@ class CudaExecutor {
   void enqueue_step(const StepShape& shape, const std::byte* inputs);
   // How long each instruction of such a step takes; repeats >= 1. Steps must not be in flight.
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
-  // The fastest algorithms for the products of a step of so many tokens, with as many rows of logits as there may be
-  // (time_products.h). Steps must not be in flight. Throws LimitError.
-  std::vector<ProductTime> time_products(std::int64_t num_tokens, int num_candidates, const TimingEffort& effort);
+  // The fastest algorithms for the products of steps of more than `above` and at most `num_tokens` tokens, by the time
+  // of the largest, with as many rows of logits as there may be (time_products.h). Steps must not be in flight. Throws
+  // LimitError.
+  std::vector<ProductTime> time_products(std::int64_t above, std::int64_t num_tokens, int num_candidates,
+                                         const TimingEffort& effort);
   // Microseconds of programs by name, of which each can carry out a step of so many tokens (time_candidates.h); the
   // step's inputs are zeros. Steps must not be in flight. Throws LimitError.
   std::vector<std::optional<double>> time_programs(const std::vector<std::string>& names, std::int64_t num_tokens,
@@ -88,8 +90,10 @@ class CudaExecutor {
     std::size_t count;
   };
 
-  // The extents of a step of so many tokens that is timed, with values in the arena to compute with, and inputs of 0.
-  CudaExtents timed_extents(std::int64_t num_tokens, const TimingEffort& effort);
+  // Those of a step that is timed.
+  CudaExtents timed_extents(std::int64_t num_tokens) const;
+  // Values in the arena to compute with, and inputs of 0. Throws LimitError.
+  void make_up_step(std::int64_t num_tokens, const TimingEffort& effort);
   void place_tensors();
   DevicePtr place_cache_tensor(DevicePtr data, std::size_t block_bytes);
   void place_inputs(const InputLayout& layout);

@@ -1,6 +1,7 @@
 #include "cuda/matmul.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "errors.h"
 
@@ -17,6 +18,8 @@ int data_type(CudaDType dtype) {
       return kReal16BF;  // check_cuda_plan lets no other through
   }
 }
+
+constexpr int kProposals = 8;  // of the library, of which one computes all numbers of rows that are alike
 
 // One heuristic serves all numbers of rows up to a multiple of a granularity that grows with them.
 std::int64_t round_up_rows(std::int64_t rows) {
@@ -74,6 +77,8 @@ Matmul::Matmul(const CublasLt& library, BlasHandle handle, const MatmulInstructi
   library_.check(library_.descriptor_set(descriptor_, kDescTransA, &kTransposed, sizeof(kTransposed)), name_);
   if (kind.bias) {
     library_.check(library_.descriptor_set(descriptor_, kDescEpilogue, &kEpilogueBias, sizeof(kEpilogueBias)), name_);
+    const DevicePtr any = workspace.address();  // algorithms are checked against a whole description
+    library_.check(library_.descriptor_set(descriptor_, kDescBiasPointer, &any, sizeof(any)), name_);
   }
   library_.check(library_.layout_create(&weight_, dtype, in, out, kind.in_features), name_);
   library_.check(library_.layout_create(&x_, dtype, in, 1, kind.in_features), name_);
@@ -86,7 +91,7 @@ Matmul::~Matmul() {
 }
 
 void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream) {
-  if (rows > 0) enqueue(rows, operands, stream, algorithm(rows));
+  if (rows > 0) enqueue(rows, operands, stream, algorithms_.lower_bound(rows)->second);
 }
 
 void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream,
@@ -102,12 +107,11 @@ void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream s
                  name_);
 }
 
-void Matmul::warm_up(std::int64_t max_rows, const MatmulOperands& operands, Stream stream) {
-  std::int64_t rows = 0;
-  while (rows < max_rows) {
-    rows = std::min(largest_alike(rows + 1), max_rows);
-    enqueue(rows, operands, stream);
+void Matmul::prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream) {
+  for (std::int64_t rows = 0; rows < max_rows; rows = algorithms_.rbegin()->first) {
+    choose({rows + 1, largest_alike(rows + 1)}, max_rows);
   }
+  for (const auto& [rows, algorithm] : algorithms_) enqueue(std::min(rows, max_rows), operands, stream, algorithm);
 }
 
 std::int64_t Matmul::largest_alike(std::int64_t rows) const {
@@ -115,18 +119,39 @@ std::int64_t Matmul::largest_alike(std::int64_t rows) const {
   return timed != timed_.end() ? timed->max_rows : round_up_rows(rows);
 }
 
-const MatmulAlgorithm& Matmul::algorithm(std::int64_t rows) {
-  const std::int64_t largest = largest_alike(rows);
-  const auto known = algorithms_.find(largest);
-  if (known != algorithms_.end()) return known->second;
-  MatmulAlgorithm chosen{};
-  const auto timed = std::ranges::find(timed_, largest, &TimedAlgorithm::max_rows);
-  if (timed != timed_.end()) {
-    std::ranges::copy(timed->data, chosen.data);
-  } else {
-    chosen = candidates(largest, 1).front();
+void Matmul::choose(RowRange rows, std::int64_t max_rows) {
+  const auto timed = std::ranges::find(timed_, rows.last, &TimedAlgorithm::max_rows);
+  if (timed == timed_.end()) {
+    for (const Proposals& part : proposals(rows, kProposals)) {
+      algorithms_.emplace(part.rows.last, part.algorithms.front());
+    }
+    return;
   }
-  return algorithms_.emplace(largest, chosen).first->second;
+  MatmulAlgorithm chosen{};
+  std::ranges::copy(timed->data, chosen.data);
+  if (const auto refused = find_refused(chosen, {rows.first, std::min(rows.last, max_rows)})) {
+    throw EngineError(name_ + ": this machine's cuBLAS " + dotted(static_cast<std::int64_t>(library_.version())) +
+                      " refuses to compute " + std::to_string(*refused) +
+                      " rows by the algorithm that was measured for " + std::to_string(rows.first) + " to " +
+                      std::to_string(rows.last) +
+                      ": build the engine again with a timing cache of this machine (--output_timing_cache) or without "
+                      "one");
+  }
+  algorithms_.emplace(rows.last, chosen);
+}
+
+std::vector<Proposals> Matmul::proposals(RowRange rows, int count) {
+  std::vector<MatmulAlgorithm> found = candidates(rows.last, count);
+  std::erase_if(found, [&](const MatmulAlgorithm& candidate) { return find_refused(candidate, rows).has_value(); });
+  if (!found.empty()) return {{rows, std::move(found)}};
+  if (rows.first == rows.last) {
+    throw DeviceError(name_ + ": expected an algorithm for " + std::to_string(rows.last) +
+                      " rows, found none; install a newer cuBLAS");
+  }
+  const std::int64_t middle = rows.first + (rows.last - rows.first) / 2;
+  std::vector<Proposals> parts = proposals({rows.first, middle}, count);
+  std::ranges::move(proposals({middle + 1, rows.last}, count), std::back_inserter(parts));
+  return parts;
 }
 
 std::vector<MatmulAlgorithm> Matmul::candidates(std::int64_t rows, int count) {
@@ -143,16 +168,32 @@ std::vector<MatmulAlgorithm> Matmul::candidates(std::int64_t rows, int count) {
       library_.heuristic(handle_, descriptor_, weight_, x_, y_, y_, preference, count, results.data(), &found);
   library_.preference_destroy(preference);
   library_.check(status, name_ + " of " + std::to_string(rows) + " rows");
-  if (found == 0 || results.front().state != 0) {
-    throw DeviceError(name_ + ": expected an algorithm for " + std::to_string(rows) +
-                      " rows, found none; install a newer cuBLAS");
-  }
   std::vector<MatmulAlgorithm> algorithms;
   for (int i = 0; i < found; ++i) {
     const HeuristicResult& result = results[static_cast<std::size_t>(i)];
     if (result.state == 0) algorithms.push_back(result.algorithm);
   }
   return algorithms;
+}
+
+// The first of some numbers of rows that the library refuses to compute so, or needs more workspace for than there is.
+// All are asked about near both ends, where vectors and tiles are partly filled in every way; between them one in a
+// prime number, which comes to every remainder and every number of tiles.
+std::optional<std::int64_t> Matmul::find_refused(const MatmulAlgorithm& algorithm, RowRange rows) {
+  constexpr std::int64_t kNearEnds = 16, kStride = 61;
+  for (std::int64_t asked = rows.first; asked <= rows.last;) {
+    if (!accepts(algorithm, asked)) return asked;
+    const std::int64_t to_last_ones = rows.last - kNearEnds + 1 - asked;
+    asked += asked - rows.first < kNearEnds || to_last_ones <= 0 ? 1 : std::min(kStride, to_last_ones);
+  }
+  return std::nullopt;
+}
+
+bool Matmul::accepts(const MatmulAlgorithm& algorithm, std::int64_t rows) {
+  set_rows(rows);
+  HeuristicResult result{};
+  const int status = library_.algorithm_check(handle_, descriptor_, weight_, x_, y_, y_, &algorithm, &result);
+  return status == 0 && result.state == 0 && result.workspace_bytes <= workspace_.size();
 }
 
 void Matmul::set_rows(std::int64_t rows) {

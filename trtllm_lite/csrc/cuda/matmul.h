@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,18 @@ struct MatmulOperands {
   DevicePtr bias = 0, residual = 0;  // 0: none
 };
 
+// Numbers of rows, both ends inclusive.
+struct RowRange {
+  std::int64_t first = 1, last = 1;
+};
+
+// Algorithms that compute every number of rows in a range; the best for the last by the library's estimate is the
+// first. At least one.
+struct Proposals {
+  RowRange rows;
+  std::vector<MatmulAlgorithm> algorithms;
+};
+
 // Its shape, dtypes and epilogue in words.
 std::string describe(const MatmulInstruction& kind);
 
@@ -28,19 +41,24 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
+  // Comes first, and once: chooses the algorithm of every number of rows up to `max_rows`, and runs each once, because
+  // the library loads a kernel when it is first used, which takes tens of milliseconds. Returns at once; y is
+  // overwritten. Throws EngineError if the library refuses an algorithm of the plan, DeviceError if it has none.
+  void prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream);
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream);
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream, const MatmulAlgorithm& algorithm);
-  // Runs the algorithm of every number of rows up to `max_rows` once: the library loads a kernel when it is first used,
-  // which takes tens of milliseconds. Returns at once; y is overwritten.
-  void warm_up(std::int64_t max_rows, const MatmulOperands& operands, Stream stream);
-  // What the library's heuristic proposes for so many rows, the best first by its estimate; at most `count`, at least
-  // one. Throws DeviceError.
-  std::vector<MatmulAlgorithm> candidates(std::int64_t rows, int count);
+  // At most `count` algorithms that the library proposes for `rows`, which are cut in halves until each part has one.
+  // Throws DeviceError.
+  std::vector<Proposals> proposals(RowRange rows, int count);
 
  private:
-  // The most rows that have the same algorithm as `rows`.
+  // The most rows that have the same algorithm as `rows`, if there is one for all of them.
   std::int64_t largest_alike(std::int64_t rows) const;
-  const MatmulAlgorithm& algorithm(std::int64_t rows);
+  // Algorithms of all numbers of rows up to `rows.last`, which is the largest alike; those up to `max_rows` are needed.
+  void choose(RowRange rows, std::int64_t max_rows);
+  std::vector<MatmulAlgorithm> candidates(std::int64_t rows, int count);
+  std::optional<std::int64_t> find_refused(const MatmulAlgorithm& algorithm, RowRange rows);
+  bool accepts(const MatmulAlgorithm& algorithm, std::int64_t rows);
   void set_rows(std::int64_t rows);
 
   const CublasLt& library_;
@@ -52,7 +70,7 @@ class Matmul {
   // In the library's column-major view: y^T [out, rows] = (weight^T [in, out])^T @ x^T [in, rows].
   MatrixLayout weight_ = nullptr, x_ = nullptr, y_ = nullptr;
   std::int64_t rows_ = 1;                               // of x_ and y_
-  std::map<std::int64_t, MatmulAlgorithm> algorithms_;  // by largest number of rows
+  std::map<std::int64_t, MatmulAlgorithm> algorithms_;  // by the largest number of rows that has it, without gaps
 };
 
 // The products of an engine. Opens the library when it is asked for the first.

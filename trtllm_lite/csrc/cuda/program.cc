@@ -126,7 +126,7 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
 
 void ProgramSet::prepare(const Addresses& addresses, Stream stream) {
   encode_tensor_maps(addresses);
-  warm_up(addresses, stream);
+  prepare_products(addresses, stream);
 }
 
 void ProgramSet::encode_tensor_maps(const Addresses& addresses) {
@@ -144,7 +144,7 @@ void ProgramSet::encode_tensor_maps(const Addresses& addresses) {
   }
 }
 
-void ProgramSet::warm_up(const Addresses& addresses, Stream stream) {
+void ProgramSet::prepare_products(const Addresses& addresses, Stream stream) {
   std::map<Matmul*, std::pair<std::int64_t, const MatmulInstruction*>> largest;
   for (const CudaProgram* program : programs_) {
     for (const CudaInstruction& instruction : program->instructions) {
@@ -156,7 +156,7 @@ void ProgramSet::warm_up(const Addresses& addresses, Stream stream) {
     }
   }
   for (const auto& [matmul, use] : largest) {
-    if (use.second != nullptr) matmul->warm_up(use.first, operands_of(*use.second, CudaExtents(), addresses), stream);
+    if (use.second != nullptr) matmul->prepare(use.first, operands_of(*use.second, CudaExtents(), addresses), stream);
   }
 }
 

@@ -37,7 +37,8 @@ class ProgramSet {
   const CudaProgram& named(const std::string& name) const;
   void enqueue(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses, Stream stream);
   // Comes before anything is enqueued. Encodes the tensor maps for these addresses, and puts every product on the
-  // stream in every size, so that no step waits for kernels to be loaded. Overwrites the arena.
+  // stream in every size, so that no step waits for kernels to be loaded. Overwrites the arena. Throws EngineError if
+  // cuBLASLt refuses an algorithm of the plan, DeviceError.
   void prepare(const Addresses& addresses, Stream stream);
   // A program as a graph, which keeps extents and addresses.
   OwnedGraphExec capture(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
@@ -51,7 +52,7 @@ class ProgramSet {
   void enqueue(const CudaInstruction& instruction, const CudaExtents& extents, const Addresses& addresses,
                Stream stream);
   void encode_tensor_maps(const Addresses& addresses);
-  void warm_up(const Addresses& addresses, Stream stream);
+  void prepare_products(const Addresses& addresses, Stream stream);
   void load_kernel(int index, const std::string& arch);
   void enqueue_launch(const LaunchInstruction& launch, const CudaExtents& extents, const Addresses& addresses,
                       Stream stream);

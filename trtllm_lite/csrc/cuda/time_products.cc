@@ -13,47 +13,53 @@ constexpr std::size_t kMaxLayers = 8;
 
 struct Alike {
   const MatmulInstruction* product = nullptr;
-  std::int64_t rows = 0;
+  RowRange rows;
   std::vector<MatmulOperands> layers;
 };
 
-std::vector<Alike> group(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses) {
+std::vector<Alike> group(const TimedStep& step, const Addresses& addresses) {
   std::map<std::pair<std::string, std::int64_t>, Alike> groups;
-  for (const CudaInstruction& instruction : program.instructions) {
+  for (const CudaInstruction& instruction : step.program->instructions) {
     const auto* product = std::get_if<MatmulInstruction>(&instruction);
-    const std::int64_t rows = product == nullptr ? 0 : product->rows.at(extents);
-    if (rows == 0) continue;
-    Alike& alike = groups[{describe(*product), rows}];
+    if (product == nullptr) continue;
+    const RowRange rows{product->rows.at(step.smaller) + 1, product->rows.at(step.extents)};
+    if (rows.first > rows.last) continue;
+    Alike& alike = groups[{describe(*product), rows.last}];
     alike.product = product;
     alike.rows = rows;
-    if (alike.layers.size() < kMaxLayers) alike.layers.push_back(operands_of(*product, extents, addresses));
+    if (alike.layers.size() < kMaxLayers) alike.layers.push_back(operands_of(*product, step.extents, addresses));
   }
   std::vector<Alike> result;
   for (auto& [key, alike] : groups) result.push_back(std::move(alike));
   return result;
 }
 
+ProductTime time_proposals(const Alike& alike, const Proposals& proposed, Matmul& matmul, Stream stream,
+                           const TimingEffort& effort) {
+  std::vector<std::function<void()>> candidates;
+  for (const MatmulAlgorithm& algorithm : proposed.algorithms) {
+    candidates.emplace_back([&] {
+      for (const MatmulOperands& layer : alike.layers) matmul.enqueue(proposed.rows.last, layer, stream, algorithm);
+    });
+  }
+  const std::vector<std::optional<double>> times = time_candidates(candidates, effort, stream);
+  const auto slower = [](const auto& a, const auto& b) { return b && (!a || *a > *b); };
+  const auto best = static_cast<std::size_t>(std::ranges::max_element(times, slower) - times.begin());
+  const auto num_layers = static_cast<double>(alike.layers.size());
+  return {alike.product, proposed.rows.last, proposed.algorithms[best], *times[best] / num_layers,
+          *times.front() / num_layers};
+}
+
 }  // namespace
 
-std::vector<ProductTime> time_products(const CudaProgram& program, const CudaExtents& extents,
-                                       const Addresses& addresses, MatmulSet& matmuls, Stream stream,
-                                       int num_candidates, const TimingEffort& effort) {
+std::vector<ProductTime> time_products(const TimedStep& step, const Addresses& addresses, MatmulSet& matmuls,
+                                       Stream stream, int num_candidates, const TimingEffort& effort) {
   std::vector<ProductTime> result;
-  for (const Alike& alike : group(program, extents, addresses)) {
+  for (const Alike& alike : group(step, addresses)) {
     Matmul& matmul = matmuls.get(*alike.product);
-    const std::vector<MatmulAlgorithm> algorithms = matmul.candidates(alike.rows, num_candidates);
-    std::vector<std::function<void()>> candidates;
-    for (const MatmulAlgorithm& algorithm : algorithms) {
-      candidates.emplace_back([&] {
-        for (const MatmulOperands& layer : alike.layers) matmul.enqueue(alike.rows, layer, stream, algorithm);
-      });
+    for (const Proposals& proposed : matmul.proposals(alike.rows, num_candidates)) {
+      result.push_back(time_proposals(alike, proposed, matmul, stream, effort));
     }
-    const std::vector<std::optional<double>> times = time_candidates(candidates, effort, stream);
-    const auto slower = [](const auto& a, const auto& b) { return b && (!a || *a > *b); };
-    const auto best = static_cast<std::size_t>(std::ranges::max_element(times, slower) - times.begin());
-    const auto num_layers = static_cast<double>(alike.layers.size());
-    result.push_back(
-        {alike.product, alike.rows, algorithms[best], *times[best] / num_layers, *times.front() / num_layers});
   }
   return result;
 }

@@ -17,11 +17,18 @@ struct ProductTime {
   double heuristic_microseconds = 0;  // of what the library proposes first
 };
 
+// What is timed: the products of a step, and how many rows the next smaller step has that is timed.
+struct TimedStep {
+  const CudaProgram* program = nullptr;
+  CudaExtents extents, smaller;
+};
+
 // Times the first `num_candidates` algorithms that the library proposes for every kind of product and number of rows in
-// `program`, and returns the best of each. A run is over the weights of several layers, which are cold in the L2 cache
-// then. Overwrites what the products write. Throws DeviceError.
-std::vector<ProductTime> time_products(const CudaProgram& program, const CudaExtents& extents,
-                                       const Addresses& addresses, MatmulSet& matmuls, Stream stream,
-                                       int num_candidates, const TimingEffort& effort);
+// the step, and returns the best of those that compute any number of rows up to it from that of the smaller step on; if
+// there is none, parts of these rows have one each. None for products of no more rows than in the smaller step. A run
+// is over the weights of several layers, which are cold in the L2 cache then. Overwrites what the products write.
+// Throws DeviceError.
+std::vector<ProductTime> time_products(const TimedStep& step, const Addresses& addresses, MatmulSet& matmuls,
+                                       Stream stream, int num_candidates, const TimingEffort& effort);
 
 }  // namespace tl::cuda
