@@ -395,6 +395,9 @@ int cuStreamEndCapture(Stream* stream, Graph** graph) {
   *graph = stream->capture;
   return stream->capture = nullptr, 0;
 }
+int cuLaunchHostFunc(Stream* stream, void (*function)(void*), void* argument) {
+  return stream->push([=] { function(argument); }), 0;
+}
 int cuEventCreate(Event** event, unsigned) { return *event = new Event, 0; }
 int cuEventDestroy_v2(Event* event) { return delete event, 0; }
 int cuEventRecord(Event* event, Stream* stream) {

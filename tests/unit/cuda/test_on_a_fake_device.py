@@ -13,6 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 PLUGINS = HERE.parents[2] / "plugins"
 FLAGS = ("-std=c++20", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+# Each calls those before it.
 LIBRARIES = {"fake_libcuda.cc": "libcuda.so.1", "fake_libcublaslt.cc": "libcublasLt.so.13"}
 
 
@@ -21,8 +22,9 @@ def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds the fake libraries."""
     directory = tmp_path_factory.mktemp("driver")
     for source, library in LIBRARIES.items():
+        used = [str(found) for found in directory.iterdir()]
         command = [os.environ.get("CXX", "g++"), *FLAGS, f"-Wl,-soname,{library}", f"-I{PLUGINS}", str(HERE / source)]
-        subprocess.run([*command, "-o", str(directory / library)], check=True)
+        subprocess.run([*command, *used, "-o", str(directory / library)], check=True)
     return directory
 
 

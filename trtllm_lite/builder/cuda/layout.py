@@ -27,8 +27,11 @@ class Layout:
     state_bytes: int
 
 
-def lay_out(operands: Operands, programs: Sequence[Sequence[Step]]) -> Layout:
-    """Tensors for everything that ``programs`` touch, and for all step inputs."""
+def lay_out(operands: Operands, programs: Sequence[Sequence[Step]], kept: Iterable[Buffer] = ()) -> Layout:
+    """Tensors for everything that ``programs`` touch, and for all step inputs.
+
+    No other buffer lies where those of the arena do that are ``kept``; equal names have one place.
+    """
     layout = _Layout(operands.symbols)
     for buffer in operands.inputs.values():
         layout.add(buffer, 0)
@@ -40,7 +43,7 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Step]]) -> Layout:
     sizes = [weight.num_bytes for weight in operands.weights.values()]
     for weight, offset in zip(operands.weights, weight_offsets(sizes, DEVICE_ALIGNMENT), strict=True):
         layout.add(weight, offset)
-    fixed_bytes = layout.add_in_a_row([operands.logits, operands.sampled.tokens, operands.sampled.logprobs])
+    fixed_bytes = layout.add_in_a_row([operands.logits, operands.sampled.tokens, operands.sampled.logprobs, *kept])
     arena_bytes = [layout.add_arena(steps, fixed_bytes) for steps in programs]
     return Layout(tuple(layout.tensors), layout.index, max(arena_bytes), state_bytes)
 

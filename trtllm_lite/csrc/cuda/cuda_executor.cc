@@ -162,13 +162,9 @@ void CudaExecutor::make_up_step(std::int64_t num_tokens, const TimingEffort& eff
   check_range("num_tokens", num_tokens, 1, plan_.bounds[CudaSymbol::kNumTokens]);
   check_range("repeats", effort.repeats, 1, 1000);
   device_.make_current();
-  // Products of zeros take less power than those of a model's values.
-  const std::size_t pattern_bytes = weights_.num_bytes();
-  for (std::size_t done = 0; done < arena_.size() && pattern_bytes > 0; done += pattern_bytes) {
-    driver().check(driver().copy_on_device(arena_.address() + done, weights_.first_address(),
-                                           std::min(pattern_bytes, arena_.size() - done), stream_.get()),
-                   "making up values");
-  }
+  // Of the scale that norms leave behind; made once, which takes a while.
+  if (!timed_values_) timed_values_.emplace(device_, engine_.manifest().target.dtype, 1.0f, stream_.get());
+  timed_values_->fill(arena_.address(), arena_.size(), stream_.get());
   driver().check(driver().fill_bytes(inputs_.address(), 0, inputs_.size(), stream_.get()), "making up inputs");
   place_inputs(InputLayout(timed_extents(num_tokens), table_columns()));
 }

@@ -11,6 +11,7 @@
 #include "cuda/device.h"
 #include "cuda/input_layout.h"
 #include "cuda/program.h"
+#include "cuda/random_values.h"
 #include "cuda/time_products.h"
 #include "cuda/weights.h"
 #include "executor.h"
@@ -65,7 +66,8 @@ class CudaExecutor {
   std::vector<ProductTime> time_products(std::int64_t above, std::int64_t num_tokens, int num_candidates,
                                          const TimingEffort& effort);
   // Microseconds of programs by name, of which each can carry out a step of so many tokens (time_candidates.h); the
-  // step's inputs are zeros. Steps must not be in flight. Throws LimitError.
+  // step's inputs are zeros, and what no program writes are random values of deviation 1. Steps must not be in flight.
+  // Throws LimitError.
   std::vector<std::optional<double>> time_programs(const std::vector<std::string>& names, std::int64_t num_tokens,
                                                    const TimingEffort& effort);
   // Of the library that does the products. Throws DeviceError if there is none.
@@ -92,7 +94,7 @@ class CudaExecutor {
 
   // Those of a step that is timed.
   CudaExtents timed_extents(std::int64_t num_tokens) const;
-  // Values in the arena to compute with, and inputs of 0. Throws LimitError.
+  // Random values in the arena to compute with, and inputs of 0. Throws LimitError.
   void make_up_step(std::int64_t num_tokens, const TimingEffort& effort);
   void place_tensors();
   DevicePtr place_cache_tensor(DevicePtr data, std::size_t block_bytes);
@@ -108,6 +110,7 @@ class CudaExecutor {
   OwnedStream stream_;
   ProgramSet programs_;
   Weights weights_;
+  std::optional<RandomValues> timed_values_;
   DeviceBuffer arena_, state_, inputs_, cache_;
   std::vector<CacheTensors> cache_tensors_;
   Addresses addresses_;

@@ -27,7 +27,13 @@ std::vector<Alike> group(const TimedStep& step, const Addresses& addresses) {
     Alike& alike = groups[{describe(*product), rows.last}];
     alike.product = product;
     alike.rows = rows;
-    if (alike.layers.size() < kMaxLayers) alike.layers.push_back(operands_of(*product, step.extents, addresses));
+    if (alike.layers.size() == kMaxLayers) continue;
+    alike.layers.push_back(operands_of(*product, step.extents, addresses));
+    // In the arena, what one layer writes may be what another reads: values would grow, or shrink to zero.
+    const MatmulOperands& first = alike.layers.front();
+    alike.layers.back().x = first.x;
+    alike.layers.back().y = first.y;
+    alike.layers.back().residual = first.residual;
   }
   std::vector<Alike> result;
   for (auto& [key, alike] : groups) result.push_back(std::move(alike));

@@ -4,9 +4,9 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <random>
 
 #include "cpu_count.h"
+#include "cuda/random_values.h"
 #include "engine/cuda_plan_check.h"
 #include "thread_pool.h"
 
@@ -69,25 +69,7 @@ class Staging {
   std::size_t position_ = 0;
 };
 
-std::uint16_t to_bits(float value, CudaDType dtype) {
-  if (dtype == CudaDType::kBFloat16) return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
-  // The values below are normal numbers of float16: rebias the exponent, cut the significand.
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const auto exponent = static_cast<int>(bits >> 23 & 0xff) - 127 + 15;
-  if (exponent <= 0) return 0;
-  return static_cast<std::uint16_t>((bits >> 16 & 0x8000) | static_cast<std::uint32_t>(exponent) << 10 |
-                                    (bits >> 13 & 0x3ff));
-}
-
-std::vector<std::uint16_t> random_pattern(CudaDType dtype) {
-  constexpr std::size_t kPatternItems = (std::size_t{4} << 20) + 24;  // no power of two: no two rows are alike
-  constexpr float kDeviation = 0.02f;
-  std::vector<std::uint16_t> pattern(kPatternItems);
-  std::mt19937 generator(0);
-  std::normal_distribution<float> normal(0, kDeviation);
-  for (std::uint16_t& value : pattern) value = to_bits(normal(generator), dtype);
-  return pattern;
-}
+constexpr float kMadeUpDeviation = 0.02f;
 
 }  // namespace
 
@@ -107,7 +89,7 @@ Weights::Weights(const Device& device, const Engine& engine, Stream stream) {
     addresses_.push_back(is_weight ? buffer_.address() + offsets[i] : 0);
   }
   if (engine.manifest().target.stripped) {
-    make_up(device, plan, stream);
+    make_up(device, engine, stream);
   } else {
     upload(engine, stream);
   }
@@ -123,17 +105,9 @@ void Weights::upload(const Engine& engine, Stream stream) const {
   driver().check(driver().stream_synchronize(stream), "copying weights");
 }
 
-void Weights::make_up(const Device& device, const CudaPlan& plan, Stream stream) const {
-  const CudaDType dtype = [&] {
-    for (const CudaTensor& tensor : plan.tensors) {
-      if (tensor.kind == CudaTensorKind::kWeight && item_size(tensor.dtype) == 2) return tensor.dtype;
-    }
-    return CudaDType::kBFloat16;
-  }();
-  const std::vector<std::uint16_t> pattern = random_pattern(dtype);
-  const std::size_t pattern_bytes = pattern.size() * sizeof(pattern[0]);
-  const DeviceBuffer source(device, pattern_bytes, "random weights", "use a GPU with more memory");
-  driver().check(driver().copy_to_device(source.address(), pattern.data(), pattern_bytes, stream), "making up weights");
+void Weights::make_up(const Device& device, const Engine& engine, Stream stream) const {
+  const CudaPlan& plan = engine.cuda_plan();
+  const RandomValues values(device, engine.manifest().target.dtype, kMadeUpDeviation, stream);
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
     if (addresses_[i] == 0) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, plan.tensors[i]));
@@ -142,11 +116,7 @@ void Weights::make_up(const Device& device, const CudaPlan& plan, Stream stream)
                      "making up weights");
       continue;
     }
-    for (std::size_t done = 0; done < bytes; done += pattern_bytes) {
-      driver().check(driver().copy_on_device(addresses_[i] + done, source.address(),
-                                             std::min(pattern_bytes, bytes - done), stream),
-                     "making up weights");
-    }
+    values.fill(addresses_[i], bytes, stream);
   }
   driver().check(driver().stream_synchronize(stream), "making up weights");
 }

@@ -16,12 +16,11 @@ class Weights {
 
   // By tensor of the plan; 0 for tensors of other kinds.
   DevicePtr address(std::size_t tensor) const { return addresses_[tensor]; }
-  DevicePtr first_address() const { return buffer_.address(); }
   std::size_t num_bytes() const { return buffer_.size(); }
 
  private:
   void upload(const Engine& engine, Stream stream) const;
-  void make_up(const Device& device, const CudaPlan& plan, Stream stream) const;
+  void make_up(const Device& device, const Engine& engine, Stream stream) const;
 
   DeviceBuffer buffer_;
   std::vector<DevicePtr> addresses_;

@@ -22,6 +22,7 @@ def fake_library() -> ctypes.CDLL:
     library = ctypes.CDLL("libcublasLt.so.13")
     library.fake_runs.restype = ctypes.c_int64
     library.fake_runs.argtypes = [ctypes.c_int64, ctypes.c_int64]
+    library.fake_deviation.restype = ctypes.c_double
     return library
 
 
@@ -123,3 +124,14 @@ def test_rows_without_a_common_algorithm_are_measured_in_parts(fake_library: cty
     del fake_library
     entries = make_executor(tmp_path, NARROW).time_products(above=4, num_tokens=8, repeats=1)
     assert [entry["rows"] for entry in entries] == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_what_is_timed_computes_with_random_values(fake_library: ctypes.CDLL, tmp_path: Path, width: int) -> None:
+    """Of deviation 1, of which there are 16 a row; zeros take less power."""
+    make_executor(tmp_path, width).time_products(num_tokens=MAX_NUM_TOKENS, repeats=2)
+    assert 0.8 < fake_library.fake_deviation() < 1.2
+    executor = make_executor(tmp_path, width)
+    assert not 0.8 < fake_library.fake_deviation() < 1.2
+    executor.time_programs(["mixed"], num_tokens=MAX_NUM_TOKENS, repeats=2)
+    assert 0.8 < fake_library.fake_deviation() < 1.2

@@ -1,0 +1,22 @@
+// Made-up values on a device, where a model's are missing: for benchmarks, and to time what computes with them. A
+// product of zeros takes less power than one of a model's values, so it is faster on a card at its power limit.
+#pragma once
+
+#include "cuda/device.h"
+#include "engine/cuda_plan.h"
+
+namespace tl::cuda {
+
+class RandomValues {
+ public:
+  // Normal ones of mean 0, as bfloat16 or float16; the same in every process.
+  RandomValues(const Device& device, CudaDType dtype, float deviation, Stream stream);
+
+  // Puts copies on the stream that fill `bytes` from `to` on.
+  void fill(DevicePtr to, std::size_t bytes, Stream stream) const;
+
+ private:
+  DeviceBuffer pattern_;
+};
+
+}  // namespace tl::cuda
