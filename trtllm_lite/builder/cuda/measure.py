@@ -22,12 +22,14 @@ _REPEATS, _SUSTAINED_REPEATS = 7, 2
 class Effort:
     """How much is measured.
 
-    ``rows``: numbers of rows for which cuBLASLt's algorithms are timed; between two of them, its cost is linear.
+    ``rows``: numbers of rows for which cuBLASLt's algorithms are timed, ``max_algorithms`` of them at most; between two
+    of them, its cost is linear.
     ``contest_rows``: those for which it competes with tiled kernels, ``max_contestants`` of them at most.
     ``sustained``: large products are timed for as long as it takes a card to settle at its power limit.
     """
 
     rows: tuple[int, ...]
+    max_algorithms: int
     contest_rows: tuple[int, ...]
     max_contestants: int
     sustained: bool
@@ -35,13 +37,18 @@ class Effort:
 
 # Captured decode steps run at sizes like the first, prefill at any.
 THOROUGH = Effort(
-    (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384),
-    (64, 128, 192, 256, 384, 512, 1024, 2048, 8192),
+    rows=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384),
+    max_algorithms=24,
+    contest_rows=(64, 128, 192, 256, 384, 512, 1024, 2048, 8192),
     max_contestants=6,
     sustained=True,
 )
 FAST = Effort(
-    (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192), (*STEP_BUCKETS, LARGEST_STEP), max_contestants=2, sustained=False
+    rows=(8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192),
+    max_algorithms=16,
+    contest_rows=(*STEP_BUCKETS, LARGEST_STEP),
+    max_contestants=2,
+    sustained=False,
 )
 Progress = Callable[[int, int], None]
 
@@ -59,7 +66,9 @@ def measure_algorithms(
     wanted = [rows for rows in effort.rows if rows < max_tokens] + [max_tokens]
     for done, (above, rows) in enumerate(pairwise([0, *wanted])):
         progress(done, len(wanted))
-        entries = executor.time_products(num_tokens=rows, above=above, **_arguments(effort, rows))
+        entries = executor.time_products(
+            num_tokens=rows, above=above, candidates=effort.max_algorithms, **_arguments(effort, rows)
+        )
         cache = cache.merged(_product_timing(entry) for entry in entries)
     progress(len(wanted), len(wanted))
     return cache

@@ -10,9 +10,10 @@ namespace {
 
 using Candidates = std::vector<std::function<void()>>;
 
-// Slower than the fastest by more than this when all take turns: it will not win alone.
-constexpr double kNear = 1.08;
-constexpr std::size_t kMaxFinalists = 3;
+// Slower than the fastest by more than this when all take turns: it will not win alone, at the clock that it leaves the
+// card.
+constexpr double kNear = 1.12;
+constexpr std::size_t kMaxFinalists = 5;
 constexpr int kSustainedRounds = 2;
 // A burst: what settles the clock, and what is timed.
 constexpr double kSettleMicroseconds = 6e4, kTimedMicroseconds = 7e4;
