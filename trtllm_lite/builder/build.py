@@ -54,8 +54,9 @@ def build_engine(
     The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` chooses algorithms of matrix products by what was measured on a GPU before; with
-    ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used; ``fast_build``
-    measures fewer sizes and candidates, and none at the card's power limit.
+    ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used, with what the
+    input cache has besides, which must be of such a GPU and the same cuBLAS; ``fast_build`` measures fewer sizes and
+    candidates, and none at the card's power limit.
     With ``strip_plan`` the weights stay out, for benchmarks: the runtime makes random ones on the GPU.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
@@ -171,9 +172,8 @@ def _measure(
 
     progress = partial(report, "measure")
     with TemporaryDirectory() as directory:
-        found = measure_algorithms(make(directory, None), devices[0].arch, limits.num_tokens, effort, progress)
-    same = known is not None and (known.device, known.cublaslt_version) == (found.device, found.cublaslt_version)
-    cache = known.merged(found.products) if known is not None and same else found
+        where = (make(directory, None), devices[0].arch)
+        cache = measure_algorithms(*where, limits.num_tokens, effort, known, progress)
     with TemporaryDirectory() as directory:
         return cache.merged((), measure_contests(make(directory, cache), contests, effort, progress))
 

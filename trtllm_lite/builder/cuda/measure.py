@@ -54,15 +54,17 @@ Progress = Callable[[int, int], None]
 
 
 def measure_algorithms(
-    engine_file: Path, arch: str, max_tokens: int, effort: Effort, progress: Progress
+    engine_file: Path, arch: str, max_tokens: int, effort: Effort, known: TimingCache | None, progress: Progress
 ) -> TimingCache:
     """Load the engine, whose weights may be missing, and time cuBLASLt's algorithms for up to ``max_tokens`` rows.
 
-    Raises DeviceError if there is no GPU, EngineError if it is of another architecture.
+    Returns them with those that are ``known``. Raises BuildError if these are of another card or version of cuBLASLt,
+    DeviceError if there is no GPU, EngineError if it is of another architecture.
     """
-    engine = _core.Engine(str(engine_file))
-    executor = _executor(engine)
+    executor = _executor(engine_file)
     cache = TimingCache(FORMAT_VERSION, executor.device_name, arch, executor.cublaslt_version, (), ())
+    if known is not None:
+        cache = cache.merged_with(known)
     wanted = [rows for rows in effort.rows if rows < max_tokens] + [max_tokens]
     for done, (above, rows) in enumerate(pairwise([0, *wanted])):
         progress(done, len(wanted))
@@ -78,8 +80,7 @@ def measure_contests(
     engine_file: Path, contests: Iterable[Contest], effort: Effort, progress: Progress
 ) -> list[KernelTiming]:
     """Time the contestants of an engine that has a program for each. Raises DeviceError, EngineError."""
-    engine = _core.Engine(str(engine_file))
-    executor = _executor(engine)
+    executor = _executor(engine_file)
     rounds = [
         (contest, rows)
         for contest in contests
@@ -99,8 +100,8 @@ def measure_contests(
     return timings
 
 
-def _executor(engine: _core.Engine) -> _core.CudaExecutor:
-    return _core.CudaExecutor(engine, num_blocks=1, library_directories=library_directories())
+def _executor(engine_file: Path) -> _core.CudaExecutor:
+    return _core.CudaExecutor(_core.Engine(str(engine_file)), num_blocks=1, library_directories=library_directories())
 
 
 def _arguments(effort: Effort, rows: int) -> dict[str, Any]:

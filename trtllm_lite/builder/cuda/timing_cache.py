@@ -134,6 +134,22 @@ class TimingCache:
         algorithms = {(timing.product, timing.rows): timing for timing in (*self.products, *products)}
         return replace(self, products=_ordered(algorithms.values()), kernels=_ordered((*kept, *newer)))
 
+    def merged_with(self, older: "TimingCache") -> "TimingCache":
+        """With the timings of ``older`` where this cache has none. Raises BuildError if they are of another machine."""
+        if (older.device, older.arch, older.cublaslt_version) != (self.device, self.arch, self.cublaslt_version):
+            raise BuildError(
+                f"the input timing cache was measured on {older._machine}, and output_timing_cache measures "
+                f"{self._machine}: timings of both do not fit into one cache, so leave input_timing_cache out, and "
+                "keep a cache for each"
+            )
+        return older.merged(self.products, self.kernels)
+
+    @property
+    def _machine(self) -> str:
+        """The device and the library, in words."""
+        version = self.cublaslt_version
+        return f"{self.device} ({self.arch}) with cuBLAS {version // 10000}.{version // 100 % 100}.{version % 100}"
+
     def save(self, path: Path) -> None:
         """Write ``path``: one timing a line, the same bytes for equal caches."""
         head = {key: value for key, value in to_json(self).items() if key not in ("products", "kernels")}
