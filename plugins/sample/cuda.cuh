@@ -16,8 +16,8 @@
 //
 // Launch: grid (blocks, rows), 512 threads, TL_SHARED_BYTES (65536) of dynamic shared memory; from sm_90 on, blocks is
 // a multiple of TL_CLUSTER, of which so many work. Before, `winners` holds rows * blocks u64, `arrivals` a zero per
-// row, which the kernel leaves zero. `slots` holds records of a SamplingSlot and TL_MAX_EDITS edits. Macros: TL_VOCAB,
-// TL_CLUSTER, TL_SHARED_BYTES, TL_MAX_EDITS.
+// row, which the kernel leaves zero. `slots` holds records of a SamplingSlot and `max_edits` edits. Macros: TL_VOCAB,
+// TL_CLUSTER, TL_SHARED_BYTES.
 #include "sample/border.cuh"
 #include "sample/edits.cuh"
 #include "sample/logprobs.cuh"
@@ -32,10 +32,10 @@ struct SamplingInputs {  // one entry a row
   const int* sample_counter;  // tokens that the sequence has generated before, or kGreedy
 };
 
-__device__ __forceinline__ Sequence sequence_of(char* slots, int number, int num_generated) {
-  char* record = slots + number * (sizeof(SamplingSlot) + TL_MAX_EDITS * sizeof(LogitEdit));
+__device__ __forceinline__ Sequence sequence_of(char* slots, int max_edits, int number, int num_generated) {
+  char* record = slots + number * (sizeof(SamplingSlot) + max_edits * sizeof(LogitEdit));
   auto* slot = reinterpret_cast<SamplingSlot*>(record);
-  return {slot, reinterpret_cast<LogitEdit*>(slot + 1), slot->num_edits, num_generated};
+  return {slot, reinterpret_cast<LogitEdit*>(slot + 1), slot->num_edits, num_generated, max_edits};
 }
 
 __device__ __forceinline__ int draw(const Row& row, const SamplingSlot& slot, int num_generated, u64* columns) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ int sample_row(u64 best, float* logits, const Sequenc
 
 extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kThreads, 2)
     sample(int* tokens, float* logits, tl::u64* winners, tl::u32* arrivals, int* last_tokens, char* slots,
-           tl::DrawnLogprobs* logprobs, const __grid_constant__ tl::SamplingInputs in) {
+           tl::DrawnLogprobs* logprobs, int max_edits, const __grid_constant__ tl::SamplingInputs in) {
   using namespace tl;
   extern __shared__ __align__(16) u64 columns[];
   const int r = blockIdx.y, blocks = TL_HAS_CLUSTERS ? kBlocks : gridDim.x;
@@ -109,8 +109,9 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kT
 #endif
   int token = -1;
   if (number >= 0) {
-    token = counter == kGreedy ? largest(best)
-                               : sample_row(best, row, sequence_of(slots, number, counter), columns, logprobs[r]);
+    token = counter == kGreedy
+                ? largest(best)
+                : sample_row(best, row, sequence_of(slots, max_edits, number, counter), columns, logprobs[r]);
   }
   if (threadIdx.x > 0 || cluster_rank() > 0) return;
   tokens[r] = token;

@@ -51,11 +51,10 @@ def sample(to: Outputs, logits: Buffer, inputs: Mapping[str, Buffer], device: De
     winners = Buffer("sample_winners", "int32", ("num_logits", 2 * _BLOCKS_PER_ROW))  # 64 bits each
     arrivals = Buffer("sample_arrivals", "int32", ("num_logits",), "state")
     max_edits = (features(to.slots) - _SLOT_WORDS) // _EDIT_WORDS
-    defines = {"TL_VOCAB": features(logits), "TL_SHARED_BYTES": _SHARED_BYTES}
-    defines |= {"TL_CLUSTER": cluster, "TL_MAX_EDITS": max_edits}
+    defines = {"TL_VOCAB": features(logits), "TL_SHARED_BYTES": _SHARED_BYTES, "TL_CLUSTER": cluster}
     specialised = kernel("sample/cuda.cuh", "sample", _THREADS, _SHARED_BYTES, defines)
     parameters = (inputs[name] for name in PARAMETERS)
     kept = (to.last_tokens, to.slots, to.logprobs)
     has_clusters = device.compute_capability >= _FIRST_ARCH_WITH_CLUSTERS
     grid = (cluster if has_clusters else _BLOCKS_PER_ROW, symbol("num_logits"))
-    return launch(specialised, grid, to.tokens, logits, winners, arrivals, *kept, *parameters)
+    return launch(specialised, grid, to.tokens, logits, winners, arrivals, *kept, max_edits, *parameters)

@@ -12,6 +12,7 @@ struct Sequence {
   LogitEdit* edits;
   int num_edits;      // at the start of this step
   int num_generated;  // before this step
+  int max_edits;      // that there is room for
 };
 
 // Sums and products are rounded one by one, as on the host.
@@ -64,7 +65,7 @@ __device__ __forceinline__ void count_token(const Sequence& sequence, int token)
     found = true;
   }
   __syncthreads();
-  if (threadIdx.x > 0 || found || sequence.num_edits >= TL_MAX_EDITS) return;
+  if (threadIdx.x > 0 || found || sequence.num_edits >= sequence.max_edits) return;
   sequence.edits[sequence.num_edits] = {static_cast<unsigned>(token), 1, 0.0f, 0.0f};
   sequence.slot->num_edits = sequence.num_edits + 1;
 }

@@ -57,8 +57,7 @@ class Sample:
 
     def __init__(self, vocab: int, rows: int, *, blocks: int = 8, cluster: int = 8, max_edits: int = 64) -> None:
         self.blocks, self.max_edits = blocks, max_edits
-        defines: dict[str, int | str] = {"TL_VOCAB": vocab, "TL_SHARED_BYTES": self.SHARED_BYTES}
-        defines |= {"TL_CLUSTER": cluster, "TL_MAX_EDITS": max_edits}
+        defines: dict[str, int | str] = {"TL_VOCAB": vocab, "TL_SHARED_BYTES": self.SHARED_BYTES, "TL_CLUSTER": cluster}
         self.kernel = Kernel("sample/cuda.cuh", "sample", self.THREADS, self.SHARED_BYTES, defines)
         self.winners = torch.empty(rows * blocks, device="cuda", dtype=torch.int64)
         self.arrivals = torch.zeros(rows, device="cuda", dtype=torch.int32)
@@ -87,7 +86,7 @@ class Sample:
     ) -> None:
         pointers = _SamplingInputs(*(inputs[name].data_ptr() for name in _SAMPLING_POINTERS))
         kept = (last_tokens, inputs["slots"], self.logprobs)
-        arguments = (tokens, logits, self.winners, self.arrivals, *kept, pointers)
+        arguments = (tokens, logits, self.winners, self.arrivals, *kept, self.max_edits, pointers)
         self.kernel(*arguments, grid=(self.blocks, len(logits), 1), programmatic=programmatic)
 
     def described(self, row: int) -> tuple[float, int, list[int], list[float]]:

@@ -213,6 +213,7 @@ def sample(
     last_tokens: Pointer,
     slots: Pointer,
     logprobs: Pointer,
+    max_edits: int,
     sample_slots: Pointer,
     counters: Pointer,
 ) -> None:
@@ -227,6 +228,6 @@ def sample(
     at(tokens, np.int32, rows)[...] = np.where(chosen >= 0, best, -1)
     for slot, token in zip(chosen, best, strict=True):
         if slot >= 0:
-            words = 16 + 4 * macros["TL_MAX_EDITS"]
+            words = 16 + 4 * max_edits
             assert not at(slots, np.int32, slot + 1, words)[slot].any(), "expected temperature 0 and no edits"
             at(last_tokens, np.int32, slot + 1)[slot] = token

@@ -90,13 +90,13 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest
     assert engines[0] == engines[1] == engines[2]
 
 
-def test_another_batch_size_compiles_nothing_again(tmp_path: Path) -> None:
-    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
+def test_other_limits_compile_nothing_again(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape(vocab=2000))
     build_engine(checkpoint, tmp_path / "engine", **{**LIMITS, "max_batch_size": 16}, target="sm_90")
     compiled = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.cubin")}
     assert len(compiled) > 20
-    for batch in (1, 7, 100):
-        build_engine(checkpoint, tmp_path / "engine", **{**LIMITS, "max_batch_size": batch}, target="sm_90")
+    for limits in (*({"max_batch_size": batch} for batch in (1, 7, 100)), {"max_seq_len": 40}):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS | limits, target="sm_90")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.cubin")} == compiled
 
 

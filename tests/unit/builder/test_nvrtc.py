@@ -51,7 +51,7 @@ KERNELS: dict[str, dict[str, int]] = {
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1},
     "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1},
     "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64, "TL_PAGE": 32},
-    "sample/cuda.cuh": {"TL_VOCAB": 128256, "TL_SHARED_BYTES": 65536, "TL_CLUSTER": 8, "TL_MAX_EDITS": 3072},
+    "sample/cuda.cuh": {"TL_VOCAB": 128256, "TL_SHARED_BYTES": 65536, "TL_CLUSTER": 8},
 }
 ONLY_FOR = {
     "gated_linear/tiled.cuh": "sm_90a",
