@@ -66,7 +66,7 @@ void CudaStepExecutor::launch(const StepBatch& batch) {
   // What this step continues may not be known before the host has drawn it.
   if (in_flight_ == 1) {
     Flight& before = flights_[static_cast<std::size_t>(oldest_)];
-    if (!before.host_rows.empty() && !before.finished) finish(before);
+    if (!before.plan.host_rows.empty() && !before.finished) finish(before);
   }
   Flight& flight = flights_[static_cast<std::size_t>((oldest_ + in_flight_) % 2)];
   try {
@@ -82,10 +82,10 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   const Stream stream = executor_.stream();
   flight.batch = &batch;
   flight.finished = false;
-  flight.host_rows.clear();
+  flight.plan.clear();
   flight.num_host_logits = 0;
-  flight.has_logprobs = false;
-  driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
+  flight.is_timed = !batch.copies.empty() || batch.num_decode_tokens < std::ssize(batch.token_ids);
+  if (flight.is_timed) driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
   copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
   if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
   tables_.update(batch.table_updates);
@@ -98,8 +98,8 @@ std::byte* CudaStepExecutor::host_block(std::int32_t index) const {
 }
 
 void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
-  const StepShape shape = packer_.plan(batch, flight.row_logits);
-  packer_.pack(batch, shape, tables_, flight.row_logits, flight.inputs.data(), flight.tables);
+  const StepShape shape = packer_.plan(batch, flight.plan);
+  packer_.pack(batch, shape, tables_, flight.plan.rows, flight.inputs.data(), flight.tables);
   host_.records().enqueue(flight.records);
   executor_.enqueue_step(shape, flight.inputs.data());
   if (shape.num_logits == 0) return;
@@ -107,37 +107,30 @@ void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
       driver().copy_to_host(flight.tokens.data(), executor_.tokens(),
                             static_cast<std::size_t>(shape.num_logits) * sizeof(std::int32_t), executor_.stream()),
       "copying tokens");
-  copy_logprobs(batch, shape.num_logits, flight);
-  copy_logits(batch, flight);
+  if (flight.plan.has_logprobs) copy_logprobs(shape.num_logits, flight);
+  if (!flight.plan.host_rows.empty()) copy_logits(flight);
 }
 
-void CudaStepExecutor::copy_logprobs(const StepBatch& batch, std::int64_t num_logits, Flight& flight) {
-  flight.has_logprobs =
-      std::ranges::any_of(batch.rows, [&](const StepRow& row) { return row.sample && host_.reports_logprobs(row); });
-  if (!flight.has_logprobs) return;
+void CudaStepExecutor::copy_logprobs(std::int64_t num_logits, Flight& flight) {
   const std::size_t num_bytes = static_cast<std::size_t>(num_logits) * sizeof(DrawnLogprobs);
   reserve(flight.logprobs, num_bytes, "log probabilities");
   driver().check(driver().copy_to_host(flight.logprobs.data(), executor_.logprobs(), num_bytes, executor_.stream()),
                  "copying log probabilities");
 }
 
-void CudaStepExecutor::copy_logits(const StepBatch& batch, Flight& flight) {
-  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
-    if (host_.takes(batch.rows[i]) && flight.row_logits[i].num_rows > 0) flight.host_rows.push_back(i);
-  }
-  if (flight.host_rows.empty()) return;
-  flight.host_logits.assign(batch.rows.size(), RowLogits());
+void CudaStepExecutor::copy_logits(Flight& flight) {
+  flight.host_logits.assign(flight.plan.rows.size(), RowLogits());
   std::int64_t num_rows = 0;
-  for (const std::size_t i : flight.host_rows) {
-    flight.host_logits[i] = flight.row_logits[i];
+  for (const std::size_t i : flight.plan.host_rows) {
+    flight.host_logits[i] = flight.plan.rows[i];
     flight.host_logits[i].first = num_rows;
-    num_rows += flight.row_logits[i].num_rows;
+    num_rows += flight.plan.rows[i].num_rows;
   }
   flight.num_host_logits = static_cast<std::size_t>(num_rows);
   const std::size_t row_bytes = vocab_size_ * sizeof(float);
   reserve(flight.logits, flight.num_host_logits * row_bytes, "logits");
-  for (const std::size_t i : flight.host_rows) {
-    const RowLogits& from = flight.row_logits[i];
+  for (const std::size_t i : flight.plan.host_rows) {
+    const RowLogits& from = flight.plan.rows[i];
     const auto to = static_cast<std::size_t>(flight.host_logits[i].first) * row_bytes;
     driver().check(driver().copy_to_host(flight.logits.data() + to,
                                          executor_.logits() + static_cast<DevicePtr>(from.first) * row_bytes,
@@ -158,26 +151,32 @@ void CudaStepExecutor::wait(StepResult& result) {
 void CudaStepExecutor::finish(Flight& flight) {
   driver().check(driver().event_synchronize(flight.ended.get()), "running a step");
   const StepBatch& batch = *flight.batch;
-  const bool has_copies = !batch.copies.empty();
-  flight.result.copy_seconds = has_copies ? seconds_between(flight.started, flight.copied) : 0;
-  flight.result.compute_seconds = seconds_between(has_copies ? flight.copied : flight.started, flight.ended);
-  flight.result.rows.resize(batch.rows.size());
-  std::ranges::for_each(flight.result.rows, clear);
+  read_times(flight);
   read_tokens(flight);
-  if (flight.has_logprobs) read_logprobs(flight);
+  if (flight.plan.has_logprobs) read_logprobs(flight);
   const auto* logits = reinterpret_cast<const float*>(flight.logits.data());
-  host_.finish(batch, flight.host_rows, flight.host_logits, {logits, flight.num_host_logits * vocab_size_},
+  host_.finish(batch, flight.plan.host_rows, flight.host_logits, {logits, flight.num_host_logits * vocab_size_},
                flight.result.rows);
   flight.finished = true;
 }
 
+void CudaStepExecutor::read_times(Flight& flight) {
+  flight.result.copy_seconds = flight.result.compute_seconds = 0;
+  if (!flight.is_timed) return;
+  const bool has_copies = !flight.batch->copies.empty();
+  if (has_copies) flight.result.copy_seconds = seconds_between(flight.started, flight.copied);
+  flight.result.compute_seconds = seconds_between(has_copies ? flight.copied : flight.started, flight.ended);
+}
+
 void CudaStepExecutor::read_tokens(Flight& flight) {
   const auto* tokens = reinterpret_cast<const std::int32_t*>(flight.tokens.data());
+  flight.result.rows.resize(flight.batch->rows.size());
   for (std::size_t i = 0; i < flight.batch->rows.size(); ++i) {
     const StepRow& row = flight.batch->rows[i];
-    if (!row.sample || host_.takes(row)) continue;
-    const RowLogits& at = flight.row_logits[i];
     RowResult& result = flight.result.rows[i];
+    clear(result);
+    if (!row.sample || host_.takes(row)) continue;
+    const RowLogits& at = flight.plan.rows[i];
     result.token = tokens[at.first + at.num_rows - 1];
     if (result.token < 0) result.error = kNotSampled;
   }
@@ -189,7 +188,7 @@ void CudaStepExecutor::read_logprobs(Flight& flight) {
     const StepRow& row = flight.batch->rows[i];
     RowResult& result = flight.result.rows[i];
     if (!row.sample || !result.error.empty() || !host_.reports_logprobs(row)) continue;
-    const DrawnLogprobs& drawn = logprobs[flight.row_logits[i].first];
+    const DrawnLogprobs& drawn = logprobs[flight.plan.rows[i].first];
     RowLogprobs& out = outputs_of(result, vocab_size_).logprobs.emplace();
     out.chosen = {result.token, drawn.logprob};
     out.rank = drawn.rank;

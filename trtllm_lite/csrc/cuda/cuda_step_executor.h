@@ -37,20 +37,20 @@ class CudaStepExecutor : public StepExecutor {
     PinnedBuffer inputs, records, tokens, logprobs, logits;
     WrittenTables tables;               // in `inputs`
     OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
-    std::vector<RowLogits> row_logits;
-    std::vector<std::size_t> host_rows;  // of the batch: whose logits come to the host
+    LogitsPlan plan;
     std::vector<RowLogits> host_logits;  // by row of the batch: where they lie in `logits`
     std::size_t num_host_logits = 0;     // rows of `logits`
-    bool has_logprobs = false;           // of rows that the device sampled
-    bool finished = false;               // `result` holds its results
+    bool is_timed = false;  // not if it only decodes, of which nobody asks how long it takes (CostModel)
+    bool finished = false;  // `result` holds its results
     StepResult result;
   };
 
   void enqueue(const StepBatch& batch, Flight& flight);
   void enqueue_rows(const StepBatch& batch, Flight& flight);
-  void copy_logprobs(const StepBatch& batch, std::int64_t num_logits, Flight& flight);
-  void copy_logits(const StepBatch& batch, Flight& flight);
+  void copy_logprobs(std::int64_t num_logits, Flight& flight);
+  void copy_logits(Flight& flight);
   void finish(Flight& flight);
+  void read_times(Flight& flight);
   void read_tokens(Flight& flight);
   void read_logprobs(Flight& flight);
   std::byte* host_block(std::int32_t index) const;

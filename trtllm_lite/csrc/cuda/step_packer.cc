@@ -12,19 +12,25 @@ static_assert(kCudaBlockTables + 1 == kNumCudaStepInputs, "tables come last: not
 
 StepPacker::StepPacker(const CudaExecutor& executor, const HostSampling& host) : executor_(executor), host_(host) {}
 
-StepShape StepPacker::plan(const StepBatch& batch, std::vector<RowLogits>& row_logits) const {
+StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   const auto is_decode = [](const StepRow& row) { return row.num_tokens == 1; };
   const auto num_rows = static_cast<std::int64_t>(batch.rows.size());
   StepShape shape{.num_tokens = static_cast<std::int64_t>(batch.token_ids.size()), .num_seqs = num_rows};
   shape.num_decode_seqs = std::ranges::find_if_not(batch.rows, is_decode) - batch.rows.begin();
   shape.decode_only = shape.num_decode_seqs == num_rows;
-  row_logits.clear();
-  for (const StepRow& row : batch.rows) {
-    RowLogits logits = host_.takes(row) ? host_.rows().logits_of(row) : RowLogits{.num_rows = row.sample ? 1 : 0};
-    if (shape.decode_only) logits.num_rows = 1;
-    logits.first = shape.num_logits;
-    shape.num_logits += logits.num_rows;
-    row_logits.push_back(logits);
+  logits.clear();
+  logits.rows.resize(batch.rows.size());
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    const StepRow& row = batch.rows[i];
+    RowLogits& own = logits.rows[i];
+    const bool on_host = host_.takes(row);
+    own.num_rows = row.sample ? 1 : 0;
+    if (on_host) own = host_.rows().logits_of(row);
+    if (shape.decode_only) own.num_rows = 1;
+    own.first = shape.num_logits;
+    shape.num_logits += own.num_rows;
+    if (on_host && own.num_rows > 0) logits.host_rows.push_back(i);
+    logits.has_logprobs = logits.has_logprobs || (row.sample && host_.reports_logprobs(row));
   }
   if (shape.decode_only) {
     const std::int64_t padded = executor_.padded_rows(num_rows);

@@ -11,6 +11,19 @@
 
 namespace tl::cuda {
 
+// Whose the rows of a step's logits are.
+struct LogitsPlan {
+  std::vector<RowLogits> rows;         // by row of the batch
+  std::vector<std::size_t> host_rows;  // of the batch: whose logits come to the host
+  bool has_logprobs = false;           // of rows that the device samples
+
+  void clear() {
+    rows.clear();
+    host_rows.clear();
+    has_logprobs = false;
+  }
+};
+
 class StepPacker {
  public:
   // Borrows both.
@@ -18,7 +31,7 @@ class StepPacker {
 
   // The shape of the step, padded, and the rows of logits of each row of the batch. In a decode-only step every row has
   // one, wanted or not.
-  StepShape plan(const StepBatch& batch, std::vector<RowLogits>& row_logits) const;
+  StepShape plan(const StepBatch& batch, LogitsPlan& logits) const;
   // Writes the inputs of the step that was planned; `out` holds InputLayout's bytes for its extents. `written` belongs
   // to that memory, which nobody else writes.
   void pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,

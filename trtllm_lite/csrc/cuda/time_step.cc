@@ -50,13 +50,13 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int
     }
   }
   StepPacker packer(executor, host);
-  std::vector<RowLogits> row_logits;
-  const StepShape shape = packer.plan(batch, row_logits);
+  LogitsPlan logits;
+  const StepShape shape = packer.plan(batch, logits);
   const PinnedBuffer inputs(InputLayout(executor.extents(shape), executor.table_columns()).bytes, "inputs of a step",
                             "time fewer rows");
   WrittenTables written;
   tables.update(batch.table_updates);
-  packer.pack(batch, shape, tables, row_logits, inputs.data(), written);
+  packer.pack(batch, shape, tables, logits.rows, inputs.data(), written);
   return executor.time_step(shape, inputs.data(), repeats);
 }
 
