@@ -83,7 +83,7 @@ Grant Scheduler::grant(const Request& request, Slot slot, KvSequence kv) {
   if (request.is_search()) {
     std::vector<Slot> others;
     for (int i = 1; i < request.spec.num_beams; ++i) others.push_back(*slots_.acquire());
-    grant.beams.emplace(grant.slot.index(), std::move(others));
+    grant.beams = std::make_unique<BeamGroup>(grant.slot.index(), std::move(others));
   }
   return grant;
 }

@@ -94,12 +94,9 @@ bool KvCacheManager::grow(Sequence& sequence, int num_tokens, std::vector<CopyOr
   return true;
 }
 
-void KvCacheManager::commit(const KvSequence& handle, const TokenChain& chain, std::uint64_t written_by) {
-  Sequence& s = sequences_[handle.id_];
-  const int known = std::min(static_cast<int>(chain.tokens.size()), s.length);
-  if (known < (s.num_committed + 1) * config_.tokens_per_block || !config_.enable_block_reuse) return;
+void KvCacheManager::commit_blocks(Sequence& s, const TokenChain& chain, int num_known, std::uint64_t written_by) {
   prefixes_.extend_hashes(chain);
-  for (; (s.num_committed + 1) * config_.tokens_per_block <= known; ++s.num_committed) {
+  for (; (s.num_committed + 1) * config_.tokens_per_block <= num_known; ++s.num_committed) {
     const std::int32_t own = s.blocks[s.num_committed];
     const std::int32_t same = prefixes_.find(chain, s.num_committed, s.parent);
     if (same != kNoBlock) {  // computed twice: later blocks hang on the first one, this copy stays private
@@ -163,11 +160,6 @@ std::optional<KvSequence> KvCacheManager::swap_in(HostSequence& handle, const Pr
 int KvCacheManager::num_exclusive_blocks(const KvSequence& handle) const {
   const auto& blocks = sequences_[handle.id_].blocks;
   return static_cast<int>(std::ranges::count_if(blocks, [&](std::int32_t b) { return device_.refcount(b) == 1; }));
-}
-
-int KvCacheManager::take_first_change(const KvSequence& handle) {
-  Sequence& s = sequences_[handle.id_];
-  return std::exchange(s.first_change, static_cast<std::int32_t>(s.blocks.size()));
 }
 
 void KvCacheManager::step_ended(std::uint64_t step) {

@@ -1,9 +1,11 @@
 // The paged KV cache's bookkeeping: who holds which blocks, what can be shared, copied, evicted or swapped.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "batching/block_pool.h"
@@ -64,7 +66,12 @@ class KvCacheManager {
   // The step in preparation writes num_tokens more, which were reserved.
   void advance(const KvSequence& sequence, int num_tokens) { sequences_[sequence.id_].length += num_tokens; }
   // Lets others share the sequence's full blocks. `written_by`: the last step that writes any of them.
-  void commit(const KvSequence& sequence, const TokenChain& chain, std::uint64_t written_by);
+  void commit(const KvSequence& sequence, const TokenChain& chain, std::uint64_t written_by) {
+    Sequence& s = sequences_[sequence.id_];
+    const int num_known = std::min(static_cast<int>(chain.tokens.size()), s.length);
+    const bool has_full_block = num_known >= (s.num_committed + 1) * config_.tokens_per_block;
+    if (has_full_block && config_.enable_block_reuse) commit_blocks(s, chain, num_known, written_by);
+  }
   // No new sequence shares this one's blocks (its content is suspect), or blocks that `step` or later ones wrote.
   void forget(const KvSequence& sequence);
   void forget_written_since(std::uint64_t step);
@@ -83,7 +90,10 @@ class KvCacheManager {
   // Blocks of the sequence that nobody else references: what releasing it would bring.
   int num_exclusive_blocks(const KvSequence& sequence) const;
   // Index of the first block-table entry that changed since the last call; blocks().size() if none did.
-  int take_first_change(const KvSequence& sequence);
+  int take_first_change(const KvSequence& sequence) {
+    Sequence& s = sequences_[sequence.id_];
+    return std::exchange(s.first_change, static_cast<std::int32_t>(s.blocks.size()));
+  }
 
   void step_launched(std::uint64_t step) { launched_ = step; }
   void step_ended(std::uint64_t step);
@@ -107,6 +117,7 @@ class KvCacheManager {
 
   std::uint32_t new_sequence(bool on_host);
   bool grow(Sequence& sequence, int num_tokens, std::vector<CopyOrder>& copies);
+  void commit_blocks(Sequence& sequence, const TokenChain& chain, int num_known, std::uint64_t written_by);
   void share_prefix(Sequence& sequence, const PrefixHit& hit);
   std::int32_t take_block();
   void drop_entry(std::int32_t block);

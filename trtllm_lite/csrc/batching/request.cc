@@ -17,6 +17,8 @@ constexpr int kReservedTokens = 4096;
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
+std::uint64_t bit_of(std::int32_t token) { return std::uint64_t{1} << (static_cast<std::uint32_t>(token) % 64); }
+
 void check(bool ok, const std::string& expected, const std::string& found, const std::string& remedy) {
   if (!ok) throw LimitError("expected " + expected + ", found " + found + ": " + remedy);
 }
@@ -85,9 +87,14 @@ void validate(const RequestSpec& spec, const RequestLimits& limits) {
 }
 
 Request::Request(RequestId id, RequestSpec request_spec, Clock::time_point now)
-    : id(id), spec(std::move(request_spec)), num_prompt(static_cast<int>(spec.prompt.size())), submitted(now) {
-  tokens = std::move(spec.prompt);
+    : id(id),
+      tokens(std::move(request_spec.prompt)),
+      num_prompt(static_cast<int>(tokens.size())),
+      spec(std::move(request_spec)),
+      submitted(now) {
   tokens.reserve(tokens.size() + std::min(spec.max_new_tokens, kReservedTokens));
+  for (const std::int32_t token : spec.end_ids) last_tokens |= bit_of(token);
+  for (const auto& stop : spec.stop_sequences) last_tokens |= bit_of(stop.back());
   // A timeout that reaches beyond what the clock can express is none.
   if (spec.timeout && *spec.timeout < Clock::time_point::max() - now) deadline = now + *spec.timeout;
 }
@@ -98,7 +105,7 @@ int Request::max_blocks(int tokens_per_block) const {
 
 std::optional<FinishReason> Request::finish_reason() const {
   const int num_known = static_cast<int>(tokens.size()) - num_prompt;
-  if (num_known >= spec.min_new_tokens) {
+  if ((last_tokens & bit_of(tokens.back())) != 0 && num_known >= spec.min_new_tokens) {
     if (std::ranges::find(spec.end_ids, tokens.back()) != spec.end_ids.end()) return FinishReason::kEndId;
     for (const auto& stop : spec.stop_sequences) {
       if (std::ssize(stop) <= num_known && std::equal(stop.rbegin(), stop.rend(), tokens.rbegin())) {

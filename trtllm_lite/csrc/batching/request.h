@@ -29,12 +29,12 @@ struct RequestSpec {
   // min_new_tokens are not looked at, and nothing but outputs is delivered, the found sequences among them.
   int num_beams = 0;
   int priority = 0;  // kMinPriority .. kMaxPriority; a greater one is served earlier
+  // Every prompt position is computed, for prompt log probabilities or logits: nothing is taken from the cache.
+  bool prompt_outputs = false;
   std::vector<std::int32_t> end_ids;
   std::vector<std::vector<std::int32_t>> stop_sequences;
   std::optional<Clock::duration> timeout;  // from submission
   std::string cache_salt;                  // requests of different tenants never share cached blocks
-  // Every prompt position is computed, for prompt log probabilities or logits: nothing is taken from the cache.
-  bool prompt_outputs = false;
   std::shared_ptr<const SlotParams> params;
 };
 
@@ -69,22 +69,25 @@ struct RequestTimings {
   int num_preemptions = 0;
 };
 
-struct Request {
+// What every step looks at lies in the first cache line, and in the next one at the beginning of `spec`: a full batch is
+// more than the nearest caches hold.
+struct alignas(64) Request {
   Request(RequestId id, RequestSpec spec, Clock::time_point now);
 
   RequestId id;
+  std::vector<std::int32_t> tokens;  // prompt, then generated tokens the host knows
+  std::uint64_t last_tokens = 0;     // bit t % 64: an end id or a stop sequence ends in token t
+  int num_prompt;
+  int num_pending = 0;    // tokens that steps in flight sample
+  int outputs_from = 0;   // prompt outputs before this position are delivered or under way
+  int max_scheduled = 0;  // tokens ever scheduled: what lies below is work done twice
+  int num_searched = 0;   // tokens that a beam search has taken each of its beams
+  int num_holds = 0;      // times admission was put off for a prefix being computed
   RequestSpec spec;
   Rank rank;
-  std::vector<std::int32_t> tokens;   // prompt, then generated tokens the host knows
   std::vector<std::uint64_t> hashes;  // see TokenChain
-  int num_prompt;
-  int num_pending = 0;   // tokens that steps in flight sample
-  int num_searched = 0;  // tokens that a beam search has taken each of its beams
-  int num_holds = 0;     // times admission was put off for a prefix being computed
-  int outputs_from = 0;  // prompt outputs before this position are delivered or under way
   int num_preemptions = 0;
   int num_cached_tokens = 0;
-  int max_scheduled = 0;  // tokens ever scheduled: what lies below is work done twice
   Clock::time_point submitted;
   std::optional<Clock::time_point> deadline, admitted, first_token;
 

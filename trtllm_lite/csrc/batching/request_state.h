@@ -29,7 +29,7 @@ struct Grant {
   Slot slot;
   KvSequence kv;
   std::optional<Promise> promise;  // none: it may be preempted for want of blocks
-  std::optional<BeamGroup> beams;  // of a beam search
+  std::unique_ptr<BeamGroup> beams;  // of a beam search; apart, as few requests have one
 };
 
 class Waiting {
@@ -49,9 +49,9 @@ class Running {
   const Slot& slot() const { return grant_.slot; }
   const KvSequence& kv() const { return grant_.kv; }  // of a beam search: the prompt's
   const Promise* promise() const { return grant_.promise ? &*grant_.promise : nullptr; }
-  const BeamGroup* beams() const { return grant_.beams ? &*grant_.beams : nullptr; }
+  const BeamGroup* beams() const { return grant_.beams.get(); }
   Promise* promise() { return grant_.promise ? &*grant_.promise : nullptr; }
-  BeamGroup* beams() { return grant_.beams ? &*grant_.beams : nullptr; }
+  BeamGroup* beams() { return grant_.beams.get(); }
 
  private:
   friend Running start(Waiting waiting, Grant grant);

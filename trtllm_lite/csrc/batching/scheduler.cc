@@ -70,8 +70,9 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   batch.step = launched_ + 1;
   const bool room = make_room(batch);
   const bool prefill_only = head_needs_a_step_of_its_own();
-  if (!prefill_only) add_decode_rows(batch);
-  add_prefill_rows(batch);
+  bool has_prefill = true;
+  if (!prefill_only) has_prefill = add_decode_rows(batch);
+  if (has_prefill) add_prefill_rows(batch);
   // A request that was just preempted still has a token in flight, and nobody may pass it: admission pauses.
   if (room) admit(batch, now, events);
   if (prefill_only && batch.rows.empty()) add_decode_rows(batch);
@@ -94,16 +95,20 @@ int Scheduler::budget(const StepBatch& batch) const {
   return config_.max_num_tokens - static_cast<int>(batch.token_ids.size());
 }
 
-void Scheduler::add_decode_rows(StepBatch& batch) {
+bool Scheduler::add_decode_rows(StepBatch& batch) {
+  bool has_prefill = false;
   for (const Index index : running_) {
     const Running& running = table_.running(index);
     // Without a block a request sits this step out: those that steps in flight still use are about to become ready.
     if (running.beams() != nullptr && running.beams()->ready()) {
       add_beam_rows(index, batch);
-    } else if (!running.request().all_scheduled() && remaining(running) == 1) {
-      add_row(index, 1, batch);
+      continue;
     }
+    const int num_tokens = remaining(running);
+    has_prefill = has_prefill || num_tokens > 1;
+    if (num_tokens == 1 && !running.request().all_scheduled()) add_row(index, 1, batch);
   }
+  return has_prefill;
 }
 
 void Scheduler::add_prefill_rows(StepBatch& batch) {

@@ -102,7 +102,7 @@ class Scheduler {
   // scheduler.cc
   int remaining(const Running& running) const;
   int budget(const StepBatch& batch) const;
-  void add_decode_rows(StepBatch& batch);
+  bool add_decode_rows(StepBatch& batch);  // true: others of the running requests have prefill left
   void add_prefill_rows(StepBatch& batch);
   bool add_row(Index index, int num_tokens, StepBatch& batch);
   StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, StepBatch& batch);

@@ -81,11 +81,11 @@ class PyEventLoop {
                      .min_new_tokens = sampling.min_tokens,
                      .num_beams = beams ? beams->num_beams : 0,
                      .priority = priority,
+                     .prompt_outputs = context_logits || sampling.prompt_logprobs.has_value(),
                      .end_ids = sampling.stop_token_ids,
                      .stop_sequences = std::move(stop_sequences),
                      .timeout = {},
                      .cache_salt = std::move(cache_salt),
-                     .prompt_outputs = context_logits || sampling.prompt_logprobs.has_value(),
                      .params = std::move(params)};
     if (timeout) spec.timeout = duration_of(*timeout);
     if (!sampling.ignore_eos) spec.end_ids.insert(spec.end_ids.end(), sampling.end_ids.begin(), sampling.end_ids.end());

@@ -140,7 +140,6 @@ void CudaStepExecutor::copy_logits(Flight& flight) {
 }
 
 void CudaStepExecutor::wait(StepResult& result) {
-  executor_.device().make_current();
   Flight& flight = flights_[static_cast<std::size_t>(oldest_)];
   oldest_ ^= 1;
   --in_flight_;

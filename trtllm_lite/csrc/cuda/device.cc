@@ -32,7 +32,7 @@ Device::Device(int index) {
 Device::~Device() { driver().context_release(ordinal_); }
 
 void Device::make_current() const {
-  driver().check(driver().context_set_current(context_), "using the context of " + name_);
+  driver().check(driver().context_set_current(context_), "using the context of ", name_);
 }
 
 DeviceMemory Device::memory() const {
