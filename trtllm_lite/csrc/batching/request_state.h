@@ -28,7 +28,7 @@ class Swapped;
 struct Grant {
   Slot slot;
   KvSequence kv;
-  std::optional<Promise> promise;  // none: it may be preempted for want of blocks
+  std::optional<Promise> promise;    // none: it may be preempted for want of blocks
   std::unique_ptr<BeamGroup> beams;  // of a beam search; apart, as few requests have one
 };
 

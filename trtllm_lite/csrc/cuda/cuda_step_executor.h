@@ -40,8 +40,8 @@ class CudaStepExecutor : public StepExecutor {
     LogitsPlan plan;
     std::vector<RowLogits> host_logits;  // by row of the batch: where they lie in `logits`
     std::size_t num_host_logits = 0;     // rows of `logits`
-    bool is_timed = false;  // not if it only decodes, of which nobody asks how long it takes (CostModel)
-    bool finished = false;  // `result` holds its results
+    bool is_timed = false;               // not if it only decodes, of which nobody asks how long it takes (CostModel)
+    bool finished = false;               // `result` holds its results
     StepResult result;
   };
 
