@@ -40,32 +40,40 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   wait_for_previous_kernel();
   allow_next_kernel();
   const u64 row = static_cast<u64>(blockIdx.x) * kVectors;
-  float values[kCount][8] = {};
+  uint4 seen[kCount];  // packed, so that more blocks fit
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int vector = threadIdx.x + i * TL_THREADS;
+    if (vector < kVectors) seen[i] = reinterpret_cast<const uint4*>(x)[row + vector];
+  }
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const int vector = threadIdx.x + i * TL_THREADS;
     if (vector >= kVectors) break;
-    unpack8(reinterpret_cast<const uint4*>(x)[row + vector], values[i]);
+    float values[8];
+    unpack8(seen[i], values);
     if (TL_RESIDUAL) {
       float other[8];
       unpack8(reinterpret_cast<const uint4*>(residual)[row + vector], other);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) values[i][j] += other[j];
-      const uint4 rounded = pack8(values[i]);
-      reinterpret_cast<uint4*>(sum)[row + vector] = rounded;
-      unpack8(rounded, values[i]);
+      for (int j = 0; j < 8; ++j) values[j] += other[j];
+      seen[i] = pack8(values);
+      reinterpret_cast<uint4*>(sum)[row + vector] = seen[i];
+      unpack8(seen[i], values);
     }
 #pragma unroll
-    for (int j = 0; j < 8; ++j) squares += values[i][j] * values[i][j];
+    for (int j = 0; j < 8; ++j) squares += values[j] * values[j];
   }
   const float inverse = rsqrtf(block_sum(squares) / TL_HIDDEN + epsilon);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const int vector = threadIdx.x + i * TL_THREADS;
     if (vector >= kVectors) break;
+    float values[8];
+    unpack8(seen[i], values);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) values[i][j] *= inverse * scales[i][j];
-    reinterpret_cast<uint4*>(y)[row + vector] = pack8(values[i]);
+    for (int j = 0; j < 8; ++j) values[j] *= inverse * scales[i][j];
+    reinterpret_cast<uint4*>(y)[row + vector] = pack8(values);
   }
 }
