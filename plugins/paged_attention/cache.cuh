@@ -94,7 +94,7 @@ struct TokenCopy {
   // Values past the last one become zeros: a weight of 0 does not cancel a NaN.
   __device__ __forceinline__ void clear_behind(u32 target) const {
     if (present >= kTokens) return;
-#pragma unroll 1
+#pragma unroll 4
     for (u32 at = present / kGroupTokens * Layout::kGroupBytes + lane * 16; at < kBytes; at += 32 * 16) {
       const int row = at / Layout::kGroupBytes * kGroupTokens + at / Layout::kRunBytes % kGroupTokens;
       if (row >= present) store_zeros16(target + at);

@@ -91,7 +91,10 @@ struct WarpState {
     }
     if (masked) {
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) mask_scores(scores[t], low[t], high[t], lane);
+      for (int t = 0; t < kTiles; ++t) {
+        mask_scores_above(scores[t], high[t], lane);
+        if (low[t][1] >= 0) mask_scores_up_to(scores[t], low[t], lane);
+      }
     }
     u32 weights[kTiles][kStep / 16][4];
 #pragma unroll

@@ -26,15 +26,15 @@ constexpr int kItems = 4;                      // items that are announced
 constexpr u32 kTileOffset = kQueries * kConsumers * kQueryBytes, kItemOffset = kTileOffset + kAllStages * kTileBytes;
 constexpr u32 kItemBytes = 32, kBarrierOffset = kItemOffset + kItems * kItemBytes;
 constexpr int kSharedBytes = kBarrierOffset + (kAllStages + kItems) * 16;
-// Registers of the producer and the consumers; 40 * 128 + 232 * 256 <= 65536.
-constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+// Registers of the producer and the consumers: of kThreads threads 168 each.
+constexpr int kProducerRegisters = kDim <= 128 ? 56 : 40, kConsumerRegisters = kDim <= 128 ? 224 : 232;
 static_assert(kDim == 64 || kDim == 80 || kDim == 96 || kDim == 128 || kDim == 256);
 static_assert(kGroup <= kRows);
 static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 
 struct WgmmaArguments {
   PrefillArguments common;
-  u32* taken;  // how often a block has asked for an item
+  u32* taken;  // how often a block has asked for an item besides its first
 };
 
 // The shared memory: queries of each item and consumer | stages of keys | stages of values | items | barriers.
@@ -108,13 +108,17 @@ struct Producer {
   u32* taken;
   Shared shared;
   int lane;
-  int seqs = 0, blocks = 0;  // the search so far: sequences passed, in steps of a warp, and their blocks of rows
+  int seqs = 0, blocks = 0;    // the search so far: sequences passed, in steps of a warp, and their blocks of rows
+  u32 asked_for = blockIdx.x;  // in lane 0: the number of the next item, which may be on its way
 
-  // The next item that no block has taken. Every block asks once in vain, the last of which leaves the counter zero.
+  // For the next item that no block has taken; take() follows when the answer has had time to come.
+  __device__ __forceinline__ void ask() {
+    if (lane == 0) asked_for = gridDim.x + atomicAdd(taken, 1);
+  }
+  // The item asked for; a block's first needs no asking. Each block that has an item asks until in vain, so that all
+  // ask as often as there are items; the last leaves the counter zero.
   __device__ __forceinline__ Item take() {
-    u32 index = 0;
-    if (lane == 0) index = atomicAdd(taken, 1);
-    index = __shfl_sync(0xffffffffu, index, 0);
+    const u32 index = __shfl_sync(0xffffffffu, asked_for, 0);
     const int block = index / TL_KV_HEADS;
     for (; seqs < a.num_seqs; seqs += 32) {
       const int s = seqs + lane;
@@ -180,16 +184,27 @@ struct Producer {
     }
     __syncwarp();
   }
+  // Consumers hear of the next item when they begin one, and fetch its queries.
   __device__ __forceinline__ void run() {
     Item item = take();
     announce(item, 0);
+    if (item.tiles > 0) ask();
+    int ids = page_ids(item, item.first_key), last_ids = 0;
     for (int n = 1, tile = 0; item.tiles > 0; ++n) {
-      const Item next = take();
-      announce(next, n);
-      int ids = page_ids(item, item.first_key), last_ids = 0;
+      Item next;
       for (int t = 0; t <= item.tiles; ++t) {
-        const int key = item.first_key + t * kStep, next_ids = page_ids(item, key + kStep);
+        const int key = item.first_key + t * kStep;
+        int next_ids = ids;
         if (t < item.tiles) copy<kKeys>(tile + t, item, key, ids);
+        if (t == 0) {
+          next = take();
+          announce(next, n);
+        }
+        if (t + 1 < item.tiles) next_ids = page_ids(item, key + kStep);
+        if (t + 1 == item.tiles) {
+          if (next.tiles > 0) ask();
+          next_ids = page_ids(next, next.first_key);
+        }
         if (t > 0) copy<kValues>(tile + t - 1, item, key - kStep, last_ids);
         last_ids = ids;
         ids = next_ids;

@@ -3,10 +3,14 @@
 //
 // An item is 128 rows of one KV head (see Rows). One warp produces: it takes items, longest of a sequence first, from a
 // counter that all blocks share, and brings keys and values into rings by bulk copies. Two warpgroups of 64 rows
-// consume. Each issues the scores of the next keys and the product of the last weights with their values, and computes
-// the next weights while the latter runs; they take turns in issuing, so that one computes weights while the tensor
-// cores work for the other. (FlashAttention-3, arXiv 2407.08608, sections 3.1 and 3.2.) The next item's queries, keys
-// and values arrive while the last one ends.
+// consume, in rounds that run on from item to item: each issues the scores of the next keys and the product of the last
+// weights with their values, and computes the next weights; they take turns in issuing, so that one computes weights
+// while the tensor cores work for the other. (FlashAttention-3, arXiv 2407.08608, sections 3.1 and 3.2.) So an item's
+// first scores run while the one before it ends, and its queries, keys and values arrive before that.
+//
+// The compiler puts the wait for a round's output ahead of most of the weights' arithmetic. Held behind it (by a branch
+// on their sum) that arithmetic overlaps with its own warpgroup's product too, but an H200 gains nothing: of 8192
+// tokens 1 % slower, of 64 times 128 as fast.
 //
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
 // one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
@@ -78,10 +82,13 @@ struct Consumer {
     }
     copy_commit();
   }
-  __device__ __forceinline__ void end_query() const {
+  // Waits for the queries of item n, and begins those of the next where they have a place of their own: nobody reads
+  // those of item n - 1 any more.
+  __device__ __forceinline__ void end_query(int n) const {
     copy_wait<0>();
     fence_async_copies();
     sync();
+    if constexpr (kQueries == 2) begin_query(item(n + 1), n + 1);
   }
 
   // Issues scores = queries of item n * keys of tile t.
@@ -125,9 +132,10 @@ struct Consumer {
     for (int half = 0; half < 2; ++half) {
       const int r = consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
       high[half] = mine.position + min_of(r / kGroup, mine.count - 1) - key;
-      low[half] = a.window > 0 ? high[half] - a.window : -1 - key;
+      low[half] = a.window > 0 ? high[half] - a.window : -1;
     }
-    mask_scores(scores, low, high, lane);
+    mask_scores_above(scores, high, lane);
+    if (low[1] >= 0) mask_scores_up_to(scores, low, lane);
   }
   // Waits for the scores of tile t, whose keys begin at `key`, with the products issued after them under way, and turns
   // them into weights.
@@ -145,62 +153,86 @@ struct Consumer {
     release<kValues>(t);
   }
 
-  // Item n, whose tiles are `first` and on.
-  __device__ __forceinline__ void attend(const Item& item, int n, int first) {
-    rows = RowState{};
+  __device__ __forceinline__ void clear_output() {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) output[i / 4][i % 4] = 0.0f;
-    wait_turn();
-    issue_scores(n, first);
-    pass_turn();
-    weigh<0>(item, first, item.first_key);
-    pack_weights(scores, weights);
-#pragma unroll 1
-    for (int t = 1; t < item.tiles; ++t) {
-      wait_turn();
-      issue_scores(n, first + t);
-      issue_output(first + t - 1);
-      pass_turn();
-      weigh<1>(item, first + t, item.first_key + t * kStep);
-      finish_output(first + t - 1);
-      RowState::rescale(output, correction);
-      pack_weights(scores, weights);
-    }
-    issue_output(first + item.tiles - 1);
-    if constexpr (kQueries == 1) {
-      sync();  // nobody reads the queries any more
-      begin_query(this->item(n + 1), n + 1);
-    }
-    finish_output(first + item.tiles - 1);
   }
-  __device__ __forceinline__ void run() {
-    Item now = item(0);
-    begin_query(now, 0);
-    if (consumer == 1 && now.tiles > 0) pass_turn();
-    int tile = 0;
-    for (int n = 0; now.tiles > 0; ++n) {
-      end_query();  // and nobody reads those of item n - 1 any more
-      if constexpr (kQueries == 2) begin_query(item(n + 1), n + 1);
-      attend(now, n, tile);
-      store(now.rows, now.head);
-      if (lane == 0) barrier_arrive(shared.done(n));
-      tile = uniform(tile + now.tiles);
-      now = item(n + 1);
-      if (consumer == 0 && now.tiles == 0) wait_turn();  // every turn passed is waited for
+  // Behind the scores of an item's last tile: where all queries have one place, the next item's may come there.
+  __device__ __forceinline__ void end_scores(int n) const {
+    if constexpr (kQueries == 1) {
+      sync();
+      begin_query(item(n + 1), n + 1);
     }
   }
 
-  __device__ __forceinline__ void store(const Rows<kTokens>& mine, int head) const {
+  // Every round issues the scores of a tile and the output of the one before it, be they of one item or of two.
+  __device__ __forceinline__ void run() {
+    Item now = item(0);
+    if (now.tiles == 0) return;
+    if (consumer == 1) pass_turn();
+    begin_query(now, 0);
+    end_query(0);
+    wait_turn();
+    issue_scores(0, 0);
+    pass_turn();
+    clear_output();
+    weigh<0>(now, 0, now.first_key);
+    if (now.tiles == 1) end_scores(0);
+    pack_weights(scores, weights);
+    Item ended;
+    int n = 0, tile = 0;
+#pragma unroll 1
+    for (int left = now.tiles - 1;; --left) {  // tiles of the item behind the one whose weights there are
+      const bool ends = left == 0;
+      float sums[2];
+      if (ends) {
+        ended = now;
+        now = item(n + 1);
+        left = now.tiles;
+        if (left == 0) break;
+        end_query(++n);
+        rows.restart(sums);
+      }
+      n = uniform(n);
+      tile = uniform(tile + 1);
+      wait_turn();
+      issue_scores(n, tile);
+      issue_output(tile - 1);
+      pass_turn();
+      weigh<1>(now, tile, now.first_key + (now.tiles - left) * kStep);
+      if (left == 1) end_scores(n);
+      finish_output(tile - 1);
+      if (ends) {
+        store(ended, sums);
+        if (lane == 0) barrier_arrive(shared.done(n - 1));
+        clear_output();
+      } else {
+        RowState::rescale(output, correction);
+      }
+      pack_weights(scores, weights);
+    }
+    issue_output(tile);
+    finish_output(tile);
+    store(ended, rows.sum);
+    if (consumer == 0) wait_turn();  // every turn passed is waited for
+  }
+
+  // Neighbouring lanes exchange columns, so that each stores four of them and two lanes a whole sector.
+  __device__ __forceinline__ void store(const Item& ended, const float (&sums)[2]) const {
+    const bool odd = lane % 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4, token = r / kGroup;
-      const float inverse = 1.0f / quad_sum(rows.sum[half]);
-      if (token >= mine.count) continue;
-      const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + head * kGroup + r % kGroup;
-      u32* to = reinterpret_cast<u32*>(a.output + row * kDim) + lane % 4;
+      const float inverse = 1.0f / quad_sum(sums[half]);
+      const u64 row = static_cast<u64>(ended.rows.first + token) * TL_HEADS + ended.head * kGroup + r % kGroup;
+      u16* to = a.output + row * kDim + odd * 8 + lane % 4 / 2 * 4;
 #pragma unroll
-      for (int d = 0; d < kDim / 8; ++d) {
-        to[d * 4] = pack2(output[d][half * 2] * inverse, output[d][half * 2 + 1] * inverse);
+      for (int d = 0; d < kDim / 8; d += 2) {
+        const u32 first = pack2(output[d][half * 2] * inverse, output[d][half * 2 + 1] * inverse);
+        const u32 second = pack2(output[d + 1][half * 2] * inverse, output[d + 1][half * 2 + 1] * inverse);
+        const u32 other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
+        const uint2 columns = odd ? make_uint2(other, second) : make_uint2(first, other);
+        if (token < ended.rows.count) *reinterpret_cast<uint2*>(to + d * 8) = columns;
       }
     }
   }

@@ -24,14 +24,20 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Scores of keys j outside low < j <= high become minus infinity.
+// Scores of keys j > high become minus infinity.
 template <int kFragments>
-__device__ __forceinline__ void mask_scores(float (&scores)[kFragments][4], const int (&low)[2], const int (&high)[2],
-                                            int lane) {
+__device__ __forceinline__ void mask_scores_above(float (&scores)[kFragments][4], const int (&high)[2], int lane) {
 #pragma unroll
   for (int i = 0; i < kFragments * 4; ++i) {
-    const int key = i / 4 * 8 + lane % 4 * 2 + i % 2, half = i % 4 / 2;
-    if (key <= low[half] || key > high[half]) scores[i / 4][i % 4] = __int_as_float(0xff800000);
+    if (i / 4 * 8 + i % 2 > high[i % 4 / 2] - lane % 4 * 2) scores[i / 4][i % 4] = __int_as_float(0xff800000);
+  }
+}
+// Scores of keys j <= low become minus infinity.
+template <int kFragments>
+__device__ __forceinline__ void mask_scores_up_to(float (&scores)[kFragments][4], const int (&low)[2], int lane) {
+#pragma unroll
+  for (int i = 0; i < kFragments * 4; ++i) {
+    if (i / 4 * 8 + i % 2 <= low[i % 4 / 2] - lane % 4 * 2) scores[i / 4][i % 4] = __int_as_float(0xff800000);
   }
 }
 
@@ -51,6 +57,12 @@ struct RowState {
   float maximum[2] = {kNoMaximum, kNoMaximum};  // of scaled scores
   float sum[2] = {0.0f, 0.0f};                  // of this lane's columns only
 
+  // Begins other rows; `sums` are those of the last ones.
+  __device__ __forceinline__ void restart(float (&sums)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) sums[half] = sum[half];
+    *this = RowState{};
+  }
   // Turns scores into weights; the output so far must then be multiplied by `correction` (rescale). Masked scores stay
   // far below any other after scaling, since scale is positive.
   template <int kFragments>
