@@ -32,5 +32,8 @@ def test_what_was_measured_is_kept_and_used(tmp_path: Path) -> None:
     assert all(timing.microseconds <= timing.heuristic_microseconds for timing in cache.products)
     tactics = inspect_path(tmp_path / "engine").tactics
     assert any(f"fastest on {cache.device}" in tactic.reason for tactic in tactics)
-    tokens = ModelRunner.from_dir(tmp_path / "engine").generate([[5, 7, 11]], max_new_tokens=8, end_id=-1)
-    assert tokens.shape == (1, 1, 11)
+    runner = ModelRunner.from_dir(tmp_path / "engine")
+    prompt = [5, 7, 11]
+    for num_rows in (*range(1, 34), 63, 65, 127, 129, 199):  # of logits, and three times as many of the other products
+        tokens = runner.generate([prompt] * num_rows, max_new_tokens=3, end_id=-1)
+        assert tokens.shape == (num_rows, 1, len(prompt) + 3)
