@@ -136,7 +136,13 @@ def attention_case(model: Model, num_seqs: int, new_tokens: int, past: int, bloc
         rows,
         inputs,
         [activations(rows, model.num_heads * model.head_dim), *caches],
-        {"num_heads": model.num_heads, "scale": model.head_dim**-0.5, "window": 0, "norm_epsilon": 0.0},
+        {
+            "num_heads": model.num_heads,
+            "scale": model.head_dim**-0.5,
+            "window": 0,
+            "softcap": 0.0,
+            "norm_epsilon": 0.0,
+        },
         ["row_major"] * len(inputs),
         4.0 * attended * model.num_heads * model.head_dim,
     )

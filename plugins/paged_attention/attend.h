@@ -122,6 +122,13 @@ TL_INLINE void update_row(float* scores, std::int64_t columns, std::int64_t firs
   for (std::int64_t d = 0; d < sums_size; d += kLanes) store(sums + d, load(sums + d) * broadcast(factor));
 }
 
+// Scores s, already scaled, become cap * tanh(s / cap).
+TL_INLINE void cap_scores(float* scores, std::int64_t columns, float cap) {
+  for (std::int64_t c = 0; c < columns; c += kLanes) {
+    store(scores + c, broadcast(cap) * tanh(load(scores + c) / broadcast(cap)));
+  }
+}
+
 TL_INLINE void prefetch_block(const float* block, std::int64_t size) {
   constexpr std::int64_t kLineFloats = kLineBytes / sizeof(float);
   if (!block) return;
@@ -149,6 +156,7 @@ inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::i
   }
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     const std::int64_t position = position_of(p, tile, r);
+    if (p.softcap > 0.0f) cap_scores(scores + r * columns, columns, p.softcap);
     update_row(scores + r * columns, columns, p.first_visible(position) - start, position + 1 - start, state.maxima + r,
                state.totals + r, state.sums + r * stride, stride);
   }

@@ -17,6 +17,8 @@ _PREFILL = "paged_attention_prefill"
 _MANY = 1 << 29  # above every number of sequences; the runtime takes no larger divisor
 _WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
 MAX_GROUP = 16  # query heads that share a key/value head
+# Scores are right to a cap * 2^-21 (score_scale.cuh): with this one to 2^-12, as float16 holds weights.
+_MAX_SOFTCAP = 512
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,33 @@ class Heads:
         if self.group > MAX_GROUP:
             found.append(f"{self.group} query heads share a key/value head, expected at most {MAX_GROUP}")
         return found
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What becomes of products of queries and keys: ``scale``, then the soft cap, then the mask of ``window`` tokens.
+
+    A ``softcap`` of 0 means none, and so does a ``window`` of 0.
+    """
+
+    scale: float
+    window: int
+    softcap: float
+
+    def defines(self) -> dict[str, int]:
+        """Macros of the kernels that compute scores."""
+        return {"TL_SOFTCAP": int(self.softcap > 0)}
+
+    def arguments(self) -> tuple[float, ...]:
+        """Arguments of those kernels, in order: the window and the fields of ``ScoreScale``."""
+        cap = (-2 / self.softcap, 2 * self.softcap * log2(e)) if self.softcap > 0 else ()
+        return self.window, self.scale * log2(e), *cap
+
+    def problems(self) -> list[str]:
+        """What the kernels do not support, a sentence each."""
+        if self.softcap <= _MAX_SOFTCAP:
+            return []
+        return [f"softcap is {self.softcap}, expected at most {_MAX_SOFTCAP}, up to which scores are precise"]
 
 
 @dataclass(frozen=True)
@@ -122,8 +151,7 @@ def decode(
     heads: Heads,
     device: Device,
     max_seqs: int,
-    scale: float,
-    window: int,
+    scores: Scores,
     few_rows: bool,
 ) -> Launch | None:
     """Attention of the leading num_decode_seqs sequences, one new token each; None if ``device`` is too small.
@@ -131,7 +159,7 @@ def decode(
     With ``few_rows`` it leaves shared memory to the kernel behind it, which may then start beside it.
     """
     bound = max(_MIN_MAX_SEQS, 1 << (max_seqs - 1).bit_length())
-    specialised = _decode_kernel(heads, device, bound, few_rows)
+    specialised = _decode_kernel(heads, scores, device, bound, few_rows)
     if specialised is None:
         return None
     row = heads.group * (heads.head_dim + 2)
@@ -139,10 +167,10 @@ def decode(
     arrivals = Buffer("attention_arrivals", "int32", ("num_seqs", heads.num_kv_heads), "state")
     pointers = (output, query, cache.keys, cache.values, cache.past_lens, cache.block_tables, partials, arrivals)
     grid = (symbol("num_sms"), _one_if("num_decode_seqs"))
-    return launch(specialised, grid, *pointers, symbol("num_decode_seqs"), cache.row_blocks, window, scale * log2(e))
+    return launch(specialised, grid, *pointers, symbol("num_decode_seqs"), cache.row_blocks, *scores.arguments())
 
 
-def _decode_kernel(heads: Heads, device: Device, max_seqs: int, few_rows: bool) -> Kernel | None:
+def _decode_kernel(heads: Heads, scores: Scores, device: Device, max_seqs: int, few_rows: bool) -> Kernel | None:
     """The widest block whose ring has two stages."""
     for warps in (4, 2, 1):
         modest = few_rows and warps == 4 and heads.group <= 4
@@ -151,11 +179,8 @@ def _decode_kernel(heads: Heads, device: Device, max_seqs: int, few_rows: bool) 
         results = warps * heads.group * (heads.head_dim + 2) * 4 + 32
         stage = warps * (2 * _TILE_TOKENS * heads.head_dim * 2 + 8)
         if shared_bytes - table - results >= 2 * stage:
-            defines = heads.defines() | {
-                "TL_WARPS": warps,
-                "TL_MAX_SEQS": max_seqs,
-                "TL_SHARED_BYTES": shared_bytes,
-            }
+            defines = heads.defines() | scores.defines()
+            defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_SHARED_BYTES": shared_bytes}
             reason = f"{warps} warps are the most whose ring has two stages in {shared_bytes} bytes of shared memory"
             name = "paged_attention_decode"
             return kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines, reason)
@@ -163,11 +188,11 @@ def _decode_kernel(heads: Heads, device: Device, max_seqs: int, few_rows: bool) 
 
 
 def prefill(
-    output: Buffer, query: Buffer, cache: Cache, *, heads: Heads, device: Device, scale: float, window: int
+    output: Buffer, query: Buffer, cache: Cache, *, heads: Heads, device: Device, scores: Scores
 ) -> Launch | None:
     """Attention of the sequences behind the decode rows, any number of tokens each; None if ``device`` is too small."""
     uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
-    specialised, grid, extra = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, device)
+    specialised, grid, extra = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device)
     if specialised.shared_bytes > device.shared_bytes:
         return None
     seqs = (
@@ -175,28 +200,33 @@ def prefill(
         Slice(cache.past_lens, symbol("num_decode_seqs", 4)),
         Slice(cache.block_tables, symbol("num_decode_seqs", 4 * cache.row_blocks)),
     )
-    numbers = (symbol("num_prefill_seqs"), cache.row_blocks, window, scale * log2(e))
-    return launch(specialised, grid, output, query, cache.keys, cache.values, *seqs, *numbers, *extra)
+    numbers = (symbol("num_prefill_seqs"), cache.row_blocks)
+    pointers = (output, query, cache.keys, cache.values, *seqs)
+    return launch(specialised, grid, *pointers, *numbers, *scores.arguments(), *extra)
 
 
-def _wgmma_prefill(heads: Heads, device: Device) -> tuple[Kernel, tuple[Extent, ...], tuple[Buffer, ...]]:
+def _wgmma_prefill(
+    heads: Heads, scores: Scores, device: Device
+) -> tuple[Kernel, tuple[Extent, ...], tuple[Buffer, ...]]:
     """Queries padded to 128 bytes, stages of keys and values, bookkeeping; blocks take work until there is none."""
     step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
     shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + 5 * step * heads.head_dim * 2 + 288
-    defines = heads.defines() | {"TL_SHARED_BYTES": shared_bytes}
+    defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
     grid = (symbol("num_sms"), _one_if("num_prefill_seqs"))
     taken = Buffer("attention_items_taken", "int32", (1,), "state")
     return kernel(source, _PREFILL, 384, shared_bytes, defines, reason), grid, (taken,)
 
 
-def _mma_prefill(heads: Heads, device: Device) -> tuple[Kernel, tuple[Extent | int, ...], tuple[Buffer, ...]]:
+def _mma_prefill(
+    heads: Heads, scores: Scores, device: Device
+) -> tuple[Kernel, tuple[Extent | int, ...], tuple[Buffer, ...]]:
     """Two stages of 64 keys and values, or of 32 where shared memory is short."""
     rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
     shared_bytes = (rows + 4 * 64) * pitch
     if shared_bytes > device.shared_bytes:
         shared_bytes = (rows + 4 * 32) * pitch
-    defines = heads.defines() | {"TL_SHARED_BYTES": shared_bytes}
+    defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
     # At least the sum over sequences of the rounded-up quotients; 0 where all rows are decode rows.
     blocks = symbol("num_prefill_tokens", 1, rows // heads.group) + symbol("num_prefill_seqs")

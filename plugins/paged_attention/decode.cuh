@@ -16,7 +16,7 @@
 // Launch: 32 * TL_WARPS threads, TL_SHARED_BYTES of dynamic shared memory, any grid of at most one wave and of
 // 2 * TL_HEAD_DIM blocks. `partials` holds 2 * grid * group * (head_dim + 2) floats, `arrivals` num_seqs * kv_heads
 // zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16 or a multiple of 32),
-// TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_SHARED_BYTES.
+// TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_SHARED_BYTES, TL_SOFTCAP (0 or 1).
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
@@ -50,7 +50,7 @@ struct DecodeArguments {
   float* partials;
   u32* arrivals;
   int num_seqs, max_blocks, window;
-  float scale;
+  ScoreScale scale;
 };
 
 // The calling warp's team in its block. Named barriers 1 and up: one a team.

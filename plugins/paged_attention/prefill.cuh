@@ -11,7 +11,7 @@
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
 // (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); blocks past that leave.
 // Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES
-// (which decides the step).
+// (which decides the step), TL_SOFTCAP (0 or 1).
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
 #include "paged_attention/softmax.cuh"
@@ -68,8 +68,9 @@ struct WarpState {
   float output[kTiles][kDim / 8][4] = {};
   RowState rows[kTiles];
 
-  __device__ __forceinline__ void step(u32 query, u32 keys, u32 values, float scale, const int (&low)[kTiles][2],
-                                       const int (&high)[kTiles][2], bool masked, int lane) {
+  __device__ __forceinline__ void step(u32 query, u32 keys, u32 values, ScoreScale scale,
+                                       const int (&low)[kTiles][2], const int (&high)[kTiles][2], bool masked,
+                                       int lane) {
     float scores[kTiles][kStep / 8][4] = {};
     const u32 query_row = query + (lane % 16) * kPitch + lane / 16 * 16;
     const u32 key_row = keys + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 16;
@@ -89,6 +90,8 @@ struct WarpState {
         }
       }
     }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) scale.cap(scores[t]);
     if (masked) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
@@ -98,7 +101,7 @@ struct WarpState {
     }
     u32 weights[kTiles][kStep / 16][4];
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) rows[t].add(scores[t], weights[t], output[t], scale);
+    for (int t = 0; t < kTiles; ++t) rows[t].add(scores[t], weights[t], output[t], scale.factor());
     const u32 value_row = values + (lane / 8 % 2 * 8 + lane % 8) * kPitch + lane / 16 * 16;
 #pragma unroll
     for (int n = 0; n < kStep / 16; ++n) {

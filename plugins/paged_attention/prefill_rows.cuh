@@ -1,7 +1,7 @@
 // What the prefill attention kernels share: their arguments, and which query rows a block takes.
 #pragma once
 
-#include "cuda/types.cuh"
+#include "paged_attention/score_scale.cuh"
 
 namespace tl {
 
@@ -14,7 +14,7 @@ struct PrefillArguments {
   const int* past_lens;
   const int* block_tables;  // [num_seqs, max_blocks]
   int num_seqs, max_blocks, window;
-  float scale;  // includes log2(e)
+  ScoreScale scale;
 };
 
 // kTokens consecutive tokens of a sequence, at most, times the query heads of a KV head: row r is token r / group, head

@@ -15,7 +15,7 @@
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
 // one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
-// it), TL_SHARED_BYTES.
+// it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1).
 #include "paged_attention/prefill_producer.cuh"
 #include "paged_attention/softmax.cuh"
 
@@ -144,8 +144,9 @@ struct Consumer {
     wgmma_wait<kPending>();
     pin(scores);
     release<kKeys>(t);
+    a.scale.cap(scores);
     if (item.rows.hides<kStep>(key, a.window)) mask(item.rows, key);
-    rows.weigh(scores, correction, a.scale);
+    rows.weigh(scores, correction, a.scale.factor());
   }
   __device__ __forceinline__ void finish_output(int t) {
     wgmma_wait<0>();

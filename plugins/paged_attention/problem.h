@@ -20,7 +20,7 @@ struct AttentionProblem {
   std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
   std::int64_t group;  // query heads per key/value head
   std::int64_t window;
-  float scale, norm_epsilon;
+  float scale, softcap, norm_epsilon;
 
   std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
 
@@ -63,6 +63,7 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .group = attributes.num_heads / num_kv_heads,
       .window = attributes.window,
       .scale = static_cast<float>(attributes.scale),
+      .softcap = static_cast<float>(attributes.softcap),
       .norm_epsilon = static_cast<float>(attributes.norm_epsilon),
   };
 }

@@ -20,9 +20,13 @@ def _rotate(heads: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
-def _attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float, first: int) -> np.ndarray:
+def _attend(
+    query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float, softcap: float, first: int
+) -> np.ndarray:
     """Softmax attention of one query [dim] over positions ``first ..`` of keys and values [positions, dim]."""
     scores = keys[first:] @ query * scale
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
     weights = np.exp(scores - scores.max())
     return weights @ values[first:] / weights.sum()
 
@@ -33,7 +37,7 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
     key_cache, value_cache = key_cache.copy(), value_cache.copy()
     _, num_kv_heads, head_dim, block_size = key_cache.shape
     num_heads, epsilon, window = int(attributes["num_heads"]), attributes["norm_epsilon"], int(attributes["window"])
-    group = num_heads // num_kv_heads
+    scale, softcap, group = attributes["scale"], attributes["softcap"], num_heads // num_kv_heads
 
     heads = qkv.astype(np.float64).reshape(len(qkv), -1, head_dim)
     queries, keys, new_values = np.split(heads, [num_heads, num_heads + num_kv_heads], axis=1)
@@ -56,5 +60,5 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
             first = max(0, position - window + 1) if window else 0
             for head in range(num_heads):
                 kv = (head // group, slice(position + 1))
-                y[row, head] = _attend(queries[row, head], all_keys[kv], all_values[kv], attributes["scale"], first)
+                y[row, head] = _attend(queries[row, head], all_keys[kv], all_values[kv], scale, softcap, first)
     return y.reshape(len(qkv), -1).astype(np.float32), key_cache, value_cache

@@ -3,16 +3,11 @@
 #pragma once
 
 #include "cuda/async.cuh"
+#include "paged_attention/score_scale.cuh"
 
 namespace tl {
 
 constexpr float kNoMaximum = -1e30f;  // finite: minus infinity minus this is not NaN
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

@@ -102,8 +102,8 @@ struct TileState {
   }
 
   // `keys`, `values`: shared memory addresses of 32 tokens laid out as in the cache. Key j counts where low < j <=
-  // high. `scale` includes log2(e).
-  __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, float scale, int lane) {
+  // high.
+  __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
     using Layout = CacheLayout<kDim>;
     // Lanes 0-7 address the first 8x8 matrix of four, 8-15 the second, and so on.
     const u32 key_row = keys + lane / 8 % 2 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 16);
@@ -138,8 +138,9 @@ struct TileState {
     u32 weights[kOctets][2][2];
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
+      scale.cap(scores[o]);
       if (low >= 0 || high < kTileTokens - 1) mask(scores[o], low, high, lane);
-      rows[o].weigh(scores[o], weights[o], scale);
+      rows[o].weigh(scores[o], weights[o], scale.factor());
     }
 #pragma unroll
     for (int first = 0; first < kSteps; first += kBatch) {

@@ -50,6 +50,7 @@ inline void cvt_rn_bf16x2_f32(u32& to, float high, float low) {
   to = static_cast<u32>(from_float<false>(high)) << 16 | from_float<false>(low);
 }
 inline void ex2_approx_ftz_f32(float& to, float x) { to = std::exp2(x); }
+inline void rcp_approx_ftz_f32(float& to, float x) { to = 1.0f / x; }
 inline u32 cluster_ctarank() { return rank_in_cluster(); }
 
 // ---- what changes nothing here

@@ -24,6 +24,8 @@ BATCHES = {
     "mixed with decoding": [(300, 1), (0, 70), (77, 1), (128, 40), (1, 1)],
 }
 SEEDS = (0, 2)  # a check takes two
+# Gemma 2's, in the type that sees small errors; and one that bends every score.
+CAPS = [(50.0, torch.float16), (2.0, torch.bfloat16)]
 
 
 @pytest.mark.parametrize("page", [16, 32, 64])
@@ -45,6 +47,13 @@ def test_decode_heads(heads: int, kv_heads: int, head_dim: int, page: int, dtype
 @pytest.mark.parametrize("window", [1, 17, 64])
 def test_decode_window(window: int) -> None:
     check_decode(attention_shape(4, 1, 64, 32), LENGTHS["ragged"], torch.bfloat16, window, machine=Emulator())
+
+
+@pytest.mark.parametrize(("softcap", "dtype"), CAPS)
+@pytest.mark.parametrize(("heads", "kv_heads", "window"), [(4, 1, 0), (16, 1, 17)])
+def test_decode_softcap(heads: int, kv_heads: int, window: int, softcap: float, dtype: torch.dtype) -> None:
+    shape = attention_shape(heads, kv_heads, 64, 32)
+    check_decode(shape, LENGTHS["ragged"], dtype, window, softcap, machine=Emulator())
 
 
 def test_decode_by_single_copies() -> None:
@@ -83,6 +92,16 @@ def test_prefill_heads(heads: int, kv_heads: int, head_dim: int, wgmma: bool) ->
 def test_prefill_window(window: int, wgmma: bool) -> None:
     shape = attention_shape(4, 1, 64, 32)
     check_prefill(shape, BATCHES["chunks"], torch.bfloat16, window, wgmma=wgmma, machine=Emulator())
+
+
+@pytest.mark.parametrize(("softcap", "dtype"), CAPS)
+@pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [(4, 2, 64, 0), (4, 1, 128, 17), (2, 1, 256, 0)])
+def test_prefill_softcap(
+    heads: int, kv_heads: int, head_dim: int, window: int, wgmma: bool, softcap: float, dtype: torch.dtype
+) -> None:
+    shape = attention_shape(heads, kv_heads, head_dim, 32)
+    check_prefill(shape, BATCHES["chunks"], dtype, window, softcap, wgmma=wgmma, machine=Emulator())
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,27 @@ import ctypes
 
 import torch
 
+from plugins.paged_attention.cuda import Scores
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape, dtype_flag
 
 DECODE_POINTERS = ("output", "query", "key_cache", "value_cache", "past_lens", "block_tables", "partials", "arrivals")
-LOG2_E = 1.4426950408889634
+PREFILL_POINTERS = ("output", "query", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables")
 
 
-class _DecodeArguments(ctypes.Structure):
-    """``DecodeArguments`` of paged_attention/decode.cuh."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in DECODE_POINTERS),
-        ("num_seqs", ctypes.c_int),
-        ("max_blocks", ctypes.c_int),
-        ("window", ctypes.c_int),
-        ("scale", ctypes.c_float),
+def _arguments(pointers: tuple[str, ...], softcap: float, *, wgmma: bool = False) -> type[ctypes.Structure]:
+    """``DecodeArguments``, ``PrefillArguments`` or, with ``wgmma``, ``WgmmaArguments`` of the kernels."""
+    fields = (
+        *((name, ctypes.c_void_p) for name in pointers),
+        *((name, ctypes.c_int) for name in ("num_seqs", "max_blocks", "window")),
+        *((name, ctypes.c_float) for name in (("scale", "rate", "height") if softcap else ("scale",))),
+        *((("taken", ctypes.c_void_p),) if wgmma else ()),
     )
+    return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
+
+
+def _scores(shape: ModelShape, window: int, softcap: float) -> Scores:
+    return Scores(shape.head_dim**-0.5, window, softcap)
 
 
 class DecodeAttention:
@@ -31,13 +35,14 @@ class DecodeAttention:
         shape: ModelShape,
         dtype: torch.dtype = torch.bfloat16,
         *,
+        softcap: float = 0.0,
         warps: int = 0,
         shared_bytes: int = 0,
         blocks_per_sm: int = 1,
         max_seqs: int = 256,
         machine: Machine = GPU,
     ) -> None:
-        self.shape = shape
+        self.shape, self.softcap = shape, softcap
         group = shape.heads // shape.kv_heads
         many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit
         warps = warps or (4 if many else 2)
@@ -51,6 +56,7 @@ class DecodeAttention:
             "TL_MAX_SEQS": max_seqs,
             "TL_SHARED_BYTES": shared_bytes,
             "TL_FP16": dtype_flag(dtype),
+            **_scores(shape, 0, softcap).defines(),
         }
         name = "paged_attention_decode"
         self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
@@ -73,30 +79,12 @@ class DecodeAttention:
         tensors = (output, query, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
         assert all(tensor.is_contiguous() for tensor in tensors)
         pointers = (tensor.data_ptr() for tensor in tensors)
-        scale = self.shape.head_dim**-0.5 * LOG2_E
-        arguments = _DecodeArguments(*pointers, len(past_lens), block_tables.shape[1], window, scale)
+        numbers = (len(past_lens), block_tables.shape[1], *_scores(self.shape, window, self.softcap).arguments())
+        arguments = _arguments(DECODE_POINTERS, self.softcap)(*pointers, *numbers)
         self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=tensors)
 
 
 PREFILL_POINTERS = ("output", "query", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables")
-
-
-class _PrefillArguments(ctypes.Structure):
-    """``PrefillArguments`` of paged_attention/prefill.cuh."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in PREFILL_POINTERS),
-        ("num_seqs", ctypes.c_int),
-        ("max_blocks", ctypes.c_int),
-        ("window", ctypes.c_int),
-        ("scale", ctypes.c_float),
-    )
-
-
-class _WgmmaArguments(ctypes.Structure):
-    """``WgmmaArguments`` of paged_attention/prefill_wgmma.cuh."""
-
-    _fields_ = (("common", _PrefillArguments), ("taken", ctypes.c_void_p))
 
 
 class PrefillAttention:
@@ -109,12 +97,13 @@ class PrefillAttention:
         shape: ModelShape,
         dtype: torch.dtype = torch.bfloat16,
         *,
+        softcap: float = 0.0,
         wgmma: bool = True,
         mma_step: int = 64,
         machine: Machine = GPU,
     ) -> None:
         """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32."""
-        self.shape, self.mma_step, self.machine = shape, mma_step, machine
+        self.shape, self.softcap, self.mma_step, self.machine = shape, softcap, mma_step, machine
         self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
         rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
@@ -125,6 +114,7 @@ class PrefillAttention:
             "TL_PAGE": shape.page,
             "TL_SHARED_BYTES": shared_bytes,
             "TL_FP16": dtype_flag(dtype),
+            **_scores(shape, 0, softcap).defines(),
         }
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
         threads = 384 if self.wgmma else 128
@@ -157,12 +147,10 @@ class PrefillAttention:
     ) -> None:
         tensors = (output, query, key_cache, value_cache, cu_seqlens, past_lens, block_tables)
         assert all(tensor.is_contiguous() for tensor in tensors)
-        pointers = (tensor.data_ptr() for tensor in tensors)
-        scale = self.shape.head_dim**-0.5 * LOG2_E
-        arguments = _PrefillArguments(*pointers, len(past_lens), block_tables.shape[1], window, scale)
-        if self.wgmma:
-            wgmma = _WgmmaArguments(arguments, self.taken.data_ptr())
-            self.kernel(wgmma, grid=self.machine.num_sms, programmatic=programmatic, memory=tensors)
-            return
+        numbers = (len(past_lens), block_tables.shape[1], *_scores(self.shape, window, self.softcap).arguments())
+        taken = (self.taken.data_ptr(),) if self.wgmma else ()
+        values = (*(tensor.data_ptr() for tensor in tensors), *numbers, *taken)
+        arguments = _arguments(PREFILL_POINTERS, self.softcap, wgmma=self.wgmma)(*values)
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
-        self.kernel(arguments, grid=(self.shape.kv_heads, blocks, 1), programmatic=programmatic, memory=tensors)
+        grid = self.machine.num_sms if self.wgmma else (self.shape.kv_heads, blocks, 1)
+        self.kernel(arguments, grid=grid, programmatic=programmatic, memory=tensors)

@@ -16,23 +16,29 @@ def attention_shape(heads: int, kv_heads: int, head_dim: int, page: int) -> Mode
     return ModelShape(heads * head_dim, 1024, heads, kv_heads, head_dim, 1000, page=page)
 
 
+def _query(rows: int, shape: ModelShape, dtype: torch.dtype, softcap: float, device: str) -> torch.Tensor:
+    """Random queries; with a cap, scores are about as large as it is."""
+    return (torch.randn(rows, shape.heads, shape.head_dim, device=device) * (softcap or 1.0)).to(dtype)
+
+
 def check_decode(
     shape: ModelShape,
     lengths: list[int],
     dtype: torch.dtype,
     window: int = 0,
+    softcap: float = 0.0,
     *,
     machine: Machine = GPU,
     **options: int,
 ) -> None:
     """``lengths`` of the sequences with their new tokens; ``options`` of :class:`DecodeAttention`."""
     cache = PagedCache(shape, lengths, dtype, machine.device)
-    query = torch.randn(len(lengths), shape.heads, shape.head_dim, device=machine.device).to(dtype)
+    query = _query(len(lengths), shape, dtype, softcap, machine.device)
     past_lens = torch.tensor(lengths, device=machine.device, dtype=torch.int32) - 1
-    attention = DecodeAttention(shape, dtype, machine=machine, **options)
+    attention = DecodeAttention(shape, dtype, softcap=softcap, machine=machine, **options)
     attention.partials.fill_(POISON)
     expected = torch.stack(
-        [cache.attend(query[s : s + 1], s, length - 1, window)[0] for s, length in enumerate(lengths)]
+        [cache.attend(query[s : s + 1], s, length - 1, window, softcap)[0] for s, length in enumerate(lengths)]
     )
     results = []
     for _ in range(2):  # the second launch finds the counters as the first left them
@@ -49,22 +55,23 @@ def check_prefill(
     batch: list[tuple[int, int]],
     dtype: torch.dtype,
     window: int = 0,
+    softcap: float = 0.0,
     *,
     wgmma: bool,
     mma_step: int = 64,
     machine: Machine = GPU,
 ) -> None:
     """``batch``: past and new tokens of each sequence."""
-    attention = PrefillAttention(shape, dtype, wgmma=wgmma, mma_step=mma_step, machine=machine)
+    attention = PrefillAttention(shape, dtype, softcap=softcap, wgmma=wgmma, mma_step=mma_step, machine=machine)
     if attention.wgmma != wgmma:
         pytest.skip(f"{machine.arch} has no wgmma")
     cache = PagedCache(shape, [past + new for past, new in batch], dtype, machine.device)
     new = torch.tensor([new for _, new in batch])
     cu_seqlens = torch.cat([torch.zeros(1), new.cumsum(0)]).int().to(machine.device)
     past_lens = torch.tensor([past for past, _ in batch], device=machine.device, dtype=torch.int32)
-    query = torch.randn(int(new.sum()), shape.heads, shape.head_dim, device=machine.device).to(dtype)
+    query = _query(int(new.sum()), shape, dtype, softcap, machine.device)
     parts = query.split([new for _, new in batch])
-    expected = torch.cat([cache.attend(part, seq, batch[seq][0], window) for seq, part in enumerate(parts)])
+    expected = torch.cat([cache.attend(part, seq, batch[seq][0], window, softcap) for seq, part in enumerate(parts)])
     results = []
     for _ in range(2):  # the second launch finds the counter as the first left it
         output = torch.full_like(query, POISON)

@@ -58,13 +58,15 @@ class PagedCache:
         blocks = self.block_tables[seq, : -(-length // self.shape.page)].long()
         return cache[blocks].transpose(1, 2).flatten(0, 1)[:length].double()
 
-    def attend(self, query: torch.Tensor, seq: int, past: int, window: int) -> torch.Tensor:
+    def attend(self, query: torch.Tensor, seq: int, past: int, window: int, softcap: float) -> torch.Tensor:
         """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence."""
         shape = self.shape
         group = shape.heads // shape.kv_heads
         keys = self.tokens(self.keys, seq).repeat_interleave(group, dim=1)
         values = self.tokens(self.values, seq).repeat_interleave(group, dim=1)
         scores = torch.einsum("qhd,khd->hqk", query.double(), keys) * shape.head_dim**-0.5
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
         at = past + torch.arange(len(query), device=query.device)[:, None]
         key_at = torch.arange(len(keys), device=query.device)[None]
         hidden = (key_at > at) | ((key_at <= at - window) if window else False)

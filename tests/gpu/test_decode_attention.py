@@ -33,6 +33,14 @@ def test_window(window: int) -> None:
     check_decode(attention_shape(8, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window=window)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("window", [0, 64])
+@pytest.mark.parametrize("softcap", [2.0, 50.0])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (16, 8, 256), (16, 1, 64), (4, 4, 80)])
+def test_softcap(heads: int, kv_heads: int, head_dim: int, softcap: float, window: int, dtype: torch.dtype) -> None:
+    check_decode(attention_shape(heads, kv_heads, head_dim, 32), LENGTHS["ragged"], dtype, window, softcap)
+
+
 CHOICES = [{"warps": 2}, {"warps": 1}, {"warps": 2, "shared_bytes": 100 * 1024, "blocks_per_sm": 2}]
 
 

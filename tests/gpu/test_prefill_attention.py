@@ -42,6 +42,18 @@ def test_window(window: int, wgmma: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("window", [0, 64])
+@pytest.mark.parametrize("softcap", [2.0, 50.0])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (16, 8, 256), (16, 1, 64), (4, 4, 80)])
+def test_softcap(
+    heads: int, kv_heads: int, head_dim: int, softcap: float, window: int, dtype: torch.dtype, wgmma: bool
+) -> None:
+    shape, batch = attention_shape(heads, kv_heads, head_dim, 32), BATCHES["mixed with decoding"] + BATCHES["long"]
+    check_prefill(shape, batch, dtype, window, softcap, wgmma=wgmma)
+
+
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
 @pytest.mark.parametrize("head_dim", [128, 256])
 def test_little_shared_memory(head_dim: int, page: int) -> None:

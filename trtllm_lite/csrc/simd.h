@@ -43,11 +43,13 @@ namespace tl::TL_ISA {
 
 TL_INLINE Vec zero() { return broadcast(0.0f); }
 
-// e^x to about 1 ulp: x = n ln2 + r with |r| <= ln2/2 (two-term reduction of Cody and Waite, "Software Manual for the
-// Elementary Functions", 1980), then the Taylor series of e^r, whose first omitted term is below 2^-27.
-// exp(0) == 1 and exp(-inf) == 0 exactly; NaN stays NaN; x > 88.37 gives e^88.37.
-TL_INLINE Vec exp(Vec x) {
-  x = max(broadcast(-104.0f), min(broadcast(88.37f), x));
+// x = n ln2 + r with |r| <= ln2/2 (two-term reduction of Cody and Waite, "Software Manual for the Elementary
+// Functions", 1980), and (e^r - 1) / r from the Taylor series of e^r, whose first omitted term is below 2^-27.
+struct ReducedExp {
+  Vec n, r, slope;
+};
+
+TL_INLINE ReducedExp reduce_exp(Vec x) {
   const Vec n = round(x * broadcast(1.44269504f));
   Vec r = fma(n, broadcast(-0.693359375f), x);
   r = fma(n, broadcast(2.12194440e-4f), r);
@@ -57,9 +59,22 @@ TL_INLINE Vec exp(Vec x) {
   sum = fma(sum, r, broadcast(1.0f / 24.0f));
   sum = fma(sum, r, broadcast(1.0f / 6.0f));
   sum = fma(sum, r, broadcast(0.5f));
-  sum = fma(sum, r, broadcast(1.0f));
-  sum = fma(sum, r, broadcast(1.0f));
-  return scale_by_power_of_two(sum, n);
+  return {n, r, fma(sum, r, broadcast(1.0f))};
+}
+
+// e^x to about 1 ulp. exp(0) == 1 and exp(-inf) == 0 exactly; NaN stays NaN; x > 88.37 gives e^88.37.
+TL_INLINE Vec exp(Vec x) {
+  const ReducedExp e = reduce_exp(max(broadcast(-104.0f), min(broadcast(88.37f), x)));
+  return scale_by_power_of_two(fma(e.slope, e.r, broadcast(1.0f)), e.n);
+}
+
+// To a few ulps, also of small x: (e^2x - 1) / (e^2x + 1), where e^2x - 1 is summed without a 1 that would cancel.
+// NaN stays NaN; beyond |x| = 10, tanh is 1 to the last bit.
+TL_INLINE Vec tanh(Vec x) {
+  const ReducedExp e = reduce_exp(max(broadcast(-20.0f), min(broadcast(20.0f), x + x)));
+  const Vec power = scale_by_power_of_two(broadcast(1.0f), e.n);
+  const Vec exp_minus_1 = fma(power, e.slope * e.r, power - broadcast(1.0f));
+  return exp_minus_1 / (exp_minus_1 + broadcast(2.0f));
 }
 
 // x / (1 + e^-x)

@@ -3,7 +3,6 @@
 import numpy as np
 
 from tests.unit.builder.cuda_kernels import (
-    LOG2_E,
     NUM_SMS,
     Grid,
     Macros,
@@ -96,6 +95,15 @@ def rope_cache(
     _append(macros, rows, query, keys, values, cos, sin, slots)
 
 
+def _exponents(macros: Macros, products: np.ndarray, scale: float, cap: tuple[float, ...]) -> np.ndarray:
+    """Exponents of 2 from products of queries and keys, up to what all have in common; ``cap``: rate and height."""
+    if not macros["TL_SOFTCAP"]:
+        assert not cap
+        return products * scale
+    rate, height = cap
+    return height / (1 + np.exp2(products * scale * rate))
+
+
 def _attend(
     macros: Macros,
     caches: tuple[Pointer, Pointer],
@@ -104,6 +112,7 @@ def _attend(
     past: int,
     window: int,
     scale: float,
+    cap: tuple[float, ...],
 ) -> np.ndarray:
     """Causal attention of ``query`` [new, heads, dim] at positions past, past + 1, … of the sequence of ``table``."""
     heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
@@ -114,10 +123,10 @@ def _attend(
         for cache in caches
     )
     grouped = query.reshape(len(query), kv_heads, heads // kv_heads, dim).astype(np.float64)
-    scores = np.einsum("qkgd,ktd->kgqt", grouped, keys) * (scale / LOG2_E)
+    scores = _exponents(macros, np.einsum("qkgd,ktd->kgqt", grouped, keys), scale, cap)
     position, key = past + np.arange(len(query))[:, None], np.arange(length)
     hidden = (key > position) | ((key <= position - window) if window else False)
-    weights = np.exp(np.where(hidden, -np.inf, scores - scores.max(-1, keepdims=True)))
+    weights = np.exp2(np.where(hidden, -np.inf, scores - scores.max(-1, keepdims=True)))
     weights /= weights.sum(-1, keepdims=True)
     return np.einsum("kgqt,ktd->qkgd", weights, values).reshape(query.shape)
 
@@ -138,6 +147,7 @@ def paged_attention_decode(
     max_blocks: int,
     window: int,
     scale: float,
+    *cap: float,
 ) -> None:
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
     assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
@@ -149,7 +159,7 @@ def paged_attention_decode(
     tables, past = at(block_tables, np.int32, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     for seq in range(num_seqs):
         caches = (keys, values)
-        outputs[seq] = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale)
+        outputs[seq] = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale, cap)
 
 
 @kernel
@@ -167,10 +177,11 @@ def paged_attention_prefill(
     max_blocks: int,
     window: int,
     scale: float,
-    taken: Pointer | None = None,
+    *cap_and_taken: float | Pointer,
 ) -> None:
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
-    assert taken is None or not at(taken, np.int32, 1).any()
+    cap = cap_and_taken[: 2 * macros["TL_SOFTCAP"]]
+    assert not any(at(taken, np.int32, 1).any() for taken in cap_and_taken[len(cap) :])
     ends = at(cu_seqlens, np.int32, num_seqs + 1)
     rows = 64 if dim > 128 else 128
     blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
@@ -181,4 +192,4 @@ def paged_attention_prefill(
     for seq in range(num_seqs):
         mine = slice(ends[seq], ends[seq + 1])
         caches = (keys, values)
-        outputs[mine] = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale)
+        outputs[mine] = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale, cap)

@@ -14,7 +14,6 @@ Macros = Mapping[str, int]
 Grid = tuple[int, int, int]
 
 NUM_SMS = 132
-LOG2_E = 1.4426950408889634
 KERNELS: dict[str, Callable[..., None]] = {}
 
 

@@ -23,6 +23,7 @@ class Shape:
     vocab: int = 71
     max_seq: int = 24
     windows: tuple[int, ...] = (0, 0)
+    softcap: float = 0.0
     qkv_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
@@ -36,6 +37,7 @@ VARIANTS = {
     "llama": Shape(),
     "yarn": Shape(attention_factor=1.25, tied=False, layers=1, windows=(0,)),
     "mistral": Shape(windows=(5, 5)),
+    "softcap": Shape(softcap=0.75, windows=(0, 5)),
     "mixed_windows": Shape(layers=3, windows=(5, 0, 3)),
     "qwen2": Shape(qkv_bias=True, tied=False),
     "qwen3": Shape(qk_norm=True, head_dim=14),
@@ -149,7 +151,8 @@ class Network:
         window = s.windows[layer]
         mask = self._mask(window) if window else None
         inputs = (states[0], *caches, mask, None, None, self.nonpad)
-        y = self._op(path, "Attention", *inputs, is_causal=1, scale=s.head_dim**-0.5)
+        cap = {"softcap": s.softcap} if s.softcap else {}
+        y = self._op(path, "Attention", *inputs, is_causal=1, scale=s.head_dim**-0.5, **cap)
         y = self._op(path + ".swap", "Transpose", y, perm=[0, 2, 1, 3])
         y = self._op(path + ".merge", "Reshape", y, self._constant("merge_heads", [0, 0, -1]))
         return self._linear(path + ".o_proj", y, prefix + "o_proj", s.hidden, s.heads * s.head_dim)

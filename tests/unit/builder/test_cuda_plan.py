@@ -88,6 +88,13 @@ def test_windows_are_per_layer() -> None:
         assert [step.args[-2] for step in launches] == [IntArgument(5), IntArgument(0), IntArgument(3)]
 
 
+def test_a_cap_is_part_of_the_kernels() -> None:
+    for softcap in (0.0, 50.0):
+        kernels = [kernel for kernel, _ in lowered(cuda_shape(softcap=softcap)).kernels() if "attention" in kernel.name]
+        assert {kernel.name for kernel in kernels} == {"paged_attention_decode", "paged_attention_prefill"}
+        assert {dict(kernel.defines)["TL_SOFTCAP"] for kernel in kernels} == {int(softcap > 0)}
+
+
 @pytest.mark.parametrize("variant", CUDA_VARIANTS)
 def test_every_launch_but_the_first_may_start_early(variant: str) -> None:
     for program in cuda_plan(CUDA_VARIANTS[variant]).programs:
@@ -240,6 +247,7 @@ def test_unknown_targets_are_errors(target: str) -> None:
     [
         ({"head_dim": 24}, "head_dim is 24, expected a multiple of 16 up to 256"),
         ({"head_dim": 272}, "head_dim is 272, expected a multiple of 16 up to 256"),
+        ({"softcap": 513.0}, "softcap is 513.0, expected at most 512, up to which scores are precise"),
         ({"heads": 34, "kv_heads": 2}, "17 query heads share a key/value head, expected at most 16"),
         ({"hidden": 60}, "have 60 elements, and the GPU kernels move 8 at a time: expected a multiple of 8"),
     ],

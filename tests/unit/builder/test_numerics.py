@@ -40,7 +40,7 @@ def _check_caches(state: Sequences) -> None:
                 np.testing.assert_allclose(flat, contiguous, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("variant", ["mistral", "qwen2", "qwen3", "bfloat16"])
+@pytest.mark.parametrize("variant", ["mistral", "softcap", "qwen2", "qwen3", "bfloat16"])
 def test_each_pass_keeps_logits(variant: str) -> None:
     original = network(variant)
     stages = [original, *(run_passes(original, PIPELINE[:count])[0] for count in range(1, len(PIPELINE) + 1))]
@@ -51,13 +51,14 @@ def test_each_pass_keeps_logits(variant: str) -> None:
             np.testing.assert_allclose(logits, expected, atol=TOLERANCE, err_msg=graph_pass.name)
 
 
-def test_the_reference_agrees_with_onnxruntime() -> None:
+@pytest.mark.parametrize("variant", ["mistral", "softcap"])
+def test_the_reference_agrees_with_onnxruntime(variant: str) -> None:
     """The yardstick of this file is sound: onnxruntime gives the same logits for the standard network."""
-    model = network("mistral")
-    state = Sequences(VARIANTS["mistral"], num_seqs=3)
+    model = network(variant)
+    state = Sequences(VARIANTS[variant], num_seqs=3)
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
     feeds = state.feeds(PREFILL) | state.caches
     feeds |= {name: feeds[f"{name}.padded"] for name in ("position_ids", "past_lens")}
     logits = session.run(["logits"], {value.name: feeds[value.name] for value in session.get_inputs()})[0]
-    (expected,) = Sequences(VARIANTS["mistral"], num_seqs=3).step([model], PREFILL)
+    (expected,) = Sequences(VARIANTS[variant], num_seqs=3).step([model], PREFILL)
     np.testing.assert_allclose(logits[np.arange(3), np.array(PREFILL) - 1], expected, atol=TOLERANCE)

@@ -35,6 +35,7 @@ TILED = {
     "TL_SPLITS": 1,
     "TL_SHARED_BYTES": 227 * 1024,
 }
+SOFTCAP = {"TL_SOFTCAP": 1}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int]] = {
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
@@ -44,9 +45,9 @@ KERNELS: dict[str, dict[str, int]] = {
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
     "linear/cuda.cuh": LINEAR,
     "linear/tiled.cuh": LINEAR | TILED,
-    "paged_attention/decode.cuh": HEADS | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_SHARED_BYTES": 160 * 1024},
-    "paged_attention/prefill.cuh": HEADS | {"TL_SHARED_BYTES": 69632},
-    "paged_attention/prefill_wgmma.cuh": HEADS | {"TL_SHARED_BYTES": 229664},
+    "paged_attention/decode.cuh": HEADS | SOFTCAP | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_SHARED_BYTES": 160 * 1024},
+    "paged_attention/prefill.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 69632},
+    "paged_attention/prefill_wgmma.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 229664},
     "paged_attention/qkv.cuh": LINEAR | HEADS,
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1},
     "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1},

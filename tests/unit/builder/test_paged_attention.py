@@ -16,8 +16,9 @@ def test_nothing_padded_is_left(variant: str) -> None:
     counts = operators(model)
     assert counts["PagedAttention"] == layers
     assert not PADDED_ONLY & set(counts)
-    windows = [node.attributes["window"].value for node in model.graph if node.op_type == "PagedAttention"]
-    assert windows == list(VARIANTS[variant].windows)
+    fused = [node.attributes for node in model.graph if node.op_type == "PagedAttention"]
+    assert [attributes["window"].value for attributes in fused] == list(VARIANTS[variant].windows)
+    assert [attributes["softcap"].value for attributes in fused] == [VARIANTS[variant].softcap] * layers
 
 
 def test_inputs_and_outputs_become_paged() -> None:
@@ -35,8 +36,8 @@ def test_inputs_and_outputs_become_paged() -> None:
     }
 
 
-def test_scale_norms_and_epsilon_come_from_the_graph() -> None:
-    model = set_attribute(network("qwen3"), "layers.1.attention", scale=0.5)
+def test_scale_cap_norms_and_epsilon_come_from_the_graph() -> None:
+    model = set_attribute(network("qwen3"), "layers.1.attention", scale=0.5, softcap=30.0)
     model = set_attribute(model, "layers.1.attention.q.norm", epsilon=0.25)
     model = set_attribute(model, "layers.1.attention.k.norm", epsilon=0.25)
     node = find(run_until("paged_attention", model)[0], "layers.1.attention")
@@ -44,6 +45,7 @@ def test_scale_norms_and_epsilon_come_from_the_graph() -> None:
         "num_heads": 6,
         "scale": 0.5,
         "window": 0,
+        "softcap": 30.0,
         "norm_epsilon": 0.25,
     }
     assert [value.name for value in node.inputs[8:]] == [
@@ -68,7 +70,7 @@ def _reason(model: ir.Model) -> str:
     ("attributes", "reason"),
     [
         ({"is_causal": 0}, "it is not causal"),
-        ({"softcap": 30.0}, "it caps scores"),
+        ({"softcap": -30.0}, "its softcap is -30.0, expected a cap, or 0 for none"),
         ({"softmax_precision": 16}, "it asks for a softmax in type"),
     ],
 )

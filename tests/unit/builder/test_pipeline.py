@@ -41,7 +41,7 @@ def test_a_malformed_network_is_the_users_not_a_passs() -> None:
 
 def test_leftovers_are_listed_in_one_error_with_sites_reasons_and_what_is_supported() -> None:
     model = insert_after(network(), "layers.1.mlp.up_proj_out", "Relu")
-    model = set_attribute(model, "layers.0.attention", softcap=30.0)
+    model = set_attribute(model, "layers.0.attention", is_causal=0)
     with pytest.raises(BuildError) as caught:
         check_all_fused(*run_passes(model))
     message = str(caught.value)
@@ -49,7 +49,7 @@ def test_leftovers_are_listed_in_one_error_with_sites_reasons_and_what_is_suppor
         "Relu at layers.1.mlp.up_proj_out.inserted",
         "Swish at layers.1.mlp.swish",
         "Attention at layers.0.attention",
-        "layers.0.attention: it caps scores (softcap 30.0) (paged_attention)",
+        "layers.0.attention: it is not causal (paged_attention)",
         "layers.1.mlp: the up factor does not come straight from a Linear (merge_gate_up)",
         "Supported are decoders whose layers fuse into ",
     ):

@@ -86,7 +86,7 @@ ACTIVATIONS: dict[str, list[int | str]] = {
     "logits": ["num_logits", VOCAB],
 }
 EPSILON = {"epsilon": 1e-5}
-ATTENTION = {"num_heads": HEADS, "scale": HEAD_DIM**-0.5, "window": 0, "norm_epsilon": 0.0}
+ATTENTION = {"num_heads": HEADS, "scale": HEAD_DIM**-0.5, "window": 0, "softcap": 0.0, "norm_epsilon": 0.0}
 # op, inputs, outputs ("" = absent), attributes
 CALLS: list[tuple[str, list[str], list[str], dict[str, float]]] = [
     ("Embedding", ["token_ids", "embedding"], ["x"], {}),

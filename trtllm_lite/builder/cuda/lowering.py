@@ -222,8 +222,7 @@ class _Lowering:
         query = Buffer(f"{node.name}.query", operands.dtype, self._shape(node.outputs[0]))
         self._queries(node, query, cache, heads)
         output = self._new(node.outputs[0])
-        how = {"heads": heads, "device": self.device, "scale": attribute(node, "scale")}
-        how["window"] = attribute(node, "window")
+        how = {"heads": heads, "device": self.device, "scores": self._scores(node)}
         num_seqs, few_rows = operands.symbols["num_seqs"], self.bucket.decode
         launches = [attention.decode(output, query, cache, max_seqs=num_seqs, few_rows=few_rows, **how)]
         if not self.bucket.decode:
@@ -266,9 +265,13 @@ class _Lowering:
         _, num_kv_heads, head_dim, _ = key_cache
         num_heads, tokens_per_block = attribute(node, "num_heads"), self.operands.limits.tokens_per_block
         heads = attention.Heads(num_heads, num_kv_heads, head_dim, tokens_per_block, self.operands.dtype)
-        if problems := heads.problems():
-            raise BuildError(f"the GPU kernels do not support this attention ({node.name}): {'; '.join(problems)}")
+        _expect_no_problems(node, heads.problems())
         return heads
+
+    def _scores(self, node: ir.Node) -> attention.Scores:
+        scores = attention.Scores(*(attribute(node, name) for name in ("scale", "window", "softcap")))
+        _expect_no_problems(node, scores.problems())
+        return scores
 
 
 def _input(node: ir.Node, position: int) -> ir.Value:
@@ -279,6 +282,11 @@ def _input(node: ir.Node, position: int) -> ir.Value:
 
 def _input_or_none(node: ir.Node, position: int) -> ir.Value | None:
     return node.inputs[position] if position < len(node.inputs) else None
+
+
+def _expect_no_problems(node: ir.Node, problems: list[str]) -> None:
+    if problems:
+        raise BuildError(f"the GPU kernels do not support this attention ({node.name}): {'; '.join(problems)}")
 
 
 def _head_norms(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:

@@ -50,6 +50,7 @@ class _Match:
     qkv: ir.Value
     window: int
     scale: float
+    softcap: float
     output: ir.Value
 
 
@@ -81,14 +82,16 @@ def _match(attention: ir.Node) -> _Match:
     key, value = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "value")
     _check_heads(query, key, value)
     scale = float(attribute(attention, "scale", 0.0) or query.head_dim**-0.5)
+    softcap = float(attribute(attention, "softcap", 0.0))
     output = match_packed_output(attention)
     qkv = _merged([query.source, key.source, value.source])
-    return _Match(query, key, key_cache, value_cache, qkv, match_window(mask), scale, output)
+    return _Match(query, key, key_cache, value_cache, qkv, match_window(mask), scale, softcap, output)
 
 
 def _check_attributes(attention: ir.Node) -> None:
     expect(attribute(attention, "is_causal", 0) == 1, "it is not causal")
-    expect(not attribute(attention, "softcap", 0.0), f"it caps scores (softcap {attribute(attention, 'softcap')})")
+    softcap = attribute(attention, "softcap", 0.0)
+    expect(softcap >= 0, f"its softcap is {softcap}, expected a cap, or 0 for none")
     expect(len([output for output in attention.outputs if output.name]) == 1, "its scores or presents are read")
     precision = attribute(attention, "softmax_precision", ir.DataType.FLOAT)
     expect(precision == ir.DataType.FLOAT, f"it asks for a softmax in type {precision}, expected float32")
@@ -146,6 +149,7 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
         "num_heads": query.heads,
         "scale": match.scale,
         "window": match.window,
+        "softcap": match.softcap,
         "norm_epsilon": query.norm_epsilon or match.key.norm_epsilon,
     }
     graph.insert_before(

@@ -1,0 +1,54 @@
+// From products of queries and keys to exponents of two: the scale, and a soft cap where TL_SOFTCAP is 1.
+//
+// A cap makes cap * tanh(s / cap) of a score s. As tanh(y) = 2 / (1 + e^-2y) - 1, and a softmax does not see what all
+// of its scores have in common, 2 * cap / (1 + e^(-2 s / cap)) does as well. ex2.approx is right to 2^-22 and
+// rcp.approx to 2^-23 of the result, sums to 2^-24, so that the quotient is off by at most 2^-22 / 4 + 2^-24 + 2^-23 =
+// 2^-22 and a score by cap * 2^-21: 2.4e-5 for a cap of 50. tanh.approx, one instruction for the two, may be off by
+// 2^-11 of the score: 2.4e-2 near that cap, where rounding a weight to bfloat16 changes it by 2^-9 = 2e-3 and to float16
+// by 2^-12.
+#pragma once
+
+#include "cuda/types.cuh"
+
+namespace tl {
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+struct ScoreScale {
+  float scale;  // of products; includes log2(e)
+#if TL_SOFTCAP
+  float rate, height;  // -2 / cap and 2 * cap * log2(e)
+#endif
+
+  // Before masking: products into what factor() makes exponents of.
+  template <int kFragments>
+  __device__ __forceinline__ void cap(float (&scores)[kFragments][4]) const {
+#if TL_SOFTCAP
+    const float slope = scale * rate;
+#pragma unroll
+    for (int i = 0; i < kFragments * 4; ++i) {
+      float& score = scores[i / 4][i % 4];
+      score = reciprocal_fast(1.0f + exp2_fast(score * slope));
+    }
+#endif
+  }
+  __device__ __forceinline__ float factor() const {
+#if TL_SOFTCAP
+    return height;
+#else
+    return scale;
+#endif
+  }
+};
+
+}  // namespace tl
