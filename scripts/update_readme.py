@@ -92,7 +92,7 @@ def gpu_table(path: Path) -> str:
     """The Markdown of one GPU's baseline file, beside what ``peers-<same name>`` holds for the same shapes."""
     reports = json.loads(path.read_text())
     peers = json.loads((path.parent / f"peers-{path.name}").read_text())
-    rows = sorted((cells for report in reports for cells in gpu_rows(report, peers["figures"])), key=kind_of_row)
+    rows = sorted((gpu_row(report, peers["figures"]) for report in reports), key=place_of_row)
     lines = ["| " + " | ".join(cells) + " |" for cells in (GPU_COLUMNS, ["---"] * len(GPU_COLUMNS), *rows)]
     first = reports[0]
     terms = first["terms"]
@@ -105,38 +105,35 @@ def gpu_table(path: Path) -> str:
     )
 
 
-def kind_of_row(cells: list[str]) -> int:
-    """Times per token first, then first tokens, then throughput, then the smaller model."""
-    kinds = ("time per token", "first token", "", "1B")
-    return next(rank for rank in (0, 1, 3, 2) if cells[0].startswith(kinds[rank]))
+def place_of_row(cells: list[str]) -> tuple[int, int]:
+    """Times per token by batch, then first tokens by prompt, then throughput as measured, then the smaller model."""
+    kinds = ("1B", "time per token", "first token", "")
+    kind = next(kind for kind in kinds if cells[0].startswith(kind))
+    rank = ("time per token", "first token", "", "1B").index(kind)
+    return rank, int(cells[0].split()[-1]) if kind else 0
 
 
-def gpu_rows(report: dict[str, Any], peers: dict[str, float]) -> list[list[str]]:
-    """The lines of one report: what was measured, its floor, the fraction reached, the peer's figure, the commit."""
-    figures, shape, commit = report["figures"], report["shape"], str(report["commit"])[:10]
-    name = "1B, " if report["engine"]["hidden_size"] == 2048 else ""
-
-    def row(title: str, value: float, floor: float, reached: float, unit: str) -> list[str]:
-        peer = peers.get(title)
-        digits = 0 if unit == "tok/s" else 2
-        texts = [f"{number:,.{digits}f} {unit}" for number in (value, floor)]
-        beside = "" if peer is None else f"{peer:,.{digits}f} {unit}"
-        return [title, texts[0], texts[1], f"{reached:.0%}", beside, commit]
-
+def gpu_row(report: dict[str, Any], peers: dict[str, float]) -> list[str]:
+    """The line of one report: what was measured, its floor, the fraction reached, the peer's figure, the commit."""
+    figures, shape = report["figures"], report["shape"]
+    unit, digits, scale = "ms", 2, 1e3
     if report["benchmark"] == "throughput":
-        title = f"{name}{shape['input_len']} in, {shape['output_len']} out, {shape['num_requests']} requests"
-        ceiling = figures["ceiling_output_tokens_per_s"]
-        return [row(title, figures["output_tokens_per_s"], ceiling, figures["fraction_of_ceiling"], "tok/s")]
-    rows = []
-    if shape["batch_size"] == 1 and not name:
-        first, floor = figures["time_to_first_token_s"] * 1e3, figures["floor_time_to_first_token_s"] * 1e3
+        unit, digits, scale = "tok/s", 0, 1
+        title = f"{shape['input_len']} in, {shape['output_len']} out, {shape['num_requests']} requests"
+        value, floor = figures["output_tokens_per_s"], figures["ceiling_output_tokens_per_s"]
+        reached = figures["fraction_of_ceiling"]
+    elif shape["output_len"] < LEAST_OUTPUT_LEN:
         title = f"first token, prompt {shape['input_len']}"
-        rows.append(row(title, first, floor, figures["fraction_of_first_token_floor"], "ms"))
-    if shape["output_len"] >= LEAST_OUTPUT_LEN:
-        step, floor = figures["inter_token_latency_s"] * 1e3, figures["floor_inter_token_latency_s"] * 1e3
-        title = f"{name}time per token, batch {shape['batch_size']}"
-        rows.append(row(title, step, floor, figures["fraction_of_floor"], "ms"))
-    return rows
+        value, floor = figures["time_to_first_token_s"], figures["floor_time_to_first_token_s"]
+        reached = figures["fraction_of_first_token_floor"]
+    else:
+        title = f"time per token, batch {shape['batch_size']}"
+        value, floor = figures["inter_token_latency_s"], figures["floor_inter_token_latency_s"]
+        reached = figures["fraction_of_floor"]
+    title = f"1B, {title}" if report["engine"]["hidden_size"] == 2048 else title
+    peer = peers.get(title)
+    texts = ["" if x is None else f"{x:,.{digits}f} {unit}" for x in (value * scale, floor * scale, peer)]
+    return [title, *texts[:2], f"{reached:.0%}", texts[2], str(report["commit"])[:10]]
 
 
 def main() -> None:
