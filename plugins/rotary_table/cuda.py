@@ -1,26 +1,34 @@
-"""RotaryTable on a GPU; the same launch finds each token's slot in the paged cache."""
+"""RotaryTable on a GPU; the same launch finds each token's slot in the paged cache, and sequences that have ended."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..launch import Buffer, Launch, features, kernel, launch, symbol
+
+# Step inputs in the order of the kernel's arguments; past_lens are written, too.
+_INPUTS = ("past_lens", "position_ids", "token_slots", "cu_seqlens", "block_tables")
 
 
 def rotary_table(
     cos: Buffer,
     sin: Buffer,
     slots: Buffer,
-    position_ids: Buffer,
     inv_freq: Buffer,
-    cu_seqlens: Buffer,
-    block_tables: Buffer,
+    inputs: Mapping[str, Buffer],
+    last_tokens: Buffer,
     *,
     scale: float,
     tokens_per_block: int,
 ) -> Launch:
-    """cos, sin [num_tokens, half_dim] float32 and slots [num_tokens] int32: block * tokens_per_block + offset."""
+    """cos, sin [num_tokens, half_dim] float32 and slots [num_tokens] int32: block * tokens_per_block + offset.
+
+    A sequence whose last_tokens entry is negative, which it has ended with, gets a past length of 0 in ``inputs``.
+    """
     half_dim = features(cos)
     specialised = kernel(
         "rotary_table/cuda.cuh", "rotary_table", half_dim, 0, {"TL_HALF_DIM": half_dim, "TL_PAGE": tokens_per_block}
     )
-    tables = (position_ids, inv_freq, cu_seqlens, block_tables, symbol("num_seqs"), features(block_tables), scale)
-    return launch(specialised, (symbol("num_tokens"),), cos, sin, slots, *tables)
+    sources = (*(inputs[name] for name in _INPUTS), last_tokens, inv_freq)
+    extents = (symbol("num_seqs"), features(inputs["block_tables"]), scale)
+    return launch(specialised, (symbol("num_tokens"),), cos, sin, slots, *sources, *extents)

@@ -1,8 +1,9 @@
 // Sample: tokens[r], drawn from logits[r] as slot sample_slots[r] says; also into last_tokens of that slot, where the
-// next step's embedding finds it. The sequence's edits (sample/edits.cuh) come first. temperature 0 takes the largest
-// logit, the lowest id among equals; a sample_counter of -1 asks for that at once, without a look at the slot's record,
-// which would come late. Otherwise softmax(logits / temperature), cut by top_k, top_p and min_p in this
-// order (0, 1 and 0: off), and a draw by inverse transform in order of id with one Philox number: the token that
+// next step's embedding finds it; as its complement if it ends the sequence, which that step then does without
+// attention (rotary_table/cuda.cuh). The sequence's edits (sample/edits.cuh) come first. temperature 0 takes the
+// largest logit, the lowest id among equals; a sample_counter of -1 asks for that at once, without a look at the slot's
+// record, which would come late. Otherwise softmax(logits / temperature), cut by top_k, top_p and min_p in this order
+// (0, 1 and 0: off), and a draw by inverse transform in order of id with one Philox number: the token that
 // csrc/sampling/sampler.h draws, but for roundings. The logits are in the end as they were; if the slot asks for it,
 // logprobs[r] says what they make of the token.
 //
@@ -10,8 +11,8 @@
 // leaves last_tokens alone; so does one with a negative slot.
 //
 // Bytes: 4 * vocab a row. FLOPs: a compare each if greedy. Floor: bytes / bandwidth, latency below 10 MB (about 4 us).
-// From sm_90 on, a cluster of TL_CLUSTER blocks does a row: a pass for the largest logit and, unless greedy, another to draw
-// and about six more, mostly cheap, to find a border. Before, several blocks share the first pass, and the last to
+// From sm_90 on, a cluster of TL_CLUSTER blocks does a row: a pass for the largest logit and, unless greedy, another to
+// draw and about six more, mostly cheap, to find a border. Before, several blocks share the first pass, and the last to
 // arrive does the rest. Edits cost another pass for the largest logit, log-probabilities three more.
 //
 // Launch: grid (blocks, rows), 512 threads, TL_SHARED_BYTES (65536) of dynamic shared memory; from sm_90 on, blocks is
@@ -32,9 +33,11 @@ struct SamplingInputs {  // one entry a row
   const int* sample_counter;  // tokens that the sequence has generated before, or kGreedy
 };
 
-__device__ __forceinline__ Sequence sequence_of(char* slots, int max_edits, int number, int num_generated) {
-  char* record = slots + number * (sizeof(SamplingSlot) + max_edits * sizeof(LogitEdit));
-  auto* slot = reinterpret_cast<SamplingSlot*>(record);
+__device__ __forceinline__ SamplingSlot* slot_of(char* slots, int max_edits, int number) {
+  return reinterpret_cast<SamplingSlot*>(slots + number * (sizeof(SamplingSlot) + max_edits * sizeof(LogitEdit)));
+}
+
+__device__ __forceinline__ Sequence sequence_in(SamplingSlot* slot, int max_edits, int num_generated) {
   return {slot, reinterpret_cast<LogitEdit*>(slot + 1), slot->num_edits, num_generated, max_edits};
 }
 
@@ -96,6 +99,8 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kT
   extern __shared__ __align__(16) u64 columns[];
   const int r = blockIdx.y, blocks = TL_HAS_CLUSTERS ? kBlocks : gridDim.x;
   const int number = in.sample_slots[r], counter = in.sample_counter[r];
+  SamplingSlot* slot = slot_of(slots, max_edits, number);
+  const int stop = number >= 0 && threadIdx.x < kMaxStops ? slot->stops[threadIdx.x] : 0;  // only the host writes them
   wait_for_previous_kernel();
   allow_next_kernel();
   if (static_cast<int>(blockIdx.x) >= blocks) return;
@@ -109,11 +114,12 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kT
 #endif
   int token = -1;
   if (number >= 0) {
-    token = counter == kGreedy
-                ? largest(best)
-                : sample_row(best, row, sequence_of(slots, max_edits, number, counter), columns, logprobs[r]);
+    token = counter == kGreedy ? largest(best)
+                               : sample_row(best, row, sequence_in(slot, max_edits, counter), columns, logprobs[r]);
   }
-  if (threadIdx.x > 0 || cluster_rank() > 0) return;
+  if (threadIdx.x >= 32 || cluster_rank() > 0) return;
+  const bool ends = __any_sync(0xffffffffu, stop == ~token);
+  if (threadIdx.x > 0) return;
   tokens[r] = token;
-  if (token >= 0) last_tokens[number] = token;
+  if (token >= 0) last_tokens[number] = ends ? ~token : token;
 }

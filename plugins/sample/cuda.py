@@ -16,14 +16,17 @@ _FIRST_ARCH_WITH_CLUSTERS = 90
 # draws from 256 rows of 128,256 in 221 us with eight blocks a row, in 118 us with two.
 _CLUSTERS = ((8, 8), (16, 4))
 _BLOCKS_OF_MANY_ROWS = 2
-_SLOT_WORDS, _EDIT_WORDS, _LOGPROB_WORDS = 16, 4, 42  # SamplingSlot, LogitEdit and DrawnLogprobs of slot.cuh
+_SLOT_WORDS, _EDIT_WORDS, _LOGPROB_WORDS = 24, 4, 42  # SamplingSlot, LogitEdit and DrawnLogprobs of slot.cuh
 _MAX_COUNTED_TOKENS = 32 * 1024  # of a sequence that penalises its tokens; longer ones are sampled on the host
 _MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, besides
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What sampling writes: ``tokens`` and ``logprobs`` of the step, ``last_tokens`` and ``slots`` for the next."""
+    """What sampling writes: ``tokens`` and ``logprobs`` of the step, ``last_tokens`` and ``slots`` for the next.
+
+    ``last_tokens`` has the complement of a token that ends its sequence.
+    """
 
     tokens: Buffer
     logprobs: Buffer

@@ -5,6 +5,7 @@
 namespace tl {
 
 constexpr int kMaxTopLogprobs = 20;
+constexpr int kMaxStops = 10;
 constexpr int kGreedy = -1;  // in place of the number of tokens before: take the largest logit, and look no further
 
 // A token whose logit the sequence changes; a record has each token once.
@@ -20,7 +21,7 @@ struct LogitEdit {
   float raw;  // the kernel's: the model's logit while it is changed
 };
 
-// Followed by the edits. Zeroes are a sequence that decodes greedily.
+// Followed by the edits. Zeroes are a sequence that decodes greedily and never ends.
 struct SamplingSlot {
   float temperature;  // 0: the largest logit
   int top_k;          // 0: off
@@ -32,11 +33,14 @@ struct SamplingSlot {
   int min_tokens;
   int num_logprobs;   // 0: none; else one more than the number of most likely tokens, at most 1 + kMaxTopLogprobs
   int counts_tokens;  // not 0: drawn tokens are counted among the edits
-  int unused[2];
+  // Complements (~) of tokens that end the sequence, else 0. There may be more than fit: a step that was launched
+  // before the host has seen such an end does the sequence's share of attention in vain, that is all.
+  int stops[kMaxStops];
 };
-static_assert(sizeof(LogitEdit) == 16 && sizeof(SamplingSlot) == 64, "the host lays out records in words");
+static_assert(sizeof(LogitEdit) == 16 && sizeof(SamplingSlot) == 96, "the host lays out records in words");
 
-// Of the model's own logits. `rank` is 1 for the most likely token; `tokens` come in that order, -1 where there is none.
+// Of the model's own logits. `rank` is 1 for the most likely token; `tokens` come in that order, -1 where there is
+// none.
 struct DrawnLogprobs {
   float logprob;
   int rank;

@@ -93,10 +93,12 @@ class DecodeStep:
     def run(self, programmatic: bool = True) -> None:
         """``programmatic``: every kernel may start before its predecessor has finished."""
         batch, linked = self.batch, {"programmatic": programmatic}
-        rotary = (self.cos, self.sin, self.slots, self.past_lens, self.inv_freq, self.cu_seqlens, self.block_tables)
-        self.rotary_table(*rotary, batch, self.block_tables.shape[1], 1.0, grid=batch, **linked)
         ids = (self.tokens, self.sampling["sample_slots"], self.last_tokens)
         self.embedding(self.hidden, *ids, self.table, grid=batch, **linked)
+        made = (self.cos, self.sin, self.slots, self.past_lens)
+        step = (self.past_lens, self.sampling["sample_slots"], self.cu_seqlens, self.block_tables, self.last_tokens)
+        bounds = (batch, self.block_tables.shape[1], 1.0)
+        self.rotary_table(*made, *step, self.inv_freq, *bounds, grid=batch, **linked)
         for layer in range(self.layers):
             self._run_layer(layer, linked)
         norm = self.norms[2 * self.layers]

@@ -3,6 +3,7 @@
 import ctypes
 import struct
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from tests.gpu.sampling import Sampling
 _SAMPLING_POINTERS = ("sample_slots", "sample_counter")
 _BANNED, _STOP = 1 << 24, 1 << 25
 _NOT_SEEN, _GREEDY = -1, -1
+_SLOT_BYTES, _EDIT_BYTES, _MAX_STOPS = 96, 16, 10
 _PLAIN = Sampling(temperature=0.0)
 
 
@@ -28,7 +30,7 @@ def _edits(row: Sampling) -> list[tuple[int, int, float, float]]:
     bias, counts = dict(row.logit_bias), Counter(row.generated)
     seen = {*row.prompt, *row.generated} if row.counts_tokens else set()
     flags: dict[int, int] = dict.fromkeys((*bias, *seen), 0)
-    for tokens, flag in ((row.banned, _BANNED), (row.stops, _STOP)):
+    for tokens, flag in ((row.banned, _BANNED), (row.stops if row.min_tokens > 0 else (), _STOP)):
         for token in tokens:
             flags[token] = flags.get(token, 0) | flag
     return [
@@ -44,7 +46,9 @@ def _record(row: Sampling) -> bytes:
     seed = (row.seed & 0xFFFFFFFF, row.seed >> 32, row.sequence_index)
     penalties = (row.repetition_penalty, row.presence_penalty, row.frequency_penalty)
     last = (row.min_tokens, 0 if row.logprobs is None else 1 + row.logprobs, row.counts_tokens)
-    header = struct.pack("<fiff3Iifff3i8x", *draws, *seed, len(edits), *penalties, *last)
+    stops = [~token for token in row.stops[:_MAX_STOPS]]
+    stops += [0] * (_MAX_STOPS - len(stops))
+    header = struct.pack(f"<fiff3Iifff3i{_MAX_STOPS}i", *draws, *seed, len(edits), *penalties, *last, *stops)
     return header + b"".join(struct.pack("<Iiff", *edit) for edit in edits)
 
 
@@ -65,12 +69,12 @@ class Sample:
 
     def inputs(self, slots: list[int], rows: list[Sampling]) -> dict[str, torch.Tensor]:
         """The step inputs of the rows and the records of their slots, on the card."""
-        records = np.zeros((max(slots) + 1, 64 + 16 * self.max_edits), np.uint8)
+        records = np.zeros((max(slots) + 1, _SLOT_BYTES + _EDIT_BYTES * self.max_edits), np.uint8)
         for slot, row in zip(slots, rows, strict=True):
             record = np.frombuffer(_record(row), np.uint8)
             if slot >= 0:
                 records[slot, : len(record)] = record
-        counters = [_GREEDY if row == _PLAIN else row.token_index for row in rows]
+        counters = [_GREEDY if replace(row, stops=()) == _PLAIN else row.token_index for row in rows]
         columns = {"sample_slots": slots, "sample_counter": counters}
         inputs = {name: torch.tensor(columns[name], device="cuda", dtype=torch.int32) for name in _SAMPLING_POINTERS}
         return inputs | {"slots": torch.from_numpy(records).cuda()}

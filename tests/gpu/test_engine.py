@@ -109,6 +109,20 @@ def test_tokens_do_not_depend_on_the_batch(case: Case) -> None:
             assert_same_until_a_near_tie(case, prompt, tokens, others)
 
 
+def test_sequences_end_in_company(case: Case) -> None:
+    """Each in another step. The card finds out by itself, and the step that is under way goes on without it."""
+    batch = prompts()
+    endless = generate(case.runner, batch, temperature=0)
+    ends = [int(tokens[2 + row % 20]) for row, tokens in enumerate(endless)]
+    arguments = {"max_new_tokens": NUM_NEW_TOKENS, "end_id": ends, "temperature": 0, "return_dict": True}
+    result = case.runner.generate(batch, **arguments)
+    for row, (prompt, tokens, end) in enumerate(zip(batch, endless, ends, strict=True)):
+        found = result["output_ids"][row, 0, len(prompt) : result["sequence_lengths"][row][0]]
+        assert not (found[:-1] == end).any()
+        assert len(found) == NUM_NEW_TOKENS or found[-1] == end
+        assert_same_until_a_near_tie(case, prompt, tokens[: len(found)], found)
+
+
 DRAWS = {"temperature": [0.0, 0.7, 1.0, 1.5] * 5, "top_k": [0, 20, 5, 0] * 5, "top_p": [1.0, 0.9, 1.0, 0.8] * 5}
 PENALTIES = {
     "repetition_penalty": [1.0, 1.3, 0.9, 1.1] * 5,

@@ -34,10 +34,12 @@ def test_embedding(rows: int, hidden: int) -> None:
     token_ids, last_tokens = (torch.randint(200, (n,), device="cuda", dtype=torch.int32) for n in (rows, 9))
     slots = torch.randint(-9, 9, (rows,), device="cuda", dtype=torch.int32)
     token_ids[slots >= 0] = 1 << 30  # not to be read
+    last_tokens[::2] = ~last_tokens[::2]
     y = torch.full((rows, hidden), POISON, device="cuda", dtype=torch.bfloat16)
     kernel = Kernel("embedding/cuda.cuh", "embedding", 128, 0, {"TL_HIDDEN": hidden})
     kernel(y, token_ids, slots, last_tokens, table, grid=rows)
     ids = torch.where(slots >= 0, last_tokens[slots.clamp(min=0).long()], token_ids)
+    ids = torch.where(ids < 0, ~ids, ids)
     assert torch.equal(y, table[ids.long()])
 
 
@@ -72,7 +74,7 @@ def test_rms_norm(rows: int, hidden: int, threads: int, residual: bool, dtype: t
 
 
 @pytest.mark.parametrize("page", [32, 64])
-def test_rotary_table_and_slots(page: int) -> None:
+def test_rotary_table_slots_and_ended_sequences(page: int) -> None:
     lengths, past = [1, 17, 65, 1, 129], [5000, 0, 31, 32, 63]
     positions = torch.cat([torch.arange(p, p + n) for p, n in zip(past, lengths, strict=True)]).int().cuda()
     cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).int().cuda()
@@ -81,8 +83,13 @@ def test_rotary_table_and_slots(page: int) -> None:
     cos, sin = (torch.full((len(positions), 64), POISON, device="cuda") for _ in range(2))
     slots = torch.full((len(positions),), -1, device="cuda", dtype=torch.int32)
     kernel = Kernel("rotary_table/cuda.cuh", "rotary_table", 64, 0, {"TL_HALF_DIM": 64, "TL_PAGE": page})
-    arguments = (cos, sin, slots, positions, inv_freq, cu_seqlens, tables, len(lengths), tables.shape[1], 1.25)
-    kernel(*arguments, grid=len(positions))
+    token_slots = torch.full_like(positions, -1)
+    token_slots[0], token_slots[83] = 2, 0  # the sequences of one token; the second has ended
+    last_tokens = torch.tensor([~5, ~6, 7]).int().cuda()
+    past_lens = torch.tensor(past).int().cuda()
+    step = (past_lens, positions, token_slots, cu_seqlens, tables, last_tokens)
+    kernel(cos, sin, slots, *step, inv_freq, len(lengths), tables.shape[1], 1.25, grid=len(positions))
+    assert past_lens.tolist() == [*past[:3], 0, past[4]]
     # The angle is a float32 product, as in the reference implementations of RoPE.
     angles = (positions[:, None].float() * inv_freq).double()
     torch.testing.assert_close(cos.double(), 1.25 * angles.cos(), rtol=0, atol=1e-6)

@@ -9,6 +9,7 @@ import torch
 from tests.gpu.row_kernels import Sample
 from tests.gpu.sampling import Sampling, draw, kept
 
+MAX_STOPS = 10  # that the card knows of a sequence
 WAYS = [
     Sampling(),
     Sampling(temperature=0.0),
@@ -37,9 +38,9 @@ def _draw_on_card(logits: torch.Tensor, ways: list[Sampling], blocks: int = 8, c
         sample(tokens, logits, last_tokens, sample.inputs(slots, ways))
         result: list[int] = tokens.tolist()
         expected = [-7] * (rows + 3)
-        for slot, token in zip(slots, result, strict=True):
+        for slot, token, way in zip(slots, result, ways, strict=True):
             if token >= 0:
-                expected[slot] = token
+                expected[slot] = ~token if token in way.stops[:MAX_STOPS] else token
         assert last_tokens.tolist() == expected
     assert not sample.arrivals.any()
     assert torch.equal(logits.view(torch.int32), given.view(torch.int32))
@@ -123,6 +124,23 @@ def test_edits(vocab: int) -> None:
     ways = [_edits(way, vocab, row) for row, way in enumerate(_ways(6 * len(WAYS)))]
     logits = _peaks(len(ways), vocab)
     assert _draw_on_card(logits, ways) == [draw(row, way) for row, way in zip(logits, ways, strict=True)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_tokens_that_end_their_sequence(temperature: float) -> None:
+    """Are told to the next step by their complement; the step itself gives them as they are."""
+    vocab = 1000
+    logits = torch.randn(40, vocab, device="cuda") * 5
+    likely = logits.topk(3).indices.tolist()
+    stops = [(), (0,), (vocab - 1, *likely[2]), (*range(9), *likely[3]), (*range(10), *likely[4])]
+    ways = [
+        Sampling(temperature=temperature, seed=row, stops=stops[row] if row < len(stops) else tuple(likely[row]))
+        for row in range(len(logits))
+    ]
+    logits[1, 0] = 100.0
+    tokens = _draw_on_card(logits, ways)
+    assert tokens == [draw(row, way) for row, way in zip(logits, ways, strict=True)]
+    assert any(token in way.stops for token, way in zip(tokens[5:], ways[5:], strict=True))
 
 
 def test_edits_leave_nothing_to_draw() -> None:

@@ -40,7 +40,7 @@ def test_kernels_of_rows() -> None:
     test_row_kernels.test_gather_rows(3, 64)
     test_row_kernels.test_silu_mul(3, 1000, BF16)
     test_row_kernels.test_rms_norm(3, 576, 128, True, BF16)
-    test_row_kernels.test_rotary_table_and_slots(32)
+    test_row_kernels.test_rotary_table_slots_and_ended_sequences(32)
     test_row_kernels.test_rope_cache(9, 3, 64, 17, True)
     test_sample.test_draws(1001, 3)
     test_sample.test_ties_at_the_borders(1000)

@@ -71,10 +71,13 @@ def rotary_table(
     cos: Pointer,
     sin: Pointer,
     slots: Pointer,
+    past_lens: Pointer,
     position_ids: Pointer,
-    inv_freq: Pointer,
+    token_slots: Pointer,
     cu_seqlens: Pointer,
     block_tables: Pointer,
+    last_tokens: Pointer,
+    inv_freq: Pointer,
     num_seqs: int,
     max_blocks: int,
     scale: float,
@@ -85,6 +88,9 @@ def rotary_table(
     at(cos, np.float32, rows, half)[...] = scale * np.cos(angles.astype(np.float64))
     at(sin, np.float32, rows, half)[...] = scale * np.sin(angles.astype(np.float64))
     owners = np.searchsorted(at(cu_seqlens, np.int32, num_seqs + 1), np.arange(rows), side="right") - 1
+    for owner, slot in zip(owners, at(token_slots, np.int32, rows), strict=True):
+        if slot >= 0 and at(last_tokens, np.int32, slot + 1)[slot] < 0:
+            at(past_lens, np.int32, num_seqs)[owner] = 0
     blocks = at(block_tables, np.int32, num_seqs, max_blocks)[owners, positions // page]
     at(slots, np.int32, rows)[...] = blocks * page + positions % page
 
@@ -227,6 +233,6 @@ def sample(
     at(tokens, np.int32, rows)[...] = np.where(chosen >= 0, best, -1)
     for slot, token in zip(chosen, best, strict=True):
         if slot >= 0:
-            words = 16 + 4 * max_edits
-            assert not at(slots, np.int32, slot + 1, words)[slot].any(), "expected temperature 0 and no edits"
+            words = 24 + 4 * max_edits
+            assert not at(slots, np.int32, slot + 1, words)[slot].any(), "expected temperature 0, no stops and no edits"
             at(last_tokens, np.int32, slot + 1)[slot] = token

@@ -122,7 +122,12 @@ Work embed(Arguments& a, unsigned blocks) {
   auto* x = a.next<int*>();
   const auto *ids = a.next<const int*>(), *slots = a.next<const int*>(), *last = a.next<const int*>();
   return [=] {
-    for (unsigned t = 0; t < blocks; ++t) x[t] = slots[t] >= 0 ? last[slots[t]] : ids[t];
+    for (unsigned t = 0; t < blocks; ++t) {
+      x[t] = slots[t] >= 0 ? last[slots[t]] : ids[t];
+      if (x[t] >= 0) continue;
+      ++counts()["ended"];  // nobody looks at the row
+      x[t] = ~x[t];
+    }
   };
 }
 
@@ -227,7 +232,9 @@ Work sample(Arguments& a, unsigned blocks) {
       const int best = static_cast<int>(std::max_element(changed.begin(), changed.end()) - changed.begin());
       if (!greedy && slot->num_logprobs > 0) describe(row, best, slot->num_logprobs - 1, logprobs[r]);
       if (!greedy && slot->counts_tokens) count(*slot, edits, max_edits, best);
-      last[slots[r]] = tokens[r] = best;
+      const bool ends = std::find(slot->stops, slot->stops + tl::kMaxStops, ~best) != slot->stops + tl::kMaxStops;
+      tokens[r] = best;
+      last[slots[r]] = ends ? ~best : best;
     }
   };
 }

@@ -77,7 +77,7 @@ CASES: dict[str, tuple[Change, str]] = {
     "logprobs shape": (tensor("logprobs", shape=["num_logits", 41]), "outputs.logprobs: expected rows of 42 words"),
     "logprobs kind": (tensor("logprobs", shape=["num_seqs", 42]), "outputs.logprobs"),
     "slots kind": (lambda e: e.plan["outputs"].update(sampling_slots=INDEX["x"]), "int32 state tensor"),
-    "slots shape": (tensor("sampling_slots", shape=["num_slots", 18]), "expected rows of 16 words and 4 for each edit"),
+    "slots shape": (tensor("sampling_slots", shape=["num_slots", 26]), "expected rows of 24 words and 4 for each edit"),
     "tensor index": (argument(0, pointer("x") | {"tensor": len(INDEX)}), "integer from 0 to"),
     "pointer beyond": (argument(0, pointer("x", 97)), "inside tensor x of 96 bytes"),
     "pointer beyond in time": (argument(0, pointer("x", extent("num_tokens", 97))), "inside tensor x"),

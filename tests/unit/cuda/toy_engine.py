@@ -9,9 +9,10 @@ NUM_BLOCKS = MAX_BATCH_SIZE * MAX_SEQ_LEN // PAGE
 COLUMNS = MAX_SEQ_LEN // PAGE
 NUM_SEQS, NUM_SLOTS = 8, 16  # the batch padded to a bucket, and room for finished requests
 MAX_EDITS = 24  # too few for the longest sequences, so that some are sampled on the host
+RECORD_WORDS = 24
 LOGPROB_BYTES = -(-MAX_NUM_TOKENS * 42 * 4 // 256) * 256
 HALVES_OFFSET = 768 + LOGPROB_BYTES + -(-MAX_NUM_TOKENS * VOCAB * 4 // 256) * 256
-RECORD_BYTES = NUM_SLOTS * (64 + 16 * MAX_EDITS)
+RECORD_BYTES = NUM_SLOTS * 4 * (RECORD_WORDS + 4 * MAX_EDITS)
 POISON = 13
 
 SYMBOLS = {
@@ -57,7 +58,7 @@ TENSORS: list[tuple[str, str, list[int | str], str, int]] = [
     ("sample_counter", "int32", ["num_logits"], "input", 0),
     ("key_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
     ("value_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
-    ("sampling_slots", "int32", ["num_slots", 16 + 4 * MAX_EDITS], "state", 0),
+    ("sampling_slots", "int32", ["num_slots", RECORD_WORDS + 4 * MAX_EDITS], "state", 0),
     ("last_tokens", "int32", ["num_slots"], "state", RECORD_BYTES),
     ("x", "int32", ["num_tokens"], "arena", 0),
     ("sums", "int32", ["num_tokens"], "arena", 256),

@@ -109,19 +109,18 @@ class _Lowering:
         self.steps.append(embedding(self._new(node.outputs[0]), table, *ids))
 
     def _rotary_table(self, node: ir.Node) -> None:
-        inputs = self.operands.inputs
+        operands = self.operands
         cos, sin = (self._new(output, "float32") for output in node.outputs)
         self.steps.append(
             rotary_table(
                 cos,
                 sin,
                 self.slots,
-                inputs["position_ids"],
-                self.operands.vector(_input(node, 1)),
-                inputs["cu_seqlens"],
-                inputs["block_tables"],
+                operands.vector(_input(node, 1)),
+                operands.inputs,
+                operands.sampled.last_tokens,
                 scale=attribute(node, "scale"),
-                tokens_per_block=self.operands.limits.tokens_per_block,
+                tokens_per_block=operands.limits.tokens_per_block,
             )
         )
 

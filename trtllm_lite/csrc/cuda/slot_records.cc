@@ -33,6 +33,12 @@ void merge(std::vector<LogitEdit>& edits) {
   edits.resize(std::min(edits.size(), last + 1));
 }
 
+template <typename Visit>
+void for_each_stop(const SamplingParams& sampling, const Visit& visit) {
+  if (!sampling.ignore_eos) std::ranges::for_each(sampling.end_ids, visit);
+  std::ranges::for_each(sampling.stop_token_ids, visit);
+}
+
 std::vector<LogitEdit> edits_of(const SamplingParams& sampling, const SlotState& sequence) {
   std::vector<LogitEdit> edits;
   if (sequence.counts() != nullptr) {
@@ -43,9 +49,7 @@ std::vector<LogitEdit> edits_of(const SamplingParams& sampling, const SlotState&
   for (const auto& [token, bias] : sampling.logit_bias) edit_of(edits, token).bias = bias;
   for (const auto& word : sampling.bad_words) edit_of(edits, word.back()).token |= LogitEdit::kBanned;
   if (sequence.suppresses_stops()) {
-    const auto stop = [&](TokenId token) { edit_of(edits, token).token |= LogitEdit::kStop; };
-    if (!sampling.ignore_eos) std::ranges::for_each(sampling.end_ids, stop);
-    std::ranges::for_each(sampling.stop_token_ids, stop);
+    for_each_stop(sampling, [&](TokenId token) { edit_of(edits, token).token |= LogitEdit::kStop; });
   }
   merge(edits);
   return edits;
@@ -74,7 +78,7 @@ bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& se
   if (std::min(edits.size() + static_cast<std::size_t>(num_left), vocab_size) > max_edits_) return false;
   const bool is_greedy = sampling.temperature == 0.0f && !sampling.logprobs && edits.empty() && !sequence.counts();
   is_greedy_[static_cast<std::size_t>(slot)] = is_greedy ? 1 : 0;
-  const SamplingSlot header{
+  SamplingSlot header{
       .temperature = sampling.temperature,
       .top_k = sampling.top_k,
       .top_p = sampling.top_p,
@@ -89,8 +93,12 @@ bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& se
       .min_tokens = sampling.min_tokens,
       .num_logprobs = sampling.logprobs ? 1 + *sampling.logprobs : 0,
       .counts_tokens = sequence.counts() != nullptr ? 1 : 0,
-      .unused = {},
+      .stops = {},
   };
+  int num_stops = 0;
+  for_each_stop(sampling, [&](TokenId token) {
+    if (num_stops < kMaxStops) header.stops[num_stops++] = ~token;
+  });
   const std::size_t first = bytes_.size(), edit_bytes = edits.size() * sizeof(LogitEdit);
   bytes_.resize(first + sizeof(header) + edit_bytes);
   std::memcpy(bytes_.data() + first, &header, sizeof(header));

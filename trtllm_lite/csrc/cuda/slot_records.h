@@ -36,7 +36,7 @@ class SlotRecords {
 
   const CudaExecutor& executor_;
   const std::size_t record_bytes_, max_edits_;
-  std::vector<char> is_greedy_;  // by slot: the record says nothing more
+  std::vector<char> is_greedy_;  // by slot: the record says nothing more, but for stops
   std::vector<std::byte> bytes_;
   std::vector<Pending> pending_;
 };

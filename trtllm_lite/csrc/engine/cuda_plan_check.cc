@@ -192,8 +192,8 @@ void check_outputs(const CudaPlan& plan, const Manifest& manifest) {
   }
   const std::int64_t edit_bytes = slot_words * kWord - static_cast<std::int64_t>(sizeof(SamplingSlot));
   if (edit_bytes < 0 || edit_bytes % static_cast<std::int64_t>(sizeof(LogitEdit)) != 0) {
-    fail("outputs.sampling_slots",
-         "expected rows of 16 words and 4 for each edit, found " + std::to_string(slot_words));
+    fail("outputs.sampling_slots", "expected rows of " + std::to_string(sizeof(SamplingSlot) / kWord) +
+                                       " words and 4 for each edit, found " + std::to_string(slot_words));
   }
 }
 

@@ -186,6 +186,23 @@ def test_penalties_bias_and_bans_happen_on_the_device(fake_driver: ctypes.CDLL, 
     assert num_bytes <= 8 * 4 * (fake_driver.fake_count(b"to_host") - before[1])  # tokens only
 
 
+@pytest.mark.parametrize(("num_others", "num_ended"), [(0, 1), (9, 1), (10, 0)])
+def test_the_device_knows_what_ends_a_sequence(
+    fake_driver: ctypes.CDLL, executor: CudaExecutor, num_others: int, num_ended: int
+) -> None:
+    """The step that follows the end is under way before the host sees it. Of many stop tokens it knows the first."""
+    tokens = expected([1, 2, 3], 9)
+    others = [token for token in range(VOCAB) if token not in tokens][:num_others]
+    before = fake_driver.fake_count(b"ended")
+    loop = EventLoop(executor, **LIMITS)
+    [answer] = run(loop, [([1, 2, 3], greedy(9, stop_token_ids=[*others, tokens[4]]))])
+    loop.shut_down()
+    assert answer.tokens == tokens[:5]
+    assert answer.end is not None
+    assert answer.end.reason == FinishReason.END_ID
+    assert fake_driver.fake_count(b"ended") - before == num_ended
+
+
 def test_sequences_of_more_tokens_than_the_device_counts(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
     before = fake_driver.fake_count(b"to_host_bytes")
     check_edits(EventLoop(executor, **LIMITS), random_prompts(4, 14), 12)
