@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Measures engines of the Llama-3.1-8B and Llama-3.2-1B shapes (bfloat16, random weights) on this machine's NVIDIA GPU, and
 # writes the reports to OUT/*.json; `scripts/update_readme.py --record NAME OUT/*.json` stores them and renews the README.
-#   measure_gpu.sh OUT [tune|build|latency|throughput]...   (default: all but tune; `build` needs no GPU)
+#   measure_gpu.sh OUT [tune|build|latency|throughput|start-up]...   (default: build, which needs no GPU, to throughput)
 # tune measures first what computes the products fastest, on a GPU that passes `test_gpu.sh`, and writes it to the timing
 # cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
-# Needs trtllm-lite on the PATH. BANDWIDTH (GB/s read) and TFLOPS (dense bfloat16) are the card's measured ceilings.
+# start-up makes an 8B model of random weights, converts and builds it: 50 GB below OUT, in the end 16. It needs torch and
+# transformers.
+# Needs trtllm-lite on the PATH. BANDWIDTH (GB/s read), TFLOPS (dense bfloat16) and HOST_BANDWIDTH (GB/s from pinned host
+# memory) are the card's measured ceilings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:?usage: measure_gpu.sh OUT [build|latency|throughput]...}
+out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|start-up]...}
 shift
 stages=${*:-build latency throughput}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
@@ -26,9 +29,18 @@ build() {  # NAME SHAPE MAX_BATCH_SIZE MAX_INPUT_LEN MAX_SEQ_LEN MAX_NUM_TOKENS
   trtllm-lite build --model_config "configs/models/$2.json" --strip_plan --target sm_90 --input_timing_cache "$cache" \
     --max_batch_size "$3" --max_input_len "$4" --max_seq_len "$5" --max_num_tokens "$6" --output_dir "$out/engines/$1"
 }
-latency() {  # REPORT ENGINE BATCH_SIZES INPUT_LENS OUTPUT_LEN
+start_up() {
+  python3 scripts/random_model.py configs/models/llama-3.1-8b.json "$out/model"
+  trtllm-lite convert --model_dir "$out/model" --output_dir "$out/checkpoint" --dtype bfloat16
+  rm -r "$out/model"
+  trtllm-lite build --checkpoint_dir "$out/checkpoint" --target sm_90 --input_timing_cache "$cache" \
+    --max_batch_size 64 --max_input_len 2048 --max_seq_len 4096 --output_dir "$out/engines/8b-weights"
+  rm -r "$out/checkpoint"
+  latency start-up-8b 8b-weights 1 128 2 --host_bandwidth "${HOST_BANDWIDTH:-55}"
+}
+latency() {  # REPORT ENGINE BATCH_SIZES INPUT_LENS OUTPUT_LEN [OPTION]...
   trtllm-lite bench latency --engine_dir "$out/engines/$2" "${ceilings[@]}" \
-    --batch_size "$3" --input_len "$4" --output_len "$5" --json "$out/$1.json"
+    --batch_size "$3" --input_len "$4" --output_len "$5" --json "$out/$1.json" "${@:6}"
 }
 throughput() {  # ENGINE INPUT_LEN OUTPUT_LEN NUM_REQUESTS [OPTION]...
   trtllm-lite bench throughput --engine_dir "$out/engines/$1" "${ceilings[@]}" --input_len "$2" --output_len "$3" \
@@ -59,6 +71,7 @@ for stage in $stages; do
       throughput 8b-throughput 1000 1000 512 "${beyond_memory[@]}"
       throughput 8b-throughput 2048 128 512
       ;;
-    *) echo "unknown stage $stage: expected tune, build, latency or throughput" >&2; exit 2 ;;
+    start-up) start_up ;;
+    *) echo "unknown stage $stage: expected tune, build, latency, throughput or start-up" >&2; exit 2 ;;
   esac
 done

@@ -41,7 +41,7 @@ def record(name: str, reports: list[Path], commit: str | None) -> None:
 def subject(report: dict[str, Any]) -> str:
     """What a report measures."""
     engine = report["engine"]
-    parts = (report["benchmark"], engine["hidden_size"], engine["dtype"], report["shape"])
+    parts = (report["benchmark"], engine["hidden_size"], engine["dtype"], engine["stripped"], report["shape"])
     return json.dumps(parts, sort_keys=True)
 
 
@@ -96,21 +96,22 @@ def gpu_table(path: Path) -> str:
     lines = ["| " + " | ".join(cells) + " |" for cells in (GPU_COLUMNS, ["---"] * len(GPU_COLUMNS), *rows)]
     first = reports[0]
     terms = first["terms"]
+    host_bandwidth = next(r["terms"]["host_bandwidth"] for r in reports if "host_bandwidth" in r["terms"])
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; greedy, random "
-        f"weights and prompts. Floors: {terms['memory_bandwidth']:,.0f} GB/s and {terms['peak_tflops']:,.0f} TFLOPS, "
-        f"both measured on such a card. {peers['source']}\n\n"
+        f"weights and prompts. Floors: {terms['memory_bandwidth']:,.0f} GB/s, {terms['peak_tflops']:,.0f} TFLOPS and "
+        f"{host_bandwidth:,.0f} GB/s from the host, measured on such a card. {peers['source']}\n\n"
         + "\n".join(lines)
         + "\n\nMeasured by `bash scripts/measure_gpu.sh OUT` (`trtllm-lite bench latency` and `throughput`).\n"
     )
 
 
 def place_of_row(cells: list[str]) -> tuple[int, int]:
-    """Times per token by batch, then first tokens by prompt, then throughput as measured, then the smaller model."""
-    kinds = ("1B", "time per token", "first token", "")
-    kind = next(kind for kind in kinds if cells[0].startswith(kind))
-    rank = ("time per token", "first token", "", "1B").index(kind)
-    return rank, int(cells[0].split()[-1]) if kind else 0
+    """Times per token by batch, first tokens by prompt, the start-up, throughput as measured, the smaller model."""
+    kinds = ("time per token", "first token", "start-up", "", "1B")
+    kind = next(kind for kind in sorted(kinds, reverse=True) if cells[0].startswith(kind))
+    last = cells[0].split()[-1]
+    return kinds.index(kind), int(last) if kind and last.isdigit() else 0
 
 
 def gpu_row(report: dict[str, Any], peers: dict[str, float]) -> list[str]:
@@ -122,6 +123,11 @@ def gpu_row(report: dict[str, Any], peers: dict[str, float]) -> list[str]:
         title = f"{shape['input_len']} in, {shape['output_len']} out, {shape['num_requests']} requests"
         value, floor = figures["output_tokens_per_s"], figures["ceiling_output_tokens_per_s"]
         reached = figures["fraction_of_ceiling"]
+    elif not report["engine"]["stripped"]:
+        unit, scale = "s", 1
+        title = f"start-up to first token, {figures['weight_bytes'] / 1e9:.1f} GB of weights in the page cache"
+        value, floor = figures["start_up_s"], figures["floor_start_up_s"]
+        reached = figures["fraction_of_start_up_floor"]
     elif shape["output_len"] < LEAST_OUTPUT_LEN:
         title = f"first token, prompt {shape['input_len']}"
         value, floor = figures["time_to_first_token_s"], figures["floor_time_to_first_token_s"]

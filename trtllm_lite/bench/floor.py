@@ -15,10 +15,14 @@ from trtllm_lite.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device was seen to do at most: bytes read per second, matrix operations per second. None: not known."""
+    """What a device was seen to do at most, each per second; None: not known.
+
+    Bytes read from its memory, matrix operations, bytes that came from the host's memory.
+    """
 
     bandwidth: float | None = None
     flops: float | None = None
+    host_bandwidth: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -47,6 +51,15 @@ def latency_floors(
         floor = shape.batch_size * prompt_flops(engine.manifest, shape.input_len) / ceilings.flops
         figures |= {"floor_time_to_first_token_s": floor, "fraction_of_first_token_floor": floor / first_s}
     return figures
+
+
+def start_up_floor(engine: EngineFile, ceilings: Ceilings, seconds: float) -> dict[str, Any]:
+    """How near a start-up of ``seconds`` comes to the time that an engine's own weights take to the device."""
+    if ceilings.host_bandwidth is None or engine.manifest.stripped:
+        return {}
+    weights = sum(tensor.num_bytes for name, tensor in engine.tensors.items() if name.startswith("weights."))
+    floor = weights / ceilings.host_bandwidth
+    return {"floor_start_up_s": floor, "fraction_of_start_up_floor": floor / seconds}
 
 
 def serving_floor(

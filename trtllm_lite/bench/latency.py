@@ -3,13 +3,14 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.bench.floor import UNKNOWN, Ceilings, latency_floors
+from trtllm_lite.bench.floor import UNKNOWN, Ceilings, latency_floors, start_up_floor
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.machine import num_cores, peak_memory, read_bandwidth, reset_peak_memory
 from trtllm_lite.bench.serving import serve
@@ -39,14 +40,15 @@ class LatencyBench:
         self._ceilings = ceilings
         self._measured_bandwidth = 0.0
         self._probe_bandwidth()
-        begin = time.perf_counter()
+        self._begin = time.perf_counter()
+        self._start_up: float | None = None
         self._runner = ModelRunner.from_dir(
             engine_dir,
             num_threads=num_threads,
             max_batch_size=max(shape.batch_size for shape in shapes),
             max_seq_len=max(shape.seq_len for shape in shapes),
         )
-        self._load = time.perf_counter() - begin
+        self._load = time.perf_counter() - self._begin
         for shape in shapes:
             shape.check_fits(self._runner.limits)
 
@@ -55,18 +57,22 @@ class LatencyBench:
 
         The time per token is (time of ``output_len`` tokens - time of 1 token) / (``output_len`` - 1). Peak memory
         is the whole process's (CPU engines), from before the engine is loaded (first shape) or since the shape before.
+        The start-up ends with the first token of the first shape.
         """
         prompts = shape.prompts(self._engine.manifest.model.vocab_size)
         times = []
         for repeat in range(shape.repeats + 1):
-            times.append((self._seconds(prompts, 1), self._seconds(prompts, shape.output_len)))
+            to_first_token = self._seconds(prompts, 1)
+            self._start_up = self._start_up or time.perf_counter() - self._begin
+            times.append((to_first_token, self._seconds(prompts, shape.output_len)))
             on_repeat(repeat + 1, shape.repeats + 1)
         first = statistics.median(first for first, _ in times[1:])
         step = statistics.median(whole - first for first, whole in times[1:]) / (shape.output_len - 1)
         memory = self._memory_figures()
         self._probe_bandwidth()
         bandwidth = self._ceilings.bandwidth or self._measured_bandwidth or None
-        ceilings = Ceilings(bandwidth, self._ceilings.flops)
+        ceilings = replace(self._ceilings, bandwidth=bandwidth)
+        assert self._start_up is not None
         return {
             "time_to_first_token_s": first,
             "inter_token_latency_s": step,
@@ -74,6 +80,8 @@ class LatencyBench:
             "decode_tokens_per_s": shape.batch_size / step,
             **latency_floors(self._engine, shape, ceilings, first_s=first, step_s=step),
             "load_s": self._load,
+            "start_up_s": self._start_up,
+            **start_up_floor(self._engine, ceilings, self._start_up),
             **memory,
         }
 

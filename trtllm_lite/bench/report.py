@@ -34,6 +34,7 @@ def identity(
             "architecture": model.architecture,
             "dtype": model.dtype,
             "target": manifest.target.kind,
+            "stripped": manifest.stripped,
             "hidden_size": model.hidden_size,
             "num_hidden_layers": model.num_hidden_layers,
             "vocab_size": model.vocab_size,

@@ -7,9 +7,9 @@ import pytest
 
 from tests.unit.builder.cuda_engines import cuda_plan, cuda_shape
 from tests.unit.engine.samples import MANIFEST
-from trtllm_lite.bench.floor import Ceilings, prompt_flops, weight_bytes_per_step
+from trtllm_lite.bench.floor import Ceilings, prompt_flops, start_up_floor, weight_bytes_per_step
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.engine.reader import EngineFile
+from trtllm_lite.engine.reader import EngineFile, StoredTensor
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.network.config import ModelConfig
 
@@ -52,6 +52,19 @@ def test_operations_of_a_prompt_are_those_of_a_known_model() -> None:
     assert one / 2 == pytest.approx(8.030e9 - 0.525e9, rel=1e-3)
     # The LM head for the last token alone; attention of half a square: 4 * 32 * 32 * 128 * 8192^2 / 2 = 17.6e12.
     assert many == pytest.approx(2 * 6.979e9 * 8192 + 17.6e12 + 1.05e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("stripped", [False, True])
+def test_a_start_up_takes_as_long_as_its_weights_travel(stripped: bool) -> None:
+    entries = {
+        "plan": StoredTensor("U8", (900,), (0, 900)),
+        "weights.a": StoredTensor("BF16", (3, 1000), (1024, 7024)),
+        "weights.b": StoredTensor("F32", (1000,), (7040, 11040)),
+    }
+    engine = EngineFile(Path(), 0, entries, replace(MANIFEST, stripped=stripped), None)  # type: ignore[arg-type]
+    found = start_up_floor(engine, Ceilings(host_bandwidth=1000.0), 40.0)
+    assert found == ({} if stripped else {"floor_start_up_s": 10.0, "fraction_of_start_up_floor": 0.25})
+    assert start_up_floor(engine, Ceilings(bandwidth=1000.0), 40.0) == {}
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])

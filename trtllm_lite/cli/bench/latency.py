@@ -21,7 +21,8 @@ _POINT_METRICS = (
 )
 _ENGINE_METRICS = (
     *("read_bandwidth_bytes_per_s", "weight_bytes_per_step", "kv_bytes_per_step", "weight_bytes", "kv_cache_bytes"),
-    *("workspace_bytes", "peak_memory_bytes", "memory_overhead_bytes", "load_s"),
+    *("workspace_bytes", "peak_memory_bytes", "memory_overhead_bytes", "load_s", "start_up_s"),
+    *("floor_start_up_s", "fraction_of_start_up_floor"),
 )
 _RATIO_METRICS = ("prefill_tokens_per_s", "decode_tokens_per_s")
 
@@ -59,6 +60,12 @@ class NumberList(click.ParamType):
     help="Run transformers in float32 on this model beside it, and print the ratios.",
 )
 @ceiling_options
+@click.option(
+    "--host_bandwidth",
+    type=float,
+    metavar="GB/S",
+    help="What the device gets from the host's memory at most, for the floor of the start-up. [default: no floor]",
+)
 @result_options
 def latency(
     engine_dir: str,
@@ -68,6 +75,7 @@ def latency(
     compare_transformers: str | None,
     memory_bandwidth: float | None,
     peak_tflops: float | None,
+    host_bandwidth: float | None,
     json_path: str | None,
     compare: str | None,
     tolerance: tuple[str, ...],
@@ -92,13 +100,12 @@ def latency(
     if compare_transformers:
         check_model(compare_transformers)
     runtime = {"num_threads": num_threads}
-    terms = {"memory_bandwidth": memory_bandwidth, "peak_tflops": peak_tflops}
-    reports = [identity("latency", engine_dir, shape, runtime, terms) for shape in shapes]
+    ceilings = {"memory_bandwidth": memory_bandwidth, "peak_tflops": peak_tflops, "host_bandwidth": host_bandwidth}
+    reports = [identity("latency", engine_dir, shape, runtime, ceilings) for shape in shapes]
     results.expect(reports)
     busy = warn_if_busy()
     with progress_bars() as show:
-        ceilings = ceilings_of(memory_bandwidth, peak_tflops)
-        bench = LatencyBench(engine_dir, shapes, num_threads=num_threads, ceilings=ceilings)
+        bench = LatencyBench(engine_dir, shapes, num_threads=num_threads, ceilings=ceilings_of(**ceilings))
         for shape, report in zip(shapes, reports, strict=True):
             stage = f"batch {shape.batch_size}, prompt {shape.input_len}"
             report["figures"] = bench.measure(shape, functools.partial(show, stage))

@@ -114,11 +114,14 @@ runtime_options = _together(
 )
 
 
-def ceilings_of(memory_bandwidth: float | None, peak_tflops: float | None) -> "Ceilings":
-    """What :data:`ceiling_options` say, in bytes and operations per second."""
+def ceilings_of(
+    memory_bandwidth: float | None, peak_tflops: float | None, host_bandwidth: float | None = None
+) -> "Ceilings":
+    """What options in GB/s and TFLOPS say, in bytes and operations per second."""
     from trtllm_lite.bench.floor import Ceilings
 
     return Ceilings(
         bandwidth=None if memory_bandwidth is None else memory_bandwidth * 1e9,
         flops=None if peak_tflops is None else peak_tflops * 1e12,
+        host_bandwidth=None if host_bandwidth is None else host_bandwidth * 1e9,
     )
