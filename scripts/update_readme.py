@@ -95,12 +95,13 @@ def gpu_table(path: Path) -> str:
     rows = sorted((gpu_row(report, peers["figures"]) for report in reports), key=place_of_row)
     lines = ["| " + " | ".join(cells) + " |" for cells in (GPU_COLUMNS, ["---"] * len(GPU_COLUMNS), *rows)]
     first = reports[0]
-    terms = first["terms"]
-    host_bandwidth = next(r["terms"]["host_bandwidth"] for r in reports if "host_bandwidth" in r["terms"])
+    terms = {name: value for report in reports for name, value in report["terms"].items()}
+    floors = [f"{terms['memory_bandwidth']:,.0f} GB/s", f"{terms['peak_tflops']:,.0f} TFLOPS"]
+    if "host_bandwidth" in terms:
+        floors.append(f"{terms['host_bandwidth']:,.0f} GB/s from the host's memory")
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; greedy, random "
-        f"weights and prompts. Floors: {terms['memory_bandwidth']:,.0f} GB/s, {terms['peak_tflops']:,.0f} TFLOPS and "
-        f"{host_bandwidth:,.0f} GB/s from the host, measured on such a card. {peers['source']}\n\n"
+        f"weights and prompts. Floors: {', '.join(floors)}, measured on such a card. {peers['source']}\n\n"
         + "\n".join(lines)
         + "\n\nMeasured by `bash scripts/measure_gpu.sh OUT` (`trtllm-lite bench latency` and `throughput`).\n"
     )
