@@ -38,8 +38,8 @@ def latency_floors(
 ) -> dict[str, Any]:
     """How near the first tokens after ``first_s`` and a mean decode step of ``step_s`` seconds come to the ceilings.
 
-    A decode step reads weights and KV cache once; first tokens take the products and the attention of all prompts.
-    Without ceilings there are the bytes alone.
+    A decode step reads weights and KV cache once; first tokens take the products and the attention of all prompts, and
+    no less than reading the weights. Without ceilings there are the bytes alone.
     """
     weights, cache = weight_bytes_per_step(engine), kv_bytes_per_step(engine, shape)
     figures: dict[str, Any] = {"weight_bytes_per_step": weights, "kv_bytes_per_step": cache}
@@ -49,6 +49,8 @@ def latency_floors(
         figures |= {"floor_inter_token_latency_s": floor, "fraction_of_floor": floor / step_s}
     if ceilings.flops is not None:
         floor = shape.batch_size * prompt_flops(engine.manifest, shape.input_len) / ceilings.flops
+        if ceilings.bandwidth is not None:
+            floor = max(floor, weights / ceilings.bandwidth)
         figures |= {"floor_time_to_first_token_s": floor, "fraction_of_first_token_floor": floor / first_s}
     return figures
 

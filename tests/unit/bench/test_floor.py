@@ -7,7 +7,8 @@ import pytest
 
 from tests.unit.builder.cuda_engines import cuda_plan, cuda_shape
 from tests.unit.engine.samples import MANIFEST
-from trtllm_lite.bench.floor import Ceilings, prompt_flops, start_up_floor, weight_bytes_per_step
+from trtllm_lite.bench.floor import Ceilings, latency_floors, prompt_flops, start_up_floor, weight_bytes_per_step
+from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.reader import EngineFile, StoredTensor
 from trtllm_lite.errors import ArgumentError
@@ -52,6 +53,19 @@ def test_operations_of_a_prompt_are_those_of_a_known_model() -> None:
     assert one / 2 == pytest.approx(8.030e9 - 0.525e9, rel=1e-3)
     # The LM head for the last token alone; attention of half a square: 4 * 32 * 32 * 128 * 8192^2 / 2 = 17.6e12.
     assert many == pytest.approx(2 * 6.979e9 * 8192 + 17.6e12 + 1.05e9, rel=1e-3)
+
+
+def test_a_first_token_takes_its_arithmetic_and_no_less_than_reading_the_weights() -> None:
+    engine = EngineFile(Path(), 0, {}, MANIFEST, cuda_plan(cuda_shape()))
+    shape = LatencyShape(batch_size=3, input_len=20)
+
+    def floor(ceilings: Ceilings) -> float:
+        figures = latency_floors(engine, shape, ceilings, first_s=2.0, step_s=1.0)
+        assert figures["fraction_of_first_token_floor"] == figures["floor_time_to_first_token_s"] / 2.0
+        return float(figures["floor_time_to_first_token_s"])
+
+    assert floor(Ceilings(bandwidth=1e15, flops=1e3)) == 3 * prompt_flops(MANIFEST, 20) / 1e3
+    assert floor(Ceilings(bandwidth=1e3, flops=1e15)) == weight_bytes_per_step(engine) / 1e3
 
 
 @pytest.mark.parametrize("stripped", [False, True])

@@ -85,7 +85,8 @@ def latency(
 
     Every combination of batch size and prompt length is measured, in one load of the engine. The time per token is
     (time of output_len tokens - time of 1 token) / (output_len - 1). Its floor is the time to read the weights and
-    the KV cache of one step once; that of the first token the time of its arithmetic.
+    the KV cache of one step once; that of the first token the time of its arithmetic, or to read the weights if that
+    takes longer.
     """
     from trtllm_lite.bench.gates import gates
     from trtllm_lite.bench.latency import LatencyBench
