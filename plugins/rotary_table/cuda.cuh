@@ -2,7 +2,8 @@
 // cache. Once per step, for all layers.
 //
 // A token that was sampled last by a sequence which it ended (last_tokens[token_slots[t]] is a complement) needs no
-// attention: nobody looks at what comes of it. Its sequence's past_lens become 0, so that attention reads one token.
+// attention: its sequence's past_lens become 0, so that attention reads one token. What comes of it, keys and values of
+// further layers too, is wrong, and nobody may use it.
 //
 // Bytes: 4 * head_dim a token. FLOPs: the range reduction of large angles, some hundred an angle. Floor: latency, about
 // 2 us. Launch: grid = tokens, TL_HALF_DIM threads (the precise cosf and sinf: positions reach 10^6 radians).

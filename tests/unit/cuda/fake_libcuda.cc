@@ -21,7 +21,7 @@
 namespace {
 
 using Work = std::function<void()>;
-constexpr int kPoison = 13, kInvalidValue = 1, kOutOfResources = 701;
+constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfResources = 701;
 
 struct Stream {
   std::deque<Work> queue;
@@ -125,8 +125,8 @@ Work embed(Arguments& a, unsigned blocks) {
     for (unsigned t = 0; t < blocks; ++t) {
       x[t] = slots[t] >= 0 ? last[slots[t]] : ids[t];
       if (x[t] >= 0) continue;
-      ++counts()["ended"];  // nobody looks at the row
-      x[t] = ~x[t];
+      ++counts()["ended"];
+      x[t] = kGarbage;  // nobody may use what comes of the row
     }
   };
 }

@@ -37,11 +37,12 @@ void Scheduler::accept_token(Index index, RowResult& result, Clock::time_point n
   if (!request.first_token) request.first_token = now;
   const int generated = static_cast<int>(request.tokens.size()) - request.num_prompt - 1;
   events.tokens.push_back({request.id, result.token, generated, std::move(result.outputs)});
-  // Known now, so its block may be full and shareable. A request preempted meanwhile has nothing to share.
-  if (const auto* running = std::get_if<Running>(&table_.state(index))) {
-    cache_.commit(running->kv(), chain(request), launched_);
-  }
-  if (const auto reason = request.finish_reason()) remove(index, *reason, {}, now, events);
+  const std::optional<FinishReason> reason = request.finish_reason();
+  // Known now, so its block may be full and shareable. A request preempted meanwhile has nothing to share; nor is what
+  // the step in flight writes for an end id good for anybody (StepExecutor::launch).
+  const auto* running = std::get_if<Running>(&table_.state(index));
+  if (running != nullptr && reason != FinishReason::kEndId) cache_.commit(running->kv(), chain(request), launched_);
+  if (reason) remove(index, *reason, {}, now, events);
 }
 
 void Scheduler::abandon(std::span<const StepBatch* const> batches, const StepError& error, Clock::time_point now,

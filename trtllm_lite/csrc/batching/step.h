@@ -122,7 +122,8 @@ class StepExecutor {
   virtual void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                         int num_prompt) = 0;
 
-  // Starts a step and returns without waiting for it.
+  // Starts a step and returns without waiting for it. A row that continues an end id, which the device may have found
+  // out and the host has not, may come to anything: its token, and what it writes to the cache.
   virtual void launch(const StepBatch& batch) = 0;
 
   // Waits for the oldest launched step and writes its results, reusing the buffers of `result`. Either call may throw

@@ -203,6 +203,18 @@ def test_the_device_knows_what_ends_a_sequence(
     assert fake_driver.fake_count(b"ended") - before == num_ended
 
 
+def test_what_follows_an_end_is_shared_with_nobody(executor: CudaExecutor) -> None:
+    """The end fills a block, whose last keys and values the device did not compute as the model would."""
+    prompt, loop = [1, 2, 3], EventLoop(executor, **LIMITS, enable_block_reuse=True)
+    tokens = expected(prompt, 2 * PAGE - len(prompt))
+    [answer] = run(loop, [(prompt, greedy(9, stop_token_ids=[tokens[-1]]))])
+    assert answer.tokens == tokens
+    next_turn = [*prompt, *tokens, 7, 9]
+    [answer] = run(loop, [(next_turn, greedy(4))])
+    check(answer, next_turn, 4)
+    assert loop.stats()["hit_tokens"] == PAGE
+
+
 def test_sequences_of_more_tokens_than_the_device_counts(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
     before = fake_driver.fake_count(b"to_host_bytes")
     check_edits(EventLoop(executor, **LIMITS), random_prompts(4, 14), 12)
