@@ -282,6 +282,13 @@ int push_copy(void* to, const void* from, std::size_t bytes, Stream* stream, con
   return 0;
 }
 
+// 89 is compute capability 8.9.
+int fake_capability() {
+  const char* set = std::getenv("FAKE_CAPABILITY");
+  return set == nullptr ? 90 : std::atoi(set);
+}
+int max_shared_bytes() { return fake_capability() == 89 ? 99 << 10 : 227 << 10; }
+
 }  // namespace
 
 extern "C" {
@@ -300,7 +307,8 @@ int cuDeviceGetName(char* name, int size, int) {
   return std::strncpy(name, "Fake GPU", static_cast<std::size_t>(size)), 0;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  const std::map<int, int> values{{16, 4}, {75, 9}, {76, 0}};
+  const int capability = fake_capability();
+  const std::map<int, int> values{{16, 4}, {75, capability / 10}, {76, capability % 10}, {97, max_shared_bytes()}};
   return *value = values.at(attribute), 0;
 }
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = context, 0; }
@@ -365,7 +373,7 @@ int cuModuleGetFunction(const Kernel** function, void* module, const char* name)
   if (*static_cast<std::string*>(module) != name || !kernels().contains(name)) return kInvalidValue;
   return *function = &kernels().at(name), 0;
 }
-int cuFuncSetAttribute(void*, int, int) { return 0; }
+int cuFuncSetAttribute(void*, int, int value) { return value <= max_shared_bytes() ? 0 : kInvalidValue; }
 int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const void* address,
                            const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
                            const unsigned* steps, int interleave, int swizzle, int promotion, int fill) {

@@ -25,6 +25,7 @@ Device::Device(int index) {
   major_ = attribute(kComputeCapabilityMajor);
   minor_ = attribute(kComputeCapabilityMinor);
   num_sms_ = attribute(kMultiprocessorCount);
+  max_shared_bytes_ = attribute(kMaxSharedBytesOfBlock);
   driver().check(driver().context_retain(&context_, ordinal_), "creating a context on " + name_);
   make_current();
 }

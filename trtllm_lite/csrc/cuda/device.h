@@ -31,6 +31,8 @@ class Device {
   int capability_major() const { return major_; }
   int capability_minor() const { return minor_; }
   int num_sms() const { return num_sms_; }
+  int max_shared_bytes() const { return max_shared_bytes_; }  // that a block may ask for
+  std::string arch() const { return "sm_" + std::to_string(major_) + std::to_string(minor_); }
   DeviceMemory memory() const;
 
  private:
@@ -39,7 +41,7 @@ class Device {
   Ordinal ordinal_ = 0;
   Context context_ = nullptr;
   std::string name_;
-  int major_ = 0, minor_ = 0, num_sms_ = 0;
+  int major_ = 0, minor_ = 0, num_sms_ = 0, max_shared_bytes_ = 0;
 };
 
 // Calls the driver function `Free` on what it owns.

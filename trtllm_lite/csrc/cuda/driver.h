@@ -28,6 +28,7 @@ constexpr Result kOutOfMemory = 2;
 constexpr unsigned kHostMemory = 1;  // CUmemorytype
 constexpr unsigned kDeviceMemory = 2;
 constexpr int kMultiprocessorCount = 16;  // CUdevice_attribute
+constexpr int kMaxSharedBytesOfBlock = 97;
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
 constexpr int kMaxDynamicSharedBytes = 8;            // CUfunction_attribute

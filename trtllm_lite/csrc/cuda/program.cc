@@ -20,8 +20,7 @@ constexpr std::size_t kMaxParameterBytes = 4096;        // check_cuda_plan lets 
 
 // sm_90a runs on 9.0 alone; sm_80 on every 8.x; sm_86 on 8.6 and above within 8.
 bool fits(const std::string& arch, const Device& device) {
-  const std::string capability = std::to_string(device.capability_major()) + std::to_string(device.capability_minor());
-  if (arch == "sm_" + capability || arch == "sm_" + capability + "a") return true;
+  if (arch == device.arch() || arch == device.arch() + "a") return true;
   constexpr std::size_t kPrefix = 3;  // "sm_"
   if (arch.size() < kPrefix + 2 || !std::isdigit(static_cast<unsigned char>(arch.back()))) return false;
   const std::string major = arch.substr(kPrefix, arch.size() - kPrefix - 1);
@@ -77,6 +76,15 @@ void add_argument(const LaunchArgument& argument, const CudaExtents& extents, co
   }
 }
 
+// The one of a plan that was made for this device, or for the one that comes next to it; empty if it can run none.
+std::string best_arch(const std::set<std::string>& archs, const Device& device) {
+  std::string best;
+  for (const std::string& arch : archs) {  // within a major version they come in order
+    if (fits(arch, device)) best = arch;
+  }
+  return best;
+}
+
 std::string join(const std::set<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -100,13 +108,14 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
       functions_(plan_.kernels.size()),
       matmuls_(device, plan_, std::move(library_directories)) {
   std::set<std::string> archs;
+  for (const CudaProgram& program : plan_.programs) archs.insert(program.arch);
+  const std::string best = best_arch(archs, device);
   for (const CudaProgram& program : plan_.programs) {
-    archs.insert(program.arch);
-    if (!fits(program.arch, device)) continue;
+    if (program.arch != best) continue;
     programs_.push_back(&program);
     for (const CudaInstruction& instruction : program.instructions) {
       if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
-        load_kernel(launch->kernel, program.arch);
+        load_kernel(launch->kernel, best, device);
       } else {
         const auto& matmul = std::get<MatmulInstruction>(instruction);
         matmul_of_[&matmul] = &matmuls_.get(matmul);
@@ -118,10 +127,8 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
     return !program->decode_only && program->max_tokens >= num_tokens;
   });
   if (complete) return;
-  const std::string arch =
-      "sm_" + std::to_string(device.capability_major()) + std::to_string(device.capability_minor());
-  throw EngineError("expected an engine for " + device.name() + " (" + arch + "), found one for " + join(archs) +
-                    "; build it again with --target " + arch);
+  throw EngineError("expected an engine for " + device.name() + " (" + device.arch() + "), found one for " +
+                    join(archs) + "; build it again with --target " + device.arch());
 }
 
 void ProgramSet::prepare(const Addresses& addresses, Stream stream) {
@@ -160,11 +167,17 @@ void ProgramSet::prepare_products(const Addresses& addresses, Stream stream) {
   }
 }
 
-void ProgramSet::load_kernel(int index, const std::string& arch) {
+void ProgramSet::load_kernel(int index, const std::string& arch, const Device& device) {
   Function& function = functions_[static_cast<std::size_t>(index)];
   if (function != nullptr) return;
   const CudaKernel& kernel = plan_.kernels[static_cast<std::size_t>(index)];
   const std::string what = "loading kernel " + kernel.name + " for " + arch;
+  if (kernel.shared_bytes > device.max_shared_bytes()) {
+    throw EngineError("kernel " + kernel.name + " of this engine for " + arch + " has blocks with " +
+                      std::to_string(kernel.shared_bytes) + " bytes of shared memory, and on " + device.name() + " (" +
+                      device.arch() + ") they can have " + std::to_string(device.max_shared_bytes()) +
+                      "; build the engine again with --target " + device.arch());
+  }
   const std::string& key = kernel.cubins.at(arch);
   OwnedModule& module = modules_[key];
   if (module.get() == nullptr) {

@@ -27,8 +27,8 @@ struct InstructionTime {
 
 class ProgramSet {
  public:
-  // Loads the kernels of every program for this device's architecture. Borrows all it is given. Throws EngineError if
-  // there is no program that carries out any step on this device.
+  // Loads the kernels of every program for this device's architecture, or for the one that comes next to it. Borrows
+  // all it is given. Throws EngineError if they do not carry out every step, or not on this device.
   ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories);
 
   // The first program for a step of `num_tokens` tokens.
@@ -53,7 +53,7 @@ class ProgramSet {
                Stream stream);
   void encode_tensor_maps(const Addresses& addresses);
   void prepare_products(const Addresses& addresses, Stream stream);
-  void load_kernel(int index, const std::string& arch);
+  void load_kernel(int index, const std::string& arch, const Device& device);
   void enqueue_launch(const LaunchInstruction& launch, const CudaExtents& extents, const Addresses& addresses,
                       Stream stream);
 

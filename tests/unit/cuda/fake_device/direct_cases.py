@@ -1,11 +1,13 @@
 """The CUDA executor by itself, on a fake driver: steps by hand, timing, and engines for other GPUs."""
 
+import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.unit.cuda.toy_engine import (
+    MANIFEST,
     MAX_NUM_TOKENS,
     NUM_BLOCKS,
     NUM_SEQS,
@@ -23,16 +25,42 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
-def test_another_gpu_is_named(tmp_path: Path) -> None:
+def engine_for(directory: Path, *targets: tuple[str, int]) -> Engine:
+    """The toy engine with programs for several architectures, whose kernels take so many bytes of shared memory."""
     toy = make_toy_engine()
-    for kernel in toy.plan["kernels"]:
-        kernel["cubins"] = {"sm_80": kernel["name"]}
-    for program in toy.plan["programs"]:
-        program["arch"] = "sm_80"
-    path = tmp_path / "rank0.engine"
+    kernels, programs = toy.plan["kernels"], toy.plan["programs"]
+    toy.plan["kernels"], toy.plan["programs"] = [], []
+    for number, (arch, shared_bytes) in enumerate(targets):
+        toy.manifest["target"] = MANIFEST["target"] | {"archs": [name for name, _ in targets]}
+        for kernel in kernels:
+            toy.plan["kernels"].append(kernel | {"cubins": {arch: kernel["name"]}, "shared_bytes": shared_bytes})
+        for program in copy.deepcopy(programs):
+            for instruction in program["instructions"]:
+                instruction["kernel"] += number * len(kernels)
+            toy.plan["programs"].append(program | {"arch": arch})
+    path = directory / "rank0.engine"
     path.write_bytes(to_bytes(toy))
+    return Engine(str(path))
+
+
+def test_another_gpu_is_named(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"engine for Fake GPU \(sm_90\), found one for sm_80.*--target sm_90"):
-        CudaExecutor(Engine(str(path)))
+        CudaExecutor(engine_for(tmp_path, ("sm_80", 0)))
+
+
+def test_the_nearest_of_several_architectures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for 8.0 take more shared memory than 8.9 has."""
+    monkeypatch.setenv("FAKE_CAPABILITY", "89")
+    executor = CudaExecutor(engine_for(tmp_path, ("sm_80", 166912), ("sm_86", 101376), ("sm_90a", 200000)))
+    logits = executor.step(ints(1, 2, 3), ints(3), ints(0), np.array([[9]], np.int32), ints(2))
+    assert logits.argmax(1).tolist() == [successor([1, 2, 3])]
+
+
+def test_blocks_too_large_for_a_gpu_of_the_same_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CAPABILITY", "89")
+    message = r"engine for sm_80 has blocks with 166912 bytes.*\(sm_89\) they can have 101376; .* --target sm_89"
+    with pytest.raises(EngineError, match=message):
+        CudaExecutor(engine_for(tmp_path, ("sm_80", 166912)))
 
 
 def test_time_step_lists_the_instructions(executor: CudaExecutor) -> None:
