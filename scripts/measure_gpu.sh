@@ -4,9 +4,10 @@
 #   measure_gpu.sh OUT [tune|build|latency|throughput|start-up]...   (default: build, which needs no GPU, to throughput)
 # tune measures first what computes the products fastest, on a GPU that passes `test_gpu.sh`, and writes it to the timing
 # cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
-# start-up makes an 8B model of random weights, converts and builds it: 50 GB below OUT, in the end 16. It needs torch and
+# start-up makes an 8B model of random weights, converts and builds it: 32 GB below OUT, in the end 16. It needs torch and
 # transformers.
-# Needs trtllm-lite on the PATH. BANDWIDTH (GB/s read), TFLOPS (dense bfloat16) and HOST_BANDWIDTH (GB/s from pinned host
+# Needs trtllm-lite on the PATH, and the cuBLAS that the timing cache was measured with: its cublaslt_version, 130100 is
+# 13.1.0. BANDWIDTH (GB/s read), TFLOPS (dense bfloat16) and HOST_BANDWIDTH (GB/s from pinned host
 # memory) are the card's measured ceilings.
 set -euo pipefail
 cd "$(dirname "$0")/.."

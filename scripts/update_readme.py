@@ -103,7 +103,8 @@ def gpu_table(path: Path) -> str:
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; greedy, random "
         f"weights and prompts. Floors: {', '.join(floors)}, measured on such a card. {peers['source']}\n\n"
         + "\n".join(lines)
-        + "\n\nMeasured by `bash scripts/measure_gpu.sh OUT` (`trtllm-lite bench latency` and `throughput`).\n"
+        + "\n\nMeasured by `bash scripts/measure_gpu.sh OUT`, the start-up by `measure_gpu.sh OUT start-up` "
+        "(`trtllm-lite bench latency` and `throughput`).\n"
     )
 
 

@@ -84,9 +84,6 @@ class DecodeAttention:
         self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=tensors)
 
 
-PREFILL_POINTERS = ("output", "query", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables")
-
-
 class PrefillAttention:
     """Causal attention of packed new tokens over the paged cache, which holds their keys and values already."""
 

@@ -15,7 +15,7 @@ from tests.gpu.sampling import Sampling
 _SAMPLING_POINTERS = ("sample_slots", "sample_counter")
 _BANNED, _STOP = 1 << 24, 1 << 25
 _NOT_SEEN, _GREEDY = -1, -1
-_SLOT_BYTES, _EDIT_BYTES, _MAX_STOPS = 96, 16, 10
+_SLOT_BYTES, _EDIT_BYTES, MAX_STOPS = 96, 16, 10
 _PLAIN = Sampling(temperature=0.0)
 
 
@@ -46,9 +46,9 @@ def _record(row: Sampling) -> bytes:
     seed = (row.seed & 0xFFFFFFFF, row.seed >> 32, row.sequence_index)
     penalties = (row.repetition_penalty, row.presence_penalty, row.frequency_penalty)
     last = (row.min_tokens, 0 if row.logprobs is None else 1 + row.logprobs, row.counts_tokens)
-    stops = [~token for token in row.stops[:_MAX_STOPS]]
-    stops += [0] * (_MAX_STOPS - len(stops))
-    header = struct.pack(f"<fiff3Iifff3i{_MAX_STOPS}i", *draws, *seed, len(edits), *penalties, *last, *stops)
+    stops = [~token for token in row.stops[:MAX_STOPS]]
+    stops += [0] * (MAX_STOPS - len(stops))
+    header = struct.pack(f"<fiff3Iifff3i{MAX_STOPS}i", *draws, *seed, len(edits), *penalties, *last, *stops)
     return header + b"".join(struct.pack("<Iiff", *edit) for edit in edits)
 
 

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.row_kernels import Sample
+from tests.gpu.row_kernels import MAX_STOPS, Sample
 from tests.gpu.sampling import Sampling, draw, kept
 
-MAX_STOPS = 10  # that the card knows of a sequence
 WAYS = [
     Sampling(),
     Sampling(temperature=0.0),

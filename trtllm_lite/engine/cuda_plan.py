@@ -15,6 +15,11 @@ from trtllm_lite.plugins.launch import Extent
 Number: TypeAlias = int | Extent
 
 
+def dotted(cublaslt_version: int) -> str:
+    """How cuBLAS writes its version: 13.1.0 for 130100."""
+    return f"{cublaslt_version // 10000}.{cublaslt_version // 100 % 100}.{cublaslt_version % 100}"
+
+
 @dataclass(frozen=True)
 class TensorArgument:
     """A pointer: byte ``offset`` of tensor number ``tensor``."""

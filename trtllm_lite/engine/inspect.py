@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from trtllm_lite.engine.cuda_plan import CudaPlan, Instruction, LaunchInstruction
+from trtllm_lite.engine.cuda_plan import CudaPlan, Instruction, LaunchInstruction, dotted
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic
 from trtllm_lite.engine.plan import Plan
@@ -60,7 +60,8 @@ class Inspection:
     def render(self, console: Console) -> None:
         """Print it for people."""
         console.print(f"[bold]{self.kind}[/bold] {self.path}", highlight=False, soft_wrap=True)
-        console.print(f"made by {self.producer}" + (f" for {self.target}" if self.target else ""), highlight=False)
+        made_for = f" for {self.target}" if self.target else ""
+        console.print(f"made by {self.producer}{made_for}", highlight=False, soft_wrap=True)
         _print_table(console, "model", self.model)
         _print_table(console, "limits", self.limits)
         _print_table(console, "KV cache", self.kv_cache)
@@ -98,7 +99,7 @@ def inspect_engine(path: Path) -> Inspection:
         producer=manifest.producer,
         file_bytes=_file_bytes(engine),
         model=to_json(manifest.model),
-        target=_target(manifest),
+        target=_target(engine),
         limits=to_json(manifest.limits),
         kv_cache=to_json(manifest.kv_cache),
         memory=_memory(manifest),
@@ -151,11 +152,14 @@ def _file_bytes(engine: EngineFile) -> dict[str, int]:
     return {engine.path.name: engine.file_bytes} | {file.name: file.stat().st_size for file in others if file.is_file()}
 
 
-def _target(manifest: Manifest) -> str:
-    """``cpu``, or the architectures and the type of a GPU engine."""
-    target = manifest.target
-    stripped = ", without weights" if manifest.stripped else ""
-    return f"{' '.join(target.archs)} in {target.dtype}{stripped}" if target.archs else target.kind
+def _target(engine: EngineFile) -> str:
+    """``cpu``, or the architectures and the type of a GPU engine, and the cuBLASLt that it must find."""
+    target, plan = engine.manifest.target, engine.plan
+    if not isinstance(plan, CudaPlan):
+        return target.kind
+    stripped = ", without weights" if engine.manifest.stripped else ""
+    wanted = f", with cuBLAS {dotted(plan.cublaslt_version)}" if plan.cublaslt_version else ""
+    return f"{' '.join(target.archs)} in {target.dtype}{stripped}{wanted}"
 
 
 def _operators(plan: Plan | CudaPlan) -> dict[str, int]:

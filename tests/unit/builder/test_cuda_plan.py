@@ -236,10 +236,15 @@ def test_targets(targets: list[str], archs: list[str]) -> None:
     assert [device.arch for device in parse_targets(targets)] == archs
 
 
-@pytest.mark.parametrize("target", ["gpu", "sm_70", "sm_9", "cpu,sm_90", "", "sm_90,"])
+@pytest.mark.parametrize("target", ["gpu", "sm_70", "sm_9", "", "sm_90,"])
 def test_unknown_targets_are_errors(target: str) -> None:
     with pytest.raises(BuildError, match=r"expected cpu, or one or several of sm_80, .*, separated by commas"):
         parse_targets([target])
+
+
+def test_an_engine_is_for_the_cpu_or_for_gpus() -> None:
+    with pytest.raises(BuildError, match="the targets are cpu, sm_90: an engine is for cpu alone or for GPUs"):
+        parse_targets(["cpu,sm_90"])
 
 
 @pytest.mark.parametrize(

@@ -161,3 +161,6 @@ def test_caches_that_do_not_fit_are_errors(tmp_path: Path) -> None:
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, fast_build=True)
     with pytest.raises(BuildError, match="CPU engines need no timing"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, input_timing_cache=path)
+    replace(CACHE, products=(), kernels=()).save(path)
+    with pytest.raises(BuildError, match=r"measured on Test GPU, knows none of this network's products .*leave it out"):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90", input_timing_cache=path)

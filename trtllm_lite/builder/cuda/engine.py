@@ -7,14 +7,14 @@ import onnx_ir as ir
 from trtllm_lite.builder.cuda.compile import compile_kernels
 from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_network, make_plan
 from trtllm_lite.builder.cuda.tactics import explain
-from trtllm_lite.builder.cuda.timing_cache import TimingCache
+from trtllm_lite.builder.cuda.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.engine.format import DEVICE_ALIGNMENT, align
 from trtllm_lite.engine.manifest import KvCache, Target
 from trtllm_lite.errors import BuildError
-from trtllm_lite.plugins.launch import Device
+from trtllm_lite.plugins.launch import Device, Matmul
 
 
 def cuda_parts(
@@ -31,7 +31,26 @@ def cuda_parts(
             f"the timing cache was measured on {timings.device} ({timings.arch}), and the targets are "
             f"{', '.join(device.arch for device in devices)}: pass one for a target, or none"
         )
-    return parts_of(lower_network(graph, dtype, limits, devices, timings), progress, timings)
+    lowered = lower_network(graph, dtype, limits, devices, timings)
+    if timings is not None:
+        _check_known(lowered, timings)
+    return parts_of(lowered, progress, timings)
+
+
+def _check_known(lowered: Lowered, timings: TimingCache) -> None:
+    """Raise BuildError if a cache has nothing to say about the network."""
+    programs = [program for program in lowered.programs if program.device.arch == timings.arch]
+    products = dict.fromkeys(
+        Product.of(step) for program in programs for step in program.steps if isinstance(step, Matmul)
+    )
+    is_tiled = any(kernel.name.endswith("_tiled") for kernel, arch in lowered.kernels() if arch == timings.arch)
+    if is_tiled or not products or any(timings.timings(product) for product in products):
+        return
+    raise BuildError(
+        f"the timing cache, measured on {timings.device}, knows none of this network's products (such as "
+        f"{next(iter(products))}): it is of other models, so leave it out, or measure this one with "
+        "--output_timing_cache"
+    )
 
 
 def parts_of(lowered: Lowered, progress: Callable[[int, int], None], timings: TimingCache | None = None) -> EngineParts:

@@ -33,6 +33,8 @@ def parse_targets(targets: Sequence[str]) -> tuple[Device, ...]:
     names = [name.strip() for target in targets for name in target.split(",")]
     if names == [CPU]:
         return ()
+    if CPU in names:
+        raise BuildError(f"the targets are {', '.join(names)}: an engine is for {CPU} alone or for GPUs; build two")
     devices = [_device(name) for name in names]
     return tuple(dict.fromkeys(devices))
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from trtllm_lite.engine.cuda_plan import MatmulAlgorithm
+from trtllm_lite.engine.cuda_plan import MatmulAlgorithm, dotted
 from trtllm_lite.engine.records import from_json, parse_json, to_json
 from trtllm_lite.errors import BuildError, EngineError, OutputError
 from trtllm_lite.plugins.launch import Matmul
@@ -147,8 +147,7 @@ class TimingCache:
     @property
     def _machine(self) -> str:
         """The device and the library, in words."""
-        version = self.cublaslt_version
-        return f"{self.device} ({self.arch}) with cuBLAS {version // 10000}.{version // 100 % 100}.{version % 100}"
+        return f"{self.device} ({self.arch}) with cuBLAS {dotted(self.cublaslt_version)}"
 
     def save(self, path: Path) -> None:
         """Write ``path``: one timing a line, the same bytes for equal caches."""

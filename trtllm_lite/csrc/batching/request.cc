@@ -93,8 +93,8 @@ Request::Request(RequestId id, RequestSpec request_spec, Clock::time_point now)
       spec(std::move(request_spec)),
       submitted(now) {
   tokens.reserve(tokens.size() + std::min(spec.max_new_tokens, kReservedTokens));
-  for (const std::int32_t token : spec.end_ids) last_tokens |= bit_of(token);
-  for (const auto& stop : spec.stop_sequences) last_tokens |= bit_of(stop.back());
+  for (const std::int32_t token : spec.end_ids) end_bits |= bit_of(token);
+  for (const auto& stop : spec.stop_sequences) end_bits |= bit_of(stop.back());
   // A timeout that reaches beyond what the clock can express is none.
   if (spec.timeout && *spec.timeout < Clock::time_point::max() - now) deadline = now + *spec.timeout;
 }
@@ -105,7 +105,7 @@ int Request::max_blocks(int tokens_per_block) const {
 
 std::optional<FinishReason> Request::finish_reason() const {
   const int num_known = static_cast<int>(tokens.size()) - num_prompt;
-  if ((last_tokens & bit_of(tokens.back())) != 0 && num_known >= spec.min_new_tokens) {
+  if ((end_bits & bit_of(tokens.back())) != 0 && num_known >= spec.min_new_tokens) {
     if (std::ranges::find(spec.end_ids, tokens.back()) != spec.end_ids.end()) return FinishReason::kEndId;
     for (const auto& stop : spec.stop_sequences) {
       if (std::ssize(stop) <= num_known && std::equal(stop.rbegin(), stop.rend(), tokens.rbegin())) {

@@ -76,7 +76,7 @@ struct alignas(64) Request {
 
   RequestId id;
   std::vector<std::int32_t> tokens;  // prompt, then generated tokens the host knows
-  std::uint64_t last_tokens = 0;     // bit t % 64: an end id or a stop sequence ends in token t
+  std::uint64_t end_bits = 0;        // bit t % 64: an end id or a stop sequence ends in token t
   int num_prompt;
   int num_pending = 0;    // tokens that steps in flight sample
   int outputs_from = 0;   // prompt outputs before this position are delivered or under way

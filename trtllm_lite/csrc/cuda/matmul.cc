@@ -46,7 +46,7 @@ std::string dotted(std::int64_t version) {
 // An algorithm is a number that means what it means to one version.
 void check_version(const CublasLt& library, const CudaPlan& plan) {
   const auto found = static_cast<std::int64_t>(library.version());
-  if (plan.cublaslt_version == 0 || plan.cublaslt_version == found) return;
+  if (plan.cublaslt_version == found) return;
   const std::string wanted = dotted(plan.cublaslt_version);
   const std::string package = plan.cublaslt_version / 10000 == 12 ? "nvidia-cublas-cu12" : "nvidia-cublas";
   throw EngineError("this engine's matrix products have algorithms that were measured with cuBLAS " + wanted +
@@ -216,12 +216,12 @@ MatmulSet::~MatmulSet() {
 Matmul& MatmulSet::get(const MatmulInstruction& kind) {
   if (library_ == nullptr) {
     const CublasLt& library = cublaslt(library_directories_);
-    check_version(library, plan_);
     workspace_ = DeviceBuffer(device_, static_cast<std::size_t>(plan_.workspace_bytes), "workspace of matrix products",
                               "free memory on the GPU");
     library.check(library.create(&handle_), "starting cuBLASLt");
     library_ = &library;
   }
+  if (!kind.algorithms.empty()) check_version(*library_, plan_);
   std::unique_ptr<Matmul>& matmul = matmuls_[key_of(kind)];
   if (!matmul) matmul = std::make_unique<Matmul>(*library_, handle_, kind, workspace_);
   return *matmul;

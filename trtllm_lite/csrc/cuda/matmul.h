@@ -79,8 +79,8 @@ class MatmulSet {
   MatmulSet(const Device& device, const CudaPlan& plan, std::vector<std::string> library_directories);
   ~MatmulSet();
 
-  // The one for products like this; lives as long as the set. Throws EngineError if the plan's algorithms were measured
-  // with another version of the library.
+  // The one for products like this; lives as long as the set. Throws EngineError if it has algorithms, which were
+  // measured with another version of the library.
   Matmul& get(const MatmulInstruction& kind);
 
  private:
