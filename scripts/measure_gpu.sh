@@ -6,9 +6,9 @@
 # cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
 # start-up makes an 8B model of random weights, converts and builds it: 32 GB below OUT, in the end 16. It needs torch and
 # transformers.
-# Needs trtllm-lite on the PATH, and the cuBLAS that the timing cache was measured with: its cublaslt_version, 130100 is
-# 13.1.0. BANDWIDTH (GB/s read), TFLOPS (dense bfloat16) and HOST_BANDWIDTH (GB/s from pinned host
-# memory) are the card's measured ceilings.
+# Needs trtllm-lite on the PATH, and the cuBLAS that the timing cache was measured with (its cublaslt_version: 130100 is
+# 13.1.0). BANDWIDTH (GB/s read), TFLOPS (dense bfloat16) and HOST_BANDWIDTH (GB/s from pinned host memory) are the
+# card's measured ceilings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|start-up]...}
