@@ -104,6 +104,7 @@ def test_latency_reports_every_shape(engine_dir: Path, tmp_path: Path) -> None:
     for report in found:
         figures = report["figures"]
         assert figures["time_to_first_token_s"] > 0
+        assert figures["host_s_per_decode_step"] > 0
         assert figures["fraction_of_floor"] * figures["inter_token_latency_s"] == pytest.approx(
             figures["floor_inter_token_latency_s"]
         )

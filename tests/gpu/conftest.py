@@ -27,7 +27,8 @@ HAS_PACKAGE = importlib.util.find_spec("trtllm_lite._core") is not None
 OF_ENGINES = [
     "test_engine.py",
     "test_few_layers.py",
-    "test_preemption.py",
+    "test_kv_cache.py",
+    "test_memory.py",
     "test_smallest_engine.py",
     "test_smollm2.py",
 ]

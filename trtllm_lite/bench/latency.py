@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trtllm_lite.bench.floor import UNKNOWN, Ceilings, latency_floors, start_up_floor
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.machine import num_cores, peak_memory, read_bandwidth, reset_peak_memory
-from trtllm_lite.bench.serving import serve
+from trtllm_lite.bench.serving import Run, host_figure, serve
 from trtllm_lite.bench.workload import PlannedRequest
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.runtime import ModelRunner
@@ -60,14 +60,14 @@ class LatencyBench:
         The start-up ends with the first token of the first shape.
         """
         prompts = shape.prompts(self._engine.manifest.model.vocab_size)
-        times = []
+        runs = []
         for repeat in range(shape.repeats + 1):
-            to_first_token = self._seconds(prompts, 1)
+            to_first_token = self._serve(prompts, 1)
             self._start_up = self._start_up or time.perf_counter() - self._begin
-            times.append((to_first_token, self._seconds(prompts, shape.output_len)))
+            runs.append((to_first_token, self._serve(prompts, shape.output_len)))
             on_repeat(repeat + 1, shape.repeats + 1)
-        first = statistics.median(first for first, _ in times[1:])
-        step = statistics.median(whole - first for first, whole in times[1:]) / (shape.output_len - 1)
+        first = statistics.median(first.seconds for first, _ in runs[1:])
+        step = statistics.median(whole.seconds - first.seconds for first, whole in runs[1:]) / (shape.output_len - 1)
         memory = self._memory_figures()
         self._probe_bandwidth()
         bandwidth = self._ceilings.bandwidth or self._measured_bandwidth or None
@@ -78,6 +78,7 @@ class LatencyBench:
             "inter_token_latency_s": step,
             "prefill_tokens_per_s": shape.batch_size * shape.input_len / first,
             "decode_tokens_per_s": shape.batch_size / step,
+            **host_figure([whole for _, whole in runs[1:]]),
             **latency_floors(self._engine, shape, ceilings, first_s=first, step_s=step),
             "load_s": self._load,
             "start_up_s": self._start_up,
@@ -93,8 +94,8 @@ class LatencyBench:
             self._measured_bandwidth = max(self._measured_bandwidth, read_bandwidth(self._num_threads))
         reset_peak_memory()
 
-    def _seconds(self, prompts: list[NDArray[np.int32]], output_len: int) -> float:
-        return serve(self._runner.session, [PlannedRequest(0.0, prompt, output_len) for prompt in prompts]).seconds
+    def _serve(self, prompts: list[NDArray[np.int32]], output_len: int) -> Run:
+        return serve(self._runner.session, [PlannedRequest(0.0, prompt, output_len) for prompt in prompts])
 
     def _memory_figures(self) -> dict[str, int]:
         reserved = self._runner.session.executor.memory

@@ -78,6 +78,7 @@ METRICS: Mapping[str, Metric] = {
     "steps": Metric("steps", _number),
     "output_tokens_per_step": Metric("output tokens per step", _number),
     "host_s_per_step": Metric("host time per step", _seconds),
+    "host_s_per_decode_step": Metric("host time per step that only decodes", _seconds),
     # latency of one batch
     "prefill_tokens_per_s": Metric("prefill", _rate("tok/s"), Better.HIGHER),
     "decode_tokens_per_s": Metric("decode", _rate("tok/s"), Better.HIGHER),

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from trtllm_lite.bench.figures import RequestRecord
 from trtllm_lite.bench.workload import PlannedRequest
@@ -14,6 +15,7 @@ from trtllm_lite.runtime.request import Request
 from trtllm_lite.runtime.request_handle import RequestHandle
 from trtllm_lite.runtime.sampling_params import SamplingParams
 from trtllm_lite.runtime.session import Session
+from trtllm_lite.runtime.stats import Stats
 
 _SAMPLE_SECONDS = 0.05
 OnFinished = Callable[[int, int], None]  # how many requests have finished, of how many
@@ -25,8 +27,8 @@ class Run:
 
     ``seconds`` is from the first submission to the last token. ``kv_use`` are samples of the share of the KV cache's
     blocks that requests held, taken every 50 ms. ``steps`` of the engine took ``host_s_per_step`` of the event loop's
-    own time each: the median of its recent means, taken as often, so that the step in which hundreds of requests end
-    together stands for itself only.
+    own time each, those that only decode ``host_s_per_decode_step`` (None if there were none): medians of its means
+    over 50 ms, so that the step in which hundreds of requests end together stands for itself only.
     """
 
     records: list[RequestRecord]
@@ -34,6 +36,7 @@ class Run:
     seconds: float
     steps: int
     host_s_per_step: float
+    host_s_per_decode_step: float | None
     kv_use: list[float]
 
 
@@ -65,6 +68,12 @@ def serve(
     return _Client(session, requests, concurrency or len(requests), on_finished).run()
 
 
+def host_figure(runs: Sequence[Run]) -> dict[str, float]:
+    """The median of the ``runs``' host time per decode step, by its name; empty if no step of theirs only decodes."""
+    found = [run.host_s_per_decode_step for run in runs if run.host_s_per_decode_step is not None]
+    return {"host_s_per_decode_step": statistics.median(found)} if found else {}
+
+
 class _Client:
     """Sends and receives in one thread, which sleeps until a token or the next arrival."""
 
@@ -81,8 +90,7 @@ class _Client:
         self._running: list[_Sent] = []
         self._records: dict[int, RequestRecord] = {}
         self._outputs: dict[int, list[int]] = {}
-        self._kv_use: list[float] = []
-        self._host_seconds: list[float] = []
+        self._samples: list[Stats] = []
         self._next_sample_s = 0.0
 
     def run(self) -> Run:
@@ -93,16 +101,17 @@ class _Client:
             self._send_due()
             self._receive()
             self._sample()
-        self._host_seconds.append(self._session.stats().host_seconds)
+        self._samples.append(self._session.stats())
         rows = range(len(self._requests))
         first = min(record.sent_s for record in self._records.values())
         return Run(
             records=[self._records[row] for row in rows],
             outputs=[self._outputs[row] for row in rows],
             seconds=max(record.token_times_s[-1] for record in self._records.values()) - first,
-            steps=self._session.stats().num_steps - steps_before,
-            host_s_per_step=statistics.median(self._host_seconds),
-            kv_use=self._kv_use,
+            steps=self._samples[-1].num_steps - steps_before,
+            host_s_per_step=_seconds_per_step(self._samples, "host_seconds", "num_steps") or 0.0,
+            host_s_per_decode_step=_seconds_per_step(self._samples, "decode_host_seconds", "num_decode_steps"),
+            kv_use=[stats.num_used_blocks / self._session.limits.num_blocks for stats in self._samples],
         )
 
     def _now(self) -> float:
@@ -166,10 +175,19 @@ class _Client:
 
     def _sample(self) -> None:
         if self._now() >= self._next_sample_s:
-            stats = self._session.stats()
-            self._kv_use.append(stats.num_used_blocks / self._session.limits.num_blocks)
-            self._host_seconds.append(stats.host_seconds)
+            self._samples.append(self._session.stats())
             self._next_sample_s = self._now() + _SAMPLE_SECONDS
+
+
+def _seconds_per_step(samples: Sequence[Stats], seconds: str, steps: str) -> float | None:
+    """Median, over the times between ``samples``, of the mean of a step; None if there was no step."""
+    sums = [(getattr(stats, seconds), getattr(stats, steps)) for stats in samples]
+    means = [
+        (seconds_after - seconds_before) / (steps_after - steps_before)
+        for (seconds_before, steps_before), (seconds_after, steps_after) in pairwise(sums)
+        if steps_after > steps_before
+    ]
+    return statistics.median(means) if means else None
 
 
 def _request(planned: PlannedRequest) -> Request:

@@ -8,7 +8,7 @@ import numpy as np
 
 from trtllm_lite.bench.figures import cost_figures, goodput_figures, priority_figures, serving_figures
 from trtllm_lite.bench.floor import Ceilings, serving_floor
-from trtllm_lite.bench.serving import OnFinished, Run, serve
+from trtllm_lite.bench.serving import OnFinished, Run, host_figure, serve
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.runtime import ModelRunner
@@ -59,4 +59,5 @@ def _engine_figures(run: Run) -> dict[str, float]:
         "steps": run.steps,
         "output_tokens_per_step": sum(len(tokens) for tokens in run.outputs) / run.steps,
         "host_s_per_step": run.host_s_per_step,
+        **host_figure([run]),
     }

@@ -31,8 +31,9 @@ class Stats:
     """Counts since the engine was opened, but for what is now (``running``, ``waiting``, ``used``, ``free``).
 
     ``prefix_hit_rate`` is the share of looked-up prompt tokens that the KV cache held. A preempted request is computed
-    again or was swapped to host memory; ``num_recomputed_tokens`` says what that cost. ``step_seconds`` and
-    ``host_seconds`` (of that, not spent waiting for the device) are recent means per step.
+    again or was swapped to host memory; ``num_recomputed_tokens`` says what that cost. ``num_steps`` took
+    ``step_seconds``, of which the host did not wait for the device in ``host_seconds``; of those it spent
+    ``decode_host_seconds`` on ``num_decode_steps`` of steps that only decode.
     """
 
     num_running: int
@@ -50,6 +51,8 @@ class Stats:
     num_generated_tokens: int
     step_seconds: float
     host_seconds: float
+    num_decode_steps: int
+    decode_host_seconds: float
     latencies: Latencies
     recent_latencies: Latencies
 

@@ -351,7 +351,9 @@ TEST(stats_and_timings) {
   service.check_all_returned();
   const tl::LoopStats stats = service.loop.stats();
   CHECK(stats.num_ended[static_cast<int>(FinishReason::kLength)] == 10 && stats.num_timed == 10);
-  CHECK(stats.num_generated_tokens == 100 && stats.num_steps >= 10 && stats.step_seconds > 0);
+  CHECK(stats.num_generated_tokens == 100 && stats.num_steps >= 10 && stats.step_seconds > stats.host_seconds);
+  CHECK(stats.host_seconds > stats.decode_host_seconds && stats.decode_host_seconds > 0);
+  CHECK(0 < stats.num_decode_steps && stats.num_decode_steps < stats.num_steps);
   CHECK(stats.scheduler.kv.lookup_tokens >= 200);
 }
 

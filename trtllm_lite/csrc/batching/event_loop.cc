@@ -7,8 +7,6 @@
 namespace tl {
 namespace {
 
-constexpr double kRecentWeight = 0.05;
-
 RequestLimits limits_of(const EventLoopConfig& config) {
   if (config.vocab_size < 1 || config.max_input_len < 1 || config.max_requests < 1) {
     throw std::invalid_argument("event loop: vocab_size, max_input_len and max_requests must be at least 1");
@@ -103,8 +101,7 @@ bool EventLoop::iterate() {
     if (!scheduler_.empty()) throw std::logic_error("no waiting request can be scheduled");
     if (inbox_.draining() && !inbox_.has_mail()) return false;
     inbox_.wait_for_mail();
-    last_results_ = Clock::now();  // idle time belongs to no step
-    waited_ = {};
+    count_from(Clock::now());  // idle time belongs to no step
   }
   return true;
 }
@@ -120,6 +117,8 @@ bool EventLoop::launch_next() {
   if (!scheduler_.prepare(batch, now_, staged_)) return false;
   scheduler_.launched(batch);
   ++in_flight_;
+  ++num_launches_;
+  launched_only_decodes_ = launched_only_decodes_ && batch.only_decodes();
   const std::optional<StepError> error = attempt([&] { executor_->launch(batch); });
   if (!error) {
     ++owed_;
@@ -166,11 +165,21 @@ void EventLoop::complete_oldest() {
   --in_flight_;
   scheduler_.complete(batch, result_, now_, staged_);
   ++work_stats_.num_steps;
-  const double step = seconds(now_ - last_results_);
-  work_stats_.step_seconds += kRecentWeight * (step - work_stats_.step_seconds);
-  work_stats_.host_seconds += kRecentWeight * (step - seconds(waited_) - work_stats_.host_seconds);
-  last_results_ = now_;
+  const double step = seconds(now_ - last_results_), host = step - seconds(waited_);
+  work_stats_.step_seconds += step;
+  work_stats_.host_seconds += host;
+  if (num_launches_ == 1 && launched_only_decodes_) {
+    work_stats_.decode_host_seconds += host;
+    ++work_stats_.num_decode_steps;
+  }
+  count_from(now_);
+}
+
+void EventLoop::count_from(Clock::time_point instant) {
+  last_results_ = instant;
   waited_ = {};
+  num_launches_ = 0;
+  launched_only_decodes_ = true;
 }
 
 // The oldest step in flight has failed, and with it a later one, whose input it was.

@@ -56,6 +56,7 @@ class EventLoop {
   void collect_oldest();
   std::optional<StepError> wait_for_oldest();
   void complete_oldest();
+  void count_from(Clock::time_point instant);
   void fail_steps(const StepError& error);
   void drain();
   void fail_all(const char* what);
@@ -78,7 +79,10 @@ class EventLoop {
   LoopStats work_stats_;
   Clock::time_point now_;
   Clock::time_point last_results_;
-  Clock::duration waited_{};  // for the device, since the last results
+  // Since the last results:
+  Clock::duration waited_{};  // for the device
+  int num_launches_ = 0;
+  bool launched_only_decodes_ = true;
 
   mutable std::mutex stats_mutex_;
   LoopStats stats_;

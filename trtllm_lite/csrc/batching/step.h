@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -73,6 +74,7 @@ struct StepBatch {
   int num_decode_tokens = 0;  // of token_ids; the others are prefill
 
   bool empty() const { return rows.empty() && copies.empty(); }
+  bool only_decodes() const { return copies.empty() && num_decode_tokens == std::ssize(token_ids); }
   void clear() {
     copies.clear();
     table_updates.clear();

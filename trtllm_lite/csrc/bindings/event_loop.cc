@@ -193,8 +193,10 @@ nb::dict stats_dict(const PyEventLoop& loop) {
   out["num_steps"] = stats.num_steps;
   out["num_failed_steps"] = stats.num_failed_steps;
   out["num_generated_tokens"] = stats.num_generated_tokens;
+  out["num_decode_steps"] = stats.num_decode_steps;
   out["step_seconds"] = stats.step_seconds;
   out["host_seconds"] = stats.host_seconds;
+  out["decode_host_seconds"] = stats.decode_host_seconds;
   return out;
 }
 

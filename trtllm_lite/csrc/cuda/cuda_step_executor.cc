@@ -84,7 +84,7 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.finished = false;
   flight.plan.clear();
   flight.num_host_logits = 0;
-  flight.is_timed = !batch.copies.empty() || batch.num_decode_tokens < std::ssize(batch.token_ids);
+  flight.is_timed = !batch.only_decodes();
   if (flight.is_timed) driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
   copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
   if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
