@@ -85,6 +85,7 @@ def table(path: Path) -> str:
 
 # Fewer generated tokens measure the first one only.
 LEAST_OUTPUT_LEN = 64
+SMALLER_HIDDEN_SIZE = 2048  # of the 1B shape
 GPU_COLUMNS = ("Llama-3.1-8B shape, bfloat16", "measured", "floor", "reached", "vLLM 0.26 on an H200", "commit")
 
 
@@ -99,12 +100,20 @@ def gpu_table(path: Path) -> str:
     floors = [f"{terms['memory_bandwidth']:,.0f} GB/s", f"{terms['peak_tflops']:,.0f} TFLOPS"]
     if "host_bandwidth" in terms:
         floors.append(f"{terms['host_bandwidth']:,.0f} GB/s from the host's memory")
+    on_host = {
+        report["shape"]["batch_size"]: f"{report['figures']['host_s_per_decode_step'] * 1e6:.0f}"
+        for report in reports
+        if report["benchmark"] == "latency"
+        and report["engine"]["hidden_size"] != SMALLER_HIDDEN_SIZE
+        and report["shape"]["output_len"] >= LEAST_OUTPUT_LEN
+    }
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; greedy, random "
         f"weights and prompts. Floors: {', '.join(floors)}, measured on such a card. {peers['source']}\n\n"
         + "\n".join(lines)
-        + "\n\nMeasured by `bash scripts/measure_gpu.sh OUT`, the start-up by `measure_gpu.sh OUT start-up` "
-        "(`trtllm-lite bench latency` and `throughput`).\n"
+        + f"\n\nOf a decode step the host takes {', '.join(on_host.values())} µs at batch {', '.join(map(str, on_host))}, "
+        "while the GPU is busy with the one before.\n\nMeasured by `bash scripts/measure_gpu.sh OUT`, the start-up by "
+        "`measure_gpu.sh OUT start-up` (`trtllm-lite bench latency` and `throughput`).\n"
     )
 
 
@@ -138,7 +147,7 @@ def gpu_row(report: dict[str, Any], peers: dict[str, float]) -> list[str]:
         title = f"time per token, batch {shape['batch_size']}"
         value, floor = figures["inter_token_latency_s"], figures["floor_inter_token_latency_s"]
         reached = figures["fraction_of_floor"]
-    title = f"1B, {title}" if report["engine"]["hidden_size"] == 2048 else title
+    title = f"1B, {title}" if report["engine"]["hidden_size"] == SMALLER_HIDDEN_SIZE else title
     peer = peers.get(title)
     texts = ["" if x is None else f"{x:,.{digits}f} {unit}" for x in (value * scale, floor * scale, peer)]
     return [title, *texts[:2], f"{reached:.0%}", texts[2], str(report["commit"])[:10]]

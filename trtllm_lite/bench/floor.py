@@ -38,13 +38,13 @@ def latency_floors(
 ) -> dict[str, Any]:
     """How near the first tokens after ``first_s`` and a mean decode step of ``step_s`` seconds come to the ceilings.
 
-    A decode step reads weights and KV cache once; first tokens take the products and the attention of all prompts, and
-    no less than reading the weights. Without ceilings there are the bytes alone.
+    First tokens take the products and the attention of all prompts, and no less than reading the weights. Without
+    ceilings there are the bytes alone.
     """
     weights, cache = weight_bytes_per_step(engine), kv_bytes_per_step(engine, shape)
     figures: dict[str, Any] = {"weight_bytes_per_step": weights, "kv_bytes_per_step": cache}
     if ceilings.bandwidth is not None:
-        floor = (weights + cache) / ceilings.bandwidth
+        floor = _products_floor(engine, shape.batch_size, ceilings) + cache / ceilings.bandwidth
         figures["read_bandwidth_bytes_per_s"] = ceilings.bandwidth
         figures |= {"floor_inter_token_latency_s": floor, "fraction_of_floor": floor / step_s}
     if ceilings.flops is not None:
@@ -67,25 +67,28 @@ def start_up_floor(engine: EngineFile, ceilings: Ceilings, seconds: float) -> di
 def serving_floor(
     engine: EngineFile, requests: Sequence[PlannedRequest], max_batch_size: int, ceilings: Ceilings, seconds: float
 ) -> dict[str, Any]:
-    """How near ``requests``, served in ``seconds``, come to the ceilings, prompts and decode steps one after another.
-
-    A decode step of a full batch takes the longer of reading the weights and its products, then reads the KV cache.
-    """
+    """How near ``requests``, served in ``seconds``, come to the ceilings: prompts and decode steps, one by one."""
     if ceilings.bandwidth is None or ceilings.flops is None:
         return {}
     manifest, cache = engine.manifest, engine.manifest.kv_cache
     batch = min(max_batch_size, len(requests))
-    step = max(
-        weight_bytes_per_step(engine) / ceilings.bandwidth,
-        batch * (2 * _layer_weights(manifest) + _head_flops(manifest)) / ceilings.flops,
-    )
     steps = sum(request.output_len - 1 for request in requests) / batch
     attended = sum((request.output_len - 1) * (request.prompt_len + request.output_len / 2) for request in requests)
     reading = attended * cache.bytes_per_block / cache.tokens_per_block / ceilings.bandwidth
     prompts = sum(prompt_flops(manifest, request.prompt_len) for request in requests) / ceilings.flops
-    floor = prompts + steps * step + reading
+    floor = prompts + steps * _products_floor(engine, batch, ceilings) + reading
     tokens = sum(request.output_len for request in requests)
     return {"ceiling_output_tokens_per_s": tokens / floor, "fraction_of_ceiling": floor / seconds}
+
+
+def _products_floor(engine: EngineFile, batch_size: int, ceilings: Ceilings) -> float:
+    """Seconds of a decode step without attention: reading the weights, or its products if they take longer."""
+    assert ceilings.bandwidth is not None
+    reading = weight_bytes_per_step(engine) / ceilings.bandwidth
+    if ceilings.flops is None:
+        return reading
+    manifest = engine.manifest
+    return max(reading, batch_size * (2 * _layer_weights(manifest) + _head_flops(manifest)) / ceilings.flops)
 
 
 def prompt_flops(manifest: Manifest, length: int) -> float:

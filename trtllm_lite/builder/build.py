@@ -22,7 +22,7 @@ from trtllm_lite.builder.planning import make_program
 from trtllm_lite.engine.format import ALIGNMENT, CONFIG_FILE, ENGINE_FILE, PRODUCER
 from trtllm_lite.engine.manifest import Fusion, Limits, Manifest, Target
 from trtllm_lite.engine.writer import write_engine
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, DeviceError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.plugins.launch import Device
 
@@ -161,6 +161,12 @@ def _measure(
     if len(devices) != 1:
         archs = ", ".join(device.arch for device in devices)
         raise BuildError(f"output_timing_cache is given for the targets {archs}: pass that of the GPU here")
+    try:
+        _core.cuda_device_memory()
+    except DeviceError as error:
+        raise BuildError(
+            f"output_timing_cache measures on the GPU of this machine: {error}; without one leave it out"
+        ) from error
     lowered, contests = lower_contests(graph, checkpoint.config.dtype, limits, devices[0], effort.max_contestants)
 
     def make(directory: str, timings: TimingCache | None) -> Path:

@@ -35,7 +35,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise EngineError(f"{where}: expected JSON, found {error}. The file is damaged: build it again") from error
+        raise EngineError(f"{where}: expected JSON, found {error}. The file is damaged: make it again") from error
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _decode_record(record: Any, data: Any, where: str) -> Any:
     if missing or unknown:
         raise EngineError(
             f"{where}: expected the keys {', '.join(fields)}; missing: {', '.join(missing) or 'none'}; "
-            f"unknown: {', '.join(unknown) or 'none'}. The file is damaged or of another version: build it again"
+            f"unknown: {', '.join(unknown) or 'none'}. The file is damaged or of another version: make it again"
         )
     values = {name: _decode(hint, data[key], f"{where}.{key}") for key, (name, hint) in fields.items()}
     return record(**values)
@@ -118,4 +118,4 @@ def _decode_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
 def _require(condition: bool, expected: str, found: Any, where: str) -> None:
     if not condition:
         shown = repr(found) if isinstance(found, _PLAIN_TYPES) else type(found).__name__
-        raise EngineError(f"{where}: expected {expected}, found {shown[:80]}. The file is damaged: build it again")
+        raise EngineError(f"{where}: expected {expected}, found {shown[:80]}. The file is damaged: make it again")

@@ -7,7 +7,14 @@ import pytest
 
 from tests.unit.builder.cuda_engines import cuda_plan, cuda_shape
 from tests.unit.engine.samples import MANIFEST
-from trtllm_lite.bench.floor import Ceilings, latency_floors, prompt_flops, start_up_floor, weight_bytes_per_step
+from trtllm_lite.bench.floor import (
+    Ceilings,
+    kv_bytes_per_step,
+    latency_floors,
+    prompt_flops,
+    start_up_floor,
+    weight_bytes_per_step,
+)
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.reader import EngineFile, StoredTensor
@@ -66,6 +73,24 @@ def test_a_first_token_takes_its_arithmetic_and_no_less_than_reading_the_weights
 
     assert floor(Ceilings(bandwidth=1e15, flops=1e3)) == 3 * prompt_flops(MANIFEST, 20) / 1e3
     assert floor(Ceilings(bandwidth=1e3, flops=1e15)) == weight_bytes_per_step(engine) / 1e3
+
+
+def test_a_decode_step_reads_the_weights_or_computes_and_reads_the_cache() -> None:
+    manifest = _llama_8b()
+    engine = EngineFile(Path(), 0, {}, manifest, cuda_plan(cuda_shape()))
+    shape = LatencyShape(batch_size=3, input_len=20, output_len=5)
+    weights, cache = weight_bytes_per_step(engine), kv_bytes_per_step(engine, shape)
+    assert cache == round(3 * 22.5 * manifest.kv_cache.bytes_per_block / manifest.kv_cache.tokens_per_block)
+
+    def floor(ceilings: Ceilings) -> float:
+        figures = latency_floors(engine, shape, ceilings, first_s=2.0, step_s=4.0)
+        assert figures["fraction_of_floor"] == figures["floor_inter_token_latency_s"] / 4.0
+        return float(figures["floor_inter_token_latency_s"])
+
+    assert floor(Ceilings(bandwidth=1e3)) == pytest.approx((weights + cache) / 1e3)
+    assert floor(Ceilings(bandwidth=1e3, flops=1e15)) == pytest.approx((weights + cache) / 1e3)
+    # Of 8.030 billion parameters the embedding table (0.525) is looked up, not multiplied.
+    assert floor(Ceilings(bandwidth=1e15, flops=1e12)) == pytest.approx(3 * 2 * (8.030e-3 - 0.525e-3), rel=1e-3)
 
 
 @pytest.mark.parametrize("stripped", [False, True])

@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.builder.cuda_engines import LIMITS, cuda_shape, lowered
+from trtllm_lite import _core
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import make_plan
 from trtllm_lite.builder.cuda.tactics import explain
@@ -20,7 +21,7 @@ from trtllm_lite.builder.cuda.timing_cache import (
     load_timing_cache,
 )
 from trtllm_lite.engine.cuda_plan import CudaPlan, MatmulAlgorithm, MatmulInstruction
-from trtllm_lite.errors import BuildError, OutputError
+from trtllm_lite.errors import BuildError, DeviceError, OutputError
 
 DOWN = Product("bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)
 HEAD = Product("bfloat16", "float32", 72, 64, gated=False, residual=False, bias=False)
@@ -131,13 +132,25 @@ def test_newer_timings_replace_older_ones() -> None:
     ("text", "message"),
     [
         ("{", "is not a timing cache: .* expected JSON"),
-        ('{"device": "x"}', "is not a timing cache: .* expected the keys"),
+        ('{"device": "x"}', "is not a timing cache: .* expected the keys .*: make it again, with --output"),
     ],
 )
 def test_damaged_caches_are_errors(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "cache.json").write_text(text)
     with pytest.raises(BuildError, match=message):
         load_timing_cache(tmp_path / "cache.json")
+
+
+def test_measuring_wants_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_device() -> None:
+        raise DeviceError("no such device; get one")
+
+    monkeypatch.setattr(_core, "cuda_device_memory", no_device)
+    checkpoint, cache = save_checkpoint(tmp_path / "checkpoint", cuda_shape()), tmp_path / "cache.json"
+    with pytest.raises(BuildError, match=r"on the GPU of this machine: no such device; .*leave it out"):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90", output_timing_cache=cache)
+    assert not cache.exists()
+    assert not (tmp_path / "engine").exists()
 
 
 def test_caches_that_do_not_fit_are_errors(tmp_path: Path) -> None:

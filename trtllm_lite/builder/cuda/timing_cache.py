@@ -182,7 +182,7 @@ def load_timing_cache(path: Path) -> TimingCache:
     except OSError as error:
         raise BuildError(f"cannot read the timing cache {path}: {error.strerror}: check the path") from error
     except EngineError as error:
-        raise BuildError(f"{path} is not a timing cache: {error}") from error
+        raise BuildError(f"{path} is not a timing cache: {error}, with --output_timing_cache") from error
     if cache.format_version != FORMAT_VERSION:
         raise BuildError(
             f"{path} has format_version {cache.format_version}, and this installation reads {FORMAT_VERSION}: "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _POINT_METRICS = (
     *("time_to_first_token_s", "inter_token_latency_s", "prefill_tokens_per_s", "decode_tokens_per_s"),
     *("floor_inter_token_latency_s", "fraction_of_floor"),
-    *("floor_time_to_first_token_s", "fraction_of_first_token_floor"),
+    *("floor_time_to_first_token_s", "fraction_of_first_token_floor", "host_s_per_decode_step"),
 )
 _ENGINE_METRICS = (
     *("read_bandwidth_bytes_per_s", "weight_bytes_per_step", "kv_bytes_per_step", "weight_bytes", "kv_cache_bytes"),
@@ -81,12 +81,12 @@ def latency(
     tolerance: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Time to first token and time per token of whole batches, memory, and the fraction of the bandwidth floor reached.
+    """Time to first token and time per token of whole batches, memory, and the fraction of the floor reached.
 
     Every combination of batch size and prompt length is measured, in one load of the engine. The time per token is
-    (time of output_len tokens - time of 1 token) / (output_len - 1). Its floor is the time to read the weights and
-    the KV cache of one step once; that of the first token the time of its arithmetic, or to read the weights if that
-    takes longer.
+    (time of output_len tokens - time of 1 token) / (output_len - 1). Its floor is the time to read the weights once,
+    or of the products if that is longer, and then the KV cache; that of the first token the time of its arithmetic, or
+    to read the weights if that takes longer.
     """
     from trtllm_lite.bench.gates import gates
     from trtllm_lite.bench.latency import LatencyBench

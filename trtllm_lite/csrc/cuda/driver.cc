@@ -8,8 +8,8 @@ namespace {
 
 Driver load_driver() {
   const SharedLibrary library = SharedLibrary::open({"libcuda.so.1"},
-                                                    "this engine runs on NVIDIA GPUs: install the GPU's driver, or "
-                                                    "build the engine for cpu (trtllm-lite build --target cpu)");
+                                                    "install the driver of an NVIDIA GPU, or where there is none use "
+                                                    "an engine for cpu (trtllm-lite build --target cpu)");
   Driver driver{};
 #define TL_RESOLVE(member, symbol, parameters) \
   driver.member = library.function<Result(*) parameters>(symbol, "install a driver for CUDA 12.3 or later");
