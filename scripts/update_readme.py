@@ -111,9 +111,10 @@ def gpu_table(path: Path) -> str:
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; greedy, random "
         f"weights and prompts. Floors: {', '.join(floors)}, measured on such a card. {peers['source']}\n\n"
         + "\n".join(lines)
-        + f"\n\nOf a decode step the host takes {', '.join(on_host.values())} µs at batch {', '.join(map(str, on_host))}, "
-        "while the GPU is busy with the one before.\n\nMeasured by `bash scripts/measure_gpu.sh OUT`, the start-up by "
-        "`measure_gpu.sh OUT start-up` (`trtllm-lite bench latency` and `throughput`).\n"
+        + f"\n\nOf a decode step the host takes {', '.join(on_host.values())} µs at batch "
+        f"{', '.join(map(str, on_host))}, while the GPU is busy with the one before.\n\n"
+        "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up by `measure_gpu.sh OUT start-up` "
+        "(`trtllm-lite bench latency` and `throughput`).\n"
     )
 
 

@@ -1,7 +1,7 @@
-"""Output directories that appear whole or not at all.
+"""Output directories and files that appear whole or not at all.
 
-``convert`` and ``build`` write into a temporary sibling of the output directory and rename it into place, so that a
-crash, a full disk or Ctrl-C never leaves something half-written, and a reader never sees a mixture of old and new.
+They are written as a temporary sibling and renamed into place, so that a crash, a full disk or Ctrl-C never leaves
+something half-written, and a reader never sees a mixture of old and new.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trtllm_lite.errors import OutputError
@@ -41,6 +41,18 @@ def library_directories() -> list[str]:
     return [str(path) for place in places for path in sorted(place.glob("*/lib"))]
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Have ``path`` hold ``data``, or, if this raises (OSError), what it held before."""
+    temporary = _temporary(path)
+    try:
+        temporary.write_bytes(data)
+        _sync_one(temporary)
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
 @contextmanager
 def atomic_directory(path: Path, marker: str) -> Iterator[Path]:
     """Yield an empty temporary sibling of ``path`` that takes its place when the body succeeds.
@@ -55,7 +67,7 @@ def atomic_directory(path: Path, marker: str) -> Iterator[Path]:
     path = Path(path).resolve()
     _check_replaceable(path, marker)
     created = _make_parents(path)
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    temporary = _temporary(path)
     try:
         with _as_output_error(path, temporary):
             _make_temporary(temporary, path)
@@ -77,6 +89,11 @@ def require_space(directory: Path, num_bytes: int) -> None:
             f"the output needs {num_bytes:,} bytes, but the file system of {directory.parent} has {free:,} free: "
             f"{_REMEDIES[errno.ENOSPC]}"
         )
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside ``path`` that nobody has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 def _make_temporary(temporary: Path, path: Path) -> None:

@@ -4,12 +4,13 @@ import errno
 import json
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from trtllm_lite.errors import OutputError
-from trtllm_lite.files import atomic_directory, require_space
+from trtllm_lite.files import atomic_directory, require_space, write_file
 
 OURS = json.dumps({"producer": "trtllm_lite 0.1.0"})
 
@@ -96,14 +97,19 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_size_limit_is_one_clear_error(tmp_path: Path) -> None:
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may be larger than 4096 bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with pytest.raises(OutputError, match="file size limit"):
-            _write(tmp_path / "out", weights="x" * 100_000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_file_size_limit_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="file size limit"):
+        _write(tmp_path / "out", weights="x" * 100_000)
     assert os.listdir(tmp_path) == []
 
 
@@ -126,3 +132,15 @@ def test_a_file_system_that_takes_no_directories():
     absent = Path("/proc/absent")
     with pytest.raises(OutputError, match="/proc takes no new directories"), atomic_directory(absent, "config.json"):
         pass
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for data in (b"one", b"another"):
+        write_file(path, data)
+        assert path.read_bytes() == data
+    with pytest.raises(OSError, match="File too large"):
+        write_file(path, b"x" * 100_000)
+    assert path.read_bytes() == b"another"
+    assert list(tmp_path.iterdir()) == [path]

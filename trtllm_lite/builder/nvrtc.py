@@ -10,9 +10,7 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.errors import BuildError
+from trtllm_lite.files import write_file
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|(\S+))', re.MULTILINE)
 _OPTIONS = ("-std=c++20",)
@@ -182,16 +181,11 @@ def _load(entry: Path) -> bytes | None:
 
 
 def _store(entry: Path, image: bytes) -> None:
-    """Write by renaming a complete file, so that a concurrent build never reads half of one."""
-    temporary = entry.with_name(f".{entry.name}.{secrets.token_hex(4)}.tmp")
+    """A concurrent build never reads half of it."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(image + hashlib.sha256(image).digest())
-        temporary.replace(entry)
+        write_file(entry, image + hashlib.sha256(image).digest())
     except OSError as error:
         raise BuildError(
             f"cannot write the kernel cache {entry.parent}: {error}: free space there or set XDG_CACHE_HOME"
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()

@@ -7,7 +7,7 @@ from trtllm_lite.builder.limits import BuildLimits
 # Batches for which a program of fused kernels for few rows is made.
 DECODE_BUCKETS = (1, 2, 4, 8, 16)
 # Tokens of the steps beyond those, and of prefill, whose products are chosen together; larger steps are "mixed".
-STEP_BUCKETS = (64, 128, 256, 512, 1024)
+STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
 # What stands for all larger steps where their products are compared.
 LARGEST_STEP = 8192
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.

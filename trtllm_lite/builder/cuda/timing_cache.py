@@ -11,6 +11,7 @@ from typing import TypeVar
 from trtllm_lite.engine.cuda_plan import MatmulAlgorithm, dotted
 from trtllm_lite.engine.records import from_json, parse_json, to_json
 from trtllm_lite.errors import BuildError, EngineError, OutputError
+from trtllm_lite.files import write_file
 from trtllm_lite.plugins.launch import Matmul
 
 FORMAT_VERSION = 2
@@ -155,7 +156,7 @@ class TimingCache:
         lists = (f' "{key}": [\n{_lines(getattr(self, key))}\n ]' for key in ("products", "kernels"))
         body = json.dumps(head, indent=1)[:-2] + ",\n" + ",\n".join(lists) + "\n}\n"
         try:
-            path.write_text(body)
+            write_file(path, body.encode())
         except OSError as error:
             raise OutputError(f"cannot write the timing cache {path}: {error.strerror}: check the path") from error
 

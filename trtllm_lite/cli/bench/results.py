@@ -104,9 +104,10 @@ def _print_changes(title: str, found: "Sequence[Change]") -> None:
 
 def _write(path: Path, reports: Sequence[Report]) -> None:
     from trtllm_lite.errors import OutputError
+    from trtllm_lite.files import write_file
 
     try:
-        path.write_text(json.dumps(reports, indent=2) + "\n")
+        write_file(path, (json.dumps(reports, indent=2) + "\n").encode())
     except OSError as error:
         raise OutputError(f"cannot write {path} ({error.strerror}): choose another file for --json") from error
     click.echo(f"wrote {path}")
