@@ -151,15 +151,16 @@ def decode(
     heads: Heads,
     device: Device,
     max_seqs: int,
+    max_sms: int,
     scores: Scores,
     few_rows: bool,
 ) -> Launch | None:
     """Attention of the leading num_decode_seqs sequences, one new token each; None if ``device`` is too small.
 
-    With ``few_rows`` it leaves shared memory to the kernel behind it, which may then start beside it.
+    ``max_sms`` bounds the blocks of its grid. With ``few_rows`` it leaves shared memory to the kernel behind it, which may then start beside it.
     """
     bound = max(_MIN_MAX_SEQS, 1 << (max_seqs - 1).bit_length())
-    specialised = _decode_kernel(heads, scores, device, bound, few_rows)
+    specialised = _decode_kernel(heads, scores, device, bound, max_sms, few_rows)
     if specialised is None:
         return None
     row = heads.group * (heads.head_dim + 2)
@@ -170,17 +171,20 @@ def decode(
     return launch(specialised, grid, *pointers, symbol("num_decode_seqs"), cache.row_blocks, *scores.arguments())
 
 
-def _decode_kernel(heads: Heads, scores: Scores, device: Device, max_seqs: int, few_rows: bool) -> Kernel | None:
+def _decode_kernel(
+    heads: Heads, scores: Scores, device: Device, max_seqs: int, max_grid: int, few_rows: bool
+) -> Kernel | None:
     """The widest block whose ring has two stages."""
     for warps in (4, 2, 1):
         modest = few_rows and warps == 4 and heads.group <= 4
         shared_bytes = min(device.shared_bytes, _MODEST_SHARED_BYTES) if modest else device.shared_bytes
         table = (2 * max_seqs + 1) * 4 + 32
-        results = warps * heads.group * (heads.head_dim + 2) * 4 + 32
+        results = max(warps * (heads.head_dim + 2), max_grid) * heads.group * 4 + 32
         stage = warps * (2 * _TILE_TOKENS * heads.head_dim * 2 + 8)
         if shared_bytes - table - results >= 2 * stage:
             defines = heads.defines() | scores.defines()
-            defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_SHARED_BYTES": shared_bytes}
+            defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": max_grid}
+            defines |= {"TL_SHARED_BYTES": shared_bytes}
             reason = f"{warps} warps are the most whose ring has two stages in {shared_bytes} bytes of shared memory"
             name = "paged_attention_decode"
             return kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines, reason)

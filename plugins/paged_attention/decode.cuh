@@ -14,9 +14,9 @@
 // must have been written before it began (see allow_next_kernel).
 //
 // Launch: 32 * TL_WARPS threads, TL_SHARED_BYTES of dynamic shared memory, any grid of at most one wave and of
-// 2 * TL_HEAD_DIM blocks. `partials` holds 2 * grid * group * (head_dim + 2) floats, `arrivals` num_seqs * kv_heads
+// TL_MAX_GRID blocks. `partials` holds 2 * grid * group * (head_dim + 2) floats, `arrivals` num_seqs * kv_heads
 // zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16 or a multiple of 32),
-// TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_SHARED_BYTES, TL_SOFTCAP (0 or 1).
+// TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SHARED_BYTES, TL_SOFTCAP (0 or 1).
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
@@ -30,15 +30,16 @@ using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, TL_WARPS>;
 using State = TileState<kDim, kOctets>;
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
 
-// Shared memory: stages | split table | each warp's result: group rows of dim sums, then maxima, then sums | a flag a
-// team | a barrier a stage
+// Shared memory: stages | split table | each warp's result: group rows of dim sums, then maxima, then sums; later the
+// factors of combine(), if all blocks share a pair | a flag a team | a barrier a stage
 constexpr u32 kStageBytes = 2 * Copy::kBytes, kTableBytes = (sizeof(Table) + 15) / 16 * 16;
-constexpr u32 kOtherBytes = kTableBytes + TL_WARPS * kPartialFloats * 4 + 16;
+constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, TL_MAX_GRID * kGroup) * 4 + 7) / 8 * 8;
+constexpr u32 kOtherBytes = kTableBytes + kResultBytes + 16;
 constexpr int kStages =
     min_of(8, (TL_SHARED_BYTES - static_cast<int>(kOtherBytes)) / static_cast<int>(TL_WARPS * (kStageBytes + 8)));
 static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
 constexpr u32 kTableOffset = TL_WARPS * kStages * kStageBytes, kResultOffset = kTableOffset + kTableBytes;
-constexpr u32 kFlagOffset = kResultOffset + TL_WARPS * kPartialFloats * 4, kBarrierOffset = kFlagOffset + 16;
+constexpr u32 kFlagOffset = kResultOffset + kResultBytes, kBarrierOffset = kFlagOffset + 16;
 
 struct DecodeArguments {
   u16* output;  // [seqs, heads, dim]

@@ -27,7 +27,6 @@ constexpr u32 kStageBytes = 2 * kStep * kPitch;
 constexpr int kSharedBytes = kQueryBytes + 2 * kStageBytes;
 constexpr int kIdsPerStep = TL_PAGE >= kStep ? 1 : kStep / TL_PAGE;
 static_assert(kDim % 16 == 0 && kGroup <= kRows && kStep % TL_PAGE * (TL_PAGE % kStep) == 0);
-static_assert(kStep * kDim / 8 % kThreads == 0);
 static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 
 struct Fetcher {
@@ -44,10 +43,11 @@ struct Fetcher {
   }
   // Keys and values of tokens token .. token + kStep - 1, whose block numbers are in ids; absent ones become zeros.
   __device__ __forceinline__ void fetch(u32 target, int token) const {
-    constexpr int kColumns = kDim / 8;
+    constexpr int kColumns = kDim / 8, kPieces = kStep * kColumns;
 #pragma unroll
-    for (int i = 0; i < kStep * kColumns / kThreads; ++i) {
+    for (int i = 0; i < ceil_div(kPieces, kThreads); ++i) {
       const int piece = i * kThreads + threadIdx.x, r = piece / kColumns, column = piece % kColumns;
+      if (kPieces % kThreads != 0 && piece >= kPieces) break;
       const bool present = token + r < keys;
       int id = ids[0];
 #pragma unroll

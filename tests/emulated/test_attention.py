@@ -44,6 +44,13 @@ def test_decode_heads(heads: int, kv_heads: int, head_dim: int, page: int, dtype
     check_decode(shape, LENGTHS["edges of blocks"], dtype, machine=Emulator())
 
 
+@pytest.mark.parametrize("seed", [0, 4, 6])
+def test_decode_of_one_pair_by_many_blocks(seed: int) -> None:
+    """More than a narrow head has sums: what combines their results must not run into the barriers of the next pair."""
+    shape, machine = attention_shape(4, 1, 16, 32), Emulator(num_sms=26, seed=seed)
+    check_decode(shape, [1000, 200], torch.float16, machine=machine, warps=1)
+
+
 @pytest.mark.parametrize("window", [1, 17, 64])
 def test_decode_window(window: int) -> None:
     check_decode(attention_shape(4, 1, 64, 32), LENGTHS["ragged"], torch.bfloat16, window, machine=Emulator())
@@ -85,6 +92,13 @@ WGMMA_HEADS = [(3, 1, 64, True), (2, 2, 80, True), (6, 2, 96, True), (16, 1, 256
 def test_prefill_heads(heads: int, kv_heads: int, head_dim: int, wgmma: bool) -> None:
     shape, batch = attention_shape(heads, kv_heads, head_dim, 16), BATCHES["mixed with decoding"]
     check_prefill(shape, batch, torch.float16, wgmma=wgmma, machine=Emulator())
+
+
+@pytest.mark.parametrize("head_dim", [112, 176, 240])
+def test_prefill_in_short_steps(head_dim: int) -> None:
+    """Where shared memory is short; the pieces of a step are not always a multiple of the threads."""
+    shape, batch = attention_shape(2, 1, head_dim, 16), BATCHES["mixed with decoding"]
+    check_prefill(shape, batch, torch.float16, wgmma=False, mma_step=32, machine=Emulator("sm_80"))
 
 
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])

@@ -47,6 +47,7 @@ class DecodeAttention:
         many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit
         warps = warps or (4 if many else 2)
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
+        self.grid = machine.num_sms * blocks_per_sm
         defines = {
             "TL_HEADS": shape.heads,
             "TL_KV_HEADS": shape.kv_heads,
@@ -54,13 +55,13 @@ class DecodeAttention:
             "TL_PAGE": shape.page,
             "TL_WARPS": warps,
             "TL_MAX_SEQS": max_seqs,
+            "TL_MAX_GRID": self.grid,
             "TL_SHARED_BYTES": shared_bytes,
             "TL_FP16": dtype_flag(dtype),
             **_scores(shape, 0, softcap).defines(),
         }
         name = "paged_attention_decode"
         self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
-        self.grid = machine.num_sms * blocks_per_sm
         self.partials = torch.empty(2 * self.grid * group * (shape.head_dim + 2), device=machine.device)
         self.arrivals = torch.zeros(max_seqs * shape.kv_heads, device=machine.device, dtype=torch.int32)
 

@@ -55,7 +55,7 @@ def test_softcap(
 
 
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
-@pytest.mark.parametrize("head_dim", [128, 256])
+@pytest.mark.parametrize("head_dim", [128, 176, 256])
 def test_little_shared_memory(head_dim: int, page: int) -> None:
     """As GPUs with 99 KB of it run large heads: 32 keys at a time."""
     batch = BATCHES["mixed with decoding"] + BATCHES["long"]

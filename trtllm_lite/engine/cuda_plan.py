@@ -148,13 +148,14 @@ class CudaPlan:
 
     ``programs`` are in order of preference. Offsets of tensors count from the start of the arena, of the state (zero at
     load, kept between steps) or, for weights, of the engine's data section. The executor places caches and step inputs;
-    their offset is 0. ``workspace_bytes`` is what cuBLASLt may use, ``cublaslt_version`` that with which the products'
-    algorithms were measured (0 if there are none).
+    their offset is 0. Decode steps are padded to the next of ``decode_batches``. ``workspace_bytes`` is what cuBLASLt
+    may use, ``cublaslt_version`` that with which the products' algorithms were measured (0 if there are none).
     """
 
     symbols: dict[str, int]
     arena_bytes: int
     state_bytes: int
+    decode_batches: tuple[int, ...]
     workspace_bytes: int
     cublaslt_version: int
     tensors: tuple[PlanTensor, ...]

@@ -10,7 +10,7 @@ PRODUCER = f"trtllm_lite {__version__}"
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # the container: entries, alignment, checksums
-PLAN_VERSION = 2  # the plan and what its instructions mean
+PLAN_VERSION = 3  # the plan and what its instructions mean
 
 ENGINE_FILE = "rank0.engine"
 CONFIG_FILE = "config.json"

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape, lowered
-from trtllm_lite.builder.cuda.limits import padded_batch
+from trtllm_lite.builder.cuda.limits import decode_batches
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.engine.cuda_plan import (
     CudaPlan,
@@ -153,10 +153,13 @@ def _is_arena(plan: CudaPlan, argument: TensorMapArgument) -> bool:
 
 
 def test_batches_are_padded_by_at_most_a_quarter() -> None:
-    for batch in range(1, 2000):
-        padded = padded_batch(batch)
-        assert batch <= padded <= max(8, batch * 1.25 + 8)
-        assert padded_batch(padded) == padded
+    sizes = decode_batches(2000)
+    assert sizes[:4] == (1, 2, 4, 8)
+    assert sizes[-2] < 2000 <= sizes[-1]
+    assert all(
+        smaller < larger <= max(2 * smaller, 8) or larger <= 1.25 * smaller for smaller, larger in pairwise(sizes)
+    )
+    assert all(decode_batches(size) == sizes[: sizes.index(size) + 1] for size in sizes)
 
 
 def test_memory_has_room_for_a_padded_batch() -> None:

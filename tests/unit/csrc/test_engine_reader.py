@@ -49,7 +49,7 @@ def test_message_has_path_expected_found_remedy(tiny: TinyEngine, open_bytes, tm
     assert message.endswith("copy the engine again, or build it again (trtllm-lite build)")
 
 
-@pytest.mark.parametrize(("field", "ours"), [("format_version", 1), ("plan_version", 2)])
+@pytest.mark.parametrize(("field", "ours"), [("format_version", 1), ("plan_version", 3)])
 def test_newer_version(tiny: TinyEngine, open_bytes, field: str, ours: int) -> None:
     tiny.metadata[field] = "7"
     with pytest.raises(EngineError, match=f"expected version {ours}, found version 7; install the trtllm_lite release"):

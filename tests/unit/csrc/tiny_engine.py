@@ -46,7 +46,7 @@ MANIFEST: dict[str, Any] = {
         "bytes_per_block": 2 * KV_HEADS * HEAD_DIM * TOKENS_PER_BLOCK * 4,
     },
 }
-METADATA = {"format": "trtllm_lite.engine", "format_version": "1", "plan_version": "2"}
+METADATA = {"format": "trtllm_lite.engine", "format_version": "1", "plan_version": "3"}
 INPUTS = {
     "token_ids": ["num_tokens"],
     "position_ids": ["num_tokens"],

@@ -21,7 +21,7 @@
 namespace {
 
 using Work = std::function<void()>;
-constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfResources = 701;
+constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kOutOfResources = 701;
 
 struct Stream {
   std::deque<Work> queue;
@@ -425,9 +425,14 @@ int cuEventSynchronize(Event* event) {
   return 0;
 }
 int cuEventElapsedTime(float* milliseconds, Event*, Event*) { return *milliseconds = 0.5f, 0; }
-int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long) { return *exec = new Graph(*graph), 0; }
+int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long) {
+  const char* most = std::getenv("FAKE_MAX_GRAPHS");
+  if (most != nullptr && counts()["instantiated"] >= std::atoi(most)) return kOutOfMemory;
+  ++counts()["instantiated"];
+  return *exec = new Graph(*graph), 0;
+}
 int cuGraphDestroy(Graph* graph) { return delete graph, 0; }
-int cuGraphExecDestroy(Graph* exec) { return delete exec, 0; }
+int cuGraphExecDestroy(Graph* exec) { return --counts()["instantiated"], delete exec, 0; }
 int cuGraphLaunch(Graph* exec, Stream* stream) {
   ++counts()["graphs"];
   for (const Work& work : *exec) stream->push(work);

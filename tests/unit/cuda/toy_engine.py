@@ -129,6 +129,7 @@ def make_toy_engine() -> TinyEngine:
         "symbols": dict(SYMBOLS),
         "arena_bytes": ARENA_BYTES,
         "state_bytes": STATE_BYTES,
+        "decode_batches": [*(size for size in (1, 2, 4) if size < NUM_SEQS), NUM_SEQS],
         "workspace_bytes": 0,
         "cublaslt_version": 0,
         "tensors": [

@@ -38,12 +38,16 @@ def measured_rows(bucket: Bucket) -> range:
     return range(bucket.above + 1, size_class(bucket) + 1)
 
 
-def padded_batch(num_seqs: int) -> int:
-    """The batch size that a captured decode step of ``num_seqs`` rows runs at."""
-    if num_seqs <= 8:
-        return 1 << (num_seqs - 1).bit_length()
-    step = 8 if num_seqs <= 64 else 16 if num_seqs <= 256 else 32
-    return -(-num_seqs // step) * step
+def decode_batches(max_batch_size: int) -> tuple[int, ...]:
+    """The batch sizes that decode steps are padded to; the last one holds ``max_batch_size`` rows.
+
+    As many as keep padding below an eighth of the rows, and the kernels of a few rows exact.
+    """
+    sizes = [1]
+    while sizes[-1] < max_batch_size:
+        last = sizes[-1]
+        sizes.append(last + (last if last < 8 else 8 if last < 64 else 16 if last < 256 else 32))
+    return tuple(sizes)
 
 
 def decode_buckets(limits: BuildLimits) -> list[Bucket]:
@@ -62,7 +66,7 @@ def step_buckets(num_tokens: int) -> list[Bucket]:
 
 def symbols(limits: BuildLimits) -> dict[str, int]:
     """Upper bounds, padding included."""
-    num_seqs = padded_batch(limits.max_batch_size)
+    num_seqs = decode_batches(limits.max_batch_size)[-1]
     num_tokens = max(num_seqs, limits.num_tokens)
     return {
         "num_tokens": num_tokens,

@@ -222,8 +222,8 @@ class _Lowering:
         self._queries(node, query, cache, heads)
         output = self._new(node.outputs[0])
         how = {"heads": heads, "device": self.device, "scores": self._scores(node)}
-        num_seqs, few_rows = operands.symbols["num_seqs"], self.bucket.decode
-        launches = [attention.decode(output, query, cache, max_seqs=num_seqs, few_rows=few_rows, **how)]
+        most = {"max_seqs": operands.symbols["num_seqs"], "max_sms": operands.symbols["num_sms"]}
+        launches = [attention.decode(output, query, cache, few_rows=self.bucket.decode, **most, **how)]
         if not self.bucket.decode:
             launches.append(attention.prefill(output, query, cache, **how))
         for launch in launches:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.choices import chooser
 from trtllm_lite.builder.cuda.layout import Layout, Step, lay_out
-from trtllm_lite.builder.cuda.limits import Bucket, decode_buckets, step_buckets
+from trtllm_lite.builder.cuda.limits import Bucket, decode_batches, decode_buckets, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.builder.cuda.timing_cache import Product, TimingCache
@@ -113,6 +113,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
         symbols=operands.symbols,
         arena_bytes=lowered.layout.arena_bytes,
         state_bytes=lowered.layout.state_bytes,
+        decode_batches=decode_batches(operands.symbols["num_decode_seqs"]),
         workspace_bytes=WORKSPACE_BYTES,
         cublaslt_version=timings.cublaslt_version if timings is not None and measured else 0,
         tensors=lowered.layout.tensors,

@@ -47,7 +47,9 @@ std::unique_ptr<StepExecutor> make_step_executor(Executor& executor, const LoopO
 }
 
 std::unique_ptr<StepExecutor> make_step_executor(cuda::CudaExecutor& executor, const LoopOptions& options) {
-  return std::make_unique<cuda::CudaStepExecutor>(executor, options.num_host_blocks);
+  auto device = std::make_unique<cuda::CudaStepExecutor>(executor, options.num_host_blocks);
+  device->capture_decode_steps(options.max_batch_size);
+  return device;
 }
 
 // What Python holds: the loop, with the checks that its C++ callers make themselves.
@@ -252,7 +254,8 @@ void bind_init(nb::class_<PyEventLoop>& loop) {
   loop.def("__init__", init, nb::arg("executor"), nb::kw_only(), nb::arg("max_batch_size"), nb::arg("max_input_len"),
            nb::arg("max_seq_len"), nb::arg("max_num_tokens"), nb::arg("num_host_blocks") = 0,
            nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
-           nb::arg("enable_chunked_context") = true, nb::keep_alive<1, 2>());
+           nb::arg("enable_chunked_context") = true, nb::keep_alive<1, 2>(),
+           nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace

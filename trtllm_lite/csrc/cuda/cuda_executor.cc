@@ -102,14 +102,8 @@ void CudaExecutor::place_inputs(const InputLayout& layout) {
   for (const auto& [tensor, input] : input_tensors_) addresses_[tensor] = inputs_.address() + layout.offsets[input];
 }
 
-// As many buckets as keep padding below an eighth of the rows, and the kernels of a few rows exact.
 std::int64_t CudaExecutor::padded_rows(std::int64_t num_rows) const {
-  std::int64_t step = 32;
-  if (num_rows <= 256) step = 16;
-  if (num_rows <= 64) step = 8;
-  std::int64_t padded = (num_rows + step - 1) / step * step;
-  for (const std::int64_t few : {4, 2, 1}) padded = num_rows <= few ? few : padded;
-  return std::min(padded, plan_.bounds[CudaSymbol::kNumDecodeSeqs]);
+  return *std::ranges::lower_bound(plan_.decode_batches, num_rows);
 }
 
 CudaExtents CudaExecutor::extents(const StepShape& shape) const {
@@ -139,10 +133,15 @@ void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs)
     }
   }
   place_inputs(layout);
+  programs_.enqueue(programs_.choose(shape.num_tokens, shape.decode_only), step, addresses_, stream);
+}
+
+void CudaExecutor::capture(const StepShape& shape, const std::byte* inputs) {
+  if (graphs_.contains(shape.num_seqs)) return;
+  enqueue_step(shape, inputs);  // so that nothing is left to be loaded while capturing
   const CudaProgram& program = programs_.choose(shape.num_tokens, shape.decode_only);
-  programs_.enqueue(program, step, addresses_, stream);
-  // The first step of its kind has run everything once, so that nothing is left to be loaded while capturing.
-  if (shape.decode_only) graphs_.emplace(shape.num_seqs, programs_.capture(program, step, addresses_, stream));
+  graphs_.emplace(shape.num_seqs, programs_.capture(program, extents(shape), addresses_, stream_.get()));
+  driver().check(driver().stream_synchronize(stream_.get()), "running a step to capture it");
 }
 
 std::vector<InstructionTime> CudaExecutor::time_step(const StepShape& shape, const std::byte* inputs, int repeats) {

@@ -24,8 +24,8 @@ struct StepShape {
   std::int64_t num_seqs = 0;
   std::int64_t num_decode_seqs = 0;
   std::int64_t num_logits = 0;
-  // Every row is a decode row, and row i of the logits belongs to it. Such a step is padded to padded_rows() and
-  // launched as a graph.
+  // Every row is a decode row, and row i of the logits belongs to it. Such a step is padded to padded_rows(), and
+  // launched as a graph where one was captured.
   bool decode_only = false;
 };
 
@@ -58,6 +58,9 @@ class CudaExecutor {
   // Puts a step on the stream whose inputs, packed as InputLayout says for its extents, lie in page-locked memory that
   // stays as it is until the step has ended.
   void enqueue_step(const StepShape& shape, const std::byte* inputs);
+  // Carries out such a decode-only step, and makes it a graph, unless there is one of its size. Steps must not be in
+  // flight.
+  void capture(const StepShape& shape, const std::byte* inputs);
   // How long each instruction of such a step takes; repeats >= 1. Steps must not be in flight.
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
   // The fastest algorithms for the products of steps of more than `above` and at most `num_tokens` tokens, by the time

@@ -55,6 +55,18 @@ CudaStepExecutor::~CudaStepExecutor() {
   driver().stream_synchronize(executor_.stream());
 }
 
+void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
+  executor_.device().make_current();
+  Flight& flight = flights_.front();
+  for (const std::int64_t rows : executor_.plan().decode_batches) {
+    const StepShape shape{
+        .num_tokens = rows, .num_seqs = rows, .num_decode_seqs = rows, .num_logits = rows, .decode_only = true};
+    packer_.pack(StepBatch(), shape, tables_, {}, flight.inputs.data(), flight.tables);  // padding alone
+    executor_.capture(shape, flight.inputs.data());
+    if (rows >= max_batch_size) return;
+  }
+}
+
 void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
                                 std::span<const std::int32_t> tokens, int num_prompt) {
   host_.set_slot(slot, std::move(params), tokens, num_prompt);

@@ -24,6 +24,9 @@ class CudaStepExecutor : public StepExecutor {
   CudaStepExecutor(CudaExecutor& executor, int num_host_blocks);
   ~CudaStepExecutor() override;
 
+  // Has decode steps of up to `max_batch_size` rows launched as graphs, before the first of them.
+  void capture_decode_steps(int max_batch_size);
+
   int num_slots() const override { return executor_.num_slots(); }
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt) override;

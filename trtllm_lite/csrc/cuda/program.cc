@@ -16,7 +16,6 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::int64_t kStaticSharedBytes = 48 * 1024;  // what a block may have without asking for it
-constexpr std::size_t kMaxParameterBytes = 4096;        // check_cuda_plan lets no more through
 
 // sm_90a runs on 9.0 alone; sm_80 on every 8.x; sm_86 on 8.6 and above within 8.
 bool fits(const std::string& arch, const Device& device) {
@@ -291,7 +290,12 @@ OwnedGraphExec ProgramSet::capture(const CudaProgram& program, const CudaExtents
   driver().check(driver().stream_end_capture(stream, &graph), what);
   const OwnedGraph captured(graph);
   GraphExec exec = nullptr;
-  driver().check(driver().graph_instantiate(&exec, captured.get(), 0), what);
+  const Result result = driver().graph_instantiate(&exec, captured.get(), 0);
+  if (result == kOutOfMemory) {
+    throw LimitError(what + ": expected more free memory on the GPU, found too little; reserve fewer blocks "
+                            "(kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)");
+  }
+  driver().check(result, what);
   return OwnedGraphExec(exec);
 }
 

@@ -233,12 +233,15 @@ std::int64_t item_size(CudaDType dtype) {
 }
 
 CudaPlan read_cuda_plan(const JsonView& json) {
-  json.expect_keys({"symbols", "arena_bytes", "state_bytes", "workspace_bytes", "cublaslt_version", "tensors",
-                    "outputs", "kernels", "programs"});
+  json.expect_keys({"symbols", "arena_bytes", "state_bytes", "decode_batches", "workspace_bytes", "cublaslt_version",
+                    "tensors", "outputs", "kernels", "programs"});
   CudaPlan plan;
   plan.bounds = read_bounds(json.at("symbols"));
   plan.arena_bytes = json.at("arena_bytes").integer(0, kMaxBytes);
   plan.state_bytes = json.at("state_bytes").integer(0, kMaxBytes);
+  for (const JsonView& size : json.at("decode_batches").elements()) {
+    plan.decode_batches.push_back(size.integer(1, kMaxExtent));
+  }
   plan.workspace_bytes = json.at("workspace_bytes").integer(0, kMaxBytes);
   plan.cublaslt_version = json.at("cublaslt_version").integer(0, kMaxBytes);
   std::set<std::string> names;

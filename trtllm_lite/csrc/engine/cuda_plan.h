@@ -144,6 +144,7 @@ struct CudaProgram {
 struct CudaPlan {
   CudaExtents bounds;  // largest value of each symbol
   std::int64_t arena_bytes = 0, state_bytes = 0;
+  std::vector<std::int64_t> decode_batches;  // ascending: decode steps are padded to one of them
   std::int64_t workspace_bytes = 0;   // for matrix products
   std::int64_t cublaslt_version = 0;  // that the products' algorithms were measured with; 0: there are none
   std::vector<CudaTensor> tensors;

@@ -1,6 +1,7 @@
 #include "engine/cuda_plan_check.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <string>
 
@@ -13,7 +14,6 @@ namespace {
 // cuBLASLt and the copy engine read faster, or only, from such addresses.
 constexpr std::int64_t kDeviceAlignment = 256;
 constexpr std::int64_t kMaxGrid[] = {std::numeric_limits<std::int32_t>::max(), 65535, 65535};
-constexpr std::int64_t kMaxParameterBytes = 4096;
 
 [[noreturn]] void fail(const std::string& where, const std::string& message) {
   throw EngineError("plan: " + where + ": " + message);
@@ -50,6 +50,9 @@ void check_bounds(const CudaPlan& plan, const Manifest& manifest) {
           "the blocks of max_seq_len tokens");
   exactly(CudaSymbol::kNumBlocks, cache.num_blocks, "the manifest's num_blocks");
   expect(CudaSymbol::kNumSlots, limits.max_batch_size, most, "max_batch_size or more");
+  const std::vector<std::int64_t>& batches = plan.decode_batches;
+  if (std::ranges::is_sorted(batches, std::less_equal()) && !batches.empty() && batches.back() == num_seqs) return;
+  fail("decode_batches", "expected ascending numbers up to num_decode_seqs (" + std::to_string(num_seqs) + ")");
 }
 
 bool is_symbol(const CudaTensor& tensor, std::size_t axis, CudaSymbol symbol) {

@@ -61,6 +61,7 @@ std::int64_t max_bytes(const CudaPlan& plan, const CudaTensor& tensor);
 struct ParameterSize {
   std::int64_t bytes, alignment;
 };
+constexpr std::int64_t kMaxParameterBytes = 4096;  // of a launch
 constexpr ParameterSize kPointerSize{8, 8}, kScalarSize{4, 4}, kTensorMapSize{128, 64};
 
 // Bytes that a launch's arguments take as the kernel's parameters.

@@ -6,7 +6,7 @@
 namespace tl {
 
 constexpr std::int64_t kFormatVersion = 1;  // the container: entries, alignment, checksums
-constexpr std::int64_t kPlanVersion = 2;    // the plan: instructions and what operators mean
+constexpr std::int64_t kPlanVersion = 3;    // the plan: instructions and what operators mean
 
 // Throws EngineError if this is not an engine, UnsupportedVersion if it is one of another version.
 void check_format(const JsonView& metadata);

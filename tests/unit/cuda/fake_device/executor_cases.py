@@ -110,20 +110,33 @@ def test_any_batch_gives_the_models_tokens(executor: CudaExecutor) -> None:
 
 
 def test_decode_steps_are_graphs(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
+    def counts() -> dict[str, int]:
+        names = ("graphs", "captured", "launched", "to_device", "to_host")
+        return {name: fake_driver.fake_count(name.encode()) for name in names}
+
+    begin = counts()
     loop = EventLoop(executor, **LIMITS)
-    names = (b"graphs", b"captured", b"launched", b"to_device", b"to_host")
-    before = {name: fake_driver.fake_count(name) for name in names}
+    before = counts()
+    num_sizes = 4  # 1, 2, 4 and 8 rows, of four launches each, which run once before they are captured
+    assert before["captured"] - begin["captured"] == before["launched"] - begin["launched"] == 4 * num_sizes
     [answer] = run(loop, [([1, 2, 3], greedy(11))])
     loop.shut_down()
     assert answer.tokens == expected([1, 2, 3], 11)
-    done = {name: fake_driver.fake_count(name) - before[name] for name in names}
-    # The prompt's launches, and those of the first decode step, which is captured for the other nine. One copy of
-    # inputs and one of tokens each, and the
-    # sequence's sampling parameters.
-    assert done[b"captured"] == 4
-    assert done[b"launched"] == 8
-    assert done[b"graphs"] in (9, 10)  # a step more may be under way when the last token is known
-    assert done[b"to_device"] - 1 == done[b"to_host"] == done[b"graphs"] + 2
+    done = {name: count - before[name] for name, count in counts().items()}
+    # The prompt's launches. One copy of inputs and one of tokens for each step, and the sequence's sampling parameters.
+    assert done["captured"] == 0
+    assert done["launched"] == 4
+    assert done["graphs"] in (10, 11)  # a step more may be under way when the last token is known
+    assert done["to_device"] - 1 == done["to_host"] == done["graphs"] + 1
+
+
+def test_graphs_are_made_as_the_loop_begins(executor: CudaExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is short, that is when it shows, and not in the midst of requests."""
+    monkeypatch.setenv("FAKE_MAX_GRAPHS", "2")
+    with pytest.raises(LimitError, match=r"capturing program decode_4: expected more free memory .*kv_cache_free_gpu_"):
+        EventLoop(executor, **LIMITS)
+    [answer] = run(EventLoop(executor, **LIMITS | {"max_batch_size": 2}), [([1, 2, 3], greedy(11))])
+    assert answer.tokens == expected([1, 2, 3], 11)
 
 
 def test_inputs_are_packed(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
