@@ -53,6 +53,15 @@ def write_file(path: Path, data: bytes) -> None:
             temporary.unlink()
 
 
+def require_writable(path: Path) -> None:
+    """Raise OSError if :func:`write_file` could not make ``path`` now: to be asked before the work, not after it."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    temporary = _temporary(path)
+    temporary.touch()
+    temporary.unlink()
+
+
 @contextmanager
 def atomic_directory(path: Path, marker: str) -> Iterator[Path]:
     """Yield an empty temporary sibling of ``path`` that takes its place when the body succeeds.

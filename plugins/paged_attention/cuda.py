@@ -157,7 +157,8 @@ def decode(
 ) -> Launch | None:
     """Attention of the leading num_decode_seqs sequences, one new token each; None if ``device`` is too small.
 
-    ``max_sms`` bounds the blocks of its grid. With ``few_rows`` it leaves shared memory to the kernel behind it, which may then start beside it.
+    ``max_sms`` bounds the blocks of its grid. With ``few_rows`` it leaves shared memory to the kernel behind it, which
+    may then start beside it.
     """
     bound = max(_MIN_MAX_SEQS, 1 << (max_seqs - 1).bit_length())
     specialised = _decode_kernel(heads, scores, device, bound, max_sms, few_rows)

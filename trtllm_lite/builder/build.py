@@ -13,7 +13,7 @@ from trtllm_lite.builder.cuda.contests import lower_contests
 from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
 from trtllm_lite.builder.cuda.measure import FAST, THOROUGH, Effort, measure_algorithms, measure_contests
 from trtllm_lite.builder.cuda.targets import CPU, parse_targets
-from trtllm_lite.builder.cuda.timing_cache import TimingCache, load_timing_cache
+from trtllm_lite.builder.cuda.timing_cache import TimingCache, load_timing_cache, require_output
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
@@ -22,7 +22,7 @@ from trtllm_lite.builder.planning import make_program
 from trtllm_lite.engine.format import ALIGNMENT, CONFIG_FILE, ENGINE_FILE, PRODUCER
 from trtllm_lite.engine.manifest import Fusion, Limits, Manifest, Target
 from trtllm_lite.engine.writer import write_engine
-from trtllm_lite.errors import BuildError, DeviceError
+from trtllm_lite.errors import BuildError, DeviceError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.plugins.launch import Device
 
@@ -78,8 +78,9 @@ def build_engine(
         timings = None if input_timing_cache is None else load_timing_cache(Path(input_timing_cache))
         if output_timing_cache is not None:
             effort = FAST if fast_build else THOROUGH
-            timings = _measure(checkpoint, graph, limits, devices, fusions, report, timings, effort)
-            timings.save(Path(output_timing_cache))
+            output = Path(output_timing_cache)
+            timings = _measure(checkpoint, graph, limits, devices, fusions, report, timings, effort, output)
+            timings.save(output)
         elif fast_build:
             raise BuildError("fast_build is given, and nothing is measured: leave it out, or pass output_timing_cache")
         parts = cuda_parts(graph, checkpoint.config.dtype, limits, devices, partial(report, "compile"), timings)
@@ -100,8 +101,19 @@ def build_engine(
             cubins=parts.cubins,
             alignment=parts.alignment,
         )
+        _read_back(directory / ENGINE_FILE)
         (directory / CONFIG_FILE).write_text(manifest.to_json(indent=2) + "\n")
     return manifest
+
+
+def _read_back(engine: Path) -> None:
+    """Raise BuildError if the runtime refuses what was written, so that a build that ends well can be loaded."""
+    try:
+        _core.Engine(str(engine))
+    except EngineError as error:
+        raise BuildError(
+            f"the runtime refuses the engine ({error}); this is a defect of trtllm_lite: report it"
+        ) from error
 
 
 def plan_memory(
@@ -156,11 +168,16 @@ def _measure(
     report: Progress,
     known: TimingCache | None,
     effort: Effort,
+    output: Path,
 ) -> TimingCache:
-    """Time what may compute the products, on this machine's GPU, in engines without weights that do nothing else."""
+    """Time what may compute the products, on this machine's GPU, in engines without weights that do nothing else.
+
+    What it finds is for ``output``.
+    """
     if len(devices) != 1:
         archs = ", ".join(device.arch for device in devices)
         raise BuildError(f"output_timing_cache is given for the targets {archs}: pass that of the GPU here")
+    require_output(output)
     try:
         _core.cuda_device_memory()
     except DeviceError as error:

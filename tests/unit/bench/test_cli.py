@@ -88,11 +88,11 @@ def test_reports_are_written_as_json(baseline):
     assert written["shape"]["num_requests"] == 2
 
 
-@pytest.mark.usefixtures("measured")
-def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
+def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_measured(measured, tmp_path):
     result = throughput("--json", tmp_path / "absent" / "x.json")
     assert result.exit_code == 1
     assert "choose another file for --json" in result.stderr
+    assert not measured
 
 
 def test_equal_figures_are_no_regression(baseline):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,12 +15,13 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, s
 from tests.unit.builder.networks import VARIANTS
 from tests.unit.builder.plan_interpreter import header_of
 from trtllm_lite._core import Engine
-from trtllm_lite.builder import build_engine, plan_memory
+from trtllm_lite.builder import build, build_engine, plan_memory
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.cuda_plan import CudaPlan
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import BuildError
 
 MODEL_CONFIG = {
@@ -185,4 +187,16 @@ def test_a_shape_that_cannot_be_built(tmp_path: Path, arguments: list[str], mess
     code, output = _build(tmp_path, *arguments)
     assert code != 0
     assert message in output
+    assert not (tmp_path / "engine").exists()
+
+
+def test_what_the_runtime_refuses_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
+
+    def damaged(path: Path, weights: Any, plan: str, *arguments: Any, **others: Any) -> None:
+        write_engine(path, weights, plan.replace('"decode_batches":[', '"decode_batches":[9,'), *arguments, **others)
+
+    monkeypatch.setattr(build, "write_engine", damaged)
+    with pytest.raises(BuildError, match=r"the runtime refuses the engine \(.*decode_batches.*\); this is a defect"):
+        build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90")
     assert not (tmp_path / "engine").exists()

@@ -263,3 +263,19 @@ def test_an_engine_is_for_the_cpu_or_for_gpus() -> None:
 def test_what_the_kernels_do_not_support_is_an_error(changes: dict, message: str) -> None:
     with pytest.raises(BuildError, match=re.escape(message)):
         cuda_plan(cuda_shape(**changes))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (
+            {"max_batch_size": 2, "max_seq_len": 64000, "max_num_tokens": 65536, "gather_context_logits": True},
+            "max_num_tokens with gather_context_logits leads to 65,536 rows of logits in a step, and on a GPU",
+        ),
+        ({"max_batch_size": 65600, "max_num_tokens": 65600}, "max_batch_size leads to 65,600 rows of logits"),
+        ({"max_batch_size": 32768, "max_num_tokens": 32768}, "no room for one of 32,768 sequences: lower max_batch"),
+    ],
+)
+def test_limits_beyond_the_hardware_are_errors(limits: dict, message: str) -> None:
+    with pytest.raises(BuildError, match=re.escape(message)):
+        cuda_plan(**limits)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,39 @@ def test_damaged_caches_are_errors(tmp_path: Path, text: str, message: str) -> N
     (tmp_path / "cache.json").write_text(text)
     with pytest.raises(BuildError, match=message):
         load_timing_cache(tmp_path / "cache.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": 0}, "0 rows: expected numbers above 0"),
+        ({"microseconds": -1.0}, r"64 rows: expected numbers above 0, found 64 and \(-1.0, 10.0\)"),
+        ({"algo": "12ab"}, "expected an algorithm of 128 hexadecimal digits, found '12ab'"),
+        ({"algo": "G" * 128}, "expected an algorithm of 128 hexadecimal digits"),
+        ({"rows": 8}, "8 rows: found twice: keep one of them"),
+    ],
+)
+def test_caches_of_wrong_values_are_errors(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    replace(CACHE, products=(replace(CACHE.products[0], **change), *CACHE.products[1:])).save(tmp_path / "cache.json")
+    with pytest.raises(BuildError, match=message):
+        load_timing_cache(tmp_path / "cache.json")
+
+
+def test_kernels_that_are_measured_twice_are_errors(tmp_path: Path) -> None:
+    once, other = (KernelTiming(DOWN, 64, kernel, 1.0) for kernel in (CUBLASLT, "tiles"))
+    replace(CACHE, kernels=(once, other)).save(tmp_path / "cache.json")
+    load_timing_cache(tmp_path / "cache.json")
+    replace(CACHE, kernels=(once, other, replace(once, microseconds=2.0))).save(tmp_path / "cache.json")
+    with pytest.raises(BuildError, match="found twice"):
+        load_timing_cache(tmp_path / "cache.json")
+
+
+def test_measuring_wants_a_place_for_what_it_finds(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
+    for path in (tmp_path, tmp_path / "absent" / "cache.json"):
+        with pytest.raises(OutputError, match="cannot write the timing cache"):
+            build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90", output_timing_cache=path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_measuring_wants_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.errors import BuildError
 
 # Batches for which a program of fused kernels for few rows is made.
 DECODE_BUCKETS = (1, 2, 4, 8, 16)
@@ -12,6 +13,7 @@ STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
 LARGEST_STEP = 8192
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
 SPARE_SLOTS = 8
+MAX_LOGITS = 65_535  # rows of a grid's second axis, one for each that is sampled
 MAX_SMS = 192  # more than any card has: sizes the scratch of kernels that run one block per SM
 
 
@@ -67,6 +69,13 @@ def step_buckets(num_tokens: int) -> list[Bucket]:
 def symbols(limits: BuildLimits) -> dict[str, int]:
     """Upper bounds, padding included."""
     num_seqs = decode_batches(limits.max_batch_size)[-1]
+    num_logits = max(num_seqs, limits.num_logits)
+    if num_logits > MAX_LOGITS:
+        name = "max_num_tokens with gather_context_logits" if limits.gather_context_logits else "max_batch_size"
+        raise BuildError(
+            f"{name} leads to {num_logits:,} rows of logits in a step, and on a GPU there can be {MAX_LOGITS:,}: "
+            "lower it"
+        )
     num_tokens = max(num_seqs, limits.num_tokens)
     return {
         "num_tokens": num_tokens,
@@ -75,7 +84,7 @@ def symbols(limits: BuildLimits) -> dict[str, int]:
         "num_decode_seqs": num_seqs,
         "num_prefill_seqs": num_seqs,
         "num_prefill_tokens": num_tokens,
-        "num_logits": max(num_seqs, limits.num_logits),
+        "num_logits": num_logits,
         "max_blocks_per_seq": limits.max_blocks_per_seq,
         "num_blocks": limits.num_blocks,
         "num_slots": num_seqs + SPARE_SLOTS,

@@ -21,7 +21,7 @@ from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, stream_conf
 from trtllm_lite.plugins.embedding.cuda import embedding
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.gather_rows.cuda import gather_rows
-from trtllm_lite.plugins.launch import Buffer, Device, Extent, features, symbol
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, Launch, features, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.paged_attention import cuda as attention
 from trtllm_lite.plugins.rms_norm.cuda import rms_norm
@@ -224,6 +224,8 @@ class _Lowering:
         how = {"heads": heads, "device": self.device, "scores": self._scores(node)}
         most = {"max_seqs": operands.symbols["num_seqs"], "max_sms": operands.symbols["num_sms"]}
         launches = [attention.decode(output, query, cache, few_rows=self.bucket.decode, **most, **how)]
+        if launches == [None]:
+            self._check_batch(attention.decode(output, query, cache, few_rows=True, **most | {"max_seqs": 1}, **how))
         if not self.bucket.decode:
             launches.append(attention.prefill(output, query, cache, **how))
         for launch in launches:
@@ -233,6 +235,14 @@ class _Lowering:
                     f"has ({self.device.shared_bytes:,} bytes a block): build for another target"
                 )
             self.steps.append(launch)
+
+    def _check_batch(self, with_one_sequence: Launch | None) -> None:
+        """Raise BuildError if decode attention, which does not fit, would fit for fewer sequences."""
+        if with_one_sequence is not None:
+            raise BuildError(
+                f"attention keeps a table of the batch in shared memory, and on {self.device.arch} there is no room "
+                f"for one of {self.operands.symbols['num_seqs']:,} sequences: lower max_batch_size"
+            )
 
     def _queries(self, node: ir.Node, query: Buffer, cache: attention.Cache, heads: attention.Heads) -> None:
         """Rotated queries; keys and values go into the cache."""

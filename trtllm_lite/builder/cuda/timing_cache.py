@@ -1,8 +1,11 @@
 """Timing caches: what was measured on a GPU, as data, so that a build without one makes the same choices."""
 
 import json
+import math
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +14,14 @@ from typing import TypeVar
 from trtllm_lite.engine.cuda_plan import MatmulAlgorithm, dotted
 from trtllm_lite.engine.records import from_json, parse_json, to_json
 from trtllm_lite.errors import BuildError, EngineError, OutputError
-from trtllm_lite.files import write_file
+from trtllm_lite.files import require_writable, write_file
 from trtllm_lite.plugins.launch import Matmul
 
 FORMAT_VERSION = 2
 CUBLASLT = "cublaslt"
 # An algorithm replaces the heuristic's first choice only if it gains more than measurements differ.
 _MIN_GAIN = 0.02
+_ALGORITHM = re.compile("[0-9a-f]{128}")  # cublasLtMatmulAlgo_t, as it lies in memory
 
 
 @dataclass(frozen=True)
@@ -155,10 +159,22 @@ class TimingCache:
         head = {key: value for key, value in to_json(self).items() if key not in ("products", "kernels")}
         lists = (f' "{key}": [\n{_lines(getattr(self, key))}\n ]' for key in ("products", "kernels"))
         body = json.dumps(head, indent=1)[:-2] + ",\n" + ",\n".join(lists) + "\n}\n"
-        try:
+        with _writing(path):
             write_file(path, body.encode())
-        except OSError as error:
-            raise OutputError(f"cannot write the timing cache {path}: {error.strerror}: check the path") from error
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write the timing cache {path}: {error.strerror}: check the path") from error
+
+
+def require_output(path: Path) -> None:
+    """Raise OutputError if no timing cache could be written to ``path``; measuring takes a while."""
+    with _writing(path):
+        require_writable(path)
 
 
 def _grouped(timings: Iterable[Timing]) -> dict[Product, list[Timing]]:
@@ -189,4 +205,22 @@ def load_timing_cache(path: Path) -> TimingCache:
             f"{path} has format_version {cache.format_version}, and this installation reads {FORMAT_VERSION}: "
             "measure it again with --output_timing_cache"
         )
+    _check_timings(cache.products, lambda timing: (timing.product, timing.rows), path)
+    _check_timings(cache.kernels, lambda timing: (timing.product, timing.rows, timing.kernel), path)
     return cache
+
+
+def _check_timings(timings: Sequence[Timing], key: Callable[[Timing], object], path: Path) -> None:
+    """Raise BuildError for one that no GPU gave, or for two of the same ``key``."""
+    seen = set()
+    for timing in timings:
+        where = f"{path}, {timing.product}, {timing.rows} rows"
+        heuristic = timing.heuristic_microseconds if isinstance(timing, ProductTiming) else timing.microseconds
+        times = (timing.microseconds, heuristic)
+        if timing.rows < 1 or not all(0 < time < math.inf for time in times):
+            raise BuildError(f"{where}: expected numbers above 0, found {timing.rows} and {times}: measure it again")
+        if isinstance(timing, ProductTiming) and not _ALGORITHM.fullmatch(timing.algo):
+            raise BuildError(f"{where}: expected an algorithm of 128 hexadecimal digits, found {timing.algo!r:.150}")
+        if key(timing) in seen:
+            raise BuildError(f"{where}: found twice: keep one of them")
+        seen.add(key(timing))

@@ -1,7 +1,8 @@
 """Where the figures of a benchmark go: a JSON file, and a comparison with a baseline."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +29,13 @@ class Results:
 
     def __post_init__(self) -> None:
         from trtllm_lite.bench.compare import parse_tolerance, read_reports
+        from trtllm_lite.files import require_writable
 
         if self.tolerance and not self.compare:
             raise click.UsageError("--tolerance needs --compare BASELINE")
+        if self.json_path:
+            with _writing(self.json_path):
+                require_writable(Path(self.json_path))
         self._tolerance = parse_tolerance(self.tolerance)
         self._baselines = read_reports(self.compare) if self.compare else []
         self._expected: list[Mapping[str, Any]] = []
@@ -45,7 +50,7 @@ class Results:
     def finish(self, reports: Sequence[Report]) -> None:
         """Write the JSON file and judge the figures, in the order of :meth:`expect`; exit code 3 on a regression."""
         if self.json_path:
-            _write(Path(self.json_path), reports)
+            _write(self.json_path, reports)
         if self.compare:
             self._judge(reports)
 
@@ -102,12 +107,19 @@ def _print_changes(title: str, found: "Sequence[Change]") -> None:
     print_table(title, ["metric", "baseline", "now", "change", "tolerance", "verdict"], rows)
 
 
-def _write(path: Path, reports: Sequence[Report]) -> None:
-    from trtllm_lite.errors import OutputError
+def _write(path: str, reports: Sequence[Report]) -> None:
     from trtllm_lite.files import write_file
 
+    with _writing(path):
+        write_file(Path(path), (json.dumps(reports, indent=2) + "\n").encode())
+    click.echo(f"wrote {path}")
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
+    from trtllm_lite.errors import OutputError
+
     try:
-        write_file(path, (json.dumps(reports, indent=2) + "\n").encode())
+        yield
     except OSError as error:
         raise OutputError(f"cannot write {path} ({error.strerror}): choose another file for --json") from error
-    click.echo(f"wrote {path}")

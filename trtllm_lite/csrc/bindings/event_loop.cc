@@ -254,8 +254,7 @@ void bind_init(nb::class_<PyEventLoop>& loop) {
   loop.def("__init__", init, nb::arg("executor"), nb::kw_only(), nb::arg("max_batch_size"), nb::arg("max_input_len"),
            nb::arg("max_seq_len"), nb::arg("max_num_tokens"), nb::arg("num_host_blocks") = 0,
            nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
-           nb::arg("enable_chunked_context") = true, nb::keep_alive<1, 2>(),
-           nb::call_guard<nb::gil_scoped_release>());
+           nb::arg("enable_chunked_context") = true, nb::keep_alive<1, 2>(), nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace

@@ -292,8 +292,9 @@ OwnedGraphExec ProgramSet::capture(const CudaProgram& program, const CudaExtents
   GraphExec exec = nullptr;
   const Result result = driver().graph_instantiate(&exec, captured.get(), 0);
   if (result == kOutOfMemory) {
-    throw LimitError(what + ": expected more free memory on the GPU, found too little; reserve fewer blocks "
-                            "(kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)");
+    throw LimitError(what +
+                     ": expected more free memory on the GPU, found too little; reserve fewer blocks "
+                     "(kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)");
   }
   driver().check(result, what);
   return OwnedGraphExec(exec);

@@ -145,8 +145,8 @@ struct CudaPlan {
   CudaExtents bounds;  // largest value of each symbol
   std::int64_t arena_bytes = 0, state_bytes = 0;
   std::vector<std::int64_t> decode_batches;  // ascending: decode steps are padded to one of them
-  std::int64_t workspace_bytes = 0;   // for matrix products
-  std::int64_t cublaslt_version = 0;  // that the products' algorithms were measured with; 0: there are none
+  std::int64_t workspace_bytes = 0;          // for matrix products
+  std::int64_t cublaslt_version = 0;         // that the products' algorithms were measured with; 0: there are none
   std::vector<CudaTensor> tensors;
   int logits = 0, tokens = 0;  // float32 [num_logits, vocab_size]; int32 [num_logits], -1 for a row that has no token
   // Words of plugins/sample/slot.cuh: a DrawnLogprobs for each row of logits, a SamplingSlot and its edits for each
