@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest, Target
+from trtllm_lite.errors import LimitError
 from trtllm_lite.files import library_directories
 from trtllm_lite.runtime.limits import RunnerOptions, available_host_memory
 
@@ -20,11 +21,18 @@ def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
 def available_memory(core: Any, manifest: Manifest) -> int:
     """Bytes that the engine finds free for its KV cache, beside its weights and workspace.
 
-    Raises DeviceError if it is for a GPU and there is none.
+    Raises DeviceError if it is for a GPU and there is none, LimitError if weights and workspace do not fit on it.
     """
     if manifest.target.kind == "cpu":
         return available_host_memory()
-    return max(core.cuda_device_memory()["free"] - manifest.memory.weights - manifest.memory.workspace, 0)
+    free, memory = core.cuda_device_memory()["free"], manifest.memory
+    if free < memory.weights + memory.workspace:
+        raise LimitError(
+            f"this engine needs {memory.weights:,} bytes for weights and {memory.workspace:,} for its workspace, and "
+            f"the GPU has {free:,} free: run it on one with more memory, or build it again with a smaller "
+            "--max_num_tokens or --max_batch_size"
+        )
+    return int(free - memory.weights - memory.workspace)
 
 
 def make_executor(core: Any, engine: Any, target: Target, *, num_threads: int, num_blocks: int) -> Any:

@@ -138,19 +138,21 @@ def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
 
 def _cache_blocks(cache: KvCache, demand: int, config: KvCacheConfig, available_bytes: int) -> int:
     """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them."""
-    caps = {"the engine": cache.num_blocks, "max_batch_size and max_seq_len": demand}
+    caps = []
     if config.max_tokens is not None:
-        caps[f"the KV cache's max_tokens={config.max_tokens}"] = config.max_tokens // cache.tokens_per_block
+        cap = config.max_tokens // cache.tokens_per_block
+        caps.append((cap, f"the KV cache's max_tokens={config.max_tokens}", "raise it"))
     if config.max_gpu_total_bytes:
         cap = config.max_gpu_total_bytes // cache.bytes_per_block
-        caps[f"the KV cache's max_gpu_total_bytes={config.max_gpu_total_bytes}"] = cap
+        caps.append((cap, f"the KV cache's max_gpu_total_bytes={config.max_gpu_total_bytes}", "raise it"))
     if config.free_gpu_memory_fraction is not None:
-        share = int(available_bytes * config.free_gpu_memory_fraction) // cache.bytes_per_block
-        caps[f"free_gpu_memory_fraction={config.free_gpu_memory_fraction} of {available_bytes:,} free bytes"] = share
-    reason, blocks = min(caps.items(), key=lambda cap: cap[1])
-    if blocks < 1:
-        raise LimitError(
-            f"{reason} leaves no room for one KV cache block of {cache.tokens_per_block} tokens "
-            f"({cache.bytes_per_block:,} bytes): raise it"
-        )
-    return blocks
+        cap = int(available_bytes * config.free_gpu_memory_fraction) // cache.bytes_per_block
+        share = f"free_gpu_memory_fraction={config.free_gpu_memory_fraction} of {available_bytes:,} free bytes"
+        caps.append((cap, share, "free memory on the device, or raise the fraction if it is below 1"))
+    for cap, reason, remedy in caps:
+        if cap < 1:
+            raise LimitError(
+                f"{reason} leaves no room for one KV cache block of {cache.tokens_per_block} tokens "
+                f"({cache.bytes_per_block:,} bytes): {remedy}"
+            )
+    return min(cache.num_blocks, demand, *(cap for cap, _, _ in caps))

@@ -1,12 +1,15 @@
 """Loading: what a directory that is no engine is told, and how options tighten limits."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 
+from trtllm_lite.engine.manifest import Memory, Target
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.config import KvCacheConfig
+from trtllm_lite.runtime.device import available_memory
 from trtllm_lite.runtime.limits import RunnerOptions, available_host_memory, runner_limits
 from trtllm_lite.runtime.tokenizer import Tokenizer
 
@@ -86,12 +89,22 @@ def test_a_share_of_the_free_memory():
         ({"max_output_len": 41}, "--max_seq_len"),
         ({"max_num_tokens": 3}, "less than max_batch_size=4"),
         ({"max_tokens": 3}, "no room for one KV cache block of 4 tokens"),
-        ({"free_gpu_memory_fraction": 0.01, "available": 100}, "100 free bytes"),
+        ({"max_tokens": 3}, "max_tokens=3 leaves no room .*: raise it$"),
+        ({"free_gpu_memory_fraction": 0.9, "available": 100}, "0.9 of 100 free bytes .*: free memory on the device"),
     ],
 )
 def test_options_beyond_the_engine(options, message):
     with pytest.raises(LimitError, match=message):
         limits(**options)
+
+
+def test_a_gpu_too_small_for_the_engine():
+    engine = replace(fake_manifest(), target=Target("cuda", ("sm_90a",), "bfloat16"), memory=Memory(1000, 0, 300))
+    gpu = SimpleNamespace(cuda_device_memory=lambda: {"free": 1350, "total": 2000})
+    assert available_memory(gpu, engine) == 50
+    gpu.cuda_device_memory = lambda: {"free": 1299, "total": 2000}
+    with pytest.raises(LimitError, match=r"needs 1,000 bytes for weights and 300 for .* has 1,299 free: .*--max_num"):
+        available_memory(gpu, engine)
 
 
 @pytest.mark.parametrize(
