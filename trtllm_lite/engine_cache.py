@@ -45,10 +45,10 @@ def engine_cache_dir() -> Path:
 def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opened]) -> tuple[Path, _Opened]:
     """``open_engine`` of the engine made of ``model`` (a model or checkpoint), which is made if there is none.
 
-    Returns its directory too. An entry that does not open is made again. Processes that want the same one wait for the
-    first. Says on stderr what it made.
+    Returns its directory too. An entry that is no sound engine is made again. Processes that want the same one wait for
+    the first. Says on stderr what it made.
 
-    Raises ConvertError, BuildError, EngineError; OutputError if the cache cannot be written.
+    Raises ConvertError, BuildError, EngineError; OutputError if the cache cannot be written; what ``open_engine`` does.
     """
     try:
         from trtllm_lite.convert.mapping import find_model

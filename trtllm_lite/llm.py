@@ -57,7 +57,8 @@ class LLM:
     - ``kv_cache_config``, ``scheduler_config``, ``enable_chunked_prefill`` (prompts may be spread over several steps)
     - ``num_threads``: threads that compute; all cores by default
 
-    Raises ConvertError, BuildError, EngineError (the model), LimitError, ArgumentError (the arguments).
+    Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
+    arguments).
     """
 
     def __init__(

@@ -91,8 +91,9 @@ class ModelRunner:
         ``max_num_tokens``, ``max_output_len``, ``max_beam_width``. The named ones are fields of KvCacheConfig,
         SchedulerConfig and RunnerOptions (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``).
 
-        Raises EngineError (no engine there, damaged, of another version), LimitError (an option above the engine's
-        limit), ArgumentError (an argument that is unknown or not supported).
+        Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or one that it was not
+        built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an argument that
+        is unknown or not supported).
         """
         limits = {name: arguments.pop(name) for name in LIMIT_NAMES if name in arguments}
         reject_unsupported("ModelRunner.from_dir", arguments, FROM_DIR, _FROM_DIR_NAMES)

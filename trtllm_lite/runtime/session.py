@@ -123,8 +123,9 @@ class Session:
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
     """Load ``rank``'s engine of ``engine_dir``: map and check the file, reserve the KV cache, read the tokenizer.
 
-    Raises EngineError if the directory holds no engine or a broken one, LimitError if an option exceeds the engine,
-    ArgumentError if an option makes no sense.
+    Raises EngineError if the directory holds no engine or a broken one, DeviceError if it is for a GPU and there is
+    none that it can run on, LimitError if an option exceeds the engine or the engine the GPU's memory, ArgumentError if
+    an option makes no sense.
     """
     directory = Path(engine_dir)
     engine_path = _engine_path(directory, rank)

@@ -59,7 +59,7 @@ def measure_algorithms(
     """Load the engine, whose weights may be missing, and time cuBLASLt's algorithms for up to ``max_tokens`` rows.
 
     Returns them with those that are ``known``. Raises BuildError if these are of another card or version of cuBLASLt,
-    DeviceError if there is no GPU, EngineError if it is of another architecture.
+    DeviceError if there is no GPU, or it is of another architecture.
     """
     executor = _executor(engine_file)
     cache = TimingCache(FORMAT_VERSION, executor.device_name, arch, executor.cublaslt_version, (), ())
@@ -79,7 +79,7 @@ def measure_algorithms(
 def measure_contests(
     engine_file: Path, contests: Iterable[Contest], effort: Effort, progress: Progress
 ) -> list[KernelTiming]:
-    """Time the contestants of an engine that has a program for each. Raises DeviceError, EngineError."""
+    """Time the contestants of an engine that has a program for each. Raises DeviceError."""
     executor = _executor(engine_file)
     rounds = [
         (contest, rows)

@@ -49,7 +49,7 @@ void check_version(const CublasLt& library, const CudaPlan& plan) {
   if (plan.cublaslt_version == found) return;
   const std::string wanted = dotted(plan.cublaslt_version);
   const std::string package = plan.cublaslt_version / 10000 == 12 ? "nvidia-cublas-cu12" : "nvidia-cublas";
-  throw EngineError("this engine's matrix products have algorithms that were measured with cuBLAS " + wanted +
+  throw DeviceError("this engine's matrix products have algorithms that were measured with cuBLAS " + wanted +
                     ", and this machine has cuBLAS " + dotted(found) + ", to which they mean nothing: install that " +
                     "version (pip install '" + package + "==" + wanted + ".*'), or build the engine again with a " +
                     "timing cache of this machine (--output_timing_cache) or without one");
@@ -130,7 +130,7 @@ void Matmul::choose(RowRange rows, std::int64_t max_rows) {
   MatmulAlgorithm chosen{};
   std::ranges::copy(timed->data, chosen.data);
   if (const auto refused = find_refused(chosen, {rows.first, std::min(rows.last, max_rows)})) {
-    throw EngineError(name_ + ": this machine's cuBLAS " + dotted(static_cast<std::int64_t>(library_.version())) +
+    throw DeviceError(name_ + ": this machine's cuBLAS " + dotted(static_cast<std::int64_t>(library_.version())) +
                       " refuses to compute " + std::to_string(*refused) +
                       " rows by the algorithm that was measured for " + std::to_string(rows.first) + " to " +
                       std::to_string(rows.last) +

@@ -43,7 +43,7 @@ class Matmul {
 
   // Comes first, and once: chooses the algorithm of every number of rows up to `max_rows`, and runs each once, because
   // the library loads a kernel when it is first used, which takes tens of milliseconds. Returns at once; y is
-  // overwritten. Throws EngineError if the library refuses an algorithm of the plan, DeviceError if it has none.
+  // overwritten. Throws DeviceError if the library refuses an algorithm of the plan, or has none.
   void prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream);
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream);
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream, const MatmulAlgorithm& algorithm);
@@ -79,7 +79,7 @@ class MatmulSet {
   MatmulSet(const Device& device, const CudaPlan& plan, std::vector<std::string> library_directories);
   ~MatmulSet();
 
-  // The one for products like this; lives as long as the set. Throws EngineError if it has algorithms, which were
+  // The one for products like this; lives as long as the set. Throws DeviceError if it has algorithms, which were
   // measured with another version of the library.
   Matmul& get(const MatmulInstruction& kind);
 

@@ -126,7 +126,7 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
     return !program->decode_only && program->max_tokens >= num_tokens;
   });
   if (complete) return;
-  throw EngineError("expected an engine for " + device.name() + " (" + device.arch() + "), found one for " +
+  throw DeviceError("expected an engine for " + device.name() + " (" + device.arch() + "), found one for " +
                     join(archs) + "; build it again with --target " + device.arch());
 }
 
@@ -172,7 +172,7 @@ void ProgramSet::load_kernel(int index, const std::string& arch, const Device& d
   const CudaKernel& kernel = plan_.kernels[static_cast<std::size_t>(index)];
   const std::string what = "loading kernel " + kernel.name + " for " + arch;
   if (kernel.shared_bytes > device.max_shared_bytes()) {
-    throw EngineError("kernel " + kernel.name + " of this engine for " + arch + " has blocks with " +
+    throw DeviceError("kernel " + kernel.name + " of this engine for " + arch + " has blocks with " +
                       std::to_string(kernel.shared_bytes) + " bytes of shared memory, and on " + device.name() + " (" +
                       device.arch() + ") they can have " + std::to_string(device.max_shared_bytes()) +
                       "; build the engine again with --target " + device.arch());

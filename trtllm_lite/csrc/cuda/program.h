@@ -28,7 +28,8 @@ struct InstructionTime {
 class ProgramSet {
  public:
   // Loads the kernels of every program for this device's architecture, or for the one that comes next to it. Borrows
-  // all it is given. Throws EngineError if they do not carry out every step, or not on this device.
+  // all it is given. Throws DeviceError if they do not carry out every step on this device, or it has another cuBLAS
+  // than the one that algorithms of the plan are for.
   ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories);
 
   // The first program for a step of `num_tokens` tokens.
@@ -37,8 +38,8 @@ class ProgramSet {
   const CudaProgram& named(const std::string& name) const;
   void enqueue(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses, Stream stream);
   // Comes before anything is enqueued. Encodes the tensor maps for these addresses, and puts every product on the
-  // stream in every size, so that no step waits for kernels to be loaded. Overwrites the arena. Throws EngineError if
-  // cuBLASLt refuses an algorithm of the plan, DeviceError.
+  // stream in every size, so that no step waits for kernels to be loaded. Overwrites the arena. Throws DeviceError,
+  // also if cuBLASLt refuses an algorithm of the plan.
   void prepare(const Addresses& addresses, Stream stream);
   // A program as a graph, which keeps extents and addresses.
   OwnedGraphExec capture(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,

@@ -18,7 +18,7 @@ from tests.unit.cuda.toy_engine import (
     to_bytes,
 )
 from trtllm_lite._core import CudaExecutor, Engine
-from trtllm_lite.errors import EngineError, LimitError
+from trtllm_lite.errors import DeviceError, LimitError
 
 
 def ints(*values: int) -> np.ndarray:
@@ -44,7 +44,7 @@ def engine_for(directory: Path, *targets: tuple[str, int]) -> Engine:
 
 
 def test_another_gpu_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"engine for Fake GPU \(sm_90\), found one for sm_80.*--target sm_90"):
+    with pytest.raises(DeviceError, match=r"engine for Fake GPU \(sm_90\), found one for sm_80.*--target sm_90"):
         CudaExecutor(engine_for(tmp_path, ("sm_80", 0)))
 
 
@@ -59,7 +59,7 @@ def test_the_nearest_of_several_architectures_runs(tmp_path: Path, monkeypatch: 
 def test_blocks_too_large_for_a_gpu_of_the_same_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_CAPABILITY", "89")
     message = r"engine for sm_80 has blocks with 166912 bytes.*\(sm_89\) they can have 101376; .* --target sm_89"
-    with pytest.raises(EngineError, match=message):
+    with pytest.raises(DeviceError, match=message):
         CudaExecutor(engine_for(tmp_path, ("sm_80", 166912)))
 
 

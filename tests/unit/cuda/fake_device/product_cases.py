@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.cuda.toy_engine import MAX_NUM_TOKENS, extent, make_toy_engine, pointer, successor, to_bytes
 from trtllm_lite._core import CudaExecutor, Engine
-from trtllm_lite.errors import EngineError, LimitError
+from trtllm_lite.errors import DeviceError, LimitError
 
 EVEN, ODD, HUNGRY, ANY = 1, 2, 3, 4
 # Outputs of this width have an algorithm for any number of rows, and those of that width have not.
@@ -92,8 +92,14 @@ def test_refused_algorithms_of_the_plan_are_errors(
     fake_library: ctypes.CDLL, tmp_path: Path, algorithms: list[dict[str, Any]], message: str
 ) -> None:
     del fake_library
-    with pytest.raises(EngineError, match=message):
+    with pytest.raises(DeviceError, match=message):
         make_executor(tmp_path, WIDE, *algorithms)
+
+
+def test_algorithms_of_another_version_of_the_library_are_errors(fake_library: ctypes.CDLL, tmp_path: Path) -> None:
+    del fake_library
+    with pytest.raises(DeviceError, match=r"measured with cuBLAS 12\.9\.4, and this machine has cuBLAS 13\.1\.0"):
+        make_executor(tmp_path, WIDE, algorithm(24, ANY), version=120904)
 
 
 def test_rows_beyond_the_engines_are_not_asked_about(fake_library: ctypes.CDLL, tmp_path: Path) -> None:
