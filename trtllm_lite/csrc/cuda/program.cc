@@ -16,6 +16,7 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::int64_t kStaticSharedBytes = 48 * 1024;  // what a block may have without asking for it
+constexpr int kLeastMajor = 8;                          // of compute capability; builder/cuda/targets.py has them all
 
 // sm_90a runs on 9.0 alone; sm_80 on every 8.x; sm_86 on 8.6 and above within 8.
 bool fits(const std::string& arch, const Device& device) {
@@ -126,8 +127,13 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
     return !program->decode_only && program->max_tokens >= num_tokens;
   });
   if (complete) return;
-  throw DeviceError("expected an engine for " + device.name() + " (" + device.arch() + "), found one for " +
-                    join(archs) + "; build it again with --target " + device.arch());
+  const std::string name = device.name() + " (" + device.arch() + ")";
+  if (device.capability_major() < kLeastMajor) {
+    throw DeviceError("expected a GPU of sm_" + std::to_string(kLeastMajor) + "0 or later, found " + name +
+                      ", which is not supported; choose another, or build an engine with --target cpu");
+  }
+  throw DeviceError("expected an engine for " + name + ", found one for " + join(archs) +
+                    "; build it again with --target " + device.arch());
 }
 
 void ProgramSet::prepare(const Addresses& addresses, Stream stream) {

@@ -48,6 +48,12 @@ def test_another_gpu_is_named(tmp_path: Path) -> None:
         CudaExecutor(engine_for(tmp_path, ("sm_80", 0)))
 
 
+def test_a_gpu_too_old_for_any_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CAPABILITY", "75")
+    with pytest.raises(DeviceError, match=r"of sm_80 or later, found Fake GPU \(sm_75\), which is not supported"):
+        CudaExecutor(engine_for(tmp_path, ("sm_80", 0)))
+
+
 def test_the_nearest_of_several_architectures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for 8.0 take more shared memory than 8.9 has."""
     monkeypatch.setenv("FAKE_CAPABILITY", "89")
