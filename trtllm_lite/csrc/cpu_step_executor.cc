@@ -20,7 +20,7 @@ CpuStepExecutor::CpuStepExecutor(Executor& executor, int num_slots, int num_host
       blocks_(static_cast<std::size_t>(num_slots)),
       // At least a page: there is no mapping of nothing.
       host_cache_(std::max<std::size_t>(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), 1),
-                  AnonymousMemory::Pages::kDefault, "swapped KV cache", "reserve fewer host blocks"),
+                  AnonymousMemory::Pages::kDefault, "swapped KV cache", "lower host_cache_size"),
       workspaces_(static_cast<std::size_t>(executor.num_threads())),
       worker_([this] { work(); }) {}
 

@@ -19,7 +19,8 @@ class KvCacheConfig:
     - ``max_gpu_total_bytes``: its bytes; 0 and None mean no bound
 
     ``enable_block_reuse``: requests share the blocks of equal prefixes, and blocks of ended requests serve later ones
-    until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts.
+    until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts,
+    the only policy it may be given with.
     ``tokens_per_block`` and ``dtype`` are an engine's own: they say how to build one, and must agree with one that
     exists; None and "auto" leave them open. The others are TensorRT-LLM's, accepted at the value that asks for nothing.
 

@@ -61,6 +61,12 @@ class RunnerOptions:
         for name in (*LIMIT_NAMES, "num_threads"):
             check_positive(name, getattr(self, name))
         check_flag("enable_chunked_context", self.enable_chunked_context)
+        policy = self.scheduler.capacity_scheduler_policy
+        if self.kv_cache.host_cache_size and policy != "MAX_UTILIZATION":
+            raise ArgumentError(
+                f"host_cache_size is for requests that are preempted, and {policy} preempts none: set "
+                "capacity_scheduler_policy to MAX_UTILIZATION, or leave host_cache_size out"
+            )
 
 
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")

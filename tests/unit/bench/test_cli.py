@@ -51,7 +51,8 @@ def test_options_reach_the_measurement(measured):
         *("serve-sim", "--engine_dir", "e", "--arrival", "burst", "--request_rate", 3, "--burstiness", 0.5),
         *("--input_len", "sharegpt", "--output-len", "4:9", "--concurrency", 2, "--priorities", "0:1,5:1", "--seed", 3),
         *("--goodput", "ttft:500", "--price_per_hour", 2, "--max_batch_size", 4, "--num_threads", 1),
-        *("--host_cache_size", 5000, "--kv_cache_free_gpu_memory_fraction", 0.97),
+        *("--capacity_scheduler_policy", "MAX_UTILIZATION", "--host_cache_size", 5000),
+        *("--kv_cache_free_gpu_memory_fraction", 0.97),
         *("--memory_bandwidth", 4470, "--peak_tflops", 789),
     )
     assert result.exit_code == 0, result.output
@@ -63,7 +64,7 @@ def test_options_reach_the_measurement(measured):
         *("sharegpt", "4:9", "0:1,5:1"),
         3,
     )
-    defaults = {"capacity_scheduler_policy": "GUARANTEED_NO_EVICT", "enable_chunked_context": True}
+    defaults = {"capacity_scheduler_policy": "MAX_UTILIZATION", "enable_chunked_context": True}
     given = {name: value for name, value in runtime.items() if value}
     memory = {"host_cache_size": 5000, "kv_cache_free_gpu_memory_fraction": 0.97}
     assert given == {"max_batch_size": 4, "num_threads": 1, **memory, **defaults}

@@ -331,6 +331,7 @@ int cuMemFree_v2(void* pointer) {
   return std::free(pointer), 0;
 }
 int cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  if (bytes > kTotalBytes) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
   *pointer = std::malloc(bytes);
   std::memset(*pointer, 0xff, bytes);
   return 0;

@@ -8,7 +8,7 @@ import pytest
 from trtllm_lite.engine.manifest import Memory, Target
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.runtime.config import KvCacheConfig
+from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.device import available_memory
 from trtllm_lite.runtime.limits import RunnerOptions, available_host_memory, runner_limits
 from trtllm_lite.runtime.tokenizer import Tokenizer
@@ -21,7 +21,9 @@ CACHE = {field.name for field in fields(KvCacheConfig)}
 
 def limits(available=1 << 40, **options):
     cache = {name: options.pop(name) for name in list(options) if name in CACHE}
-    return runner_limits(fake_manifest(), RunnerOptions(kv_cache=KvCacheConfig(**cache), **options), available)
+    scheduler = SchedulerConfig(capacity_scheduler_policy=options.pop("policy", "MAX_UTILIZATION"))
+    run = RunnerOptions(kv_cache=KvCacheConfig(**cache), scheduler=scheduler, **options)
+    return runner_limits(fake_manifest(), run, available)
 
 
 def test_a_directory_that_does_not_exist(tmp_path):
@@ -115,6 +117,12 @@ def test_a_gpu_too_small_for_the_engine():
 def test_options_that_make_no_sense(options):
     with pytest.raises(ArgumentError, match=next(iter(options))):
         limits(**options)
+
+
+def test_host_memory_is_for_a_policy_that_preempts():
+    assert limits(policy="GUARANTEED_NO_EVICT", host_cache_size=0).num_host_blocks == 0
+    with pytest.raises(ArgumentError, match=r"GUARANTEED_NO_EVICT preempts none: set .* to MAX_UTILIZATION, or"):
+        limits(policy="GUARANTEED_NO_EVICT", host_cache_size=256 * 7)
 
 
 def write_tokenizer(directory, settings="{}"):

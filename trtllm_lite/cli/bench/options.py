@@ -101,7 +101,11 @@ runtime_options = _together(
         help="Share of the device's free memory that the KV cache may take. [default: 0.9 of a GPU's]",
     ),
     click.option("--kv_cache_enable_block_reuse", is_flag=True, help="Share the cache blocks of equal prefixes."),
-    click.option("--host_cache_size", type=int, help="Bytes of host memory for preempted requests. [default: none]"),
+    click.option(
+        "--host_cache_size",
+        type=int,
+        help="Bytes of host memory for requests that MAX_UTILIZATION preempts. [default: none]",
+    ),
     click.option(
         "--capacity_scheduler_policy",
         default="GUARANTEED_NO_EVICT",

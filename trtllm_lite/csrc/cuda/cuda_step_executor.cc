@@ -37,7 +37,7 @@ CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, int num_host_blocks)
       tables_(executor.num_slots()) {
   executor_.device().make_current();
   host_cache_ = PinnedBuffer(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
-                             "reserve fewer host blocks");
+                             "lower host_cache_size");
   const CudaExtents& bounds = executor.plan().bounds;
   for (Flight& flight : flights_) {
     flight.inputs = PinnedBuffer(InputLayout(bounds, executor.table_columns()).bytes, "inputs of a step",

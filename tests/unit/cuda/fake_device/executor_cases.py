@@ -334,6 +334,12 @@ def test_too_large_a_cache_names_what_is_free(engine: Engine) -> None:
         CudaExecutor(engine, num_blocks=1 << 28)
 
 
+def test_too_much_host_memory_names_what_to_lower(engine: Engine) -> None:
+    executor = CudaExecutor(engine, num_blocks=1 << 17)
+    with pytest.raises(LimitError, match=r"swapped KV cache: expected 2048 MiB .*; lower host_cache_size"):
+        EventLoop(executor, **LIMITS, num_host_blocks=1 << 27, max_utilization=True)
+
+
 def test_tensor_maps_are_encoded_once(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:
     toy = make_toy_engine()
     for program in toy.plan["programs"]:
