@@ -15,6 +15,7 @@ from trtllm_lite.errors import ArgumentError
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.runtime import arguments
 from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig, check_flag
+from trtllm_lite.runtime.device import check_num_threads
 from trtllm_lite.runtime.generation import Generation
 from trtllm_lite.runtime.limits import RunnerOptions
 from trtllm_lite.runtime.options import per_request
@@ -55,7 +56,7 @@ class LLM:
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
     - ``kv_cache_config``, ``scheduler_config``, ``enable_chunked_prefill`` (prompts may be spread over several steps)
-    - ``num_threads``: threads that compute; all cores by default
+    - ``num_threads``: threads that compute on the CPU; all cores by default
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
     arguments).
@@ -101,6 +102,7 @@ class LLM:
             self.engine_dir = Path(model)
             self.session = open_session(self.engine_dir, 0, options)
         else:
+            check_num_threads(num_threads, on_gpu=target not in (None, "cpu"))
             recipe = Recipe(target or "cpu", dtype, limits, kv_cache.tokens_per_block, gather_context_logits)
             self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
         _check_engine(self.session, target, dtype, gather_context_logits)

@@ -141,6 +141,13 @@ def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], messa
         LLM(engine_dir, **arguments)
 
 
+def test_what_no_engine_can_be_is_known_before_one_is_made(model_dir: Path, cache: Path) -> None:
+    before = sorted(cache.glob("*"))
+    with pytest.raises(ArgumentError, match="num_threads is given, and the engine runs on a GPU"):
+        LLM(model_dir, target="sm_90", num_threads=2)
+    assert sorted(cache.glob("*")) == before
+
+
 def test_text_in_text_out(llm: LLM) -> None:
     assert llm.tokenizer is not None
     for prompt, chat in (("the quick", False), ("the quick", True), ([{"role": "user", "content": "dogs"}], True)):

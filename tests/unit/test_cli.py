@@ -161,6 +161,12 @@ def test_every_replaced_option_has_a_remedy(table):
         assert not (entry.flag and entry.neutral), name
 
 
+def test_threads_on_a_gpu_are_errors():
+    result = run("plan", "--checkpoint_dir", "absent", "--target", "sm_80,sm_90", "--num_threads", 2)
+    assert result.exit_code == 1
+    assert "num_threads is given, and the engine runs on a GPU: leave it out" in result.stderr
+
+
 def test_unknown_options_are_errors():
     result = run("build", "--max_batchsize", 3)
     assert result.exit_code == 2

@@ -117,7 +117,7 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
 
 @click.command(cls=Command)
 @_build_options
-@click.option("--num_threads", type=int, help="Threads at run time; each has scratch memory. [default: all cores]")
+@click.option("--num_threads", type=int, help="CPU threads at run time; each has scratch memory. [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **limits: Any) -> None:
     """Predict the memory of an engine before building it.
@@ -130,8 +130,11 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     """
 
     from trtllm_lite.builder import plan_memory
+    from trtllm_lite.builder.cuda.targets import parse_targets
     from trtllm_lite.cli.console import megabytes, print_table
+    from trtllm_lite.runtime.device import check_num_threads
 
+    check_num_threads(limits["num_threads"], on_gpu=bool(parse_targets(limits["target"])))
     memory = plan_memory(_source(checkpoint_dir, model_config), **limits)
     if as_json:
         click.echo(json.dumps(memory.to_dict(), indent=2))

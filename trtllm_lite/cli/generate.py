@@ -32,7 +32,7 @@ from trtllm_lite.cli.replaced import GENERATE
 )
 @click.option("--length_penalty", type=float, help="Of a beam search: above 1 favours long answers. [default: 1]")
 @click.option("--end_id", type=int, help="Token that ends the answer; -1 for none. [default: the model's own]")
-@click.option("--num_threads", type=int, help="Threads that compute. [default: all cores]")
+@click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
 @replaced_options(GENERATE)
 def generate(
     engine_dir: str,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest, Target
-from trtllm_lite.errors import LimitError
+from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.files import library_directories
 from trtllm_lite.runtime.limits import RunnerOptions, available_host_memory
 
@@ -12,10 +12,20 @@ GPU_MEMORY_FRACTION = 0.9
 
 
 def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
-    """``options`` with the target's defaults: on a GPU the KV cache leaves a tenth of the free memory to others."""
+    """``options`` with the target's defaults: on a GPU the KV cache leaves a tenth of the free memory to others.
+
+    Raises ArgumentError for threads on a GPU.
+    """
+    check_num_threads(options.num_threads, on_gpu=target.kind != "cpu")
     if target.kind == "cpu" or options.kv_cache.free_gpu_memory_fraction is not None:
         return options
     return replace(options, kv_cache=replace(options.kv_cache, free_gpu_memory_fraction=GPU_MEMORY_FRACTION))
+
+
+def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
+    """Raise ArgumentError if threads are given for an engine that has none: they compute on the CPU only."""
+    if on_gpu and num_threads is not None:
+        raise ArgumentError("num_threads is given, and the engine runs on a GPU: leave it out")
 
 
 def available_memory(core: Any, manifest: Manifest) -> int:
@@ -36,7 +46,7 @@ def available_memory(core: Any, manifest: Manifest) -> int:
 
 
 def make_executor(core: Any, engine: Any, target: Target, *, num_threads: int, num_blocks: int) -> Any:
-    """A ``_core.Executor`` or ``_core.CudaExecutor`` over ``engine``."""
+    """A ``_core.Executor`` of ``num_threads`` (0: all cores), or a ``_core.CudaExecutor``, over ``engine``."""
     if target.kind == "cpu":
         return core.Executor(engine, num_threads=num_threads, num_blocks=num_blocks)
     return core.CudaExecutor(engine, num_blocks=num_blocks, library_directories=library_directories())

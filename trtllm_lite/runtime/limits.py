@@ -42,8 +42,8 @@ class RunnerOptions:
     """How to run an engine: limits tighter than its own (None leaves those), memory, order of service.
 
     ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
-    max_num_tokens. ``num_threads`` None: as many as there are cores. Raises ArgumentError for a value that makes no
-    sense.
+    max_num_tokens. ``num_threads``: on the CPU; None: as many as there are cores. Raises ArgumentError for a value that
+    makes no sense.
     """
 
     max_batch_size: int | None = None

@@ -9,7 +9,7 @@ from trtllm_lite.engine.manifest import Memory, Target
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig
-from trtllm_lite.runtime.device import available_memory
+from trtllm_lite.runtime.device import available_memory, device_options
 from trtllm_lite.runtime.limits import RunnerOptions, available_host_memory, runner_limits
 from trtllm_lite.runtime.tokenizer import Tokenizer
 
@@ -123,6 +123,13 @@ def test_host_memory_is_for_a_policy_that_preempts():
     assert limits(policy="GUARANTEED_NO_EVICT", host_cache_size=0).num_host_blocks == 0
     with pytest.raises(ArgumentError, match=r"GUARANTEED_NO_EVICT preempts none: set .* to MAX_UTILIZATION, or"):
         limits(policy="GUARANTEED_NO_EVICT", host_cache_size=256 * 7)
+
+
+def test_threads_are_for_the_cpu():
+    options = RunnerOptions(num_threads=2)
+    assert device_options(Target("cpu"), options) == options
+    with pytest.raises(ArgumentError, match="num_threads is given, and the engine runs on a GPU: leave it out"):
+        device_options(Target("cuda", ("sm_90a",), "bfloat16"), options)
 
 
 def write_tokenizer(directory, settings="{}"):

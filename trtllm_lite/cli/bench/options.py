@@ -37,7 +37,7 @@ ceiling_options = _together(
 
 engine_options = _together(
     click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote."),
-    click.option("--num_threads", type=int, help="Threads that compute. [default: all cores]"),
+    click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]"),
     click.option("--seed", default=0, show_default=True, help="Of everything that is random."),
 )
 
