@@ -50,7 +50,8 @@ class LLM:
     no engine yet becomes one, in a cache that later calls find it in: ``$XDG_CACHE_HOME/trtllm_lite/engines``.
 
     - ``tokenizer``: a directory with another tokenizer.json than the engine's own
-    - ``target``: what it runs on, "cpu" or a GPU architecture such as "sm_90"; default: the CPU, or the engine's own
+    - ``target``: what it runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs on
+      either); default: the CPU, or the engine's own
     - ``dtype``: storage type of the matrices, "auto" for the model's own (see ``trtllm-lite convert``)
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
@@ -250,7 +251,7 @@ def _is_single(prompts: Any, chat: bool) -> bool:
 def _check_engine(session: Session, target: str | None, dtype: str, gather_context_logits: bool) -> None:
     """Hold what the engine was built with against what was asked for."""
     targets = session.manifest.target.archs or ("cpu",)
-    if target is not None and not {target, f"{target}a"} & set(targets):
+    if target is not None and not _names(target) <= _names(",".join(targets)):
         raise ArgumentError(f"target is {target!r}, but this engine runs on {', '.join(targets)}: leave it out")
     found = session.manifest.model.dtype
     if dtype not in ("auto", found):
@@ -259,6 +260,11 @@ def _check_engine(session: Session, target: str | None, dtype: str, gather_conte
         )
     if gather_context_logits and not session.manifest.gather_context_logits:
         raise ArgumentError("this engine was built without gather_context_logits: build it again with it")
+
+
+def _names(targets: str) -> set[str]:
+    """What ``targets``, separated by commas, are called: sm_90 and sm_90a are one."""
+    return {name.strip().removesuffix("a") for name in targets.split(",")}
 
 
 @contextmanager

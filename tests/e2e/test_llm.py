@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
 
 from tests.e2e.llm import GREEDY, LIMITS, random_prompts
 from tests.tolerances import assert_close
+from tests.unit.runtime.doubles import fake_session
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.errors import ArgumentError, LimitError
+from trtllm_lite.engine.manifest import Target
+from trtllm_lite.errors import ArgumentError, BuildError, LimitError
 
 
 def log_softmax(model: PreTrainedModel, tokens: list[int]) -> np.ndarray:
@@ -141,11 +144,27 @@ def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], messa
         LLM(engine_dir, **arguments)
 
 
-def test_what_no_engine_can_be_is_known_before_one_is_made(model_dir: Path, cache: Path) -> None:
+def test_what_no_engine_can_be_is_known_before_one_is_made(
+    model_dir: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = sorted(cache.glob("*"))
     with pytest.raises(ArgumentError, match="num_threads is given, and the engine runs on a GPU"):
         LLM(model_dir, target="sm_90", num_threads=2)
     assert sorted(cache.glob("*")) == before
+    monkeypatch.setattr("trtllm_lite.convert.convert_checkpoint", None)
+    with pytest.raises(BuildError, match="the target is 'sm_91': expected cpu, or one or several of sm_80"):
+        LLM(model_dir, target="sm_90, sm_91")
+
+
+@pytest.mark.parametrize(("target", "fits"), [("sm_90,sm_80", True), ("sm_90a", True), ("sm_80, sm_86", False)])
+def test_targets_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, fits: bool) -> None:
+    session = fake_session()
+    session.manifest = replace(session.manifest, target=Target("cuda", ("sm_80", "sm_90a"), "bfloat16"))
+    monkeypatch.setattr("trtllm_lite.llm.open_session", lambda *_: session)
+    (tmp_path / "rank0.engine").touch()
+    with nullcontext() if fits else pytest.raises(ArgumentError, match=r"sm_86', but .* on sm_80, sm_90a: leave"):
+        LLM(tmp_path, target=target).shutdown()
+    session.close()
 
 
 def test_text_in_text_out(llm: LLM) -> None:
