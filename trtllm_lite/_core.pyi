@@ -123,6 +123,9 @@ class CudaExecutor:
     def device_name(self) -> str:
         """As the driver calls it."""
 
+def cuda_device(device: int = 0) -> dict[str, str]:
+    """A GPU's ``name``, and the ``cuda_version`` (``13.0``) of its driver. Raises DeviceError."""
+
 def cuda_device_memory(device: int = 0) -> dict[str, int]:
     """Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError."""
 

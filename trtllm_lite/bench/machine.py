@@ -1,17 +1,21 @@
 """The machine a figure was measured on, its memory bandwidth, and this process's peak memory."""
 
+import json
 import os
 import platform
 import subprocess
+import sys
 import threading
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trtllm_lite import __version__
-from trtllm_lite.errors import EngineError
+from trtllm_lite.errors import DeviceError
+from trtllm_lite.runtime.core import core
 
 _PROBE_BYTES = 1 << 28
 _PROBE_REPEATS = 8
@@ -20,7 +24,7 @@ _PROBE_REPEATS = 8
 def describe(target: str) -> dict[str, Any]:
     """What a report needs to be compared with another: commit, date, versions, machine.
 
-    ``target`` is the engine's; the GPU is named if it is ``cuda``. Raises EngineError if there is none.
+    ``target`` is the engine's; the GPU is named if it is ``cuda``. Raises DeviceError if there is none.
     """
     described: dict[str, Any] = {
         "commit": _commit(),
@@ -86,17 +90,27 @@ def _commit() -> str | None:
     return found.stdout.strip() or None
 
 
+@cache
 def _gpu() -> tuple[str, str]:
-    """Name and driver version of the first GPU, from the tool that comes with the driver."""
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
+    """Name and driver version of the GPU that engines run on, which CUDA_VISIBLE_DEVICES chooses.
+
+    A process of its own asks for them: to start the driver here would shorten the start-up that is measured.
+    """
+    asked = subprocess.run([sys.executable, "-m", __spec__.name], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise DeviceError(asked.stderr.strip() or f"the CUDA driver ended its process ({asked.returncode}): repair it")
+    device = json.loads(asked.stdout)
+    return device["name"], _driver_version() or f"CUDA {device['cuda_version']}"
+
+
+def _driver_version() -> str | None:
+    """The NVIDIA driver's, the same for all GPUs; None without the tool that comes with it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EngineError(
-            f"this engine runs on an NVIDIA GPU, and nvidia-smi finds none ({error}): measure it on a machine with one"
-        ) from error
-    name, version = found.stdout.strip().split(", ")
-    return name, version
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.partition("\n")[0].strip() or None
 
 
 def _cpu_name() -> str:
@@ -107,3 +121,10 @@ def _cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(core().cuda_device()))
+    except DeviceError as error:
+        sys.exit(str(error))

@@ -301,7 +301,7 @@ int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
 int cuGetErrorName(int, const char** name) { return *name = "CUDA_ERROR_FAKE", 0; }
 int cuGetErrorString(int, const char** text) { return *text = "the fake driver refuses", 0; }
-int cuDeviceGetCount(int* count) { return *count = 1, 0; }
+int cuDeviceGetCount(int* count) { return *count = std::getenv("FAKE_NO_GPU") ? 0 : 1, 0; }
 int cuDeviceGet(int* device, int index) { return *device = index, 0; }
 int cuDeviceGetName(char* name, int size, int) {
   return std::strncpy(name, "Fake GPU", static_cast<std::size_t>(size)), 0;

@@ -28,7 +28,7 @@ def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("cases", ["executor_cases.py", "direct_cases.py", "product_cases.py"])
+@pytest.mark.parametrize("cases", ["executor_cases.py", "direct_cases.py", "product_cases.py", "machine_cases.py"])
 def test_cuda_executor(driver_directory: Path, cases: str) -> None:
     environment = os.environ | {"LD_LIBRARY_PATH": str(driver_directory)}
     command = [sys.executable, "-m", "pytest", "-q", str(HERE / "fake_device" / cases)]

@@ -87,6 +87,16 @@ auto read_block(cuda::CudaExecutor& executor, std::int64_t block) {
   return owning_array(std::move(bytes), executor.block_bytes());
 }
 
+nb::dict describe_device(int index) {
+  const cuda::Device device(index);
+  int version = 0;
+  cuda::driver().check(cuda::driver().driver_version(&version), "reading the version of the CUDA driver");
+  nb::dict result;
+  result["name"] = device.name();
+  result["cuda_version"] = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  return result;
+}
+
 nb::dict device_memory(int index) {
   const cuda::DeviceMemory memory = cuda::Device(index).memory();
   nb::dict result;
@@ -120,6 +130,7 @@ void bind_cuda(nb::module_& module) {
       .def_prop_ro("cublaslt_version", &CudaExecutor::cublaslt_version)
       .def_prop_ro("memory", &memory)
       .def_prop_ro("device_name", [](const CudaExecutor& executor) { return executor.device().name(); });
+  module.def("cuda_device", &describe_device, nb::arg("device") = 0);
   module.def("cuda_device_memory", &device_memory, nb::arg("device") = 0);
 }
 
