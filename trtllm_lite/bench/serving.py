@@ -95,22 +95,23 @@ class _Client:
 
     def run(self) -> Run:
         """See :func:`serve`."""
-        steps_before = self._session.stats().num_steps
+        before = self._session.stats()
         self._begin = time.perf_counter()
         while self._unsent or self._running:
             self._send_due()
             self._receive()
             self._sample()
         self._samples.append(self._session.stats())
+        marks = [before, *self._samples]
         rows = range(len(self._requests))
         first = min(record.sent_s for record in self._records.values())
         return Run(
             records=[self._records[row] for row in rows],
             outputs=[self._outputs[row] for row in rows],
             seconds=max(record.token_times_s[-1] for record in self._records.values()) - first,
-            steps=self._samples[-1].num_steps - steps_before,
-            host_s_per_step=_seconds_per_step(self._samples, "host_seconds", "num_steps") or 0.0,
-            host_s_per_decode_step=_seconds_per_step(self._samples, "decode_host_seconds", "num_decode_steps"),
+            steps=self._samples[-1].num_steps - before.num_steps,
+            host_s_per_step=_seconds_per_step(marks, "host_seconds", "num_steps") or 0.0,
+            host_s_per_decode_step=_seconds_per_step(marks, "decode_host_seconds", "num_decode_steps"),
             kv_use=[stats.num_used_blocks / self._session.limits.num_blocks for stats in self._samples],
         )
 

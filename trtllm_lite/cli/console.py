@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 Report = Callable[[str, int, int], None]
-_FILE_WIDTH = 200
+_FILE_WIDTH = 320
 
 
 @contextmanager
