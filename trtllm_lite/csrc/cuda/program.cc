@@ -16,7 +16,6 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::int64_t kStaticSharedBytes = 48 * 1024;  // what a block may have without asking for it
-constexpr int kLeastMajor = 8;                          // of compute capability; builder/cuda/targets.py has them all
 
 // sm_90a runs on 9.0 alone; sm_80 on every 8.x; sm_86 on 8.6 and above within 8.
 bool fits(const std::string& arch, const Device& device) {
@@ -75,6 +74,9 @@ void add_argument(const LaunchArgument& argument, const CudaExtents& extents, co
     parameters.add(DevicePtr{0});
   }
 }
+
+// Of the compute capability; builder/cuda/targets.py lists what engines can be built for.
+constexpr int kLeastMajor = 8;
 
 // The one of a plan that was made for this device, or for the one that comes next to it; empty if it can run none.
 std::string best_arch(const std::set<std::string>& archs, const Device& device) {
