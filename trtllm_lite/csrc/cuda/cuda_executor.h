@@ -32,8 +32,8 @@ struct StepShape {
 class CudaExecutor {
  public:
   // Borrows the engine. `num_blocks`: of the KV cache; 0 for the manifest's. `library_directories`: where cuBLASLt may
-  // lie besides where the system finds it. Throws DeviceError (no such GPU, no driver, no cuBLASLt), EngineError (built
-  // for another GPU), LimitError (not enough memory on it).
+  // lie besides where the system finds it. Throws DeviceError (no such GPU, or another than it was built for; no
+  // driver, no cuBLASLt), LimitError (not enough memory on it).
   CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks, std::vector<std::string> library_directories);
   ~CudaExecutor();
   CudaExecutor(const CudaExecutor&) = delete;
