@@ -5,6 +5,7 @@ import json
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -97,18 +98,19 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """No file may be larger than 4096 bytes."""
+    """No file may become larger than 4096 bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_file_size_limit_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="file size limit"):
+    with small_files(), pytest.raises(OutputError, match="file size limit"):
         _write(tmp_path / "out", weights="x" * 100_000)
     assert os.listdir(tmp_path) == []
 
@@ -134,13 +136,12 @@ def test_a_file_system_that_takes_no_directories():
         pass
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for data in (b"one", b"another"):
         write_file(path, data)
         assert path.read_bytes() == data
-    with pytest.raises(OSError, match="File too large"):
+    with small_files(), pytest.raises(OSError, match="File too large"):
         write_file(path, b"x" * 100_000)
     assert path.read_bytes() == b"another"
     assert list(tmp_path.iterdir()) == [path]
