@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil
 
 from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Operand, TensorMap, kernel
@@ -48,17 +49,20 @@ class TileConfig:
         return f"{self.rows}x{self.columns} tiles in clusters of {blocks}"
 
 
-def tile_configs(out_features: int, in_features: int, max_rows: int, gated: bool, device: Device) -> list[TileConfig]:
+@cache  # every layer asks again
+def tile_configs(
+    out_features: int, in_features: int, max_rows: int, gated: bool, device: Device
+) -> tuple[TileConfig, ...]:
     """Candidates for at most ``max_rows`` rows, best guess first; none where the target or the extents fit no tile.
 
     ``out_features`` are those of y; a gated product has twice as many weight rows.
     """
     if device.arch != _ARCH or in_features % _STEP_K or out_features % 8:
-        return []
+        return ()
     problem = _Problem(out_features, in_features, max_rows, 2 if gated else 1)
     fitting = [config for config in problem.configs() if problem.fits(config, device)]
     best = sorted(fitting, key=lambda config: (problem.cycles(config), config.cluster))[:_MOST_CANDIDATES]
-    return [replace(config, reason=problem.reason(config)) for config in best]
+    return tuple(replace(config, reason=problem.reason(config)) for config in best)
 
 
 @dataclass(frozen=True)

@@ -43,11 +43,11 @@ class Site:
             bias=self.bias is not None,
         )
 
-    def tile_configs(self, max_rows: int, device: Device) -> list[TileConfig]:
+    def tile_configs(self, max_rows: int, device: Device) -> tuple[TileConfig, ...]:
         """What tiled kernels may compute it for steps of ``max_rows`` rows; none on targets that have none."""
         product = self.product
         if product.gated and product.bias:
-            return []
+            return ()
         return tile_configs(product.out_features, product.in_features, max_rows, product.gated, device)
 
     def by_cublaslt(self, reason: str) -> list[Step]:

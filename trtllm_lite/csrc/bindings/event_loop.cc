@@ -127,7 +127,7 @@ class PyEventLoop {
     check("max_input_len", options.max_input_len, 1, manifest.limits.max_input_len);
     check("max_seq_len", options.max_seq_len, 2, manifest.limits.max_seq_len);
     check("max_num_tokens", options.max_num_tokens, options.max_batch_size, manifest.limits.max_num_tokens);
-    check("num_host_blocks", options.num_host_blocks, 0, executor.num_blocks() * 1024);
+    check("host_cache_size in KV blocks", options.num_host_blocks, 0, executor.num_blocks() * 1024);
     if (!options.enable_chunked_context) {
       check("max_input_len without chunked context", options.max_input_len, 1, options.max_num_tokens);
     }
