@@ -100,19 +100,19 @@ def gpu_table(path: Path) -> str:
     floors = [f"{terms['memory_bandwidth']:,.0f} GB/s", f"{terms['peak_tflops']:,.0f} TFLOPS"]
     if "host_bandwidth" in terms:
         floors.append(f"{terms['host_bandwidth']:,.0f} GB/s from the host's memory")
-    on_host = {
-        report["shape"]["batch_size"]: f"{report['figures']['host_s_per_decode_step'] * 1e6:.0f}"
+    on_host = sorted(
+        (report["shape"]["batch_size"], report["figures"]["host_s_per_decode_step"] * 1e6)
         for report in reports
         if report["benchmark"] == "latency"
         and report["engine"]["hidden_size"] != SMALLER_HIDDEN_SIZE
         and report["shape"]["output_len"] >= LEAST_OUTPUT_LEN
-    }
+    )
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; greedy, random "
         f"weights and prompts. Floors: {', '.join(floors)}, measured on such a card. {peers['source']}\n\n"
         + "\n".join(lines)
-        + f"\n\nOf a decode step the host takes {', '.join(on_host.values())} µs at batch "
-        f"{', '.join(map(str, on_host))}, while the GPU is busy with the one before.\n\n"
+        + f"\n\nOf a decode step the host takes {', '.join(f'{time:.0f}' for _, time in on_host)} µs at batch "
+        f"{', '.join(str(batch) for batch, _ in on_host)}, while the GPU is busy with the one before.\n\n"
         "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up by `measure_gpu.sh OUT start-up` "
         "(`trtllm-lite bench latency` and `throughput`).\n"
     )
