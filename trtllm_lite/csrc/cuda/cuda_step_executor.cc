@@ -61,7 +61,7 @@ void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
   for (const std::int64_t rows : executor_.plan().decode_batches) {
     const StepShape shape{
         .num_tokens = rows, .num_seqs = rows, .num_decode_seqs = rows, .num_logits = rows, .decode_only = true};
-    packer_.pack(StepBatch(), shape, tables_, {}, flight.inputs.data(), flight.tables);  // padding alone
+    packer_.pack(StepBatch(), shape, tables_, {}, flight.inputs.data(), flight.written);  // padding alone
     executor_.capture(shape, flight.inputs.data());
     if (rows >= max_batch_size) return;
   }
@@ -111,7 +111,7 @@ std::byte* CudaStepExecutor::host_block(std::int32_t index) const {
 
 void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
   const StepShape shape = packer_.plan(batch, flight.plan);
-  packer_.pack(batch, shape, tables_, flight.plan.rows, flight.inputs.data(), flight.tables);
+  packer_.pack(batch, shape, tables_, flight.plan.rows, flight.inputs.data(), flight.written);
   host_.records().enqueue(flight.records);
   executor_.enqueue_step(shape, flight.inputs.data());
   if (shape.num_logits == 0) return;

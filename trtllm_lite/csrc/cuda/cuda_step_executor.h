@@ -38,7 +38,7 @@ class CudaStepExecutor : public StepExecutor {
   struct Flight {
     const StepBatch* batch = nullptr;
     PinnedBuffer inputs, records, tokens, logprobs, logits;
-    WrittenTables tables;               // in `inputs`
+    WrittenInputs written;              // to `inputs`
     OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
     LogitsPlan plan;
     std::vector<RowLogits> host_logits;  // by row of the batch: where they lie in `logits`

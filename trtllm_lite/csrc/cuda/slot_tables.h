@@ -1,5 +1,5 @@
-// Block tables by slot, and which of them the packed inputs of an earlier step hold already: a sequence gets a block
-// only every few steps.
+// Block tables by slot, and what the packed inputs of an earlier step hold already: a sequence gets a block only every
+// few steps, and of a sequence that decodes little else changes.
 #pragma once
 
 #include <algorithm>
@@ -36,16 +36,16 @@ class SlotTables {
   std::uint64_t last_version_ = 0;
 };
 
-// What rows of a block_tables input were written last.
-class WrittenTables {
+// What rows of packed inputs were written last.
+class WrittenRows {
  public:
-  // The input begins at `offset` of its buffer and has so many rows. At another place, other things lay before.
-  void place(std::size_t offset, std::int64_t num_rows) {
-    if (offset != offset_) std::ranges::fill(versions_, 0);
-    offset_ = offset;
+  // So many rows follow. At another `place`, other things lay before.
+  void place(std::size_t place, std::int64_t num_rows) {
+    if (place != place_) std::ranges::fill(versions_, 0);
+    place_ = place;
     versions_.resize(std::max(versions_.size(), static_cast<std::size_t>(num_rows)));
   }
-  // Whether the row is to be written; 0: a table that is no slot's.
+  // Whether the row is to be written, which then holds `version`; 0: what is always written.
   bool replace(std::int64_t row, std::uint64_t version) {
     std::uint64_t& written = versions_[static_cast<std::size_t>(row)];
     if (written == version && version != 0) return false;
@@ -54,8 +54,13 @@ class WrittenTables {
   }
 
  private:
-  std::size_t offset_ = 0;
+  std::size_t place_ = 0;
   std::vector<std::uint64_t> versions_;
+};
+
+// Of the packed inputs of a step: rows of block_tables, by version, and decode rows, by slot.
+struct WrittenInputs {
+  WrittenRows tables, decodes;
 };
 
 }  // namespace tl::cuda

@@ -40,19 +40,38 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
 }
 
 void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,
-                      std::span<const RowLogits> row_logits, std::byte* out, WrittenTables& written) {
+                      std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written) {
   out_ = out;
   layout_ = InputLayout(executor_.extents(shape), executor_.table_columns());
-  written.place(layout_.offsets[kCudaBlockTables], shape.num_seqs);
+  written.tables.place(layout_.offsets[kCudaBlockTables], shape.num_seqs);
+  written.decodes.place(shape.decode_only ? static_cast<std::size_t>(shape.num_seqs) : 0, shape.num_seqs);
   seq_ = token_ = logit_ = 0;
   ints(kCudaCuSeqlens)[0] = 0;
   for (std::size_t i = 0; i < batch.rows.size(); ++i, ++seq_) {
     const StepRow& row = batch.rows[i];
-    add_logits(row, row_logits[i]);
-    add_tokens(batch, row);
+    const std::uint64_t decode =
+        shape.decode_only && continues(batch, row) ? static_cast<std::uint64_t>(row.slot) + 1 : 0;
+    if (written.decodes.replace(seq_, decode)) {
+      add_logits(row, row_logits[i]);
+      add_tokens(batch, row);
+    } else {
+      advance(row);
+    }
     add_table(tables.blocks(row.slot), tables.version(row.slot), written);
   }
   pad(shape, written);
+}
+
+// Whether the row draws a token on the device behind the one that the device drew last.
+bool StepPacker::continues(const StepBatch& batch, const StepRow& row) const {
+  return row.sample && batch.token_ids[static_cast<std::size_t>(row.first_token)] == kLastSampled && !host_.takes(row);
+}
+
+// A decode row whose place in the step holds the same sequence: what changes from step to step.
+void StepPacker::advance(const StepRow& row) {
+  ints(kCudaPositionIds)[token_++] = row.past_len;
+  ints(kCudaPastLens)[seq_] = row.past_len;
+  ints(kCudaSampleCounter)[logit_++] = host_.records().counter(row.slot, row.num_generated);
 }
 
 void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
@@ -69,8 +88,8 @@ void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
   ints(kCudaPastLens)[seq_] = row.past_len;
 }
 
-void StepPacker::add_table(std::span<const std::int32_t> blocks, std::uint64_t version, WrittenTables& written) {
-  if (!written.replace(seq_, version)) return;
+void StepPacker::add_table(std::span<const std::int32_t> blocks, std::uint64_t version, WrittenInputs& written) {
+  if (!written.tables.replace(seq_, version)) return;
   std::ranges::copy(blocks, ints(kCudaBlockTables) + seq_ * executor_.table_columns());
 }
 
@@ -92,8 +111,9 @@ void StepPacker::set_sampling(std::int64_t row, std::int32_t slot, std::int32_t 
   ints(kCudaSampleCounter)[row] = counter;
 }
 
-void StepPacker::pad(const StepShape& shape, WrittenTables& written) {
+void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
   for (; seq_ < shape.num_seqs; ++seq_, ++token_, ++logit_) {
+    written.decodes.replace(seq_, 0);
     ints(kCudaTokenIds)[token_] = 0;
     ints(kCudaTokenSlots)[token_] = kNoSlot;
     ints(kCudaPositionIds)[token_] = 0;

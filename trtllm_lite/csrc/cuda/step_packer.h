@@ -35,13 +35,15 @@ class StepPacker {
   // Writes the inputs of the step that was planned; `out` holds InputLayout's bytes for its extents. `written` belongs
   // to that memory, which nobody else writes.
   void pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,
-            std::span<const RowLogits> row_logits, std::byte* out, WrittenTables& written);
+            std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written);
 
  private:
+  bool continues(const StepBatch& batch, const StepRow& row) const;
+  void advance(const StepRow& row);
   void add_tokens(const StepBatch& batch, const StepRow& row);
-  void add_table(std::span<const std::int32_t> blocks, std::uint64_t version, WrittenTables& written);
+  void add_table(std::span<const std::int32_t> blocks, std::uint64_t version, WrittenInputs& written);
   void add_logits(const StepRow& row, const RowLogits& logits);
-  void pad(const StepShape& shape, WrittenTables& written);
+  void pad(const StepShape& shape, WrittenInputs& written);
   std::int32_t* ints(CudaInputIndex input) const {
     return reinterpret_cast<std::int32_t*>(out_ + layout_.offsets[input]);
   }

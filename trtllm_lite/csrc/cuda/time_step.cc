@@ -54,7 +54,7 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int
   const StepShape shape = packer.plan(batch, logits);
   const PinnedBuffer inputs(InputLayout(executor.extents(shape), executor.table_columns()).bytes, "inputs of a step",
                             "time fewer rows");
-  WrittenTables written;
+  WrittenInputs written;
   tables.update(batch.table_updates);
   packer.pack(batch, shape, tables, logits.rows, inputs.data(), written);
   return executor.time_step(shape, inputs.data(), repeats);
