@@ -96,9 +96,11 @@ def _gpu() -> tuple[str, str]:
 
     A process of its own asks for them: to start the driver here would shorten the start-up that is measured.
     """
-    asked = subprocess.run([sys.executable, "-m", __spec__.name], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-P", "-m", __spec__.name]  # not what lies in the working directory
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode:
-        raise DeviceError(asked.stderr.strip() or f"the CUDA driver ended its process ({asked.returncode}): repair it")
+        said = asked.stderr.strip().rpartition("\n")[2]
+        raise DeviceError(said or f"the CUDA driver ended its process ({asked.returncode}): repair it")
     device = json.loads(asked.stdout)
     return device["name"], _driver_version() or f"CUDA {device['cuda_version']}"
 

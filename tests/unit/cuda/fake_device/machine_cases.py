@@ -28,6 +28,13 @@ def test_the_gpu_is_the_one_that_engines_run_on(tools: Path) -> None:
     assert described["versions"]["driver"] == "580.1.2"
 
 
+def test_a_folder_that_looks_like_the_package_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trtllm_lite").mkdir()
+    (tmp_path / "trtllm_lite" / "__init__.py").write_text("raise SystemExit('another package')")
+    monkeypatch.chdir(tmp_path)
+    assert describe("cuda")["machine"]["gpu"] == "Fake GPU"
+
+
 def test_without_the_tool_the_driver_tells_its_cuda_version() -> None:
     described = describe("cuda")
     assert (described["machine"]["gpu"], described["versions"]["driver"]) == ("Fake GPU", "CUDA 13.0")
