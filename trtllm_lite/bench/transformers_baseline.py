@@ -30,7 +30,7 @@ def measure_transformers(model: str, shape: LatencyShape, num_threads: int | Non
     ``num_threads`` None leaves the choice to torch. Raises ArgumentError if torch or transformers are not installed, or
     the process fails.
     """
-    command = [sys.executable, "-m", __spec__.name, model, str(num_threads or 0), json.dumps(asdict(shape))]
+    command = [sys.executable, "-P", "-m", __spec__.name, model, str(num_threads or 0), json.dumps(asdict(shape))]
     process = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if process.returncode:
         reason = (process.stderr.strip() or "no output").splitlines()[-1]
