@@ -41,6 +41,15 @@ def library_directories() -> list[str]:
     return [str(path) for place in places for path in sorted(place.glob("*/lib"))]
 
 
+@contextmanager
+def writing(what: str, remedy: str) -> Iterator[None]:
+    """Turn an OSError about writing ``what`` into an OutputError."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {what}: {error.strerror}: {remedy}") from error
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Have ``path`` hold ``data``, or, if this raises (OSError), what it held before."""
     temporary = _temporary(path)

@@ -77,10 +77,10 @@ def build_engine(
     if devices:
         timings = None if input_timing_cache is None else load_timing_cache(Path(input_timing_cache))
         if output_timing_cache is not None:
+            _require_measurable(devices, Path(output_timing_cache))
             effort = FAST if fast_build else THOROUGH
-            output = Path(output_timing_cache)
-            timings = _measure(checkpoint, graph, limits, devices, fusions, report, timings, effort, output)
-            timings.save(output)
+            timings = _measure(checkpoint, graph, limits, devices[0], fusions, report, timings, effort)
+            timings.save(Path(output_timing_cache))
         elif fast_build:
             raise BuildError("fast_build is given, and nothing is measured: leave it out, or pass output_timing_cache")
         parts = cuda_parts(graph, checkpoint.config.dtype, limits, devices, partial(report, "compile"), timings)
@@ -88,22 +88,27 @@ def build_engine(
         _refuse_timing_caches(input_timing_cache, output_timing_cache, fast_build)
         parts = _cpu_parts(graph, limits)
     with atomic_directory(Path(output_dir), CONFIG_FILE) as directory:
-        weights = () if strip_plan else parts.weights
-        require_space(directory, sum(weight.num_bytes for weight in weights))
         files = _copy_tokenizer(checkpoint, directory)
         manifest = _manifest(checkpoint, limits, parts, fusions, files, strip_plan)
-        write_engine(
-            directory / ENGINE_FILE,
-            weights,
-            parts.plan,
-            manifest.to_json(),
-            progress=lambda done, total: report("write", done, total),
-            cubins=parts.cubins,
-            alignment=parts.alignment,
-        )
-        _read_back(directory / ENGINE_FILE)
-        (directory / CONFIG_FILE).write_text(manifest.to_json(indent=2) + "\n")
+        _write(directory, parts, manifest, partial(report, "write"))
     return manifest
+
+
+def _write(directory: Path, parts: EngineParts, manifest: Manifest, progress: Callable[[int, int], None]) -> None:
+    """The engine and its manifest. Raises OutputError if there is no room, BuildError if the runtime refuses it."""
+    weights = () if manifest.stripped else parts.weights
+    require_space(directory, sum(weight.num_bytes for weight in weights))
+    write_engine(
+        directory / ENGINE_FILE,
+        weights,
+        parts.plan,
+        manifest.to_json(),
+        progress,
+        cubins=parts.cubins,
+        alignment=parts.alignment,
+    )
+    _read_back(directory / ENGINE_FILE)
+    (directory / CONFIG_FILE).write_text(manifest.to_json(indent=2) + "\n")
 
 
 def _read_back(engine: Path) -> None:
@@ -159,21 +164,8 @@ def _fuse(checkpoint: Checkpoint, limits: BuildLimits) -> tuple[ir.Graph, list[F
     return model.graph, fusions
 
 
-def _measure(
-    checkpoint: Checkpoint,
-    graph: ir.Graph,
-    limits: BuildLimits,
-    devices: Sequence[Device],
-    fusions: list[Fusion],
-    report: Progress,
-    known: TimingCache | None,
-    effort: Effort,
-    output: Path,
-) -> TimingCache:
-    """Time what may compute the products, on this machine's GPU, in engines without weights that do nothing else.
-
-    What it finds is for ``output``.
-    """
+def _require_measurable(devices: Sequence[Device], output: Path) -> None:
+    """Raise BuildError or OutputError if nothing could be measured for ``devices``, or kept in ``output``."""
     if len(devices) != 1:
         archs = ", ".join(device.arch for device in devices)
         raise BuildError(f"output_timing_cache is given for the targets {archs}: pass that of the GPU here")
@@ -184,7 +176,20 @@ def _measure(
         raise BuildError(
             f"output_timing_cache measures on the GPU of this machine: {error}; without one leave it out"
         ) from error
-    lowered, contests = lower_contests(graph, checkpoint.config.dtype, limits, devices[0], effort.max_contestants)
+
+
+def _measure(
+    checkpoint: Checkpoint,
+    graph: ir.Graph,
+    limits: BuildLimits,
+    device: Device,
+    fusions: list[Fusion],
+    report: Progress,
+    known: TimingCache | None,
+    effort: Effort,
+) -> TimingCache:
+    """Time what may compute the products, on this machine's GPU, in engines without weights that do nothing else."""
+    lowered, contests = lower_contests(graph, checkpoint.config.dtype, limits, device, effort.max_contestants)
 
     def make(directory: str, timings: TimingCache | None) -> Path:
         parts = parts_of(lowered, partial(report, "compile"), timings)
@@ -195,8 +200,7 @@ def _measure(
 
     progress = partial(report, "measure")
     with TemporaryDirectory() as directory:
-        where = (make(directory, None), devices[0].arch)
-        cache = measure_algorithms(*where, limits.num_tokens, effort, known, progress)
+        cache = measure_algorithms(make(directory, None), device.arch, limits.num_tokens, effort, known, progress)
     with TemporaryDirectory() as directory:
         return cache.merged((), measure_contests(make(directory, cache), contests, effort, progress))
 

@@ -4,8 +4,8 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from trtllm_lite.engine.cuda_plan import MatmulAlgorithm, dotted
 from trtllm_lite.engine.records import from_json, parse_json, to_json
-from trtllm_lite.errors import BuildError, EngineError, OutputError
-from trtllm_lite.files import require_writable, write_file
+from trtllm_lite.errors import BuildError, EngineError
+from trtllm_lite.files import require_writable, write_file, writing
 from trtllm_lite.plugins.launch import Matmul
 
 FORMAT_VERSION = 2
@@ -163,18 +163,14 @@ class TimingCache:
             write_file(path, body.encode())
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write the timing cache {path}: {error.strerror}: check the path") from error
-
-
 def require_output(path: Path) -> None:
     """Raise OutputError if no timing cache could be written to ``path``; measuring takes a while."""
     with _writing(path):
         require_writable(path)
+
+
+def _writing(path: Path) -> AbstractContextManager[None]:
+    return writing(f"the timing cache {path}", "check the path")
 
 
 def _grouped(timings: Iterable[Timing]) -> dict[Product, list[Timing]]:

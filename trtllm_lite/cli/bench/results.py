@@ -1,8 +1,7 @@
 """Where the figures of a benchmark go: a JSON file, and a comparison with a baseline."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,8 @@ import click
 from trtllm_lite.cli.bench.options import REGRESSED
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from trtllm_lite.bench.compare import Change
 
 Report = dict[str, Any]
@@ -115,11 +116,7 @@ def _write(path: str, reports: Sequence[Report]) -> None:
     click.echo(f"wrote {path}")
 
 
-@contextmanager
-def _writing(path: str) -> Iterator[None]:
-    from trtllm_lite.errors import OutputError
+def _writing(path: str) -> "AbstractContextManager[None]":
+    from trtllm_lite.files import writing
 
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write {path} ({error.strerror}): choose another file for --json") from error
+    return writing(path, "choose another file for --json")
