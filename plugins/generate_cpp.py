@@ -1,8 +1,8 @@
 """Writes the C++ that follows from the schemas; run by CMake: ``generate_cpp.py OUT_DIR --isas … --kernels …``.
 
 - ``<folder>_schema.h`` per operator: operand positions and the attribute struct that its kernels compile against;
-- ``op_schemas.cc``: the table that the engine reader checks plans against (types in ``csrc/op_schema.h``);
-- ``kernel_table.cc``: every kernel by operator and instruction set (types in ``csrc/kernel_registry.h``).
+- ``op_schemas.cc``: the table that the engine reader checks plans against (types in ``csrc/engine/op_schema.h``);
+- ``kernel_table.cc``: every kernel by operator and instruction set (types in ``csrc/cpu/kernel_registry.h``).
 
 Standard library only.
 """
@@ -86,7 +86,7 @@ def op_schemas_source(schemas: list[Schema]) -> str:
         for s in schemas
     )
     return (
-        f'{HEADER}#include <array>\n\n#include "op_schema.h"\n\n'
+        f'{HEADER}#include <array>\n\n#include "engine/op_schema.h"\n\n'
         f"namespace tl {{\nnamespace {{\n{tables}}}  // namespace\n\n"
         f"std::span<const OpSchema> op_schemas() {{\n  static constexpr OpSchema kSchemas[] = {{\n{rows}  }};\n"
         "  return kSchemas;\n}\n\n}  // namespace tl\n"
@@ -108,7 +108,7 @@ def schema_header(schema: Schema) -> str:
         f"[[maybe_unused]] static Attributes attributes_of(const KernelArgs& args) {{ return {{{values}}}; }}\n"
     )
     return (
-        f'{HEADER}#pragma once\n\n#include "kernel.h"\n\nnamespace tl::{schema.folder} {{\n\n'
+        f'{HEADER}#pragma once\n\n#include "cpu/kernel.h"\n\nnamespace tl::{schema.folder} {{\n\n'
         f"{enum('Input', schema.inputs, 'kNumInputs')}\n"
         f"{enum('Output', schema.outputs, 'kNumOutputs')}"
         f"{attributes if schema.attributes else ''}\n}}  // namespace tl::{schema.folder}\n"
@@ -131,7 +131,7 @@ def kernel_table_source(schemas: list[Schema], isas: list[str]) -> str:
         else "  return {};\n"
     )
     return (
-        f'{HEADER}#include "kernel_registry.h"\n\n{declarations}\nnamespace tl {{\n\n'
+        f'{HEADER}#include "cpu/kernel_registry.h"\n\n{declarations}\nnamespace tl {{\n\n'
         f"std::span<const KernelEntry> kernel_table() {{\n{table if rows else '  return {};'}}}\n\n"
         f"std::span<const std::string_view> compiled_isas() {{\n"
         f"  static constexpr std::string_view kIsas[] = {{{names}}};\n  return kIsas;\n}}\n\n}}  // namespace tl\n"

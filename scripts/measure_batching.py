@@ -20,7 +20,7 @@ from trtllm_lite.bench.serving import Run, serve
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.cli.console import print_table
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.runtime.session import Session
+from trtllm_lite.runtime.session.session import Session
 
 MIXED = Workload(num_requests=64, input_len="16:128", output_len="32:96")
 NUM_ALONE = 16

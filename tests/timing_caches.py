@@ -6,9 +6,9 @@ import onnx_ir as ir
 
 from trtllm_lite.builder import BuildLimits
 from trtllm_lite.builder.checkpoint import open_checkpoint
-from trtllm_lite.builder.cuda.contests import lower_contests
+from trtllm_lite.builder.cuda.products.contests import lower_contests
+from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
 from trtllm_lite.builder.cuda.targets import parse_targets
-from trtllm_lite.builder.cuda.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.plugins.launch import Device
 

@@ -7,17 +7,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from trtllm_lite.llm import LLM
-    from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig
-    from trtllm_lite.runtime.sampling_params import SamplingParams
+    from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+    from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
 __all__ = ["LLM", "KvCacheConfig", "SamplingParams", "SchedulerConfig"]
 
 # Where the names above come from. They are imported when they are first used, so that the command line starts at once.
 _MODULES = {
     "LLM": "trtllm_lite.llm",
-    "KvCacheConfig": "trtllm_lite.runtime.config",
-    "SamplingParams": "trtllm_lite.runtime.sampling_params",
-    "SchedulerConfig": "trtllm_lite.runtime.config",
+    "KvCacheConfig": "trtllm_lite.runtime.session.config",
+    "SamplingParams": "trtllm_lite.runtime.session.sampling_params",
+    "SchedulerConfig": "trtllm_lite.runtime.session.config",
 }
 
 

@@ -72,7 +72,7 @@ class CudaExecutor:
         block_tables: NDArray[np.int32],
         logits_indices: NDArray[np.int32],
     ) -> NDArray[np.float32]:
-        """As :meth:`Executor.step`, on the GPU.
+        """As :meth:`CpuExecutor.step`, on the GPU.
 
         Of a sequence whose logits are wanted, those from the first wanted row on count towards the engine's limit.
         """
@@ -129,7 +129,7 @@ def cuda_device(device: int = 0) -> dict[str, str]:
 def cuda_device_memory(device: int = 0) -> dict[str, int]:
     """Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError."""
 
-class Executor:
+class CpuExecutor:
     """Executes the plan of an engine, and owns its KV cache and workspace. Threads may share it: steps take turns."""
 
     def __init__(self, engine: Engine, *, num_threads: int = 0, num_blocks: int = 0, isa: str = "auto") -> None:
@@ -227,7 +227,7 @@ class EventLoop:
 
     def __init__(
         self,
-        executor: Executor,
+        executor: CpuExecutor,
         *,
         max_batch_size: int,
         max_input_len: int,

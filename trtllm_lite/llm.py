@@ -13,18 +13,18 @@ from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
 from trtllm_lite.engine_cache import Recipe, open_cached
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.files import atomic_directory
-from trtllm_lite.runtime import arguments
-from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig, check_flag
-from trtllm_lite.runtime.device import check_num_threads
-from trtllm_lite.runtime.generation import Generation
-from trtllm_lite.runtime.limits import RunnerOptions
-from trtllm_lite.runtime.options import per_request
-from trtllm_lite.runtime.prompts import is_conversation, is_token_ids, parse_prompts
-from trtllm_lite.runtime.request import Request
-from trtllm_lite.runtime.sampling_params import SamplingParams
-from trtllm_lite.runtime.session import Session, open_session
-from trtllm_lite.runtime.stats import Stats
-from trtllm_lite.runtime.tokenizer import Tokenizer
+from trtllm_lite.runtime.api import arguments
+from trtllm_lite.runtime.api.generation import Generation
+from trtllm_lite.runtime.api.options import per_request
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, check_flag
+from trtllm_lite.runtime.session.device import check_num_threads
+from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.runtime.session.prompts import is_conversation, is_token_ids, parse_prompts
+from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.runtime.session.session import Session, open_session
+from trtllm_lite.runtime.session.stats import Stats
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 # Sequences of one call of generate() that are queued at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512

@@ -1,8 +1,8 @@
 // Embedding on a CPU: rows of the table, widened to float.
+#include "cpu/kernel.h"
+#include "cpu/simd.h"
+#include "cpu/thread_pool.h"
 #include "embedding_schema.h"
-#include "kernel.h"
-#include "simd.h"
-#include "thread_pool.h"
 
 namespace tl::TL_ISA {
 namespace {

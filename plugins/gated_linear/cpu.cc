@@ -1,6 +1,6 @@
 // GatedLinear on a CPU: a panel holds 32 gate features and the 32 up features they multiply.
+#include "cpu/panel_gemm.h"
 #include "gated_linear_schema.h"
-#include "panel_gemm.h"
 
 namespace tl::TL_ISA {
 

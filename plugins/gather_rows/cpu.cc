@@ -1,10 +1,10 @@
 // GatherRows on a CPU.
 #include <string.h>
 
+#include "cpu/kernel.h"
+#include "cpu/simd.h"
+#include "cpu/thread_pool.h"
 #include "gather_rows_schema.h"
-#include "kernel.h"
-#include "simd.h"
-#include "thread_pool.h"
 
 namespace tl::TL_ISA {
 

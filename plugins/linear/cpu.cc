@@ -1,6 +1,6 @@
 // Linear on a CPU: the panel product, then the bias.
+#include "cpu/panel_gemm.h"
 #include "linear_schema.h"
-#include "panel_gemm.h"
 
 namespace tl::TL_ISA {
 

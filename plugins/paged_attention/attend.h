@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "micro_kernel.h"
+#include "cpu/micro_kernel.h"
 #include "problem.h"
 
 namespace tl::TL_ISA {

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "kernel.h"
+#include "cpu/kernel.h"
+#include "cpu/simd.h"
 #include "paged_attention_schema.h"
-#include "simd.h"
 
 namespace tl::TL_ISA {
 

@@ -1,10 +1,10 @@
 // RmsNorm on a CPU: a row is one thread's work, in a fixed order of summation.
 #include <math.h>
 
-#include "kernel.h"
+#include "cpu/kernel.h"
+#include "cpu/simd.h"
+#include "cpu/thread_pool.h"
 #include "rms_norm_schema.h"
-#include "simd.h"
-#include "thread_pool.h"
 
 namespace tl::TL_ISA {
 namespace {

@@ -1,10 +1,10 @@
 // RotaryTable on a CPU.
 #include <math.h>
 
-#include "kernel.h"
+#include "cpu/kernel.h"
+#include "cpu/simd.h"
+#include "cpu/thread_pool.h"
 #include "rotary_table_schema.h"
-#include "simd.h"
-#include "thread_pool.h"
 
 namespace tl::TL_ISA {
 

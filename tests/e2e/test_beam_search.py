@@ -53,7 +53,7 @@ class Loop:
     """An event loop over an engine's own executor, with what it delivered so far."""
 
     def __init__(self, engine_dir: Path, *, num_blocks: int = 0, **options: Any) -> None:
-        self.executor = _core.Executor(_core.Engine(str(engine_dir / "rank0.engine")), num_blocks=num_blocks)
+        self.executor = _core.CpuExecutor(_core.Engine(str(engine_dir / "rank0.engine")), num_blocks=num_blocks)
         self.loop = _core.EventLoop(self.executor, **LIMITS, **options)
         self.outcomes: dict[int, Outcome] = {}
 

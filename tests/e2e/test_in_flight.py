@@ -11,10 +11,10 @@ from trtllm_lite.bench.serving import serve
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.builder import build_engine
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.runtime.request import Request
-from trtllm_lite.runtime.request_handle import RequestHandle
-from trtllm_lite.runtime.sampling_params import SamplingParams
-from trtllm_lite.runtime.session import Session
+from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.request_handle import RequestHandle
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.runtime.session.session import Session
 
 NUM_REQUESTS = 64
 LIMITS = {"max_batch_size": NUM_REQUESTS, "max_input_len": 128, "max_seq_len": 192, "max_num_tokens": 256}

@@ -16,7 +16,7 @@ from trtllm_lite import _core
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.manifest import KvCache
-from trtllm_lite.runtime.device import make_executor
+from trtllm_lite.runtime.session.device import make_executor
 
 SHAPE = Path(__file__).parents[2] / "configs" / "models" / "llama-3.1-8b.json"
 LIMITS = {"max_batch_size": 72, "max_input_len": 512, "max_seq_len": 512, "max_num_tokens": 512}

@@ -14,7 +14,7 @@ from trtllm_lite import SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.runtime.request import Request, Response
+from trtllm_lite.runtime.session.request import Request, Response
 
 TARGET = "sm_90"
 NUM_NEW_TOKENS = 90  # three blocks

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.gpu.test_engine import LIMITS, SHAPE
 from tests.models import save_tiny_model
 from trtllm_lite.builder import build_engine
-from trtllm_lite.builder.cuda.timing_cache import CUBLASLT, load_timing_cache
+from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, load_timing_cache
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.runtime import ModelRunner

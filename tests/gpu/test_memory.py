@@ -8,7 +8,7 @@ import numpy as np
 from trtllm_lite import _core
 from trtllm_lite.builder import build_engine, checkpoint_of_shape
 from trtllm_lite.convert import open_model_config
-from trtllm_lite.runtime.device import make_executor
+from trtllm_lite.runtime.session.device import make_executor
 
 SHAPE = Path(__file__).parents[2] / "configs" / "models" / "llama-3.1-8b.json"
 LIMITS = {"max_batch_size": 64, "max_input_len": 2048, "max_seq_len": 4096}

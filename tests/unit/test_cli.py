@@ -11,7 +11,7 @@ from trtllm_lite.cli import cli
 from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.runtime.limits import RunnerOptions
+from trtllm_lite.runtime.session.limits import RunnerOptions
 
 COMMANDS = ("convert", "plan", "build", "generate", "inspect", "bench")
 BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim")

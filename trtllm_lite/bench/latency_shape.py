@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import ArgumentError, LimitError
-from trtllm_lite.runtime.limits import RunnerLimits
+from trtllm_lite.runtime.session.limits import RunnerLimits
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from itertools import pairwise
 from trtllm_lite.bench.figures import RequestRecord
 from trtllm_lite.bench.workload import PlannedRequest
 from trtllm_lite.errors import EngineError
-from trtllm_lite.runtime.notifier import Notifier
-from trtllm_lite.runtime.request import Request
-from trtllm_lite.runtime.request_handle import RequestHandle
-from trtllm_lite.runtime.sampling_params import SamplingParams
-from trtllm_lite.runtime.session import Session
-from trtllm_lite.runtime.stats import Stats
+from trtllm_lite.runtime.session.notifier import Notifier
+from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.request_handle import RequestHandle
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.runtime.session.session import Session
+from trtllm_lite.runtime.session.stats import Stats
 
 _SAMPLE_SECONDS = 0.05
 OnFinished = Callable[[int, int], None]  # how many requests have finished, of how many

@@ -12,7 +12,7 @@ from trtllm_lite.bench.serving import OnFinished, Run, host_figure, serve
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.runtime.limits import RunnerLimits
+from trtllm_lite.runtime.session.limits import RunnerLimits
 
 _WARM_UP_TOKENS = 64
 

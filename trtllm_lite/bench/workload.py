@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from trtllm_lite.bench.arrivals import arrival_times, check_arrivals
 from trtllm_lite.bench.lengths import Lengths, parse_lengths
 from trtllm_lite.errors import ArgumentError, LimitError
-from trtllm_lite.runtime.limits import RunnerLimits
+from trtllm_lite.runtime.session.limits import RunnerLimits
 
 _MAX_PRIORITY = 100
 

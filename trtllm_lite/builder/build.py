@@ -9,16 +9,16 @@ import onnx_ir as ir
 
 from trtllm_lite import _core
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
-from trtllm_lite.builder.cuda.contests import lower_contests
+from trtllm_lite.builder.cpu.planning import make_program
 from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
-from trtllm_lite.builder.cuda.measure import FAST, THOROUGH, Effort, measure_algorithms, measure_contests
+from trtllm_lite.builder.cuda.products.contests import lower_contests
+from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, Effort, measure_algorithms, measure_contests
+from trtllm_lite.builder.cuda.products.timing_cache import TimingCache, load_timing_cache, require_output
 from trtllm_lite.builder.cuda.targets import CPU, parse_targets
-from trtllm_lite.builder.cuda.timing_cache import TimingCache, load_timing_cache, require_output
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
-from trtllm_lite.builder.planning import make_program
 from trtllm_lite.engine.format import ALIGNMENT, CONFIG_FILE, ENGINE_FILE, PRODUCER
 from trtllm_lite.engine.manifest import Fusion, Limits, Manifest, Target
 from trtllm_lite.engine.writer import write_engine

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD
-from trtllm_lite.builder.planning import Program
+from trtllm_lite.builder.cpu.planning import Program
 from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import BuildError

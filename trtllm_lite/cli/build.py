@@ -132,7 +132,7 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     from trtllm_lite.builder import plan_memory
     from trtllm_lite.builder.cuda.targets import parse_targets
     from trtllm_lite.cli.console import megabytes, print_table
-    from trtllm_lite.runtime.device import check_num_threads
+    from trtllm_lite.runtime.session.device import check_num_threads
 
     check_num_threads(limits["num_threads"], on_gpu=bool(parse_targets(limits["target"])))
     memory = plan_memory(_source(checkpoint_dir, model_config), **limits)

@@ -1,5 +1,5 @@
 """Runs engines: a thin facade over the C++ extension. Imports nothing that convert or build need."""
 
-from trtllm_lite.runtime.model_runner import ModelRunner
+from trtllm_lite.runtime.api.model_runner import ModelRunner
 
 __all__ = ["ModelRunner"]

@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <new>
 
-#include "batching/null_executor.h"
 #include "batching/scheduler.h"
 #include "check.h"
+#include "null_executor.h"
 
 static std::atomic<long> num_allocations{0};
 

@@ -13,7 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CSRC = ROOT / "trtllm_lite" / "csrc"
-BATCHING = sorted(path for path in (CSRC / "batching").glob("*.cc") if not path.name.startswith("bench_"))
+BATCHING = sorted((CSRC / "batching").glob("*.cc"))
 VARIANTS = {
     "plain": ["-O2"],
     "asan": ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],

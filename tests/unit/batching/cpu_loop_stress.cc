@@ -11,7 +11,7 @@
 
 #include "batching/event_loop.h"
 #include "check.h"
-#include "cpu_step_executor.h"
+#include "cpu/cpu_step_executor.h"
 #include "errors.h"
 
 namespace {
@@ -62,7 +62,7 @@ tl::RequestSpec random_spec(std::mt19937_64& random, int poison) {
   return spec;
 }
 
-tl::EventLoopConfig config_for(const tl::Executor& executor, int num_host_blocks) {
+tl::EventLoopConfig config_for(const tl::CpuExecutor& executor, int num_host_blocks) {
   const tl::Manifest& manifest = executor.engine().manifest();
   const int max_batch_size = static_cast<int>(manifest.limits.max_batch_size);
   return {.scheduler = {.policy = tl::CapacityPolicy::kMaxUtilization,
@@ -107,7 +107,7 @@ struct Service {
     return status != tl::PollStatus::kClosed;
   }
 
-  tl::Executor executor;
+  tl::CpuExecutor executor;
   tl::EventLoopConfig config;
   tl::EventLoop loop;
   tl::EventBatch events;

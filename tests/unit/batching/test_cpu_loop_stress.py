@@ -21,12 +21,7 @@ POISON = VOCAB - 1
 PROGRAM = HERE / "cpu_loop_stress.cc"
 KERNELS = sorted(ROOT.glob("plugins/*/cpu.cc"))
 READER = sorted((CSRC / "engine").glob("*.cc"))
-EXECUTOR = sorted(
-    path
-    for folder in (CSRC, CSRC / "sampling")
-    for path in folder.glob("*.cc")
-    if not path.name.startswith(("bench_", "fuzz_"))
-)
+EXECUTOR = sorted(path for folder in (CSRC, CSRC / "cpu", CSRC / "sampling") for path in folder.glob("*.cc"))
 
 
 @pytest.fixture(scope="module")

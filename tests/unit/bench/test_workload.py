@@ -12,7 +12,7 @@ from trtllm_lite.bench.arrivals import ARRIVALS, arrival_times
 from trtllm_lite.bench.lengths import LogNormal, parse_lengths
 from trtllm_lite.bench.workload import Workload
 from trtllm_lite.errors import ArgumentError, LimitError
-from trtllm_lite.runtime.limits import RunnerLimits
+from trtllm_lite.runtime.session.limits import RunnerLimits
 
 VOCAB_SIZE = 397
 COUNT = 20_000

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.unit.builder.cuda_engines import lowered
-from trtllm_lite.builder.cuda.choices import chooser
 from trtllm_lite.builder.cuda.limits import LARGEST_STEP, Bucket, measured_rows, size_class, step_buckets
-from trtllm_lite.builder.cuda.products import Choice, Site
+from trtllm_lite.builder.cuda.products.choices import chooser
+from trtllm_lite.builder.cuda.products.sites import Choice, Site
+from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
 from trtllm_lite.builder.cuda.targets import parse_targets
-from trtllm_lite.builder.cuda.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
 from trtllm_lite.plugins.launch import Buffer, symbol
 
 (H200,) = parse_targets(["sm_90"])

@@ -4,9 +4,9 @@ import pytest
 
 from tests.unit.builder.cuda_engines import LIMITS, cuda_shape
 from tests.unit.builder.networks import network
-from trtllm_lite.builder.cuda.contests import Contest, lower_contests
 from trtllm_lite.builder.cuda.layout import buffers_of
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
+from trtllm_lite.builder.cuda.products.contests import Contest, lower_contests
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import run_passes

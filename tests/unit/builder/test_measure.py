@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trtllm_lite.builder.cuda import measure
-from trtllm_lite.builder.cuda.measure import FAST, THOROUGH, measure_algorithms
-from trtllm_lite.builder.cuda.timing_cache import FORMAT_VERSION, Product, ProductTiming, TimingCache
+from trtllm_lite.builder.cuda.products import measure
+from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms
+from trtllm_lite.builder.cuda.products.timing_cache import FORMAT_VERSION, Product, ProductTiming, TimingCache
 from trtllm_lite.errors import BuildError
 
 PRODUCT = Product("bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)

@@ -10,8 +10,8 @@ from tests.unit.builder.networks import VARIANTS, Shape, network
 from tests.unit.builder.plan_interpreter import PlanInterpreter
 from tests.unit.builder.scenario import Sequences
 from trtllm_lite.builder import BuildLimits, build_engine
+from trtllm_lite.builder.cpu.planning import make_program
 from trtllm_lite.builder.pipeline import run_passes
-from trtllm_lite.builder.planning import make_program
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.errors import BuildError
 

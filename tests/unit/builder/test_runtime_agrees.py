@@ -15,7 +15,7 @@ from trtllm_lite.builder import build_engine, plan_memory
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_of_the_runtime(variant: str, tmp_path: Path) -> None:
     build_engine(save_checkpoint(tmp_path / "checkpoint", variant), tmp_path / "engine", **LIMITS)
-    executor = _core.Executor(_core.Engine(str(tmp_path / "engine" / "rank0.engine")), num_threads=2)
+    executor = _core.CpuExecutor(_core.Engine(str(tmp_path / "engine" / "rank0.engine")), num_threads=2)
     state = Sequences(VARIANTS[variant], num_seqs=3, tokens_per_block=LIMITS["tokens_per_block"], num_blocks=9)
     for lens in ([7, 1, 4], [1, 1, 1], [1, 6, 2]):
         feeds = state.feeds(lens)
@@ -33,5 +33,5 @@ def test_memory_of_the_runtime(gather_context_logits: bool, tmp_path: Path) -> N
     engine = _core.Engine(str(tmp_path / "engine" / "rank0.engine"))
     for num_threads in (1, 2, None):
         predicted = plan_memory(checkpoint, **limits, num_threads=num_threads)
-        used = _core.Executor(engine, num_threads=num_threads or 0).memory
+        used = _core.CpuExecutor(engine, num_threads=num_threads or 0).memory
         assert {kind: predicted.to_dict()[kind] for kind in used} == pytest.approx(used, rel=0.05)

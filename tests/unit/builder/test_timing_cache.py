@@ -11,8 +11,8 @@ from tests.unit.builder.cuda_engines import LIMITS, cuda_shape, lowered
 from trtllm_lite import _core
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import make_plan
-from trtllm_lite.builder.cuda.tactics import explain
-from trtllm_lite.builder.cuda.timing_cache import (
+from trtllm_lite.builder.cuda.products.tactics import explain
+from trtllm_lite.builder.cuda.products.timing_cache import (
     CUBLASLT,
     FORMAT_VERSION,
     KernelTiming,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.csrc.reader_harness import build_harness
 from tests.unit.csrc.tiny_engine import TinyEngine, make_tiny_engine
-from trtllm_lite._core import Engine, Executor
+from trtllm_lite._core import CpuExecutor, Engine
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def executor(tmp_path_factory: pytest.TempPathFactory) -> Executor:
+def executor(tmp_path_factory: pytest.TempPathFactory) -> CpuExecutor:
     """An executor of the tiny engine."""
     path = tmp_path_factory.mktemp("engine") / "rank0.engine"
     path.write_bytes(make_tiny_engine().to_bytes())
-    return Executor(Engine(str(path)), num_threads=2)
+    return CpuExecutor(Engine(str(path)), num_threads=2)

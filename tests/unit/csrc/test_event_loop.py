@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.csrc.tiny_engine import MAX_NUM_TOKENS, MAX_SEQ_LEN, TOKENS_PER_BLOCK, VOCAB, make_tiny_engine
-from trtllm_lite._core import Engine, EventLoop, Executor, FinishReason, RequestEnd, sampling
+from trtllm_lite._core import CpuExecutor, Engine, EventLoop, FinishReason, RequestEnd, sampling
 from trtllm_lite.errors import LimitError
 
 MAX_BATCH_SIZE = 4
@@ -52,7 +52,7 @@ class Reference:
     """One request at a time, step by step over an executor: no scheduler, no cache manager."""
 
     def __init__(self, engine: Engine) -> None:
-        self._executor = Executor(engine, num_threads=1)
+        self._executor = CpuExecutor(engine, num_threads=1)
         self._table = np.arange(MAX_SEQ_LEN // TOKENS_PER_BLOCK, dtype=np.int32)[None]
 
     def logits(self, tokens: Prompt) -> np.ndarray:
@@ -97,7 +97,7 @@ def make_params(max_tokens: int, temperature: float = 0.0, **fields: Any) -> Any
 
 def open_loop(engine: Engine, num_blocks: int = 0, **options: Any) -> EventLoop:
     """A loop over an executor of its own."""
-    return EventLoop(Executor(engine, num_threads=2, num_blocks=num_blocks), **(LIMITS | options))
+    return EventLoop(CpuExecutor(engine, num_threads=2, num_blocks=num_blocks), **(LIMITS | options))
 
 
 def submit(loop: EventLoop, prompt: Prompt, params: Any, **options: Any) -> int:

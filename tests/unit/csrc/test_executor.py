@@ -1,4 +1,4 @@
-"""Executor: what a step refuses, that its result depends neither on batch nor on chunks, and what it reserves."""
+"""CpuExecutor: what a step refuses, that its result depends neither on batch nor on chunks, and what it reserves."""
 
 import threading
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.csrc.tiny_engine import NUM_BLOCKS, VOCAB, TinyEngine
-from trtllm_lite._core import Engine, Executor, supported_isas
+from trtllm_lite._core import CpuExecutor, Engine, supported_isas
 from trtllm_lite.errors import ArgumentError, LimitError
 
 TOKENS = np.random.default_rng(5).integers(0, VOCAB, 40).astype(np.int32)
@@ -17,7 +17,7 @@ def i32(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
-def run_alone(executor: Executor, tokens: np.ndarray, chunks: list[int], blocks: list[int]) -> np.ndarray:
+def run_alone(executor: CpuExecutor, tokens: np.ndarray, chunks: list[int], blocks: list[int]) -> np.ndarray:
     """Logits after the last token, fed in chunks of the given sizes."""
     past = 0
     for size in chunks:
@@ -39,7 +39,7 @@ def valid_step() -> dict[str, np.ndarray]:
     }
 
 
-def test_shape_and_freshness(executor: Executor) -> None:
+def test_shape_and_freshness(executor: CpuExecutor) -> None:
     first = executor.step(**valid_step())
     assert first.shape == (2, VOCAB)
     assert first.dtype == np.float32
@@ -49,12 +49,12 @@ def test_shape_and_freshness(executor: Executor) -> None:
 
 
 @pytest.mark.parametrize("chunks", [[40 - 8, 8], [1] * 40, [15, 1, 16, 8], [7, 13, 20]])
-def test_chunks_do_not_matter(executor: Executor, chunks: list[int]) -> None:
+def test_chunks_do_not_matter(executor: CpuExecutor, chunks: list[int]) -> None:
     whole = run_alone(executor, TOKENS, [32, 8], [0, 1, 2])
     np.testing.assert_array_equal(run_alone(executor, TOKENS, chunks, [4, 3, 5]), whole)
 
 
-def test_batch_does_not_matter(executor: Executor) -> None:
+def test_batch_does_not_matter(executor: CpuExecutor) -> None:
     alone = [run_alone(executor, TOKENS[:20], [20], [0, 1]), run_alone(executor, TOKENS[20:23], [2, 1], [2])]
     executor.step(TOKENS[20:22], i32(2), i32(0), np.array([[5]], np.int32), i32())
     tokens = np.concatenate([TOKENS[:20], TOKENS[22:23]])
@@ -63,7 +63,7 @@ def test_batch_does_not_matter(executor: Executor) -> None:
     np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
-def test_no_logits_wanted(executor: Executor) -> None:
+def test_no_logits_wanted(executor: CpuExecutor) -> None:
     step = valid_step() | {"logits_indices": i32()}
     assert executor.step(**step).shape == (0, VOCAB)
 
@@ -73,7 +73,7 @@ def test_instruction_sets_agree(tiny: TinyEngine, tmp_path, isa: str) -> None:
     path = tmp_path / "rank0.engine"
     path.write_bytes(tiny.to_bytes())
     engine = Engine(str(path))
-    results = [run_alone(Executor(engine, isa=name), TOKENS, [32, 8], [0, 1, 2]) for name in (isa, "portable")]
+    results = [run_alone(CpuExecutor(engine, isa=name), TOKENS, [32, 8], [0, 1, 2]) for name in (isa, "portable")]
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
 
 
@@ -115,14 +115,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refuses(executor: Executor, case: str) -> None:
+def test_refuses(executor: CpuExecutor, case: str) -> None:
     change, message = REFUSED[case]
     with pytest.raises(LimitError, match=message):
         executor.step(**valid_step() | change)
     executor.step(**valid_step())
 
 
-def test_a_prefix_may_be_shared(executor: Executor) -> None:
+def test_a_prefix_may_be_shared(executor: CpuExecutor) -> None:
     """Two sequences that read the same full block and write their own."""
     executor.step(TOKENS[:16], i32(16), i32(0), i32(0)[None], i32())
     tables = np.array([[0, 1], [0, 2]], np.int32)
@@ -131,12 +131,12 @@ def test_a_prefix_may_be_shared(executor: Executor) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.int64, np.float32, np.uint32])
-def test_refuses_other_dtypes(executor: Executor, wrong: type) -> None:
+def test_refuses_other_dtypes(executor: CpuExecutor, wrong: type) -> None:
     with pytest.raises(TypeError):
         executor.step(**valid_step() | {"token_ids": np.array([1, 2, 3, 4], wrong)})
 
 
-def test_threads_take_turns(executor: Executor) -> None:
+def test_threads_take_turns(executor: CpuExecutor) -> None:
     """Concurrent steps on sequences of their own give what each gives alone."""
     expected = {block: run_alone(executor, TOKENS[block : block + 10], [10], [block]) for block in range(NUM_BLOCKS)}
     wrong = []
@@ -159,13 +159,14 @@ def test_options_and_memory(tiny: TinyEngine, tmp_path) -> None:
     path = tmp_path / "rank0.engine"
     path.write_bytes(tiny.to_bytes())
     engine = Engine(str(path))
-    executor = Executor(engine, num_threads=3, num_blocks=20, isa="portable")
+    executor = CpuExecutor(engine, num_threads=3, num_blocks=20, isa="portable")
     assert (executor.num_threads, executor.isa) == (3, "portable")
     assert executor.memory["weights"] == engine.weight_bytes == sum(array.nbytes for array in tiny.weights.values())
     assert executor.memory["kv_cache"] == 20 * tiny.manifest["kv_cache"]["bytes_per_block"]
     assert executor.memory["workspace"] >= tiny.plan["arena_bytes"]
     step = valid_step() | {"block_tables": np.array([[18, 19], [5, 0]], np.int32)}
-    np.testing.assert_array_equal(executor.step(**step), Executor(engine, num_blocks=20, isa="portable").step(**step))
+    again = CpuExecutor(engine, num_blocks=20, isa="portable")
+    np.testing.assert_array_equal(executor.step(**step), again.step(**step))
 
 
 def test_refuses_absurd_options(tiny: TinyEngine, tmp_path) -> None:
@@ -173,17 +174,17 @@ def test_refuses_absurd_options(tiny: TinyEngine, tmp_path) -> None:
     path.write_bytes(tiny.to_bytes())
     engine = Engine(str(path))
     with pytest.raises(LimitError, match="num_blocks: expected 1 to"):
-        Executor(engine, num_blocks=-1)
+        CpuExecutor(engine, num_blocks=-1)
     with pytest.raises(ArgumentError, match="num_threads: expected 1 to 1024"):
-        Executor(engine, num_threads=-2)
+        CpuExecutor(engine, num_threads=-2)
     with pytest.raises(ArgumentError, match="isa: expected auto or one that this machine supports"):
-        Executor(engine, isa="sse9")
+        CpuExecutor(engine, isa="sse9")
 
 
 def test_engine_outlives_its_name(tiny: TinyEngine, tmp_path) -> None:
     """The executor keeps the mapping alive, also when the file is gone."""
     path = tmp_path / "rank0.engine"
     path.write_bytes(tiny.to_bytes())
-    executor = Executor(Engine(str(path)))
+    executor = CpuExecutor(Engine(str(path)))
     path.unlink()
     assert np.isfinite(executor.step(**valid_step())).all()

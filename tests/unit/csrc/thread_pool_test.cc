@@ -1,5 +1,5 @@
 // Exercises ThreadPool under ThreadSanitizer; exits with 1 and a line on stderr at the first broken promise.
-#include "thread_pool.h"
+#include "cpu/thread_pool.h"
 
 #include <chrono>
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernel.h"
+#include "cpu/kernel.h"
 
 namespace {
 

@@ -12,11 +12,11 @@ import numpy as np
 from trtllm_lite import _core
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest, Memory, Target
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.runtime.event_pump import EventPump
-from trtllm_lite.runtime.limits import RunnerOptions, runner_limits
-from trtllm_lite.runtime.model_runner import ModelRunner
-from trtllm_lite.runtime.session import Session
-from trtllm_lite.runtime.tokenizer import Tokenizer
+from trtllm_lite.runtime.api.model_runner import ModelRunner
+from trtllm_lite.runtime.session.event_pump import EventPump
+from trtllm_lite.runtime.session.limits import RunnerOptions, runner_limits
+from trtllm_lite.runtime.session.session import Session
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 VOCAB_SIZE = 397
 END_ID = 1

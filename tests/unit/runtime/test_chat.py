@@ -3,7 +3,7 @@
 import pytest
 
 from trtllm_lite.errors import ArgumentError, EngineError
-from trtllm_lite.runtime.chat import ChatTemplate
+from trtllm_lite.runtime.text.chat import ChatTemplate
 
 USER = [{"role": "user", "content": "<b> & 'é'"}]
 

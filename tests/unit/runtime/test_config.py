@@ -3,8 +3,8 @@
 import pytest
 
 from trtllm_lite.errors import ArgumentError, LimitError
-from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig
-from trtllm_lite.runtime.limits import RunnerOptions, runner_limits
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+from trtllm_lite.runtime.session.limits import RunnerOptions, runner_limits
 
 from .doubles import fake_manifest
 

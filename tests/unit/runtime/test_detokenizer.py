@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models import tiny_tokenizer
-from trtllm_lite.runtime.detokenizer import REPLACEMENT, IncrementalDetokenizer
+from trtllm_lite.runtime.text.detokenizer import REPLACEMENT, IncrementalDetokenizer
 
 from .texts import TEXT, TOKENIZERS, byte_level_tokenizer, sentencepiece_backend, sentencepiece_tokenizer
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
-from trtllm_lite.runtime.request import FinishReason, Request
-from trtllm_lite.runtime.sampling_params import SamplingParams
+from trtllm_lite.runtime.session.request import FinishReason, Request
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
 from .doubles import fake_session, greedy_continuation
 from .texts import byte_level_tokenizer
@@ -233,7 +233,7 @@ def test_an_interpreter_with_a_running_request_exits():
     code = (
         "import numpy as np\n"
         "from tests.unit.runtime.doubles import fake_session\n"
-        "from trtllm_lite.runtime.request import Request\n"
+        "from trtllm_lite.runtime.session.request import Request\n"
         "session = fake_session()\n"
         "session.pump.loop.num_steps_allowed = 0\n"
         "handle = session.submit(Request(np.array([3], np.int32)))\n"

@@ -6,9 +6,9 @@ import gc
 import numpy as np
 import pytest
 
-from trtllm_lite.runtime.generation import Generation
-from trtllm_lite.runtime.request import Request
-from trtllm_lite.runtime.sampling_params import SamplingParams
+from trtllm_lite.runtime.api.generation import Generation
+from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
 from .doubles import fake_session, greedy_continuation
 

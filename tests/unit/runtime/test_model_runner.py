@@ -7,8 +7,8 @@ import pytest
 
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.runtime.config import KvCacheConfig
-from trtllm_lite.runtime.limits import RunnerOptions
+from trtllm_lite.runtime.session.config import KvCacheConfig
+from trtllm_lite.runtime.session.limits import RunnerOptions
 
 from .doubles import END_ID, fake_runner, greedy_continuation, logits_after
 from .texts import byte_level_tokenizer

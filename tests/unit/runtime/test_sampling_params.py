@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from trtllm_lite.errors import ArgumentError
-from trtllm_lite.runtime.request import Request
-from trtllm_lite.runtime.sampling_params import SamplingParams
+from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
 from .doubles import END_ID, fake_manifest
 from .texts import byte_level_tokenizer

@@ -8,10 +8,10 @@ import pytest
 from trtllm_lite.engine.manifest import Memory, Target
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
-from trtllm_lite.runtime.config import KvCacheConfig, SchedulerConfig
-from trtllm_lite.runtime.device import available_memory, device_options
-from trtllm_lite.runtime.limits import RunnerOptions, available_host_memory, runner_limits
-from trtllm_lite.runtime.tokenizer import Tokenizer
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+from trtllm_lite.runtime.session.device import available_memory, device_options
+from trtllm_lite.runtime.session.limits import RunnerOptions, available_host_memory, runner_limits
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 from .doubles import fake_manifest
 from .texts import byte_level_tokenizer

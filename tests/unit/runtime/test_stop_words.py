@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtllm_lite.runtime.stop_words import StopSequenceFilter, StopTextFilter
+from trtllm_lite.runtime.text.stop_words import StopSequenceFilter, StopTextFilter
 
 
 @settings(deadline=None)

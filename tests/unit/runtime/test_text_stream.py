@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from trtllm_lite.runtime.detokenizer import REPLACEMENT
-from trtllm_lite.runtime.text_stream import TextStream
-from trtllm_lite.runtime.words import Words
+from trtllm_lite.runtime.text.detokenizer import REPLACEMENT
+from trtllm_lite.runtime.text.text_stream import TextStream
+from trtllm_lite.runtime.text.words import Words
 
 from .texts import TEXT, TOKENIZERS, byte_level_tokenizer
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trtllm_lite.errors import ArgumentError
-from trtllm_lite.runtime.words import Words, parse_words, words_per_prompt
+from trtllm_lite.runtime.text.words import Words, parse_words, words_per_prompt
 
 
 def words_of(value, batch_size):

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, trainers
 
 from tests.models import CHAT_TEMPLATE, tiny_tokenizer
-from trtllm_lite.runtime.tokenizer import Tokenizer
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 # Characters of one to four bytes, known and unknown to the vocabularies, spaces that decoders like to eat.
 TEXT = st.text(st.sampled_from("the quick foxé ß你好🙂👍\n\t  .,▁\u200d\N{REPLACEMENT CHARACTER}Ω"), max_size=30)

@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.compile import compile_kernels
 from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_network, make_plan
-from trtllm_lite.builder.cuda.tactics import explain
-from trtllm_lite.builder.cuda.timing_cache import Product, TimingCache
+from trtllm_lite.builder.cuda.products.tactics import explain
+from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.cuda.layout import Step
 from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.cuda.operands import Operands
-from trtllm_lite.builder.cuda.products import Chooser, Site, implement
+from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
 from trtllm_lite.builder.graph import attribute, dims, fused_by, only_user
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS

@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cuda.choices import chooser
 from trtllm_lite.builder.cuda.layout import Layout, Step, lay_out
 from trtllm_lite.builder.cuda.limits import Bucket, decode_batches, decode_buckets, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
-from trtllm_lite.builder.cuda.timing_cache import Product, TimingCache
+from trtllm_lite.builder.cuda.products.choices import chooser
+from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.cuda_plan import (
     Argument,

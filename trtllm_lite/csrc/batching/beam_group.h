@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "batching/beam_move.h"
 #include "batching/kv_cache_manager.h"
 #include "batching/slot_pool.h"
-#include "beam_move.h"
 
 namespace tl {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "beam_move.h"
+#include "batching/beam_move.h"
 
 namespace tl {
 

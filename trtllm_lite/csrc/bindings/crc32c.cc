@@ -1,4 +1,4 @@
-#include "crc32c.h"
+#include "engine/crc32c.h"
 
 #include <nanobind/nanobind.h>
 

@@ -10,8 +10,8 @@
 
 #include "bindings/bindings.h"
 #include "bindings/step.h"
+#include "cuda/measure/time_step.h"
 #include "cuda/run_step.h"
-#include "cuda/time_step.h"
 
 namespace nb = nanobind;
 

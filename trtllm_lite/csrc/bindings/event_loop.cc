@@ -13,7 +13,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/sampling.h"
-#include "cpu_step_executor.h"
+#include "cpu/cpu_step_executor.h"
 #include "cuda/cuda_step_executor.h"
 #include "errors.h"
 
@@ -34,7 +34,7 @@ Clock::duration duration_of(double seconds) {
       std::chrono::duration<double>(std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kMaxSeconds)));
 }
 
-std::int64_t max_logits(const Executor& executor) { return executor.engine().plan().bound(StepSymbol::kNumLogits); }
+std::int64_t max_logits(const CpuExecutor& executor) { return executor.engine().plan().bound(StepSymbol::kNumLogits); }
 std::int64_t max_logits(const cuda::CudaExecutor& executor) { return executor.max_logits(); }
 
 struct LoopOptions {
@@ -42,7 +42,7 @@ struct LoopOptions {
   bool max_utilization, enable_block_reuse, enable_chunked_context;
 };
 
-std::unique_ptr<StepExecutor> make_step_executor(Executor& executor, const LoopOptions& options) {
+std::unique_ptr<StepExecutor> make_step_executor(CpuExecutor& executor, const LoopOptions& options) {
   return std::make_unique<CpuStepExecutor>(executor, options.max_batch_size + kSpareSlots, options.num_host_blocks);
 }
 
@@ -264,7 +264,7 @@ void bind_event_loop(nb::module_& module) {
   module.attr("MAX_PRIORITY") = kMaxPriority;
   static_assert(kMinPriority == -kMaxPriority);
   nb::class_<PyEventLoop> loop(module, "EventLoop");
-  bind_init<Executor>(loop);
+  bind_init<CpuExecutor>(loop);
   bind_init<cuda::CudaExecutor>(loop);
   loop.def("submit", &PyEventLoop::submit, nb::arg("prompt_ids").noconvert(), nb::arg("params"), nb::kw_only(),
            nb::arg("stop_sequences") = std::vector<std::vector<std::int32_t>>(), nb::arg("priority") = 0,

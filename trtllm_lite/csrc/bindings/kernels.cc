@@ -9,12 +9,12 @@
 #include <chrono>
 
 #include "bindings/bindings.h"
-#include "cache_sweep.h"
-#include "call_check.h"
+#include "cpu/cache_sweep.h"
+#include "cpu/kernel_registry.h"
+#include "cpu/thread_pool.h"
 #include "cpu_count.h"
+#include "engine/call_check.h"
 #include "errors.h"
-#include "kernel_registry.h"
-#include "thread_pool.h"
 
 namespace nb = nanobind;
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "step_inputs.h"
+#include "cpu/step_inputs.h"
 
 namespace tl {
 
@@ -23,9 +23,9 @@ auto owning_array(std::unique_ptr<T[]> data, Extents... extents) {
 }
 
 // Adds the method `step`; `run(executor, request)` returns the logits, and is called without the GIL.
-template <auto run, typename Executor>
-void def_step(nanobind::class_<Executor>& type) {
-  const auto step = [](Executor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
+template <auto run, typename AnyExecutor>
+void def_step(nanobind::class_<AnyExecutor>& type) {
+  const auto step = [](AnyExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
                        const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
                        const Int32Array<1>& logits_indices) {
     const auto values = [](const auto& array) { return std::span(array.data(), array.size()); };

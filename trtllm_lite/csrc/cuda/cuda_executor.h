@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "cpu/cpu_executor.h"
 #include "cuda/device.h"
 #include "cuda/input_layout.h"
+#include "cuda/measure/time_products.h"
 #include "cuda/program.h"
 #include "cuda/random_values.h"
-#include "cuda/time_products.h"
 #include "cuda/weights.h"
-#include "executor.h"
 
 namespace tl::cuda {
 

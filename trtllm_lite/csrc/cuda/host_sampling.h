@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "cpu/thread_pool.h"
 #include "cuda/slot_records.h"
-#include "row_sampler.h"
-#include "thread_pool.h"
+#include "sampling/row_sampler.h"
 
 namespace tl::cuda {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cuda/cuda_executor.h"
-#include "row_sampler.h"
 #include "sample/slot.cuh"
+#include "sampling/row_sampler.h"
 
 namespace tl::cuda {
 

@@ -5,10 +5,10 @@
 #include <bit>
 #include <cstring>
 
+#include "cpu/thread_pool.h"
 #include "cpu_count.h"
 #include "cuda/random_values.h"
 #include "engine/cuda_plan_check.h"
-#include "thread_pool.h"
 
 namespace tl::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <thread>
 
-#include "crc32c.h"
+#include "engine/crc32c.h"
 #include "errors.h"
 
 namespace tl {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "crc32c.h"
 #include "engine/checksums.h"
+#include "engine/crc32c.h"
 #include "engine/json_reader.h"
 #include "engine/version.h"
 #include "errors.h"

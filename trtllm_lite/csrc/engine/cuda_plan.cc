@@ -7,7 +7,7 @@
 #include <set>
 
 #include "engine/json_reader.h"
-#include "op_schema.h"
+#include "engine/op_schema.h"
 
 namespace tl {
 namespace {

@@ -1,7 +1,7 @@
 #include "engine/manifest.h"
 
 #include "engine/json_reader.h"
-#include "op_schema.h"
+#include "engine/op_schema.h"
 
 namespace tl {
 namespace {

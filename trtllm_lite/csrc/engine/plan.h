@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "call_check.h"
-#include "op_schema.h"
+#include "engine/call_check.h"
+#include "engine/op_schema.h"
 
 namespace tl {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "beam_move.h"
+#include "batching/beam_move.h"
 #include "sampling/slot_state.h"
 #include "sampling/workspace.h"
 

@@ -23,7 +23,7 @@ from tests.unit.cuda.toy_engine import (
     successor,
     to_bytes,
 )
-from trtllm_lite._core import CudaExecutor, Engine, EventLoop, Executor, FinishReason, RequestEnd, sampling
+from trtllm_lite._core import CpuExecutor, CudaExecutor, Engine, EventLoop, FinishReason, RequestEnd, sampling
 from trtllm_lite.errors import EngineError, LimitError
 
 LIMITS = {
@@ -359,7 +359,7 @@ def test_tensor_maps_are_encoded_once(fake_driver: ctypes.CDLL, tmp_path: Path) 
 
 def test_an_engine_runs_on_its_own_kind_of_device(engine: Engine) -> None:
     with pytest.raises(EngineError, match="built for cpu, found one for cuda"):
-        Executor(engine)
+        CpuExecutor(engine)
 
 
 def test_beam_searches_are_advanced_on_the_host(executor: CudaExecutor) -> None:

@@ -1,0 +1,54 @@
+"""Which of cuBLASLt and the tiled kernels computes a product in the steps of a bucket, and why.
+
+The fastest that was measured; without measurements cuBLASLt, whose heuristics know every shape and card.
+"""
+
+from collections import defaultdict
+from functools import partial
+
+from trtllm_lite.builder.cuda.limits import Bucket, measured_rows, size_class
+from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Site
+from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, KernelTiming, TimingCache
+from trtllm_lite.plugins.launch import Device
+
+
+def chooser(bucket: Bucket, device: Device, timings: TimingCache | None) -> Chooser:
+    """Decides for the products of one program; ``timings`` count if they were measured on this architecture."""
+    if bucket.decode:  # what is not streamed there is too large for any tile
+        return lambda _: Choice(None, "")
+    known = timings if timings is not None and timings.arch == device.arch else None
+    return partial(_choose, bucket, device, known)
+
+
+def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
+    configs = site.tile_configs(size_class(bucket), device)
+    if not configs:
+        return Choice(None, "")
+    measured = [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
+    by_name = {str(config): config for config in configs}
+    totals = _totals([timing for timing in measured if timing.kernel in (CUBLASLT, *by_name)])
+    if not totals or timings is None:
+        return Choice(None, "no tiled kernel was measured")
+    best = min(totals, key=lambda name: totals[name])
+    return Choice(by_name.get(best), f"fastest on {timings.device}: {_table(measured, best)}")
+
+
+def _totals(measured: list[KernelTiming]) -> dict[str, float]:
+    """For each kernel that was measured at all numbers of rows: the sum of its times, each relative to the best."""
+    times: dict[int, dict[str, float]] = defaultdict(dict)
+    for timing in measured:
+        times[timing.rows][timing.kernel] = timing.microseconds
+    everywhere = set.intersection(*(set(of_rows) for of_rows in times.values())) if times else set()
+    return {name: sum(of_rows[name] / min(of_rows.values()) for of_rows in times.values()) for name in everywhere}
+
+
+def _table(measured: list[KernelTiming], best: str) -> str:
+    """What was chosen against the best of the others."""
+    parts = []
+    for rows in sorted({timing.rows for timing in measured}):
+        times = {timing.kernel: timing.microseconds for timing in measured if timing.rows == rows}
+        others = {name: time for name, time in times.items() if name != best}
+        second = min(others, key=lambda name: others[name], default=None)
+        against = "" if second is None else f" ({others[second]} us by {second})"
+        parts.append(f"{rows} rows {times[best]} us{against}")
+    return "; ".join(parts)

@@ -1,0 +1,116 @@
+"""Measures on this machine's GPU what computes each product of an engine fastest."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite import _core
+from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS
+from trtllm_lite.builder.cuda.products.contests import Contest
+from trtllm_lite.builder.cuda.products.timing_cache import FORMAT_VERSION, KernelTiming, ProductTiming, TimingCache
+from trtllm_lite.engine.records import from_json
+from trtllm_lite.files import library_directories
+
+# From so many rows on a card runs at its power limit, and what it computes with least energy is fastest.
+_POWER_LIMITED_ROWS = 256
+_REPEATS, _SUSTAINED_REPEATS = 7, 2
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    ``rows``: numbers of rows for which cuBLASLt's algorithms are timed, ``max_algorithms`` of them at most; between two
+    of them, its cost is linear.
+    ``contest_rows``: those for which it competes with tiled kernels, ``max_contestants`` of them at most.
+    ``sustained``: large products are timed for as long as it takes a card to settle at its power limit.
+    """
+
+    rows: tuple[int, ...]
+    max_algorithms: int
+    contest_rows: tuple[int, ...]
+    max_contestants: int
+    sustained: bool
+
+
+# Captured decode steps run at sizes like the first, prefill at any.
+THOROUGH = Effort(
+    rows=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384),
+    max_algorithms=24,
+    contest_rows=(64, 128, 192, 256, 384, 512, 1024, 2048, 8192),
+    max_contestants=6,
+    sustained=True,
+)
+FAST = Effort(
+    rows=(8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192),
+    max_algorithms=16,
+    contest_rows=(*STEP_BUCKETS, LARGEST_STEP),
+    max_contestants=2,
+    sustained=False,
+)
+Progress = Callable[[int, int], None]
+
+
+def measure_algorithms(
+    engine_file: Path, arch: str, max_tokens: int, effort: Effort, known: TimingCache | None, progress: Progress
+) -> TimingCache:
+    """Load the engine, whose weights may be missing, and time cuBLASLt's algorithms for up to ``max_tokens`` rows.
+
+    Returns them with those that are ``known``. Raises BuildError if these are of another card or version of cuBLASLt,
+    DeviceError if there is no GPU, or it is of another architecture.
+    """
+    executor = _executor(engine_file)
+    cache = TimingCache(FORMAT_VERSION, executor.device_name, arch, executor.cublaslt_version, (), ())
+    if known is not None:
+        cache = cache.merged_with(known)
+    wanted = [rows for rows in effort.rows if rows < max_tokens] + [max_tokens]
+    for done, (above, rows) in enumerate(pairwise([0, *wanted])):
+        progress(done, len(wanted))
+        entries = executor.time_products(
+            num_tokens=rows, above=above, candidates=effort.max_algorithms, **_arguments(effort, rows)
+        )
+        cache = cache.merged(_product_timing(entry) for entry in entries)
+    progress(len(wanted), len(wanted))
+    return cache
+
+
+def measure_contests(
+    engine_file: Path, contests: Iterable[Contest], effort: Effort, progress: Progress
+) -> list[KernelTiming]:
+    """Time the contestants of an engine that has a program for each. Raises DeviceError."""
+    executor = _executor(engine_file)
+    rounds = [
+        (contest, rows)
+        for contest in contests
+        for rows in effort.contest_rows
+        if contest.above < rows <= contest.max_rows
+    ]
+    timings = []
+    for done, (contest, rows) in enumerate(rounds):
+        progress(done, len(rounds))
+        times = executor.time_programs(list(contest.programs.values()), num_tokens=rows, **_arguments(effort, rows))
+        timings += [
+            KernelTiming(contest.product, rows, kernel, round(time / contest.num_layers, 2))
+            for kernel, time in zip(contest.programs, times, strict=True)
+            if time is not None
+        ]
+    progress(len(rounds), len(rounds))
+    return timings
+
+
+def _executor(engine_file: Path) -> _core.CudaExecutor:
+    return _core.CudaExecutor(_core.Engine(str(engine_file)), num_blocks=1, library_directories=library_directories())
+
+
+def _arguments(effort: Effort, rows: int) -> dict[str, Any]:
+    sustained = effort.sustained and rows >= _POWER_LIMITED_ROWS
+    return {"sustained": sustained, "repeats": _SUSTAINED_REPEATS if sustained else _REPEATS}
+
+
+def _product_timing(entry: dict[str, Any]) -> ProductTiming:
+    """An entry of the executor, whose keys are those of both records."""
+    own = {key: entry.pop(key) for key in ("rows", "algo", "microseconds", "heuristic_microseconds")}
+    own |= {key: round(own[key], 2) for key in ("microseconds", "heuristic_microseconds")}
+    return from_json(ProductTiming, {"product": entry, **own}, "timing")

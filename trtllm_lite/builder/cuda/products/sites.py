@@ -1,0 +1,86 @@
+"""The matrix products of a network, and what computes those of many rows: cuBLASLt, or a tiled kernel."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from trtllm_lite.builder.cuda.layout import Step
+from trtllm_lite.builder.cuda.operands import Bias
+from trtllm_lite.builder.cuda.products.timing_cache import Product
+from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
+from trtllm_lite.plugins.gated_linear import cuda as gated_linear
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, Matmul, Operand, features
+from trtllm_lite.plugins.linear import cuda as linear
+
+
+@dataclass(frozen=True)
+class Site:
+    """A product in a network: y = x @ weight.T [+ bias] [+ residual], of ``rows`` rows, at most ``max_rows``.
+
+    With a weight of two matrices, y = silu(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
+    """
+
+    y: Buffer
+    x: Operand
+    weight: Buffer
+    rows: Extent
+    max_rows: int
+    residual: Operand | None = None
+    bias: Bias | None = None
+
+    @property
+    def product(self) -> Product:
+        """Its kind."""
+        in_features = self.weight.shape[-1]
+        assert isinstance(in_features, int)
+        return Product(
+            dtype=self.weight.dtype,
+            out_dtype=self.y.dtype,
+            out_features=features(self.y),
+            in_features=in_features,
+            gated=len(self.weight.shape) == 3,
+            residual=self.residual is not None,
+            bias=self.bias is not None,
+        )
+
+    def tile_configs(self, max_rows: int, device: Device) -> tuple[TileConfig, ...]:
+        """What tiled kernels may compute it for steps of ``max_rows`` rows; none on targets that have none."""
+        product = self.product
+        if product.gated and product.bias:
+            return ()
+        return tile_configs(product.out_features, product.in_features, max_rows, product.gated, device)
+
+    def by_cublaslt(self, reason: str) -> list[Step]:
+        """A product of the library; SiLU and the gates' product are a kernel behind it."""
+        rounded = None if self.bias is None else self.bias.rounded()
+        if not self.product.gated:
+            return [Matmul(self.x, self.weight, self.y, self.rows, self.residual, rounded, reason)]
+        both = Buffer(f"{self.y.name}.both", self.y.dtype, (self.y.shape[0], 2 * features(self.y)))
+        product = Matmul(self.x, self.weight, both, self.rows, None, rounded, reason)
+        return [product, gated_linear.silu_mul(self.y, both, self.rows)]
+
+    def by_tiles(self, config: TileConfig, device: Device) -> list[Step]:
+        """A kernel of our own."""
+        how = Tiling(self.weight.dtype, device, config, self.max_rows)
+        if self.product.gated:
+            return [gated_linear.tiled(self.y, self.x, self.weight, self.rows, how)]
+        bias = None if self.bias is None else self.bias.vector()
+        return [linear.tiled(self.y, self.x, self.weight, self.rows, how, bias=bias, residual=self.residual)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What computes a product, and why: a tiled kernel, or (None) cuBLASLt."""
+
+    config: TileConfig | None
+    reason: str
+
+
+Chooser: TypeAlias = Callable[[Site], Choice]
+
+
+def implement(site: Site, choice: Choice, device: Device) -> list[Step]:
+    """The steps that compute ``site`` as was chosen."""
+    if choice.config is None:
+        return site.by_cublaslt(choice.reason)
+    return site.by_tiles(replace(choice.config, reason=choice.reason), device)

@@ -1,0 +1,25 @@
+// Reads memory of its own, after which nothing else is in the caches: benchmarks time kernels on operands from memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cpu/thread_pool.h"
+
+namespace tl {
+
+class CacheSweep {
+ public:
+  explicit CacheSweep(std::size_t bytes);
+
+  // Every thread of the pool reads its share once.
+  void read(ThreadPool* pool);
+
+ private:
+  std::vector<std::uint64_t> words_;
+  std::atomic<std::uint64_t> sum_{0};  // keeps the compiler from dropping the reads
+};
+
+}  // namespace tl

@@ -1,0 +1,162 @@
+#include "cpu/cpu_executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "cpu/kernel_registry.h"
+#include "cpu_count.h"
+#include "errors.h"
+
+namespace tl {
+namespace {
+
+std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks) {
+  if (num_blocks == 0) return engine.manifest().kv_cache.num_blocks;
+  if (num_blocks > 0 && num_blocks < kMaxExtent) return num_blocks;
+  throw LimitError("num_blocks: expected 1 to " + std::to_string(kMaxExtent - 1) +
+                   ", or 0 for the engine's own, found " + std::to_string(num_blocks));
+}
+
+std::size_t cache_bytes(const Engine& engine, std::int64_t num_blocks) {
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(num_blocks, engine.manifest().kv_cache.bytes_per_block, &bytes)) {
+    throw LimitError("num_blocks: expected a KV cache that fits in memory, found " + std::to_string(num_blocks) +
+                     " blocks; reserve fewer");
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
+}  // namespace
+
+CpuExecutor::CpuExecutor(const Engine& engine, int num_threads, std::int64_t num_blocks, std::string_view isa)
+    : engine_(engine),
+      isa_(resolve_isa(isa)),
+      num_blocks_(resolve_num_blocks(engine, num_blocks)),
+      pool_(resolve_num_threads(num_threads)),
+      arena_(static_cast<std::size_t>(engine.plan().arena_bytes), AnonymousMemory::Pages::kHuge, "workspace",
+             "build the engine with a smaller --max_num_tokens"),
+      // Ordinary pages: a short sequence then costs what it uses, not huge pages of every layer's cache.
+      cache_(cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
+      inputs_(step_limits(engine, num_blocks_)) {
+  const std::vector<std::byte*> places = place_tensors();
+  for (const Instruction& instruction : engine.plan().instructions) {
+    Call call{find_kernel(instruction.schema->name, isa_), instruction.attributes.data(), operands_.size(), 0, 0};
+    add_operands(instruction.inputs, places);
+    call.first_output = operands_.size();
+    add_operands(instruction.outputs, places);
+    call.end = operands_.size();
+    calls_.push_back(call);
+  }
+  logits_ = reinterpret_cast<const float*>(places[static_cast<std::size_t>(engine.plan().logits)]);
+}
+
+std::vector<std::byte*> CpuExecutor::place_tensors() {
+  std::vector<std::byte*> places;
+  std::size_t cache_offset = 0;
+  for (const PlanTensor& tensor : engine_.plan().tensors) {
+    switch (tensor.kind) {
+      case TensorKind::kInput: {
+        const auto input = static_cast<StepInputIndex>(step_input_index(tensor.name));
+        places.push_back(reinterpret_cast<std::byte*>(inputs_.data(input)));
+        break;
+      }
+      case TensorKind::kArena:
+        places.push_back(arena_.data() + tensor.offset);
+        break;
+      case TensorKind::kWeight:
+        // Operands have one type for all; check_plan has seen to it that no call writes a weight.
+        places.push_back(const_cast<std::byte*>(engine_.weight(tensor.name).data()));
+        break;
+      case TensorKind::kCache:
+        places.push_back(cache_.data() + cache_offset);
+        cache_tensors_.push_back({places.back(), static_cast<std::size_t>(max_bytes(engine_.plan(), tensor))});
+        cache_offset += static_cast<std::size_t>(num_blocks_) * cache_tensors_.back().block_bytes;
+        break;
+    }
+  }
+  return places;
+}
+
+void CpuExecutor::add_operands(const std::vector<int>& tensors, const std::vector<std::byte*>& places) {
+  for (const int index : tensors) {
+    Tensor operand;
+    if (index != kAbsent) {
+      const Operand& logical = engine_.plan().tensors[static_cast<std::size_t>(index)].operand;
+      operand = {places[static_cast<std::size_t>(index)], logical.dtype, logical.layout, logical.rank, {}};
+      for (int axis = 0; axis < logical.rank; ++axis) {
+        operand.shape[axis] = logical.shape[axis].value;
+        if (logical.shape[axis].symbol)
+          varying_extents_.push_back({operands_.size(), axis, *logical.shape[axis].symbol});
+      }
+    }
+    operands_.push_back(operand);
+  }
+}
+
+// A call whose outputs are all empty has nothing to do, e.g. the LM head of a step that wants no logits.
+bool CpuExecutor::has_work(const Call& call) const {
+  for (std::size_t i = call.first_output; i < call.end; ++i) {
+    const Tensor& output = operands_[i];
+    if (output.data != nullptr && std::count(output.shape, output.shape + output.rank, 0) == 0) return true;
+  }
+  return false;
+}
+
+std::unique_ptr<float[]> CpuExecutor::step(const StepRequest& request) {
+  std::unique_ptr<float[]> copy;
+  step(request, [&](std::span<const float> logits, ThreadPool&) {
+    copy = std::make_unique_for_overwrite<float[]>(logits.size());
+    std::ranges::copy(logits, copy.get());
+  });
+  return copy;
+}
+
+void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
+  const std::lock_guard lock(mutex_);
+  const StepExtents extents = inputs_.assign(request);
+  for (const VaryingExtent& varying : varying_extents_) {
+    operands_[varying.operand].shape[varying.axis] = extents[static_cast<std::size_t>(varying.symbol)];
+  }
+  for (const Call& call : calls_) {
+    if (!has_work(call)) continue;
+    call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, &pool_});
+  }
+  use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, pool_);
+}
+
+std::size_t CpuExecutor::block_bytes() const {
+  std::size_t bytes = 0;
+  for (const CacheTensor& tensor : cache_tensors_) bytes += tensor.block_bytes;
+  return bytes;
+}
+
+void CpuExecutor::copy_block(std::int64_t src, std::int64_t dst) {
+  const std::lock_guard lock(mutex_);
+  for (const CacheTensor& tensor : cache_tensors_) {
+    std::memcpy(tensor.block(dst), tensor.block(src), tensor.block_bytes);
+  }
+}
+
+void CpuExecutor::save_block(std::int64_t block, std::span<std::byte> out) {
+  const std::lock_guard lock(mutex_);
+  for (const CacheTensor& tensor : cache_tensors_) {
+    std::memcpy(out.data(), tensor.block(block), tensor.block_bytes);
+    out = out.subspan(tensor.block_bytes);
+  }
+}
+
+void CpuExecutor::load_block(std::int64_t block, std::span<const std::byte> data) {
+  const std::lock_guard lock(mutex_);
+  for (const CacheTensor& tensor : cache_tensors_) {
+    std::memcpy(tensor.block(block), data.data(), tensor.block_bytes);
+    data = data.subspan(tensor.block_bytes);
+  }
+}
+
+MemoryUse CpuExecutor::memory() const {
+  return {engine_.weight_bytes(), cache_.size(),
+          arena_.size() + inputs_.num_bytes() + static_cast<std::size_t>(num_threads()) * kScratchBytesPerThread};
+}
+
+}  // namespace tl

@@ -1,0 +1,97 @@
+// Executes an engine's plan, step by step. Knows no model and no operator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "cpu/anonymous_memory.h"
+#include "cpu/kernel.h"
+#include "cpu/step_inputs.h"
+#include "cpu/thread_pool.h"
+#include "engine/engine.h"
+
+namespace tl {
+
+// Bytes reserved. Scratch comes with every thread and is part of the workspace.
+struct MemoryUse {
+  std::size_t weights = 0;
+  std::size_t kv_cache = 0;
+  std::size_t workspace = 0;
+};
+
+class CpuExecutor {
+ public:
+  // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best.
+  // Throws LimitError or, if this build lacks a kernel, EngineError.
+  CpuExecutor(const Engine& engine, int num_threads, std::int64_t num_blocks, std::string_view isa);
+
+  // Runs one step and returns float32 logits [num logits_indices, vocab_size]. Steps of several threads run one after
+  // the other. Throws LimitError before anything has been computed if the request is not within the limits.
+  std::unique_ptr<float[]> step(const StepRequest& request);
+
+  // The same, but hands `use` the logits where they were computed, and the threads that are idle meanwhile. Both are
+  // only valid within the call.
+  using LogitsUse = std::function<void(std::span<const float> logits, ThreadPool& pool)>;
+  void step(const StepRequest& request, const LogitsUse& use);
+
+  // Whole KV blocks: keys and values of all layers, block_bytes() of them. Like steps, copies take turns.
+  std::size_t block_bytes() const;
+  void copy_block(std::int64_t src, std::int64_t dst);
+  void save_block(std::int64_t block, std::span<std::byte> out);
+  void load_block(std::int64_t block, std::span<const std::byte> data);
+
+  std::int64_t num_blocks() const { return num_blocks_; }
+  const Engine& engine() const { return engine_; }
+  std::int64_t vocab_size() const { return engine_.manifest().vocab_size; }
+  int num_threads() const { return pool_.num_threads(); }
+  std::string_view isa() const { return isa_; }
+  MemoryUse memory() const;
+
+ private:
+  struct Call {
+    Kernel kernel;
+    const AttributeValue* attributes;
+    std::size_t first_input;  // positions in operands_
+    std::size_t first_output;
+    std::size_t end;
+  };
+  // An extent of an operand that changes from step to step.
+  struct VaryingExtent {
+    std::size_t operand;
+    int axis;
+    StepSymbol symbol;
+  };
+
+  // One layer's keys or values: num_blocks_ blocks of block_bytes each.
+  struct CacheTensor {
+    std::byte* data;
+    std::size_t block_bytes;
+
+    std::byte* block(std::int64_t index) const { return data + static_cast<std::size_t>(index) * block_bytes; }
+  };
+
+  std::vector<std::byte*> place_tensors();
+  void add_operands(const std::vector<int>& tensors, const std::vector<std::byte*>& places);
+  bool has_work(const Call& call) const;
+
+  const Engine& engine_;
+  std::string_view isa_;
+  std::int64_t num_blocks_;
+  ThreadPool pool_;
+  AnonymousMemory arena_;
+  AnonymousMemory cache_;
+  std::vector<CacheTensor> cache_tensors_;
+  StepInputs inputs_;
+  std::vector<Tensor> operands_;  // of all calls, in order
+  std::vector<VaryingExtent> varying_extents_;
+  std::vector<Call> calls_;
+  const float* logits_ = nullptr;
+  std::mutex mutex_;
+};
+
+}  // namespace tl

@@ -1,0 +1,87 @@
+// The vector vocabulary of the CPU kernels: one fixed-width float vector, chosen by -DTL_ISA=avx512|avx2|portable.
+//
+// Each plugin's cpu.cc is compiled once per instruction set. Everything here lives in namespace tl::TL_ISA, so that the
+// linker can never hand a machine a function compiled for a wider one; for the same reason kernels use no std
+// templates. Compile with -ffp-contract=off: a product and a sum are fused exactly where fma() says so, or results
+// would depend on which loop the compiler happened to fuse.
+//
+// Vec is a native vector type: + - * / work lane by lane.
+#pragma once
+
+#include <cstdint>
+
+#define TL_INLINE inline __attribute__((always_inline))
+
+namespace tl {
+
+// Storage types of weights; arithmetic happens in float.
+struct BFloat16 {
+  std::uint16_t bits;
+};
+struct Float16 {
+  std::uint16_t bits;
+};
+
+}  // namespace tl
+
+#define TL_ISA_ID_avx512 1
+#define TL_ISA_ID_avx2 2
+#define TL_ISA_ID_portable 3
+#define TL_ISA_ID_PASTE(isa) TL_ISA_ID_##isa
+#define TL_ISA_ID(isa) TL_ISA_ID_PASTE(isa)
+#if TL_ISA_ID(TL_ISA) == TL_ISA_ID_avx512
+#include "cpu/simd_avx512.h"
+#elif TL_ISA_ID(TL_ISA) == TL_ISA_ID_avx2
+#include "cpu/simd_avx2.h"
+#elif TL_ISA_ID(TL_ISA) == TL_ISA_ID_portable
+#include "cpu/simd_portable.h"
+#else
+#error "define TL_ISA as avx512, avx2 or portable"
+#endif
+
+namespace tl::TL_ISA {
+
+TL_INLINE Vec zero() { return broadcast(0.0f); }
+
+// x = n ln2 + r with |r| <= ln2/2 (two-term reduction of Cody and Waite, "Software Manual for the Elementary
+// Functions", 1980), and (e^r - 1) / r from the Taylor series of e^r, whose first omitted term is below 2^-27.
+struct ReducedExp {
+  Vec n, r, slope;
+};
+
+TL_INLINE ReducedExp reduce_exp(Vec x) {
+  const Vec n = round(x * broadcast(1.44269504f));
+  Vec r = fma(n, broadcast(-0.693359375f), x);
+  r = fma(n, broadcast(2.12194440e-4f), r);
+  Vec sum = broadcast(1.0f / 5040.0f);
+  sum = fma(sum, r, broadcast(1.0f / 720.0f));
+  sum = fma(sum, r, broadcast(1.0f / 120.0f));
+  sum = fma(sum, r, broadcast(1.0f / 24.0f));
+  sum = fma(sum, r, broadcast(1.0f / 6.0f));
+  sum = fma(sum, r, broadcast(0.5f));
+  return {n, r, fma(sum, r, broadcast(1.0f))};
+}
+
+// e^x to about 1 ulp. exp(0) == 1 and exp(-inf) == 0 exactly; NaN stays NaN; x > 88.37 gives e^88.37.
+TL_INLINE Vec exp(Vec x) {
+  const ReducedExp e = reduce_exp(max(broadcast(-104.0f), min(broadcast(88.37f), x)));
+  return scale_by_power_of_two(fma(e.slope, e.r, broadcast(1.0f)), e.n);
+}
+
+// To a few ulps, also of small x: (e^2x - 1) / (e^2x + 1), where e^2x - 1 is summed without a 1 that would cancel.
+// NaN stays NaN; beyond |x| = 10, tanh is 1 to the last bit.
+TL_INLINE Vec tanh(Vec x) {
+  const ReducedExp e = reduce_exp(max(broadcast(-20.0f), min(broadcast(20.0f), x + x)));
+  const Vec power = scale_by_power_of_two(broadcast(1.0f), e.n);
+  const Vec exp_minus_1 = fma(power, e.slope * e.r, power - broadcast(1.0f));
+  return exp_minus_1 / (exp_minus_1 + broadcast(2.0f));
+}
+
+// x / (1 + e^-x)
+TL_INLINE Vec silu(Vec x) { return x / (broadcast(1.0f) + exp(zero() - x)); }
+
+TL_INLINE std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+TL_INLINE std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+TL_INLINE std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace tl::TL_ISA

@@ -1,0 +1,198 @@
+#include "cpu/step_inputs.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "errors.h"
+
+namespace tl {
+namespace {
+
+constexpr std::int32_t kNobody = -1;
+
+[[noreturn]] void fail(const std::string& what, const std::string& expected, std::int64_t found,
+                       const std::string& remedy) {
+  throw LimitError("step: " + what + ": expected " + expected + ", found " + std::to_string(found) + "; " + remedy);
+}
+
+std::string item(std::string_view name, std::int64_t index) {
+  return std::string(name) + "[" + std::to_string(index) + "]";
+}
+
+// `what` is called only on failure: this runs for every token of every step.
+template <typename What>
+void expect_range(std::int64_t min, std::int64_t max, std::int64_t found, What what, const char* remedy) {
+  if (found >= min && found <= max) [[likely]]
+    return;
+  fail(what(), std::to_string(min) + " to " + std::to_string(max), found, remedy);
+}
+
+void expect_size(const std::string& what, std::int64_t expected, std::size_t found) {
+  if (std::cmp_equal(found, expected)) return;
+  fail("size of " + what, std::to_string(expected), static_cast<std::int64_t>(found), "pass one for each sequence");
+}
+
+void check_sizes(const StepRequest& request, const StepLimits& limits) {
+  const auto count = [](std::span<const std::int32_t> values) { return static_cast<std::int64_t>(values.size()); };
+  const auto check = [](const char* what, std::int64_t min, std::int64_t max, std::int64_t found, const char* remedy) {
+    expect_range(min, max, found, [what] { return what; }, remedy);
+  };
+  check("number of tokens", 1, limits.bound(StepSymbol::kNumTokens), count(request.token_ids),
+        "split the step, or build the engine with a larger --max_num_tokens");
+  check("number of sequences", 1, limits.bound(StepSymbol::kNumSeqs), count(request.seq_lens),
+        "split the step, or build the engine with a larger --max_batch_size");
+  check("number of logits_indices", 0, limits.bound(StepSymbol::kNumLogits), count(request.logits_indices),
+        "ask for fewer rows, or build the engine with a larger --max_batch_size or with --gather_context_logits");
+  check("columns of block_tables", 1, limits.bound(StepSymbol::kMaxBlocksPerSeq), request.blocks_per_row,
+        "pass as many as the longest sequence needs, or build the engine with a larger --max_seq_len");
+  expect_size("past_lens", count(request.seq_lens), request.past_lens.size());
+  expect_size("block_tables", count(request.seq_lens) * request.blocks_per_row, request.block_tables.size());
+}
+
+}  // namespace
+
+StepLimits step_limits(const Engine& engine, std::int64_t num_blocks) {
+  const Manifest& manifest = engine.manifest();
+  StepLimits limits{engine.plan().bounds, engine.value_bounds(), manifest.limits.max_seq_len,
+                    manifest.kv_cache.tokens_per_block};
+  limits.bounds[static_cast<std::size_t>(StepSymbol::kNumBlocks)] = num_blocks;
+  return limits;
+}
+
+StepInputs::StepInputs(StepLimits limits) : limits_(std::move(limits)) {
+  for (int input = 0; input < kNumStepInputs; ++input) {
+    std::int64_t size = 1;
+    for (int axis = 0; axis < kStepInputs[input].rank; ++axis) {
+      size *= limits_.bound(kStepInputs[input].shape[axis]);
+    }
+    buffers_[static_cast<std::size_t>(input)].resize(static_cast<std::size_t>(size));
+  }
+  seq_lens_.reserve(static_cast<std::size_t>(limits_.bound(StepSymbol::kNumSeqs)));
+  is_written_.assign(static_cast<std::size_t>(limits_.bound(StepSymbol::kNumBlocks)), false);
+}
+
+std::size_t StepInputs::num_bytes() const {
+  std::size_t bytes = 0;
+  for (const std::vector<std::int32_t>& buffer : buffers_) bytes += buffer.size() * sizeof(std::int32_t);
+  return bytes;
+}
+
+StepExtents StepInputs::assign(const StepRequest& request) {
+  check_sizes(request, limits_);
+  const auto num_tokens = static_cast<std::int64_t>(request.token_ids.size());
+  const auto num_seqs = static_cast<std::int64_t>(request.seq_lens.size());
+  const auto num_logits = static_cast<std::int64_t>(request.logits_indices.size());
+  extents_ = {
+      num_tokens, num_seqs, num_seqs + 1, num_logits, request.blocks_per_row, limits_.bound(StepSymbol::kNumBlocks)};
+  copy(request);
+  derive_positions();
+  check_values();
+  check_block_numbers();
+  check_written_blocks();
+  return extents_;
+}
+
+void StepInputs::copy(const StepRequest& request) {
+  std::ranges::copy(request.token_ids, buffers_[kTokenIds].begin());
+  std::ranges::copy(request.past_lens, buffers_[kPastLens].begin());
+  std::ranges::copy(request.block_tables, buffers_[kBlockTables].begin());
+  std::ranges::copy(request.logits_indices, buffers_[kLogitsIndices].begin());
+  seq_lens_.assign(request.seq_lens.begin(), request.seq_lens.end());
+}
+
+void StepInputs::derive_positions() {
+  const std::int64_t max_seq_len = limits_.max_seq_len;
+  const std::int64_t num_tokens = extent(StepSymbol::kNumTokens);
+  std::int64_t row = 0;
+  for (std::size_t seq = 0; seq < seq_lens_.size(); ++seq) {
+    const std::int64_t past = buffers_[kPastLens][seq];
+    expect_range(
+        1, num_tokens - row, seq_lens_[seq], [seq] { return item("seq_lens", std::int64_t(seq)); },
+        "pass at least one token for each sequence, and as many token_ids as the sum of seq_lens");
+    expect_range(
+        0, max_seq_len, past, [seq] { return item("past_lens", std::int64_t(seq)); },
+        "pass the number of tokens that the cache holds");
+    expect_range(
+        1, max_seq_len, past + seq_lens_[seq], [seq] { return "length of sequence " + std::to_string(seq); },
+        "shorten it, or build the engine with a larger --max_seq_len");
+    buffers_[kCuSeqlens][seq] = static_cast<std::int32_t>(row);
+    for (std::int64_t i = 0; i < seq_lens_[seq]; ++i, ++row) {
+      buffers_[kPositionIds][static_cast<std::size_t>(row)] = static_cast<std::int32_t>(past + i);
+    }
+  }
+  buffers_[kCuSeqlens][seq_lens_.size()] = static_cast<std::int32_t>(row);
+  if (row == num_tokens) return;
+  fail("sum of seq_lens", std::to_string(num_tokens) + ", the number of token_ids", row,
+       "pass as many tokens as the sequences have");
+}
+
+void StepInputs::check_values() const {
+  for (const ValueBound& bound : limits_.values) {
+    if (bound.input == kBlockTables) continue;  // check_block_numbers, as entries past a sequence's end may be anything
+    const StepInput& input = kStepInputs[bound.input];
+    const std::int64_t limit = bound.bound.symbol ? extent(*bound.bound.symbol) : bound.bound.value;
+    const std::int32_t* values = buffers_[static_cast<std::size_t>(bound.input)].data();
+    for (std::int64_t i = 0; i < extent(input.shape[0]); ++i) {
+      expect_range(0, limit - 1, values[i], [&] { return item(input.name, i); }, "pass numbers in this range");
+    }
+  }
+}
+
+void StepInputs::check_block_numbers() const {
+  const std::int64_t columns = extent(StepSymbol::kMaxBlocksPerSeq);
+  for (std::int64_t seq = 0; seq < extent(StepSymbol::kNumSeqs); ++seq) {
+    if (blocks_used(seq) > columns) {
+      fail("columns of block_tables", std::to_string(blocks_used(seq)) + " or more for sequence " + std::to_string(seq),
+           columns, "reserve blocks for the tokens of this step first");
+    }
+    for (std::int64_t i = 0; i < blocks_used(seq); ++i) {
+      expect_range(
+          0, extent(StepSymbol::kNumBlocks) - 1, block(seq, i), [&] { return item(item("block_tables", seq), i); },
+          "pass block numbers of this cache");
+    }
+  }
+}
+
+// Two sequences may read the same block (a shared prefix), but one that is written must be nobody else's: the writes
+// would race, and one sequence would continue another's text.
+void StepInputs::check_written_blocks() {
+  const std::int64_t num_seqs = extent(StepSymbol::kNumSeqs);
+  std::int32_t shared = kNobody;
+  for (std::int64_t seq = 0; seq < num_seqs; ++seq) {
+    for (std::int64_t i = first_written(seq); i < blocks_used(seq); ++i) {
+      if (is_written_[static_cast<std::size_t>(block(seq, i))]) shared = block(seq, i);
+      is_written_[static_cast<std::size_t>(block(seq, i))] = true;
+    }
+  }
+  for (std::int64_t seq = 0; seq < num_seqs; ++seq) {
+    for (std::int64_t i = 0; i < first_written(seq); ++i) {
+      if (is_written_[static_cast<std::size_t>(block(seq, i))]) shared = block(seq, i);
+    }
+  }
+  for (std::int64_t seq = 0; seq < num_seqs; ++seq) {
+    for (std::int64_t i = first_written(seq); i < blocks_used(seq); ++i) {
+      is_written_[static_cast<std::size_t>(block(seq, i))] = false;
+    }
+  }
+  if (shared == kNobody) return;
+  fail("block_tables", "every block that this step writes to be used once", shared,
+       "give each sequence blocks of its own");
+}
+
+std::int64_t StepInputs::blocks_used(std::int64_t seq) const {
+  const auto i = static_cast<std::size_t>(seq);
+  return (buffers_[kPastLens][i] + seq_lens_[i] + limits_.tokens_per_block - 1) / limits_.tokens_per_block;
+}
+
+std::int64_t StepInputs::first_written(std::int64_t seq) const {
+  return buffers_[kPastLens][static_cast<std::size_t>(seq)] / limits_.tokens_per_block;
+}
+
+std::int32_t StepInputs::block(std::int64_t seq, std::int64_t index) const {
+  const std::int64_t columns = extent(StepSymbol::kMaxBlocksPerSeq);
+  return buffers_[kBlockTables][static_cast<std::size_t>(seq * columns + index)];
+}
+
+}  // namespace tl

@@ -1,0 +1,63 @@
+#include "cuda/measure/time_step.h"
+
+#include <algorithm>
+
+#include "cuda/step_packer.h"
+#include "errors.h"
+
+namespace tl::cuda {
+namespace {
+
+void check(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) return;
+  throw LimitError(std::string(name) + ": expected " + std::to_string(low) + " to " + std::to_string(high) +
+                   ", found " + std::to_string(value) + "; stay within what the engine was built for");
+}
+
+}  // namespace
+
+std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int num_tokens, int past_len,
+                                       int repeats) {
+  const Manifest& manifest = executor.engine().manifest();
+  check("num_rows", num_rows, 1, manifest.limits.max_batch_size);
+  check("num_tokens", num_tokens, 1, manifest.limits.max_num_tokens / num_rows);
+  check("past_len", past_len, 0, manifest.limits.max_seq_len - num_tokens);
+  check("repeats", repeats, 1, 1000);
+  const std::int64_t num_blocks = (past_len + num_tokens - 1) / manifest.kv_cache.tokens_per_block + 1;
+  check("blocks", num_rows * num_blocks, 1, executor.num_blocks());
+  executor.device().make_current();
+
+  const auto params = std::make_shared<RequestParams>();
+  params->sampling.temperature = 0;
+  HostSampling host(executor);
+  SlotTables tables(executor.num_slots());
+  StepBatch batch;
+  std::int32_t next_block = 0;
+  for (int row = 0; row < num_rows; ++row) {
+    host.set_slot(row, params, {}, 0);
+    for (int i = 0; i < num_blocks; ++i) batch.table_updates.push_back({row, i, next_block++});
+    batch.rows.push_back({.request = {},
+                          .slot = row,
+                          .request_slot = row,
+                          .first_token = row * num_tokens,
+                          .num_tokens = num_tokens,
+                          .past_len = past_len,
+                          .num_generated = 0,
+                          .outputs_from = 0,
+                          .sample = true});
+    for (int i = 0; i < num_tokens; ++i) {
+      batch.token_ids.push_back(static_cast<std::int32_t>((row * 7919 + i * 104729) % manifest.vocab_size));
+    }
+  }
+  StepPacker packer(executor, host);
+  LogitsPlan logits;
+  const StepShape shape = packer.plan(batch, logits);
+  const PinnedBuffer inputs(InputLayout(executor.extents(shape), executor.table_columns()).bytes, "inputs of a step",
+                            "time fewer rows");
+  WrittenInputs written;
+  tables.update(batch.table_updates);
+  packer.pack(batch, shape, tables, logits.rows, inputs.data(), written);
+  return executor.time_step(shape, inputs.data(), repeats);
+}
+
+}  // namespace tl::cuda

@@ -1,0 +1,135 @@
+#include "engine/call_check.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "errors.h"
+
+namespace tl {
+namespace {
+
+constexpr std::int64_t kPanel = 64;
+
+class CallChecker {
+ public:
+  CallChecker(const OpSchema& schema, SymbolBindings bindings) : schema_(schema), bindings_(std::move(bindings)) {}
+
+  void check_operands(std::string_view role, std::span<const ArgumentSpec> specs,
+                      std::span<const Operand* const> operands) {
+    if (specs.size() != operands.size()) {
+      fail(std::string(role) + "s: expected " + std::to_string(specs.size()) + ", found " +
+           std::to_string(operands.size()));
+    }
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const std::string where = std::string(role) + " " + std::string(specs[i].name);
+      if (operands[i] != nullptr) {
+        check_operand(where, specs[i], *operands[i]);
+      } else if (!specs[i].optional) {
+        fail(where + ": expected an operand, found none");
+      }
+    }
+  }
+
+  void check_constraints(std::span<const AttributeValue> attributes) const {
+    std::int64_t extents[kMaxSymbols] = {};
+    std::uint32_t integers = 0;
+    for (std::size_t i = 0; i < schema_.symbols.size(); ++i) {
+      const auto bound = bindings_.find(schema_.symbols[i]);
+      if (bound == bindings_.end() || bound->second.symbol.has_value()) continue;
+      extents[i] = bound->second.value;
+      integers |= 1u << i;
+    }
+    for (const ConstraintSpec& constraint : schema_.constraints) {
+      const std::uint32_t varying = constraint.symbol_mask & ~integers;
+      if (varying != 0) {
+        fail("expected " + std::string(constraint.text) + " for fixed extents, found that " +
+             std::string(schema_.symbols[static_cast<std::size_t>(std::countr_zero(varying))]) +
+             " changes from step to step");
+      }
+      if (!constraint.holds(extents, attributes.data())) fail(describe(constraint, extents, attributes));
+    }
+  }
+
+  SymbolBindings take_bindings() { return std::move(bindings_); }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const {
+    throw EngineError("operator " + std::string(schema_.name) + ": " + message);
+  }
+
+  void check_operand(const std::string& where, const ArgumentSpec& spec, const Operand& operand) {
+    if ((spec.dtypes & bit(operand.dtype)) == 0) {
+      fail(where + ": dtype " + std::string(to_string(operand.dtype)) + " is not one that the operator takes");
+    }
+    if ((spec.layouts & bit(operand.layout)) == 0) {
+      fail(where + ": layout " + std::string(to_string(operand.layout)) + " is not one that the operator takes");
+    }
+    if (spec.rank != operand.rank) {
+      fail(where + ": expected rank " + std::to_string(spec.rank) + ", found " + std::to_string(operand.rank));
+    }
+    for (int axis = 0; axis < spec.rank; ++axis) check_extent(where, axis, spec.shape[axis], operand.shape[axis]);
+  }
+
+  void check_extent(const std::string& where, int axis, const ExtentSpec& spec, const Dim& found) {
+    Dim expected{spec.value, std::nullopt};
+    std::string name;
+    if (spec.symbol >= 0) {
+      const std::string_view symbol = schema_.symbols[static_cast<std::size_t>(spec.symbol)];
+      expected = bindings_.try_emplace(symbol, found).first->second;
+      name = std::string(symbol) + " = ";
+    }
+    if (expected == found) return;
+    fail(where + ": axis " + std::to_string(axis) + ": expected " + name + to_string(expected) + ", found " +
+         to_string(found));
+  }
+
+  std::string describe(const ConstraintSpec& constraint, const std::int64_t* extents,
+                       std::span<const AttributeValue> attributes) const {
+    std::string message = "expected " + std::string(constraint.text) + ", found";
+    for (std::size_t i = 0; i < schema_.symbols.size(); ++i) {
+      if ((constraint.symbol_mask >> i & 1u) == 0) continue;
+      message += " " + std::string(schema_.symbols[i]) + "=" + std::to_string(extents[i]);
+    }
+    for (std::size_t i = 0; i < schema_.attributes.size(); ++i) {
+      if (schema_.attributes[i].is_float) continue;
+      message += " " + std::string(schema_.attributes[i].name) + "=" + std::to_string(attributes[i].i);
+    }
+    return message;
+  }
+
+  const OpSchema& schema_;
+  SymbolBindings bindings_;
+};
+
+}  // namespace
+
+std::string to_string(const Dim& dim) {
+  return dim.symbol ? std::string(kStepSymbolNames[static_cast<int>(*dim.symbol)]) : std::to_string(dim.value);
+}
+
+SymbolBindings check_call(const OpSchema& schema, std::span<const Operand* const> inputs,
+                          std::span<const Operand* const> outputs, std::span<const AttributeValue> attributes,
+                          SymbolBindings bindings) {
+  CallChecker checker(schema, std::move(bindings));
+  checker.check_operands("input", schema.inputs, inputs);
+  checker.check_operands("output", schema.outputs, outputs);
+  checker.check_constraints(attributes);
+  return checker.take_bindings();
+}
+
+StoredShape stored_shape(Layout layout, std::span<const std::int64_t> logical) {
+  StoredShape stored;
+  switch (layout) {
+    case Layout::kRowMajor:
+      stored.rank = static_cast<int>(logical.size());
+      std::ranges::copy(logical, stored.shape);
+      return stored;
+    case Layout::kPanel64:
+      return {3, {(logical[0] + kPanel - 1) / kPanel, logical[1], kPanel}};
+    case Layout::kGatedPanel64:
+      return {3, {(logical[1] + kPanel / 2 - 1) / (kPanel / 2), logical[2], kPanel}};
+  }
+  return stored;
+}
+
+}  // namespace tl

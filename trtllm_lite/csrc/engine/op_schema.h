@@ -1,0 +1,74 @@
+// The plugin schemas as C++ sees them. plugins/generate_cpp.py writes the tables from plugins/*/schema.toml.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "cpu/kernel.h"
+
+namespace tl {
+
+// Extents and int attributes stay below this, so that a product of any two fits in 64 bits with room for small factors.
+constexpr std::int64_t kMaxExtent = std::int64_t{1} << 30;
+
+template <typename Enum>
+constexpr std::uint32_t bit(Enum value) {
+  return 1u << static_cast<unsigned>(value);
+}
+
+// An extent of a schema: `symbol` counts into OpSchema::symbols; -1 means the integer `value`.
+struct ExtentSpec {
+  int symbol = -1;
+  std::int64_t value = 0;
+};
+
+struct ArgumentSpec {
+  std::string_view name;
+  std::uint32_t dtypes = 0;   // bits of DType
+  std::uint32_t layouts = 0;  // bits of Layout
+  bool optional = false;
+  int alias = -1;               // outputs: the input whose storage this is
+  std::string_view step_input;  // int32 inputs: the step input that must be passed here
+  int below = -1;               // the symbol that bounds the values of the step input from above
+  int rank = 0;
+  ExtentSpec shape[kMaxRank] = {};
+};
+
+struct AttributeSpec {
+  std::string_view name;
+  bool is_float;
+};
+
+// A relation between extents (by symbol) and attributes (by position) that a valid call satisfies.
+struct ConstraintSpec {
+  std::string_view text;
+  std::uint32_t symbol_mask;  // the symbols it reads
+  bool (*holds)(const std::int64_t* extents, const AttributeValue* attributes);
+};
+
+constexpr int kMaxSymbols = 32;
+
+struct OpSchema {
+  std::string_view name;
+  std::span<const std::string_view> symbols;
+  std::span<const ArgumentSpec> inputs;
+  std::span<const ArgumentSpec> outputs;
+  std::span<const AttributeSpec> attributes;
+  std::span<const ConstraintSpec> constraints;
+};
+
+// Generated.
+std::span<const OpSchema> op_schemas();
+
+// Null if there is no such operator.
+const OpSchema* find_op(std::string_view name);
+
+// Names as schemas and plans spell them.
+std::string_view to_string(DType dtype);
+std::string_view to_string(Layout layout);
+bool parse_dtype(std::string_view text, DType* dtype);
+bool parse_layout(std::string_view text, Layout* layout);
+std::int64_t item_size(DType dtype);
+
+}  // namespace tl

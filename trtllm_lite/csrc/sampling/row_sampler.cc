@@ -1,0 +1,112 @@
+#include "sampling/row_sampler.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "errors.h"
+
+namespace tl {
+namespace {
+
+// The first prompt position whose outputs this row owes; beyond the row if it owes none.
+int first_output_position(const StepRow& row, const RequestParams& params) {
+  if (!params.context_logits && !params.sampling.prompt_logprobs) return row.past_len + row.num_tokens;
+  return std::max(row.past_len, row.outputs_from);
+}
+
+}  // namespace
+
+RequestOutputs& outputs_of(RowResult& result, std::size_t vocab_size) {
+  if (!result.outputs) result.outputs = std::make_unique<RequestOutputs>(vocab_size);
+  return static_cast<RequestOutputs&>(*result.outputs);
+}
+
+RowSampler::RowSampler(int num_slots, int vocab_size)
+    : vocab_size_(static_cast<std::size_t>(vocab_size)),
+      sampler_(num_slots, vocab_size),
+      slots_(static_cast<std::size_t>(num_slots)) {}
+
+void RowSampler::set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
+                          int num_prompt) {
+  auto own = std::dynamic_pointer_cast<const RequestParams>(std::move(params));
+  if (!own) throw std::invalid_argument("this executor needs RequestParams");
+  const auto prompt = static_cast<std::size_t>(num_prompt);
+  const auto given = tokens.first(prompt);
+  const std::string error =
+      own->beams ? sampler_.set_search(slot, *own->beams, own->sampling, given)
+                 : sampler_.set_slot(slot, own->sampling, given, tokens.subspan(prompt), own->sequence_index);
+  if (!error.empty()) throw LimitError(error);
+  slots_[static_cast<std::size_t>(slot)] = {std::move(own), num_prompt};
+}
+
+RowLogits RowSampler::logits_of(const StepRow& row) const {
+  const Slot& slot = slots_[static_cast<std::size_t>(row.request_slot)];
+  const int end = row.past_len + row.num_tokens;
+  RowLogits logits{.first_position = first_output_position(row, *slot.params)};
+  logits.num_positions = std::max(std::min(end, slot.num_prompt) - logits.first_position, 0);
+  const bool has_last = logits.num_positions > 0 && logits.first_position + logits.num_positions == end;
+  logits.num_rows = logits.num_positions + (row.sample && !has_last ? 1 : 0);
+  return logits;
+}
+
+std::span<const float> RowSampler::rows_of(const RowLogits& at, std::span<const float> logits) const {
+  return logits.subspan(static_cast<std::size_t>(at.first) * vocab_size_,
+                        static_cast<std::size_t>(at.num_rows) * vocab_size_);
+}
+
+void RowSampler::finish_row(const StepBatch& batch, std::span<const RowLogits> at, std::size_t index,
+                            std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result) {
+  const StepRow& row = batch.rows[index];
+  const bool is_later_beam = index > 0 && batch.rows[index - 1].request_slot == row.request_slot;
+  if (is_later_beam) return;  // its search takes its logits together with those of the first one
+  if (at[index].num_positions > 0) describe_prompt(row, at[index], rows_of(at[index], logits), workspace, result);
+  if (!row.sample || !result.error.empty()) return;
+  if (BeamSearch* search = sampler_.search(row.request_slot)) {
+    const auto beams = at.subspan(index, static_cast<std::size_t>(search->num_live()));
+    advance_search(*search, beams, logits, workspace, result);
+  } else {
+    sample_token(row.slot, rows_of(at[index], logits).last(vocab_size_), workspace, result);
+  }
+}
+
+void RowSampler::sample_token(int slot, std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result) {
+  SampledToken sampled;
+  sampler_.sample_row(slot, logits, workspace, sampled);
+  result.token = sampled.token;
+  result.error = std::move(sampled.error);
+  if (sampled.has_logprobs) outputs_of(result, vocab_size_).logprobs = std::move(sampled.logprobs);
+  if (params(slot).generation_logits) {
+    outputs_of(result, vocab_size_).generation_logits.assign(logits.begin(), logits.end());
+  }
+}
+
+void RowSampler::advance_search(BeamSearch& search, std::span<const RowLogits> beams, std::span<const float> logits,
+                                SamplerWorkspace& workspace, RowResult& result) {
+  std::vector<std::span<const float>> rows;
+  for (const RowLogits& at : beams) rows.push_back(rows_of(at, logits).last(vocab_size_));
+  result.error = search.step(rows, workspace);
+  if (!result.error.empty()) return;
+  result.moves.assign(search.moves().begin(), search.moves().end());
+  if (search.done()) outputs_of(result, vocab_size_).hypotheses = search.hypotheses();
+}
+
+void RowSampler::describe_prompt(const StepRow& row, const RowLogits& at, std::span<const float> logits,
+                                 SamplerWorkspace& workspace, RowResult& result) {
+  const Slot& slot = slots_[static_cast<std::size_t>(row.request_slot)];
+  RequestOutputs& outputs = outputs_of(result, vocab_size_);
+  outputs.first_position = at.first_position;
+  const auto rows = logits.first(static_cast<std::size_t>(at.num_positions) * vocab_size_);
+  if (slot.params->context_logits) outputs.context_logits.assign(rows.begin(), rows.end());
+  if (!slot.params->sampling.prompt_logprobs) return;
+  // Nothing of the prompt follows its last position.
+  const auto num_followed =
+      static_cast<std::size_t>(std::min(at.num_positions, slot.num_prompt - 1 - at.first_position));
+  const auto next_tokens =
+      sampler_.prompt(row.request_slot).subspan(static_cast<std::size_t>(at.first_position) + 1, num_followed);
+  result.error = sampler_.prompt_logprobs(rows.first(num_followed * vocab_size_), next_tokens,
+                                          *slot.params->sampling.prompt_logprobs, workspace, outputs.prompt_logprobs);
+}
+
+}  // namespace tl

@@ -1,0 +1,258 @@
+"""ModelRunner: load an engine, generate. The names are those of TensorRT-LLM's ModelRunner."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite.errors import ArgumentError, LimitError
+from trtllm_lite.runtime.api.arguments import FROM_DIR, GENERATE, reject_unsupported
+from trtllm_lite.runtime.api.options import per_request, whole_number
+from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps
+from trtllm_lite.runtime.api.result_form import ResultForm
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, check_positive
+from trtllm_lite.runtime.session.limits import LIMIT_NAMES, RunnerOptions
+from trtllm_lite.runtime.session.prompts import Prompts, as_texts, parse_prompts
+from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.runtime.session.session import Session, open_session
+from trtllm_lite.runtime.session.stats import Stats
+from trtllm_lite.runtime.text.words import words_per_prompt
+
+# ModelRunner's names of what SamplingParams has; one value for all prompts, or a list with one for each.
+_SAMPLING = {
+    "max_new_tokens": "max_tokens",
+    "end_id": "end_id",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "random_seed": "seed",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "stop_words_list": "stop",
+    "bad_words_list": "bad",
+}
+_SEQUENCES = ("num_return_sequences", "num_beams", "length_penalty", "early_stopping")
+# The ranges of those that SamplingParams calls otherwise.
+_RENAMED = {"max_new_tokens": (1, 2**24), "random_seed": (0, 2**64 - 1)}
+_FROM_DIR_NAMES = (
+    *("engine_dir", "rank", *LIMIT_NAMES, "max_tokens_in_paged_kv_cache", "kv_cache_free_gpu_memory_fraction"),
+    *("kv_cache_enable_block_reuse", "host_cache_size", "capacity_scheduler_policy", "enable_chunked_context"),
+    "num_threads",
+)
+_GENERATE_NAMES = (
+    *("batch_input_ids", "texts", "chat", "streaming", "return_dict", "output_context_logits"),
+    *("output_generation_logits", "output_log_probs", "output_cum_log_probs"),
+    *("sampling_config", "pad_id", *_SEQUENCES, *_SAMPLING),
+)
+
+
+class ModelRunner:
+    """Runs one engine. Threads may share a runner; generators that are dropped give their memory back.
+
+    The sampling arguments of :meth:`generate`, one value for all prompts or, marked *, a list with one for each:
+
+    - ``max_new_tokens``*: None means as many as fit into max_seq_len
+    - ``end_id``*: None means the model's end-of-sequence tokens; -1 means not to stop at them
+    - ``temperature``* (0 = greedy), ``top_k``*, ``top_p``*, ``min_p``*: default: the model's generation_config, or
+      greedy; ``random_seed``*: the same seed gives the same tokens whatever else is in the batch
+    - ``repetition_penalty``* (default: the model's), ``presence_penalty``*, ``frequency_penalty``*
+    - ``stop_words_list``*, ``bad_words_list``*: strings or token-id lists
+    - ``num_return_sequences``: how many outputs to draw for each prompt
+    - ``num_beams``: search with so many beams instead, and return the best num_return_sequences (default: all);
+      ``length_penalty``, ``early_stopping``: see SamplingParams
+    - ``pad_id``: fills the ends of shorter rows of ``output_ids``; default: the model's
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.tokenizer = session.tokenizer
+        self.limits = session.limits
+
+    @classmethod
+    def from_dir(
+        cls,
+        engine_dir: str | Path,
+        rank: int = 0,
+        *,
+        max_tokens_in_paged_kv_cache: int | None = None,
+        kv_cache_free_gpu_memory_fraction: float | None = None,
+        kv_cache_enable_block_reuse: bool = False,
+        host_cache_size: int | None = None,
+        capacity_scheduler_policy: str = "GUARANTEED_NO_EVICT",
+        enable_chunked_context: bool = True,
+        num_threads: int | None = None,
+        **arguments: Any,
+    ) -> "ModelRunner":
+        """Load the engine of ``rank`` from ``engine_dir``. Nothing is compiled; the file is mapped and checked.
+
+        ``arguments`` may tighten what the engine was built for: ``max_batch_size``, ``max_input_len``, ``max_seq_len``,
+        ``max_num_tokens``, ``max_output_len``, ``max_beam_width``. The named ones are fields of KvCacheConfig,
+        SchedulerConfig and RunnerOptions (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``).
+
+        Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or one that it was not
+        built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an argument that
+        is unknown or not supported).
+        """
+        limits = {name: arguments.pop(name) for name in LIMIT_NAMES if name in arguments}
+        reject_unsupported("ModelRunner.from_dir", arguments, FROM_DIR, _FROM_DIR_NAMES)
+        options = RunnerOptions(
+            **limits,
+            kv_cache=KvCacheConfig(
+                enable_block_reuse=kv_cache_enable_block_reuse,
+                max_tokens=max_tokens_in_paged_kv_cache,
+                free_gpu_memory_fraction=kv_cache_free_gpu_memory_fraction,
+                host_cache_size=host_cache_size,
+            ),
+            scheduler=SchedulerConfig(capacity_scheduler_policy=capacity_scheduler_policy),
+            enable_chunked_context=enable_chunked_context,
+            num_threads=num_threads,
+        )
+        return cls(open_session(engine_dir, rank, options))
+
+    def generate(
+        self,
+        batch_input_ids: Any = None,
+        *,
+        texts: Any = None,
+        chat: bool = False,
+        streaming: bool = False,
+        return_dict: bool = False,
+        output_context_logits: bool = False,
+        output_generation_logits: bool = False,
+        output_log_probs: bool = False,
+        output_cum_log_probs: bool = False,
+        **sampling: Any,
+    ) -> Any:
+        """Continue prompts.
+
+        Prompts come as ``batch_input_ids``: a list of token-id lists (or arrays, or tensors), or of strings; or as
+        ``texts``, strings only. One bare string is a batch of one. With ``chat=True`` a prompt is a user's message, or
+        a list of messages ({"role", "content"}), and goes through the model's chat template.
+
+        ``sampling`` are the arguments of the class's list; ``sampling_config``, a dictionary or object, has others.
+
+        ``output_context_logits`` (engines built with --gather_context_logits), ``output_generation_logits``,
+        ``output_log_probs`` and ``output_cum_log_probs`` come with ``return_dict`` only.
+
+        Returns int32[batch, sequences, longest] for token ids: prompt and generated ids (end ids and stop words
+        included), padded with ``pad_id``. For strings: their continuations (end ids and stop words excluded), or lists
+        of ``num_return_sequences``; a bare string's own. With ``return_dict=True`` a dictionary:
+
+        - ``output_ids`` (that array), ``sequence_lengths`` int32[batch, sequences] with prompts of ``prompt_lengths``
+          int32[batch], ``texts`` (for strings)
+        - ``finish_reasons`` [batch][sequences]: end_id, stop_words, length
+        - ``context_logits`` [batch] float32[prompt_len, vocab]
+        - ``generation_logits`` [batch][sequences] float32[generated, vocab]
+        - ``log_probs`` [batch][sequences] float32[generated], ``cum_log_probs`` float32[batch, sequences]
+        - ``sequences_scores`` float32[batch, sequences], what a beam search ranked them by
+
+        With ``streaming=True``, an iterator of partial results, one for each step that generated something: arrays and
+        dictionaries hold everything so far, strings only what is new. Closing it cancels the rest.
+
+        Raises, before anything runs: LimitError (batch, prompt or output too long), ArgumentError (anything else).
+        """
+        extras = (output_context_logits, output_generation_logits, output_log_probs, output_cum_log_probs)
+        if any(extras) and not return_dict:
+            raise ArgumentError("logits and log probabilities need return_dict=True: pass it, or leave output_* out")
+        prompts = self._parse_prompts(batch_input_ids, texts, chat)
+        wanted = {
+            "detokenize": prompts.textual,
+            "return_context_logits": bool(output_context_logits),
+            "return_generation_logits": bool(output_generation_logits),
+            "logprobs": 0 if output_log_probs or output_cum_log_probs else None,
+        }
+        given = _with_config(sampling)
+        form = ResultForm(
+            self._pad_id(given.pop("pad_id", None)), prompts, return_dict, output_log_probs, output_cum_log_probs
+        )
+        requests = _requests(prompts, given, wanted)
+        outputs = [output for handle in self.session.submit_all(requests) for output in outputs_of(handle)]
+        if streaming:
+            return (form.result(outputs, partial=True) for _ in _run(outputs))
+        for _ in _run(outputs):
+            pass
+        return form.result(outputs, partial=False)
+
+    def get_stats(self) -> Stats:
+        """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""
+        return self.session.stats()
+
+    def _parse_prompts(self, batch_input_ids: Any, texts: Any, chat: bool) -> Prompts:
+        if (batch_input_ids is None) == (texts is None):
+            raise ArgumentError("generate needs either batch_input_ids or texts: pass one of them")
+        value = batch_input_ids if texts is None else as_texts(texts)
+        prompts = parse_prompts(value, chat, self.tokenizer, self.session.manifest.model.vocab_size)
+        batch_size, limit = len(prompts.token_ids), self.limits.max_batch_size
+        if batch_size > limit:
+            raise LimitError(
+                f"{batch_size} prompts exceed max_batch_size {limit}: split the batch, or build the engine with "
+                f"--max_batch_size {batch_size}"
+            )
+        return prompts
+
+    def _pad_id(self, pad_id: int | None) -> int:
+        """``pad_id``, else the model's padding token, else its first end token, else 0."""
+        model = self.session.manifest.model
+        if pad_id is not None:
+            return whole_number("pad_id", pad_id, -1, 2**31 - 1)
+        if model.pad_token_id is not None:
+            return model.pad_token_id
+        return model.eos_token_ids[0] if model.eos_token_ids else 0
+
+
+def _requests(prompts: Prompts, sampling: dict[str, Any], wanted: dict[str, Any]) -> list[Request]:
+    """The requests of all prompts, one prompt after the other."""
+    batch_size = len(prompts.token_ids)
+    common = _sequences(sampling)
+    spread = {name: _per_prompt(name, value, batch_size) for name, value in sampling.items()}
+    requests = []
+    for row, ids in enumerate(prompts.token_ids):
+        own = {_SAMPLING[name]: values[row] for name, values in spread.items() if values[row] is not None}
+        params = SamplingParams(**{"max_tokens": None, **own, **common, **wanted})
+        requests += Request(ids, params).sequences()
+    return requests
+
+
+def _sequences(sampling: dict[str, Any]) -> dict[str, Any]:
+    """Takes out of ``sampling`` what says how many sequences to make, and how; returns it as SamplingParams has it."""
+    given = {name: sampling.pop(name) for name in _SEQUENCES if name in sampling}
+    num_beams = given.pop("num_beams", 1)
+    check_positive("num_beams", num_beams)
+    count = given.pop("num_return_sequences", num_beams)
+    beams = {"use_beam_search": True, "best_of": num_beams} if num_beams > 1 else {}
+    return {"n": count, **beams, **given}
+
+
+def _per_prompt(name: str, value: Any, batch_size: int) -> list[Any]:
+    if name in ("stop_words_list", "bad_words_list"):
+        return words_per_prompt(name, value, batch_size)
+    values = per_request(name, value, batch_size)
+    if name in _RENAMED:  # SamplingParams would say another name
+        for entry in values:
+            if entry is not None:
+                whole_number(name, entry, *_RENAMED[name])
+    return values
+
+
+def _with_config(given: dict[str, Any]) -> dict[str, Any]:
+    """The sampling arguments, those of ``sampling_config`` filled in; None asks for nothing."""
+    given = dict(given)
+    config = given.pop("sampling_config", None)
+    known = {*_SAMPLING, *_SEQUENCES, "pad_id"}
+    if config is not None:
+        fields = config if isinstance(config, Mapping) else vars(config)
+        given = {**fields, **{name: value for name, value in given.items() if value is not None}}
+    others = {name: value for name, value in given.items() if name not in known}
+    reject_unsupported("generate", others, GENERATE, _GENERATE_NAMES)
+    return {name: value for name, value in given.items() if name in known and value is not None}
+
+
+def _run(outputs: list[Output]) -> Iterator[None]:
+    """``steps``; leaving it before its end cancels what still runs."""
+    try:
+        yield from steps(outputs)
+    finally:
+        for output in outputs:
+            output.handle.cancel()

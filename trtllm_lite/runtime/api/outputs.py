@@ -1,0 +1,118 @@
+"""What requests have produced so far, step by step."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response
+from trtllm_lite.runtime.session.request_handle import RequestHandle
+
+
+class Output:
+    """Everything that the responses of one request taken so far add up to; of a beam search, hypothesis ``beam``.
+
+    The token ids hold all that was generated; the text ends before an end id or a stop word. ``score`` is a
+    hypothesis's.
+    """
+
+    def __init__(self, handle: RequestHandle, beam: int = 0) -> None:
+        self.handle = handle
+        self.score: float | None = None
+        self._beam = beam
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.new_text = ""
+        self.finish_reason: FinishReason | None = None
+        self.logprobs: list[Any] = []
+        self.generation_logits: list[NDArray[np.float32]] = []
+        self.num_new_tokens = 0
+        self._num_taken = 0
+
+    @property
+    def request(self) -> Request:
+        """What was asked for."""
+        return self.handle.request
+
+    @property
+    def ready(self) -> bool:
+        """Whether :meth:`advance` has something to take, or an error to raise."""
+        return self.finish_reason is None and self.handle.has(self._num_taken)
+
+    def skip(self) -> None:
+        """Nothing is new."""
+        self.new_text, self.num_new_tokens = "", 0
+
+    def advance(self) -> None:
+        """Take the next response, which must be ready. Raises EngineError if the request failed instead."""
+        if self._num_taken == len(self.handle.responses):
+            self.handle.result()
+        self._take(self.handle.responses[self._num_taken])
+
+    def take_all(self) -> None:
+        """Take whatever is there; all of it is new."""
+        for response in self.handle.responses[self._num_taken :]:
+            self._take(response)
+        self.new_text, self.num_new_tokens = self.text, len(self.token_ids)
+
+    def _take(self, response: Response) -> None:
+        self._num_taken += 1
+        self.num_new_tokens = 0 if response.token_id is None else 1
+        if response.token_id is not None:
+            self.token_ids.append(response.token_id)
+        if response.logprobs is not None:
+            self.logprobs.append(response.logprobs)
+        if response.generation_logits is not None:
+            self.generation_logits.append(response.generation_logits)
+        self.finish_reason = response.finish_reason
+        self.new_text = response.text
+        self.text += response.text
+        if self._beam < len(self.handle.hypotheses) and self.finish_reason is not None:
+            self._take_hypothesis(self.handle.hypotheses[self._beam])
+
+    def _take_hypothesis(self, found: Hypothesis) -> None:
+        self.token_ids, self.text = found.token_ids, found.text
+        self.score, self.finish_reason = found.score, found.finish_reason
+        self.new_text, self.num_new_tokens = self.text, len(self.token_ids)
+
+
+def outputs_of(handle: RequestHandle) -> list[Output]:
+    """One output, or the ``n`` best of a beam search."""
+    params = handle.request.params
+    return [Output(handle, beam) for beam in range(params.n if params.use_beam_search else 1)]
+
+
+def steps(outputs: Sequence[Output]) -> Iterator[None]:
+    """Advance outputs whose handles share a notifier: at each step, by one response of each that has one.
+
+    Raises EngineError if a request failed.
+    """
+    notifier = outputs[0].handle.notifier
+    while _unfinished(outputs):
+        notifier.wait_until(lambda: any(output.ready for output in outputs))
+        _advance(outputs)
+        yield
+
+
+async def steps_async(outputs: Sequence[Output]) -> AsyncIterator[None]:
+    """:func:`steps` for coroutines."""
+    notifier = outputs[0].handle.notifier
+    while _unfinished(outputs):
+        await notifier.until(lambda: any(output.ready for output in outputs))
+        _advance(outputs)
+        yield
+
+
+def _unfinished(outputs: Sequence[Output]) -> bool:
+    return any(output.finish_reason is None for output in outputs)
+
+
+def _advance(outputs: Sequence[Output]) -> None:
+    with outputs[0].handle.notifier:  # all that one step of the engine brought, or nothing of it
+        ready = [output.ready for output in outputs]
+    for output, is_ready in zip(outputs, ready, strict=True):
+        if is_ready:
+            output.advance()
+        else:
+            output.skip()

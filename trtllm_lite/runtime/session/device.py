@@ -1,0 +1,52 @@
+"""Where an engine runs: the executor for its target, and how much memory there is for its KV cache."""
+
+from dataclasses import replace
+from typing import Any
+
+from trtllm_lite.engine.manifest import Manifest, Target
+from trtllm_lite.errors import ArgumentError, LimitError
+from trtllm_lite.files import library_directories
+from trtllm_lite.runtime.session.limits import RunnerOptions, available_host_memory
+
+GPU_MEMORY_FRACTION = 0.9
+
+
+def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
+    """``options`` with the target's defaults: on a GPU the KV cache leaves a tenth of the free memory to others.
+
+    Raises ArgumentError for threads on a GPU.
+    """
+    check_num_threads(options.num_threads, on_gpu=target.kind != "cpu")
+    if target.kind == "cpu" or options.kv_cache.free_gpu_memory_fraction is not None:
+        return options
+    return replace(options, kv_cache=replace(options.kv_cache, free_gpu_memory_fraction=GPU_MEMORY_FRACTION))
+
+
+def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
+    """Raise ArgumentError if threads are given for an engine that has none: they compute on the CPU only."""
+    if on_gpu and num_threads is not None:
+        raise ArgumentError("num_threads is given, and the engine runs on a GPU: leave it out")
+
+
+def available_memory(core: Any, manifest: Manifest) -> int:
+    """Bytes that the engine finds free for its KV cache, beside its weights and workspace.
+
+    Raises DeviceError if it is for a GPU and there is none, LimitError if weights and workspace do not fit on it.
+    """
+    if manifest.target.kind == "cpu":
+        return available_host_memory()
+    free, memory = core.cuda_device_memory()["free"], manifest.memory
+    if free < memory.weights + memory.workspace:
+        raise LimitError(
+            f"this engine needs {memory.weights:,} bytes for weights and {memory.workspace:,} for its workspace, and "
+            f"the GPU has {free:,} free: run it on one with more memory, or build it again with a smaller "
+            "--max_num_tokens or --max_batch_size"
+        )
+    return int(free - memory.weights - memory.workspace)
+
+
+def make_executor(core: Any, engine: Any, target: Target, *, num_threads: int, num_blocks: int) -> Any:
+    """A ``_core.CpuExecutor`` of ``num_threads`` (0: all cores), or a ``_core.CudaExecutor``, over ``engine``."""
+    if target.kind == "cpu":
+        return core.CpuExecutor(engine, num_threads=num_threads, num_blocks=num_blocks)
+    return core.CudaExecutor(engine, num_blocks=num_blocks, library_directories=library_directories())

@@ -1,0 +1,119 @@
+"""EventPump: the one thread that polls the event loop and hands every request its events."""
+
+import threading
+import weakref
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from trtllm_lite.errors import EngineError, TrtllmLiteError
+from trtllm_lite.runtime.session.notifier import Notifier
+from trtllm_lite.runtime.session.request_handle import RequestHandle
+from trtllm_lite.runtime.session.stats import LatencyLog
+
+_POLL_SECONDS = 60.0
+
+
+class EventPump:
+    """Runs beside an event loop (``_core.EventLoop``, or a stand-in) until :meth:`close`.
+
+    Signals and impatient callers cannot lose events: only this thread polls, and Python delivers signals to the main
+    thread. It holds requests weakly; one that nobody waits for any more is cancelled.
+    """
+
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self.latencies = LatencyLog()
+        self._lock = threading.Lock()
+        self._handles: dict[int, weakref.ref[RequestHandle]] = {}
+        self._failure: EngineError | None = None
+        self._thread = threading.Thread(target=self._run, name="trtllm_lite events", daemon=True)
+        self._thread.start()
+
+    def submit(self, handle: RequestHandle) -> None:
+        """Queue the handle's request. Raises LimitError as ``EventLoop.submit``, EngineError if this thread failed."""
+        request, params, loop = handle.request, handle.request.params, self.loop
+        with self._lock:  # no event is handed out before its handle is known
+            if self._failure is not None:
+                raise self._failure
+            handle.request_id = request_id = loop.submit(
+                np.ascontiguousarray(request.prompt_ids, np.int32),
+                handle.native,
+                stop_sequences=params.stop_words.sequences,
+                priority=request.priority,
+                timeout=request.timeout,
+                cache_salt=request.cache_salt,
+                sequence_index=request.sequence_index,
+                context_logits=params.return_context_logits,
+                generation_logits=params.return_generation_logits,
+                beams=params.to_native_beams(),
+            )
+            self._handles[request_id] = weakref.ref(handle, lambda _: loop.cancel(request_id))
+
+    def close(self) -> None:
+        """End all requests as cancelled, and the thread."""
+        self.loop.shut_down(drain=False)
+        # The last handle may die here in the thread itself, and the session with it.
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (events := self.loop.poll(_POLL_SECONDS)) is not None:
+                self._deliver(*events)
+        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+            self._fail(EngineError(f"the thread that delivers results failed ({error!r}): open the engine again"))
+
+    def _deliver(self, tokens: list[Any], ends: list[Any]) -> None:
+        """Hand out the events of one poll; whoever waits sees all that they brought at once."""
+        events_of: dict[int, list[Any]] = defaultdict(list)
+        for event in tokens:
+            events_of[event.request_id].append(event)
+        end_of = {end.request_id: end for end in ends}
+        for end in ends:
+            self.latencies.add(end.timings)
+        changed: dict[Notifier, list[RequestHandle]] = defaultdict(list)
+        for request_id in events_of | end_of:
+            handle = self._handle(request_id)
+            if handle is not None:
+                self._stage(handle, events_of[request_id], end_of.get(request_id))
+                changed[handle.notifier].append(handle)
+            elif request_id not in end_of:
+                self.loop.cancel(request_id)
+        with self._lock:
+            for request_id in end_of:
+                self._handles.pop(request_id, None)
+        for notifier, handles in changed.items():
+            with notifier:
+                for handle in handles:
+                    handle.publish()
+                notifier.notify()
+
+    def _handle(self, request_id: int) -> RequestHandle | None:
+        with self._lock:
+            reference = self._handles.get(request_id)
+        return None if reference is None else reference()
+
+    def _stage(self, handle: RequestHandle, events: list[Any], end: Any | None) -> None:
+        """An error in the handling of one request ends that one alone."""
+        try:
+            handle.stage(events, end)
+        except Exception as error:  # noqa: BLE001 - tokenizers raise anything
+            handle.cancel()
+            with handle.notifier:
+                handle.fail(EngineError(f"the request failed while its output was handled: {error!r}"))
+
+    def _fail(self, failure: EngineError) -> None:
+        with self._lock:
+            self._failure = failure
+            handles = [handle for reference in self._handles.values() if (handle := reference()) is not None]
+        self.loop.shut_down(drain=False)
+        for handle in handles:
+            _end_with(handle, failure)
+
+
+def _end_with(handle: RequestHandle, error: TrtllmLiteError) -> None:
+    with handle.notifier:
+        handle.fail(error)
+        handle.notifier.notify()

@@ -1,0 +1,164 @@
+"""Limits of a loaded engine: those it was built for, or tighter ones chosen at load time."""
+
+import os
+from dataclasses import dataclass, field
+
+from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
+from trtllm_lite.errors import ArgumentError, LimitError
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, check_flag, check_positive
+
+
+@dataclass(frozen=True)
+class RunnerLimits:
+    """Upper bounds in sequences, tokens and cache blocks.
+
+    ``max_seq_len`` bounds prompt plus generated tokens, ``max_output_len`` the generated ones alone, ``max_num_tokens``
+    the packed tokens of one step (longer prompts are split), ``max_beam_width`` the beams of one search, each of which
+    takes a place in the batch. ``num_host_blocks`` are for swapped-out requests.
+    """
+
+    max_batch_size: int
+    max_input_len: int
+    max_seq_len: int
+    max_num_tokens: int
+    max_output_len: int
+    max_beam_width: int
+    num_blocks: int
+    num_host_blocks: int
+    tokens_per_block: int
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """KV cache blocks that hold ``num_tokens`` tokens of one sequence."""
+        return -(-num_tokens // self.tokens_per_block)
+
+    @property
+    def cache_len(self) -> int:
+        """Tokens that the KV cache holds, all sequences together."""
+        return self.num_blocks * self.tokens_per_block
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerOptions:
+    """How to run an engine: limits tighter than its own (None leaves those), memory, order of service.
+
+    ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
+    max_num_tokens. ``num_threads``: on the CPU; None: as many as there are cores. Raises ArgumentError for a value that
+    makes no sense.
+    """
+
+    max_batch_size: int | None = None
+    max_input_len: int | None = None
+    max_seq_len: int | None = None
+    max_num_tokens: int | None = None
+    max_output_len: int | None = None
+    max_beam_width: int | None = None
+    kv_cache: KvCacheConfig = field(default_factory=KvCacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    enable_chunked_context: bool = True
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in (*LIMIT_NAMES, "num_threads"):
+            check_positive(name, getattr(self, name))
+        check_flag("enable_chunked_context", self.enable_chunked_context)
+        policy = self.scheduler.capacity_scheduler_policy
+        if self.kv_cache.host_cache_size and policy != "MAX_UTILIZATION":
+            raise ArgumentError(
+                f"host_cache_size is for requests that are preempted, and {policy} preempts none: set "
+                "capacity_scheduler_policy to MAX_UTILIZATION, or leave host_cache_size out"
+            )
+
+
+LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
+
+
+def runner_limits(manifest: Manifest, options: RunnerOptions, available_bytes: int) -> RunnerLimits:
+    """The engine's limits, tightened by the options.
+
+    ``available_bytes`` is the free memory of the device, of which free_gpu_memory_fraction is a share. Raises
+    LimitError for an option above the engine's limit, ArgumentError for one that contradicts the engine.
+    """
+    built, cache = manifest.limits, manifest.kv_cache
+    ceilings = {**vars(built), "max_output_len": built.max_seq_len, "max_beam_width": built.max_batch_size}
+    values = {name: _tightened(name, getattr(options, name), ceilings[name]) for name in LIMIT_NAMES}
+    values["max_beam_width"] = min(values["max_beam_width"], values["max_batch_size"])
+    _check_step(values, built, options)
+    _check_geometry(cache, options.kv_cache)
+    demand = values["max_batch_size"] * -(-values["max_seq_len"] // cache.tokens_per_block)
+    return RunnerLimits(
+        **values,
+        num_blocks=_cache_blocks(cache, demand, options.kv_cache, available_bytes),
+        num_host_blocks=(options.kv_cache.host_cache_size or 0) // cache.bytes_per_block,
+        tokens_per_block=cache.tokens_per_block,
+    )
+
+
+def available_host_memory() -> int:
+    """Bytes of host memory that can be taken without swapping."""
+    try:
+        with open("/proc/meminfo") as meminfo:
+            entries = dict(line.split(":", 1) for line in meminfo)
+        return int(entries["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def _tightened(name: str, value: int | None, built: int) -> int:
+    if value is None:
+        return built
+    if value > built:
+        flag = {"max_output_len": "max_seq_len", "max_beam_width": "max_batch_size"}.get(name, name)
+        raise LimitError(
+            f"{name}={value} exceeds what this engine was built for ({built}): lower it, or build the engine again "
+            f"with a larger --{flag}"
+        )
+    return value
+
+
+def _check_step(values: dict[str, int], built: Limits, options: RunnerOptions) -> None:
+    num_tokens, batch_size, input_len = (values[name] for name in ("max_num_tokens", "max_batch_size", "max_input_len"))
+    if num_tokens < batch_size:
+        raise LimitError(
+            f"max_num_tokens={num_tokens} is less than max_batch_size={batch_size}, but each sequence of a batch needs "
+            "one token per step: raise the former or lower the latter"
+        )
+    if not options.enable_chunked_context and input_len > num_tokens:
+        raise LimitError(
+            f"without chunked context a prompt of max_input_len={input_len} tokens must fit into a step of "
+            f"max_num_tokens={num_tokens}: enable it, lower max_input_len, or (if the engine, built for "
+            f"{built.max_num_tokens}, allows) raise max_num_tokens"
+        )
+
+
+def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
+    if config.tokens_per_block not in (None, cache.tokens_per_block):
+        raise ArgumentError(
+            f"tokens_per_block is {config.tokens_per_block}, but this engine was built for {cache.tokens_per_block}: "
+            "leave it out, or build the engine again with it"
+        )
+    if config.dtype not in ("auto", cache.dtype):
+        raise ArgumentError(
+            f"the KV cache's dtype is {config.dtype!r}, but this engine was built for {cache.dtype}: leave it out"
+        )
+
+
+def _cache_blocks(cache: KvCache, demand: int, config: KvCacheConfig, available_bytes: int) -> int:
+    """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them."""
+    caps = []
+    if config.max_tokens is not None:
+        cap = config.max_tokens // cache.tokens_per_block
+        caps.append((cap, f"the KV cache's max_tokens={config.max_tokens}", "raise it"))
+    if config.max_gpu_total_bytes:
+        cap = config.max_gpu_total_bytes // cache.bytes_per_block
+        caps.append((cap, f"the KV cache's max_gpu_total_bytes={config.max_gpu_total_bytes}", "raise it"))
+    if config.free_gpu_memory_fraction is not None:
+        cap = int(available_bytes * config.free_gpu_memory_fraction) // cache.bytes_per_block
+        share = f"free_gpu_memory_fraction={config.free_gpu_memory_fraction} of {available_bytes:,} free bytes"
+        caps.append((cap, share, "free memory on the device, or raise the fraction if it is below 1"))
+    for cap, reason, remedy in caps:
+        if cap < 1:
+            raise LimitError(
+                f"{reason} leaves no room for one KV cache block of {cache.tokens_per_block} tokens "
+                f"({cache.bytes_per_block:,} bytes): {remedy}"
+            )
+    return min(cache.num_blocks, demand, *(cap for cap, _, _ in caps))

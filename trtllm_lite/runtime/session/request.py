@@ -1,0 +1,90 @@
+"""What goes into the event loop, and what comes out of it token by token."""
+
+import numbers
+import secrets
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.runtime.api.options import whole_number
+from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended."""
+
+    END_ID = "end_id"
+    STOP_WORDS = "stop_words"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sequence to generate, or one beam search.
+
+    ``prompt_ids`` is int32[prompt_len], not empty. Requests of the same prompt and seed draw different tokens if their
+    ``sequence_index`` differs. A greater ``priority`` (-100 to 100) is served earlier; after ``timeout`` seconds the
+    request ends with what it has. Only requests of equal ``cache_salt`` share KV cache content.
+
+    Raises ArgumentError for a priority, timeout or salt that is none.
+    """
+
+    prompt_ids: NDArray[np.int32]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    sequence_index: int = 0
+    priority: int = 0
+    timeout: float | None = None
+    cache_salt: str = ""
+
+    def __post_init__(self) -> None:
+        most = core().MAX_PRIORITY
+        whole_number("priority", self.priority, -most, most)
+        is_number = isinstance(self.timeout, numbers.Real) and not isinstance(self.timeout, bool)
+        if self.timeout is not None and not (is_number and self.timeout > 0):
+            raise ArgumentError(f"timeout is {self.timeout!r}: expected seconds above 0, or None for no timeout")
+        if not isinstance(self.cache_salt, str):
+            raise ArgumentError(f"cache_salt is {self.cache_salt!r}: expected a string")
+
+    def sequences(self) -> "list[Request]":
+        """A request for each sequence that is drawn; the first alone reports on the prompt. A search is one request."""
+        params = self.params
+        if params.use_beam_search:
+            return [self]
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(63))
+        others = replace(params, prompt_logprobs=None, return_context_logits=False)
+        rest = [replace(self, params=others, sequence_index=index) for index in range(1, params.num_sequences)]
+        return [replace(self, params=params), *rest]
+
+
+@dataclass(frozen=True)
+class Response:
+    """What one step added to a request. The last one of each has a ``finish_reason``.
+
+    ``token_id`` is None where a request ends without another token (cancelled, timed out). ``text`` is what has become
+    certain: a token may add none, or that of several. ``logprobs`` (``_core.sampling.RowLogprobs``) and
+    ``generation_logits`` float32[vocab], what the token was drawn from, are there if the request asked for them.
+    """
+
+    token_id: int | None
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    logprobs: Any = None
+    generation_logits: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A sequence that beam search has found; ``score`` is what it was ranked by."""
+
+    token_ids: list[int]
+    text: str
+    score: float
+    finish_reason: FinishReason

@@ -1,0 +1,180 @@
+"""RequestHandle: one request on its way through the event loop."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.errors import EngineError, TrtllmLiteError
+from trtllm_lite.runtime.session.notifier import Notifier
+from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response
+from trtllm_lite.runtime.text.text_stream import TextStream
+
+_FINISH_REASONS = {
+    "END_ID": FinishReason.END_ID,
+    "STOP_SEQUENCE": FinishReason.STOP_WORDS,
+    "LENGTH": FinishReason.LENGTH,
+    "CANCELLED": FinishReason.CANCELLED,
+    "TIMED_OUT": FinishReason.TIMEOUT,
+}
+
+
+class RequestHandle:
+    """What ``Session.submit`` returns. Iterate over it, with ``for`` or ``async for``, for each :class:`Response`.
+
+    A handle that nobody holds any more cancels its request. Handles that are waited for together share a ``notifier``.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        native: Any,
+        new_text: Callable[[], TextStream],
+        notifier: Notifier,
+        cancel: Callable[[int], object],
+    ) -> None:
+        self.request = request
+        self.native = native
+        """``_core.sampling.SamplingParams`` of the request."""
+        self.notifier = notifier
+        self.request_id = 0
+        self.responses: list[Response] = []
+        """What has come so far; it only grows."""
+        self.context_logits: NDArray[np.float32] | None = None
+        """float32[prompt_len, vocab], complete from the first response on, if the request asked for it."""
+        self.prompt_logprobs: list[Any] = []
+        """``_core.sampling.RowLogprobs`` of the prompt's tokens from the second on, if the request asked for them."""
+        self.timings: Any = None
+        """``_core.RequestTimings``, once the request has ended."""
+        self.error: TrtllmLiteError | None = None
+        """What ended the request if something went wrong."""
+        self.hypotheses: list[Hypothesis] = []
+        """What a beam search has found, best first, once it has ended."""
+        self._new_text = new_text
+        self._text = new_text()
+        self._cancel = cancel
+        self._staged: list[Response] = []
+        self._context_logits: list[NDArray[np.float32]] = []
+        self._end: Any = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing follows."""
+        return self.timings is not None or self.error is not None
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the sequence ended, if it has, and not with an error."""
+        return self.responses[-1].finish_reason if self.responses else None
+
+    def stop_reason(self, last_token: int | None) -> str | int | tuple[int, ...] | None:
+        """What stopped a sequence that ended with ``last_token``: a stop word, or that token of ``stop_token_ids``."""
+        if self._text.match is not None:
+            return self._text.match
+        return last_token if last_token in self.native.stop_token_ids else None
+
+    def cancel(self) -> None:
+        """End the request within a step of the event loop, with the reason ``cancelled`` unless it has ended before."""
+        self._cancel(self.request_id)
+
+    def result(self, timeout: float | None = None) -> list[Response]:
+        """Wait for the end; returns all responses.
+
+        Raises TimeoutError after ``timeout`` seconds (the request goes on), EngineError if the request failed.
+        """
+        if not self.notifier.wait_until(lambda: self.ended, timeout):
+            raise TimeoutError(f"request {self.request_id} has not ended after {timeout} s")
+        if self.error is not None:
+            raise self.error
+        return self.responses
+
+    def has(self, position: int) -> bool:
+        """Whether response number ``position`` is there, or will never be."""
+        return len(self.responses) > position or self.ended
+
+    def __iter__(self) -> Iterator[Response]:
+        position = 0
+        while True:
+            self.notifier.wait_until(partial(self.has, position))
+            if position == len(self.responses):
+                self.result()
+                return
+            yield self.responses[position]
+            position += 1
+
+    async def __aiter__(self) -> AsyncIterator[Response]:
+        position = 0
+        while True:
+            await self.notifier.until(partial(self.has, position))
+            if position == len(self.responses):
+                self.result()
+                return
+            yield self.responses[position]
+            position += 1
+
+    # What follows is the event pump's: it stages the events of one poll for every request, then publishes them.
+
+    def stage(self, events: list[Any], end: Any | None) -> None:
+        """Take in events of this request, and its end if that has come (``_core.TokenEvent``, ``_core.RequestEnd``)."""
+        for number, event in enumerate(events, 1):
+            ends_here = end is not None and end.reason.name == "END_ID" and number == len(events)
+            self._take(event, is_end=ends_here)
+        if end is not None:
+            self._end = end
+            self._finish(end)
+        elif self._text.match is not None:
+            self.cancel()
+
+    def publish(self) -> None:
+        """Show what is staged; the caller holds the notifier. A stop word's last token waits for the request's end."""
+        if self._end is None and self._text.match is not None:
+            return
+        self.responses += self._staged
+        self._staged = []
+        if self._end is not None:
+            self.timings = self._end.timings
+            if self._end.reason.name == "ERROR":
+                self.error = EngineError(f"the request failed: {self._end.message}")
+
+    def fail(self, error: TrtllmLiteError) -> None:
+        """End the request with ``error``; the caller holds the notifier."""
+        if not self.ended:
+            self.error = error
+
+    def _take(self, event: Any, *, is_end: bool) -> None:
+        self.prompt_logprobs += event.prompt_logprobs
+        if event.context_logits is not None:
+            self._context_logits.append(event.context_logits)
+        if self._context_logits and (event.token is not None or event.hypotheses):
+            self.context_logits, self._context_logits = np.concatenate(self._context_logits), []
+        if event.hypotheses:
+            self.hypotheses = [self._hypothesis(tokens, score) for tokens, score in event.hypotheses]
+        if event.token is None or self._text.match is not None:
+            return
+        logits = event.generation_logits
+        self._staged.append(
+            Response(
+                token_id=event.token,
+                text=self._text.push(event.token, is_end=is_end),
+                logprobs=event.logprobs,
+                generation_logits=None if logits is None else logits[0],
+            )
+        )
+
+    def _hypothesis(self, token_ids: list[int], score: float) -> Hypothesis:
+        ended = token_ids[-1] in self.native.end_ids or token_ids[-1] in self.native.stop_token_ids
+        text = self._new_text()
+        pieces = [text.push(token) for token in token_ids[:-1]]
+        pieces += [text.push(token_ids[-1], is_end=ended), text.finish()]
+        return Hypothesis(token_ids, "".join(pieces), score, FinishReason.END_ID if ended else FinishReason.LENGTH)
+
+    def _finish(self, end: Any) -> None:
+        if end.reason.name == "ERROR":
+            return
+        text = self._text.finish()
+        reason = FinishReason.STOP_WORDS if self._text.match is not None else _FINISH_REASONS[end.reason.name]
+        last = self._staged.pop() if self._staged else Response(token_id=None)
+        self._staged.append(replace(last, text=last.text + text, finish_reason=reason))

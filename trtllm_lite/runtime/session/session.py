@@ -1,0 +1,183 @@
+"""An engine that is loaded and ready to generate: executor, event loop, limits, tokenizer."""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
+from trtllm_lite.runtime.session.event_pump import EventPump
+from trtllm_lite.runtime.session.limits import RunnerLimits, RunnerOptions, runner_limits
+from trtllm_lite.runtime.session.notifier import Notifier
+from trtllm_lite.runtime.session.prompts import check_prompt_len, output_len
+from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.request_handle import RequestHandle
+from trtllm_lite.runtime.session.stats import Stats, make_stats
+from trtllm_lite.runtime.text.text_stream import TextStream
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(eq=False)
+class Session:
+    """Takes requests, from any thread, and runs them together.
+
+    ``executor`` is a ``_core.CpuExecutor``, ``pump`` delivers what the ``_core.EventLoop`` over it does; tests put
+    stand-ins in their place. A session lives while somebody holds it or the handle of a request.
+    """
+
+    manifest: Manifest
+    limits: RunnerLimits
+    executor: Any
+    pump: EventPump
+    tokenizer: Tokenizer | None
+
+    def __post_init__(self) -> None:
+        # At the interpreter's exit too: the thread must be gone before what it uses.
+        self._close = weakref.finalize(self, self.pump.close)
+
+    def check(self, request: Request, row: int | None = None) -> None:
+        """Raise what :meth:`submit` would, but for a full queue; messages name prompt number ``row`` of several."""
+        self._native_params(request, row)
+
+    def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
+        """Queue a request; returns at once. Handles to wait for together take the same ``notifier``.
+
+        Raises LimitError (prompt or output too long, too many requests outstanding), ArgumentError (parameters that do
+        not fit the model), EngineError (the session is broken).
+        """
+        return self.submit_all([request], notifier)[0]
+
+    def submit_all(self, requests: Sequence[Request], notifier: Notifier | None = None) -> list[RequestHandle]:
+        """:meth:`submit` several requests, all or, if one raises, none."""
+        natives = [
+            self._native_params(request, row if len(requests) > 1 else None) for row, request in enumerate(requests)
+        ]
+        shared = notifier or Notifier()
+        handles = [
+            RequestHandle(request, native, partial(self._text_stream, request), shared, self.cancel)
+            for request, native in zip(requests, natives, strict=True)
+        ]
+        try:
+            for handle in handles:
+                self.pump.submit(handle)
+        except BaseException:
+            for handle in handles:
+                handle.cancel()
+            raise
+        return handles
+
+    def cancel(self, request_id: int) -> None:
+        """End a request within a step; one that has ended already is left alone."""
+        self.pump.loop.cancel(request_id)
+
+    def stats(self) -> Stats:
+        """What the session has done so far."""
+        return make_stats(self.pump.loop.stats(), self.pump.latencies)
+
+    def close(self) -> None:
+        """Cancel what runs, and end the session's thread. Nothing can be submitted any more; closing twice is fine."""
+        self._close()
+
+    def _native_params(self, request: Request, row: int | None = None) -> Any:
+        """``_core.sampling.SamplingParams`` of request number ``row``, held against the limits."""
+        params, prompt_len = request.params, len(request.prompt_ids)
+        name = "the prompt" if row is None else f"prompt {row}"
+        check_prompt_len(name, prompt_len, self.limits)
+        max_tokens = output_len(name, prompt_len, params.max_tokens, self.limits)
+        wants_prompt = params.return_context_logits or params.prompt_logprobs is not None
+        if wants_prompt and not self.manifest.gather_context_logits:
+            wanted = "context logits" if params.return_context_logits else "prompt_logprobs"
+            raise ArgumentError(
+                f"this engine computes the logits of the last prompt token only: for {wanted}, build it with "
+                "--gather_context_logits"
+            )
+        if params.use_beam_search and params.num_sequences > self.limits.max_beam_width:
+            raise LimitError(
+                f"a search with {params.num_sequences} beams exceeds max_beam_width {self.limits.max_beam_width}: ask "
+                "for fewer beams, or build the engine with a larger --max_batch_size"
+            )
+        if params.stop_words.texts and self.tokenizer is None:
+            raise ArgumentError("this engine has no tokenizer: give stop words as token ids")
+        return params.to_native(self.manifest, self.tokenizer, max_tokens)
+
+    def _text_stream(self, request: Request) -> TextStream:
+        params, tokenizer = request.params, self.tokenizer
+        wants_text = tokenizer is not None and (params.detokenize or params.stop_words.texts)
+        decode = None
+        if tokenizer is not None and wants_text:
+            decode = tokenizer.decode if params.skip_special_tokens else tokenizer.decode_all
+        return TextStream(
+            decode,
+            request.prompt_ids.tolist(),
+            params.stop_words,
+            min_tokens=params.min_tokens,
+            include_stop=params.include_stop_str_in_output,
+        )
+
+
+def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
+    """Load ``rank``'s engine of ``engine_dir``: map and check the file, reserve the KV cache, read the tokenizer.
+
+    Raises EngineError if the directory holds no engine or a broken one, DeviceError if it is for a GPU and there is
+    none that it can run on, LimitError if an option exceeds the engine or the engine the GPU's memory, ArgumentError if
+    an option makes no sense.
+    """
+    directory = Path(engine_dir)
+    engine_path = _engine_path(directory, rank)
+    native = core()
+    engine = native.Engine(str(engine_path))
+    manifest = Manifest.from_json(engine.manifest)
+    options = device_options(manifest.target, options)
+    limits = runner_limits(manifest, options, available_memory(native, manifest))
+    tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
+    executor = make_executor(
+        native, engine, manifest.target, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks
+    )
+    loop = native.EventLoop(
+        executor,
+        max_batch_size=limits.max_batch_size,
+        max_input_len=limits.max_input_len,
+        max_seq_len=min(limits.max_seq_len, limits.cache_len),
+        max_num_tokens=limits.max_num_tokens,
+        num_host_blocks=limits.num_host_blocks,
+        max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
+        enable_block_reuse=options.kv_cache.enable_block_reuse,
+        enable_chunked_context=options.enable_chunked_context,
+    )
+    return Session(
+        manifest=manifest,
+        limits=limits,
+        executor=executor,
+        pump=EventPump(loop),
+        tokenizer=tokenizer,
+    )
+
+
+def _engine_path(directory: Path, rank: int) -> Path:
+    """The engine file of ``rank``, or an EngineError that says what the directory is instead."""
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
+        raise ArgumentError(f"rank is {rank!r}: expected a number from 0 on")
+    path = directory / f"rank{rank}.engine"
+    if path.is_file():
+        return path
+    if not directory.exists():
+        raise EngineError(f"engine directory {directory} does not exist: make it with `trtllm-lite build`")
+    if not directory.is_dir():
+        raise EngineError(f"{directory} is a file, expected a directory that holds {path.name}: pass its directory")
+    if (directory / "network.onnx").is_file():
+        raise EngineError(
+            f"{directory} is a checkpoint, expected an engine: build it first with "
+            f"`trtllm-lite build --checkpoint_dir {directory} --output_dir ENGINE`"
+        )
+    if rank and (directory / "rank0.engine").is_file():
+        raise EngineError(f"{directory} has no {path.name}: this engine was built for one rank, pass rank=0")
+    found = ", ".join(sorted(entry.name for entry in directory.iterdir())[:8]) or "nothing"
+    raise EngineError(
+        f"{directory} holds no {path.name} (found: {found}): make an engine with `trtllm-lite convert`, then "
+        "`trtllm-lite build`"
+    )

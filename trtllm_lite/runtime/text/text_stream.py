@@ -1,0 +1,57 @@
+"""The text of one sequence as its tokens come: detokenized, and cut where a stop word begins."""
+
+from collections.abc import Callable, Sequence
+
+from trtllm_lite.runtime.text.detokenizer import IncrementalDetokenizer
+from trtllm_lite.runtime.text.stop_words import StopSequenceFilter, StopTextFilter
+from trtllm_lite.runtime.text.words import Words
+
+
+class TextStream:
+    """Turns tokens into pieces of text, none of which is ever taken back.
+
+    ``decode`` maps token ids to text; None makes no text, and finds stop sequences only. Stop words that are complete
+    before ``min_tokens`` tokens are none. ``include_stop`` leaves what ended the text in it.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str] | None,
+        prompt_ids: Sequence[int],
+        stop_words: Words,
+        *,
+        min_tokens: int = 0,
+        include_stop: bool = False,
+    ) -> None:
+        self._detokenizer = None if decode is None else IncrementalDetokenizer(decode, prompt_ids)
+        self._sequences = StopSequenceFilter(stop_words.sequences, include_stop)
+        self._texts = StopTextFilter(stop_words.texts, include_stop)
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
+        self._include_stop = include_stop
+
+    @property
+    def match(self) -> str | tuple[int, ...] | None:
+        """The stop word that has ended the text."""
+        return self._texts.match or self._sequences.match
+
+    def push(self, token: int, *, is_end: bool = False) -> str:
+        """Add a token; returns the text that is certain now. ``is_end`` says that the token itself ends the text."""
+        self._num_tokens += 1
+        if is_end and not self._include_stop:
+            return ""
+        armed = self._num_tokens >= self._min_tokens
+        return self._add(self._sequences.push(token, armed), armed)
+
+    def finish(self) -> str:
+        """The text that was held back: generation ended inside what might have been a stop word or a character."""
+        armed = self._num_tokens >= self._min_tokens
+        text = self._add(self._sequences.finish(), armed)
+        if self._detokenizer is not None and self._texts.match is None:
+            text += self._texts.push(self._detokenizer.finish(), armed)
+        return text if self._texts.match is not None else text + self._texts.finish()
+
+    def _add(self, token_ids: list[int], armed: bool) -> str:
+        if self._detokenizer is None or self._texts.match is not None:
+            return ""
+        return self._texts.push("".join(self._detokenizer.push(token) for token in token_ids), armed)
