@@ -21,14 +21,13 @@ CPP_TYPES = {"int": "std::int64_t", "float": "double"}
 
 
 def constant_name(name: str) -> str:
-    """``key_cache`` -> ``kKeyCache``."""
-    return "k" + "".join(word.capitalize() for word in name.split("_"))
+    """``key_cache`` -> ``kKeyCache``, ``bfloat16`` -> ``kBFloat16``."""
+    return "k" + "".join(word.capitalize() for word in name.replace("bfloat", "b_float").split("_"))
 
 
 def bit_mask(values: tuple[str, ...], prefix: str) -> str:
     """``("float32", "int32")`` -> ``bit(DType::kFloat32) | bit(DType::kInt32)``."""
-    names = {"bfloat16": "kBFloat16"}
-    return " | ".join(f"bit({prefix}::{names.get(value, constant_name(value))})" for value in values)
+    return " | ".join(f"bit({prefix}::{constant_name(value)})" for value in values)
 
 
 def argument_row(schema: Schema, argument: Argument) -> str:

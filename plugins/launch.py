@@ -8,6 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+from trtllm_lite.engine.plan import Extent, symbol
+
+__all__ = ["Extent", "symbol"]
+
 DTYPE_FLAGS = {"bfloat16": 0, "float16": 1}  # TL_FP16
 
 
@@ -22,22 +26,6 @@ class Device:
     def compute_capability(self) -> int:
         """90 of sm_90a."""
         return int(self.arch.removeprefix("sm_").rstrip("af"))
-
-
-@dataclass(frozen=True)
-class Extent:
-    """A number known at run time: ``const`` plus the sum of ceil(symbol * multiplier / divisor) over ``terms``."""
-
-    const: int
-    terms: tuple[tuple[str, int, int], ...] = ()
-
-    def __add__(self, other: Extent) -> Extent:
-        return Extent(self.const + other.const, self.terms + other.terms)
-
-
-def symbol(name: str, multiplier: int = 1, divisor: int = 1) -> Extent:
-    """ceil(name * multiplier / divisor)."""
-    return Extent(0, ((name, multiplier, divisor),))
 
 
 @dataclass(frozen=True, eq=False)

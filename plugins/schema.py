@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from trtllm_lite.engine.vocabulary import DTYPES, LAYOUTS
+
 DOMAIN = "trtllm_lite"
 DOMAIN_VERSION = 1
 PLUGIN_ROOT = Path(__file__).parent
-
-DTYPES = ("float32", "float16", "bfloat16", "int32")
-LAYOUTS = ("row_major", "panel64", "gated_panel64")
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def _argument(entry: dict) -> Argument:
     entry = dict(entry)
     dtypes = tuple(entry.pop("dtypes"))
     layouts = tuple(entry.pop("layouts", ("row_major",)))
-    unknown = (set(dtypes) - set(DTYPES)) | (set(layouts) - set(LAYOUTS))
+    unknown = (set(dtypes) - DTYPES.keys()) | (set(layouts) - set(LAYOUTS))
     if unknown:
         raise ValueError(f"argument {entry['name']}: unknown dtype or layout {sorted(unknown)}")
     argument = Argument(dtypes=dtypes, layouts=layouts, shape=tuple(entry.pop("shape")), **entry)

@@ -74,11 +74,12 @@ def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opene
 
 def _make(source: Path, recipe: Recipe, entry: Path) -> None:
     from trtllm_lite.builder import build_engine
-    from trtllm_lite.builder.cuda.targets import parse_targets
+    from trtllm_lite.builder.backends import Tuning, backend_of
     from trtllm_lite.convert import convert_checkpoint
     from trtllm_lite.network.config import ModelConfig
 
-    parse_targets([recipe.target])  # a name that there is not is an error before the model is converted
+    backend, targets = backend_of([recipe.target])
+    backend.check(targets, False, Tuning())  # a name that there is not is an error before the model is converted
     if (source / NETWORK_FILE).is_file():
         build_engine(source, entry, **_limits(recipe, ModelConfig.from_dir(source)))
         return

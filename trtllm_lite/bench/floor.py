@@ -1,14 +1,23 @@
 """The least time that a device's memory and arithmetic allow: for a decode step, a first token, a whole workload."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.workload import PlannedRequest
-from trtllm_lite.engine.cuda_plan import CudaPlan, Instruction, LaunchInstruction, TensorArgument, TensorMapArgument
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.engine.plan import Plan, PlanTensor
+from trtllm_lite.engine.plan import (
+    CallInstruction,
+    CollectiveInstruction,
+    Instruction,
+    LaunchInstruction,
+    MatmulInstruction,
+    Plan,
+    PlanTensor,
+    TensorArgument,
+    TensorMapArgument,
+)
 from trtllm_lite.engine.reader import EngineFile
 from trtllm_lite.errors import ArgumentError
 
@@ -112,27 +121,31 @@ def _head_flops(manifest: Manifest) -> int:
 def weight_bytes_per_step(engine: EngineFile) -> int:
     """Bytes of weights that any step must read: all but tables of which it looks up a few rows."""
     plan = engine.plan
-    if isinstance(plan, CudaPlan):
-        read = {index for step in plan.programs[0].instructions for index in _operands(plan, step)}
-        return sum(tensor.max_bytes(plan.symbols) for tensor in _weights(plan, read))
-    read = {index for step in plan.instructions if step.op != "Embedding" for index in step.inputs if index >= 0}
-    return sum(engine.tensors[f"weights.{tensor.name}"].num_bytes for tensor in _weights(plan, read))
+    read = {index for instruction in plan.programs[0].instructions for index in _operands(plan, instruction)}
+    return sum(_stored_bytes(engine, plan.tensors[index]) for index in read if plan.tensors[index].kind == "weight")
 
 
-def _weights(plan: Plan | CudaPlan, indices: Iterable[int]) -> list[PlanTensor]:
-    tensors = (plan.tensors[index] for index in indices)
-    return [tensor for tensor in tensors if tensor.kind == "weight"]
+def _stored_bytes(engine: EngineFile, tensor: PlanTensor) -> int:
+    """Bytes of a weight with the padding of its layout; a stripped engine has none, and its weights no padding."""
+    stored = engine.tensors.get(f"weights.{tensor.name}")
+    return tensor.max_bytes(engine.plan.symbols) if stored is None else stored.num_bytes
 
 
-def _operands(plan: CudaPlan, instruction: Instruction) -> list[int]:
-    """The tensors that an instruction of a GPU engine reads or writes as a whole."""
-    if not isinstance(instruction, LaunchInstruction):
-        return [instruction.weight.tensor]
-    if plan.kernels[instruction.kernel].name == "embedding":
-        return []
-    pointers = [argument.tensor for argument in instruction.args if isinstance(argument, TensorArgument)]
-    maps = [argument.tensor_map.tensor for argument in instruction.args if isinstance(argument, TensorMapArgument)]
-    return pointers + maps
+def _operands(plan: Plan, instruction: Instruction) -> list[int]:
+    """The tensors that an instruction reads or writes as a whole."""
+    match instruction:
+        case CallInstruction(op=op, operands=operands):
+            return [] if op == "Embedding" else list(operands.values())
+        case MatmulInstruction(weight=weight):
+            return [weight.tensor]
+        case CollectiveInstruction(x=x, y=y):
+            return [x.tensor, y.tensor]
+        case LaunchInstruction(kernel=kernel) if plan.kernels[kernel].name == "embedding":
+            return []
+        case LaunchInstruction(args=arguments):
+            pointers = [argument.tensor for argument in arguments if isinstance(argument, TensorArgument)]
+            maps = [argument.tensor_map.tensor for argument in arguments if isinstance(argument, TensorMapArgument)]
+            return pointers + maps
 
 
 def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:

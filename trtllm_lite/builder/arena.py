@@ -7,7 +7,8 @@ Largest first, each into the tightest gap that is free during its whole life (Pi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trtllm_lite.engine.format import ALIGNMENT, align
+from trtllm_lite.engine.format import align
+from trtllm_lite.engine.vocabulary import ALIGNMENT
 
 
 @dataclass(frozen=True)

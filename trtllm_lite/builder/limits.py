@@ -6,6 +6,8 @@ from trtllm_lite.errors import BuildError
 
 BLOCK_SIZES = (16, 32, 64, 128)  # those powers of two that PagedAttention accepts
 DEFAULT_MAX_NUM_TOKENS = 2048
+# A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
+SPARE_SLOTS = 8
 _MAX_EXTENT = 2**31 - 1  # extents travel as int32
 
 
@@ -82,9 +84,13 @@ class BuildLimits:
             "num_tokens": self.num_tokens,
             "num_seqs": self.max_batch_size,
             "num_seqs_plus_1": self.max_batch_size + 1,
+            "num_decode_seqs": self.max_batch_size,
+            "num_prefill_seqs": self.max_batch_size,
+            "num_prefill_tokens": self.num_tokens,
             "num_logits": self.num_logits,
             "max_blocks_per_seq": self.max_blocks_per_seq,
             "num_blocks": self.num_blocks,
+            "num_slots": self.max_batch_size + SPARE_SLOTS,
         }
 
     def check_model(self, max_position_embeddings: int) -> None:

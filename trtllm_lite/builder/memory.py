@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD
-from trtllm_lite.builder.cpu.planning import Program
+from trtllm_lite.builder.cpu.planning import Planned
 from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import BuildError
@@ -45,15 +45,15 @@ class MemoryPlan:
         return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs + scratch)
 
 
-def plan_bytes(program: Program, num_threads: int) -> MemoryPlan:
-    """The memory of ``program`` with ``num_threads`` threads."""
-    plan = program.plan
+def plan_bytes(planned: Planned, num_threads: int) -> MemoryPlan:
+    """The memory of a CPU engine with ``num_threads`` threads."""
+    plan = planned.plan
     of_kind = {
         kind: sum(tensor.max_bytes(plan.symbols) for tensor in plan.tensors if tensor.kind == kind)
         for kind in ("cache", "input")
     }
     return MemoryPlan(
-        weights=sum(weight.num_bytes for weight in program.weights),
+        weights=sum(weight.num_bytes for weight in planned.weights),
         kv_cache=of_kind["cache"],
         arena=plan.arena_bytes,
         step_inputs=of_kind["input"],

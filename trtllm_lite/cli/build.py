@@ -130,11 +130,11 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     """
 
     from trtllm_lite.builder import plan_memory
-    from trtllm_lite.builder.cuda.targets import parse_targets
+    from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.cli.console import megabytes, print_table
     from trtllm_lite.runtime.session.device import check_num_threads
 
-    check_num_threads(limits["num_threads"], on_gpu=bool(parse_targets(limits["target"])))
+    check_num_threads(limits["num_threads"], on_gpu=backend_of(limits["target"])[0].kind == "cuda")
     memory = plan_memory(_source(checkpoint_dir, model_config), **limits)
     if as_json:
         click.echo(json.dumps(memory.to_dict(), indent=2))

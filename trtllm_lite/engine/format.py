@@ -5,32 +5,24 @@ of it in the file, so that a memory-mapped weight can be read with aligned vecto
 """
 
 from trtllm_lite import __version__
+from trtllm_lite.engine.vocabulary import ALIGNMENT
 
 PRODUCER = f"trtllm_lite {__version__}"
-
-FORMAT = "trtllm_lite.engine"
-FORMAT_VERSION = 1  # the container: entries, alignment, checksums
-PLAN_VERSION = 3  # the plan and what its instructions mean
 
 ENGINE_FILE = "rank0.engine"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
-ALIGNMENT = 64
-DEVICE_ALIGNMENT = 256  # of weights and everything else that a GPU reads
 LENGTH_BYTES = 8  # safetensors: a little-endian u64 with the length of the JSON header
 # Far above any engine's, low enough that a forged length costs little memory.
-MAX_HEADER_BYTES = MAX_JSON_BYTES = 1 << 26
-MAX_RANK = 8
+MAX_HEADER_BYTES = 1 << 26
+MAX_STORED_RANK = 8
 
 MANIFEST_ENTRY = "manifest"
 PLAN_ENTRY = "plan"
 WEIGHT_PREFIX = "weights."
 CUBIN_PREFIX = "cubin."
 PADDING_PREFIX = "padding."
-
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "uint8": 1}
-STORED_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "uint8": "U8"}
 
 ZERO_CHECKSUM = "00000000"
 CHECKSUM_KEY = '"header_crc32c":"'

@@ -9,10 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from trtllm_lite.engine.cuda_plan import CudaPlan, Instruction, LaunchInstruction, dotted
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic
-from trtllm_lite.engine.plan import Plan
+from trtllm_lite.engine.plan import CallInstruction, Instruction, LaunchInstruction, Plan, dotted
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
 from trtllm_lite.errors import EngineError
@@ -153,23 +152,24 @@ def _file_bytes(engine: EngineFile) -> dict[str, int]:
 
 
 def _target(engine: EngineFile) -> str:
-    """``cpu``, or the architectures and the type of a GPU engine, and the cuBLASLt that it must find."""
-    target, plan = engine.manifest.target, engine.plan
-    if not isinstance(plan, CudaPlan):
+    """``cpu``, or the architectures of a GPU engine and the cuBLASLt that it must find."""
+    target, cuda = engine.manifest.target, engine.plan.cuda
+    if cuda is None:
         return target.kind
     stripped = ", without weights" if engine.manifest.stripped else ""
-    wanted = f", with cuBLAS {dotted(plan.cublaslt_version)}" if plan.cublaslt_version else ""
-    return f"{' '.join(target.archs)} in {target.dtype}{stripped}{wanted}"
+    wanted = f", with cuBLAS {dotted(cuda.cublaslt_version)}" if cuda.cublaslt_version else ""
+    return f"{' '.join(target.archs)}{stripped}{wanted}"
 
 
-def _operators(plan: Plan | CudaPlan) -> dict[str, int]:
-    if isinstance(plan, CudaPlan):
-        return {}
-    return dict(Counter(instruction.op for instruction in plan.instructions).most_common())
+def _operators(plan: Plan) -> dict[str, int]:
+    """How often each operator is called, in engines that call operators."""
+    called = (i.op for program in plan.programs for i in program.instructions if isinstance(i, CallInstruction))
+    return dict(Counter(called).most_common())
 
 
-def _programs(plan: Plan | CudaPlan) -> dict[str, dict[str, int]]:
-    if isinstance(plan, Plan):
+def _programs(plan: Plan) -> dict[str, dict[str, int]]:
+    """Launches and products of each program, in engines that have compiled kernels."""
+    if plan.cuda is None:
         return {}
     several = len({program.arch for program in plan.programs}) > 1
     return {
@@ -180,7 +180,7 @@ def _programs(plan: Plan | CudaPlan) -> dict[str, dict[str, int]]:
     }
 
 
-def _ran(plan: CudaPlan, instruction: Instruction) -> str:
+def _ran(plan: Plan, instruction: Instruction) -> str:
     return plan.kernels[instruction.kernel].name if isinstance(instruction, LaunchInstruction) else instruction.kind
 
 

@@ -1,46 +1,51 @@
-"""What an engine is: model, limits, cache geometry, memory. Everything a runtime must know besides the plan."""
+"""What an engine is: model, limits, cache geometry, memory. Everything a runtime must know besides the plan.
+
+As in ``plan.py`` the records are the schema; the C++ runtime skips what is ``python_only``, for people and for Python.
+"""
 
 import json
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from trtllm_lite.engine.records import from_json, parse_json, to_json
+from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
+from trtllm_lite.engine.records import Native, OneOf, from_json, parse_json, to_json
 from trtllm_lite.network.config import ModelConfig
+
+_PYTHON_ONLY = {"python_only": True}
 
 
 @dataclass(frozen=True)
 class Target:
     """What the engine runs on: ``kind`` is ``cpu`` or ``cuda``.
 
-    ``archs`` are the architectures that its kernels are compiled for (``sm_90a``; none for the CPU), ``dtype`` is the
-    type of activations.
+    ``archs`` are the architectures that its kernels are compiled for (``sm_90a``; none for the CPU).
     """
 
-    kind: str
-    archs: tuple[str, ...] = ()
-    dtype: str = "float32"
+    kind: Annotated[str, OneOf("TargetKind", ("cpu", "cuda"))]
+    archs: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True)
 class Limits:
     """Upper bounds that the plan was made for, in sequences and tokens."""
 
-    max_batch_size: int
-    max_input_len: int
-    max_seq_len: int
-    max_num_tokens: int
+    max_batch_size: Count
+    max_input_len: Count
+    max_seq_len: Count
+    max_num_tokens: Count
 
 
 @dataclass(frozen=True)
 class KvCache:
     """Geometry of the paged cache; ``bytes_per_block`` covers keys and values of every layer."""
 
-    tokens_per_block: int
-    num_blocks: int
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: str
-    bytes_per_block: int
+    tokens_per_block: Count
+    num_blocks: Count
+    num_layers: Count
+    num_kv_heads: Count
+    head_dim: Count
+    dtype: DTypeName
+    bytes_per_block: Bytes
 
 
 @dataclass(frozen=True)
@@ -78,17 +83,17 @@ class Manifest:
     The weights of a ``stripped`` engine are not in its file: the runtime makes random ones, for benchmarks.
     """
 
-    producer: str
+    producer: str = field(metadata=_PYTHON_ONLY)
     target: Target
-    model: ModelConfig
+    model: Annotated[ModelConfig, Native("ModelFacts", "read_model")]
     limits: Limits
     kv_cache: KvCache
-    gather_context_logits: bool
-    files: dict[str, str]
-    memory: Memory
-    fusions: tuple[Fusion, ...]
+    gather_context_logits: bool = field(metadata=_PYTHON_ONLY)
+    files: dict[str, str] = field(metadata=_PYTHON_ONLY)
+    memory: Memory = field(metadata=_PYTHON_ONLY)
+    fusions: tuple[Fusion, ...] = field(metadata=_PYTHON_ONLY)
     stripped: bool = False
-    tactics: tuple[Tactic, ...] = ()
+    tactics: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
 
     def to_json(self, indent: int | None = None) -> str:
         """JSON, identical for equal manifests; compact unless ``indent`` is given."""

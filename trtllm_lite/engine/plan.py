@@ -1,61 +1,265 @@
-"""The engine's program: instructions over tensors with static offsets. The C++ reader parses the same JSON.
+"""The program of an engine: instructions over tensors at static offsets, for CPUs and for NVIDIA GPUs.
 
-Extents are integers or symbols; ``Plan.symbols`` bounds each symbol from above, and the arena is sized by the bounds.
+The records below are the schema of the plan: ``records.py`` reads and checks the JSON in Python by them, and
+``csrc/generate_records.py`` writes the C++ structs, their reader and its bounds checks from them; so this module needs
+the standard library alone.
+
+Numbers that depend on a step (grids, row counts, offsets) are :class:`Extent`: expressions of symbols that the executor
+sets for each step. ``Plan.symbols`` bounds each symbol from above, and memory is sized by the bounds.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
+from typing import Annotated, Literal, TypeAlias
 
-from trtllm_lite.engine.format import ITEM_BYTES
-from trtllm_lite.engine.records import from_json, parse_json, to_json
+from trtllm_lite.engine.records import Hex, IndexOf, Native, OneOf, Range, Text, from_json, parse_json, to_json
+from trtllm_lite.engine.vocabulary import (
+    DTYPES,
+    LAYOUTS,
+    MAX_BYTES,
+    MAX_EXTENT,
+    MAX_NAME_BYTES,
+    SYMBOLS,
+    TENSOR_KINDS,
+)
 
-ABSENT = -1  # tensor index of an optional operand that is not there
+Name: TypeAlias = Annotated[str, Text(MAX_NAME_BYTES)]
+Count: TypeAlias = Annotated[int, Range(1, MAX_EXTENT - 1)]
+Bytes: TypeAlias = Annotated[int, Range(0, MAX_BYTES)]
+DTypeName: TypeAlias = Annotated[str, OneOf("DType", tuple(DTYPES))]
+LayoutName: TypeAlias = Annotated[str, OneOf("Layout", LAYOUTS)]
+KindName: TypeAlias = Annotated[str, OneOf("TensorKind", TENSOR_KINDS)]
+SymbolName: TypeAlias = Annotated[str, OneOf("Symbol", tuple(SYMBOLS))]
+TensorIndex: TypeAlias = Annotated[int, IndexOf("tensors")]
+
+
+def dotted(cublaslt_version: int) -> str:
+    """How cuBLAS writes its version: 13.1.0 for 130100."""
+    return f"{cublaslt_version // 10000}.{cublaslt_version // 100 % 100}.{cublaslt_version % 100}"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A number known at run time: ``const`` plus the sum of ceil(symbol * multiplier / divisor) over ``terms``."""
+
+    const: int
+    terms: tuple[tuple[str, int, int], ...] = ()
+
+    def __add__(self, other: "Extent") -> "Extent":
+        return Extent(self.const + other.const, self.terms + other.terms)
+
+
+def symbol(name: str, multiplier: int = 1, divisor: int = 1) -> Extent:
+    """ceil(name * multiplier / divisor)."""
+    return Extent(0, ((name, multiplier, divisor),))
+
+
+Number: TypeAlias = Annotated[int | Extent, Native("ExtentExpr", "read_extent")]
 
 
 @dataclass(frozen=True)
 class PlanTensor:
-    """One tensor. ``shape`` is logical; ``layout`` (plugins/README.md) says how a weight's bytes lie.
+    """One tensor. ``shape`` is logical, of integers and symbols; ``layout`` says how a weight's bytes lie.
 
-    ``kind`` and ``offset`` (bytes): ``arena``, offset in the arena; ``weight``, offset in the engine's data section,
-    where the entry ``weights.<name>`` starts; ``input`` (set by each step) and ``cache`` (paged, updated in place), 0.
+    ``offset`` in bytes: from the start of the arena or the state, or, for a weight, from the start of the engine's data
+    section, where the entry ``weights.<name>`` is. The executor places inputs and caches; their offset is 0.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    layout: str
-    kind: str
-    offset: int
+    name: Name
+    dtype: DTypeName
+    shape: Annotated[tuple[int | str, ...], Native("std::vector<Dim>", "read_shape")]
+    layout: LayoutName
+    kind: KindName
+    offset: Bytes
 
     def max_bytes(self, symbols: dict[str, int]) -> int:
         """Bytes in row-major order when every symbol is at its bound."""
-        return prod(symbols[d] if isinstance(d, str) else d for d in self.shape) * ITEM_BYTES[self.dtype]
+        return prod(symbols[d] if isinstance(d, str) else d for d in self.shape) * DTYPES[self.dtype].item_bytes
 
 
 @dataclass(frozen=True)
-class Instruction:
-    """``call``: run kernel ``op`` on tensors given by index (:data:`ABSENT`: none), in schema order.
+class CallInstruction:
+    """``call``: run the native kernel of operator ``op``.
 
-    An output that aliases an input repeats the input's index.
+    ``operands`` maps the names of the operator's schema to tensors; an optional operand that is not there has no entry,
+    and an output that aliases an input is not repeated.
     """
 
-    kind: str
-    op: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    attributes: dict[str, int | float]
+    kind: Literal["call"]
+    op: Name
+    operands: dict[str, TensorIndex]
+    attributes: Annotated[dict[str, int | float], Native("AttributeMap", "read_attributes")]
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """A pointer: byte ``offset`` of tensor number ``tensor``."""
+
+    tensor: TensorIndex
+    offset: Number
+
+
+@dataclass(frozen=True)
+class IntArgument:
+    """An int32."""
+
+    value: Number = field(metadata={"key": "int"})
+
+
+@dataclass(frozen=True)
+class FloatArgument:
+    """A float32."""
+
+    value: Annotated[float, Native("float", "read_float32")] = field(metadata={"key": "float"})
+
+
+@dataclass(frozen=True)
+class BoxedTensor:
+    """Byte ``offset`` of an arena or weight tensor on as a row-major matrix [rows, columns] of its 16-bit elements.
+
+    The copy engine reads it in boxes of ``box_rows`` x ``box_columns``, swizzled by 128 bytes: a row of a box is what
+    is swizzled.
+    """
+
+    tensor: TensorIndex
+    offset: Bytes
+    rows: Count
+    columns: Count
+    box_rows: Annotated[int, Range(1, 256)]
+    box_columns: Annotated[int, Range(1, 64)]
+
+
+@dataclass(frozen=True)
+class TensorMapArgument:
+    """The 128 bytes that the driver makes of a tensor map when the engine is loaded, aligned to 64."""
+
+    tensor_map: BoxedTensor
+
+
+# None: a null pointer.
+LaunchArgument = TensorArgument | TensorMapArgument | IntArgument | FloatArgument | None
+
+
+@dataclass(frozen=True)
+class LaunchInstruction:
+    """``launch``: run compiled kernel number ``kernel``; skipped if an extent of ``grid`` is 0.
+
+    Arguments are packed with natural alignment in the order given; a struct passed by value is its fields in a row, but
+    not in a kernel that takes tensor maps.
+    ``programmatic``: it may start before its predecessor has finished (the kernel itself waits).
+    """
+
+    kind: Literal["launch"]
+    kernel: Annotated[int, IndexOf("kernels")]
+    grid: tuple[Number, Number, Number]
+    args: tuple[LaunchArgument, ...]
+    programmatic: bool
+
+
+@dataclass(frozen=True)
+class TimedAlgorithm:
+    """A cuBLASLt algorithm, 64 bytes in hexadecimal, that was measured best for products of up to ``max_rows`` rows."""
+
+    max_rows: Count
+    algo: Annotated[str, Hex(64)]
+
+
+@dataclass(frozen=True)
+class MatmulInstruction:
+    """``matmul``: y[rows, out] = x[rows, in] @ weight[out, in].T [+ bias[out]] [+ residual[rows, out]], row-major.
+
+    Operands are ``dtype``, y is ``out_dtype``, sums are float32; y may be the residual. ``max_rows`` of the algorithms
+    ascend; beyond the last, and without any, the executor asks cuBLASLt's heuristic when the engine is loaded.
+    """
+
+    kind: Literal["matmul"]
+    x: TensorArgument
+    weight: TensorArgument
+    y: TensorArgument
+    residual: TensorArgument | None
+    bias: TensorArgument | None
+    rows: Number
+    out_features: Count
+    in_features: Count
+    dtype: DTypeName
+    out_dtype: DTypeName
+    algorithms: tuple[TimedAlgorithm, ...]
+
+
+@dataclass(frozen=True)
+class CollectiveInstruction:
+    """``collective``: ``all_reduce`` sums x[rows, features] of all ranks into y of every rank, in order of the ranks.
+
+    An engine of one rank has none.
+    """
+
+    kind: Literal["collective"]
+    op: Annotated[str, OneOf("CollectiveOp", ("all_reduce",))]
+    x: TensorArgument
+    y: TensorArgument
+    rows: Number
+    features: Count
+    dtype: DTypeName
+
+
+Instruction = CallInstruction | LaunchInstruction | MatmulInstruction | CollectiveInstruction
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """Function ``name`` of the entry ``cubin.<key>``, where ``cubins`` maps an architecture to the key."""
+
+    name: Name
+    cubins: dict[str, Name]
+    threads: Annotated[int, Range(1, 1024)]
+    shared_bytes: Annotated[int, Range(0, 1 << 20)]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The instructions of a step on devices of architecture ``arch``: ``cpu``, or that of a GPU such as ``sm_90a``.
+
+    It fits steps of at most ``max_tokens`` tokens and, with ``decode_only``, of rows that each have one new token and
+    one row of logits, in the same order.
+    """
+
+    name: Name
+    arch: Name
+    decode_only: bool
+    max_tokens: Count
+    instructions: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True)
+class CudaSettings:
+    """What only GPU engines have.
+
+    Decode steps are padded to the next of ``decode_batches``. ``workspace_bytes`` is what cuBLASLt may use,
+    ``cublaslt_version`` that with which the products' algorithms were measured (0 if there are none).
+    """
+
+    decode_batches: tuple[Count, ...]
+    workspace_bytes: Bytes
+    cublaslt_version: Bytes
 
 
 @dataclass(frozen=True)
 class Plan:
-    """``outputs`` maps the name of a result to its tensor index."""
+    """``programs`` are in order of preference; the plan of a CPU engine has one.
 
-    symbols: dict[str, int]
-    arena_bytes: int
+    ``outputs`` maps the name of a result to its tensor: ``logits``, and on GPUs ``tokens``, ``logprobs`` and
+    ``sampling_slots``, too. ``symbols`` has those that the plan uses.
+    """
+
+    symbols: Annotated[dict[str, int], Native("Extents", "read_bounds")]
+    arena_bytes: Bytes
+    state_bytes: Bytes
     tensors: tuple[PlanTensor, ...]
-    outputs: dict[str, int]
-    instructions: tuple[Instruction, ...]
+    outputs: dict[str, TensorIndex]
+    kernels: tuple[CompiledKernel, ...]
+    programs: tuple[Program, ...]
+    cuda: CudaSettings | None
 
     def to_json(self) -> str:
         """Compact JSON, identical for equal plans."""
@@ -63,5 +267,6 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """Parse; a missing or unknown key or a wrong type is an EngineError."""
-        return from_json(cls, parse_json(text, "plan"), "plan")
+        """Parse; a missing or unknown key, a wrong type or a number out of range is an EngineError."""
+        plan: Plan = from_json(cls, parse_json(text, "plan"), "plan")
+        return plan

@@ -12,30 +12,24 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trtllm_lite._core import crc32c
-from trtllm_lite.engine.cuda_plan import CudaPlan
 from trtllm_lite.engine.format import (
     CHECKSUM_KEY,
     ENGINE_FILE,
-    FORMAT,
-    FORMAT_VERSION,
-    ITEM_BYTES,
     LENGTH_BYTES,
     MANIFEST_ENTRY,
     MAX_HEADER_BYTES,
-    MAX_JSON_BYTES,
-    MAX_RANK,
+    MAX_STORED_RANK,
     PLAN_ENTRY,
-    PLAN_VERSION,
-    STORED_DTYPES,
     ZERO_CHECKSUM,
     align,
 )
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.records import from_json, parse_json
+from trtllm_lite.engine.vocabulary import DTYPES, FORMAT, FORMAT_VERSION, MAX_JSON_BYTES, PLAN_VERSION
 from trtllm_lite.errors import EngineError
 
-_ITEM_BYTES = {stored: ITEM_BYTES[dtype] for dtype, stored in STORED_DTYPES.items()}
+_ITEM_BYTES = {dtype.stored: dtype.item_bytes for dtype in DTYPES.values()}
 _REMEDY = "copy it again or build it again"
 
 
@@ -61,7 +55,7 @@ class EngineFile:
     file_bytes: int
     tensors: dict[str, StoredTensor]
     manifest: Manifest
-    plan: Plan | CudaPlan
+    plan: Plan
 
 
 def find_engine(path: Path) -> Path:
@@ -107,8 +101,7 @@ def _read(path: Path, file: BinaryIO) -> EngineFile:
         return _read_json_entry(path, file, data_start, name, tensors.get(name), checksums.get(name))
 
     manifest = Manifest.from_json(text(MANIFEST_ENTRY))
-    plan = (Plan if manifest.target.kind == "cpu" else CudaPlan).from_json(text(PLAN_ENTRY))
-    return EngineFile(path, file_bytes, tensors, manifest, plan)
+    return EngineFile(path, file_bytes, tensors, manifest, Plan.from_json(text(PLAN_ENTRY)))
 
 
 def _read_header(path: Path, file: BinaryIO, file_bytes: int) -> bytes:
@@ -153,7 +146,9 @@ def _check_tensors(path: Path, tensors: dict[str, StoredTensor], data_bytes: int
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         item_bytes = _ITEM_BYTES.get(tensor.dtype)
-        sane = len(tensor.data_offsets) == 2 and len(tensor.shape) <= MAX_RANK and min(tensor.shape, default=1) > 0
+        sane = (
+            len(tensor.data_offsets) == 2 and len(tensor.shape) <= MAX_STORED_RANK and min(tensor.shape, default=1) > 0
+        )
         if item_bytes is None or not sane:
             raise EngineError(f"{path} is damaged: the entry {name} has no valid dtype, shape or range: {_REMEDY}")
         if tensor.data_offsets[0] != end or tensor.num_bytes != prod(tensor.shape) * item_bytes:

@@ -1,7 +1,12 @@
-"""Frozen dataclasses <-> JSON, strictly: a missing or unknown key or a wrong type is an EngineError that says where."""
+"""Frozen dataclasses <-> JSON, strictly: what a field's annotation does not allow is an EngineError that says where.
+
+Annotations say more than types: ``Annotated[int, Range(0, 7)]``. The same annotations make the C++ reader
+(``csrc/generate_records.py``). Standard library only.
+"""
 
 import dataclasses
 import json
+import re
 import types
 import typing
 from functools import cache
@@ -12,6 +17,68 @@ from trtllm_lite.errors import EngineError
 Record = TypeVar("Record")
 
 _PLAIN_TYPES = (str, int, float, bool, type(None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """An integer from ``low`` to ``high``, both inclusive."""
+
+    low: int
+    high: int
+
+    def expected(self, value: int) -> str | None:
+        """What was expected instead of ``value``; None if it is right."""
+        return None if self.low <= value <= self.high else f"an integer from {self.low} to {self.high}"
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexOf:
+    """A position in the root record's list ``name``, which is declared before whatever refers to it."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """1 to ``max_bytes`` bytes of UTF-8."""
+
+    max_bytes: int
+
+    def expected(self, value: str) -> str | None:
+        """As :meth:`Range.expected`."""
+        return None if 1 <= len(value.encode()) <= self.max_bytes else f"1 to {self.max_bytes} bytes"
+
+
+@dataclasses.dataclass(frozen=True)
+class Hex:
+    """``num_bytes`` bytes as hexadecimal digits."""
+
+    num_bytes: int
+
+    def expected(self, value: str) -> str | None:
+        """As :meth:`Range.expected`."""
+        digits = 2 * self.num_bytes
+        return None if re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", value) else f"{digits} hexadecimal digits"
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """One of ``names``; in C++ the enumeration ``enum``, whose values are their positions."""
+
+    enum: str
+    names: tuple[str, ...]
+
+    def expected(self, value: str) -> str | None:
+        """As :meth:`Range.expected`."""
+        return None if value in self.names else " or ".join(self.names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Native:
+    """The C++ type of a field that no rule gives, and the function that reads it; Python goes by the type alone."""
+
+    type: str
+    reader: str
 
 
 def json_key(field: dataclasses.Field) -> str:
@@ -51,71 +118,111 @@ def _refuse_constant(name: str) -> None:
 
 def from_json(record: type[Record], data: Any, where: str) -> Record:
     """Build ``record`` from parsed JSON; ``where`` starts the path that an EngineError names."""
-    return typing.cast(Record, _decode(record, data, where))
+    return typing.cast(Record, _Decoder().decode_record(record, data, where))
 
 
-def _decode(expected: Any, data: Any, where: str) -> Any:
-    origin = typing.get_origin(expected)
-    if expected is Any:
-        return data
-    if dataclasses.is_dataclass(expected):
-        return _decode_record(expected, data, where)
-    if origin in (typing.Union, types.UnionType):
-        return _decode_union(typing.get_args(expected), data, where)
-    if origin in (list, tuple):
-        return origin(_decode_items(typing.get_args(expected), data, where))
-    if origin is dict:
+class _Decoder:
+    """Decodes one root record; ``sizes`` has the lengths of its lists so far, which later fields refer to."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+
+    def decode(self, expected: Any, data: Any, where: str) -> Any:
+        origin = typing.get_origin(expected)
+        if expected is Any:
+            return data
+        if origin is typing.Annotated:
+            return self._decode_annotated(expected, data, where)
+        if origin is typing.Literal:
+            _require(data in typing.get_args(expected), f"{typing.get_args(expected)[0]!r}", data, where)
+            return data
+        if dataclasses.is_dataclass(expected):
+            return self.decode_record(expected, data, where)
+        if origin in (typing.Union, types.UnionType):
+            return self._decode_union(typing.get_args(expected), data, where)
+        if origin in (list, tuple):
+            return origin(self._decode_items(typing.get_args(expected), data, where))
+        if origin is dict:
+            _require(isinstance(data, dict), "an object", data, where)
+            value_type = typing.get_args(expected)[1]
+            return {key: self.decode(value_type, entry, f"{where}.{key}") for key, entry in data.items()}
+        # bool is an int and JSON writes 1.0 as 1: neither may blur what a field holds.
+        fits = type(data) is expected or (expected is float and type(data) is int)
+        _require(fits, getattr(expected, "__name__", str(expected)), data, where)
+        return float(data) if expected is float else data
+
+    def _decode_annotated(self, expected: Any, data: Any, where: str) -> Any:
+        plain, rule = typing.get_args(expected)
+        value = self.decode(plain, data, where)
+        if isinstance(rule, IndexOf):
+            rule = Range(0, self.sizes[rule.name] - 1)
+        wanted = None if isinstance(rule, Native) else rule.expected(value)
+        _require(wanted is None, str(wanted), data, where)
+        return value
+
+    def _decode_items(self, items: tuple[Any, ...], data: Any, where: str) -> list[Any]:
+        """``items`` is (type,) or (type, ...) for any number of them, else one type for each."""
+        _require(isinstance(data, list), "a list", data, where)
+        if len(items) == 1 or items[-1] is Ellipsis:
+            items = items[:1] * len(data)
+        _require(len(data) == len(items), f"{len(items)} items", data, where)
+        pairs = zip(items, data, strict=True)
+        return [self.decode(item, entry, f"{where}[{index}]") for index, (item, entry) in enumerate(pairs)]
+
+    def decode_record(self, record: Any, data: Any, where: str) -> Any:
+        """Fields are decoded in the order in which they are declared."""
         _require(isinstance(data, dict), "an object", data, where)
-        value_type = typing.get_args(expected)[1]
-        return {key: _decode(value_type, entry, f"{where}.{key}") for key, entry in data.items()}
-    # bool is an int and JSON writes 1.0 as 1: neither may blur what a field holds.
-    fits = type(data) is expected or (expected is float and type(data) is int)
-    _require(fits, getattr(expected, "__name__", str(expected)), data, where)
-    return float(data) if expected is float else data
+        is_root = not self.sizes
+        fields = _fields(record)
+        missing, unknown = sorted(fields.keys() - data.keys()), sorted(data.keys() - fields.keys())
+        if missing or unknown:
+            raise EngineError(
+                f"{where}: expected the keys {', '.join(fields)}; missing: {', '.join(missing) or 'none'}; "
+                f"unknown: {', '.join(unknown) or 'none'}. The file is damaged or of another version: make it again"
+            )
+        values: dict[str, Any] = {}
+        self.sizes.setdefault("", 0)
+        for key, (name, hint) in fields.items():
+            values[name] = self.decode(hint, data[key], f"{where}.{key}")
+            if is_root and isinstance(values[name], tuple):
+                self.sizes[name] = len(values[name])
+        return record(**values)
 
-
-def _decode_items(items: tuple[Any, ...], data: Any, where: str) -> list[Any]:
-    """``items`` is (type,) or (type, ...) for any number of them, else one type for each."""
-    _require(isinstance(data, list), "a list", data, where)
-    if len(items) == 1 or items[-1] is Ellipsis:
-        items = items[:1] * len(data)
-    _require(len(data) == len(items), f"{len(items)} items", data, where)
-    pairs = zip(items, data, strict=True)
-    return [_decode(item, entry, f"{where}[{index}]") for index, (item, entry) in enumerate(pairs)]
+    def _decode_union(self, options: tuple[Any, ...], data: Any, where: str) -> Any:
+        """Records of a union are told apart by their ``kind``, or else by their keys."""
+        records: list[Any] = [option for option in options if dataclasses.is_dataclass(option)]
+        if isinstance(data, dict) and records:
+            alike = [record for record in records if data.get("kind") == _kind(record) is not None]
+            alike = alike or [record for record in records if _fields(record).keys() == data.keys()]
+            return self.decode_record((alike or records)[0], data, where)
+        plain = [option for option in options if not dataclasses.is_dataclass(option)]
+        for option in plain:
+            base = typing.get_args(option)[0] if typing.get_origin(option) is typing.Annotated else option
+            if type(data) is base:
+                return self.decode(option, data, where)
+        names = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+        raise _unexpected(names, data, where)
 
 
 @cache
 def _fields(record: Any) -> dict[str, tuple[str, Any]]:
     """JSON key -> (name, type) of each field."""
-    hints = typing.get_type_hints(record)
+    hints = typing.get_type_hints(record, include_extras=True)
     return {json_key(field): (field.name, hints[field.name]) for field in dataclasses.fields(record)}
 
 
-def _decode_record(record: Any, data: Any, where: str) -> Any:
-    _require(isinstance(data, dict), "an object", data, where)
-    fields = _fields(record)
-    missing, unknown = sorted(fields.keys() - data.keys()), sorted(data.keys() - fields.keys())
-    if missing or unknown:
-        raise EngineError(
-            f"{where}: expected the keys {', '.join(fields)}; missing: {', '.join(missing) or 'none'}; "
-            f"unknown: {', '.join(unknown) or 'none'}. The file is damaged or of another version: make it again"
-        )
-    values = {name: _decode(hint, data[key], f"{where}.{key}") for key, (name, hint) in fields.items()}
-    return record(**values)
-
-
-def _decode_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
-    """Records of a union are told apart by their keys."""
-    records: list[Any] = [option for option in options if dataclasses.is_dataclass(option)]
-    if isinstance(data, dict) and records:
-        alike: list[Any] = [record for record in records if _fields(record).keys() == data.keys()]
-        return _decode_record((alike or records)[0], data, where)
-    names = " or ".join(option.__name__ for option in options)
-    _require(type(data) in options, names, data, where)
-    return data
+def _kind(record: Any) -> str | None:
+    """The value that ``kind`` must have, if the record has such a field."""
+    hint = _fields(record).get("kind", (None, None))[1]
+    kind: str | None = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Literal else None
+    return kind
 
 
 def _require(condition: bool, expected: str, found: Any, where: str) -> None:
     if not condition:
-        shown = repr(found) if isinstance(found, _PLAIN_TYPES) else type(found).__name__
-        raise EngineError(f"{where}: expected {expected}, found {shown[:80]}. The file is damaged: make it again")
+        raise _unexpected(expected, found, where)
+
+
+def _unexpected(expected: str, found: Any, where: str) -> EngineError:
+    shown = repr(found) if isinstance(found, _PLAIN_TYPES) else type(found).__name__
+    return EngineError(f"{where}: expected {expected}, found {shown[:80]}. The file is damaged: make it again")

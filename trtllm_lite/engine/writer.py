@@ -16,21 +16,16 @@ from typing import BinaryIO
 
 from trtllm_lite._core import crc32c
 from trtllm_lite.engine.format import (
-    ALIGNMENT,
     CUBIN_PREFIX,
-    FORMAT,
-    FORMAT_VERSION,
-    ITEM_BYTES,
     LENGTH_BYTES,
     MANIFEST_ENTRY,
     PADDING_PREFIX,
     PLAN_ENTRY,
-    PLAN_VERSION,
-    STORED_DTYPES,
     WEIGHT_PREFIX,
     ZERO_CHECKSUM,
     align,
 )
+from trtllm_lite.engine.vocabulary import ALIGNMENT, DTYPES, FORMAT, FORMAT_VERSION, PLAN_VERSION
 
 Bytes = bytes | memoryview
 
@@ -47,7 +42,7 @@ class Weight:
     @property
     def num_bytes(self) -> int:
         """Bytes in the file, without the padding behind it."""
-        return prod(self.shape) * ITEM_BYTES[self.dtype]
+        return prod(self.shape) * DTYPES[self.dtype].item_bytes
 
 
 @dataclass(frozen=True)
@@ -150,7 +145,7 @@ def _header(entries: list[_Entry], checksums: dict[str, str]) -> bytes:
     tensors = {
         entry.name: {
             "data_offsets": [entry.offset, entry.offset + entry.num_bytes],
-            "dtype": STORED_DTYPES[entry.dtype],
+            "dtype": DTYPES[entry.dtype].stored,
             "shape": list(entry.shape),
         }
         for entry in sorted(entries, key=lambda entry: entry.name)

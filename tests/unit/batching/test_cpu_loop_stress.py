@@ -40,8 +40,9 @@ def program(pytestconfig: pytest.Config, programs: Path) -> Path:
     """The compiled program."""
     headers = [path for folder in (CSRC, HERE) for path in folder.rglob("*.h")]
     plugins = [path for path in ROOT.glob("plugins/*/*") if path.suffix in {".h", ".toml"}]
-    sources = [*BATCHING, *EXECUTOR, *READER, *KERNELS]
-    folder = cached_folder(pytestconfig, "cpu-loop-stress", [*headers, *plugins, *sources, PROGRAM, Path(__file__)])
+    records = [CSRC / "generate_records.py", *(CSRC.parent / "engine").glob("*.py")]
+    sources = [*BATCHING, *EXECUTOR, *READER, *KERNELS, *records, PROGRAM, Path(__file__)]
+    folder = cached_folder(pytestconfig, "cpu-loop-stress", [*headers, *plugins, *sources])
     executable = folder / PROGRAM.stem
     if executable.is_file():
         return executable
@@ -49,6 +50,7 @@ def program(pytestconfig: pytest.Config, programs: Path) -> Path:
     names = [kernel.parent.name for kernel in KERNELS]
     generate = [sys.executable, ROOT / "plugins/generate_cpp.py", generated, "--isas", "portable", "--kernels", *names]
     subprocess.run(generate, check=True)
+    subprocess.run([sys.executable, CSRC / "generate_records.py", generated], check=True)
     json_package = importlib.util.find_spec("nlohmann_json")
     assert json_package is not None
     assert json_package.submodule_search_locations

@@ -13,7 +13,7 @@ from trtllm_lite.builder.cuda.planning import Lowered, lower_network, make_plan
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import run_passes
-from trtllm_lite.engine.cuda_plan import CudaPlan
+from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
 
 LIMITS = {"max_batch_size": 3, "max_input_len": 16, "max_seq_len": 48, "tokens_per_block": 32}
@@ -43,12 +43,12 @@ def lowered(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = Fa
     """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
     model, _ = run_passes(network(shape or cuda_shape()))
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
-    devices, bounds = parse_targets([targets]), BuildLimits(**{**LIMITS, **limits})
+    devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
     timings = tiles_first(model.graph, dtype, bounds, devices[0]) if tiled else None
     return lower_network(model.graph, dtype, bounds, devices, timings)
 
 
-def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = False, **limits: int) -> CudaPlan:
+def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = False, **limits: int) -> Plan:
     """A plan whose cubins are named by number: what a reader of plans needs and no compiler."""
     programs = lowered(shape, targets, tiled, **limits)
     return make_plan(programs, {specialised: f"{number:064x}" for specialised, number in programs.kernels().items()})

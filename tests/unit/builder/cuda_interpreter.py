@@ -6,13 +6,13 @@ import numpy as np
 from tests.unit.builder import cuda_attention  # noqa: F401 (registers its kernels)
 from tests.unit.builder.cuda_kernels import KERNELS, NUM_SMS, Pointer, at
 from trtllm_lite.builder.cuda.planning import Lowered, make_plan
-from trtllm_lite.engine.cuda_plan import (
-    CudaProgram,
+from trtllm_lite.engine.plan import (
     FloatArgument,
     Instruction,
     IntArgument,
     LaunchInstruction,
     MatmulInstruction,
+    Program,
     TensorArgument,
     TensorMapArgument,
 )
@@ -67,7 +67,7 @@ class CudaInterpreter:
         shape = [self.symbols["num_logits"], *(extent for extent in tensor.shape[1:] if isinstance(extent, int))]
         return at(self.memory[tensor.kind][tensor.offset :], dtype, *shape)
 
-    def _program(self, name: str) -> CudaProgram:
+    def _program(self, name: str) -> Program:
         return next(program for program in self.plan.programs if program.name == name)
 
     def _symbols(self, inputs: dict[str, np.ndarray]) -> dict[str, int]:
@@ -134,7 +134,7 @@ class CudaInterpreter:
         return memory[self._number(argument.offset) :]
 
 
-def launches(program: CudaProgram) -> list[LaunchInstruction]:
+def launches(program: Program) -> list[LaunchInstruction]:
     """The launches of a program."""
     return [instruction for instruction in program.instructions if isinstance(instruction, LaunchInstruction)]
 

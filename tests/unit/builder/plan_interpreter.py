@@ -7,7 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from trtllm_lite.engine.plan import ABSENT, Plan, PlanTensor
+from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.plugins.packing import packed_shape, unpack
 from trtllm_lite.plugins.schema import all_schemas
@@ -41,13 +41,15 @@ class PlanInterpreter:
             "num_logits": len(inputs["logits_indices"]),
             "max_blocks_per_seq": inputs["block_tables"].shape[1],
         }
-        for call in self.plan.instructions:
+        for call in calls(self.plan):
             schema = all_schemas()[call.op]
             reference = import_module(f"trtllm_lite.plugins.{schema.folder}.reference").reference
-            operands = [None if i == ABSENT else self._read(i, inputs, extents) for i in call.inputs]
+            given = [call.operands.get(argument.name) for argument in schema.inputs]
+            operands = [None if index is None else self._read(index, inputs, extents) for index in given]
             results = reference(operands, call.attributes)
-            for index, result in zip(call.outputs, results, strict=False):
-                if index != ABSENT:
+            for argument, result in zip(schema.outputs, results, strict=False):
+                index = call.operands.get(argument.alias or argument.name)
+                if index is not None:
                     self._write(index, result, extents)
         return self._read(self.plan.outputs["logits"], inputs, extents).copy()
 
@@ -79,6 +81,12 @@ class PlanInterpreter:
         dtype = np.dtype(_DTYPES[tensor.dtype])
         stored = np.frombuffer(self.data, dtype, int(np.prod(shape)), tensor.offset).reshape(shape)
         return unpack(stored, tensor.layout, tensor.shape)
+
+
+def calls(plan: Plan) -> list[CallInstruction]:
+    """The calls of a CPU plan's one program."""
+    (program,) = plan.programs
+    return [call for call in program.instructions if isinstance(call, CallInstruction)]
 
 
 def header_of(path: Path) -> dict:

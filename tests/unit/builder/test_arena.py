@@ -2,7 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
-from trtllm_lite.engine.format import ALIGNMENT, align
+from trtllm_lite.engine.format import align
+from trtllm_lite.engine.vocabulary import ALIGNMENT
 
 
 @st.composite

@@ -17,9 +17,9 @@ from tests.unit.builder.plan_interpreter import header_of
 from trtllm_lite._core import Engine
 from trtllm_lite.builder import build, build_engine, plan_memory
 from trtllm_lite.cli import cli
-from trtllm_lite.engine.cuda_plan import CudaPlan
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Target
+from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import BuildError
@@ -48,7 +48,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_cubin_is_in_the_file(tmp_path: Path) -> None:
     engine = save_cuda_engine(tmp_path)
     plan = engine.plan
-    assert isinstance(plan, CudaPlan)
+    assert isinstance(plan, Plan)
     keys = {key for kernel in plan.kernels for key in kernel.cubins.values()}
     assert {f"cubin.{key}" for key in keys} == {name for name in engine.tensors if name.startswith("cubin.")}
     data = engine.path.read_bytes()
@@ -108,7 +108,7 @@ def test_memory_is_predicted_without_compiling(tmp_path: Path) -> None:
     assert memory.to_manifest() == engine.manifest.memory
     assert memory.kv_cache == 7 * engine.manifest.kv_cache.bytes_per_block  # one block is for padding
     assert memory.arena == engine.plan.arena_bytes
-    assert memory.scratch == engine.plan.workspace_bytes + engine.plan.state_bytes
+    assert memory.scratch == engine.plan.cuda.workspace_bytes + engine.plan.state_bytes
 
 
 def test_measured_tiles_are_compiled_and_explained(tmp_path: Path) -> None:

@@ -6,28 +6,29 @@ from itertools import pairwise
 import pytest
 
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape, lowered
+from trtllm_lite.builder.backends import Tuning, backend_of
 from trtllm_lite.builder.cuda.limits import decode_batches
 from trtllm_lite.builder.cuda.targets import parse_targets
-from trtllm_lite.engine.cuda_plan import (
-    CudaPlan,
-    CudaProgram,
+from trtllm_lite.engine.plan import (
     IntArgument,
     LaunchInstruction,
     MatmulInstruction,
+    Plan,
+    Program,
     TensorArgument,
     TensorMapArgument,
 )
 from trtllm_lite.errors import BuildError
 
 
-def _ran(plan: CudaPlan, program: CudaProgram) -> list[str]:
+def _ran(plan: Plan, program: Program) -> list[str]:
     return [
         plan.kernels[instruction.kernel].name if isinstance(instruction, LaunchInstruction) else instruction.kind
         for instruction in program.instructions
     ]
 
 
-def _program(plan: CudaPlan, name: str) -> CudaProgram:
+def _program(plan: Plan, name: str) -> Program:
     return next(program for program in plan.programs if program.name == name)
 
 
@@ -143,12 +144,12 @@ def test_tensor_maps_cover_the_weights() -> None:
     assert all(boxed.offset == 0 for boxed in maps)
 
 
-def _maps(program: CudaProgram) -> list[TensorMapArgument]:
+def _maps(program: Program) -> list[TensorMapArgument]:
     launches = [step for step in program.instructions if isinstance(step, LaunchInstruction)]
     return [argument for step in launches for argument in step.args if isinstance(argument, TensorMapArgument)]
 
 
-def _is_arena(plan: CudaPlan, argument: TensorMapArgument) -> bool:
+def _is_arena(plan: Plan, argument: TensorMapArgument) -> bool:
     return plan.tensors[argument.tensor_map.tensor].kind == "arena"
 
 
@@ -197,7 +198,7 @@ def test_everything_is_aligned_for_the_card() -> None:
 
 def test_a_plan_survives_json() -> None:
     for plan in (cuda_plan(CUDA_VARIANTS["qwen2"], targets="sm_80,sm_90"), cuda_plan(tiled=True)):
-        assert CudaPlan.from_json(plan.to_json()) == plan
+        assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_each_architecture_has_its_own_programs_and_kernels() -> None:
@@ -229,25 +230,27 @@ def test_limits_leave_the_kernels_alone() -> None:
 @pytest.mark.parametrize(
     ("targets", "archs"),
     [
-        (["cpu"], []),
         (["sm_90"], ["sm_90a"]),
         (["sm_90a", "sm_90"], ["sm_90a"]),
         (["sm_80,sm_89", "sm_120"], ["sm_80", "sm_89", "sm_120a"]),
     ],
 )
 def test_targets(targets: list[str], archs: list[str]) -> None:
-    assert [device.arch for device in parse_targets(targets)] == archs
+    backend, names = backend_of(targets)
+    assert backend.kind == "cuda"
+    assert [device.arch for device in parse_targets(names)] == archs
 
 
 @pytest.mark.parametrize("target", ["gpu", "sm_70", "sm_9", "", "sm_90,"])
 def test_unknown_targets_are_errors(target: str) -> None:
+    backend, names = backend_of([target])
     with pytest.raises(BuildError, match=r"expected cpu, or one or several of sm_80, .*, separated by commas"):
-        parse_targets([target])
+        backend.check(names, False, Tuning())
 
 
 def test_an_engine_is_for_the_cpu_or_for_gpus() -> None:
-    with pytest.raises(BuildError, match="the targets are cpu, sm_90: an engine is for cpu alone or for GPUs"):
-        parse_targets(["cpu,sm_90"])
+    with pytest.raises(BuildError, match="cpu, sm_90: an engine is for one kind of device"):
+        backend_of(["cpu,sm_90"])
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,20 @@ import pytest
 
 from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
 from tests.unit.builder.networks import VARIANTS, Shape, network
-from tests.unit.builder.plan_interpreter import PlanInterpreter
+from tests.unit.builder.plan_interpreter import PlanInterpreter, calls
 from tests.unit.builder.scenario import Sequences
 from trtllm_lite.builder import BuildLimits, build_engine
-from trtllm_lite.builder.cpu.planning import make_program
+from trtllm_lite.builder.cpu.planning import make_plan
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.schema import all_schemas
 
 BLOCK = LIMITS["tokens_per_block"]
 
 
 def _plan(variant: str | Shape = "llama", **limits: int) -> Plan:
-    return make_program(run_passes(network(variant))[0].graph, BuildLimits(**{**LIMITS, **limits})).plan
+    return make_plan(run_passes(network(variant))[0].graph, BuildLimits(**{**LIMITS, **limits})).plan
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -52,10 +53,8 @@ def test_the_layout_of_a_weight_suits_all_its_readers(tied: bool, layout: str) -
 
 def test_caches_are_updated_in_place() -> None:
     plan = _plan()
-    for call in plan.instructions:
-        if call.op == "PagedAttention":
-            assert call.outputs[1:] == call.inputs[3:5]
-            assert {plan.tensors[index].kind for index in call.outputs[1:]} == {"cache"}
+    for call in calls(plan):
+        assert not {"key_cache_out", "value_cache_out"} & call.operands.keys()
 
 
 def test_symbols_are_bounded_by_the_limits() -> None:
@@ -63,9 +62,13 @@ def test_symbols_are_bounded_by_the_limits() -> None:
         "num_tokens": 20,
         "num_seqs": 3,
         "num_seqs_plus_1": 4,
+        "num_decode_seqs": 3,
+        "num_prefill_seqs": 3,
+        "num_prefill_tokens": 20,
         "num_logits": 3,
         "max_blocks_per_seq": 3,
         "num_blocks": 9,
+        "num_slots": 11,
     }
 
 
@@ -85,10 +88,11 @@ def test_what_is_live_together_does_not_overlap() -> None:
         for index, tensor in enumerate(plan.tensors)
         if tensor.kind == "arena"
     }
-    last_use = {index: step for step, call in enumerate(plan.instructions) for index in (*call.inputs, *call.outputs)}
-    last_use[plan.outputs["logits"]] = len(plan.instructions)
-    for step, call in enumerate(plan.instructions):
-        written |= {index: step for index in call.outputs if index in ranges}
+    last_use = {index: step for step, call in enumerate(calls(plan)) for index in call.operands.values()}
+    last_use[plan.outputs["logits"]] = len(calls(plan))
+    for step, call in enumerate(calls(plan)):
+        outputs = [call.operands.get(argument.name) for argument in all_schemas()[call.op].outputs]
+        written |= {index: step for index in outputs if index in ranges}
         live = [index for index, first in written.items() if first <= step <= last_use[index]]
         for position, a in enumerate(live):
             assert ranges[a].stop <= plan.arena_bytes
@@ -110,4 +114,4 @@ def test_a_weight_shared_by_operators_with_different_layouts_is_an_error() -> No
     linear = next(node for node in fused.graph if node.op_type == "Linear")
     linear.replace_input_with(1, gated.inputs[1])
     with pytest.raises(BuildError, match=r"is shared by layers\.0\.attention\.qkv_proj, layers\.0\.mlp\.gate_up_proj"):
-        make_program(fused.graph, BuildLimits(**LIMITS))
+        make_plan(fused.graph, BuildLimits(**LIMITS))

@@ -21,7 +21,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import (
     TimingCache,
     load_timing_cache,
 )
-from trtllm_lite.engine.cuda_plan import CudaPlan, MatmulAlgorithm, MatmulInstruction
+from trtllm_lite.engine.plan import MatmulInstruction, Plan, TimedAlgorithm
 from trtllm_lite.errors import BuildError, DeviceError, OutputError
 
 DOWN = Product("bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)
@@ -42,12 +42,12 @@ CACHE = TimingCache(
 )
 
 
-def _plan(timings: TimingCache | None, targets: str = "sm_90") -> CudaPlan:
+def _plan(timings: TimingCache | None, targets: str = "sm_90") -> Plan:
     programs = lowered(targets=targets)
     return make_plan(programs, dict.fromkeys(programs.kernels(), "0" * 64), timings)
 
 
-def _algorithms(plan: CudaPlan) -> dict[tuple[int, int], tuple[MatmulAlgorithm, ...]]:
+def _algorithms(plan: Plan) -> dict[tuple[int, int], tuple[TimedAlgorithm, ...]]:
     return {
         (step.out_features, step.in_features): step.algorithms
         for program in plan.programs
@@ -59,9 +59,9 @@ def _algorithms(plan: CudaPlan) -> dict[tuple[int, int], tuple[MatmulAlgorithm, 
 def test_algorithms_that_gain_are_in_the_plan() -> None:
     plan = _plan(CACHE)
     found = _algorithms(plan)
-    assert found.pop((64, 96)) == (MatmulAlgorithm(8, f"{8:0128x}"), MatmulAlgorithm(64, f"{64:0128x}"))
+    assert found.pop((64, 96)) == (TimedAlgorithm(8, f"{8:0128x}"), TimedAlgorithm(64, f"{64:0128x}"))
     assert set(found.values()) == {()}  # the head gains less than measurements differ, the others were not measured
-    assert plan.cublaslt_version == 130100
+    assert plan.cuda.cublaslt_version == 130100
 
 
 def test_without_algorithms_any_cublaslt_will_do() -> None:

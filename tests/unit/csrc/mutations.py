@@ -101,9 +101,8 @@ def moved_arena(rng: random.Random, engine: TinyEngine) -> bytes:
             tensor = rng.choice([tensor for tensor in tensors if tensor["kind"] == "arena"])
             tensor["offset"] = rng.randrange(0, engine.plan["arena_bytes"] + 128, 64)
         else:
-            call = rng.choice(engine.plan["instructions"])
-            operands = call[rng.choice(("inputs", "outputs"))]
-            operands[rng.randrange(len(operands))] = rng.randrange(-1, len(tensors))
+            operands = rng.choice(engine.instructions())["operands"]
+            operands[rng.choice(list(operands))] = rng.randrange(len(tensors))
     return engine.to_bytes()
 
 

@@ -29,6 +29,7 @@ def build_harness(directory: Path) -> Path:
     generated = directory / "generated"
     generate = [sys.executable, ROOT / "plugins/generate_cpp.py", generated, "--isas", "portable"]
     subprocess.run(generate, check=True)
+    subprocess.run([sys.executable, CSRC / "generate_records.py", generated], check=True)
     json_package = importlib.util.find_spec("nlohmann_json")
     assert json_package is not None
     assert json_package.submodule_search_locations
@@ -41,7 +42,7 @@ def build_harness(directory: Path) -> Path:
         subprocess.run([*compiler, "-c", source, "-o", target], check=True)
         return target
 
-    sources = [*SOURCES, generated / "op_schemas.cc"]
+    sources = [*SOURCES, generated / "op_schemas.cc", generated / "records.cc"]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))
     executable = directory / "fuzz_engine_reader"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite._core import crc32c
+from trtllm_lite.engine.vocabulary import PLAN_VERSION
 
 HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 16, 70, 2, 1, 8, 24
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
@@ -25,12 +26,27 @@ SYMBOLS = {
     "num_tokens": MAX_NUM_TOKENS,
     "num_seqs": MAX_BATCH_SIZE,
     "num_seqs_plus_1": MAX_BATCH_SIZE + 1,
+    "num_decode_seqs": MAX_BATCH_SIZE,
+    "num_prefill_seqs": MAX_BATCH_SIZE,
+    "num_prefill_tokens": MAX_NUM_TOKENS,
     "num_logits": MAX_BATCH_SIZE,
     "max_blocks_per_seq": MAX_SEQ_LEN // TOKENS_PER_BLOCK,
     "num_blocks": NUM_BLOCKS,
+    "num_slots": MAX_BATCH_SIZE + 8,
+}
+# What the C++ runtime does not read of a manifest, except for what stands under "model".
+PYTHON_ONLY: dict[str, Any] = {
+    "producer": "handmade",
+    "gather_context_logits": False,
+    "files": {},
+    "memory": {"weights": 0, "kv_cache": 0, "workspace": 0},
+    "fusions": [],
+    "stripped": False,
+    "tactics": [],
 }
 MANIFEST: dict[str, Any] = {
-    "target": {"kind": "cpu"},
+    **PYTHON_ONLY,
+    "target": {"kind": "cpu", "archs": []},
     "model": {"vocab_size": VOCAB},
     "limits": {
         "max_batch_size": MAX_BATCH_SIZE,
@@ -42,11 +58,13 @@ MANIFEST: dict[str, Any] = {
         "tokens_per_block": TOKENS_PER_BLOCK,
         "num_blocks": NUM_BLOCKS,
         "num_layers": 1,
+        "num_kv_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
         "dtype": "float32",
         "bytes_per_block": 2 * KV_HEADS * HEAD_DIM * TOKENS_PER_BLOCK * 4,
     },
 }
-METADATA = {"format": "trtllm_lite.engine", "format_version": "1", "plan_version": "3"}
+METADATA = {"format": "trtllm_lite.engine", "format_version": "1", "plan_version": str(PLAN_VERSION)}
 INPUTS = {
     "token_ids": ["num_tokens"],
     "position_ids": ["num_tokens"],
@@ -85,27 +103,39 @@ ACTIVATIONS: dict[str, list[int | str]] = {
     "last": ["num_logits", HIDDEN],
     "logits": ["num_logits", VOCAB],
 }
+# The names of each operator's operands, inputs and then outputs; outputs that alias an input are not among them.
+OPERANDS = {
+    "Embedding": ("token_ids", "weight", "y"),
+    "RotaryTable": ("position_ids", "inv_freq", "cos", "sin"),
+    "RmsNorm": ("x", "weight", "residual", "y", "sum"),
+    "Linear": ("x", "weight", "bias", "y"),
+    "GatedLinear": ("x", "weight", "bias", "y"),
+    "GatherRows": ("x", "indices", "y"),
+    "PagedAttention": (
+        *("qkv", "cos", "sin", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables"),
+        *("query_norm", "key_norm", "y"),
+    ),
+}
 EPSILON = {"epsilon": 1e-5}
 ATTENTION = {"num_heads": HEADS, "scale": HEAD_DIM**-0.5, "window": 0, "softcap": 0.0, "norm_epsilon": 0.0}
-# op, inputs, outputs ("" = absent), attributes
-CALLS: list[tuple[str, list[str], list[str], dict[str, float]]] = [
-    ("Embedding", ["token_ids", "embedding"], ["x"], {}),
-    ("RotaryTable", ["position_ids", "inv_freq"], ["cos", "sin"], {"scale": 1.0}),
-    ("RmsNorm", ["x", "norm", ""], ["n1", ""], EPSILON),
-    ("Linear", ["n1", "qkv", ""], ["qkv_out"], {}),
+# op, operands in the order of OPERANDS ("" = absent), attributes
+CALLS: list[tuple[str, list[str], dict[str, float]]] = [
+    ("Embedding", ["token_ids", "embedding", "x"], {}),
+    ("RotaryTable", ["position_ids", "inv_freq", "cos", "sin"], {"scale": 1.0}),
+    ("RmsNorm", ["x", "norm", "", "n1", ""], EPSILON),
+    ("Linear", ["n1", "qkv", "", "qkv_out"], {}),
     (
         "PagedAttention",
-        ["qkv_out", "cos", "sin", *CACHES, "cu_seqlens", "past_lens", "block_tables", "", ""],
-        ["attention", *CACHES],
+        ["qkv_out", "cos", "sin", *CACHES, "cu_seqlens", "past_lens", "block_tables", "", "", "attention"],
         ATTENTION,
     ),
-    ("Linear", ["attention", "o", ""], ["o_out"], {}),
-    ("RmsNorm", ["o_out", "norm", "x"], ["n2", "sum2"], EPSILON),
-    ("GatedLinear", ["n2", "gate_up", ""], ["act"], {}),
-    ("Linear", ["act", "down", ""], ["down_out"], {}),
-    ("RmsNorm", ["down_out", "norm", "sum2"], ["n3", ""], EPSILON),
-    ("GatherRows", ["n3", "logits_indices"], ["last"], {}),
-    ("Linear", ["last", "embedding", ""], ["logits"], {}),
+    ("Linear", ["attention", "o", "", "o_out"], {}),
+    ("RmsNorm", ["o_out", "norm", "x", "n2", "sum2"], EPSILON),
+    ("GatedLinear", ["n2", "gate_up", "", "act"], {}),
+    ("Linear", ["act", "down", "", "down_out"], {}),
+    ("RmsNorm", ["down_out", "norm", "sum2", "n3", ""], EPSILON),
+    ("GatherRows", ["n3", "logits_indices", "last"], {}),
+    ("Linear", ["last", "embedding", "", "logits"], {}),
 ]
 
 
@@ -145,7 +175,12 @@ class TinyEngine:
 
     def instruction(self, op: str) -> dict[str, Any]:
         """The plan's first call of ``op``."""
-        return next(call for call in self.plan["instructions"] if call["op"] == op)
+        return next(call for call in self.instructions() if call["op"] == op)
+
+    def instructions(self) -> list[dict[str, Any]]:
+        """The calls of the plan's one program."""
+        instructions: list[dict[str, Any]] = self.plan["programs"][0]["instructions"]
+        return instructions
 
     def set_limits(self, max_batch_size: int, num_logits: int) -> None:
         """Makes room for larger steps; the KV cache holds ``max_batch_size`` sequences of MAX_SEQ_LEN."""
@@ -153,7 +188,8 @@ class TinyEngine:
         self.manifest["limits"]["max_batch_size"] = max_batch_size
         self.manifest["kv_cache"]["num_blocks"] = num_blocks
         symbols = self.plan["symbols"]
-        symbols |= {"num_seqs": max_batch_size, "num_seqs_plus_1": max_batch_size + 1}
+        symbols |= dict.fromkeys(("num_seqs", "num_decode_seqs", "num_prefill_seqs"), max_batch_size)
+        symbols |= {"num_seqs_plus_1": max_batch_size + 1, "num_slots": max_batch_size + 8}
         symbols |= {"num_logits": num_logits, "num_blocks": num_blocks}
         offset = 0
         for tensor in self.plan["tensors"]:
@@ -168,7 +204,7 @@ class TinyEngine:
         panels[token // 64, :, token % 64] = np.nan
         self.weights["embedding_of_tokens"] = panels
         self.plan["tensors"].append(self.tensor("embedding") | {"name": "embedding_of_tokens"})
-        self.instruction("Embedding")["inputs"][1] = len(self.plan["tensors"]) - 1
+        self.instruction("Embedding")["operands"]["weight"] = len(self.plan["tensors"]) - 1
         self.place_weights()
 
     def place_weights(self) -> None:
@@ -258,22 +294,26 @@ def make_tiny_engine() -> TinyEngine:
         add(name, "float32", activation, "arena", offset=arena_bytes)
         size = np.prod([SYMBOLS[extent] if isinstance(extent, str) else extent for extent in activation]) * 4
         arena_bytes += -(-int(size) // 64) * 64
-    index = {tensor["name"]: i for i, tensor in enumerate(tensors)} | {"": -1}
+    index = {tensor["name"]: i for i, tensor in enumerate(tensors)}
+    instructions = [
+        {
+            "kind": "call",
+            "op": op,
+            "operands": {role: index[name] for role, name in zip(OPERANDS[op], operands, strict=True) if name},
+            "attributes": dict(attributes),
+        }
+        for op, operands, attributes in CALLS
+    ]
+    step = {"name": "step", "arch": "cpu", "decode_only": False, "max_tokens": MAX_NUM_TOKENS}
     plan = {
         "symbols": dict(SYMBOLS),
         "arena_bytes": arena_bytes,
+        "state_bytes": 0,
         "tensors": tensors,
         "outputs": {"logits": index["logits"]},
-        "instructions": [
-            {
-                "kind": "call",
-                "op": op,
-                "inputs": [index[name] for name in inputs],
-                "outputs": [index[name] for name in outputs],
-                "attributes": dict(attributes),
-            }
-            for op, inputs, outputs, attributes in CALLS
-        ],
+        "kernels": [],
+        "programs": [step | {"instructions": instructions}],
+        "cuda": None,
     }
     engine = TinyEngine(copy.deepcopy(MANIFEST), plan, weights)
     engine.place_weights()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.unit.csrc.tiny_engine import METADATA, TinyEngine
+from tests.unit.csrc.tiny_engine import METADATA, PYTHON_ONLY, TinyEngine
 
 VOCAB, PAGE, MAX_BATCH_SIZE, MAX_SEQ_LEN, MAX_NUM_TOKENS = 50, 4, 6, 40, 24
 NUM_BLOCKS = MAX_BATCH_SIZE * MAX_SEQ_LEN // PAGE
@@ -29,8 +29,8 @@ SYMBOLS = {
     "num_sms": 192,
 }
 MANIFEST: dict[str, Any] = {
-    "target": {"kind": "cuda", "archs": ["sm_90a"], "dtype": "bfloat16"},
-    "stripped": False,
+    **PYTHON_ONLY,
+    "target": {"kind": "cuda", "archs": ["sm_90a"]},
     "model": {"vocab_size": VOCAB},
     "limits": {
         "max_batch_size": MAX_BATCH_SIZE,
@@ -42,6 +42,8 @@ MANIFEST: dict[str, Any] = {
         "tokens_per_block": PAGE,
         "num_blocks": NUM_BLOCKS,
         "num_layers": 1,
+        "num_kv_heads": 1,
+        "head_dim": 1,
         "dtype": "bfloat16",
         "bytes_per_block": 2 * PAGE * 2,
     },
@@ -129,9 +131,6 @@ def make_toy_engine() -> TinyEngine:
         "symbols": dict(SYMBOLS),
         "arena_bytes": ARENA_BYTES,
         "state_bytes": STATE_BYTES,
-        "decode_batches": [*(size for size in (1, 2, 4) if size < NUM_SEQS), NUM_SEQS],
-        "workspace_bytes": 0,
-        "cublaslt_version": 0,
         "tensors": [
             {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}
             for name, dtype, shape, kind, offset in TENSORS
@@ -142,6 +141,11 @@ def make_toy_engine() -> TinyEngine:
             *(program(f"decode_{size}", size, True) for size in (1, 2, 4)),
             program("mixed", MAX_NUM_TOKENS, False),
         ],
+        "cuda": {
+            "decode_batches": [*(size for size in (1, 2, 4) if size < NUM_SEQS), NUM_SEQS],
+            "workspace_bytes": 0,
+            "cublaslt_version": 0,
+        },
     }
     return TinyEngine(MANIFEST | {}, plan, {}, dict(METADATA))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from trtllm_lite.engine.manifest import Fusion, KvCache, Limits, Manifest, Memory, Target
-from trtllm_lite.engine.plan import ABSENT, Instruction, Plan, PlanTensor
+from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.writer import Weight, weight_offsets, write_engine
 from trtllm_lite.network.config import ModelConfig
 
@@ -66,8 +66,9 @@ def plan() -> Plan:
         for (name, array), offset in zip(ARRAYS.items(), offsets, strict=True)
     ]
     tensors.append(PlanTensor("y", "float32", ("num_tokens", 7), "row_major", "arena", 0))
-    call = Instruction("call", "RmsNorm", (0, 1, ABSENT), (3, ABSENT), {"epsilon": 1e-6})
-    return Plan({"num_tokens": 32}, 896, tuple(tensors), {"logits": 3}, (call,))
+    call = CallInstruction("call", "RmsNorm", {"x": 0, "weight": 1, "y": 3}, {"epsilon": 1e-6})
+    step = Program("step", "cpu", False, 32, (call,))
+    return Plan({"num_tokens": 32}, 896, 0, tuple(tensors), {"logits": 3}, (), (step,), None)
 
 
 def write_sample(path: Path) -> Path:

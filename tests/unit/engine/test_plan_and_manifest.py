@@ -15,12 +15,11 @@ def test_round_trips() -> None:
 
 
 def test_the_json_is_the_documented_one() -> None:
-    instruction = json.loads(plan().to_json())["instructions"][0]
+    instruction = json.loads(plan().to_json())["programs"][0]["instructions"][0]
     assert instruction == {
         "kind": "call",
         "op": "RmsNorm",
-        "inputs": [0, 1, -1],
-        "outputs": [3, -1],
+        "operands": {"x": 0, "weight": 1, "y": 3},
         "attributes": {"epsilon": 1e-6},
     }
     fusion = json.loads(MANIFEST.to_json())["fusions"][0]
@@ -32,7 +31,7 @@ def test_bytes_at_the_bound_of_every_symbol() -> None:
     assert tensor.max_bytes({"num_tokens": 5}) == 5 * 3 * 2
 
 
-@pytest.mark.parametrize("key", ["symbols", "arena_bytes", "tensors", "outputs", "instructions"])
+@pytest.mark.parametrize("key", ["symbols", "arena_bytes", "tensors", "outputs", "programs"])
 def test_a_missing_key_of_a_plan(key: str) -> None:
     raw = json.loads(plan().to_json())
     del raw[key]

@@ -1,4 +1,4 @@
-"""Turns the fused graph into the engine's program: tensors with offsets, and instructions."""
+"""Turns the fused graph into the plan of a CPU engine: tensors with offsets, and calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,22 +12,24 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.last_token_gather import LOGITS
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
 from trtllm_lite.builder.weights import PLAN_DTYPES, extents
-from trtllm_lite.engine.plan import ABSENT, Instruction, Plan, PlanTensor
+from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.writer import Weight, weight_offsets
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.packing import pack, packed_shape
 from trtllm_lite.plugins.schema import LAYOUTS, Schema, all_schemas
 
+CPU = "cpu"  # the target, its kind, and the arch of its program
+
 
 @dataclass(frozen=True)
-class Program:
+class Planned:
     """A plan and the weights that it addresses, in file order; their data is still on disk."""
 
     plan: Plan
     weights: tuple[Weight, ...]
 
 
-def make_program(graph: ir.Graph, limits: BuildLimits) -> Program:
+def make_plan(graph: ir.Graph, limits: BuildLimits) -> Planned:
     """Plan ``graph``, which holds fused operators only. Raises BuildError if a weight cannot be laid out."""
     layouts = _weight_layouts(graph)
     weights = tuple(_stored_weight(value, layout) for value, layout in layouts.items())
@@ -48,11 +50,20 @@ def make_program(graph: ir.Graph, limits: BuildLimits) -> Program:
         add(value, "weight", offsets[value], layout)
     for value, offset in arena.items():
         add(value, "arena", offset)
-    instructions = tuple(_instruction(node, index) for node in graph)
+    calls = tuple(_call(node, index) for node in graph)
     _check_constraints(graph, tensors, index)
     logits = next(value for value in graph.outputs if value.name == LOGITS)
-    plan = Plan(symbols, arena_bytes, tuple(tensors), {LOGITS: index[logits]}, instructions)
-    return Program(plan, weights)
+    plan = Plan(
+        symbols=symbols,
+        arena_bytes=arena_bytes,
+        state_bytes=0,
+        tensors=tuple(tensors),
+        outputs={LOGITS: index[logits]},
+        kernels=(),
+        programs=(Program("step", CPU, False, symbols["num_tokens"], calls),),
+        cuda=None,
+    )
+    return Planned(plan, weights)
 
 
 def _operands(node: ir.Node) -> list[tuple[ir.Value, tuple[str, ...]]]:
@@ -127,30 +138,30 @@ def _tensor(value: ir.Value, limits: BuildLimits, kind: str, offset: int = 0, la
     return PlanTensor(str(value.name), PLAN_DTYPES[value.dtype], tuple(shape), layout, kind, offset)
 
 
-def _instruction(node: ir.Node, index: dict[ir.Value, int]) -> Instruction:
-    """One call, in schema order; aliased outputs get their input's index, which later readers then use too."""
+def _call(node: ir.Node, index: dict[ir.Value, int]) -> CallInstruction:
+    """One call; aliased outputs get their input's index, which later readers then use too."""
     schema = all_schemas()[node.op_type]
-    for output, source in _aliases(node).items():
+    aliases = _aliases(node)
+    for output, source in aliases.items():
         value = node.inputs[source]
         assert value is not None
         index[node.outputs[output]] = index[value]
-
-    def positions(values: tuple[ir.Value | None, ...], arity: int) -> tuple[int, ...]:
-        present = [ABSENT if value is None or not value.name else index[value] for value in values]
-        return (*present, *[ABSENT] * (arity - len(present)))
-
+    operands = {
+        argument.name: index[value]
+        for argument, value in zip(schema.inputs, node.inputs, strict=False)
+        if value is not None
+    }
+    operands |= {
+        argument.name: index[value]
+        for position, (argument, value) in enumerate(zip(schema.outputs, node.outputs, strict=False))
+        if value.name and position not in aliases
+    }
     attributes: dict[str, int | float] = {}
     for declared in schema.attributes:
         number = attribute(node, declared.name)
         assert isinstance(number, int | float)
         attributes[declared.name] = number
-    return Instruction(
-        kind="call",
-        op=node.op_type,
-        inputs=positions(tuple(node.inputs), len(schema.inputs)),
-        outputs=positions(tuple(node.outputs), len(schema.outputs)),
-        attributes=attributes,
-    )
+    return CallInstruction("call", node.op_type, operands, attributes)
 
 
 def _check_constraints(graph: ir.Graph, tensors: Sequence[PlanTensor], index: dict[ir.Value, int]) -> None:

@@ -11,8 +11,9 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts
-from trtllm_lite.engine.format import DEVICE_ALIGNMENT, align
+from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import KvCache, Target
+from trtllm_lite.engine.vocabulary import DEVICE_ALIGNMENT
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Device, Matmul
 
@@ -58,7 +59,7 @@ def parts_of(lowered: Lowered, progress: Callable[[int, int], None], timings: Ti
     cubins = compile_kernels(lowered.kernels(), progress)
     plan = make_plan(lowered, {specialised: cubin.key for specialised, cubin in cubins.items()}, timings)
     return EngineParts(
-        target=Target("cuda", lowered.archs, lowered.operands.dtype),
+        target=Target("cuda", lowered.archs),
         plan=plan.to_json(),
         weights=tuple(lowered.operands.weights.values()),
         kv_cache=_kv_cache(lowered),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.limits import SPARE_SLOTS, BuildLimits
 from trtllm_lite.errors import BuildError
 
 # Batches for which a program of fused kernels for few rows is made.
@@ -11,8 +11,6 @@ DECODE_BUCKETS = (1, 2, 4, 8, 16)
 STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
 # What stands for all larger steps where their products are compared.
 LARGEST_STEP = 8192
-# A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
-SPARE_SLOTS = 8
 MAX_LOGITS = 65_535  # rows of a grid's second axis, one for each that is sampled
 MAX_SMS = 192  # more than any card has: sizes the scratch of kernels that run one block per SM
 

@@ -13,21 +13,22 @@ from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.engine.cuda_plan import (
-    Argument,
+from trtllm_lite.engine.plan import (
     BoxedTensor,
-    CudaKernel,
-    CudaPlan,
-    CudaProgram,
+    CompiledKernel,
+    CudaSettings,
     FloatArgument,
     Instruction,
     IntArgument,
+    LaunchArgument,
     LaunchInstruction,
-    MatmulAlgorithm,
     MatmulInstruction,
     Number,
+    Plan,
+    Program,
     TensorArgument,
     TensorMapArgument,
+    TimedAlgorithm,
 )
 from trtllm_lite.plugins.launch import Buffer, Device, Extent, Kernel, Launch, Matmul, Slice, TensorMap
 
@@ -98,7 +99,7 @@ def _runs_alike(program: LoweredProgram, larger: LoweredProgram) -> bool:
     return ran[0] == ran[1]
 
 
-def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings: TimingCache | None = None) -> CudaPlan:
+def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings: TimingCache | None = None) -> Plan:
     """The plan of ``lowered``, whose kernels have the cubins ``keys``; ``timings`` choose algorithms of products."""
     numbers, index = lowered.kernels(), lowered.layout.index
     operands = lowered.operands
@@ -109,20 +110,22 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
         for instruction in program.instructions
         if isinstance(instruction, MatmulInstruction)
     )
-    return CudaPlan(
+    return Plan(
         symbols=operands.symbols,
         arena_bytes=lowered.layout.arena_bytes,
         state_bytes=lowered.layout.state_bytes,
-        decode_batches=decode_batches(operands.symbols["num_decode_seqs"]),
-        workspace_bytes=WORKSPACE_BYTES,
-        cublaslt_version=timings.cublaslt_version if timings is not None and measured else 0,
         tensors=lowered.layout.tensors,
         outputs={buffer.name: index[buffer] for buffer in operands.outputs},
         kernels=tuple(
-            CudaKernel(kernel.name, {arch: keys[kernel, arch]}, kernel.threads, kernel.shared_bytes)
+            CompiledKernel(kernel.name, {arch: keys[kernel, arch]}, kernel.threads, kernel.shared_bytes)
             for kernel, arch in numbers
         ),
         programs=programs,
+        cuda=CudaSettings(
+            decode_batches=decode_batches(operands.symbols["num_decode_seqs"]),
+            workspace_bytes=WORKSPACE_BYTES,
+            cublaslt_version=timings.cublaslt_version if timings is not None and measured else 0,
+        ),
     )
 
 
@@ -132,7 +135,7 @@ def _program(
     numbers: Mapping[tuple[Kernel, str], int],
     index: Mapping[Buffer, int],
     timings: TimingCache | None,
-) -> CudaProgram:
+) -> Program:
     instructions: list[Instruction] = []
     for step in program.steps:
         if isinstance(step, Matmul):
@@ -147,10 +150,10 @@ def _program(
         number = numbers[step.kernel, program.device.arch]
         instructions.append(LaunchInstruction("launch", number, (x, y, z), arguments, programmatic))
     bucket = program.bucket
-    return CudaProgram(bucket.name, program.device.arch, bucket.decode, bucket.max_tokens, tuple(instructions))
+    return Program(bucket.name, program.device.arch, bucket.decode, bucket.max_tokens, tuple(instructions))
 
 
-def _matmul(step: Matmul, index: Mapping[Buffer, int], algorithms: tuple[MatmulAlgorithm, ...]) -> MatmulInstruction:
+def _matmul(step: Matmul, index: Mapping[Buffer, int], algorithms: tuple[TimedAlgorithm, ...]) -> MatmulInstruction:
     return MatmulInstruction(
         kind="matmul",
         x=_pointer(step.x, index),
@@ -173,7 +176,7 @@ def _pointer(operand: Buffer | Slice, index: Mapping[Buffer, int]) -> TensorArgu
     return TensorArgument(index[operand], 0)
 
 
-def _argument(argument: object, index: Mapping[Buffer, int], symbols: dict[str, int]) -> Argument:
+def _argument(argument: object, index: Mapping[Buffer, int], symbols: dict[str, int]) -> LaunchArgument:
     if argument is None:
         return None
     if isinstance(argument, TensorMap):

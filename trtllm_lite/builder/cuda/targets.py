@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Device
 
-CPU = "cpu"
-
 _KIB = 1024
 # Most dynamic shared memory of a block by compute capability (CUDA C++ Programming Guide, "Technical Specifications per
 # Compute Capability"): what an SM has for a block, less the 1 KB that the system keeps.
@@ -25,17 +23,12 @@ _SHARED_BYTES = {
 
 
 def parse_targets(targets: Sequence[str]) -> tuple[Device, ...]:
-    """The devices of ``sm_90``, ``sm_80,sm_90`` and the like, in order, without repetitions; none for ``cpu``.
+    """The devices of names like ``sm_90``, in order, without repetitions.
 
     From compute capability 9 on, code is compiled for the chip itself (``sm_90a``), with its own instructions.
     Raises BuildError.
     """
-    names = [name.strip() for target in targets for name in target.split(",")]
-    if names == [CPU]:
-        return ()
-    if CPU in names:
-        raise BuildError(f"the targets are {', '.join(names)}: an engine is for {CPU} alone or for GPUs; build two")
-    devices = [_device(name) for name in names]
+    devices = [_device(name) for name in targets]
     return tuple(dict.fromkeys(devices))
 
 
@@ -44,7 +37,7 @@ def _device(name: str) -> Device:
     if match is None or match[1] not in _SHARED_BYTES:
         known = ", ".join(f"sm_{capability}" for capability in _SHARED_BYTES)
         raise BuildError(
-            f"the target is {name!r}: expected {CPU}, or one or several of {known}, separated by commas "
+            f"the target is {name!r}: expected cpu, or one or several of {known}, separated by commas "
             "(an H100 or H200 is sm_90, an A100 sm_80)"
         )
     own_instructions = "a" if int(match[1]) >= 90 else ""

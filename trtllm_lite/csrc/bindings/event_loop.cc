@@ -34,7 +34,7 @@ Clock::duration duration_of(double seconds) {
       std::chrono::duration<double>(std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kMaxSeconds)));
 }
 
-std::int64_t max_logits(const CpuExecutor& executor) { return executor.engine().plan().bound(StepSymbol::kNumLogits); }
+std::int64_t max_logits(const CpuExecutor& executor) { return executor.engine().plan().symbols[Symbol::kNumLogits]; }
 std::int64_t max_logits(const cuda::CudaExecutor& executor) { return executor.max_logits(); }
 
 struct LoopOptions {
@@ -144,7 +144,7 @@ class PyEventLoop {
                       .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
                       .enable_block_reuse = options.enable_block_reuse,
                       .hash_seed = std::random_device()()},
-            .vocab_size = static_cast<int>(manifest.vocab_size),
+            .vocab_size = static_cast<int>(manifest.model.vocab_size),
             .max_input_len = options.max_input_len};
   }
 

@@ -28,6 +28,7 @@ using Names = std::optional<std::vector<std::string>>;
 DType dtype_of(const Array& array) {
   if (array.dtype() == nb::dtype<float>()) return DType::kFloat32;
   if (array.dtype() == nb::dtype<std::int32_t>()) return DType::kInt32;
+  if (array.dtype() == nb::dtype<std::int8_t>()) return DType::kInt8;
   if (array.dtype() == nb::dtype<std::uint16_t>()) return DType::kBFloat16;
   if (array.dtype().code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) && array.dtype().bits == 16) {
     return DType::kFloat16;
@@ -46,11 +47,12 @@ class Operands {
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       if (!arrays[i]) continue;
       logical_[i].dtype = dtype_of(*arrays[i]);
-      if (layouts && !parse_layout((*layouts)[i], &logical_[i].layout)) {
-        throw EngineError("run_kernel: unknown layout " + (*layouts)[i]);
+      if (layouts) {
+        const auto layout = std::ranges::find(kLayoutNames, (*layouts)[i]);
+        if (layout == std::end(kLayoutNames)) throw EngineError("run_kernel: unknown layout " + (*layouts)[i]);
+        logical_[i].layout = static_cast<Layout>(layout - std::begin(kLayoutNames));
       }
-      DType declared;
-      if (dtypes && (!parse_dtype((*dtypes)[i], &declared) || declared != logical_[i].dtype)) {
+      if (dtypes && to_string(logical_[i].dtype) != (*dtypes)[i]) {
         throw EngineError("run_kernel: dtype " + (*dtypes)[i] + " does not describe the array");
       }
       if (arrays[i]->ndim() > kMaxRank) throw EngineError("run_kernel: expected at most 4 axes");
@@ -61,11 +63,11 @@ class Operands {
   void read_row_major(std::span<const ArgumentSpec> specs, std::map<int, std::int64_t>* extents) {
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       if (!arrays_[i] || logical_[i].layout != Layout::kRowMajor) continue;
-      logical_[i].rank = static_cast<int>(arrays_[i]->ndim());
-      for (int axis = 0; axis < logical_[i].rank; ++axis) {
-        logical_[i].shape[axis].value = static_cast<std::int64_t>(arrays_[i]->shape(static_cast<std::size_t>(axis)));
-        if (i < specs.size() && axis < specs[i].rank) {
-          extents->emplace(specs[i].shape[axis].symbol, logical_[i].shape[axis].value);
+      for (std::size_t axis = 0; axis < arrays_[i]->ndim(); ++axis) {
+        const auto extent = static_cast<std::int64_t>(arrays_[i]->shape(axis));
+        logical_[i].shape.push_back({extent, std::nullopt});
+        if (i < specs.size() && std::cmp_less(axis, specs[i].rank)) {
+          extents->emplace(specs[i].shape[axis].symbol, extent);
         }
       }
     }
@@ -86,17 +88,16 @@ class Operands {
       const auto columns = static_cast<std::int64_t>(array.shape(1));
       const std::vector<std::int64_t> shape =
           gated ? std::vector<std::int64_t>{2, rows, columns} : std::vector<std::int64_t>{rows, columns};
-      if (stored_shape(logical_[i].layout, shape).shape[0] != panels) {
+      if (stored_shape(logical_[i].layout, shape).at(0) != panels) {
         throw EngineError("run_kernel: a packed input has " + std::to_string(panels) + " panels, which do not hold " +
                           std::to_string(rows) + " features");
       }
-      logical_[i].rank = static_cast<int>(shape.size());
-      for (std::size_t axis = 0; axis < shape.size(); ++axis) logical_[i].shape[axis].value = shape[axis];
+      for (const std::int64_t extent : shape) logical_[i].shape.push_back({extent, std::nullopt});
     }
   }
 
-  std::vector<const Operand*> described() const {
-    std::vector<const Operand*> operands;
+  std::vector<const PlanTensor*> described() const {
+    std::vector<const PlanTensor*> operands;
     for (std::size_t i = 0; i < arrays_.size(); ++i) operands.push_back(arrays_[i] ? &logical_[i] : nullptr);
     return operands;
   }
@@ -105,15 +106,18 @@ class Operands {
     std::vector<Tensor> tensors(arrays_.size());
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       if (!arrays_[i]) continue;
-      tensors[i] = {arrays_[i]->data(), logical_[i].dtype, logical_[i].layout, logical_[i].rank, {}};
-      for (int axis = 0; axis < logical_[i].rank; ++axis) tensors[i].shape[axis] = logical_[i].shape[axis].value;
+      const auto rank = static_cast<int>(logical_[i].shape.size());
+      tensors[i] = {arrays_[i]->data(), logical_[i].dtype, logical_[i].layout, rank, {}};
+      for (std::size_t axis = 0; axis < logical_[i].shape.size(); ++axis) {
+        tensors[i].shape[axis] = logical_[i].shape[axis].value;
+      }
     }
     return tensors;
   }
 
  private:
   const Arrays& arrays_;
-  std::vector<Operand> logical_;
+  std::vector<PlanTensor> logical_;
 };
 
 std::vector<AttributeValue> read_attributes(const OpSchema& schema, const nb::dict& attributes) {

@@ -43,7 +43,7 @@ void def_step(nanobind::class_<AnyExecutor>& type) {
       const nanobind::gil_scoped_release release;
       logits = run(executor, request);
     }
-    return owning_array(std::move(logits), num_rows, executor.engine().manifest().vocab_size);
+    return owning_array(std::move(logits), num_rows, executor.engine().manifest().model.vocab_size);
   };
   using nanobind::arg;
   type.def("step", step, arg("token_ids").noconvert(), arg("seq_lens").noconvert(), arg("past_lens").noconvert(),

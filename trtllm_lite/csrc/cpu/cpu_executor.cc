@@ -27,34 +27,36 @@ std::size_t cache_bytes(const Engine& engine, std::int64_t num_blocks) {
   return static_cast<std::size_t>(bytes);
 }
 
+// An engine of one rank: the sum over all ranks is x itself.
+void reduce_over_one_rank(const Tensor& x, const Tensor& y) {
+  if (x.data == y.data) return;
+  std::memcpy(y.data, x.data, static_cast<std::size_t>(x.shape[0] * x.shape[1] * item_size(x.dtype)));
+}
+
 }  // namespace
 
 CpuExecutor::CpuExecutor(const Engine& engine, int num_threads, std::int64_t num_blocks, std::string_view isa)
     : engine_(engine),
+      plan_(engine.plan_for(TargetKind::kCpu)),
       isa_(resolve_isa(isa)),
       num_blocks_(resolve_num_blocks(engine, num_blocks)),
       pool_(resolve_num_threads(num_threads)),
-      arena_(static_cast<std::size_t>(engine.plan().arena_bytes), AnonymousMemory::Pages::kHuge, "workspace",
+      arena_(static_cast<std::size_t>(plan_.arena_bytes), AnonymousMemory::Pages::kHuge, "workspace",
              "build the engine with a smaller --max_num_tokens"),
+      state_(static_cast<std::size_t>(plan_.state_bytes), AnonymousMemory::Pages::kDefault, "state",
+             "build the engine with a smaller --max_batch_size"),
       // Ordinary pages: a short sequence then costs what it uses, not huge pages of every layer's cache.
       cache_(cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
       inputs_(step_limits(engine, num_blocks_)) {
   const std::vector<std::byte*> places = place_tensors();
-  for (const Instruction& instruction : engine.plan().instructions) {
-    Call call{find_kernel(instruction.schema->name, isa_), instruction.attributes.data(), operands_.size(), 0, 0};
-    add_operands(instruction.inputs, places);
-    call.first_output = operands_.size();
-    add_operands(instruction.outputs, places);
-    call.end = operands_.size();
-    calls_.push_back(call);
-  }
-  logits_ = reinterpret_cast<const float*>(places[static_cast<std::size_t>(engine.plan().logits)]);
+  for (const Instruction& instruction : plan_.programs.front().instructions) add_call(instruction, places);
+  logits_ = reinterpret_cast<const float*>(places[static_cast<std::size_t>(plan_.outputs.at("logits"))]);
 }
 
 std::vector<std::byte*> CpuExecutor::place_tensors() {
   std::vector<std::byte*> places;
   std::size_t cache_offset = 0;
-  for (const PlanTensor& tensor : engine_.plan().tensors) {
+  for (const PlanTensor& tensor : plan_.tensors) {
     switch (tensor.kind) {
       case TensorKind::kInput: {
         const auto input = static_cast<StepInputIndex>(step_input_index(tensor.name));
@@ -64,13 +66,16 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
       case TensorKind::kArena:
         places.push_back(arena_.data() + tensor.offset);
         break;
+      case TensorKind::kState:
+        places.push_back(state_.data() + tensor.offset);
+        break;
       case TensorKind::kWeight:
         // Operands have one type for all; check_plan has seen to it that no call writes a weight.
         places.push_back(const_cast<std::byte*>(engine_.weight(tensor.name).data()));
         break;
       case TensorKind::kCache:
         places.push_back(cache_.data() + cache_offset);
-        cache_tensors_.push_back({places.back(), static_cast<std::size_t>(max_bytes(engine_.plan(), tensor))});
+        cache_tensors_.push_back({places.back(), static_cast<std::size_t>(max_bytes(plan_, tensor))});
         cache_offset += static_cast<std::size_t>(num_blocks_) * cache_tensors_.back().block_bytes;
         break;
     }
@@ -78,16 +83,34 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
   return places;
 }
 
+// The resolved call lives as long as the executor: kernels read its attributes.
+void CpuExecutor::add_call(const Instruction& instruction, const std::vector<std::byte*>& places) {
+  if (const auto* collective = std::get_if<CollectiveInstruction>(&instruction)) {
+    Call call{nullptr, nullptr, operands_.size(), operands_.size() + 1, operands_.size() + 2};
+    add_operands({collective->x.tensor, collective->y.tensor}, places);
+    calls_.push_back(call);
+    return;
+  }
+  const ResolvedCall& resolved = resolved_.emplace_back(resolve(std::get<CallInstruction>(instruction)));
+  Call call{find_kernel(resolved.schema->name, isa_), resolved.attributes.data(), operands_.size(), 0, 0};
+  add_operands(resolved.inputs, places);
+  call.first_output = operands_.size();
+  add_operands(resolved.outputs, places);
+  call.end = operands_.size();
+  calls_.push_back(call);
+}
+
 void CpuExecutor::add_operands(const std::vector<int>& tensors, const std::vector<std::byte*>& places) {
   for (const int index : tensors) {
     Tensor operand;
     if (index != kAbsent) {
-      const Operand& logical = engine_.plan().tensors[static_cast<std::size_t>(index)].operand;
-      operand = {places[static_cast<std::size_t>(index)], logical.dtype, logical.layout, logical.rank, {}};
-      for (int axis = 0; axis < logical.rank; ++axis) {
-        operand.shape[axis] = logical.shape[axis].value;
-        if (logical.shape[axis].symbol)
-          varying_extents_.push_back({operands_.size(), axis, *logical.shape[axis].symbol});
+      const PlanTensor& tensor = plan_.tensors[static_cast<std::size_t>(index)];
+      const int rank = static_cast<int>(tensor.shape.size());
+      operand = {places[static_cast<std::size_t>(index)], tensor.dtype, tensor.layout, rank, {}};
+      for (int axis = 0; axis < rank; ++axis) {
+        const Dim& dim = tensor.shape[static_cast<std::size_t>(axis)];
+        operand.shape[axis] = dim.value;
+        if (dim.symbol) varying_extents_.push_back({operands_.size(), axis, *dim.symbol});
       }
     }
     operands_.push_back(operand);
@@ -114,12 +137,16 @@ std::unique_ptr<float[]> CpuExecutor::step(const StepRequest& request) {
 
 void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
   const std::lock_guard lock(mutex_);
-  const StepExtents extents = inputs_.assign(request);
+  const Extents extents = inputs_.assign(request);
   for (const VaryingExtent& varying : varying_extents_) {
-    operands_[varying.operand].shape[varying.axis] = extents[static_cast<std::size_t>(varying.symbol)];
+    operands_[varying.operand].shape[varying.axis] = extents[varying.symbol];
   }
   for (const Call& call : calls_) {
     if (!has_work(call)) continue;
+    if (call.kernel == nullptr) {
+      reduce_over_one_rank(operands_[call.first_input], operands_[call.first_output]);
+      continue;
+    }
     call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, &pool_});
   }
   use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, pool_);

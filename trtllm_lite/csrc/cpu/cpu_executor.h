@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "cpu/kernel.h"
 #include "cpu/step_inputs.h"
 #include "cpu/thread_pool.h"
+#include "engine/call.h"
 #include "engine/engine.h"
 
 namespace tl {
@@ -47,14 +49,14 @@ class CpuExecutor {
 
   std::int64_t num_blocks() const { return num_blocks_; }
   const Engine& engine() const { return engine_; }
-  std::int64_t vocab_size() const { return engine_.manifest().vocab_size; }
+  std::int64_t vocab_size() const { return engine_.manifest().model.vocab_size; }
   int num_threads() const { return pool_.num_threads(); }
   std::string_view isa() const { return isa_; }
   MemoryUse memory() const;
 
  private:
   struct Call {
-    Kernel kernel;
+    Kernel kernel;  // null: a collective
     const AttributeValue* attributes;
     std::size_t first_input;  // positions in operands_
     std::size_t first_output;
@@ -64,7 +66,7 @@ class CpuExecutor {
   struct VaryingExtent {
     std::size_t operand;
     int axis;
-    StepSymbol symbol;
+    Symbol symbol;
   };
 
   // One layer's keys or values: num_blocks_ blocks of block_bytes each.
@@ -76,19 +78,22 @@ class CpuExecutor {
   };
 
   std::vector<std::byte*> place_tensors();
+  void add_call(const Instruction& instruction, const std::vector<std::byte*>& places);
   void add_operands(const std::vector<int>& tensors, const std::vector<std::byte*>& places);
   bool has_work(const Call& call) const;
 
   const Engine& engine_;
+  const Plan& plan_;
   std::string_view isa_;
   std::int64_t num_blocks_;
   ThreadPool pool_;
-  AnonymousMemory arena_;
+  AnonymousMemory arena_, state_;
   AnonymousMemory cache_;
   std::vector<CacheTensor> cache_tensors_;
   StepInputs inputs_;
   std::vector<Tensor> operands_;  // of all calls, in order
   std::vector<VaryingExtent> varying_extents_;
+  std::deque<ResolvedCall> resolved_;
   std::vector<Call> calls_;
   const float* logits_ = nullptr;
   std::mutex mutex_;

@@ -4,14 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "dtypes.h"
+
 namespace tl {
 
 class ThreadPool;
-
-enum class DType : std::uint8_t { kFloat32, kFloat16, kBFloat16, kInt32 };
-enum class Layout : std::uint8_t { kRowMajor, kPanel64, kGatedPanel64 };
-
-constexpr int kMaxRank = 4;
 
 // One operand with the extents of this step. `data` is null for an absent optional operand.
 struct Tensor {

@@ -39,13 +39,13 @@ void check_sizes(const StepRequest& request, const StepLimits& limits) {
   const auto check = [](const char* what, std::int64_t min, std::int64_t max, std::int64_t found, const char* remedy) {
     expect_range(min, max, found, [what] { return what; }, remedy);
   };
-  check("number of tokens", 1, limits.bound(StepSymbol::kNumTokens), count(request.token_ids),
+  check("number of tokens", 1, limits.bound(Symbol::kNumTokens), count(request.token_ids),
         "split the step, or build the engine with a larger --max_num_tokens");
-  check("number of sequences", 1, limits.bound(StepSymbol::kNumSeqs), count(request.seq_lens),
+  check("number of sequences", 1, limits.bound(Symbol::kNumSeqs), count(request.seq_lens),
         "split the step, or build the engine with a larger --max_batch_size");
-  check("number of logits_indices", 0, limits.bound(StepSymbol::kNumLogits), count(request.logits_indices),
+  check("number of logits_indices", 0, limits.bound(Symbol::kNumLogits), count(request.logits_indices),
         "ask for fewer rows, or build the engine with a larger --max_batch_size or with --gather_context_logits");
-  check("columns of block_tables", 1, limits.bound(StepSymbol::kMaxBlocksPerSeq), request.blocks_per_row,
+  check("columns of block_tables", 1, limits.bound(Symbol::kMaxBlocksPerSeq), request.blocks_per_row,
         "pass as many as the longest sequence needs, or build the engine with a larger --max_seq_len");
   expect_size("past_lens", count(request.seq_lens), request.past_lens.size());
   expect_size("block_tables", count(request.seq_lens) * request.blocks_per_row, request.block_tables.size());
@@ -55,22 +55,22 @@ void check_sizes(const StepRequest& request, const StepLimits& limits) {
 
 StepLimits step_limits(const Engine& engine, std::int64_t num_blocks) {
   const Manifest& manifest = engine.manifest();
-  StepLimits limits{engine.plan().bounds, engine.value_bounds(), manifest.limits.max_seq_len,
+  StepLimits limits{engine.plan().symbols, engine.value_bounds(), manifest.limits.max_seq_len,
                     manifest.kv_cache.tokens_per_block};
-  limits.bounds[static_cast<std::size_t>(StepSymbol::kNumBlocks)] = num_blocks;
+  limits.bounds[Symbol::kNumBlocks] = num_blocks;
   return limits;
 }
 
 StepInputs::StepInputs(StepLimits limits) : limits_(std::move(limits)) {
-  for (int input = 0; input < kNumStepInputs; ++input) {
+  for (const StepInputIndex input : kRequestInputs) {
     std::int64_t size = 1;
     for (int axis = 0; axis < kStepInputs[input].rank; ++axis) {
       size *= limits_.bound(kStepInputs[input].shape[axis]);
     }
-    buffers_[static_cast<std::size_t>(input)].resize(static_cast<std::size_t>(size));
+    buffers_[input].resize(static_cast<std::size_t>(size));
   }
-  seq_lens_.reserve(static_cast<std::size_t>(limits_.bound(StepSymbol::kNumSeqs)));
-  is_written_.assign(static_cast<std::size_t>(limits_.bound(StepSymbol::kNumBlocks)), false);
+  seq_lens_.reserve(static_cast<std::size_t>(limits_.bound(Symbol::kNumSeqs)));
+  is_written_.assign(static_cast<std::size_t>(limits_.bound(Symbol::kNumBlocks)), false);
 }
 
 std::size_t StepInputs::num_bytes() const {
@@ -79,13 +79,17 @@ std::size_t StepInputs::num_bytes() const {
   return bytes;
 }
 
-StepExtents StepInputs::assign(const StepRequest& request) {
+Extents StepInputs::assign(const StepRequest& request) {
   check_sizes(request, limits_);
   const auto num_tokens = static_cast<std::int64_t>(request.token_ids.size());
   const auto num_seqs = static_cast<std::int64_t>(request.seq_lens.size());
   const auto num_logits = static_cast<std::int64_t>(request.logits_indices.size());
-  extents_ = {
-      num_tokens, num_seqs, num_seqs + 1, num_logits, request.blocks_per_row, limits_.bound(StepSymbol::kNumBlocks)};
+  extents_ = limits_.bounds;
+  extents_[Symbol::kNumTokens] = num_tokens;
+  extents_[Symbol::kNumSeqs] = num_seqs;
+  extents_[Symbol::kNumSeqsPlus1] = num_seqs + 1;
+  extents_[Symbol::kNumLogits] = num_logits;
+  extents_[Symbol::kMaxBlocksPerSeq] = request.blocks_per_row;
   copy(request);
   derive_positions();
   check_values();
@@ -104,7 +108,7 @@ void StepInputs::copy(const StepRequest& request) {
 
 void StepInputs::derive_positions() {
   const std::int64_t max_seq_len = limits_.max_seq_len;
-  const std::int64_t num_tokens = extent(StepSymbol::kNumTokens);
+  const std::int64_t num_tokens = extent(Symbol::kNumTokens);
   std::int64_t row = 0;
   for (std::size_t seq = 0; seq < seq_lens_.size(); ++seq) {
     const std::int64_t past = buffers_[kPastLens][seq];
@@ -141,15 +145,15 @@ void StepInputs::check_values() const {
 }
 
 void StepInputs::check_block_numbers() const {
-  const std::int64_t columns = extent(StepSymbol::kMaxBlocksPerSeq);
-  for (std::int64_t seq = 0; seq < extent(StepSymbol::kNumSeqs); ++seq) {
+  const std::int64_t columns = extent(Symbol::kMaxBlocksPerSeq);
+  for (std::int64_t seq = 0; seq < extent(Symbol::kNumSeqs); ++seq) {
     if (blocks_used(seq) > columns) {
       fail("columns of block_tables", std::to_string(blocks_used(seq)) + " or more for sequence " + std::to_string(seq),
            columns, "reserve blocks for the tokens of this step first");
     }
     for (std::int64_t i = 0; i < blocks_used(seq); ++i) {
       expect_range(
-          0, extent(StepSymbol::kNumBlocks) - 1, block(seq, i), [&] { return item(item("block_tables", seq), i); },
+          0, extent(Symbol::kNumBlocks) - 1, block(seq, i), [&] { return item(item("block_tables", seq), i); },
           "pass block numbers of this cache");
     }
   }
@@ -158,7 +162,7 @@ void StepInputs::check_block_numbers() const {
 // Two sequences may read the same block (a shared prefix), but one that is written must be nobody else's: the writes
 // would race, and one sequence would continue another's text.
 void StepInputs::check_written_blocks() {
-  const std::int64_t num_seqs = extent(StepSymbol::kNumSeqs);
+  const std::int64_t num_seqs = extent(Symbol::kNumSeqs);
   std::int32_t shared = kNobody;
   for (std::int64_t seq = 0; seq < num_seqs; ++seq) {
     for (std::int64_t i = first_written(seq); i < blocks_used(seq); ++i) {
@@ -191,7 +195,7 @@ std::int64_t StepInputs::first_written(std::int64_t seq) const {
 }
 
 std::int32_t StepInputs::block(std::int64_t seq, std::int64_t index) const {
-  const std::int64_t columns = extent(StepSymbol::kMaxBlocksPerSeq);
+  const std::int64_t columns = extent(Symbol::kMaxBlocksPerSeq);
   return buffers_[kBlockTables][static_cast<std::size_t>(seq * columns + index)];
 }
 

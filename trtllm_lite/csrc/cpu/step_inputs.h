@@ -10,6 +10,9 @@
 
 namespace tl {
 
+// The step inputs that a request says; others are not set.
+constexpr StepInputIndex kRequestInputs[] = {kTokenIds, kPositionIds, kCuSeqlens, kPastLens, kLogitsIndices, kBlockTables};
+
 // Tokens of all sequences, packed: sequence s adds seq_lens[s] tokens after the past_lens[s] that the cache holds.
 struct StepRequest {
   std::span<const std::int32_t> token_ids;
@@ -20,16 +23,14 @@ struct StepRequest {
   std::span<const std::int32_t> logits_indices;  // rows of token_ids whose logits are wanted
 };
 
-using StepExtents = std::array<std::int64_t, kNumStepSymbols>;
-
 // What a step stays within.
 struct StepLimits {
-  StepExtents bounds{};            // largest extent of each symbol; tables name blocks below kNumBlocks
+  Extents bounds;                  // largest extent of each symbol; tables name blocks below kNumBlocks
   std::vector<ValueBound> values;  // of what a kernel indexes with
   std::int64_t max_seq_len = 0;
   std::int64_t tokens_per_block = 0;
 
-  std::int64_t bound(StepSymbol symbol) const { return bounds[static_cast<std::size_t>(symbol)]; }
+  std::int64_t bound(Symbol symbol) const { return bounds[symbol]; }
 };
 
 // Those of a CPU engine whose caches have `num_blocks` blocks.
@@ -41,9 +42,9 @@ class StepInputs {
 
   // Copies the request and checks the copy, so that a caller who changes its arrays meanwhile gets nothing unchecked
   // through. Returns the extents of this step. Throws LimitError; the inputs are then undefined.
-  StepExtents assign(const StepRequest& request);
+  Extents assign(const StepRequest& request);
 
-  // Where a step input lies; never changes.
+  // Where one of kRequestInputs lies; never changes.
   std::int32_t* data(StepInputIndex input) { return buffers_[input].data(); }
   std::size_t num_bytes() const;
 
@@ -53,7 +54,7 @@ class StepInputs {
   void check_values() const;
   void check_block_numbers() const;
   void check_written_blocks();
-  std::int64_t extent(StepSymbol symbol) const { return extents_[static_cast<std::size_t>(symbol)]; }
+  std::int64_t extent(Symbol symbol) const { return extents_[symbol]; }
   // Blocks of sequence `seq` that this step reads or writes, and the first of those that it writes.
   std::int64_t blocks_used(std::int64_t seq) const;
   std::int64_t first_written(std::int64_t seq) const;
@@ -62,7 +63,7 @@ class StepInputs {
   const StepLimits limits_;
   std::array<std::vector<std::int32_t>, kNumStepInputs> buffers_;
   std::vector<std::int32_t> seq_lens_;
-  StepExtents extents_{};
+  Extents extents_;
   std::vector<bool> is_written_;  // per block, all false between steps
 };
 

@@ -14,14 +14,22 @@ std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks) {
                    ", or 0 for the engine's own, found " + std::to_string(num_blocks));
 }
 
-std::size_t input_bytes(const CudaPlan& plan) {
-  return InputLayout(plan.bounds, plan.bounds[CudaSymbol::kMaxBlocksPerSeq]).bytes;
+std::size_t input_bytes(const Plan& plan) {
+  return InputLayout(plan.symbols, plan.symbols[Symbol::kMaxBlocksPerSeq]).bytes;
 }
 
 void check_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value >= least && value <= most) return;
   throw LimitError(std::string(name) + ": expected " + std::to_string(least) + " to " + std::to_string(most) +
                    ", found " + std::to_string(value));
+}
+
+// What a network's activations are: the type of its first intermediate value of 16 bits.
+DType activation_dtype(const Plan& plan) {
+  const auto found = std::ranges::find_if(plan.tensors, [](const PlanTensor& tensor) {
+    return tensor.kind == TensorKind::kArena && item_size(tensor.dtype) == 2;
+  });
+  return found == plan.tensors.end() ? DType::kBFloat16 : found->dtype;
 }
 
 CopyEnd on_host(const std::byte* data, std::size_t block_bytes) {
@@ -33,7 +41,7 @@ CopyEnd on_host(const std::byte* data, std::size_t block_bytes) {
 CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks,
                            std::vector<std::string> library_directories)
     : engine_(engine),
-      plan_(engine.cuda_plan()),
+      plan_(engine.plan_for(TargetKind::kCuda)),
       num_blocks_(resolve_num_blocks(engine, num_blocks)),
       library_directories_(std::move(library_directories)),
       device_(device),
@@ -74,24 +82,24 @@ DevicePtr CudaExecutor::place_cache_tensor(DevicePtr data, std::size_t block_byt
 void CudaExecutor::place_tensors() {
   DevicePtr cache = cache_.address();
   for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
-    const CudaTensor& tensor = plan_.tensors[i];
+    const PlanTensor& tensor = plan_.tensors[i];
     const auto offset = static_cast<DevicePtr>(tensor.offset);
     switch (tensor.kind) {
-      case CudaTensorKind::kArena:
+      case TensorKind::kArena:
         addresses_.push_back(arena_.address() + offset);
         break;
-      case CudaTensorKind::kState:
+      case TensorKind::kState:
         addresses_.push_back(state_.address() + offset);
         break;
-      case CudaTensorKind::kWeight:
+      case TensorKind::kWeight:
         addresses_.push_back(weights_.address(i));
         break;
-      case CudaTensorKind::kCache:
+      case TensorKind::kCache:
         addresses_.push_back(cache);
         cache = place_cache_tensor(cache, static_cast<std::size_t>(max_bytes(plan_, tensor)));
         break;
-      case CudaTensorKind::kInput:
-        input_tensors_.emplace_back(i, static_cast<CudaInputIndex>(cuda_step_input_index(tensor.name)));
+      case TensorKind::kInput:
+        input_tensors_.emplace_back(i, static_cast<StepInputIndex>(step_input_index(tensor.name)));
         addresses_.push_back(0);  // place_inputs
         break;
     }
@@ -103,25 +111,25 @@ void CudaExecutor::place_inputs(const InputLayout& layout) {
 }
 
 std::int64_t CudaExecutor::padded_rows(std::int64_t num_rows) const {
-  return *std::ranges::lower_bound(plan_.decode_batches, num_rows);
+  return *std::ranges::lower_bound(plan_.cuda->decode_batches, num_rows);
 }
 
-CudaExtents CudaExecutor::extents(const StepShape& shape) const {
-  CudaExtents extents = plan_.bounds;
-  extents[CudaSymbol::kNumTokens] = shape.num_tokens;
-  extents[CudaSymbol::kNumSeqs] = shape.num_seqs;
-  extents[CudaSymbol::kNumSeqsPlus1] = shape.num_seqs + 1;
-  extents[CudaSymbol::kNumDecodeSeqs] = shape.num_decode_seqs;
-  extents[CudaSymbol::kNumPrefillSeqs] = shape.num_seqs - shape.num_decode_seqs;
-  extents[CudaSymbol::kNumPrefillTokens] = shape.num_tokens - shape.num_decode_seqs;
-  extents[CudaSymbol::kNumLogits] = shape.num_logits;
-  extents[CudaSymbol::kNumBlocks] = num_blocks_;
-  extents[CudaSymbol::kNumSms] = std::min<std::int64_t>(device_.num_sms(), plan_.bounds[CudaSymbol::kNumSms]);
+Extents CudaExecutor::extents(const StepShape& shape) const {
+  Extents extents = plan_.symbols;
+  extents[Symbol::kNumTokens] = shape.num_tokens;
+  extents[Symbol::kNumSeqs] = shape.num_seqs;
+  extents[Symbol::kNumSeqsPlus1] = shape.num_seqs + 1;
+  extents[Symbol::kNumDecodeSeqs] = shape.num_decode_seqs;
+  extents[Symbol::kNumPrefillSeqs] = shape.num_seqs - shape.num_decode_seqs;
+  extents[Symbol::kNumPrefillTokens] = shape.num_tokens - shape.num_decode_seqs;
+  extents[Symbol::kNumLogits] = shape.num_logits;
+  extents[Symbol::kNumBlocks] = num_blocks_;
+  extents[Symbol::kNumSms] = std::min<std::int64_t>(device_.num_sms(), plan_.symbols[Symbol::kNumSms]);
   return extents;
 }
 
 void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs) {
-  const CudaExtents step = extents(shape);
+  const Extents step = extents(shape);
   const InputLayout layout(step, table_columns());
   const Stream stream = stream_.get();
   driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream), "copying inputs");
@@ -139,30 +147,30 @@ void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs)
 void CudaExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (graphs_.contains(shape.num_seqs)) return;
   enqueue_step(shape, inputs);  // so that nothing is left to be loaded while capturing
-  const CudaProgram& program = programs_.choose(shape.num_tokens, shape.decode_only);
+  const Program& program = programs_.choose(shape.num_tokens, shape.decode_only);
   graphs_.emplace(shape.num_seqs, programs_.capture(program, extents(shape), addresses_, stream_.get()));
   driver().check(driver().stream_synchronize(stream_.get()), "running a step to capture it");
 }
 
 std::vector<InstructionTime> CudaExecutor::time_step(const StepShape& shape, const std::byte* inputs, int repeats) {
-  const CudaExtents step = extents(shape);
+  const Extents step = extents(shape);
   const InputLayout layout(step, table_columns());
   driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream_.get()), "copying inputs");
   place_inputs(layout);
-  const CudaProgram& program = programs_.choose(shape.num_tokens, shape.decode_only);
+  const Program& program = programs_.choose(shape.num_tokens, shape.decode_only);
   return programs_.time(program, step, addresses_, stream_.get(), repeats);
 }
 
-CudaExtents CudaExecutor::timed_extents(std::int64_t num_tokens) const {
+Extents CudaExecutor::timed_extents(std::int64_t num_tokens) const {
   return extents({.num_tokens = num_tokens, .num_seqs = 1, .num_logits = std::min(num_tokens, max_logits())});
 }
 
 void CudaExecutor::make_up_step(std::int64_t num_tokens, const TimingEffort& effort) {
-  check_range("num_tokens", num_tokens, 1, plan_.bounds[CudaSymbol::kNumTokens]);
+  check_range("num_tokens", num_tokens, 1, plan_.symbols[Symbol::kNumTokens]);
   check_range("repeats", effort.repeats, 1, 1000);
   device_.make_current();
   // Of the scale that norms leave behind; made once, which takes a while.
-  if (!timed_values_) timed_values_.emplace(device_, engine_.manifest().target.dtype, 1.0f, stream_.get());
+  if (!timed_values_) timed_values_.emplace(device_, activation_dtype(plan_), 1.0f, stream_.get());
   timed_values_->fill(arena_.address(), arena_.size(), stream_.get());
   driver().check(driver().fill_bytes(inputs_.address(), 0, inputs_.size(), stream_.get()), "making up inputs");
   place_inputs(InputLayout(timed_extents(num_tokens), table_columns()));
@@ -181,9 +189,9 @@ std::vector<std::optional<double>> CudaExecutor::time_programs(const std::vector
                                                                std::int64_t num_tokens, const TimingEffort& effort) {
   std::vector<std::function<void()>> candidates;
   make_up_step(num_tokens, effort);
-  const CudaExtents step = timed_extents(num_tokens);
+  const Extents step = timed_extents(num_tokens);
   for (const std::string& name : names) {
-    const CudaProgram& program = programs_.named(name);
+    const Program& program = programs_.named(name);
     check_range("num_tokens", num_tokens, 1, program.max_tokens);
     candidates.emplace_back([&] { programs_.enqueue(program, step, addresses_, stream_.get()); });
   }
@@ -234,7 +242,7 @@ void CudaExecutor::load_block(std::int32_t block, const std::byte* data) {
 
 MemoryUse CudaExecutor::memory() const {
   return {weights_.num_bytes(), cache_.size(),
-          arena_.size() + state_.size() + inputs_.size() + static_cast<std::size_t>(plan_.workspace_bytes)};
+          arena_.size() + state_.size() + inputs_.size() + static_cast<std::size_t>(plan_.cuda->workspace_bytes)};
 }
 
 }  // namespace tl::cuda

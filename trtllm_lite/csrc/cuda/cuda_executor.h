@@ -40,12 +40,12 @@ class CudaExecutor {
   CudaExecutor& operator=(const CudaExecutor&) = delete;
 
   const Engine& engine() const { return engine_; }
-  const CudaPlan& plan() const { return plan_; }
+  const Plan& plan() const { return plan_; }
   const Device& device() const { return device_; }
   std::int64_t num_blocks() const { return num_blocks_; }
-  std::int64_t max_logits() const { return plan_.bounds[CudaSymbol::kNumLogits]; }
-  int num_slots() const { return static_cast<int>(plan_.bounds[CudaSymbol::kNumSlots]); }
-  std::int64_t table_columns() const { return plan_.bounds[CudaSymbol::kMaxBlocksPerSeq]; }
+  std::int64_t max_logits() const { return plan_.symbols[Symbol::kNumLogits]; }
+  int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
+  std::int64_t table_columns() const { return plan_.symbols[Symbol::kMaxBlocksPerSeq]; }
   MemoryUse memory() const;
 
   // One past the blocks that requests may have: padded rows write there.
@@ -53,7 +53,7 @@ class CudaExecutor {
   // Rows of a decode-only step of `num_rows`, padding included.
   std::int64_t padded_rows(std::int64_t num_rows) const;
   // `shape` has been padded if it is decode_only.
-  CudaExtents extents(const StepShape& shape) const;
+  Extents extents(const StepShape& shape) const;
 
   // Puts a step on the stream whose inputs, packed as InputLayout says for its extents, lie in page-locked memory that
   // stays as it is until the step has ended.
@@ -76,10 +76,10 @@ class CudaExecutor {
   // Of the library that does the products. Throws DeviceError if there is none.
   std::int64_t cublaslt_version() const;
   Stream stream() const { return stream_.get(); }
-  DevicePtr logits() const { return addresses_[static_cast<std::size_t>(plan_.logits)]; }
-  DevicePtr tokens() const { return addresses_[static_cast<std::size_t>(plan_.tokens)]; }
-  DevicePtr logprobs() const { return addresses_[static_cast<std::size_t>(plan_.logprobs)]; }
-  DevicePtr sampling_slots() const { return addresses_[static_cast<std::size_t>(plan_.sampling_slots)]; }
+  DevicePtr logits() const { return addresses_[static_cast<std::size_t>(plan_.outputs.at("logits"))]; }
+  DevicePtr tokens() const { return addresses_[static_cast<std::size_t>(plan_.outputs.at("tokens"))]; }
+  DevicePtr logprobs() const { return addresses_[static_cast<std::size_t>(plan_.outputs.at("logprobs"))]; }
+  DevicePtr sampling_slots() const { return addresses_[static_cast<std::size_t>(plan_.outputs.at("sampling_slots"))]; }
 
   // Whole KV blocks: keys and values of all layers, block_bytes() of them. Page-locked memory on the host's side.
   std::size_t block_bytes() const;
@@ -96,7 +96,7 @@ class CudaExecutor {
   };
 
   // Those of a step that is timed.
-  CudaExtents timed_extents(std::int64_t num_tokens) const;
+  Extents timed_extents(std::int64_t num_tokens) const;
   // Random values in the arena to compute with, and inputs of 0. Throws LimitError.
   void make_up_step(std::int64_t num_tokens, const TimingEffort& effort);
   void place_tensors();
@@ -106,7 +106,7 @@ class CudaExecutor {
   void copy_all(const CacheTensors& tensors, const CopyEnd& from, const CopyEnd& to, const char* what) const;
 
   const Engine& engine_;
-  const CudaPlan& plan_;
+  const Plan& plan_;
   const std::int64_t num_blocks_;
   const std::vector<std::string> library_directories_;
   Device device_;
@@ -117,7 +117,7 @@ class CudaExecutor {
   DeviceBuffer arena_, state_, inputs_, cache_;
   std::vector<CacheTensors> cache_tensors_;
   Addresses addresses_;
-  std::vector<std::pair<std::size_t, CudaInputIndex>> input_tensors_;  // tensor of the plan, which input
+  std::vector<std::pair<std::size_t, StepInputIndex>> input_tensors_;  // tensor of the plan, which input
   std::map<std::int64_t, OwnedGraphExec> graphs_;                      // by padded rows
 };
 

@@ -31,14 +31,14 @@ void clear(RowResult& result) {
 
 CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, int num_host_blocks)
     : executor_(executor),
-      vocab_size_(static_cast<std::size_t>(executor.engine().manifest().vocab_size)),
+      vocab_size_(static_cast<std::size_t>(executor.engine().manifest().model.vocab_size)),
       host_(executor),
       packer_(executor, host_),
       tables_(executor.num_slots()) {
   executor_.device().make_current();
   host_cache_ = PinnedBuffer(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
                              "lower host_cache_size");
-  const CudaExtents& bounds = executor.plan().bounds;
+  const Extents& bounds = executor.plan().symbols;
   for (Flight& flight : flights_) {
     flight.inputs = PinnedBuffer(InputLayout(bounds, executor.table_columns()).bytes, "inputs of a step",
                                  "build the engine with a smaller --max_num_tokens");
@@ -58,7 +58,7 @@ CudaStepExecutor::~CudaStepExecutor() {
 void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
   executor_.device().make_current();
   Flight& flight = flights_.front();
-  for (const std::int64_t rows : executor_.plan().decode_batches) {
+  for (const std::int64_t rows : executor_.plan().cuda->decode_batches) {
     const StepShape shape{
         .num_tokens = rows, .num_seqs = rows, .num_decode_seqs = rows, .num_logits = rows, .decode_only = true};
     packer_.pack(StepBatch(), shape, tables_, {}, flight.inputs.data(), flight.written);  // padding alone

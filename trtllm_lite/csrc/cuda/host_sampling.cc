@@ -17,7 +17,7 @@ bool wants_logits(const RequestParams& params) {
 }  // namespace
 
 HostSampling::HostSampling(const CudaExecutor& executor)
-    : rows_(executor.num_slots(), static_cast<int>(executor.engine().manifest().vocab_size)),
+    : rows_(executor.num_slots(), static_cast<int>(executor.engine().manifest().model.vocab_size)),
       records_(executor),
       who_(static_cast<std::size_t>(executor.num_slots())) {}
 

@@ -7,12 +7,12 @@ constexpr std::size_t kInputAlignment = 64;
 
 }  // namespace
 
-InputLayout::InputLayout(const CudaExtents& extents, std::int64_t table_columns) {
-  for (std::size_t i = 0; i < kNumCudaStepInputs; ++i) {
-    const CudaStepInput& input = kCudaStepInputs[i];
+InputLayout::InputLayout(const Extents& extents, std::int64_t table_columns) {
+  for (std::size_t i = 0; i < kNumStepInputs; ++i) {
+    const StepInput& input = kStepInputs[i];
     offsets[i] = bytes;
-    const std::int64_t columns = i == kCudaBlockTables ? table_columns : 1;
-    const std::int64_t size = extents[input.extent] * columns * item_size(input.dtype);
+    const std::int64_t columns = i == kBlockTables ? table_columns : 1;
+    const std::int64_t size = extents[input.shape[0]] * columns * item_size(DType::kInt32);
     bytes += (static_cast<std::size_t>(size) + kInputAlignment - 1) / kInputAlignment * kInputAlignment;
   }
 }

@@ -5,17 +5,17 @@
 #include <array>
 #include <cstddef>
 
-#include "engine/cuda_plan_check.h"
+#include "engine/records.h"
 
 namespace tl::cuda {
 
 struct InputLayout {
-  std::array<std::size_t, kNumCudaStepInputs> offsets{};
+  std::array<std::size_t, kNumStepInputs> offsets{};
   std::size_t bytes = 0;
 
   InputLayout() = default;
   // `table_columns`: the row stride of block_tables.
-  InputLayout(const CudaExtents& extents, std::int64_t table_columns);
+  InputLayout(const Extents& extents, std::int64_t table_columns);
 };
 
 }  // namespace tl::cuda

@@ -8,14 +8,14 @@
 namespace tl::cuda {
 namespace {
 
-int data_type(CudaDType dtype) {
+int data_type(DType dtype) {
   switch (dtype) {
-    case CudaDType::kFloat32:
+    case DType::kFloat32:
       return kReal32F;
-    case CudaDType::kFloat16:
+    case DType::kFloat16:
       return kReal16F;
     default:
-      return kReal16BF;  // check_cuda_plan lets no other through
+      return kReal16BF;  // check_launches lets no other through
   }
 }
 
@@ -32,7 +32,7 @@ std::string key_of(const MatmulInstruction& kind) {
   std::string key = describe(kind);
   for (const TimedAlgorithm& algorithm : kind.algorithms) {
     key += ' ' + std::to_string(algorithm.max_rows);
-    for (const std::uint64_t word : algorithm.data) key += ':' + std::to_string(word);
+    for (const std::uint64_t word : algorithm.algo) key += ':' + std::to_string(word);
   }
   return key;
 }
@@ -44,11 +44,11 @@ std::string dotted(std::int64_t version) {
 }
 
 // An algorithm is a number that means what it means to one version.
-void check_version(const CublasLt& library, const CudaPlan& plan) {
+void check_version(const CublasLt& library, const Plan& plan) {
   const auto found = static_cast<std::int64_t>(library.version());
-  if (plan.cublaslt_version == found) return;
-  const std::string wanted = dotted(plan.cublaslt_version);
-  const std::string package = plan.cublaslt_version / 10000 == 12 ? "nvidia-cublas-cu12" : "nvidia-cublas";
+  if (plan.cuda->cublaslt_version == found) return;
+  const std::string wanted = dotted(plan.cuda->cublaslt_version);
+  const std::string package = plan.cuda->cublaslt_version / 10000 == 12 ? "nvidia-cublas-cu12" : "nvidia-cublas";
   throw DeviceError("this engine's matrix products have algorithms that were measured with cuBLAS " + wanted +
                     ", and this machine has cuBLAS " + dotted(found) + ", to which they mean nothing: install that " +
                     "version (pip install '" + package + "==" + wanted + ".*'), or build the engine again with a " +
@@ -128,7 +128,7 @@ void Matmul::choose(RowRange rows, std::int64_t max_rows) {
     return;
   }
   MatmulAlgorithm chosen{};
-  std::ranges::copy(timed->data, chosen.data);
+  std::ranges::copy(timed->algo, chosen.data);
   if (const auto refused = find_refused(chosen, {rows.first, std::min(rows.last, max_rows)})) {
     throw DeviceError(name_ + ": this machine's cuBLAS " + dotted(static_cast<std::int64_t>(library_.version())) +
                       " refuses to compute " + std::to_string(*refused) +
@@ -205,7 +205,7 @@ void Matmul::set_rows(std::int64_t rows) {
   rows_ = rows;
 }
 
-MatmulSet::MatmulSet(const Device& device, const CudaPlan& plan, std::vector<std::string> library_directories)
+MatmulSet::MatmulSet(const Device& device, const Plan& plan, std::vector<std::string> library_directories)
     : device_(device), plan_(plan), library_directories_(std::move(library_directories)) {}
 
 MatmulSet::~MatmulSet() {
@@ -216,7 +216,7 @@ MatmulSet::~MatmulSet() {
 Matmul& MatmulSet::get(const MatmulInstruction& kind) {
   if (library_ == nullptr) {
     const CublasLt& library = cublaslt(library_directories_);
-    workspace_ = DeviceBuffer(device_, static_cast<std::size_t>(plan_.workspace_bytes), "workspace of matrix products",
+    workspace_ = DeviceBuffer(device_, static_cast<std::size_t>(plan_.cuda->workspace_bytes), "workspace of matrix products",
                               "free memory on the GPU");
     library.check(library.create(&handle_), "starting cuBLASLt");
     library_ = &library;

@@ -9,7 +9,7 @@
 
 #include "cuda/cublaslt.h"
 #include "cuda/device.h"
-#include "engine/cuda_plan.h"
+#include "engine/records.h"
 
 namespace tl::cuda {
 
@@ -76,7 +76,7 @@ class Matmul {
 // The products of an engine. Opens the library when it is asked for the first.
 class MatmulSet {
  public:
-  MatmulSet(const Device& device, const CudaPlan& plan, std::vector<std::string> library_directories);
+  MatmulSet(const Device& device, const Plan& plan, std::vector<std::string> library_directories);
   ~MatmulSet();
 
   // The one for products like this; lives as long as the set. Throws DeviceError if it has algorithms, which were
@@ -85,7 +85,7 @@ class MatmulSet {
 
  private:
   const Device& device_;
-  const CudaPlan& plan_;
+  const Plan& plan_;
   std::vector<std::string> library_directories_;
   const CublasLt* library_ = nullptr;
   BlasHandle handle_ = nullptr;

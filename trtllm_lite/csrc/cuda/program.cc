@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cuda/tensor_map.h"
-#include "engine/cuda_plan_check.h"
+#include "engine/launch_check.h"
 #include "errors.h"
 
 namespace tl::cuda {
@@ -56,20 +56,20 @@ class Parameters {
 
 static_assert(kTensorMapSize.bytes == sizeof(TensorMap) && kTensorMapSize.alignment == alignof(TensorMap));
 
-DevicePtr address_of(const TensorRef& ref, const CudaExtents& extents, const Addresses& addresses) {
+DevicePtr address_of(const TensorArgument& ref, const Extents& extents, const Addresses& addresses) {
   return addresses[static_cast<std::size_t>(ref.tensor)] + static_cast<DevicePtr>(ref.offset.at(extents));
 }
 
-void add_argument(const LaunchArgument& argument, const CudaExtents& extents, const Addresses& addresses,
-                  const std::unordered_map<const TensorMapRef*, TensorMap>& tensor_maps, Parameters& parameters) {
-  if (const auto* ref = std::get_if<TensorRef>(&argument)) {
-    parameters.add(address_of(*ref, extents, addresses));
-  } else if (const auto* map = std::get_if<TensorMapRef>(&argument)) {
-    parameters.add(tensor_maps.at(map));
-  } else if (const auto* integer = std::get_if<ExtentExpr>(&argument)) {
-    parameters.add(static_cast<std::int32_t>(integer->at(extents)));
-  } else if (const auto* real = std::get_if<float>(&argument)) {
-    parameters.add(*real);
+void add_argument(const LaunchArgument& argument, const Extents& extents, const Addresses& addresses,
+                  const std::unordered_map<const BoxedTensor*, TensorMap>& tensor_maps, Parameters& parameters) {
+  if (const auto* pointer = std::get_if<TensorArgument>(&argument)) {
+    parameters.add(address_of(*pointer, extents, addresses));
+  } else if (const auto* map = std::get_if<TensorMapArgument>(&argument)) {
+    parameters.add(tensor_maps.at(&map->tensor_map));
+  } else if (const auto* integer = std::get_if<IntArgument>(&argument)) {
+    parameters.add(static_cast<std::int32_t>(integer->value.at(extents)));
+  } else if (const auto* real = std::get_if<FloatArgument>(&argument)) {
+    parameters.add(real->value);
   } else {
     parameters.add(DevicePtr{0});
   }
@@ -95,8 +95,8 @@ std::string join(const std::set<std::string>& names) {
 
 }  // namespace
 
-MatmulOperands operands_of(const MatmulInstruction& product, const CudaExtents& extents, const Addresses& addresses) {
-  const auto address = [&](const TensorRef& ref) { return address_of(ref, extents, addresses); };
+MatmulOperands operands_of(const MatmulInstruction& product, const Extents& extents, const Addresses& addresses) {
+  const auto address = [&](const TensorArgument& ref) { return address_of(ref, extents, addresses); };
   return {.x = address(product.x),
           .weight = address(product.weight),
           .y = address(product.y),
@@ -106,26 +106,25 @@ MatmulOperands operands_of(const MatmulInstruction& product, const CudaExtents& 
 
 ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories)
     : engine_(engine),
-      plan_(engine.cuda_plan()),
+      plan_(engine.plan_for(TargetKind::kCuda)),
       functions_(plan_.kernels.size()),
       matmuls_(device, plan_, std::move(library_directories)) {
   std::set<std::string> archs;
-  for (const CudaProgram& program : plan_.programs) archs.insert(program.arch);
+  for (const Program& program : plan_.programs) archs.insert(program.arch);
   const std::string best = best_arch(archs, device);
-  for (const CudaProgram& program : plan_.programs) {
+  for (const Program& program : plan_.programs) {
     if (program.arch != best) continue;
     programs_.push_back(&program);
-    for (const CudaInstruction& instruction : program.instructions) {
+    for (const Instruction& instruction : program.instructions) {
       if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
         load_kernel(launch->kernel, best, device);
-      } else {
-        const auto& matmul = std::get<MatmulInstruction>(instruction);
-        matmul_of_[&matmul] = &matmuls_.get(matmul);
+      } else if (const auto* matmul = std::get_if<MatmulInstruction>(&instruction)) {
+        matmul_of_[matmul] = &matmuls_.get(*matmul);
       }
     }
   }
-  const std::int64_t num_tokens = plan_.bounds[CudaSymbol::kNumTokens];
-  const bool complete = std::ranges::any_of(programs_, [num_tokens](const CudaProgram* program) {
+  const std::int64_t num_tokens = plan_.symbols[Symbol::kNumTokens];
+  const bool complete = std::ranges::any_of(programs_, [num_tokens](const Program* program) {
     return !program->decode_only && program->max_tokens >= num_tokens;
   });
   if (complete) return;
@@ -144,15 +143,16 @@ void ProgramSet::prepare(const Addresses& addresses, Stream stream) {
 }
 
 void ProgramSet::encode_tensor_maps(const Addresses& addresses) {
-  for (const CudaProgram* program : programs_) {
-    for (const CudaInstruction& instruction : program->instructions) {
+  for (const Program* program : programs_) {
+    for (const Instruction& instruction : program->instructions) {
       const auto* launch = std::get_if<LaunchInstruction>(&instruction);
       if (launch == nullptr) continue;
-      for (const LaunchArgument& argument : launch->arguments) {
-        const auto* map = std::get_if<TensorMapRef>(&argument);
-        if (map == nullptr) continue;
-        const auto tensor = static_cast<std::size_t>(map->tensor);
-        tensor_maps_.emplace(map, encode(*map, plan_.tensors[tensor].dtype, addresses[tensor]));
+      for (const LaunchArgument& argument : launch->args) {
+        const auto* encoded = std::get_if<TensorMapArgument>(&argument);
+        if (encoded == nullptr) continue;
+        const BoxedTensor& map = encoded->tensor_map;
+        const auto tensor = static_cast<std::size_t>(map.tensor);
+        tensor_maps_.emplace(&map, encode(map, plan_.tensors[tensor].dtype, addresses[tensor]));
       }
     }
   }
@@ -160,24 +160,24 @@ void ProgramSet::encode_tensor_maps(const Addresses& addresses) {
 
 void ProgramSet::prepare_products(const Addresses& addresses, Stream stream) {
   std::map<Matmul*, std::pair<std::int64_t, const MatmulInstruction*>> largest;
-  for (const CudaProgram* program : programs_) {
-    for (const CudaInstruction& instruction : program->instructions) {
+  for (const Program* program : programs_) {
+    for (const Instruction& instruction : program->instructions) {
       const auto* product = std::get_if<MatmulInstruction>(&instruction);
       if (product == nullptr) continue;
       auto& [rows, found] = largest[matmul_of_.at(product)];
-      const std::int64_t most = std::min(product->rows.at(plan_.bounds), program->max_tokens);
+      const std::int64_t most = std::min(product->rows.at(plan_.symbols), program->max_tokens);
       if (most > rows) std::tie(rows, found) = std::pair(most, product);
     }
   }
   for (const auto& [matmul, use] : largest) {
-    if (use.second != nullptr) matmul->prepare(use.first, operands_of(*use.second, CudaExtents(), addresses), stream);
+    if (use.second != nullptr) matmul->prepare(use.first, operands_of(*use.second, Extents(), addresses), stream);
   }
 }
 
 void ProgramSet::load_kernel(int index, const std::string& arch, const Device& device) {
   Function& function = functions_[static_cast<std::size_t>(index)];
   if (function != nullptr) return;
-  const CudaKernel& kernel = plan_.kernels[static_cast<std::size_t>(index)];
+  const CompiledKernel& kernel = plan_.kernels[static_cast<std::size_t>(index)];
   const std::string what = "loading kernel " + kernel.name + " for " + arch;
   if (kernel.shared_bytes > device.max_shared_bytes()) {
     throw DeviceError("kernel " + kernel.name + " of this engine for " + arch + " has blocks with " +
@@ -201,37 +201,49 @@ void ProgramSet::load_kernel(int index, const std::string& arch, const Device& d
                  what + " with " + std::to_string(bytes) + " bytes of shared memory");
 }
 
-const CudaProgram& ProgramSet::choose(std::int64_t num_tokens, bool decode_only) const {
-  return **std::ranges::find_if(programs_, [&](const CudaProgram* program) {
+const Program& ProgramSet::choose(std::int64_t num_tokens, bool decode_only) const {
+  return **std::ranges::find_if(programs_, [&](const Program* program) {
     return program->max_tokens >= num_tokens && (decode_only || !program->decode_only);
   });
 }
 
-const CudaProgram& ProgramSet::named(const std::string& name) const {
-  const auto found = std::ranges::find(programs_, name, &CudaProgram::name);
+const Program& ProgramSet::named(const std::string& name) const {
+  const auto found = std::ranges::find(programs_, name, &Program::name);
   if (found == programs_.end()) throw LimitError("expected the name of a program of this engine, found " + name);
   return **found;
 }
 
-void ProgramSet::enqueue(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
+void ProgramSet::enqueue(const Program& program, const Extents& extents, const Addresses& addresses,
                          Stream stream) {
-  for (const CudaInstruction& instruction : program.instructions) enqueue(instruction, extents, addresses, stream);
+  for (const Instruction& instruction : program.instructions) enqueue(instruction, extents, addresses, stream);
 }
 
-void ProgramSet::enqueue(const CudaInstruction& instruction, const CudaExtents& extents, const Addresses& addresses,
+void ProgramSet::enqueue(const Instruction& instruction, const Extents& extents, const Addresses& addresses,
                          Stream stream) {
   if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
     enqueue_launch(*launch, extents, addresses, stream);
     return;
   }
-  const auto& matmul = std::get<MatmulInstruction>(instruction);
-  matmul_of_.at(&matmul)->enqueue(matmul.rows.at(extents), operands_of(matmul, extents, addresses), stream);
+  if (const auto* matmul = std::get_if<MatmulInstruction>(&instruction)) {
+    matmul_of_.at(matmul)->enqueue(matmul->rows.at(extents), operands_of(*matmul, extents, addresses), stream);
+    return;
+  }
+  enqueue_collective(std::get<CollectiveInstruction>(instruction), extents, addresses, stream);
 }
 
-void ProgramSet::enqueue_launch(const LaunchInstruction& launch, const CudaExtents& extents, const Addresses& addresses,
+// An engine of one rank: the sum over all ranks is x itself.
+void ProgramSet::enqueue_collective(const CollectiveInstruction& collective, const Extents& extents,
+                                    const Addresses& addresses, Stream stream) {
+  const DevicePtr x = address_of(collective.x, extents, addresses), y = address_of(collective.y, extents, addresses);
+  const std::int64_t bytes = collective.rows.at(extents) * collective.features * item_size(collective.dtype);
+  if (x == y || bytes == 0) return;
+  driver().check(driver().copy_on_device(y, x, static_cast<std::size_t>(bytes), stream), "reducing over one rank");
+}
+
+void ProgramSet::enqueue_launch(const LaunchInstruction& launch, const Extents& extents, const Addresses& addresses,
                                 Stream stream) {
   const auto index = static_cast<std::size_t>(launch.kernel);
-  const CudaKernel& kernel = plan_.kernels[index];
+  const CompiledKernel& kernel = plan_.kernels[index];
   LaunchAttribute attribute{.id = kProgrammaticStreamSerialization, .pad = {}, .value = {.programmatic_allowed = 1}};
   LaunchConfig config{.grid = {},
                       .block = {static_cast<unsigned>(kernel.threads), 1, 1},
@@ -244,14 +256,22 @@ void ProgramSet::enqueue_launch(const LaunchInstruction& launch, const CudaExten
     if (config.grid[axis] == 0) return;
   }
   Parameters parameters;
-  for (const LaunchArgument& argument : launch.arguments) {
+  for (const LaunchArgument& argument : launch.args) {
     add_argument(argument, extents, addresses, tensor_maps_, parameters);
   }
   const Result result = driver().launch(&config, functions_[index], parameters.each(), parameters.packed());
   driver().check(result, "launching ", kernel.name);
 }
 
-std::vector<InstructionTime> ProgramSet::time(const CudaProgram& program, const CudaExtents& extents,
+std::string ProgramSet::name_of(const Instruction& instruction) const {
+  if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
+    return plan_.kernels[static_cast<std::size_t>(launch->kernel)].name;
+  }
+  if (const auto* matmul = std::get_if<MatmulInstruction>(&instruction)) return describe(*matmul);
+  return std::string(to_string(std::get<CollectiveInstruction>(instruction).op));
+}
+
+std::vector<InstructionTime> ProgramSet::time(const Program& program, const Extents& extents,
                                               const Addresses& addresses, Stream stream, int repeats) {
   const std::size_t size = program.instructions.size();
   std::vector<OwnedEvent> events(size + 1);
@@ -274,16 +294,14 @@ std::vector<InstructionTime> ProgramSet::time(const CudaProgram& program, const 
   }
   std::vector<InstructionTime> result;
   for (std::size_t i = 0; i < size; ++i) {
-    const auto* launch = std::get_if<LaunchInstruction>(&program.instructions[i]);
-    const std::string name = launch ? plan_.kernels[static_cast<std::size_t>(launch->kernel)].name
-                                    : describe(std::get<MatmulInstruction>(program.instructions[i]));
+    const std::string name = name_of(program.instructions[i]);
     std::ranges::sort(times[i]);
     result.push_back({name, 1e3 * times[i][times[i].size() / 2]});
   }
   return result;
 }
 
-OwnedGraphExec ProgramSet::capture(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
+OwnedGraphExec ProgramSet::capture(const Program& program, const Extents& extents, const Addresses& addresses,
                                    Stream stream) {
   const std::string what = "capturing program " + program.name;
   driver().check(driver().stream_begin_capture(stream, kThreadLocalCapture), what);

@@ -17,7 +17,7 @@ namespace tl::cuda {
 using Addresses = std::vector<DevicePtr>;
 
 // Where the operands of a product lie in such a step.
-MatmulOperands operands_of(const MatmulInstruction& product, const CudaExtents& extents, const Addresses& addresses);
+MatmulOperands operands_of(const MatmulInstruction& product, const Extents& extents, const Addresses& addresses);
 
 // How long an instruction of a program took.
 struct InstructionTime {
@@ -33,39 +33,42 @@ class ProgramSet {
   ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories);
 
   // The first program for a step of `num_tokens` tokens.
-  const CudaProgram& choose(std::int64_t num_tokens, bool decode_only) const;
+  const Program& choose(std::int64_t num_tokens, bool decode_only) const;
   // Throws LimitError if there is no program of this name.
-  const CudaProgram& named(const std::string& name) const;
-  void enqueue(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses, Stream stream);
+  const Program& named(const std::string& name) const;
+  void enqueue(const Program& program, const Extents& extents, const Addresses& addresses, Stream stream);
   // Comes before anything is enqueued. Encodes the tensor maps for these addresses, and puts every product on the
   // stream in every size, so that no step waits for kernels to be loaded. Overwrites the arena. Throws DeviceError,
   // also if cuBLASLt refuses an algorithm of the plan.
   void prepare(const Addresses& addresses, Stream stream);
   // A program as a graph, which keeps extents and addresses.
-  OwnedGraphExec capture(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
+  OwnedGraphExec capture(const Program& program, const Extents& extents, const Addresses& addresses,
                          Stream stream);
   // Runs the program `repeats` times, the instructions one after the other; the median of each.
-  std::vector<InstructionTime> time(const CudaProgram& program, const CudaExtents& extents, const Addresses& addresses,
+  std::vector<InstructionTime> time(const Program& program, const Extents& extents, const Addresses& addresses,
                                     Stream stream, int repeats);
   MatmulSet& matmuls() { return matmuls_; }
 
  private:
-  void enqueue(const CudaInstruction& instruction, const CudaExtents& extents, const Addresses& addresses,
+  void enqueue(const Instruction& instruction, const Extents& extents, const Addresses& addresses,
                Stream stream);
   void encode_tensor_maps(const Addresses& addresses);
   void prepare_products(const Addresses& addresses, Stream stream);
   void load_kernel(int index, const std::string& arch, const Device& device);
-  void enqueue_launch(const LaunchInstruction& launch, const CudaExtents& extents, const Addresses& addresses,
+  void enqueue_collective(const CollectiveInstruction& collective, const Extents& extents, const Addresses& addresses,
+                          Stream stream);
+  std::string name_of(const Instruction& instruction) const;
+  void enqueue_launch(const LaunchInstruction& launch, const Extents& extents, const Addresses& addresses,
                       Stream stream);
 
   const Engine& engine_;
-  const CudaPlan& plan_;
+  const Plan& plan_;
   std::map<std::string, OwnedModule> modules_;  // by key of the cubin
   std::vector<Function> functions_;             // by kernel; null: not of this device
-  std::vector<const CudaProgram*> programs_;
+  std::vector<const Program*> programs_;
   MatmulSet matmuls_;
   std::map<const MatmulInstruction*, Matmul*> matmul_of_;
-  std::unordered_map<const TensorMapRef*, TensorMap> tensor_maps_;
+  std::unordered_map<const BoxedTensor*, TensorMap> tensor_maps_;
 };
 
 }  // namespace tl::cuda

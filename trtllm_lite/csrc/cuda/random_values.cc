@@ -9,8 +9,8 @@
 namespace tl::cuda {
 namespace {
 
-std::uint16_t to_bits(float value, CudaDType dtype) {
-  if (dtype == CudaDType::kBFloat16) return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
+std::uint16_t to_bits(float value, DType dtype) {
+  if (dtype == DType::kBFloat16) return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
   // No value below is too large for float16: rebias the exponent, cut the significand.
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto exponent = static_cast<int>(bits >> 23 & 0xff) - 127 + 15;
@@ -19,7 +19,7 @@ std::uint16_t to_bits(float value, CudaDType dtype) {
                                     (bits >> 13 & 0x3ff));
 }
 
-std::vector<std::uint16_t> make_pattern(CudaDType dtype, float deviation) {
+std::vector<std::uint16_t> make_pattern(DType dtype, float deviation) {
   constexpr std::size_t kPatternItems = (std::size_t{4} << 20) + 24;  // no power of two: no two rows are alike
   std::vector<std::uint16_t> pattern(kPatternItems);
   std::mt19937 generator(0);
@@ -30,7 +30,7 @@ std::vector<std::uint16_t> make_pattern(CudaDType dtype, float deviation) {
 
 }  // namespace
 
-RandomValues::RandomValues(const Device& device, CudaDType dtype, float deviation, Stream stream) {
+RandomValues::RandomValues(const Device& device, DType dtype, float deviation, Stream stream) {
   const std::vector<std::uint16_t> values = make_pattern(dtype, deviation);
   const std::size_t bytes = values.size() * sizeof(values[0]);
   pattern_ = DeviceBuffer(device, bytes, "random values", "use a GPU with more memory");

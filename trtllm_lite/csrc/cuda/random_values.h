@@ -3,14 +3,14 @@
 #pragma once
 
 #include "cuda/device.h"
-#include "engine/cuda_plan.h"
+#include "engine/records.h"
 
 namespace tl::cuda {
 
 class RandomValues {
  public:
   // Normal ones of mean 0, as bfloat16 or float16; the same in every process.
-  RandomValues(const Device& device, CudaDType dtype, float deviation, Stream stream);
+  RandomValues(const Device& device, DType dtype, float deviation, Stream stream);
 
   // Puts copies on the stream that fill `bytes` from `to` on.
   void fill(DevicePtr to, std::size_t bytes, Stream stream) const;

@@ -14,9 +14,12 @@ namespace {
 StepLimits step_limits(const CudaExecutor& executor) {
   const Manifest& manifest = executor.engine().manifest();
   const Limits& most = manifest.limits;
-  return {.bounds = {most.max_num_tokens, most.max_batch_size, most.max_batch_size + 1, executor.max_logits(),
-                     executor.table_columns(), executor.num_blocks()},
-          .values = {{kTokenIds, {.value = manifest.vocab_size}}, {kLogitsIndices, {.symbol = StepSymbol::kNumTokens}}},
+  Extents bounds = executor.plan().symbols;
+  bounds[Symbol::kNumTokens] = most.max_num_tokens;
+  bounds[Symbol::kNumSeqs] = most.max_batch_size;
+  bounds[Symbol::kNumBlocks] = executor.num_blocks();
+  return {.bounds = bounds,
+          .values = {{kTokenIds, {.value = manifest.model.vocab_size}}, {kLogitsIndices, {.symbol = Symbol::kNumTokens}}},
           .max_seq_len = most.max_seq_len,
           .tokens_per_block = manifest.kv_cache.tokens_per_block};
 }
@@ -26,7 +29,7 @@ StepLimits step_limits(const CudaExecutor& executor) {
 class HandmadeStep {
  public:
   HandmadeStep(CudaExecutor& executor, const StepRequest& request)
-      : vocab_size_(static_cast<std::size_t>(executor.engine().manifest().vocab_size)),
+      : vocab_size_(static_cast<std::size_t>(executor.engine().manifest().model.vocab_size)),
         tokens_per_block_(executor.engine().manifest().kv_cache.tokens_per_block),
         num_seqs_(request.seq_lens.size()),
         blocks_per_row_(static_cast<std::size_t>(request.blocks_per_row)),

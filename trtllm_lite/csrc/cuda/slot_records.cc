@@ -56,8 +56,8 @@ std::vector<LogitEdit> edits_of(const SamplingParams& sampling, const SlotState&
 }
 
 std::size_t words_of_slot(const CudaExecutor& executor) {
-  const CudaPlan& plan = executor.plan();
-  return static_cast<std::size_t>(plan.tensors[static_cast<std::size_t>(plan.sampling_slots)].shape[1].value);
+  const Plan& plan = executor.plan();
+  return static_cast<std::size_t>(output_of(plan, "sampling_slots").shape[1].value);
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& se
   const std::vector<LogitEdit> edits = edits_of(sampling, sequence);
   // Each token that is still to come may be a new one.
   const int num_left = sequence.counts() != nullptr ? std::max(sampling.max_tokens - sequence.num_generated(), 0) : 0;
-  const auto vocab_size = static_cast<std::size_t>(executor_.engine().manifest().vocab_size);
+  const auto vocab_size = static_cast<std::size_t>(executor_.engine().manifest().model.vocab_size);
   if (std::min(edits.size() + static_cast<std::size_t>(num_left), vocab_size) > max_edits_) return false;
   const bool is_greedy = sampling.temperature == 0.0f && !sampling.logprobs && edits.empty() && !sequence.counts();
   is_greedy_[static_cast<std::size_t>(slot)] = is_greedy ? 1 : 0;

@@ -6,7 +6,7 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::int32_t kNoSlot = -1;
-static_assert(kCudaBlockTables + 1 == kNumCudaStepInputs, "tables come last: nothing else lies where they lay");
+static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing else lies where they lay");
 
 }  // namespace
 
@@ -43,10 +43,10 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
                       std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written) {
   out_ = out;
   layout_ = InputLayout(executor_.extents(shape), executor_.table_columns());
-  written.tables.place(layout_.offsets[kCudaBlockTables], shape.num_seqs);
+  written.tables.place(layout_.offsets[kBlockTables], shape.num_seqs);
   written.decodes.place(shape.decode_only ? static_cast<std::size_t>(shape.num_seqs) : 0, shape.num_seqs);
   seq_ = token_ = logit_ = 0;
-  ints(kCudaCuSeqlens)[0] = 0;
+  ints(kCuSeqlens)[0] = 0;
   for (std::size_t i = 0; i < batch.rows.size(); ++i, ++seq_) {
     const StepRow& row = batch.rows[i];
     const std::uint64_t decode =
@@ -69,9 +69,9 @@ bool StepPacker::continues(const StepBatch& batch, const StepRow& row) const {
 
 // A decode row whose place in the step holds the same sequence: what changes from step to step.
 void StepPacker::advance(const StepRow& row) {
-  ints(kCudaPositionIds)[token_++] = row.past_len;
-  ints(kCudaPastLens)[seq_] = row.past_len;
-  ints(kCudaSampleCounter)[logit_++] = host_.records().counter(row.slot, row.num_generated);
+  ints(kPositionIds)[token_++] = row.past_len;
+  ints(kPastLens)[seq_] = row.past_len;
+  ints(kSampleCounter)[logit_++] = host_.records().counter(row.slot, row.num_generated);
 }
 
 void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
@@ -79,24 +79,24 @@ void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
   const bool was_sampled = batch.token_ids[first] == kLastSampled;  // then it is the row's only token
   const bool on_device = was_sampled && !host_.takes(row);
   for (int i = 0; i < row.num_tokens; ++i, ++token_) {
-    ints(kCudaTokenIds)[token_] = batch.token_ids[first + static_cast<std::size_t>(i)];
-    ints(kCudaTokenSlots)[token_] = on_device ? row.slot : kNoSlot;
-    ints(kCudaPositionIds)[token_] = row.past_len + i;
+    ints(kTokenIds)[token_] = batch.token_ids[first + static_cast<std::size_t>(i)];
+    ints(kTokenSlots)[token_] = on_device ? row.slot : kNoSlot;
+    ints(kPositionIds)[token_] = row.past_len + i;
   }
-  if (was_sampled) ints(kCudaTokenIds)[token_ - 1] = on_device ? 0 : host_.rows().last_token(row.slot);
-  ints(kCudaCuSeqlens)[seq_ + 1] = static_cast<std::int32_t>(token_);
-  ints(kCudaPastLens)[seq_] = row.past_len;
+  if (was_sampled) ints(kTokenIds)[token_ - 1] = on_device ? 0 : host_.rows().last_token(row.slot);
+  ints(kCuSeqlens)[seq_ + 1] = static_cast<std::int32_t>(token_);
+  ints(kPastLens)[seq_] = row.past_len;
 }
 
 void StepPacker::add_table(std::span<const std::int32_t> blocks, std::uint64_t version, WrittenInputs& written) {
   if (!written.tables.replace(seq_, version)) return;
-  std::ranges::copy(blocks, ints(kCudaBlockTables) + seq_ * executor_.table_columns());
+  std::ranges::copy(blocks, ints(kBlockTables) + seq_ * executor_.table_columns());
 }
 
 void StepPacker::add_logits(const StepRow& row, const RowLogits& logits) {
   for (int i = 0; i < logits.num_rows; ++i, ++logit_) {
     const int position = i < logits.num_positions ? logits.first_position + i - row.past_len : row.num_tokens - 1;
-    ints(kCudaLogitsIndices)[logit_] = static_cast<std::int32_t>(token_) + position;
+    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_) + position;
     const bool draws = i + 1 == logits.num_rows && row.sample && !host_.takes(row);
     if (draws) {
       set_sampling(logit_, row.slot, host_.records().counter(row.slot, row.num_generated));
@@ -107,21 +107,21 @@ void StepPacker::add_logits(const StepRow& row, const RowLogits& logits) {
 }
 
 void StepPacker::set_sampling(std::int64_t row, std::int32_t slot, std::int32_t counter) {
-  ints(kCudaSampleSlots)[row] = slot;
-  ints(kCudaSampleCounter)[row] = counter;
+  ints(kSampleSlots)[row] = slot;
+  ints(kSampleCounter)[row] = counter;
 }
 
 void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
   for (; seq_ < shape.num_seqs; ++seq_, ++token_, ++logit_) {
     written.decodes.replace(seq_, 0);
-    ints(kCudaTokenIds)[token_] = 0;
-    ints(kCudaTokenSlots)[token_] = kNoSlot;
-    ints(kCudaPositionIds)[token_] = 0;
-    ints(kCudaCuSeqlens)[seq_ + 1] = static_cast<std::int32_t>(token_ + 1);
-    ints(kCudaPastLens)[seq_] = 0;
+    ints(kTokenIds)[token_] = 0;
+    ints(kTokenSlots)[token_] = kNoSlot;
+    ints(kPositionIds)[token_] = 0;
+    ints(kCuSeqlens)[seq_ + 1] = static_cast<std::int32_t>(token_ + 1);
+    ints(kPastLens)[seq_] = 0;
     const std::int32_t spare = executor_.spare_block();
     add_table({&spare, 1}, 0, written);
-    ints(kCudaLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
+    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
     set_sampling(logit_, kNoSlot, kGreedy);
   }
 }

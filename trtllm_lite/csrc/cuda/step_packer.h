@@ -44,7 +44,7 @@ class StepPacker {
   void add_table(std::span<const std::int32_t> blocks, std::uint64_t version, WrittenInputs& written);
   void add_logits(const StepRow& row, const RowLogits& logits);
   void pad(const StepShape& shape, WrittenInputs& written);
-  std::int32_t* ints(CudaInputIndex input) const {
+  std::int32_t* ints(StepInputIndex input) const {
     return reinterpret_cast<std::int32_t*>(out_ + layout_.offsets[input]);
   }
   void set_sampling(std::int64_t row, std::int32_t slot, std::int32_t counter);

@@ -2,9 +2,9 @@
 
 namespace tl::cuda {
 
-TensorMap encode(const TensorMapRef& map, CudaDType dtype, DevicePtr address) {
+TensorMap encode(const BoxedTensor& map, DType dtype, DevicePtr address) {
   constexpr unsigned kRank = 2;
-  const int data_type = dtype == CudaDType::kFloat16 ? kTensorMapFloat16 : kTensorMapBFloat16;
+  const int data_type = dtype == DType::kFloat16 ? kTensorMapFloat16 : kTensorMapBFloat16;
   // The innermost extent comes first; its stride is an element.
   const std::uint64_t extents[kRank] = {static_cast<std::uint64_t>(map.columns), static_cast<std::uint64_t>(map.rows)};
   const std::uint64_t strides[kRank - 1] = {extents[0] * static_cast<std::uint64_t>(item_size(dtype))};

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "cuda/driver.h"
-#include "engine/cuda_plan.h"
+#include "engine/records.h"
 
 namespace tl::cuda {
 
 // The driver's form of `map`, whose tensor has elements of `dtype` and lies at `address`. Throws DeviceError.
-TensorMap encode(const TensorMapRef& map, CudaDType dtype, DevicePtr address);
+TensorMap encode(const BoxedTensor& map, DType dtype, DevicePtr address);
 
 }  // namespace tl::cuda

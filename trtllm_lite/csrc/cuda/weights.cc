@@ -4,11 +4,12 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <map>
 
 #include "cpu/thread_pool.h"
 #include "cpu_count.h"
 #include "cuda/random_values.h"
-#include "engine/cuda_plan_check.h"
+#include "engine/records.h"
 
 namespace tl::cuda {
 namespace {
@@ -74,21 +75,21 @@ constexpr float kMadeUpDeviation = 0.02f;
 }  // namespace
 
 Weights::Weights(const Device& device, const Engine& engine, Stream stream) {
-  const CudaPlan& plan = engine.cuda_plan();
+  const Plan& plan = engine.plan_for(TargetKind::kCuda);
   std::vector<std::size_t> offsets;
   std::size_t total = 0;
-  for (const CudaTensor& tensor : plan.tensors) {
+  for (const PlanTensor& tensor : plan.tensors) {
     offsets.push_back(total);
-    if (tensor.kind != CudaTensorKind::kWeight) continue;
+    if (tensor.kind != TensorKind::kWeight) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, tensor));
     total += (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
   }
   buffer_ = DeviceBuffer(device, total, "weights", "use a GPU with more memory");
   for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const bool is_weight = plan.tensors[i].kind == CudaTensorKind::kWeight;
+    const bool is_weight = plan.tensors[i].kind == TensorKind::kWeight;
     addresses_.push_back(is_weight ? buffer_.address() + offsets[i] : 0);
   }
-  if (engine.manifest().target.stripped) {
+  if (engine.manifest().stripped) {
     make_up(device, engine, stream);
   } else {
     upload(engine, stream);
@@ -98,7 +99,7 @@ Weights::Weights(const Device& device, const Engine& engine, Stream stream) {
 
 void Weights::upload(const Engine& engine, Stream stream) const {
   Staging staging(stream);
-  const CudaPlan& plan = engine.cuda_plan();
+  const Plan& plan = engine.plan_for(TargetKind::kCuda);
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
     if (addresses_[i] != 0) staging.send(addresses_[i], engine.weight(plan.tensors[i].name));
   }
@@ -106,17 +107,18 @@ void Weights::upload(const Engine& engine, Stream stream) const {
 }
 
 void Weights::make_up(const Device& device, const Engine& engine, Stream stream) const {
-  const CudaPlan& plan = engine.cuda_plan();
-  const RandomValues values(device, engine.manifest().target.dtype, kMadeUpDeviation, stream);
+  const Plan& plan = engine.plan_for(TargetKind::kCuda);
+  std::map<DType, RandomValues> values;  // made when the first weight of a dtype is met
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
     if (addresses_[i] == 0) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, plan.tensors[i]));
-    if (plan.tensors[i].dtype == CudaDType::kFloat32) {
+    if (plan.tensors[i].dtype == DType::kFloat32) {
       driver().check(driver().fill_words(addresses_[i], std::bit_cast<unsigned>(1.0f), bytes / sizeof(float), stream),
                      "making up weights");
       continue;
     }
-    values.fill(addresses_[i], bytes, stream);
+    const DType dtype = plan.tensors[i].dtype;
+    values.try_emplace(dtype, device, dtype, kMadeUpDeviation, stream).first->second.fill(addresses_[i], bytes, stream);
   }
   driver().check(driver().stream_synchronize(stream), "making up weights");
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
+#include <utility>
 
 #include "errors.h"
 
@@ -15,7 +17,7 @@ class CallChecker {
   CallChecker(const OpSchema& schema, SymbolBindings bindings) : schema_(schema), bindings_(std::move(bindings)) {}
 
   void check_operands(std::string_view role, std::span<const ArgumentSpec> specs,
-                      std::span<const Operand* const> operands) {
+                      std::span<const PlanTensor* const> operands) {
     if (specs.size() != operands.size()) {
       fail(std::string(role) + "s: expected " + std::to_string(specs.size()) + ", found " +
            std::to_string(operands.size()));
@@ -57,20 +59,22 @@ class CallChecker {
     throw EngineError("operator " + std::string(schema_.name) + ": " + message);
   }
 
-  void check_operand(const std::string& where, const ArgumentSpec& spec, const Operand& operand) {
+  void check_operand(const std::string& where, const ArgumentSpec& spec, const PlanTensor& operand) {
     if ((spec.dtypes & bit(operand.dtype)) == 0) {
       fail(where + ": dtype " + std::string(to_string(operand.dtype)) + " is not one that the operator takes");
     }
     if ((spec.layouts & bit(operand.layout)) == 0) {
       fail(where + ": layout " + std::string(to_string(operand.layout)) + " is not one that the operator takes");
     }
-    if (spec.rank != operand.rank) {
-      fail(where + ": expected rank " + std::to_string(spec.rank) + ", found " + std::to_string(operand.rank));
+    if (!std::cmp_equal(spec.rank, operand.shape.size())) {
+      fail(where + ": expected rank " + std::to_string(spec.rank) + ", found " + std::to_string(operand.shape.size()));
     }
-    for (int axis = 0; axis < spec.rank; ++axis) check_extent(where, axis, spec.shape[axis], operand.shape[axis]);
+    for (std::size_t axis = 0; axis < operand.shape.size(); ++axis) {
+      check_extent(where, axis, spec.shape[axis], operand.shape[axis]);
+    }
   }
 
-  void check_extent(const std::string& where, int axis, const ExtentSpec& spec, const Dim& found) {
+  void check_extent(const std::string& where, std::size_t axis, const ExtentSpec& spec, const Dim& found) {
     Dim expected{spec.value, std::nullopt};
     std::string name;
     if (spec.symbol >= 0) {
@@ -103,12 +107,8 @@ class CallChecker {
 
 }  // namespace
 
-std::string to_string(const Dim& dim) {
-  return dim.symbol ? std::string(kStepSymbolNames[static_cast<int>(*dim.symbol)]) : std::to_string(dim.value);
-}
-
-SymbolBindings check_call(const OpSchema& schema, std::span<const Operand* const> inputs,
-                          std::span<const Operand* const> outputs, std::span<const AttributeValue> attributes,
+SymbolBindings check_call(const OpSchema& schema, std::span<const PlanTensor* const> inputs,
+                          std::span<const PlanTensor* const> outputs, std::span<const AttributeValue> attributes,
                           SymbolBindings bindings) {
   CallChecker checker(schema, std::move(bindings));
   checker.check_operands("input", schema.inputs, inputs);
@@ -117,19 +117,19 @@ SymbolBindings check_call(const OpSchema& schema, std::span<const Operand* const
   return checker.take_bindings();
 }
 
-StoredShape stored_shape(Layout layout, std::span<const std::int64_t> logical) {
-  StoredShape stored;
+std::vector<std::int64_t> stored_shape(Layout layout, const std::vector<std::int64_t>& logical) {
+  const auto panels = [](std::int64_t features, std::int64_t width) { return (features + width - 1) / width; };
   switch (layout) {
     case Layout::kRowMajor:
-      stored.rank = static_cast<int>(logical.size());
-      std::ranges::copy(logical, stored.shape);
-      return stored;
+      return logical;
     case Layout::kPanel64:
-      return {3, {(logical[0] + kPanel - 1) / kPanel, logical[1], kPanel}};
+      if (logical.size() != 2) return {};
+      return {panels(logical[0], kPanel), logical[1], kPanel};
     case Layout::kGatedPanel64:
-      return {3, {(logical[1] + kPanel / 2 - 1) / (kPanel / 2), logical[2], kPanel}};
+      if (logical.size() != 3 || logical[0] != 2) return {};
+      return {panels(logical[1], kPanel / 2), logical[2], kPanel};
   }
-  return stored;
+  return {};
 }
 
 }  // namespace tl

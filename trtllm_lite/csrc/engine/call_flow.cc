@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/call.h"
+#include "engine/call_check.h"
 #include "errors.h"
 
 namespace tl {
@@ -35,21 +37,22 @@ class CallFlow {
  public:
   CallFlow(const Plan& plan, std::int64_t tokens_per_block) : plan_(plan) {
     // Schema symbols that are called like a step symbol mean it; kernels rely on it when they use step inputs.
-    for (int symbol = 0; symbol < kNumStepSymbols; ++symbol) {
-      known_[kStepSymbolNames[symbol]] = {0, static_cast<StepSymbol>(symbol)};
+    for (int symbol = 0; symbol < kNumSymbols; ++symbol) {
+      known_[kSymbolNames[symbol]] = {0, static_cast<Symbol>(symbol)};
     }
     known_["tokens_per_block"] = {tokens_per_block, std::nullopt};
   }
 
   std::vector<ValueBound> check() {
-    for (std::size_t i = 0; i < plan_.instructions.size(); ++i) {
+    const std::vector<Instruction>& instructions = plan_.programs.front().instructions;
+    for (std::size_t i = 0; i < instructions.size(); ++i) {
       try {
-        check_instruction(plan_.instructions[i]);
+        check_instruction(instructions[i]);
       } catch (const EngineError& error) {
-        throw EngineError("plan.instructions[" + std::to_string(i) + "]: " + error.what());
+        throw EngineError("plan.programs[0].instructions[" + std::to_string(i) + "]: " + error.what());
       }
     }
-    if (tensor(plan_.logits).kind != TensorKind::kArena || !is_readable(plan_.logits)) {
+    if (!is_readable(plan_.outputs.at("logits"))) {
       throw EngineError("plan.outputs.logits: expected an arena tensor that holds the result, found one that does not");
     }
     return std::move(value_bounds_);
@@ -62,7 +65,28 @@ class CallFlow {
     return tensor(index).kind != TensorKind::kArena || contents_.holds(index, tensor(index).offset);
   }
 
-  void check_instruction(const Instruction& call) {
+  void check_instruction(const Instruction& instruction) {
+    if (const auto* call = std::get_if<CallInstruction>(&instruction)) return check_one_call(resolve(*call));
+    check_collective(std::get<CollectiveInstruction>(instruction));
+  }
+
+  // Whole tensors: their shapes are what the collective says.
+  void check_collective(const CollectiveInstruction& collective) {
+    for (const TensorArgument* argument : {&collective.x, &collective.y}) {
+      const PlanTensor& operand = tensor(argument->tensor);
+      const bool matches = operand.kind == TensorKind::kArena && operand.dtype == collective.dtype &&
+                           operand.shape.size() == 2 && operand.shape[1] == Dim{collective.features, std::nullopt} &&
+                           argument->offset.constant == 0 && argument->offset.terms.empty();
+      if (!matches) throw EngineError("collective: expected whole arena tensors of its dtype and features");
+    }
+    const int x = collective.x.tensor, y = collective.y.tensor;
+    if (tensor(x).shape[0] != tensor(y).shape[0]) throw EngineError("collective: expected tensors of equal rows");
+    if (!is_readable(x)) throw EngineError("collective: expected a tensor that holds a value, found " + tensor(x).name);
+    if (x != y && overlaps(x, y)) throw EngineError("collective: expected storage of its own, found an overlap");
+    contents_.write(y, tensor(y).offset, end_of(y));
+  }
+
+  void check_one_call(const ResolvedCall& call) {
     const OpSchema& schema = *call.schema;
     const SymbolBindings bindings =
         check_call(schema, operands(call.inputs), operands(call.outputs), call.attributes, known_);
@@ -79,9 +103,9 @@ class CallFlow {
     }
   }
 
-  std::vector<const Operand*> operands(const std::vector<int>& indices) const {
-    std::vector<const Operand*> result;
-    for (const int index : indices) result.push_back(index == kAbsent ? nullptr : &tensor(index).operand);
+  std::vector<const PlanTensor*> operands(const std::vector<int>& indices) const {
+    std::vector<const PlanTensor*> result;
+    for (const int index : indices) result.push_back(index == kAbsent ? nullptr : &tensor(index));
     return result;
   }
 
@@ -101,7 +125,7 @@ class CallFlow {
     if (std::ranges::find(value_bounds_, bound) == value_bounds_.end()) value_bounds_.push_back(bound);
   }
 
-  void check_output(const Instruction& call, std::size_t position) const {
+  void check_output(const ResolvedCall& call, std::size_t position) const {
     const ArgumentSpec& spec = call.schema->outputs[position];
     const int index = call.outputs[position];
     const std::string where = "output " + std::string(spec.name) + ": ";

@@ -1,12 +1,13 @@
-// The calls of a plan in order: schemas, step inputs, and what is alive in the arena when.
+// The calls of a CPU plan in order: schemas, step inputs, and what is alive in the arena when.
 #pragma once
 
-#include "engine/plan.h"
 #include "engine/plan_check.h"
 
 namespace tl {
 
-// Throws EngineError if a call is not allowed; see check_plan. Tensors have passed check_tensor.
+// Throws EngineError unless every call satisfies its operator's schema, is given the step inputs that the schema asks for,
+// reads nothing that was not written before or has been overwritten since, and writes to arena tensors that overlap none
+// of its other operands, or in place where the schema says so. Tensors have passed check_tensors.
 std::vector<ValueBound> check_calls(const Plan& plan, std::int64_t tokens_per_block);
 
 }  // namespace tl

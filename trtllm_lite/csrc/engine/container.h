@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-namespace tl {
+#include "engine/vocabulary.h"
 
-constexpr std::int64_t kAlignment = 64;
+namespace tl {
 
 struct Entry {
   std::string dtype;  // as safetensors spells it: "F32", "U8", …

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "cpu_count.h"
-#include "engine/cuda_plan_check.h"
 #include "engine/json_reader.h"
 #include "engine/version.h"
 #include "errors.h"
@@ -21,23 +20,15 @@ JsonView view_of(const Entry& entry, const Json& json, const std::string& name) 
   return {json, name};
 }
 
-template <typename Tensors, typename Kind>
-std::size_t count_kind(const Tensors& tensors, Kind kind) {
-  return static_cast<std::size_t>(std::ranges::count(tensors, kind, [](const auto& tensor) { return tensor.kind; }));
-}
-
 // Every entry has a use: the two documents, weights and kernels that the plan names, padding.
 void check_entry_names(const EngineContents& contents) {
-  const auto* cuda_plan = std::get_if<CudaPlan>(&contents.plan);
   std::set<std::string> cubins;
+  for (const CompiledKernel& kernel : contents.plan.kernels) {
+    for (const auto& [arch, key] : kernel.cubins) cubins.insert(std::string(kCubinPrefix) + key);
+  }
   std::size_t num_planned = 0;
-  if (cuda_plan == nullptr) {
-    num_planned = count_kind(std::get<Plan>(contents.plan).tensors, TensorKind::kWeight);
-  } else {
-    if (!contents.manifest.target.stripped) num_planned = count_kind(cuda_plan->tensors, CudaTensorKind::kWeight);
-    for (const CudaKernel& kernel : cuda_plan->kernels) {
-      for (const auto& [arch, key] : kernel.cubins) cubins.insert(std::string(kCubinPrefix) + key);
-    }
+  for (const PlanTensor& tensor : contents.plan.tensors) {
+    num_planned += tensor.kind == TensorKind::kWeight && !contents.manifest.stripped;
   }
   std::size_t num_weights = 0;
   for (const auto& [name, entry] : contents.container.entries) {
@@ -75,30 +66,21 @@ EngineContents read_engine(std::span<const std::byte> file, int num_threads) {
   const Entry& plan = contents.container.at("plan");
   const Json plan_json = parse_json(plan.text(), "plan");
   const JsonView plan_view = view_of(plan, plan_json, "plan");
-  if (contents.manifest.target.kind == TargetKind::kCuda) {
-    contents.plan = read_cuda_plan(plan_view);
-    check_entry_names(contents);
-    check_cuda_plan(std::get<CudaPlan>(contents.plan), contents.manifest, contents.container);
-  } else {
-    contents.plan = read_plan(plan_view);
-    check_entry_names(contents);
-    contents.value_bounds = check_plan(std::get<Plan>(contents.plan), contents.manifest, contents.container);
-  }
+  contents.plan = read_plan(plan_view);
+  check_entry_names(contents);
+  contents.value_bounds = check_plan(contents.plan, contents.manifest, contents.container);
   return contents;
 }
 
 Engine::Engine(const std::string& path)
     : file_(path), contents_(with_path(path, [this] { return read_engine(file_.bytes(), resolve_num_threads(0)); })) {}
 
-const Plan& Engine::plan() const {
-  if (const auto* plan = std::get_if<Plan>(&contents_.plan)) return *plan;
-  throw EngineError("expected an engine built for cpu, found one for cuda; build it again for cpu (trtllm-lite build)");
-}
-
-const CudaPlan& Engine::cuda_plan() const {
-  if (const auto* plan = std::get_if<CudaPlan>(&contents_.plan)) return *plan;
-  throw EngineError(
-      "expected an engine built for cuda, found one for cpu; build it again (trtllm-lite build --target sm_90)");
+const Plan& Engine::plan_for(TargetKind target) const {
+  const TargetKind found = manifest().target.kind;
+  if (found == target) return plan();
+  throw EngineError("expected an engine built for " + std::string(to_string(target)) + ", found one for " +
+                    std::string(to_string(found)) + "; build it again (trtllm-lite build --target " +
+                    (target == TargetKind::kCpu ? "cpu" : "sm_90") + ")");
 }
 
 std::span<const std::byte> Engine::weight(const std::string& tensor_name) const {

@@ -5,22 +5,19 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "engine/container.h"
-#include "engine/cuda_plan.h"
-#include "engine/manifest.h"
 #include "engine/mapped_file.h"
-#include "engine/plan.h"
 #include "engine/plan_check.h"
+#include "engine/records.h"
 
 namespace tl {
 
 struct EngineContents {
   Container container;
   Manifest manifest;
-  std::variant<Plan, CudaPlan> plan;  // as the manifest's target says
+  Plan plan;
   std::vector<ValueBound> value_bounds;
 };
 
@@ -33,9 +30,9 @@ class Engine {
   explicit Engine(const std::string& path);
 
   const Manifest& manifest() const { return contents_.manifest; }
-  // Throw EngineError if the engine was built for another kind of device.
-  const Plan& plan() const;
-  const CudaPlan& cuda_plan() const;
+  const Plan& plan() const { return contents_.plan; }
+  // The plan; throws EngineError if the engine was built for another kind of device.
+  const Plan& plan_for(TargetKind target) const;
   const std::vector<ValueBound>& value_bounds() const { return contents_.value_bounds; }
   // The bytes of a tensor of kind weight; an engine without weights has none.
   std::span<const std::byte> weight(const std::string& tensor_name) const;

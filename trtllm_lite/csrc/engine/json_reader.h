@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "engine/vocabulary.h"
+
 namespace tl {
 
 using Json = nlohmann::json;
 
-// Texts longer than this are refused before they are parsed: a parsed value takes several times its text.
-constexpr std::size_t kMaxJsonBytes = std::size_t{16} << 20;
-
-// Throws EngineError naming `what`, e.g. "plan".
+// Throws EngineError naming `what`, e.g. "plan". A text of more than kMaxJsonBytes is refused before it is parsed: a parsed
+// value takes several times its text.
 Json parse_json(std::string_view text, std::string_view what);
 
 // A value and where it stands, e.g. "plan.tensors[3].dtype". Borrows the value. Every accessor throws EngineError if

@@ -6,11 +6,9 @@
 #include <string_view>
 
 #include "cpu/kernel.h"
+#include "engine/vocabulary.h"
 
 namespace tl {
-
-// Extents and int attributes stay below this, so that a product of any two fits in 64 bits with room for small factors.
-constexpr std::int64_t kMaxExtent = std::int64_t{1} << 30;
 
 template <typename Enum>
 constexpr std::uint32_t bit(Enum value) {
@@ -63,12 +61,5 @@ std::span<const OpSchema> op_schemas();
 
 // Null if there is no such operator.
 const OpSchema* find_op(std::string_view name);
-
-// Names as schemas and plans spell them.
-std::string_view to_string(DType dtype);
-std::string_view to_string(Layout layout);
-bool parse_dtype(std::string_view text, DType* dtype);
-bool parse_layout(std::string_view text, Layout* layout);
-std::int64_t item_size(DType dtype);
 
 }  // namespace tl

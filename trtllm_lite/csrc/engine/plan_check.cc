@@ -1,78 +1,174 @@
 #include "engine/plan_check.h"
 
+#include <algorithm>
+#include <functional>
+#include <limits>
+
 #include "engine/call_flow.h"
+#include "engine/launch_check.h"
 #include "engine/tensor_check.h"
 #include "errors.h"
+#include "sample/slot.cuh"
 
 namespace tl {
 namespace {
 
-void expect_bound(const Plan& plan, StepSymbol symbol, std::int64_t expected, std::string_view why) {
-  if (plan.bound(symbol) == expected) return;
-  throw EngineError("plan.symbols." + std::string(kStepSymbolNames[static_cast<int>(symbol)]) + ": expected " +
-                    std::to_string(expected) + ", " + std::string(why) + ", found " +
-                    std::to_string(plan.bound(symbol)));
+constexpr std::int64_t kWord = 4;  // bytes of an int32
+
+[[noreturn]] void fail(const std::string& where, const std::string& message) {
+  throw EngineError("plan." + where + ": " + message);
 }
+
+// A bound of a symbol, against what it must be.
+class Bounds {
+ public:
+  explicit Bounds(const Extents& bounds) : bounds_(bounds) {}
+
+  void expect(Symbol symbol, std::int64_t low, std::int64_t high, const char* why) const {
+    const std::int64_t found = bounds_[symbol];
+    if (found >= low && found <= high) return;
+    fail("symbols." + std::string(to_string(symbol)),
+         "expected " + std::to_string(low) + (high > low ? " to " + std::to_string(high) : "") + ", " + why +
+             ", found " + std::to_string(found));
+  }
+  void exactly(Symbol symbol, std::int64_t value, const char* why) const { expect(symbol, value, value, why); }
+
+ private:
+  const Extents& bounds_;
+};
 
 void check_bounds(const Plan& plan, const Manifest& manifest) {
   const Limits& limits = manifest.limits;
-  const KvCacheConfig& cache = manifest.kv_cache;
-  expect_bound(plan, StepSymbol::kNumTokens, limits.max_num_tokens, "the manifest's max_num_tokens");
-  expect_bound(plan, StepSymbol::kNumSeqs, limits.max_batch_size, "the manifest's max_batch_size");
-  expect_bound(plan, StepSymbol::kNumSeqsPlus1, limits.max_batch_size + 1, "one more than num_seqs");
-  expect_bound(plan, StepSymbol::kNumBlocks, cache.num_blocks, "the manifest's num_blocks");
-  expect_bound(plan, StepSymbol::kMaxBlocksPerSeq,
-               (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
-               "the blocks of max_seq_len tokens");
-  if (plan.bound(StepSymbol::kNumLogits) > limits.max_num_tokens) {
-    throw EngineError("plan.symbols.num_logits: expected at most max_num_tokens");
-  }
+  const KvCache& cache = manifest.kv_cache;
+  const Bounds bounds(plan.symbols);
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t num_seqs = plan.symbols[Symbol::kNumSeqs], num_tokens = plan.symbols[Symbol::kNumTokens];
+  bounds.expect(Symbol::kNumTokens, std::max(limits.max_num_tokens, num_seqs), most, "the manifest's max_num_tokens");
+  bounds.expect(Symbol::kNumSeqs, limits.max_batch_size, most, "the manifest's max_batch_size");
+  bounds.exactly(Symbol::kNumSeqsPlus1, num_seqs + 1, "one more than num_seqs");
+  bounds.exactly(Symbol::kNumDecodeSeqs, num_seqs, "num_seqs");
+  bounds.exactly(Symbol::kNumPrefillSeqs, num_seqs, "num_seqs");
+  bounds.exactly(Symbol::kNumPrefillTokens, num_tokens, "num_tokens");
+  bounds.expect(Symbol::kNumLogits, num_seqs, num_tokens, "num_seqs or more, num_tokens or less");
+  bounds.exactly(Symbol::kMaxBlocksPerSeq,
+                 (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
+                 "the blocks of max_seq_len tokens");
+  bounds.exactly(Symbol::kNumBlocks, cache.num_blocks, "the manifest's num_blocks");
+  bounds.expect(Symbol::kNumSlots, limits.max_batch_size, most, "max_batch_size or more");
+}
+
+void check_cuda_settings(const Plan& plan, TargetKind target) {
+  if (plan.cuda.has_value() != (target == TargetKind::kCuda)) fail("cuda", "expected settings for GPU engines alone");
+  if (!plan.cuda) return;
+  const std::vector<std::int64_t>& batches = plan.cuda->decode_batches;
+  const std::int64_t num_seqs = plan.symbols[Symbol::kNumSeqs];
+  const bool ascend = std::ranges::adjacent_find(batches, std::greater_equal()) == batches.end();
+  if (ascend && !batches.empty() && batches.back() == num_seqs) return;
+  fail("cuda.decode_batches", "expected ascending numbers up to num_seqs (" + std::to_string(num_seqs) + ")");
 }
 
 void check_caches(const Plan& plan, const Manifest& manifest) {
-  std::int64_t num_caches = 0;
-  std::int64_t bytes_per_block = 0;
+  std::int64_t num_caches = 0, bytes_per_block = 0;
   for (const PlanTensor& tensor : plan.tensors) {
     if (tensor.kind != TensorKind::kCache) continue;
     ++num_caches;
-    if (__builtin_add_overflow(bytes_per_block, max_bytes(plan, tensor), &bytes_per_block)) {
-      throw EngineError("plan: KV cache sizes overflow");
-    }
+    bytes_per_block += max_bytes(plan, tensor);
+    if (bytes_per_block > kMaxBytes) fail("tensors", "expected KV caches of at most 2^50 bytes a block");
   }
-  const KvCacheConfig& config = manifest.kv_cache;
-  if (num_caches != 2 * config.num_layers || bytes_per_block != config.bytes_per_block) {
-    throw EngineError("plan: expected caches for " + std::to_string(config.num_layers) + " layers of " +
+  const KvCache& config = manifest.kv_cache;
+  if (num_caches == 2 * config.num_layers && bytes_per_block == config.bytes_per_block) return;
+  fail("tensors", "expected " + std::to_string(2 * config.num_layers) + " KV caches of " +
                       std::to_string(config.bytes_per_block) + " bytes a block in all, as the manifest says, found " +
-                      std::to_string(num_caches) + " caches of " + std::to_string(bytes_per_block) + " bytes");
+                      std::to_string(num_caches) + " of " + std::to_string(bytes_per_block));
+}
+
+// An output of this kind, dtype and first extent, and of `rank` axes, of which the others are integers.
+const PlanTensor& check_output(const Plan& plan, const char* name, TensorKind kind, DType dtype, Symbol rows,
+                               std::size_t rank) {
+  const PlanTensor& tensor = output_of(plan, name);
+  const bool matches = tensor.kind == kind && tensor.dtype == dtype && tensor.shape.size() == rank &&
+                       tensor.shape[0].symbol == rows && (rank == 1 || !tensor.shape[1].symbol);
+  if (matches) return tensor;
+  fail(std::string("outputs.") + name,
+       "expected " + std::string(to_string(dtype)) + " in the " + std::string(to_string(kind)) + ", of " +
+           std::to_string(rank) + " axes, the first " + std::string(to_string(rows)) + ", found another tensor");
+}
+
+// Rows of words of plugins/sample/slot.cuh.
+void check_sampling_outputs(const Plan& plan) {
+  check_output(plan, "tokens", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 1);
+  const PlanTensor& logprobs =
+      check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
+  const PlanTensor& slots =
+      check_output(plan, "sampling_slots", TensorKind::kState, DType::kInt32, Symbol::kNumSlots, 2);
+  const std::int64_t logprob_words = logprobs.shape[1].value, slot_words = slots.shape[1].value;
+  if (logprob_words * kWord != sizeof(DrawnLogprobs)) {
+    fail("outputs.logprobs", "expected rows of " + std::to_string(sizeof(DrawnLogprobs) / kWord) + " words, found " +
+                                 std::to_string(logprob_words));
+  }
+  const std::int64_t edit_bytes = slot_words * kWord - static_cast<std::int64_t>(sizeof(SamplingSlot));
+  if (edit_bytes < 0 || edit_bytes % static_cast<std::int64_t>(sizeof(LogitEdit)) != 0) {
+    fail("outputs.sampling_slots", "expected rows of " + std::to_string(sizeof(SamplingSlot) / kWord) +
+                                       " words and 4 for each edit, found " + std::to_string(slot_words));
   }
 }
 
-void check_logits(const Plan& plan, const Manifest& manifest) {
-  const Operand& logits = plan.tensors[static_cast<std::size_t>(plan.logits)].operand;
-  const Dim rows{0, StepSymbol::kNumLogits};
-  const Dim columns{manifest.vocab_size, std::nullopt};
-  if (logits.dtype == DType::kFloat32 && logits.rank == 2 && logits.shape[0] == rows && logits.shape[1] == columns) {
-    return;
+void check_outputs(const Plan& plan, const Manifest& manifest) {
+  const PlanTensor& logits =
+      check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
+  if (logits.shape[1].value != manifest.model.vocab_size) {
+    fail("outputs.logits", "expected rows of vocab_size = " + std::to_string(manifest.model.vocab_size) +
+                               " logits, found " + std::to_string(logits.shape[1].value));
   }
-  throw EngineError("plan.outputs.logits: expected float32 [num_logits, " + to_string(columns) +
-                    "], found another dtype or shape");
+  if (manifest.target.kind == TargetKind::kCuda) check_sampling_outputs(plan);
+}
+
+// Which instructions a target's executor has.
+bool runs_on(const Instruction& instruction, TargetKind target) {
+  if (std::holds_alternative<CollectiveInstruction>(instruction)) return true;
+  return std::holds_alternative<CallInstruction>(instruction) == (target == TargetKind::kCpu);
+}
+
+void check_kinds(const Plan& plan, TargetKind target) {
+  const bool is_cpu = target == TargetKind::kCpu;
+  if (is_cpu && plan.programs.size() != 1) fail("programs", "expected the one program of a CPU engine");
+  for (std::size_t number = 0; number < plan.programs.size(); ++number) {
+    const Program& program = plan.programs[number];
+    const std::string where = "programs[" + std::to_string(number) + "]";
+    if (is_cpu && (program.arch != "cpu" || program.max_tokens < plan.symbols[Symbol::kNumTokens])) {
+      fail(where, "expected a program for cpu and all steps, found another");
+    }
+    for (const Instruction& instruction : program.instructions) {
+      if (!runs_on(instruction, target)) {
+        fail(where, "expected instructions that " + std::string(to_string(target)) + " engines have, found others");
+      }
+    }
+  }
 }
 
 }  // namespace
 
 int step_input_index(std::string_view name) {
-  for (int i = 0; i < kNumStepInputs; ++i) {
-    if (kStepInputs[i].name == name) return i;
-  }
-  return -1;
+  const auto found = std::ranges::find(kStepInputs, name, &StepInput::name);
+  return found == std::end(kStepInputs) ? -1 : static_cast<int>(found - std::begin(kStepInputs));
+}
+
+const PlanTensor& output_of(const Plan& plan, const std::string& name) {
+  const auto found = plan.outputs.find(name);
+  if (found == plan.outputs.end()) fail("outputs", "expected one called " + name + ", found none");
+  return plan.tensors[static_cast<std::size_t>(found->second)];
 }
 
 std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, const Container& container) {
   check_bounds(plan, manifest);
-  for (const PlanTensor& tensor : plan.tensors) check_tensor(plan, tensor, container);
+  check_cuda_settings(plan, manifest.target.kind);
+  check_tensors(plan, manifest, container);
   check_caches(plan, manifest);
-  check_logits(plan, manifest);
-  return check_calls(plan, manifest.kv_cache.tokens_per_block);
+  check_outputs(plan, manifest);
+  check_kinds(plan, manifest.target.kind);
+  if (manifest.target.kind == TargetKind::kCpu) return check_calls(plan, manifest.kv_cache.tokens_per_block);
+  check_launches(plan, container);
+  return {};
 }
 
 }  // namespace tl

@@ -1,13 +1,14 @@
-// What makes a plan safe to execute, checked once when the engine is loaded, so that no kernel has to.
+// What makes a plan safe to execute, checked once when the engine is loaded, so that nothing has to be checked in a step.
+// What a compiled GPU kernel does with the addresses it is given is beyond any check: run GPU engines of those whom you
+// would trust to run code.
 #pragma once
 
-#include <iterator>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/container.h"
-#include "engine/manifest.h"
-#include "engine/plan.h"
+#include "engine/records.h"
 
 namespace tl {
 
@@ -18,35 +19,20 @@ struct ValueBound {
   bool operator==(const ValueBound&) const = default;
 };
 
-// The six inputs of a step: what each is called and its shape. All are int32.
-struct StepInput {
-  std::string_view name;
-  int rank;
-  StepSymbol shape[2];
-};
-constexpr StepInput kStepInputs[] = {
-    {"token_ids", 1, {StepSymbol::kNumTokens}},
-    {"position_ids", 1, {StepSymbol::kNumTokens}},
-    {"cu_seqlens", 1, {StepSymbol::kNumSeqsPlus1}},
-    {"past_lens", 1, {StepSymbol::kNumSeqs}},
-    {"block_tables", 2, {StepSymbol::kNumSeqs, StepSymbol::kMaxBlocksPerSeq}},
-    {"logits_indices", 1, {StepSymbol::kNumLogits}},
-};
-// Positions in kStepInputs.
-enum StepInputIndex { kTokenIds, kPositionIds, kCuSeqlens, kPastLens, kBlockTables, kLogitsIndices, kNumStepInputs };
-static_assert(std::size(kStepInputs) == kNumStepInputs);
-
 // The position of `name` in kStepInputs; -1 if it is none of them.
 int step_input_index(std::string_view name);
 
-// Throws EngineError unless all of the following hold. Symbols agree with the limits. Every tensor lies where its kind
-// says: arena tensors inside the arena, weights exactly on their entry of the container, inputs and caches as the step
-// provides them. Every call satisfies its operator's schema, is given the step inputs that the schema asks for, reads
-// nothing that was not written before or has been overwritten since, and writes to arena tensors that overlap none of
-// its other operands, or in place where the schema says so. Returns the bounds on the values of step inputs.
-std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, const Container& container);
+// The tensor that holds a result. Throws EngineError if the plan has no such output.
+const PlanTensor& output_of(const Plan& plan, const std::string& name);
 
-// Bytes of a tensor when every step symbol has its upper bound; of a cache, per block. Throws EngineError on overflow.
+// Bytes of a tensor as stored when every symbol has its upper bound; of a cache, per block. Throws EngineError if that is
+// more than kMaxBytes, or the plan does not bound a symbol.
 std::int64_t max_bytes(const Plan& plan, const PlanTensor& tensor);
+
+// Throws EngineError unless all of the following hold. Symbols agree with the limits. Every tensor lies where its kind
+// says: arena and state tensors inside their memory, weights exactly on their entry of the container (an engine without
+// weights has none), inputs and caches as the executor provides them. Instructions are of the target's kinds, and each
+// is sound: see call_flow.h and launch_check.h. Returns the bounds on the values of step inputs.
+std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, const Container& container);
 
 }  // namespace tl

@@ -1,7 +1,11 @@
 #include "engine/tensor_check.h"
 
 #include <algorithm>
+#include <set>
+#include <span>
+#include <utility>
 
+#include "engine/call_check.h"
 #include "engine/plan_check.h"
 #include "errors.h"
 
@@ -12,103 +16,131 @@ namespace {
   throw EngineError("plan: tensor " + tensor.name + ": " + message);
 }
 
-std::span<const Dim> dims(const Operand& operand) { return {operand.shape, static_cast<std::size_t>(operand.rank)}; }
-
 bool all_integers(std::span<const Dim> shape) {
   return std::ranges::none_of(shape, [](const Dim& dim) { return dim.symbol.has_value(); });
 }
 
-void check_input(const PlanTensor& tensor) {
-  const int index = step_input_index(tensor.name);
-  if (index < 0) fail(tensor, "expected the name of a step input");
-  const StepInput& input = kStepInputs[index];
-  const Operand& operand = tensor.operand;
-  bool matches = operand.dtype == DType::kInt32 && operand.layout == Layout::kRowMajor && operand.rank == input.rank;
-  for (int axis = 0; matches && axis < input.rank; ++axis) matches = operand.shape[axis].symbol == input.shape[axis];
-  if (!matches) fail(tensor, "expected int32 with the shape of the step input of this name");
-  if (tensor.offset != 0) fail(tensor, "expected offset 0, found " + std::to_string(tensor.offset));
+bool is_float(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }
 
-void check_arena(const Plan& plan, const PlanTensor& tensor) {
-  if (tensor.operand.layout != Layout::kRowMajor) fail(tensor, "expected layout row_major");
-  for (const Dim& dim : dims(tensor.operand)) {
-    // The number of blocks may be chosen when an executor is made, so nothing static can be sized by it.
-    if (dim.symbol == StepSymbol::kNumBlocks) fail(tensor, "expected a shape without num_blocks");
-  }
-  if (tensor.offset % kAlignment != 0) fail(tensor, "expected an offset that is a multiple of 64");
-  const std::int64_t bytes = max_bytes(plan, tensor);
-  if (bytes > plan.arena_bytes || tensor.offset > plan.arena_bytes - bytes) {
-    fail(tensor, "expected to lie inside the arena of " + std::to_string(plan.arena_bytes) + " bytes, found " +
-                     std::to_string(bytes) + " bytes at " + std::to_string(tensor.offset));
-  }
-}
+class TensorChecker {
+ public:
+  TensorChecker(const Plan& plan, const Manifest& manifest, const Container& container)
+      : plan_(plan), manifest_(manifest), container_(container) {}
 
-void check_cache(const PlanTensor& tensor) {
-  const Operand& operand = tensor.operand;
-  const bool matches = operand.dtype == DType::kFloat32 && operand.layout == Layout::kRowMajor && operand.rank >= 2 &&
-                       operand.shape[0].symbol == StepSymbol::kNumBlocks && all_integers(dims(operand).subspan(1));
-  if (!matches) fail(tensor, "expected float32 [num_blocks, integers…]");
-  if (tensor.offset != 0) fail(tensor, "expected offset 0, found " + std::to_string(tensor.offset));
-}
+  void check(const PlanTensor& tensor) {
+    max_bytes(plan_, tensor);  // throws if the size overflows
+    if (tensor.kind != TensorKind::kWeight && tensor.layout != Layout::kRowMajor) fail(tensor, "expected row_major");
+    switch (tensor.kind) {
+      case TensorKind::kInput:
+        return check_input(tensor);
+      case TensorKind::kArena:
+        return check_place(tensor, plan_.arena_bytes);
+      case TensorKind::kState:
+        return check_place(tensor, plan_.state_bytes);
+      case TensorKind::kWeight:
+        return check_weight(tensor);
+      case TensorKind::kCache:
+        return check_cache(tensor);
+    }
+  }
 
-std::string_view safetensors_name(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "F32";
-    case DType::kFloat16:
-      return "F16";
-    case DType::kBFloat16:
-      return "BF16";
-    case DType::kInt32:
-      break;  // weights are floating point
+ private:
+  void check_input(const PlanTensor& tensor) const {
+    const int index = step_input_index(tensor.name);
+    if (index < 0) fail(tensor, "expected the name of a step input");
+    const StepInput& input = kStepInputs[index];
+    bool matches = tensor.dtype == DType::kInt32 && std::cmp_equal(tensor.shape.size(), input.rank);
+    for (int axis = 0; matches && axis < input.rank; ++axis) {
+      const Dim& dim = tensor.shape[static_cast<std::size_t>(axis)];
+      // The columns of a GPU's block tables never change: their bound is a constant of its kernels' arguments.
+      const bool is_bound = axis > 0 && dim.value == plan_.symbols[input.shape[axis]];
+      matches = dim.symbol == input.shape[axis] || is_bound;
+    }
+    if (!matches) fail(tensor, "expected int32 with the shape of the step input of this name");
+    expect_no_offset(tensor);
   }
-  return "";
-}
 
-void check_weight(const PlanTensor& tensor, const Container& container) {
-  const Operand& operand = tensor.operand;
-  if (!all_integers(dims(operand))) fail(tensor, "expected a shape of integers");
-  const int packed_rank = operand.layout == Layout::kPanel64 ? 2 : 3;
-  if (operand.layout != Layout::kRowMajor && operand.rank != packed_rank) {
-    fail(tensor, "expected rank " + std::to_string(packed_rank) + " for its layout");
+  // Inside the arena or the state.
+  void check_place(const PlanTensor& tensor, std::int64_t memory_bytes) const {
+    for (const Dim& dim : tensor.shape) {
+      // The number of blocks may be chosen when an executor is made, so nothing static can be sized by it.
+      if (dim.symbol == Symbol::kNumBlocks) fail(tensor, "expected a shape without num_blocks");
+    }
+    const std::int64_t alignment = manifest_.target.kind == TargetKind::kCpu ? kAlignment : kDeviceAlignment;
+    if (tensor.offset % alignment != 0) {
+      fail(tensor, "expected an offset that is a multiple of " + std::to_string(alignment));
+    }
+    const std::int64_t bytes = max_bytes(plan_, tensor);
+    if (bytes > memory_bytes || tensor.offset > memory_bytes - bytes) {
+      fail(tensor, "expected to lie inside the " + std::string(to_string(tensor.kind)) + " of " +
+                       std::to_string(memory_bytes) + " bytes, found " + std::to_string(bytes) + " bytes at " +
+                       std::to_string(tensor.offset));
+    }
   }
-  std::vector<std::int64_t> logical;
-  for (const Dim& dim : dims(operand)) logical.push_back(dim.value);
-  const StoredShape stored = stored_shape(operand.layout, logical);
-  const Entry& entry = container.at("weights." + tensor.name);
-  if (entry.dtype != safetensors_name(operand.dtype)) {
-    fail(tensor, "expected an entry of dtype " + std::string(to_string(operand.dtype)) + ", found " + entry.dtype);
+
+  void check_cache(const PlanTensor& tensor) const {
+    const DType dtype = manifest_.kv_cache.dtype;
+    const bool matches = tensor.dtype == dtype && is_float(dtype) && tensor.shape.size() >= 2 &&
+                         tensor.shape[0].symbol == Symbol::kNumBlocks && all_integers(std::span(tensor.shape).subspan(1));
+    if (!matches) fail(tensor, "expected " + std::string(to_string(dtype)) + " [num_blocks, integers…]");
+    expect_no_offset(tensor);
   }
-  if (!std::ranges::equal(entry.shape, std::span(stored.shape, static_cast<std::size_t>(stored.rank)))) {
-    fail(tensor, "expected an entry with the stored shape of its layout, found another");
+
+  void check_weight(const PlanTensor& tensor) const {
+    if (!all_integers(tensor.shape)) fail(tensor, "expected a shape of integers");
+    if (!is_float(tensor.dtype) && tensor.dtype != DType::kInt8) fail(tensor, "expected a dtype that weights have");
+    const bool is_cpu = manifest_.target.kind == TargetKind::kCpu;
+    if (!is_cpu && tensor.layout != Layout::kRowMajor) fail(tensor, "expected row_major");
+    std::vector<std::int64_t> logical;
+    for (const Dim& dim : tensor.shape) logical.push_back(dim.value);
+    const std::vector<std::int64_t> stored = stored_shape(tensor.layout, logical);
+    if (stored.empty()) fail(tensor, "expected a shape that its layout can hold");
+    if (manifest_.stripped) return;
+    const Entry& entry = container_.at("weights." + tensor.name);
+    const std::string_view dtype = kStoredNames[static_cast<int>(tensor.dtype)];
+    if (entry.dtype != dtype) {
+      fail(tensor, "expected an entry of dtype " + std::string(dtype) + ", found " + entry.dtype);
+    }
+    if (entry.shape != stored) fail(tensor, "expected an entry with the stored shape of its layout, found another");
+    if (entry.offset != tensor.offset) {
+      fail(tensor, "expected the offset of its entry, " + std::to_string(entry.offset) + ", found " +
+                       std::to_string(tensor.offset));
+    }
   }
-  if (entry.offset != tensor.offset) {
-    fail(tensor, "expected the offset of its entry, " + std::to_string(entry.offset) + ", found " +
-                     std::to_string(tensor.offset));
+
+  void expect_no_offset(const PlanTensor& tensor) const {
+    if (tensor.offset != 0) fail(tensor, "expected offset 0, found " + std::to_string(tensor.offset));
   }
-}
+
+  const Plan& plan_;
+  const Manifest& manifest_;
+  const Container& container_;
+};
 
 }  // namespace
 
-void check_tensor(const Plan& plan, const PlanTensor& tensor, const Container& container) {
-  switch (tensor.kind) {
-    case TensorKind::kInput:
-      return check_input(tensor);
-    case TensorKind::kArena:
-      return check_arena(plan, tensor);
-    case TensorKind::kWeight:
-      return check_weight(tensor, container);
-    case TensorKind::kCache:
-      return check_cache(tensor);
+void check_tensors(const Plan& plan, const Manifest& manifest, const Container& container) {
+  TensorChecker checker(plan, manifest, container);
+  std::set<std::string_view> names;
+  for (const PlanTensor& tensor : plan.tensors) {
+    checker.check(tensor);
+    // Programs and layers may have arena tensors of one name at several places.
+    if (tensor.kind == TensorKind::kArena || names.insert(tensor.name).second) continue;
+    fail(tensor, "expected a name that no other weight, cache, input or state has");
   }
 }
 
 std::int64_t max_bytes(const Plan& plan, const PlanTensor& tensor) {
-  std::int64_t bytes = item_size(tensor.operand.dtype);
-  for (const Dim& dim : dims(tensor.operand)) {
-    if (dim.symbol == StepSymbol::kNumBlocks) continue;
-    const std::int64_t extent = dim.symbol ? plan.bound(*dim.symbol) : dim.value;
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) fail(tensor, "expected a size that fits in 64 bits");
+  std::int64_t bytes = item_size(tensor.dtype);
+  for (const Dim& dim : tensor.shape) {
+    if (dim.symbol == Symbol::kNumBlocks) continue;
+    const std::int64_t extent = dim.symbol ? plan.symbols[*dim.symbol] : dim.value;
+    if (extent == 0) fail(tensor, "expected a bound for " + to_string(dim) + ", found none");
+    if (__builtin_mul_overflow(bytes, extent, &bytes) || bytes > kMaxBytes) {
+      fail(tensor, "expected a size of at most 2^50 bytes");
+    }
   }
   return bytes;
 }

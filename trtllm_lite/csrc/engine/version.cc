@@ -1,5 +1,6 @@
 #include "engine/version.h"
 
+#include "engine/vocabulary.h"
 #include "errors.h"
 
 namespace tl {
@@ -16,9 +17,7 @@ void check_version(const std::string& what, std::int64_t supported, const std::s
 }  // namespace
 
 void check_format(const JsonView& metadata) {
-  if (metadata.at("format").string() != "trtllm_lite.engine") {
-    metadata.at("format").fail("\"trtllm_lite.engine\"");
-  }
+  if (metadata.at("format").string() != kFormat) metadata.at("format").fail("\"" + std::string(kFormat) + "\"");
   check_version("engine format", kFormatVersion, metadata.at("format_version").string());
 }
 

@@ -42,7 +42,7 @@ def make_executor(path: Path, width: int, *algorithms: dict[str, Any], version: 
     }
     for program in toy.plan["programs"]:
         program["instructions"].insert(0, product)
-    toy.plan["cublaslt_version"] = version if algorithms else 0
+    toy.plan["cuda"]["cublaslt_version"] = version if algorithms else 0
     (path / "rank0.engine").write_bytes(to_bytes(toy))
     return CudaExecutor(Engine(str(path / "rank0.engine")))
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from trtllm_lite.engine.cuda_plan import MatmulAlgorithm, dotted
+from trtllm_lite.engine.plan import TimedAlgorithm, dotted
 from trtllm_lite.engine.records import from_json, parse_json, to_json
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import require_writable, write_file, writing
@@ -116,7 +116,7 @@ class TimingCache:
         """In order of rows; empty if nothing was measured."""
         return self._by_product.get(product, [])
 
-    def algorithms(self, product: Product, arch: str, max_rows: int) -> tuple[MatmulAlgorithm, ...]:
+    def algorithms(self, product: Product, arch: str, max_rows: int) -> tuple[TimedAlgorithm, ...]:
         """For products of up to ``max_rows`` rows, one for each number of rows that was measured.
 
         None on another architecture, or if none gains anything.
@@ -125,7 +125,7 @@ class TimingCache:
         needed = sum(timing.rows < max_rows for timing in timings) + 1
         if not any(timing.gains for timing in timings[:needed]):
             return ()
-        return tuple(MatmulAlgorithm(timing.rows, timing.algo) for timing in timings[:needed])
+        return tuple(TimedAlgorithm(timing.rows, timing.algo) for timing in timings[:needed])
 
     def kernel_timings(self, product: Product, rows: range) -> list[KernelTiming]:
         """All whose number of rows is one of ``rows``, in order of rows."""

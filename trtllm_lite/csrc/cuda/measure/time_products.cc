@@ -19,7 +19,7 @@ struct Alike {
 
 std::vector<Alike> group(const TimedStep& step, const Addresses& addresses) {
   std::map<std::pair<std::string, std::int64_t>, Alike> groups;
-  for (const CudaInstruction& instruction : step.program->instructions) {
+  for (const Instruction& instruction : step.program->instructions) {
     const auto* product = std::get_if<MatmulInstruction>(&instruction);
     if (product == nullptr) continue;
     const RowRange rows{product->rows.at(step.smaller) + 1, product->rows.at(step.extents)};

@@ -19,8 +19,8 @@ struct ProductTime {
 
 // What is timed: the products of a step, and how many rows the next smaller step has that is timed.
 struct TimedStep {
-  const CudaProgram* program = nullptr;
-  CudaExtents extents, smaller;
+  const Program* program = nullptr;
+  Extents extents, smaller;
 };
 
 // Times the first `num_candidates` algorithms that the library proposes for every kind of product and number of rows in

@@ -1,0 +1,53 @@
+"""Engines for CPUs: calls of native kernels, on weights that the runtime maps."""
+
+from collections.abc import Sequence
+
+from trtllm_lite import _core
+from trtllm_lite.builder.backends import BuildJob, Tuning
+from trtllm_lite.builder.cpu.planning import CPU, make_plan
+from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
+from trtllm_lite.builder.parts import EngineParts
+from trtllm_lite.engine.manifest import Target
+from trtllm_lite.engine.vocabulary import ALIGNMENT
+from trtllm_lite.errors import BuildError
+
+
+class CpuBackend:
+    """The target ``cpu``."""
+
+    kind = CPU
+
+    def accepts(self, target: str) -> bool:
+        """As :meth:`Backend.accepts`."""
+        return target == CPU
+
+    def check(self, targets: Sequence[str], strip_plan: bool, tuning: Tuning) -> None:
+        """As :meth:`Backend.check`."""
+        del targets
+        if strip_plan:
+            raise BuildError(
+                "strip_plan is given for the cpu target: CPU engines map their weights, so pass a GPU target"
+            )
+        if tuning != Tuning():
+            raise BuildError(
+                "a timing cache or fast_build is given for the cpu target: CPU engines need no timing; leave it out"
+            )
+
+    def compile(self, job: BuildJob) -> EngineParts:
+        """As :meth:`Backend.compile`."""
+        planned = make_plan(job.graph, job.limits)
+        return EngineParts(
+            target=Target(CPU),
+            plan=planned.plan.to_json(),
+            weights=planned.weights,
+            kv_cache=kv_cache_of(planned.plan, job.limits.tokens_per_block),
+            memory=plan_bytes(planned, num_threads=1),
+            cubins={},
+            alignment=ALIGNMENT,
+        )
+
+    def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
+        """As :meth:`Backend.memory`."""
+        # Affinity and control groups decide how many threads "all" is; only the runtime knows.
+        threads = _core.resolve_num_threads(num_threads or 0)
+        return plan_bytes(make_plan(job.graph, job.limits), threads)

@@ -1,0 +1,84 @@
+"""Engines for NVIDIA GPUs: compiled kernels and matrix products, tuned by measurements where there are some."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from trtllm_lite import _core
+from trtllm_lite.builder.backends import BuildJob, Tuning
+from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
+from trtllm_lite.builder.cuda.products.contests import lower_contests
+from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_contests
+from trtllm_lite.builder.cuda.products.timing_cache import TimingCache, load_timing_cache, require_output
+from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.parts import EngineParts, write_parts
+from trtllm_lite.engine.format import ENGINE_FILE
+from trtllm_lite.errors import BuildError, DeviceError
+
+
+class CudaBackend:
+    """The targets ``sm_80`` to ``sm_121``."""
+
+    kind = "cuda"
+
+    def accepts(self, target: str) -> bool:
+        """As :meth:`Backend.accepts`."""
+        return target.startswith("sm_")
+
+    def check(self, targets: Sequence[str], strip_plan: bool, tuning: Tuning) -> None:
+        """As :meth:`Backend.check`."""
+        del strip_plan
+        devices = parse_targets(targets)
+        if tuning.output_timing_cache is None:
+            if tuning.fast_build:
+                raise BuildError(
+                    "fast_build is given, and nothing is measured: leave it out, or pass output_timing_cache"
+                )
+            return
+        if len(devices) != 1:
+            archs = ", ".join(device.arch for device in devices)
+            raise BuildError(f"output_timing_cache is given for the targets {archs}: pass that of the GPU here")
+        require_output(tuning.output_timing_cache)
+        try:
+            _core.cuda_device_memory()
+        except DeviceError as error:
+            raise BuildError(
+                f"output_timing_cache measures on the GPU of this machine: {error}; without one leave it out"
+            ) from error
+
+    def compile(self, job: BuildJob) -> EngineParts:
+        """As :meth:`Backend.compile`."""
+        tuning = job.tuning
+        timings = None if tuning.input_timing_cache is None else load_timing_cache(tuning.input_timing_cache)
+        if tuning.output_timing_cache is not None:
+            timings = _measure(job, timings)
+            timings.save(tuning.output_timing_cache)
+        dtype, progress = job.checkpoint.config.dtype, partial(job.report, "compile")
+        return cuda_parts(job.graph, dtype, job.limits, parse_targets(job.targets), progress, timings)
+
+    def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
+        """As :meth:`Backend.memory`; threads are the CPU's."""
+        del num_threads
+        return cuda_memory(job.graph, job.checkpoint.config.dtype, job.limits, parse_targets(job.targets))
+
+
+def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:
+    """Time what may compute the products, on this machine's GPU, in engines without weights that do nothing else."""
+    effort = FAST if job.tuning.fast_build else THOROUGH
+    (device,) = parse_targets(job.targets)
+    dtype = job.checkpoint.config.dtype
+    lowered, contests = lower_contests(job.graph, dtype, job.limits, device, effort.max_contestants)
+
+    def make(directory: str, timings: TimingCache | None) -> Path:
+        parts = parts_of(lowered, partial(job.report, "compile"), timings)
+        engine = Path(directory) / ENGINE_FILE
+        write_parts(engine, parts, parts.manifest(job.checkpoint.config, job.limits, job.fusions, {}, stripped=True))
+        return engine
+
+    progress = partial(job.report, "measure")
+    with TemporaryDirectory() as directory:
+        cache = measure_algorithms(make(directory, None), device.arch, job.limits.num_tokens, effort, known, progress)
+    with TemporaryDirectory() as directory:
+        return cache.merged((), measure_contests(make(directory, cache), contests, effort, progress))

@@ -1,0 +1,61 @@
+#include "engine/call.h"
+
+#include <string>
+
+#include "errors.h"
+
+namespace tl {
+namespace {
+
+[[noreturn]] void fail(const CallInstruction& call, const std::string& message) {
+  throw EngineError("operator " + call.op + ": " + message);
+}
+
+int tensor_of(const CallInstruction& call, std::string_view operand) {
+  const auto found = call.operands.find(std::string(operand));
+  return found == call.operands.end() ? kAbsent : found->second;
+}
+
+AttributeValue value_of(const CallInstruction& call, const AttributeSpec& spec) {
+  const auto found = call.attributes.find(std::string(spec.name));
+  if (found == call.attributes.end()) fail(call, "expected the attribute " + std::string(spec.name) + ", found none");
+  const auto* integer = std::get_if<std::int64_t>(&found->second);
+  AttributeValue value;
+  if (spec.is_float) {
+    value.f = integer ? static_cast<double>(*integer) : std::get<double>(found->second);
+  } else if (integer) {
+    value.i = *integer;
+  } else {
+    fail(call, "expected an integer as the attribute " + std::string(spec.name));
+  }
+  return value;
+}
+
+}  // namespace
+
+ResolvedCall resolve(const CallInstruction& call) {
+  ResolvedCall resolved{.schema = find_op(call.op), .inputs = {}, .outputs = {}, .attributes = {}};
+  if (resolved.schema == nullptr) fail(call, "expected an operator that this build has, found none of this name");
+  std::size_t num_used = 0;
+  for (const ArgumentSpec& spec : resolved.schema->inputs) {
+    resolved.inputs.push_back(tensor_of(call, spec.name));
+    num_used += resolved.inputs.back() != kAbsent;
+  }
+  for (const ArgumentSpec& spec : resolved.schema->outputs) {
+    const bool aliases = spec.alias >= 0;
+    const int tensor =
+        aliases ? resolved.inputs[static_cast<std::size_t>(spec.alias)] : tensor_of(call, spec.name);
+    resolved.outputs.push_back(tensor);
+    num_used += !aliases && tensor != kAbsent;
+  }
+  if (num_used != call.operands.size()) fail(call, "expected no operands but those of its schema, found others");
+  for (const AttributeSpec& spec : resolved.schema->attributes) {
+    resolved.attributes.push_back(value_of(call, spec));
+  }
+  if (call.attributes.size() != resolved.attributes.size()) {
+    fail(call, "expected no attributes but those of its schema, found others");
+  }
+  return resolved;
+}
+
+}  // namespace tl

@@ -1,0 +1,72 @@
+// What fields of an engine's records hold that no rule gives: extents, numbers that depend on a step, attributes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/vocabulary.h"
+
+namespace tl {
+
+class JsonView;
+
+// An extent of a tensor: an integer, or a symbol (then `value` is unused and 0).
+struct Dim {
+  std::int64_t value = 0;
+  std::optional<Symbol> symbol;
+  bool operator==(const Dim&) const = default;
+};
+
+std::string to_string(const Dim& dim);
+
+// A number for each symbol; 0 for one that a plan does not have.
+class Extents {
+ public:
+  std::int64_t& operator[](Symbol symbol) { return values_[static_cast<std::size_t>(symbol)]; }
+  std::int64_t operator[](Symbol symbol) const { return values_[static_cast<std::size_t>(symbol)]; }
+
+ private:
+  std::array<std::int64_t, kNumSymbols> values_{};
+};
+
+// constant + the sum of ceil(symbol * multiplier / divisor); never negative.
+struct ExtentExpr {
+  struct Term {
+    Symbol symbol;
+    std::int64_t multiplier;
+    std::int64_t divisor;
+  };
+  std::int64_t constant = 0;
+  std::vector<Term> terms;
+
+  // The value in a step. `extents` are at most those for which bound_at was not empty.
+  std::int64_t at(const Extents& extents) const {
+    std::int64_t sum = constant;
+    for (const Term& term : terms) sum += (extents[term.symbol] * term.multiplier + term.divisor - 1) / term.divisor;
+    return sum;
+  }
+  // The value at the largest extents; empty if it is above kMaxBytes.
+  std::optional<std::int64_t> bound_at(const Extents& largest) const;
+};
+
+using AttributeMap = std::map<std::string, std::variant<std::int64_t, double>>;
+
+// What the runtime needs to know of a model.
+struct ModelFacts {
+  std::int64_t vocab_size = 0;
+};
+
+// Read what the name says. Throw EngineError.
+std::vector<Dim> read_shape(const JsonView& json);
+ExtentExpr read_extent(const JsonView& json);
+Extents read_bounds(const JsonView& json);
+AttributeMap read_attributes(const JsonView& json);
+ModelFacts read_model(const JsonView& json);
+float read_float32(const JsonView& json);
+
+}  // namespace tl
