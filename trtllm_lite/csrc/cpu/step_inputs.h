@@ -11,7 +11,8 @@
 namespace tl {
 
 // The step inputs that a request says; others are not set.
-constexpr StepInputIndex kRequestInputs[] = {kTokenIds, kPositionIds, kCuSeqlens, kPastLens, kLogitsIndices, kBlockTables};
+constexpr StepInputIndex kRequestInputs[] = {kTokenIds, kPositionIds,   kCuSeqlens,
+                                             kPastLens, kLogitsIndices, kBlockTables};
 
 // Tokens of all sequences, packed: sequence s adds seq_lens[s] tokens after the past_lens[s] that the cache holds.
 struct StepRequest {

@@ -216,8 +216,8 @@ MatmulSet::~MatmulSet() {
 Matmul& MatmulSet::get(const MatmulInstruction& kind) {
   if (library_ == nullptr) {
     const CublasLt& library = cublaslt(library_directories_);
-    workspace_ = DeviceBuffer(device_, static_cast<std::size_t>(plan_.cuda->workspace_bytes), "workspace of matrix products",
-                              "free memory on the GPU");
+    workspace_ = DeviceBuffer(device_, static_cast<std::size_t>(plan_.cuda->workspace_bytes),
+                              "workspace of matrix products", "free memory on the GPU");
     library.check(library.create(&handle_), "starting cuBLASLt");
     library_ = &library;
   }

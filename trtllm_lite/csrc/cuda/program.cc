@@ -213,8 +213,7 @@ const Program& ProgramSet::named(const std::string& name) const {
   return **found;
 }
 
-void ProgramSet::enqueue(const Program& program, const Extents& extents, const Addresses& addresses,
-                         Stream stream) {
+void ProgramSet::enqueue(const Program& program, const Extents& extents, const Addresses& addresses, Stream stream) {
   for (const Instruction& instruction : program.instructions) enqueue(instruction, extents, addresses, stream);
 }
 

@@ -42,16 +42,14 @@ class ProgramSet {
   // also if cuBLASLt refuses an algorithm of the plan.
   void prepare(const Addresses& addresses, Stream stream);
   // A program as a graph, which keeps extents and addresses.
-  OwnedGraphExec capture(const Program& program, const Extents& extents, const Addresses& addresses,
-                         Stream stream);
+  OwnedGraphExec capture(const Program& program, const Extents& extents, const Addresses& addresses, Stream stream);
   // Runs the program `repeats` times, the instructions one after the other; the median of each.
   std::vector<InstructionTime> time(const Program& program, const Extents& extents, const Addresses& addresses,
                                     Stream stream, int repeats);
   MatmulSet& matmuls() { return matmuls_; }
 
  private:
-  void enqueue(const Instruction& instruction, const Extents& extents, const Addresses& addresses,
-               Stream stream);
+  void enqueue(const Instruction& instruction, const Extents& extents, const Addresses& addresses, Stream stream);
   void encode_tensor_maps(const Addresses& addresses);
   void prepare_products(const Addresses& addresses, Stream stream);
   void load_kernel(int index, const std::string& arch, const Device& device);

@@ -18,10 +18,11 @@ StepLimits step_limits(const CudaExecutor& executor) {
   bounds[Symbol::kNumTokens] = most.max_num_tokens;
   bounds[Symbol::kNumSeqs] = most.max_batch_size;
   bounds[Symbol::kNumBlocks] = executor.num_blocks();
-  return {.bounds = bounds,
-          .values = {{kTokenIds, {.value = manifest.model.vocab_size}}, {kLogitsIndices, {.symbol = Symbol::kNumTokens}}},
-          .max_seq_len = most.max_seq_len,
-          .tokens_per_block = manifest.kv_cache.tokens_per_block};
+  return {
+      .bounds = bounds,
+      .values = {{kTokenIds, {.value = manifest.model.vocab_size}}, {kLogitsIndices, {.symbol = Symbol::kNumTokens}}},
+      .max_seq_len = most.max_seq_len,
+      .tokens_per_block = manifest.kv_cache.tokens_per_block};
 }
 
 // A request whose inputs have been checked, as a batch of the event loop: sequence i has slot i, and its new tokens

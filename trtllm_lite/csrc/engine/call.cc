@@ -43,8 +43,7 @@ ResolvedCall resolve(const CallInstruction& call) {
   }
   for (const ArgumentSpec& spec : resolved.schema->outputs) {
     const bool aliases = spec.alias >= 0;
-    const int tensor =
-        aliases ? resolved.inputs[static_cast<std::size_t>(spec.alias)] : tensor_of(call, spec.name);
+    const int tensor = aliases ? resolved.inputs[static_cast<std::size_t>(spec.alias)] : tensor_of(call, spec.name);
     resolved.outputs.push_back(tensor);
     num_used += !aliases && tensor != kAbsent;
   }

@@ -18,8 +18,8 @@ struct ResolvedCall {
   std::vector<AttributeValue> attributes;
 };
 
-// Finds the operator, and puts operands and attributes in its order. Throws EngineError if there is no such operator, or
-// the call has operands or attributes that the operator does not have, or lacks an attribute.
+// Finds the operator, and puts operands and attributes in its order. Throws EngineError if there is no such operator,
+// or the call has operands or attributes that the operator does not have, or lacks an attribute.
 ResolvedCall resolve(const CallInstruction& call);
 
 }  // namespace tl

@@ -61,8 +61,8 @@ class ProgramChecker {
   void check_pointer(const TensorArgument& pointer, std::int64_t bytes) const {
     const std::int64_t offset = bound_of(pointer.offset), size = max_bytes(plan_, tensor(pointer.tensor));
     if (bytes <= size && offset <= size - bytes) return;
-    fail("expected " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
-         " to lie inside tensor " + tensor(pointer.tensor).name + " of " + std::to_string(size) + " bytes");
+    fail("expected " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) + " to lie inside tensor " +
+         tensor(pointer.tensor).name + " of " + std::to_string(size) + " bytes");
   }
 
   std::int64_t matrix_bytes(std::int64_t rows, std::int64_t columns, DType dtype) const {

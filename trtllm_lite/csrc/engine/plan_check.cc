@@ -27,9 +27,9 @@ class Bounds {
   void expect(Symbol symbol, std::int64_t low, std::int64_t high, const char* why) const {
     const std::int64_t found = bounds_[symbol];
     if (found >= low && found <= high) return;
-    fail("symbols." + std::string(to_string(symbol)),
-         "expected " + std::to_string(low) + (high > low ? " to " + std::to_string(high) : "") + ", " + why +
-             ", found " + std::to_string(found));
+    fail("symbols." + std::string(to_string(symbol)), "expected " + std::to_string(low) +
+                                                          (high > low ? " to " + std::to_string(high) : "") + ", " +
+                                                          why + ", found " + std::to_string(found));
   }
   void exactly(Symbol symbol, std::int64_t value, const char* why) const { expect(symbol, value, value, why); }
 
@@ -50,8 +50,7 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
   bounds.exactly(Symbol::kNumPrefillSeqs, num_seqs, "num_seqs");
   bounds.exactly(Symbol::kNumPrefillTokens, num_tokens, "num_tokens");
   bounds.expect(Symbol::kNumLogits, num_seqs, num_tokens, "num_seqs or more, num_tokens or less");
-  bounds.exactly(Symbol::kMaxBlocksPerSeq,
-                 (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
+  bounds.exactly(Symbol::kMaxBlocksPerSeq, (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
                  "the blocks of max_seq_len tokens");
   bounds.exactly(Symbol::kNumBlocks, cache.num_blocks, "the manifest's num_blocks");
   bounds.expect(Symbol::kNumSlots, limits.max_batch_size, most, "max_batch_size or more");
@@ -97,8 +96,7 @@ const PlanTensor& check_output(const Plan& plan, const char* name, TensorKind ki
 // Rows of words of plugins/sample/slot.cuh.
 void check_sampling_outputs(const Plan& plan) {
   check_output(plan, "tokens", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 1);
-  const PlanTensor& logprobs =
-      check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
+  const PlanTensor& logprobs = check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
   const PlanTensor& slots =
       check_output(plan, "sampling_slots", TensorKind::kState, DType::kInt32, Symbol::kNumSlots, 2);
   const std::int64_t logprob_words = logprobs.shape[1].value, slot_words = slots.shape[1].value;
@@ -114,8 +112,7 @@ void check_sampling_outputs(const Plan& plan) {
 }
 
 void check_outputs(const Plan& plan, const Manifest& manifest) {
-  const PlanTensor& logits =
-      check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
+  const PlanTensor& logits = check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
   if (logits.shape[1].value != manifest.model.vocab_size) {
     fail("outputs.logits", "expected rows of vocab_size = " + std::to_string(manifest.model.vocab_size) +
                                " logits, found " + std::to_string(logits.shape[1].value));

@@ -1,6 +1,6 @@
-// What makes a plan safe to execute, checked once when the engine is loaded, so that nothing has to be checked in a step.
-// What a compiled GPU kernel does with the addresses it is given is beyond any check: run GPU engines of those whom you
-// would trust to run code.
+// What makes a plan safe to execute, checked once when the engine is loaded, so that nothing has to be checked in a
+// step. What a compiled GPU kernel does with the addresses it is given is beyond any check: run GPU engines of those
+// whom you would trust to run code.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ int step_input_index(std::string_view name);
 // The tensor that holds a result. Throws EngineError if the plan has no such output.
 const PlanTensor& output_of(const Plan& plan, const std::string& name);
 
-// Bytes of a tensor as stored when every symbol has its upper bound; of a cache, per block. Throws EngineError if that is
-// more than kMaxBytes, or the plan does not bound a symbol.
+// Bytes of a tensor as stored when every symbol has its upper bound; of a cache, per block. Throws EngineError if that
+// is more than kMaxBytes, or the plan does not bound a symbol.
 std::int64_t max_bytes(const Plan& plan, const PlanTensor& tensor);
 
 // Throws EngineError unless all of the following hold. Symbols agree with the limits. Every tensor lies where its kind

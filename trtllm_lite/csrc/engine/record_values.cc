@@ -77,9 +77,7 @@ AttributeMap read_attributes(const JsonView& json) {
   return attributes;
 }
 
-ModelFacts read_model(const JsonView& json) {
-  return {.vocab_size = json.at("vocab_size").integer(1, kMaxExtent - 1)};
-}
+ModelFacts read_model(const JsonView& json) { return {.vocab_size = json.at("vocab_size").integer(1, kMaxExtent - 1)}; }
 
 float read_float32(const JsonView& json) {
   const double value = json.finite_number();

@@ -20,9 +20,7 @@ bool all_integers(std::span<const Dim> shape) {
   return std::ranges::none_of(shape, [](const Dim& dim) { return dim.symbol.has_value(); });
 }
 
-bool is_float(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
+bool is_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 class TensorChecker {
  public:
@@ -83,7 +81,8 @@ class TensorChecker {
   void check_cache(const PlanTensor& tensor) const {
     const DType dtype = manifest_.kv_cache.dtype;
     const bool matches = tensor.dtype == dtype && is_float(dtype) && tensor.shape.size() >= 2 &&
-                         tensor.shape[0].symbol == Symbol::kNumBlocks && all_integers(std::span(tensor.shape).subspan(1));
+                         tensor.shape[0].symbol == Symbol::kNumBlocks &&
+                         all_integers(std::span(tensor.shape).subspan(1));
     if (!matches) fail(tensor, "expected " + std::string(to_string(dtype)) + " [num_blocks, integers…]");
     expect_no_offset(tensor);
   }
