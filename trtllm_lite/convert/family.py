@@ -10,28 +10,12 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.spec import DecoderSpec
+from trtllm_lite.network.decoder import Decoder
 
 ENTRY_POINT_GROUP = "trtllm_lite.families"
 
-# Weight names without .weight/.bias by role (trtllm_lite.network.decoder), as most Hugging Face decoders have them.
-TENSOR_NAMES: Mapping[str, str] = {
-    "embedding": "model.embed_tokens",
-    "final_norm": "model.norm",
-    "lm_head": "lm_head",
-    "attention_norm": "model.layers.{layer}.input_layernorm",
-    "q_proj": "model.layers.{layer}.self_attn.q_proj",
-    "k_proj": "model.layers.{layer}.self_attn.k_proj",
-    "v_proj": "model.layers.{layer}.self_attn.v_proj",
-    "q_norm": "model.layers.{layer}.self_attn.q_norm",
-    "k_norm": "model.layers.{layer}.self_attn.k_norm",
-    "o_proj": "model.layers.{layer}.self_attn.o_proj",
-    "mlp_norm": "model.layers.{layer}.post_attention_layernorm",
-    "gate_proj": "model.layers.{layer}.mlp.gate_proj",
-    "up_proj": "model.layers.{layer}.mlp.up_proj",
-    "down_proj": "model.layers.{layer}.mlp.down_proj",
-}
 # Buffers that old versions of transformers saved; they follow from the config.
 ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq",)
 
@@ -54,14 +38,15 @@ class Gguf:
 class Family:
     """One model family, declared in one file.
 
-    ``architectures`` are Hugging Face class names; ``read_config`` maps config.json to a spec, and every key it does
-    not read is an error unless it is known not to matter. ``ignored_tensors`` are regular expressions of names that
-    carry no information.
+    ``architectures`` are Hugging Face class names; ``read_model`` composes the model that a config.json describes, and
+    every key it does not read is an error unless it is known not to matter. ``tensor_names`` are the source's names by
+    role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` regular expressions of names that carry no
+    information.
     """
 
     name: str
     architectures: tuple[str, ...]
-    read_config: Callable[[ConfigFields], DecoderSpec]
+    read_model: Callable[[ConfigFields], Decoder]
     tensor_names: Mapping[str, str] = field(default_factory=lambda: TENSOR_NAMES)
     ignored_tensors: tuple[str, ...] = ROTARY_BUFFERS
     gguf: Gguf | None = None

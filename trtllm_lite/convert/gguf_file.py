@@ -20,8 +20,9 @@ from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.weight_expression import halves_from_pairs
 
-# GGUF's tensor names by role (trtllm_lite.network.decoder).
+# GGUF's tensor names by role (trtllm_lite.convert.source_tensors).
 _ROLES = {
     "token_embd": "embedding",
     "output_norm": "final_norm",
@@ -59,7 +60,7 @@ def open_gguf(path: Path) -> Source:
         gguf_name, tensor = by_name[name]
         count = heads.get(gguf_name.split(".")[-2])
         values = _expand(tensor)
-        return _rotate_halves(values, count) if count and family.gguf and family.gguf.interleaved_rope else values
+        return halves_from_pairs(values, count) if count and family.gguf and family.gguf.interleaved_rope else values
 
     tokenizer, tokenizer_config = read_tokenizer(metadata)
     return Source(
@@ -130,9 +131,3 @@ def _expand_rows(data: NDArray, kind: Any) -> NDArray:
     if kind.name in _PLAIN_TYPES:
         return np.asarray(data).view(NUMPY[_PLAIN_TYPES[kind.name]])
     return gguf.quants.dequantize(data, kind)
-
-
-def _rotate_halves(rows: NDArray, heads: int) -> NDArray:
-    """Undo llama.cpp's row order: within each head, pairs (2i, 2i+1) go back to (i, i + head_dim/2)."""
-    pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
-    return pairs.swapaxes(1, 2).reshape(rows.shape)

@@ -13,9 +13,8 @@ from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.matching import Mismatch, compare
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.decoder import build_decoder
+from trtllm_lite.network.decoder import Decoder, build_network
 from trtllm_lite.network.graph import Network
-from trtllm_lite.network.spec import DecoderSpec
 from trtllm_lite.network.verifier import NETWORK_FILE
 
 
@@ -26,7 +25,7 @@ class MappedModel:
     source: Source
     architecture: str
     family: Family
-    spec: DecoderSpec
+    decoder: Decoder
     network: Network
     dtype: str
 
@@ -81,9 +80,9 @@ def _refuse_own_output(path: Path) -> None:
 def map_model(source: Source, dtype: str) -> MappedModel:
     """Map ``source`` to a network; one ConvertError lists everything about its config, or its tensors, that differs."""
     chosen = _choose_dtype(source, dtype)
-    architecture, family, spec = read_spec(source)
-    network = build_decoder(spec, family.tensor_names, ONNX[chosen])
-    mismatch = _compare(source, family, spec, network)
+    architecture, family, decoder = read_model(source)
+    network = build_network(decoder, ONNX[chosen])
+    mismatch = _compare(source, family, decoder, network)
     if mismatch.count:
         nearest, other = _nearest(source)
         hint = f"\n  nearest family: {nearest} ({other} tensors differ)" if other < mismatch.count else ""
@@ -91,16 +90,16 @@ def map_model(source: Source, dtype: str) -> MappedModel:
             f"the tensors of {source.description} are not those of a {family.name} model with its config:\n  "
             f"{mismatch.report()}{hint}"
         )
-    return MappedModel(source, architecture, family, spec, network, chosen)
+    return MappedModel(source, architecture, family, decoder, network, chosen)
 
 
-def read_spec(source: Source) -> tuple[str, Family, DecoderSpec]:
-    """Architecture, family and sizes by the config alone; one ConvertError lists everything about it that differs."""
+def read_model(source: Source) -> tuple[str, Family, Decoder]:
+    """Architecture, family and model by the config alone; one ConvertError lists everything about it that differs."""
     architecture, family = _find_family(source)
     fields = ConfigFields(source.config)
-    spec = family.read_config(fields)
+    decoder = family.read_model(fields)
     fields.finish()
-    return architecture, family, spec
+    return architecture, family, decoder
 
 
 def _find_family(source: Source) -> tuple[str, Family]:
@@ -127,17 +126,17 @@ def _nearest(source: Source) -> tuple[str, int]:
     favourite = nearest_by_name(architectures[0])
     counts = {}
     for family in all_families().values():
-        spec = family.read_config(ConfigFields(source.config))
-        network = build_decoder(spec, family.tensor_names, ONNX["float32"])
-        counts[family.name] = _compare(source, family, spec, network).count
+        decoder = family.read_model(ConfigFields(source.config))
+        network = build_network(decoder, ONNX["float32"])
+        counts[family.name] = _compare(source, family, decoder, network).count
     best = min(counts, key=lambda name: (counts[name], name != favourite))
     return best, counts[best]
 
 
-def _compare(source: Source, family: Family, spec: DecoderSpec, network: Network) -> Mismatch:
+def _compare(source: Source, family: Family, decoder: Decoder, network: Network) -> Mismatch:
     found = {name: info for name, info in source.tensors.items() if not family.ignores(name)}
     head = f"{family.tensor_names['lm_head']}.weight"
-    if spec.tied_embeddings and head in found and _repeats_embedding(source, family, head):
+    if decoder.has_tied_embeddings and head in found and _repeats_embedding(source, family, head):
         del found[head]
     return compare(network.weights, found)
 

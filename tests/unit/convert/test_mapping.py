@@ -132,16 +132,24 @@ def test_names_are_folded_by_layer() -> None:
 
 
 _PLUGIN = """
-from trtllm_lite.convert.decoder_fields import read_decoder, uniform_windows
-from trtllm_lite.convert.family import TENSOR_NAMES, Family
-from trtllm_lite.network.spec import LayerSpec
+from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES
+from trtllm_lite.convert.usual_parts import LlamaParts
 
-FAMILY = Family(
-    name="acme",
-    architectures=("AcmeForCausalLM",),
-    read_config=lambda config: read_decoder(config, LayerSpec(), uniform_windows(config, 0)),
-    tensor_names={**TENSOR_NAMES, "final_norm": "model.last_norm"},
-)
+NAMES = {**TENSOR_NAMES, "final_norm": "model.last_norm"}
+
+
+def read_model(config):
+    parts = LlamaParts.read(config, names=NAMES)
+
+    def layer(tensors, number):
+        attention = parts.attention(parts.projections(tensors))
+        return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation))
+
+    return parts.decoder(config, parts.layers(layer))
+
+
+FAMILY = Family(name="acme", architectures=("AcmeForCausalLM",), read_model=read_model, tensor_names=NAMES)
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families, find_family
-from trtllm_lite.network.decoder import build_decoder
+from trtllm_lite.network.decoder import build_network
 
 PRESETS = Path(__file__).parents[3] / "configs" / "models"
 PARAMETERS = {
@@ -28,9 +28,9 @@ def test_number_of_parameters(name: str) -> None:
     family = find_family(config["architectures"])
     assert family is not None
     fields = ConfigFields(config)
-    spec = family.read_config(fields)
+    decoder = family.read_model(fields)
     fields.finish()
-    network = build_decoder(spec, family.tensor_names, ir.DataType.BFLOAT16)
+    network = build_network(decoder, ir.DataType.BFLOAT16)
     assert sum(math.prod(weight.shape) for weight in network.weights) == PARAMETERS[name]
 
 
