@@ -13,7 +13,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # engines of these can be built
+NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3")  # of these only networks yet
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
 BOS_ID, EOS_ID, PAD_ID = 0, 1, 2
@@ -24,8 +25,9 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
 )
 
+_VOCABULARY = {"vocab_size": VOCAB_SIZE, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID}
 _SHAPE: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
+    **_VOCABULARY,
     "hidden_size": 60,
     "intermediate_size": 91,
     "num_hidden_layers": 3,
@@ -34,23 +36,24 @@ _SHAPE: dict[str, Any] = {
     "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
-    "bos_token_id": BOS_ID,
-    "eos_token_id": EOS_ID,
-    "pad_token_id": PAD_ID,
 }
+# What each family has besides _SHAPE, or instead of it where its keys have other names.
 _FAMILY: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "mistral": {"sliding_window": 7, "head_dim": 14},
     "qwen2": {},
     "qwen3": {"head_dim": 22, "tie_word_embeddings": True},
+    "gpt2": {"n_embd": 60, "n_inner": 91, "n_layer": 3, "n_head": 6, "n_positions": 128},
+    "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
 }
+_SHAPES = {family: _VOCABULARY if family == "gpt2" else _SHAPE for family in _FAMILY}
 
 
 def tiny_model(
     family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", **overrides: Any
 ) -> PreTrainedModel:
     """A random causal language model of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
-    config = AutoConfig.for_model(family, **{**_SHAPE, **_FAMILY[family], **overrides})
+    config = AutoConfig.for_model(family, **{**_SHAPES[family], **_FAMILY[family], **overrides})
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     generator = torch.Generator(device).manual_seed(seed)

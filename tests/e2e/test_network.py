@@ -54,6 +54,36 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+_FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0], "long_factor": [1.2, 2.0, 3.0, 4.0, 9.0, 20.0]}
+CASES |= {
+    "llama-dynamic": ("llama", _rope("dynamic", factor=4.0)),
+    "gpt2": ("gpt2", {}),
+    "gpt2-scaled-by-layer": (
+        "gpt2",
+        {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False, "activation_function": "gelu"},
+    ),
+    "gpt2-untied-default-width": ("gpt2", {"n_inner": None, "tie_word_embeddings": False}),
+    "phi3": ("phi3", {}),
+    "phi3-longrope-short": (
+        "phi3",
+        {
+            "max_position_embeddings": 64,
+            "original_max_position_embeddings": 64,
+            "partial_rotary_factor": 1.0,
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, **_FACTORS},
+        },
+    ),
+    "phi3-longrope-long": (
+        "phi3",
+        {
+            "original_max_position_embeddings": 4,
+            "partial_rotary_factor": 1.0,
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, **_FACTORS},
+        },
+    ),
+}
+
+
 def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float32") -> None:
     """A right-padded prefill, then single-token steps, must give the logits of one full pass per sequence."""
     random = np.random.default_rng(1)

@@ -41,7 +41,7 @@ class Family:
     ``architectures`` are Hugging Face class names; ``read_model`` composes the model that a config.json describes, and
     every key it does not read is an error unless it is known not to matter. ``tensor_names`` are the source's names by
     role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` regular expressions of names that carry no
-    information.
+    information. Sources whose names all lack ``optional_prefix``, as those saved without the LM head do, are given it.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Family:
     read_model: Callable[[ConfigFields], Decoder]
     tensor_names: Mapping[str, str] = field(default_factory=lambda: TENSOR_NAMES)
     ignored_tensors: tuple[str, ...] = ROTARY_BUFFERS
+    optional_prefix: str = ""
     gguf: Gguf | None = None
 
     def ignores(self, tensor: str) -> bool:

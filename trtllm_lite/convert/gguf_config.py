@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.rope_fields import FREQUENCY_FACTORS
+from trtllm_lite.convert.rope_types import FREQUENCY_FACTORS
 
 _SIZES = {
     "block_count": "num_hidden_layers",

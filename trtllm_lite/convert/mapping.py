@@ -82,6 +82,7 @@ def map_model(source: Source, dtype: str) -> MappedModel:
     chosen = _choose_dtype(source, dtype)
     architecture, family, decoder = read_model(source)
     network = build_network(decoder, ONNX[chosen])
+    source = _named_for(family, source)
     mismatch = _compare(source, family, decoder, network)
     if mismatch.count:
         nearest, other = _nearest(source)
@@ -128,9 +129,13 @@ def _nearest(source: Source) -> tuple[str, int]:
     for family in all_families().values():
         decoder = family.read_model(ConfigFields(source.config))
         network = build_network(decoder, ONNX["float32"])
-        counts[family.name] = _compare(source, family, decoder, network).count
+        counts[family.name] = _compare(_named_for(family, source), family, decoder, network).count
     best = min(counts, key=lambda name: (counts[name], name != favourite))
     return best, counts[best]
+
+
+def _named_for(family: Family, source: Source) -> Source:
+    return source.with_prefix(family.optional_prefix, but=family.tensor_names["lm_head"])
 
 
 def _compare(source: Source, family: Family, decoder: Decoder, network: Network) -> Mismatch:

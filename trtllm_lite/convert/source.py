@@ -1,7 +1,7 @@
 """What every kind of source (Hugging Face directory, GGUF file) offers to the conversion."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -26,3 +26,11 @@ class Source:
     read: Callable[[str], NDArray]
     tokenizer: str
     tokenizer_config: dict[str, Any]
+
+    def with_prefix(self, prefix: str, but: str) -> "Source":
+        """The source with ``prefix`` before every tensor's name if none has it; those called ``but`` keep theirs."""
+        if not prefix or any(name.startswith(prefix) for name in self.tensors):
+            return self
+        stored = {name if name.rpartition(".")[0] == but else f"{prefix}{name}": name for name in self.tensors}
+        tensors = {name: self.tensors[old] for name, old in stored.items()}
+        return replace(self, tensors=tensors, read=lambda name: self.read(stored[name]))

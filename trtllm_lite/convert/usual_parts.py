@@ -22,9 +22,9 @@ from trtllm_lite.network.rope import Rope
 MakeNorm = Callable[[Tensors, str, int], Norm]
 
 
-def rms_norm(config: ConfigFields) -> MakeNorm:
-    """What makes RMSNorms with the ``rms_norm_eps`` of the config."""
-    epsilon = config.number("rms_norm_eps", 1e-6)
+def rms_norm(config: ConfigFields, epsilon: float = 1e-6) -> MakeNorm:
+    """What makes RMSNorms with the ``rms_norm_eps`` of the config; ``epsilon`` is the family's default."""
+    epsilon = config.number("rms_norm_eps", epsilon)
     return lambda tensors, role, size: RmsNorm(tensors.weight(role, size), epsilon)
 
 
@@ -76,7 +76,7 @@ class UsualParts:
         return self.tensors.linear(role, self.sizes.vocab_size, self.sizes.hidden_size)
 
     def decoder(self, config: ConfigFields, layers: tuple[Layer, ...]) -> Decoder:
-        """``layers`` between an embedding and a head, tied if the config says ``tie_word_embeddings``."""
+        """``layers`` between an embedding and a head, tied only if the config says ``tie_word_embeddings``."""
         embedding = Embedding(self.tensors.weight("embedding", self.sizes.vocab_size, self.sizes.hidden_size))
         final_norm = self.norm(self.tensors, "final_norm", self.sizes.hidden_size)
         return Decoder(self.sizes, embedding, layers, final_norm, Head(self.head(config.flag("tie_word_embeddings"))))
@@ -91,12 +91,21 @@ class LlamaParts(UsualParts):
 
     @classmethod
     def read(
-        cls, config: ConfigFields, head_dim: int | None = None, names: Mapping[str, str] = TENSOR_NAMES
+        cls,
+        config: ConfigFields,
+        names: Mapping[str, str] = TENSOR_NAMES,
+        head_dim: int | None = None,
+        epsilon: float = 1e-6,
+        original_length: int | None = None,
     ) -> "LlamaParts":
-        """Read the keys that they share; ``head_dim`` is the family's default, else hidden size / heads."""
+        """Read the keys that they share; the arguments are the family's defaults.
+
+        Without one, ``head_dim`` is hidden size / heads, and ``original_length`` (the tokens of pretraining)
+        max_position_embeddings.
+        """
         sizes = read_sizes(config, head_dim)
-        rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings)
-        return cls(sizes, Tensors(names), rms_norm(config), rope, read_activation(config))
+        rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, original_length)
+        return cls(sizes, Tensors(names), rms_norm(config, epsilon), rope, read_activation(config))
 
     def attention(self, projections: Mapping[str, Linear], **options: object) -> Attention:
         """Rotated attention; ``options`` are further fields of :class:`Attention`."""

@@ -33,8 +33,8 @@ class Weight:
 class GraphBuilder:
     """Appends nodes; names are dotted paths like ``layers.3.attention.q_proj``, and so are their outputs.
 
-    Matrices are stored as ``dtype``, vectors as float32. A weight that is a source tensor keeps that tensor's name;
-    one that is computed from others is named after the node that reads it.
+    Matrices are stored as ``dtype``, vectors as float32. A weight that is a source tensor keeps that tensor's name; one
+    that is computed is called ``weights.`` and the node that reads it (weights.layers.3.attention.q_proj.weight).
     """
 
     def __init__(self, dtype: ir.DataType) -> None:
@@ -123,7 +123,8 @@ class GraphBuilder:
 
     def _weight(self, expression: WeightExpression, name: str, dtype: ir.DataType) -> ir.Value:
         if expression not in self._weights:
-            path = expression.name if isinstance(expression, SourceTensor) else ".".join([*self._path, name])
+            path = ".".join(["weights", *self._path, name])
+            path = expression.name if isinstance(expression, SourceTensor) else path
             if any(weight.name == path for weight in self._weights.values()):
                 raise ValueError(f"two weights are named {path}")
             value = ir.Value(name=path, type=ir.TensorType(dtype), shape=ir.Shape(expression.shape))

@@ -72,7 +72,7 @@ def test_what_changes_the_mathematics_is_an_error(changes: dict[str, Any], messa
 
 def test_all_problems_come_at_once() -> None:
     with pytest.raises(ConvertError) as caught:
-        _read("llama", hidden_act="relu", head_dim=7, residual_multiplier=2.0, rope_scaling={"type": "dynamic"})
+        _read("llama", hidden_act="relu", head_dim=7, residual_multiplier=2.0, rope_scaling={"type": "x"})
     for key in ("hidden_act", "head_dim", "residual_multiplier", "rope_scaling.rope_type"):
         assert key in str(caught.value)
 

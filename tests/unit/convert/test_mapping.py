@@ -78,7 +78,7 @@ def test_an_unknown_architecture_lists_the_supported_ones_and_the_nearest(model:
     _fails(
         model,
         "architecture LlamoForCausalLM is not supported",
-        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+        "LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
         "nearest family is llama (all its tensors fit)",
     )
 

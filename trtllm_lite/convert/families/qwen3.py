@@ -13,7 +13,7 @@ DEFAULT_HEAD_DIM = 128  # whatever hidden_size / num_attention_heads is
 
 def read_model(config: ConfigFields) -> Decoder:
     """``attention_bias`` stands for all four projections."""
-    parts = LlamaParts.read(config, DEFAULT_HEAD_DIM)
+    parts = LlamaParts.read(config, head_dim=DEFAULT_HEAD_DIM)
     windows = qwen_windows(config, parts.sizes.num_hidden_layers)
     bias = config.flag("attention_bias")
 
