@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # engines of these can be built
-NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3")  # of these only networks yet
+NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere")  # of these only networks yet
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
 BOS_ID, EOS_ID, PAD_ID = 0, 1, 2
@@ -44,16 +44,35 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "qwen3": {"head_dim": 22, "tie_word_embeddings": True},
     "gpt2": {"n_embd": 60, "n_inner": 91, "n_layer": 3, "n_head": 6, "n_positions": 128},
+    "gemma2": {
+        **{"head_dim": 14, "query_pre_attn_scalar": 11, "sliding_window": 7, "tie_word_embeddings": True},
+        **{"attn_logit_softcapping": 2.5, "final_logit_softcapping": 4.0},
+    },
+    "gemma3": {
+        **{"head_dim": 14, "query_pre_attn_scalar": 11, "sliding_window": 7, "tie_word_embeddings": True},
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
+    "cohere": {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True},
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
 }
-_SHAPES = {family: _VOCABULARY if family == "gpt2" else _SHAPE for family in _FAMILY}
+_MODEL_TYPES = {"gemma3": "gemma3_text"}
+_SHAPES = {
+    **dict.fromkeys(_FAMILY, _SHAPE),
+    "gpt2": _VOCABULARY,
+    "cohere": {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"},
+}
 
 
 def tiny_model(
     family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", **overrides: Any
 ) -> PreTrainedModel:
     """A random causal language model of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
-    config = AutoConfig.for_model(family, **{**_SHAPES[family], **_FAMILY[family], **overrides})
+    fields = {**_SHAPES[family], **_FAMILY[family], **overrides}
+    config = AutoConfig.for_model(_MODEL_TYPES.get(family, family), **fields)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     generator = torch.Generator(device).manual_seed(seed)
@@ -65,7 +84,7 @@ def tiny_model(
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.5)
             else:
-                parameter.copy_(1 + noise * 0.2)
+                parameter.copy_((0 if family.startswith("gemma") else 1) + noise * 0.2)  # Gemma's norms add the 1
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
     return model.eval()
 

@@ -63,6 +63,21 @@ CASES |= {
         {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False, "activation_function": "gelu"},
     ),
     "gpt2-untied-default-width": ("gpt2", {"n_inner": None, "tie_word_embeddings": False}),
+    "cohere": ("cohere", {}),
+    "cohere-untied-biased": ("cohere", {"tie_word_embeddings": False, "attention_bias": True, "head_dim": 14}),
+    "gemma2": ("gemma2", {}),
+    "gemma2-uncapped-untied-biased": (
+        "gemma2",
+        {
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "tie_word_embeddings": False,
+            "attention_bias": True,
+            "layer_types": ["full_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "gemma3": ("gemma3", {}),
+    "gemma3-capped": ("gemma3", {"final_logit_softcapping": 4.0, "sliding_window": 3}),
     "phi3": ("phi3", {}),
     "phi3-longrope-short": (
         "phi3",
@@ -126,6 +141,15 @@ def test_auto_keeps_the_type_of_the_source(dtype: str, tmp_path: Path) -> None:
     save_model(model, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint").dtype == dtype
     _check_against(model.float(), tmp_path / "checkpoint", dtype)
+
+
+def test_scaled_embeddings_are_scaled_by_a_rounded_number(tmp_path: Path) -> None:
+    """Gemma was trained with the square root of its width in the type of its weights: 7.75 for 60 in bfloat16."""
+    model = tiny_model("gemma3", dtype=torch.bfloat16)
+    save_model(model, tmp_path / "model")
+    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint").dtype == "bfloat16"
+    model.float().model.embed_tokens.embed_scale.fill_(7.75)
+    _check_against(model, tmp_path / "checkpoint", "bfloat16")
 
 
 def test_sharded_checkpoints_are_one_model(tmp_path: Path) -> None:

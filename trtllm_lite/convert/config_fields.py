@@ -77,6 +77,12 @@ class ConfigFields:
             return default
         return float(value)
 
+    def nullable_number(self, key: str, default: float | None) -> float | None:
+        """A positive number or null, which is not the same as being absent."""
+        if default is None or (key in self._config and self._config[key] is None):
+            return None if self.take(key) is None else self.number(key, 1.0)
+        return self.number(key, default)
+
     def flag(self, key: str, default: bool = False) -> bool:
         """true or false."""
         value = self.take(key)

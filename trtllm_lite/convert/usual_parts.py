@@ -5,6 +5,7 @@ A family takes those that fit and makes the others itself.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
@@ -28,6 +29,15 @@ def rms_norm(config: ConfigFields, epsilon: float = 1e-6) -> MakeNorm:
     return lambda tensors, role, size: RmsNorm(tensors.weight(role, size), epsilon)
 
 
+class Projections(NamedTuple):
+    """The linear layers of attention."""
+
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+
+
 @dataclass(frozen=True)
 class UsualParts:
     """Makes blocks; each method's ``tensors`` are those of one layer."""
@@ -40,21 +50,21 @@ class UsualParts:
         """``layer`` of every layer's tensors and number."""
         return tuple(layer(self.tensors.of_layer(number), number) for number in range(self.sizes.num_hidden_layers))
 
-    def projections(self, tensors: Tensors, qkv_bias: bool = False, output_bias: bool = False) -> dict[str, Linear]:
+    def projections(self, tensors: Tensors, qkv_bias: bool = False, output_bias: bool = False) -> Projections:
         """The four linear layers of attention, each a tensor of its own."""
         sizes = self.sizes
         hidden, queries = sizes.hidden_size, sizes.num_attention_heads * sizes.head_dim
         keys = sizes.num_key_value_heads * sizes.head_dim
-        return {
-            "query": tensors.linear("q_proj", queries, hidden, qkv_bias),
-            "key": tensors.linear("k_proj", keys, hidden, qkv_bias),
-            "value": tensors.linear("v_proj", keys, hidden, qkv_bias),
-            "output": tensors.linear("o_proj", hidden, queries, output_bias),
-        }
+        return Projections(
+            tensors.linear("q_proj", queries, hidden, qkv_bias),
+            tensors.linear("k_proj", keys, hidden, qkv_bias),
+            tensors.linear("v_proj", keys, hidden, qkv_bias),
+            tensors.linear("o_proj", hidden, queries, output_bias),
+        )
 
-    def head_norms(self, tensors: Tensors) -> dict[str, Norm]:
-        """Norms of every query and key head before RoPE."""
-        return {f"{what}_norm": self.norm(tensors, f"{what[0]}_norm", self.sizes.head_dim) for what in ("query", "key")}
+    def head_norm(self, tensors: Tensors, role: str) -> Norm:
+        """The norm of every query or key head (``role`` q_norm or k_norm) before RoPE."""
+        return self.norm(tensors, role, self.sizes.head_dim)
 
     def gated_mlp(self, tensors: Tensors, activation: Activation, bias: bool = False) -> GatedMlp:
         """gate, up and down, each a tensor of its own."""
@@ -107,6 +117,13 @@ class LlamaParts(UsualParts):
         rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, original_length)
         return cls(sizes, Tensors(names), rms_norm(config, epsilon), rope, read_activation(config))
 
-    def attention(self, projections: Mapping[str, Linear], **options: object) -> Attention:
-        """Rotated attention; ``options`` are further fields of :class:`Attention`."""
-        return Attention(**projections, heads=self.sizes.heads, rope=self.rope, **options)  # type: ignore[arg-type]
+    def attention(
+        self,
+        projections: Projections,
+        window: int = 0,
+        query_norm: Norm | None = None,
+        key_norm: Norm | None = None,
+    ) -> Attention:
+        """Rotated attention over a window in tokens, 0 for all."""
+        heads, rope = self.sizes.heads, self.rope
+        return Attention(*projections, heads, rope=rope, window=window, query_norm=query_norm, key_norm=key_norm)

@@ -75,6 +75,12 @@ def test_a_fused_tensor_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention: expected False, found True"),
+        ("gemma2", {"hidden_activation": "relu"}, "hidden_activation: expected one of silu, .*, found 'relu'"),
+        ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0 is not mapped"),
+        ("gemma3", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters.rope_type: 'default' is not mapped"),
+        ("cohere", {"use_qk_norm": True}, "use_qk_norm: expected False, found True, which is not supported"),
+        ("cohere", {"partial_rotary_factor": 0.6}, "partial_rotary_factor: expected 1, .* neighbouring"),
         ("gpt2", {"n_head": 7}, r"n_embd: expected a multiple of n_head \(7\), found 60"),
         ("gpt2", {"n_ctx": 64}, "n_ctx: expected 128, found 64"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention: True is not mapped"),

@@ -10,7 +10,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.rope_fields import read_rope
+from trtllm_lite.convert.rope_fields import read_rope, read_ropes_by_layer_type
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 PARAMETERS: list[dict[str, Any]] = [
@@ -92,6 +92,20 @@ def test_an_unsupported_kind_is_told_without_its_parameters() -> None:
     fields = ConfigFields({"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24], "factor": 2.0}})
     read_rope(fields, 64, 4096)
     assert [problem.split(":")[0] for problem in fields.problems] == ["rope_scaling.rope_type"]
+
+
+def test_each_kind_of_layer_has_its_own_in_old_and_new_spellings() -> None:
+    thetas = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
+    stretched = {"rope_type": "linear", "factor": 8.0}
+    old = {"rope_theta": 1e6, "rope_local_base_freq": 5e3, "rope_scaling": stretched}
+    new = {"full_attention": {**stretched, "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 5e3}}
+    read = [ConfigFields(old), ConfigFields({"rope_parameters": new})]
+    ropes = [read_ropes_by_layer_type(fields, 64, 4096, thetas) for fields in read]
+    assert ropes[0] == ropes[1]
+    assert ropes[0]["sliding_attention"] == read_rope(ConfigFields({"rope_theta": 5e3}), 64, 4096)
+    full = {"rope_parameters": {**stretched, "rope_theta": 1e6}}
+    assert ropes[0]["full_attention"] == read_rope(ConfigFields(full), 64, 4096)
+    assert [problem for fields in read for problem in fields.problems] == []
 
 
 def test_original_length_beside_the_parameters() -> None:

@@ -34,8 +34,9 @@ def tiny_decoder(*layers: dict[str, Any], tied: bool = True, attention_factor: f
         options = dict(layers[number])
         bias, head_norms = options.pop("bias"), options.pop("head_norms")
         projections = parts.projections(tensors, bias, bias)
-        norms = parts.head_norms(tensors) if head_norms else {}
-        attention = Attention(**projections, heads=parts.sizes.heads, **{"rope": rope, **norms, **options})
+        if head_norms:
+            options |= {f"{what}_norm": parts.head_norm(tensors, f"{what[0]}_norm") for what in ("query", "key")}
+        attention = Attention(*projections, parts.sizes.heads, **{"rope": rope, **options})
         return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, ACTIVATIONS["silu"], bias))
 
     sizes = parts.sizes

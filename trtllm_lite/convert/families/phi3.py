@@ -7,7 +7,7 @@ RoPE with LongRoPE.
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
-from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.convert.usual_parts import LlamaParts, Projections
 from trtllm_lite.network.decoder import Decoder, Sizes
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.linear import Linear
@@ -37,11 +37,11 @@ def read_model(config: ConfigFields) -> Decoder:
     return parts.decoder(config, parts.layers(layer))
 
 
-def _projections(tensors: Tensors, sizes: Sizes) -> dict[str, Linear]:
+def _projections(tensors: Tensors, sizes: Sizes) -> Projections:
     queries, keys = (heads * sizes.head_dim for heads in (sizes.num_attention_heads, sizes.num_key_value_heads))
     fused = tensors.weight("qkv_proj", queries + 2 * keys, sizes.hidden_size)
     query, key, value = (Linear(part) for part in fused.split(queries, keys, keys))
-    return {"query": query, "key": key, "value": value, "output": tensors.linear("o_proj", sizes.hidden_size, queries)}
+    return Projections(query, key, value, tensors.linear("o_proj", sizes.hidden_size, queries))
 
 
 FAMILY = Family(

@@ -18,8 +18,8 @@ def read_model(config: ConfigFields) -> Decoder:
     bias = config.flag("attention_bias")
 
     def layer(tensors: Tensors, number: int) -> Layer:
-        norms = parts.head_norms(tensors)
-        attention = parts.attention(parts.projections(tensors, bias, bias), window=windows[number], **norms)
+        norms = parts.head_norm(tensors, "q_norm"), parts.head_norm(tensors, "k_norm")
+        attention = parts.attention(parts.projections(tensors, bias, bias), windows[number], *norms)
         return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation))
 
     return parts.decoder(config, parts.layers(layer))
