@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import VOCAB_SIZE, save_model, save_tiny_model, tiny_model
+from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, save_model, save_tiny_model, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.family import all_families
 
 PROMPT_LENGTHS = (13, 1, 6)
 DECODE_STEPS = 4
@@ -99,6 +100,10 @@ CASES |= {
 }
 
 
+def test_every_family_has_cases() -> None:
+    assert {family for family, _ in CASES.values()} == set(NETWORK_FAMILIES) == set(all_families())
+
+
 def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float32") -> None:
     """A right-padded prefill, then single-token steps, must give the logits of one full pass per sequence."""
     random = np.random.default_rng(1)
@@ -124,7 +129,7 @@ def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype

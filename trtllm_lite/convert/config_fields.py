@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from trtllm_lite.errors import ConvertError
 
 # Keys that describe training, serving, bookkeeping or tokenization, never the forward pass at inference.
@@ -21,6 +23,7 @@ _NEUTRAL = """
 """
 NEUTRAL_KEYS = frozenset(_NEUTRAL.split())
 _MAX_INTEGER = 2**31 - 1
+_MIN_NUMBER, _MAX_NUMBER = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 def _quantization(config: Any) -> str:
@@ -68,12 +71,15 @@ class ConfigFields:
         return self.integer(key, default)
 
     def number(self, key: str, default: float) -> float:
-        """A positive number."""
+        """A positive number within the range of float32, which is what networks compute in."""
         value = self.take(key)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             self.problem(key, f"expected a positive number, found {value!r}")
+            return default
+        if not _MIN_NUMBER <= value <= _MAX_NUMBER:
+            self.problem(key, f"expected a number from {_MIN_NUMBER:.3g} to {_MAX_NUMBER:.3g}, which float32 can hold")
             return default
         return float(value)
 

@@ -26,7 +26,8 @@ class Gguf:
 
     ``architecture`` is its general.architecture. With ``interleaved_rope`` llama.cpp has reordered the rows of the
     query and key projections so that RoPE rotates neighbouring elements; the conversion puts them back. With
-    ``optional_bias`` the config has an ``attention_bias``, which a GGUF file only shows by its tensors.
+    ``optional_bias`` the config has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file only shows by its
+    tensors.
     """
 
     architecture: str

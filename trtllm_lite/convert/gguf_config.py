@@ -48,6 +48,7 @@ def read_config(
     config["sliding_window"] = None  # llama.cpp has no windows for our families
     if family.gguf and family.gguf.optional_bias:
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+        config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
     config |= _head_sizes(model, config)
     config["rope_parameters"] = _rope(model, frequency_factors)
     config |= _token_ids(metadata)

@@ -3,25 +3,19 @@
 from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.rope_types import DEFAULT_THETA, ORIGINAL, RopeSizes, read_type
+from trtllm_lite.convert.rope_types import ORIGINAL, USUAL_ROPE, RopeDefaults, RopeSizes, read_type
 from trtllm_lite.network.rope import Rope
 
 _NEUTRAL = frozenset({"finetuned"})
 
 
-def read_rope(
-    config: ConfigFields, head_dim: int, max_positions: int, original: int | None = None, theta: float = DEFAULT_THETA
-) -> Rope:
-    """RoPE of a model: ``rope_parameters``, or else ``rope_theta`` and ``rope_scaling``.
-
-    ``original`` (the length it was pretrained on, in tokens) and ``theta`` are the family's defaults.
-    """
-    if config.take(ORIGINAL) is not None:
-        original = config.integer(ORIGINAL)
-    sizes = RopeSizes(head_dim, max_positions, original)
-    theta, partial = config.number("rope_theta", theta), config.number("partial_rotary_factor", 1.0)
+def read_rope(config: ConfigFields, head_dim: int, max_positions: int, defaults: RopeDefaults = USUAL_ROPE) -> Rope:
+    """RoPE of a model: ``rope_parameters``, or else ``rope_theta`` and ``rope_scaling``."""
+    outside = config.take(ORIGINAL) is not None
+    original = config.integer(ORIGINAL) if outside else defaults.original
+    theta, part = config.number("rope_theta", defaults.theta), config.number("partial_rotary_factor", 1.0)
     name, raw = _parameters(config)
-    return _read(config, name, raw, sizes, theta, partial)
+    return _read(config, name, raw, RopeSizes(head_dim, max_positions, original), theta, (part, defaults.partial))
 
 
 def read_ropes_by_layer_type(
@@ -40,7 +34,7 @@ def read_ropes_by_layer_type(
     ropes = {}
     for kind, theta in old_thetas.items():
         own = fields.take(kind) or {}
-        ropes[kind] = _read(config, f"{name}.{kind}", own if isinstance(own, dict) else {kind: own}, sizes, theta, 1.0)
+        ropes[kind] = _read(config, f"{name}.{kind}", own if isinstance(own, dict) else {kind: own}, sizes, theta)
     fields.check_unread()
     config.problems += fields.problems
     return ropes
@@ -61,10 +55,18 @@ def _parameters(config: ConfigFields) -> tuple[str, dict[str, Any]]:
     return name, raw
 
 
-def _read(config: ConfigFields, name: str, raw: dict[str, Any], sizes: RopeSizes, theta: float, partial: float) -> Rope:
+def _read(
+    config: ConfigFields,
+    name: str,
+    raw: dict[str, Any],
+    sizes: RopeSizes,
+    theta: float,
+    part: tuple[float, bool] = (1.0, False),
+) -> Rope:
+    """``part`` is the default of partial_rotary_factor, and whether it may differ from 1."""
     fields = ConfigFields(raw, f"{name}.", _NEUTRAL)
-    theta, partial = fields.number("rope_theta", theta), fields.number("partial_rotary_factor", partial)
+    theta, factor = fields.number("rope_theta", theta), fields.number("partial_rotary_factor", part[0])
     kind, old_kind = fields.take("rope_type"), fields.take("type")
-    rope = read_type(fields, kind or old_kind or "default", theta, sizes.rotated(fields, partial))
+    rope = read_type(fields, kind or old_kind or "default", theta, sizes.rotated(fields, factor, part[1]))
     config.problems += fields.problems
     return rope

@@ -11,9 +11,23 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.network import rope
 from trtllm_lite.network.rope import Frequencies, Rope
 
-DEFAULT_THETA = 10000.0
 ORIGINAL = "original_max_position_embeddings"
 FREQUENCY_FACTORS = "frequency_factors"  # GGUF only: a tensor of divisors, one per frequency
+
+
+@dataclass(frozen=True)
+class RopeDefaults:
+    """What a family means by absent keys, and whether its models may rotate a part of each head only (``partial``).
+
+    ``original`` is the length of pretraining in tokens, None for max_position_embeddings.
+    """
+
+    theta: float = 10000.0
+    original: int | None = None
+    partial: bool = False
+
+
+USUAL_ROPE = RopeDefaults()
 
 
 @dataclass(frozen=True)
@@ -24,8 +38,11 @@ class RopeSizes:
     max_positions: int
     original: int | None
 
-    def rotated(self, fields: ConfigFields, factor: float) -> "RopeSizes":
-        """Only this part of every head, from its first element on."""
+    def rotated(self, fields: ConfigFields, factor: float, partial: bool) -> "RopeSizes":
+        """Only this part of every head, from its first element on; 1 unless ``partial``."""
+        if not partial and factor != 1:
+            fields.problem("partial_rotary_factor", f"expected 1.0, found {factor}, which is not supported")
+            return self
         dim = int(self.dim * factor) if factor <= 1 else 0
         if dim % 2 or dim < 2:
             fields.problem("partial_rotary_factor", f"expected an even part of {self.dim} elements, found {factor}")
@@ -44,12 +61,12 @@ def read_type(fields: ConfigFields, kind: Any, theta: float, sizes: RopeSizes) -
     if reader is None:
         known = ", ".join(name for name in _READERS if name != FREQUENCY_FACTORS)
         fields.problem("rope_type", f"expected one of {known}, found {kind!r}, which is not supported")
-        return _rope(rope.plain(DEFAULT_THETA, sizes.dim))
+        return _rope(rope.plain(RopeDefaults.theta, sizes.dim))
     result = _try_to_read(reader, fields, theta, sizes)
     if result is None:
         if not fields.problems:
             fields.problem("rope_theta", f"{theta} and the other parameters of {kind} RoPE give no finite angles")
-        result = _rope(rope.plain(DEFAULT_THETA, sizes.dim))
+        result = _rope(rope.plain(RopeDefaults.theta, sizes.dim))
     fields.check_unread()
     return result
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
 from trtllm_lite.convert.rope_fields import read_rope
+from trtllm_lite.convert.rope_types import USUAL_ROPE, RopeDefaults
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder, Sizes
@@ -106,16 +107,15 @@ class LlamaParts(UsualParts):
         names: Mapping[str, str] = TENSOR_NAMES,
         head_dim: int | None = None,
         epsilon: float = 1e-6,
-        original_length: int | None = None,
+        rope: RopeDefaults = USUAL_ROPE,
     ) -> "LlamaParts":
         """Read the keys that they share; the arguments are the family's defaults.
 
-        Without one, ``head_dim`` is hidden size / heads, and ``original_length`` (the tokens of pretraining)
-        max_position_embeddings.
+        Without one, ``head_dim`` is hidden size / heads.
         """
         sizes = read_sizes(config, head_dim)
-        rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, original_length)
-        return cls(sizes, Tensors(names), rms_norm(config, epsilon), rope, read_activation(config))
+        rotation = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, rope)
+        return cls(sizes, Tensors(names), rms_norm(config, epsilon), rotation, read_activation(config))
 
     def attention(
         self,

@@ -61,6 +61,8 @@ def test_neutral_and_switched_off_keys_pass() -> None:
         ({"num_key_value_heads": 4}, r"expected a multiple of num_key_value_heads \(4\), found 6"),
         ({"head_dim": 11}, "head_dim: expected an even number up to 65536, found 11"),
         ({"hidden_size": 2**30, "num_attention_heads": 1}, "head_dim: expected an even number up to 65536"),
+        ({"rms_norm_eps": 10**400}, r"rms_norm_eps: expected a number from 1\.18e-38 to 3\.4e\+38"),
+        ({"rms_norm_eps": 1e-45}, "rms_norm_eps: expected a number from"),
         ({"rms_norm_eps": math.inf}, "rms_norm_eps: expected a positive number"),
         ({"rope_theta": 1.0, "rope_scaling": {"type": "yarn"}}, "rope_theta: expected more than 1 for yarn"),
     ],

@@ -135,6 +135,16 @@ def test_what_cannot_be_mapped_is_an_error(metadata: dict[str, Any], message: st
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.gguf"]
 
 
+@pytest.mark.parametrize("biases", [{"attention_bias": True}, {"mlp_bias": True}])
+def test_biases_are_found_by_their_tensors(biases: dict[str, bool], tmp_path: Path) -> None:
+    model = tiny_model("llama", **biases)
+    convert_checkpoint(str(write_gguf(model, tmp_path / "m.gguf")), tmp_path / "checkpoint")
+    ids = [5, 80, 300, 17]
+    with torch.no_grad():
+        expected = model(torch.tensor([ids])).logits[0].numpy()
+    assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 16).step([ids])[0], expected)
+
+
 def test_unknown_tensors_keep_their_names_in_the_report(tmp_path: Path) -> None:
     path = write_gguf(
         tiny_model("llama"), tmp_path / "m.gguf", extra={"blk.0.ffn_gate_inp.weight": np.ones(3, np.float32)}

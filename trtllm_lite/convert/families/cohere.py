@@ -8,6 +8,7 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.rope_fields import read_rope
+from trtllm_lite.convert.rope_types import RopeDefaults
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import UsualParts
 from trtllm_lite.network.attention import Attention
@@ -18,15 +19,13 @@ from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.norms import LayerNorm
 from trtllm_lite.network.weight_expression import HalvesFromPairs
 
-DEFAULT_THETA = 500000.0
+ROPE = RopeDefaults(theta=500000.0)
 
 
 def read_model(config: ConfigFields) -> Decoder:
     """``attention_bias`` stands for all four projections."""
     sizes, activation = read_sizes(config), read_activation(config)
-    rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, theta=DEFAULT_THETA)
-    if 2 * len(rope.inv_freq) != sizes.head_dim:
-        config.problem("partial_rotary_factor", "expected 1, as RoPE of neighbouring elements covers the whole head")
+    rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, ROPE)
     epsilon, bias = config.number("layer_norm_eps", 1e-5), config.flag("attention_bias")
     config.expect("use_qk_norm", False)
     parts = UsualParts(

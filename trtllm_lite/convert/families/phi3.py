@@ -6,6 +6,7 @@ RoPE with LongRoPE.
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.rope_types import RopeDefaults
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts, Projections
 from trtllm_lite.network.decoder import Decoder, Sizes
@@ -18,13 +19,15 @@ NAMES = {
     "qkv_proj": "model.layers.{layer}.self_attn.qkv_proj",
     "gate_up_proj": "model.layers.{layer}.mlp.gate_up_proj",
 }
-ORIGINAL_LENGTH = 4096  # that of LongRoPE if the config does not say
+ROPE = RopeDefaults(original=4096, partial=True)
 
 
 def read_model(config: ConfigFields) -> Decoder:
     """``sliding_window`` null or absent means full attention."""
-    parts = LlamaParts.read(config, NAMES, epsilon=1e-5, original_length=ORIGINAL_LENGTH)
+    parts = LlamaParts.read(config, NAMES, epsilon=1e-5, rope=ROPE)
     window = config.integer("sliding_window", 0)
+    for key in ("interpolate_factor", "full_attn_mod"):  # Phi-4-mini has them, always as 1
+        config.expect(key, 1)
 
     def layer(tensors: Tensors, _: int) -> Layer:
         attention = parts.attention(_projections(tensors, parts.sizes), window=window)
