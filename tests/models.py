@@ -13,8 +13,9 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # engines of these can be built
-NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere")  # of these only networks yet
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # these run from every source on every device
+NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere")  # these can be converted
+CPU_FAMILIES = FAMILIES  # CPU engines of these can be built
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
 BOS_ID, EOS_ID, PAD_ID = 0, 1, 2
@@ -87,6 +88,18 @@ def tiny_model(
                 parameter.copy_((0 if family.startswith("gemma") else 1) + noise * 0.2)  # Gemma's norms add the 1
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
     return model.eval()
+
+
+def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
+    """``model``, in float32, with everything rounded that a checkpoint stores in ``dtype``."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.copy_(parameter.to(getattr(torch, dtype)).float())
+        for module in model.modules():
+            if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # of Gemma
+                scale.copy_(scale.to(getattr(torch, dtype)).float())
+    return model
 
 
 def save_model(model: PreTrainedModel, directory: Path, max_shard_size: str = "1GB") -> Path:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, save_model, save_tiny_model, tiny_model
+from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_model, save_tiny_model, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
@@ -129,15 +129,11 @@ def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.copy_(parameter.to(getattr(torch, dtype)).float())
-    _check_against(model, tmp_path / "checkpoint", dtype)
+    _check_against(round_matrices(model, dtype), tmp_path / "checkpoint", dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -146,15 +142,6 @@ def test_auto_keeps_the_type_of_the_source(dtype: str, tmp_path: Path) -> None:
     save_model(model, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint").dtype == dtype
     _check_against(model.float(), tmp_path / "checkpoint", dtype)
-
-
-def test_scaled_embeddings_are_scaled_by_a_rounded_number(tmp_path: Path) -> None:
-    """Gemma was trained with the square root of its width in the type of its weights: 7.75 for 60 in bfloat16."""
-    model = tiny_model("gemma3", dtype=torch.bfloat16)
-    save_model(model, tmp_path / "model")
-    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint").dtype == "bfloat16"
-    model.float().model.embed_tokens.embed_scale.fill_(7.75)
-    _check_against(model, tmp_path / "checkpoint", "bfloat16")
 
 
 def test_sharded_checkpoints_are_one_model(tmp_path: Path) -> None:
