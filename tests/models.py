@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # these run from every source on every device
 NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere")  # these can be converted
@@ -68,12 +68,17 @@ _SHAPES = {
 }
 
 
+def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
+    """The Hugging Face config of a tiny model of ``family``; ``overrides`` are fields of it."""
+    fields = {**_SHAPES[family], **_FAMILY[family], **overrides}
+    return AutoConfig.for_model(_MODEL_TYPES.get(family, family), **fields)
+
+
 def tiny_model(
     family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", **overrides: Any
 ) -> PreTrainedModel:
     """A random causal language model of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
-    fields = {**_SHAPES[family], **_FAMILY[family], **overrides}
-    config = AutoConfig.for_model(_MODEL_TYPES.get(family, family), **fields)
+    config = tiny_config(family, **overrides)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     generator = torch.Generator(device).manual_seed(seed)

@@ -44,6 +44,7 @@ class GraphBuilder:
         self._nodes: list[ir.Node] = []
         self._target = self._nodes
         self._weights: dict[WeightExpression, Weight] = {}
+        self._weight_names: set[str] = set()
         self._path: list[str] = []
 
     @property
@@ -125,8 +126,9 @@ class GraphBuilder:
         if expression not in self._weights:
             path = ".".join(["weights", *self._path, name])
             path = expression.name if isinstance(expression, SourceTensor) else path
-            if any(weight.name == path for weight in self._weights.values()):
+            if path in self._weight_names:
                 raise ValueError(f"two weights are named {path}")
+            self._weight_names.add(path)
             value = ir.Value(name=path, type=ir.TensorType(dtype), shape=ir.Shape(expression.shape))
             self._weights[expression] = Weight(path, expression, dtype, value)
         return self._weights[expression].value

@@ -1,6 +1,7 @@
 """What is particular to one family: tensors it stores in its own way, and keys that it refuses."""
 
 import json
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from tests.models import NETWORK_FAMILIES, save_tiny_model, tiny_model
+from tests.models import NETWORK_FAMILIES, save_tiny_model, tiny_config
 from trtllm_lite.convert import checkpoint, convert_checkpoint
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families
@@ -78,6 +79,17 @@ def test_a_fused_tensor_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(np.concatenate(parts).astype(np.float32), fused.bfloat16().float().numpy())
 
 
+def test_memory_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
+    save_tiny_model("phi3", tmp_path / "model", hidden_size=264, intermediate_size=1000, num_hidden_layers=6)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "first", "bfloat16")  # what is imported late, and caches
+    tracemalloc.start()
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    largest = 2 * 1000 * 264 * 4
+    assert peak < 1.5 * largest < (tmp_path / "model" / "model.safetensors").stat().st_size / 5
+
+
 def test_phi4_mini_has_keys_without_an_effect(tmp_path: Path) -> None:
     save_tiny_model("phi3", tmp_path / "model", tie_word_embeddings=True)
     neutral = {"interpolate_factor": 1, "full_attn_mod": 1, "lm_head_bias": False, "mlp_bias": False}
@@ -85,7 +97,7 @@ def test_phi4_mini_has_keys_without_an_effect(tmp_path: Path) -> None:
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
 
 
-_CONFIGS = {family: tiny_model(family).config.to_dict() for family in NETWORK_FAMILIES}
+_CONFIGS = {family: tiny_config(family).to_dict() for family in NETWORK_FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
 _JUNK: list[Any] = [None, 0, 1, -1, 7, "x", [], {}, {"rope_type": "yarn"}, {"full_attention": 3}, [1], True]
 _JUNK += [10**400, 1e300, 1e-300, 0.3, 2.5, ["sliding_attention"] * 3, [[]]]
