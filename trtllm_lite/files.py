@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -72,12 +72,13 @@ def require_writable(path: Path) -> None:
 
 
 @contextmanager
-def atomic_directory(path: Path, marker: str) -> Iterator[Path]:
+def atomic_directory(path: Path, marker: str, optional: Collection[str] = ()) -> Iterator[Path]:
     """Yield an empty temporary sibling of ``path`` that takes its place when the body succeeds.
 
     ``marker`` is a JSON file in the directory whose ``producer`` starts with ``trtllm_lite``: an existing non-empty
     directory is replaced only if its marker says that this package wrote it, and only if it holds nothing but files
-    that are written again; anything else is the user's and stays. The body writes plain files, no subdirectories.
+    that are written again or have an ``optional`` name; anything else is the user's and stays. The body writes plain
+    files, no subdirectories.
 
     Raises OutputError if ``path`` cannot be replaced or written; on this and every other exception the temporary
     directory is removed and ``path`` is as it was.
@@ -91,7 +92,7 @@ def atomic_directory(path: Path, marker: str) -> Iterator[Path]:
             _make_temporary(temporary, path)
             yield temporary
             _sync(temporary)
-            _replace(temporary, path)
+            _replace(temporary, path, optional)
             _sync_one(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -141,13 +142,13 @@ def _check_replaceable(path: Path, marker: str) -> None:
     )
 
 
-def _replace(temporary: Path, path: Path) -> None:
+def _replace(temporary: Path, path: Path, optional: Collection[str]) -> None:
     """Put ``temporary`` in the place of ``path`` and delete the files that were there before."""
     if not path.is_dir() or not any(path.iterdir()):
         temporary.rename(path)
         return
-    written = {entry.name for entry in temporary.iterdir()}
-    unknown = sorted(entry.name for entry in path.iterdir() if entry.name not in written or entry.is_dir())
+    replaced = {entry.name for entry in temporary.iterdir()} | set(optional)
+    unknown = sorted(entry.name for entry in path.iterdir() if entry.name not in replaced or entry.is_dir())
     if unknown:
         raise OutputError(
             f"{path} holds {', '.join(unknown)}, which the new output does not replace: "
@@ -155,7 +156,7 @@ def _replace(temporary: Path, path: Path) -> None:
         )
     shutil.copymode(path, temporary)
     _exchange(temporary, path)
-    for name in written:
+    for name in replaced:
         (temporary / name).unlink(missing_ok=True)
     temporary.rmdir()
 

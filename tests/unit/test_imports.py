@@ -35,6 +35,7 @@ HEAVY = (
     "onnx_ir",
     "onnxruntime",
     "safetensors",
+    "sentencepiece",
     "torch",
     "transformers",
 )

@@ -12,7 +12,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts, write_parts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
@@ -62,7 +62,7 @@ def build_engine(
     job = _fuse(checkpoint, limits, targets, strip_plan, tuning, report)
     report("fuse", 1, 1)
     parts = backend.compile(job)
-    with atomic_directory(Path(output_dir), CONFIG_FILE) as directory:
+    with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
         files = _copy_tokenizer(checkpoint, directory)
         manifest = parts.manifest(checkpoint.config, limits, job.fusions, files, stripped=strip_plan)
         _write(directory, parts, manifest, partial(report, "write"))

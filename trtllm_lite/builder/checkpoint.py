@@ -29,7 +29,7 @@ _REMEDY = "convert the model again with `trtllm-lite convert`"
 class Checkpoint:
     """A checked checkpoint; the weights of ``model`` stay on disk until they are evaluated.
 
-    Without a ``path`` it is the shape of a model: it has no weights and no tokenizer.
+    Without a ``path`` it is the shape of a model: it has no weights.
     """
 
     path: Path | None
@@ -37,8 +37,8 @@ class Checkpoint:
     model: ir.Model
 
     def tokenizer_files(self) -> list[Path]:
-        """The files that travel with an engine."""
-        return [] if self.path is None else [self.path / name for name in TOKENIZER_FILES]
+        """The files that travel with an engine; none if the model comes without a tokenizer."""
+        return [self.path / name for name in TOKENIZER_FILES] if self.path and self.config.tokenizer else []
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -47,8 +47,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises EngineError if it is no checkpoint, incomplete, damaged, hostile, or of a newer version.
     """
     path = Path(path)
-    _check_files(path)
     try:
+        _check_directory(path)
+        _check_present(path, (NETWORK_FILE, CONFIG_FILE))
         return _open(path)
     except OSError as error:
         raise EngineError(
@@ -68,7 +69,8 @@ def checkpoint_of_shape(config: ModelConfig, network: ir.Model) -> Checkpoint:
 
 
 def _open(path: Path) -> Checkpoint:
-    config = ModelConfig.from_json((path / CONFIG_FILE).read_text())
+    config = ModelConfig.from_dir(path)
+    _check_present(path, TOKENIZER_FILES if config.tokenizer else ())
     network = path / NETWORK_FILE
     if network.stat().st_size > _MAX_NETWORK_BYTES:
         raise EngineError(f"{network} has {network.stat().st_size:,} bytes, expected at most {_MAX_NETWORK_BYTES:,}")
@@ -99,7 +101,7 @@ def _malformed_is_error(network: Path) -> Iterator[None]:
         raise EngineError(f"expected an ONNX network in {network}, found: {_root_cause(error)}: {_REMEDY}") from error
 
 
-def _check_files(path: Path) -> None:
+def _check_directory(path: Path) -> None:
     if not path.is_dir():
         kind = "is a file" if path.exists() else "does not exist"
         raise EngineError(
@@ -107,7 +109,10 @@ def _check_files(path: Path) -> None:
         )
     if (path / ENGINE_FILE).exists():
         raise EngineError(f"{path} is an engine, expected a checkpoint: pass the output_dir of `trtllm-lite convert`")
-    missing = [name for name in (NETWORK_FILE, CONFIG_FILE, *TOKENIZER_FILES) if not (path / name).is_file()]
+
+
+def _check_present(path: Path, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if not (path / name).is_file()]
     if missing:
         raise EngineError(f"{path} is not a complete checkpoint: {', '.join(missing)} missing: {_REMEDY}")
 

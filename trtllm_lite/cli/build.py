@@ -111,7 +111,8 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
         f"{fused} of {len(manifest.fusions)} fusions made; weights {megabytes(memory.weights)}, "
         f"KV cache {megabytes(memory.kv_cache)}, workspace {megabytes(memory.workspace)}"
     )
-    next_command = "bench latency" if manifest.stripped else 'generate --prompt "Once upon a time"'
+    speaks = manifest.model.tokenizer and not manifest.stripped
+    next_command = 'generate --prompt "Once upon a time"' if speaks else "bench latency"
     click.echo(f"next: trtllm-lite {next_command} --engine_dir {shlex.quote(output_dir)}")
 
 

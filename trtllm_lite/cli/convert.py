@@ -26,8 +26,14 @@ from trtllm_lite.cli.replaced import CONVERT
     show_default=True,
     help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF).",
 )
+@click.option(
+    "--ignore_config_keys",
+    metavar="NAME,…",
+    help="Keys of the model's config.json to leave unread, of which you know that they change nothing; the checkpoint "
+    "and its engines record them.",
+)
 @replaced_options(CONVERT)
-def convert(model_dir: str, output_dir: str, dtype: str) -> None:
+def convert(model_dir: str, output_dir: str, dtype: str, ignore_config_keys: str | None) -> None:
     """Turn a model into a checkpoint: standard ONNX network, safetensors weights, tokenizer.
 
     Nothing is unpickled and no code of the model is run. Nothing is written if anything fails.
@@ -48,10 +54,19 @@ def convert(model_dir: str, output_dir: str, dtype: str) -> None:
     with progress_bars() as report:
         # One bar for all tensors, not one for each.
         config = convert_checkpoint(
-            model_dir, Path(output_dir), dtype=dtype, progress=lambda _, done, total: report("convert", done, total)
+            model_dir,
+            Path(output_dir),
+            dtype=dtype,
+            progress=lambda _, done, total: report("convert", done, total),
+            ignore_config_keys=[key.strip() for key in (ignore_config_keys or "").split(",") if key.strip()],
         )
     click.echo(
         f"converted {config.architecture} to {output_dir} in {time.perf_counter() - begin:.1f} s: "
         f"{config.num_hidden_layers} layers, {config.dtype} weights"
     )
+    if not config.tokenizer:
+        click.echo(
+            "the model comes without a tokenizer (tokenizer.json or tokenizer.model): its engines take and give token "
+            "ids, not text"
+        )
     click.echo(f"next: trtllm-lite build --checkpoint_dir {shlex.quote(output_dir)} --output_dir ENGINE")

@@ -14,7 +14,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
 
 # Modules that come with an extra, by the name that import errors give.
-_EXTRAS = {"gguf": "build", "huggingface_hub": "build", "ml_dtypes": "build", "onnx": "build", "onnx_ir": "build"}
+_EXTRAS = dict.fromkeys(("gguf", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "sentencepiece"), "build")
 
 
 def _normalize(token: str) -> str:

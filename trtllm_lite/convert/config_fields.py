@@ -116,7 +116,7 @@ class ConfigFields:
                 self.problem(
                     key,
                     f"{value!r} is not mapped and might change the results; "
-                    "if you know that it does not, remove it from the config",
+                    f"if you know that it does not, pass --ignore_config_keys {key}",
                 )
 
     def finish(self) -> None:

@@ -57,7 +57,7 @@ def _source(path: Path) -> Source:
         raise ConvertError(f"expected {path} to be a model's config.json, but: {error}") from error
     if not isinstance(config, dict):
         raise ConvertError(f"expected {path} to be a model's config.json, found a {type(config).__name__}")
-    return Source(str(path), config, {}, {}, _no_tensor, "", {})
+    return Source(str(path), config, {}, {}, _no_tensor, None, {})
 
 
 def _no_tensor(name: str) -> NDArray:

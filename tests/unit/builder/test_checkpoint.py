@@ -54,7 +54,7 @@ def _old_opset(checkpoint: Path) -> None:
 
 def _newer_version(checkpoint: Path) -> None:
     config = checkpoint / "config.json"
-    config.write_text(config.read_text().replace('"format_version": 1', '"format_version": 2'))
+    config.write_text(config.read_text().replace('"format_version": 2', '"format_version": 3'))
 
 
 def _truncate_weights(checkpoint: Path) -> None:
@@ -75,7 +75,7 @@ def _pretend_engine(checkpoint: Path) -> None:
         (lambda path: (path / "network.onnx").write_bytes(b"\xff" * 99), "expected an ONNX network in"),
         (lambda path: (path / "network.onnx").write_bytes(b""), "ONNX opset 0, expected 24 or newer"),
         (lambda path: (path / "config.json").write_text("{"), "config.json"),
-        (_newer_version, "format_version 1, found 2"),
+        (_newer_version, "format_version 2, found 3"),
         (_old_opset, "uses ONNX opset 17, expected 24 or newer"),
         (_truncate_weights, "weights.safetensors, which has 1,000: the file is truncated"),
         (_pretend_engine, "is an engine, expected a checkpoint"),

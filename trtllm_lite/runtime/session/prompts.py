@@ -46,7 +46,9 @@ def parse_prompts(value: Any, chat: bool, tokenizer: Tokenizer | None, vocab_siz
     if chat or isinstance(prompts[0], str):
         if tokenizer is None:
             raise ArgumentError(
-                "this engine has no tokenizer: pass token ids, or convert a checkpoint that has a tokenizer.json"
+                "this engine has no tokenizer: pass lists of token ids to `LLM` or `ModelRunner`, give `LLM` a "
+                "directory that holds tokenizer.json as tokenizer=, or put that file beside the model, convert and "
+                "build again"
             )
         texts = [_as_text(prompt, chat, tokenizer) for prompt in prompts]
         # A chat template spells out every special token itself.
