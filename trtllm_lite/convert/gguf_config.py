@@ -4,7 +4,7 @@ Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; those of the mo
 mapped nor known not to matter become errors when the family reads the config.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 from trtllm_lite.convert.family import Family
@@ -29,11 +29,11 @@ _ROPE_SCALING = {
 }
 _NEUTRAL = ("vocab_size", "rope.scaling.finetuned", "tensor_data_layout")
 _TOKEN_IDS = {"bos_token_id": "bos_token_id", "padding_token_id": "pad_token_id"}
-_END_TOKENS = ("eos_token_id", "eot_token_id")  # end of text, end of turn
+_END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")  # end of text, of a turn, of a message to a tool
 
 
 def read_config(
-    metadata: dict[str, Any], family: Family, tensors: Collection[str], frequency_factors: list[float] | None
+    metadata: dict[str, Any], family: Family, tensors: Mapping[str, Any], frequency_factors: list[float] | None
 ) -> dict[str, Any]:
     """The config of a file of ``family`` with these tensors; ``frequency_factors`` divide the RoPE frequencies.
 
@@ -43,7 +43,7 @@ def read_config(
     model = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     config: dict[str, Any] = {"architectures": [family.architectures[0]]}
     config |= {ours: _scalar(model.pop(theirs)) for theirs, ours in _SIZES.items() if theirs in model}
-    config["vocab_size"] = len(metadata.get("tokenizer.ggml.tokens", ()))
+    config["vocab_size"] = _vocab_size(metadata, tensors)
     config["tie_word_embeddings"] = "output.weight" not in tensors
     config["sliding_window"] = None  # llama.cpp has no windows for our families
     if family.gguf and family.gguf.optional_bias:
@@ -54,6 +54,14 @@ def read_config(
     config |= _token_ids(metadata)
     config |= {f"{prefix}{key}": value for key, value in model.items() if key not in _NEUTRAL}
     return config
+
+
+def _vocab_size(metadata: dict[str, Any], tensors: Mapping[str, Any]) -> int | None:
+    """The number of tokens, or in a file without them of the embedding's rows, which come last in GGUF's shapes."""
+    if "tokenizer.ggml.tokens" in metadata:
+        return len(metadata["tokenizer.ggml.tokens"])
+    embedding = tensors.get("token_embd.weight")
+    return None if embedding is None else int(embedding.shape[-1])
 
 
 def _scalar(value: Any) -> Any:

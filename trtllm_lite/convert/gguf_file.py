@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trtllm_lite.convert.dtypes import NUMPY
 from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.gguf_config import read_config
+from trtllm_lite.convert.gguf_header import check_header
 from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.convert.source import Source
@@ -47,6 +48,7 @@ _QUANTIZED_DTYPE = "float16"
 
 def open_gguf(path: Path) -> Source:
     """Open a GGUF file; ConvertError if it is damaged, of an unknown architecture, or of an unknown tensor type."""
+    check_header(path)
     metadata, tensors = _parse(path)
     family = _find_family(path, metadata)
     _check_types(path, tensors.values())

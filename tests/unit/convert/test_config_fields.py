@@ -42,6 +42,8 @@ def test_absent_keys_have_the_defaults_of_their_class() -> None:
 
 
 def test_neutral_and_switched_off_keys_pass() -> None:
+    _read("llama", is_llama_config=True, max_sequence_length=2048, neftune_noise_alpha=5.0, num_labels=2)
+    _read("llama", attn_implementation="sdpa", classifier_dropout=0.1)
     _read("llama", use_cache=True, initializer_range=0.02, torch_dtype="bfloat16", pretraining_tp=2)
     _read("llama", quantization_config=None, parallel_residual=False, _name_or_path="x", logit_scale=0)
 

@@ -1,5 +1,6 @@
 """GGUF files: tensors come back in Hugging Face's order, metadata as a config, damage as one clear error."""
 
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,6 +152,45 @@ def test_unknown_tensors_keep_their_names_in_the_report(tmp_path: Path) -> None:
     )
     with pytest.raises(ConvertError, match=r"unused \(1\): blk\.0\.ffn_gate_inp\.weight"):
         convert_checkpoint(str(path), tmp_path / "checkpoint")
+
+
+def _entry(kind: int, value: bytes) -> bytes:
+    """A GGUF file without tensors and with one metadata entry."""
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q1sI", 1, b"k", kind) + value
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0) + bytes(99), "1152921504606846976 tensors in 99 bytes"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60) + bytes(99), "1152921504606846976 metadata entries in 99 bytes"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0) + bytes(99), "version 2 or 3, found version 1"),
+        (_entry(9, struct.pack("<IQ", 4, 2**60) + bytes(99)), "4611686018427387904 bytes of a value in 99 bytes"),
+        (_entry(9, struct.pack("<IQ", 8, 2**60) + bytes(99)), "1152921504606846976 strings in an array in 99 bytes"),
+        (_entry(9, struct.pack("<IQ", 9, 1) + bytes(99)), "a metadata value of type 9"),
+        (_entry(13, bytes(99)), "a metadata value of type 13"),
+        (_entry(8, struct.pack("<Q", 2**63) + bytes(99)), "9223372036854775808 bytes of a value in 99 bytes"),
+    ],
+)
+def test_counts_beyond_the_file_are_errors(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(ConvertError, match=message):
+        open_gguf(tmp_path / "m.gguf")
+
+
+def test_a_file_without_a_tokenizer(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    absent = {f"tokenizer.ggml.{name}": None for name in ("tokens", "token_type", "merges", "pre")}
+    metadata = {**absent, "tokenizer.ggml.model": "no_vocab"}
+    path = write_gguf(model, tmp_path / "m.gguf", metadata=metadata)
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint")
+    assert (config.tokenizer, config.vocab_size, config.eos_token_ids) == (False, model.config.vocab_size, [1])
+
+
+def test_every_end_token_ends_a_text(tmp_path: Path) -> None:
+    metadata = {"tokenizer.ggml.eot_token_id": 7, "tokenizer.ggml.eom_token_id": 5}
+    path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", metadata=metadata)
+    assert convert_checkpoint(str(path), tmp_path / "checkpoint").eos_token_ids == [1, 7, 5]
 
 
 def test_truncation_is_a_clear_error(tmp_path: Path) -> None:
