@@ -9,7 +9,7 @@ bin=.venv/bin
 gguf=.cache/SmolLM2-135M-Instruct.Q4_1.gguf
 work=.cache/measure
 
-bash scripts/fetch_smollm2.sh
+bash scripts/fetch_model.sh smollm2-135m
 mkdir -p "$work"
 for dtype in float32 bfloat16; do
   "$bin/trtllm-lite" convert --model_dir "$gguf" --output_dir "$work/checkpoint-$dtype" --dtype "$dtype"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.smollm2 import find_smollm2
+from tests.real_models import find_smollm2
 
 
 def _reason() -> str | None:
