@@ -36,6 +36,10 @@ class LimitError(TrtllmLiteError):
     """A request beyond a limit: the message names the limit, the value, and the remedy."""
 
 
+class OverloadedError(TrtllmLiteError):
+    """Too many requests are outstanding: this one is sound, and may be sent again when others have ended."""
+
+
 class OutputError(TrtllmLiteError):
     """An output path that cannot be written: unwritable, full, or holding files that are not ours."""
 
@@ -48,6 +52,15 @@ def shown(value: object) -> str:
     return _QUOTES.repr(value)
 
 
+def plain(text: str) -> str:
+    """``text`` of somebody else's making as a message repeats it: printable, at most 400 characters.
+
+    What :func:`shown` is for values, this is for the messages of templates and of other libraries.
+    """
+    head = text if len(text) <= _MAX_PLAIN else text[: _MAX_PLAIN - 3] + "..."
+    return "".join(character if character.isprintable() else " " for character in head)
+
+
 class _Quotes(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         """Python refuses to write an int of more than 4300 digits."""
@@ -56,6 +69,7 @@ class _Quotes(reprlib.Repr):
         return super().repr_int(x, level)
 
 
+_MAX_PLAIN = 400
 _QUOTES = _Quotes()
 _QUOTES.maxstring = _QUOTES.maxother = 80
 _QUOTES.maxdict = _QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxset = 5
