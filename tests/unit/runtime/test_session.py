@@ -11,10 +11,8 @@ from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options
 from trtllm_lite.runtime.session.limits import RunnerOptions, available_host_memory, runner_limits
-from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 from .doubles import fake_manifest
-from .texts import byte_level_tokenizer
 
 CACHE = {field.name for field in fields(KvCacheConfig)}
 
@@ -130,29 +128,3 @@ def test_threads_are_for_the_cpu():
     assert device_options(Target("cpu"), options) == options
     with pytest.raises(ArgumentError, match="num_threads is given, and the engine runs on a GPU: leave it out"):
         device_options(Target("cuda", ("sm_90a",), "bfloat16"), options)
-
-
-def write_tokenizer(directory, settings="{}"):
-    (directory / "tokenizer.json").write_text(byte_level_tokenizer()._backend.to_str())
-    (directory / "tokenizer_config.json").write_text(settings)
-    return {name: f"{len((directory / name).read_bytes()):08x}" for name in ("tokenizer.json", "tokenizer_config.json")}
-
-
-def test_tokenizer_files_are_checked(tmp_path):
-    checksums = write_tokenizer(tmp_path)
-    assert Tokenizer.from_dir(tmp_path, checksums, len).encode("fox") == byte_level_tokenizer().encode("fox")
-    assert Tokenizer.from_dir(tmp_path, {}, len) is None
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(EngineError, match="has checksum 00000002"):
-        Tokenizer.from_dir(tmp_path, checksums, len)
-    with pytest.raises(EngineError, match="not a tokenizer"):
-        Tokenizer.from_dir(tmp_path, {"tokenizer.json": "00000002"}, len)
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(EngineError, match="cannot be read"):
-        Tokenizer.from_dir(tmp_path, checksums, len)
-
-
-def test_settings_must_be_json(tmp_path):
-    checksums = write_tokenizer(tmp_path, "{")
-    with pytest.raises(EngineError, match="not JSON"):
-        Tokenizer.from_dir(tmp_path, checksums, len)
