@@ -171,6 +171,9 @@ class CpuExecutor:
 
 MAX_PRIORITY: int
 """Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
+MAX_STOP_WORDS: int
+MAX_STOP_WORD_LENGTH: int
+"""Most stop sequences of a request, and most tokens of one; Python bounds stop strings by the same numbers."""
 
 class FinishReason(Enum):
     """Why a request ended."""
@@ -385,6 +388,12 @@ class sampling:  # noqa: N801 - a module of the extension, which one stub file c
 
     Parameters and tokens out of their range raise LimitError.
     """
+
+    MAX_STOP_TOKENS: int
+    MAX_LOGIT_BIAS_ENTRIES: int
+    MAX_BAD_WORDS: int
+    MAX_BAD_WORD_LENGTH: int
+    """Most entries of these lists of SamplingParams; most tokens of a bad word."""
 
     class SamplingParams:
         """What one request asks of the sampler; sampling_params.h says what the fields mean."""

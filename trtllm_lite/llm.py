@@ -15,8 +15,7 @@ from trtllm_lite.errors import ArgumentError
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.runtime.api import arguments
 from trtllm_lite.runtime.api.generation import Generation
-from trtllm_lite.runtime.api.options import per_request
-from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, check_flag
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.prompts import is_conversation, is_token_ids, parse_prompts
@@ -25,6 +24,7 @@ from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.session.session import Session, open_session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.runtime.values import check_flag, per_request
 
 # Sequences of one call of generate() that are queued at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512

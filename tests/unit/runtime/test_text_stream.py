@@ -73,3 +73,11 @@ def test_without_a_decoder_there_is_no_text():
     stream = TextStream(None, [], Words((), ((5, 6),)))
     assert run(stream, [4, 5, 6, 7]) == ""
     assert stream.match == (5, 6)
+
+
+def test_stop_strings_are_found_in_text_that_is_not_returned():
+    tokenizer = byte_level_tokenizer()
+    token_ids = tokenizer.encode("the quick fox")
+    stream = TextStream(tokenizer.decode, [], Words(("ick",)), returns_text=False)
+    assert run(stream, token_ids) == ""
+    assert stream.match == "ick"

@@ -18,6 +18,8 @@ using RequestId = std::uint64_t;
 
 constexpr int kMinPriority = -100;
 constexpr int kMaxPriority = 100;
+constexpr int kMaxStopSequences = 64;
+constexpr int kMaxStopSequenceLength = 256;
 
 enum class FinishReason : std::uint8_t { kEndId, kStopSequence, kLength, kCancelled, kTimedOut, kError };
 

@@ -263,6 +263,8 @@ void bind_event_loop(nb::module_& module) {
   bind_events(module);
   module.attr("MAX_PRIORITY") = kMaxPriority;
   static_assert(kMinPriority == -kMaxPriority);
+  module.attr("MAX_STOP_WORDS") = kMaxStopSequences;
+  module.attr("MAX_STOP_WORD_LENGTH") = kMaxStopSequenceLength;
   nb::class_<PyEventLoop> loop(module, "EventLoop");
   bind_init<CpuExecutor>(loop);
   bind_init<cuda::CudaExecutor>(loop);

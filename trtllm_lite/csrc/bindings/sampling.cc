@@ -153,6 +153,10 @@ void bind_results(nb::module_& m) {
 void bind_sampling(nb::module_& module) {
   nb::module_ m = module.def_submodule("sampling", "The CPU device's sampler.");
   bind_params(m);
+  m.attr("MAX_STOP_TOKENS") = SamplingLimits::kMaxStopTokens;
+  m.attr("MAX_LOGIT_BIAS_ENTRIES") = SamplingLimits::kMaxLogitBiasEntries;
+  m.attr("MAX_BAD_WORDS") = SamplingLimits::kMaxBadWords;
+  m.attr("MAX_BAD_WORD_LENGTH") = SamplingLimits::kMaxBadWordLength;
   bind_results(m);
   m.def("philox4x32_10", &philox4x32_10);
   m.def("token_uniform", &token_uniform, nb::arg("seed"), nb::arg("token_index"), nb::arg("sequence_index") = 0);

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, shown
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def reject_unsupported(
         if entry is None:
             raise ArgumentError(_unknown(function, name, [*supported, *table]))
         if not _is_neutral(value, entry.neutral):
-            raise ArgumentError(f"{function}: {name}={value!r} is not supported: {entry.remedy}")
+            raise ArgumentError(f"{function}: {name}={shown(value)} is not supported: {entry.remedy}")
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:

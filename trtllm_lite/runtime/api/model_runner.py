@@ -6,17 +6,17 @@ from typing import Any
 
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.api.arguments import FROM_DIR, GENERATE, reject_unsupported
-from trtllm_lite.runtime.api.options import per_request, whole_number
 from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps
 from trtllm_lite.runtime.api.result_form import ResultForm
-from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, check_positive
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.limits import LIMIT_NAMES, RunnerOptions
 from trtllm_lite.runtime.session.prompts import Prompts, as_texts, parse_prompts
 from trtllm_lite.runtime.session.request import Request
-from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.runtime.session.sampling_params import MAX_SEQUENCES, SamplingParams
 from trtllm_lite.runtime.session.session import Session, open_session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.words import words_per_prompt
+from trtllm_lite.runtime.values import check_positive, per_request, whole_number
 
 # ModelRunner's names of what SamplingParams has; one value for all prompts, or a list with one for each.
 _SAMPLING = {
@@ -220,7 +220,7 @@ def _sequences(sampling: dict[str, Any]) -> dict[str, Any]:
     given = {name: sampling.pop(name) for name in _SEQUENCES if name in sampling}
     num_beams = given.pop("num_beams", 1)
     check_positive("num_beams", num_beams)
-    count = given.pop("num_return_sequences", num_beams)
+    count = whole_number("num_return_sequences", given.pop("num_return_sequences", num_beams), 1, MAX_SEQUENCES)
     beams = {"use_beam_search": True, "best_of": num_beams} if num_beams > 1 else {}
     return {"n": count, **beams, **given}
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
 from trtllm_lite.errors import ArgumentError, LimitError
-from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, check_flag, check_positive
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+from trtllm_lite.runtime.values import check_flag, check_positive
 
 
 @dataclass(frozen=True)

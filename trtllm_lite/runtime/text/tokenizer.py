@@ -11,7 +11,9 @@ import tokenizers
 
 from trtllm_lite.errors import ArgumentError, EngineError, TrtllmLiteError, plain, shown
 from trtllm_lite.runtime.text.chat import ChatTemplate
+from trtllm_lite.runtime.text.spellings import Speller
 from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain
+from trtllm_lite.runtime.values import is_unicode
 
 
 class Tokenizer:
@@ -65,17 +67,23 @@ class Tokenizer:
         """Characters of the longest token: a text of more than n times as many has more than n tokens."""
         return max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
 
+    @cached_property
+    def speller(self) -> Speller:
+        """What texts may be spelled with; made when it is first needed, which takes a moment for large vocabularies."""
+        with _library_errors(EngineError, "the tokenizer fails on its own tokens", "convert again"):
+            return Speller(
+                self._backend.get_vocab_size(with_added_tokens=True),
+                lambda text: self.encode(text, add_special_tokens=False),
+                lambda rows: self._backend.decode_batch(rows, skip_special_tokens=True),
+            )
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; ``add_special_tokens`` adds what the tokenizer puts around a prompt (often BOS).
 
         Raises ArgumentError if ``text`` holds lone surrogates: bytes that were not UTF-8 where they came from.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ArgumentError(
-                "the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it"
-            ) from error
+        if not is_unicode(text):
+            raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
         with _library_errors(ArgumentError, "the tokenizer fails on this text", "pass token ids, or another text"):
             # Unlike encode, this lets other threads run meanwhile.
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)

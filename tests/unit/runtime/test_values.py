@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trtllm_lite.errors import ArgumentError
-from trtllm_lite.runtime.api.options import per_request
+from trtllm_lite.runtime.values import per_request
 
 
 def test_one_value_or_one_for_each():
