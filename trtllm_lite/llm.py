@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.limits import RunnerOptions
-from trtllm_lite.runtime.session.prompts import is_conversation, is_token_ids, parse_prompts
+from trtllm_lite.runtime.session.prompts import Chat, is_conversation, is_token_ids, parse_prompts
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.session.session import Session, open_session
@@ -121,6 +121,8 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         chat: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int | Sequence[int] = 0,
         timeout: float | Sequence[float] | None = None,
         cache_salt: str | Sequence[str] = "",
@@ -128,8 +130,10 @@ class LLM:
     ) -> Any:
         """Continue prompts, and wait for all; any number may be given, they are batched in flight.
 
-        A prompt is a string, a list of token ids, or (``chat=True``) a user's message or a list of messages, which goes
-        through the model's chat template. One prompt gives a :class:`RequestOutput`, a list of them a list of those.
+        A prompt is a string, a list of token ids, a dictionary of either ({"prompt": …}, {"prompt_token_ids": …}), or
+        (``chat=True``) a user's message or a list of messages, which goes through the model's chat template. The
+        template also gets ``tools`` (JSON schemas of functions) and the names of ``chat_template_kwargs``, such as
+        {"enable_thinking": False}. One prompt gives a :class:`RequestOutput`, a list of them a list of those.
         The other arguments are one value for all prompts or a list with one for each: requests of a greater
         ``priority`` (-100 to 100) are served earlier, ``timeout`` is in seconds from submission, only requests of equal
         ``cache_salt`` share KV cache content. ``use_tqdm`` shows progress if stderr is a terminal.
@@ -137,7 +141,8 @@ class LLM:
         Raises, before anything runs, ArgumentError and LimitError for any of the prompts. A prompt of a list that fails
         while it runs carries its ``error``; a single one raises EngineError.
         """
-        queue = self._prompts(prompts, sampling_params, chat, priority, timeout, cache_salt)
+        template = Chat.wanted(chat, tools, chat_template_kwargs)
+        queue = self._prompts(prompts, sampling_params, template, priority, timeout, cache_salt)
         for row, prompt in enumerate(queue):
             self.session.check(prompt.request, row if len(queue) > 1 else None)
         with _progress(len(queue), use_tqdm) as report:
@@ -152,6 +157,8 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         chat: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         streaming: bool = False,
         priority: int = 0,
         timeout: float | None = None,
@@ -164,7 +171,8 @@ class LLM:
         """
         if not _is_single(prompt, chat):
             raise ArgumentError("generate_async takes one prompt: a string, a list of token ids or (chat) of messages")
-        (only,) = self._prompts(prompt, sampling_params, chat, priority, timeout, cache_salt)
+        template = Chat.wanted(chat, tools, chat_template_kwargs)
+        (only,) = self._prompts(prompt, sampling_params, template, priority, timeout, cache_salt)
         return self._start(only, streaming=streaming)
 
     def get_stats(self) -> Stats:
@@ -188,11 +196,12 @@ class LLM:
         self.shutdown()
 
     def _prompts(
-        self, prompts: Any, params: Any, chat: bool, priority: Any, timeout: Any, cache_salt: Any
+        self, prompts: Any, params: Any, chat: Chat | None, priority: Any, timeout: Any, cache_salt: Any
     ) -> list[_Prompt]:
         """Prompts in any of their forms as requests, not yet held against the limits."""
         batch = [prompts] if is_token_ids(prompts) else prompts
-        parsed = parse_prompts(batch, chat, self.tokenizer, self.session.manifest.model.vocab_size)
+        vocab_size, max_input_len = self.session.manifest.model.vocab_size, self.session.limits.max_input_len
+        parsed = parse_prompts(batch, chat, self.tokenizer, vocab_size, max_input_len)
         columns = {
             "sampling_params": SamplingParams() if params is None else params,
             "priority": priority,
@@ -245,7 +254,7 @@ class LLM:
 
 
 def _is_single(prompts: Any, chat: bool) -> bool:
-    return isinstance(prompts, str) or is_token_ids(prompts) or (chat and is_conversation(prompts))
+    return isinstance(prompts, str | Mapping) or is_token_ids(prompts) or (chat and is_conversation(prompts))
 
 
 def _check_engine(session: Session, target: str | None, dtype: str, gather_context_logits: bool) -> None:

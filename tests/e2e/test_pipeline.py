@@ -84,8 +84,9 @@ def test_inspect_shows_limits_operators_and_fusions(built: Path) -> None:
 
 def test_generate_streams_what_the_runner_generates(built: Path) -> None:
     runner = ModelRunner.from_dir(built / "engine")
-    for flags, arguments in ((("--chat",), {"chat": True}), (("--temperature", 0.9, "--random_seed", 5), None)):
-        arguments = arguments or {"temperature": 0.9, "random_seed": 5}
+    drawn = {"temperature": 0.9, "top_p": 1.0, "random_seed": 5}
+    flags_of_draw = [part for name, value in drawn.items() for part in (f"--{name}", value)]
+    for flags, arguments in ((["--chat"], {"chat": True}), (flags_of_draw, drawn)):
         expected = runner.generate("the quick fox", max_new_tokens=20, end_id=-1, **arguments)
         streamed = run_well(*generate(built / "engine", "--max_new_tokens", 20, "--end_id", -1, *flags))
         assert streamed == expected + "\n"

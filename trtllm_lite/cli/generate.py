@@ -15,10 +15,10 @@ from trtllm_lite.cli.replaced import GENERATE
 @click.option("--prompt", required=True, help="The text to continue, or with --chat a message; - reads stdin.")
 @click.option("--chat", is_flag=True, help="Put the prompt through the model's chat template.")
 @click.option("--max_new_tokens", default=64, show_default=True, help="Tokens to generate at most.")
-@click.option("--temperature", type=float, help="0 is greedy. [default: the model's own, or greedy]")
-@click.option("--top_k", type=int, help="Draw from this many of the likeliest tokens; 0 means all.")
+@click.option("--temperature", type=float, help="Of draws by --top_k or --top_p. [default: 1]")
+@click.option("--top_k", type=int, help="Draw from this many of the likeliest tokens; 0 means all. [default: greedy]")
 @click.option("--top_p", type=float, help="Draw from the likeliest tokens that together have this probability.")
-@click.option("--min_p", type=float, help="Drop tokens less likely than this share of the likeliest one.")
+@click.option("--min_p", type=float, help="Of draws: drop tokens less likely than this share of the likeliest.")
 @click.option(
     "--repetition_penalty", type=float, help="Above 1: tokens seen before are less likely. [default: the model's]"
 )

@@ -49,7 +49,7 @@ def test_a_template_may_refuse():
         "{{ messages.append(1) }}",
         "{{ messages[0].update(role='x') }}",
         "{% for i in range(10**9) %}{% endfor %}",
-        "{% for i in range(99999) %}{{ 'a' * 100 }}{% endfor %}",
+        "{% for i in range(99999) %}{{ 'a' * 999 }}{% endfor %}",
         "{{ messages[0]['content'] / 2 }}",
         "{{ nonsense.attribute }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
@@ -136,8 +136,8 @@ def test_other_malformed_conversations_are_refused():
         deep = [deep]
     with pytest.raises(ArgumentError, match="not JSON"):
         render("x", [{"role": "user", "content": "x", "extra": deep}])
-    with pytest.raises(LimitError, match=r"16,777,216.*shorten"):
-        render("x", [{"role": "user", "content": "x" * (1 << 24)}])
+    with pytest.raises(LimitError, match=r"33,554,432.*shorten"):
+        render("x", [{"role": "user", "content": "x" * (1 << 25)}])
     with pytest.raises(ArgumentError) as raised:
         render("x", [{"role": "user", "content": {"text": "x" * 300_000}}])
     assert len(str(raised.value)) < 500

@@ -10,7 +10,8 @@ LIMITS = WordLimits(num_words=3, length=4)
 
 
 def words_of(value, batch_size):
-    return [parse_words("stop_words_list", words, LIMITS) for words in words_per_prompt("stop_words_list", value, batch_size)]
+    name = "stop_words_list"
+    return [parse_words(name, words, LIMITS) for words in words_per_prompt(name, value, batch_size)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from trtllm_lite.runtime.session.device import available_memory, device_options,
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.limits import RunnerLimits, RunnerOptions, runner_limits
 from trtllm_lite.runtime.session.notifier import Notifier
-from trtllm_lite.runtime.session.prompts import check_prompt_len, output_len
+from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats

@@ -16,10 +16,10 @@ class StopFilter(Generic[Stream]):
 
     def __init__(self, words: WordMatcher, nothing: Stream, include: bool = False) -> None:
         self._words = words
-        self._nothing = nothing
+        self._nothing: Stream = nothing
         self._include = include
         self._state = WordMatcher.START
-        self._held = nothing
+        self._held: Stream = nothing
         self.match: Any = None
         """The stop word that has ended the stream: of several that end at one place the longest."""
 

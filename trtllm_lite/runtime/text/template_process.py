@@ -17,8 +17,8 @@ from typing import Any
 
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError, plain
 
-MAX_RENDERED_CHARS = 1 << 22
-MAX_REQUEST_CHARS = 1 << 24  # of the messages and the other names, as JSON
+MAX_RENDERED_CHARS = 1 << 24
+MAX_REQUEST_CHARS = 1 << 25  # of the messages and the other names, as JSON
 _MEMORY_BYTES = 1 << 29
 _CPU_SECONDS = 2
 _PIPE_BYTES = 1 << 16
