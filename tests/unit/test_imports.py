@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,7 @@ def test_the_public_names_load_when_they_are_used():
     code = (
         "import sys, trtllm_lite\n"
         "print(*sys.modules)\n"
-        "from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig\n"
+        "from trtllm_lite import LLM, KvCacheConfig, RequestOutput, SamplingParams, SchedulerConfig\n"
         "assert set(trtllm_lite.__all__) <= set(dir(trtllm_lite))\n"
     )
     process = run_python(f"{BLOCKER}\n{code}")
@@ -135,3 +136,7 @@ def test_help_loads_nothing_heavy():
     process = run_python(code)
     loaded = {name.split(".")[0] for name in process.stdout.splitlines()[-1].split()}
     assert not loaded & {*HEAVY, "numpy", "tokenizers", "rich", "jinja2"}
+
+
+def test_the_package_says_that_it_is_typed():
+    assert resources.files("trtllm_lite").joinpath("py.typed").is_file()

@@ -124,7 +124,10 @@ class FakeEventLoop:
             first_token_seconds=0.5,
             seconds_per_token=0.125,
             total_seconds=1.0,
+            num_prompt_tokens=request.num_prompt,
+            num_cached_tokens=0,
             num_generated_tokens=request.num_generated,
+            num_preemptions=0,
         )
         reason = SimpleNamespace(name=reason)
         self.ends.append(

@@ -9,28 +9,11 @@ from typing import Any
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.session.native_params import FIELDS, native_params, set_param
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.text.words import Word, WordLimits, Words, parse_words
 from trtllm_lite.runtime.values import check_flag, check_length, check_list, check_positive, whole_number
 
-# Fields that go to the C++ parameters under the same name, and what they must be.
-_FIELDS: Mapping[str, str] = {
-    "max_tokens": "a whole number",
-    "min_tokens": "a whole number",
-    "temperature": "a number",
-    "top_k": "a whole number",
-    "top_p": "a number",
-    "min_p": "a number",
-    "repetition_penalty": "a number",
-    "presence_penalty": "a number",
-    "frequency_penalty": "a number",
-    "seed": "a whole number from 0 to 2**64 - 1",
-    "stop_token_ids": "a list of token ids",
-    "logit_bias": "a dictionary from token ids to numbers",
-    "allowed_token_ids": "a list of token ids",
-    "logprobs": "a whole number",
-    "prompt_logprobs": "a whole number",
-}
 _FLAGS = (
     *("ignore_eos", "include_stop_str_in_output", "return_context_logits", "return_generation_logits"),
     *("detokenize", "skip_special_tokens", "use_beam_search"),
@@ -137,10 +120,10 @@ class SamplingParams:
         if self.end_id is not None:
             whole_number("end_id", self.end_id, -1, _ANY_VOCABULARY)
         bad_words = [*self._bad.sequences, *self._bad_tokens()]
-        values = {name: getattr(self, name) for name in _FIELDS} | {"bad_words": bad_words}
+        values = {name: getattr(self, name) for name in FIELDS} | {"bad_words": bad_words}
         if self.max_tokens is None:
             values["max_tokens"] = _MAX_TOKENS
-        self._check_native(_native(values), _ANY_VOCABULARY)
+        self._check_native(native_params(values), _ANY_VOCABULARY)
 
     @property
     def num_sequences(self) -> int:
@@ -163,16 +146,16 @@ class SamplingParams:
         Raises ArgumentError for token ids outside the vocabulary, or ``bad`` strings without a tokenizer.
         """
         model = manifest.model
-        values = {name: getattr(self, name) for name in _FIELDS} | _draws(self, model.generation)
+        values = {name: getattr(self, name) for name in FIELDS} | _draws(self, model.generation)
         if self.repetition_penalty is None:
             values["repetition_penalty"] = model.generation.get("repetition_penalty")
         end_ids = list(model.eos_token_ids) if self.end_id is None else [self.end_id]
         bans = self._bans(tokenizer, model.vocab_size, frozenset(end_ids))
-        native = _native(values | {"max_tokens": max_tokens, **bans})
+        native = native_params(values | {"max_tokens": max_tokens, **bans})
         if self.seed is None:
             native.seed = secrets.randbits(63)
         if not self.ignore_eos and self.end_id != -1:
-            _set(native, "end_ids", end_ids, "token ids")
+            set_param(native, "end_ids", end_ids, "token ids")
         self._check_native(native, model.vocab_size)
         return native
 
@@ -181,8 +164,8 @@ class SamplingParams:
         if not self.use_beam_search:
             return None
         beams = core().sampling.BeamSearchParams()
-        _set(beams, "num_beams", self.num_sequences, "a whole number")
-        _set(beams, "length_penalty", self.length_penalty, "a number")
+        set_param(beams, "num_beams", self.num_sequences, "a whole number")
+        set_param(beams, "length_penalty", self.length_penalty, "a number")
         beams.early_stopping = getattr(core().sampling.EarlyStopping, _EARLY_STOPPING[self.early_stopping])
         return beams
 
@@ -225,7 +208,7 @@ class SamplingParams:
                 check_list(name, getattr(self, name), length, "a list of token ids")
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, Mapping):
-                raise ArgumentError(f"logit_bias is {shown(self.logit_bias)}: expected {_FIELDS['logit_bias']}")
+                raise ArgumentError(f"logit_bias is {shown(self.logit_bias)}: expected {FIELDS['logit_bias']}")
             check_length("logit_bias", len(self.logit_bias), native.MAX_LOGIT_BIAS_ENTRIES, "entries")
 
     def _bad_tokens(self) -> list[tuple[int, ...]]:
@@ -255,22 +238,3 @@ def _draws(params: SamplingParams, defaults: Mapping[str, Any]) -> dict[str, Any
     if params.use_beam_search or (not given and not defaults.get("do_sample")):
         return {"temperature": 0.0, **given}
     return {"temperature": 1.0, **{name: defaults[name] for name in _DRAWS if name in defaults}, **given}
-
-
-def _native(values: Mapping[str, Any]) -> Any:
-    """C++ parameters with ``values``; a None leaves what is neutral."""
-    native = core().sampling.SamplingParams()
-    for name, value in values.items():
-        if value is not None:
-            pairs = list(value.items()) if isinstance(value, Mapping) else value
-            _set(native, name, pairs, _FIELDS.get(name, "lists of token ids"))
-    return native
-
-
-def _set(native: Any, name: str, value: Any, expected: str) -> None:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        setattr(native, name, value)
-    except (TypeError, OverflowError) as error:
-        raise ArgumentError(f"{name} is {shown(value)}: expected {expected}") from error
