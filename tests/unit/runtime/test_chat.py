@@ -168,7 +168,7 @@ def test_settings_of_tokenizer_config():
     template = ChatTemplate.from_settings(settings)
     assert template.render(USER) == "</s>"
     assert template.render(USER, tools=[{"name": "f"}]) == "t"
-    with pytest.raises(ArgumentError, match="no chat template 'default', only 'rag'"):
+    with pytest.raises(ArgumentError, match="no chat template named default, only 'rag'"):
         ChatTemplate.from_settings({"chat_template": [{"name": "rag", "template": "r"}]}).render(USER)
 
 

@@ -154,7 +154,7 @@ def test_lists_and_biases_reach_the_sampler():
         pytest.param("n", 1 << 20_000, id="n-huge"),
         pytest.param("best_of", 1 << 20_000, id="best_of-huge"),
         ("early_stopping", []),
-        ("early_stopping", 1),
+        ("early_stopping", 2),
         ("n", 129),
         ("best_of", True),
         ("truncate_prompt_tokens", 0),

@@ -184,7 +184,7 @@ class SamplingParams:
                 f"n is {self.n} and best_of {shown(self.best_of)}: expected at most {MAX_SEQUENCES}, and n not above "
                 "best_of; ask again for more"
             )
-        if not isinstance(self.early_stopping, bool | str) or self.early_stopping not in _EARLY_STOPPING:
+        if not isinstance(self.early_stopping, int | str) or self.early_stopping not in _EARLY_STOPPING:
             raise ArgumentError(f'early_stopping is {shown(self.early_stopping)}: expected True, False or "never"')
         if (self.stop_words or self.return_generation_logits) and self.use_beam_search:
             raise ArgumentError(

@@ -132,7 +132,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     native = core()
     engine = native.Engine(str(engine_path))
     manifest = Manifest.from_json(engine.manifest)
-    _check_end_ids(manifest)
+    check_end_ids(manifest)
     options = device_options(manifest.target, options)
     limits = runner_limits(manifest, options, available_memory(native, manifest))
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
@@ -159,7 +159,8 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     )
 
 
-def _check_end_ids(manifest: Manifest) -> None:
+def check_end_ids(manifest: Manifest) -> None:
+    """Raise EngineError if an end-of-sequence token of the model is none of its tokens."""
     model = manifest.model
     outside = [token for token in model.eos_token_ids if not 0 <= token < model.vocab_size]
     if outside:

@@ -54,8 +54,8 @@ class ChatTemplate:
         name = _WITH_TOOLS if tools and _WITH_TOOLS in self._sources else _DEFAULT
         if name not in self._sources:
             raise ArgumentError(
-                f"this model has no chat template {name!r}, only {', '.join(map(shown, sorted(self._sources)))}: pass "
-                "the whole prompt as text, without chat=True"
+                f"this model has no chat template named {name}, only {', '.join(map(shown, sorted(self._sources)))}: "
+                "pass the whole prompt as text, without chat=True"
             )
         return render_template(self._sources[name], names)
 
@@ -102,7 +102,7 @@ def _checked(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         )
     taken = [name for name in _OWN_NAMES if name in arguments]
     if taken:
-        raise ArgumentError(f"chat_template_kwargs holds {taken[0]!r}, which is an argument of its own: pass it there")
+        raise ArgumentError(f"chat_template_kwargs holds {taken[0]}, which is an argument of its own: pass it there")
     return dict(arguments)
 
 
