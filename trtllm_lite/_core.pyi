@@ -271,8 +271,8 @@ class EventLoop:
 
         ``timeout`` is in seconds; requests of a greater ``priority`` (up to MAX_PRIORITY) are served earlier; only
         requests of equal ``cache_salt`` share blocks. Requests of one seed draw different numbers if their
-        ``sequence_index`` differs. Raises LimitError if it exceeds a limit, or too many are outstanding. Wrong sampling
-        parameters end the request with an error.
+        ``sequence_index`` differs. Raises LimitError if it exceeds a limit, OverloadedError if too many are
+        outstanding. Wrong sampling parameters end the request with an error.
         """
 
     def cancel(self, request_id: int) -> bool:

@@ -167,7 +167,8 @@ class LLM:
         """Start to continue one prompt; returns at once.
 
         The :class:`Generation` can be iterated over (``streaming=True``: after every step), awaited, waited for with
-        ``result()``, and cancelled. Arguments are those of :meth:`generate`, and so is what it raises.
+        ``result()``, and cancelled. Arguments are those of :meth:`generate`, and so is what it raises; also
+        OverloadedError, if too many requests are outstanding: this one may be sent again later.
         """
         if not _is_single(prompt, chat):
             raise ArgumentError("generate_async takes one prompt: a string, a list of token ids or (chat) of messages")

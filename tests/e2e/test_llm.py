@@ -323,3 +323,36 @@ def test_the_best_continuations(llm: LLM) -> None:
     assert best.outputs[0].logprobs is None
     with pytest.raises(ArgumentError, match="best_of"):
         llm.generate_async(prompt, replace(params, best_of=7), streaming=True)
+
+
+def test_prompts_in_dictionaries_and_parts(llm: LLM) -> None:
+    expected = llm.generate("the quick", GREEDY).outputs[0]
+    single = llm.generate({"prompt": "the quick"}, GREEDY)
+    assert (single.prompt, single.outputs[0]) == ("the quick", expected)
+    ids = single.prompt_token_ids
+    for output in llm.generate([{"prompt_token_ids": ids}, {"prompt_token_ids": ids}], GREEDY):
+        assert (output.prompt, output.outputs[0]) == (None, expected)
+    assert llm.generate_async({"prompt_token_ids": ids}, GREEDY).result().outputs[0] == expected
+    parts = [{"type": "text", "text": "dogs"}, {"type": "text", "text": "cats"}]
+    output = llm.generate([{"role": "user", "content": parts}], GREEDY, chat=True, chat_template_kwargs={"x": 1})
+    assert "dogs\ncats" in output.prompt
+    with pytest.raises(ArgumentError, match="pass chat=True too"):
+        llm.generate("dogs", tools=[])
+
+
+def test_a_stop_string_without_text(llm: LLM) -> None:
+    text = llm.generate("the quick", GREEDY).outputs[0].text
+    params = replace(GREEDY, stop=text[3:5])
+    expected = llm.generate("the quick", params).outputs[0]
+    silent = llm.generate("the quick", replace(params, detokenize=False)).outputs[0]
+    assert expected.text == text[: text.index(text[3:5])] != ""
+    assert (silent.text, silent.stop_reason, silent.token_ids) == ("", text[3:5], expected.token_ids)
+
+
+def test_text_that_must_not_appear(llm: LLM) -> None:
+    text = llm.generate("the quick", replace(GREEDY, max_tokens=32)).outputs[0].text
+    letters = sorted({letter for letter in text if letter.isalpha()})[:3]
+    for bad in (letters[:1], letters):
+        output = llm.generate("the quick", replace(GREEDY, max_tokens=32, bad=bad)).outputs[0]
+        assert not set(bad) & set(output.text)
+        assert len(output.token_ids) == 32

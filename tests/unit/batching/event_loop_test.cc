@@ -113,7 +113,7 @@ TEST(a_full_loop_says_so_at_once) {
   const RequestId first = service.submit({1});
   service.submit({2});
   service.submit({3});
-  CHECK_THROWS(tl::LimitError, service.submit({4}), "max_requests (3)");
+  CHECK_THROWS(tl::OverloadedError, service.submit({4}), "as many as may at a time (3)");
   service.client.wait_for(first);
   while (service.client.ends.size() < 3) service.client.poll();
   service.client.wait_for(service.submit({4}));

@@ -10,11 +10,10 @@ namespace tl {
 RequestId Inbox::submit(RequestSpec spec) {
   auto request = std::make_unique<Request>(0, std::move(spec), Clock::now());
   const std::lock_guard lock(mutex_);
-  if (draining_) throw LimitError("expected a running event loop, found one that is shut down: create a new runner");
+  if (draining_) throw LimitError("this model was shut down and takes no more requests: load it again");
   if (std::ssize(outstanding_) >= max_requests_) {
-    throw LimitError("expected fewer than max_requests (" + std::to_string(max_requests_) +
-                     ") outstanding requests, found " + std::to_string(outstanding_.size()) +
-                     ": fetch the results of earlier requests, retry later, or raise max_requests");
+    throw OverloadedError(std::to_string(outstanding_.size()) + " requests run or wait, as many as may at a time (" +
+                          std::to_string(max_requests_) + "): wait until some have ended, then submit again");
   }
   request->id = ++last_id_;
   outstanding_.emplace(request->id, false);

@@ -29,7 +29,8 @@ class Inbox {
  public:
   explicit Inbox(int max_requests) : max_requests_(max_requests) {}
 
-  // Any thread. Throws LimitError at once if max_requests are outstanding or the loop is shutting down.
+  // Any thread. Throws OverloadedError at once if max_requests are outstanding, LimitError if the loop is shutting
+  // down.
   RequestId submit(RequestSpec spec);
   // Any thread. False if no such request is outstanding.
   bool cancel(RequestId id);

@@ -25,6 +25,8 @@ void translate(const std::exception_ptr& pointer, void*) {
     raise("EngineError", error);
   } catch (const LimitError& error) {
     raise("LimitError", error);
+  } catch (const OverloadedError& error) {
+    raise("OverloadedError", error);
   } catch (const DeviceError& error) {
     raise("DeviceError", error);
   } catch (const ArgumentError& error) {

@@ -47,8 +47,8 @@ class Session:
     def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
         """Queue a request; returns at once. Handles to wait for together take the same ``notifier``.
 
-        Raises LimitError (prompt or output too long, too many requests outstanding), ArgumentError (parameters that do
-        not fit the model), EngineError (the session is broken).
+        Raises LimitError (prompt or output too long), ArgumentError (parameters that do not fit the model),
+        OverloadedError (too many requests outstanding: try again later), EngineError (the session is broken).
         """
         return self.submit_all([request], notifier)[0]
 
