@@ -114,6 +114,19 @@ def test_a_process_that_was_killed_is_started_again():
     assert render("y") == "y"
 
 
+def test_a_fork_has_a_process_of_its_own():
+    assert render("x") == "x"
+    ours = template_process._process._process.pid
+    child = os.fork()
+    if child == 0:
+        is_other = render("{{ 1 + 1 }}") == "2" and template_process._process._process.pid != ours
+        template_process._process.stop()
+        os._exit(0 if is_other else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert render("y") == "y"
+    assert template_process._process._process.pid == ours
+
+
 @pytest.mark.parametrize("source", ["{% for %}", "{{ 'a' | nonsense }}", "{{ " + "(" * 5000 + ")" * 5000 + " }}", "{%"])
 def test_broken_templates_are_an_engine_error(source):
     with pytest.raises(EngineError, match="not valid Jinja"):

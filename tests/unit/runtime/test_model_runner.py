@@ -366,11 +366,15 @@ def test_templates_get_tools_and_arguments(runner, monkeypatch):
 
 
 def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(runner, monkeypatch):
-    longest = runner.tokenizer.max_token_chars
+    with pytest.raises(LimitError, match=r"the prompt has \d+ tokens, which exceeds max_input_len 24"):
+        runner.generate(["x" * (24 * 32)])
     monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: pytest.fail("tokenized"))
     for count in (1, 2):
-        with pytest.raises(LimitError, match=rf"has {24 * longest + 1} characters, more than max_input_len 24 tokens"):
-            runner.generate(["x" * (24 * longest + 1)] * count)
+        with pytest.raises(LimitError, match="prompt 0 has 769 characters, which exceeds the 768 that max_input_len 24"):
+            runner.generate(["x" * (24 * 32 + 1)] * count)
+    monkeypatch.setattr(Tokenizer, "max_token_chars", 100)
+    with pytest.raises(LimitError, match="the prompt has 2,401 characters, which exceeds the 2,400 that"):
+        runner.generate("x" * 2401)
     with pytest.raises(LimitError, match="the prompt has 10,000,000 characters"):
         runner.generate("x" * 10_000_000)
     with pytest.raises(LimitError, match="the prompt has 10,000,024 characters"):

@@ -18,6 +18,7 @@ Prompt = str | Sequence[int] | NDArray[Any] | Mapping[str, Any] | Sequence[Messa
 
 MAX_PROMPT_IDS = 1 << 20
 """Most token ids that a prompt may come with, more than any engine takes."""
+_ROOMY_TOKEN_CHARS = 32  # more than tokens of text have
 _EXPECTED = "expected a list of prompts: token-id lists, strings, or (with chat=True) strings or lists of messages"
 _DICTIONARIES = ("prompt_token_ids", "prompt")
 
@@ -149,10 +150,13 @@ def _as_text(prompt: Any, chat: Chat | None, tokenizer: Tokenizer) -> str:
 
 def _check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int) -> None:
     """Refuse what is certainly too long before it is tokenized, which takes seconds for megabytes."""
-    if len(text) > max_input_len and len(text) > max_input_len * tokenizer.max_token_chars:
+    if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # most prompts: the vocabulary need not be looked through
+        return
+    most = max_input_len * max(tokenizer.max_token_chars, _ROOMY_TOKEN_CHARS)
+    if len(text) > most:
         raise LimitError(
-            f"{name} has {len(text):,} characters, more than max_input_len {max_input_len} tokens can hold (the "
-            f"longest has {tokenizer.max_token_chars}): shorten it, or build the engine with a larger --max_input_len"
+            f"{name} has {len(text):,} characters, which exceeds the {most:,} that max_input_len {max_input_len} "
+            "tokens can hold: shorten it, or build the engine with a larger --max_input_len"
         )
 
 
