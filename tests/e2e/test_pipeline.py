@@ -34,9 +34,9 @@ def failure(*arguments: object) -> str:
     """The message of a command that must fail with exit code 1 and without a traceback."""
     result = run(*arguments)
     assert result.exit_code == 1, result.output
-    message = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    message = [line for line in result.stderr.splitlines() if not line.startswith("Warning: ")]
     assert len(message) == 1
-    assert message[0].startswith("error: ")
+    assert message[0].startswith("Error: ")
     return message[0]
 
 
@@ -188,7 +188,7 @@ def test_another_tokenizer(engine: Path) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_stream_quietly(built: Path) -> None:
-    command = [sys.executable, "-m", "trtllm_lite.cli", "generate", "--engine_dir", str(built / "engine")]
+    command = [sys.executable, "-m", "trtllm_lite", "generate", "--engine_dir", str(built / "engine")]
     process = subprocess.Popen(
         [*command, "--prompt", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )

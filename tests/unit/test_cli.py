@@ -1,6 +1,10 @@
 """The command line: spelling, help, errors as one message, options of TensorRT-LLM, streaming."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +14,7 @@ from tests.unit.runtime.texts import byte_level_tokenizer
 from trtllm_lite.cli import cli
 from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE
 from trtllm_lite.errors import EngineError, LimitError
+from trtllm_lite.files import atomic_directory
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerOptions
 
@@ -104,25 +109,54 @@ def test_penalties_and_bad_words_reach_the_runner(runner):
 def test_errors_are_one_message(monkeypatch, error):
     result = fail_with(monkeypatch, error)
     assert result.exit_code == 1
-    assert result.stderr == f"error: {error}\n"
+    assert result.stderr == f"Error: {error}\n"
 
 
 def test_unexpected_errors_too(monkeypatch):
     result = fail_with(monkeypatch, ZeroDivisionError("division by zero"))
     assert result.exit_code == 1
-    assert result.stderr == "error: ZeroDivisionError: division by zero (unexpected; --debug shows where)\n"
+    assert result.stderr == "Error: ZeroDivisionError: division by zero (unexpected; --debug shows where)\n"
 
 
 def test_debug_shows_the_traceback():
     result = run("generate", "--engine_dir", "absent", "--prompt", "x", "--debug")
     assert result.exit_code == 1
     assert "Traceback" in result.stderr
-    assert result.stderr.splitlines()[-1].startswith("error: engine directory absent does not exist")
+    assert result.stderr.splitlines()[-1].startswith("Error: engine directory absent does not exist")
 
 
 def test_ctrl_c_is_quiet(monkeypatch):
     result = fail_with(monkeypatch, KeyboardInterrupt())
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+def test_sigterm_leaves_nothing_behind(monkeypatch, tmp_path):
+    def convert(_, output_dir, **__):
+        with atomic_directory(output_dir, "config.json"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("SIGTERM must end it")
+
+    monkeypatch.setattr("trtllm_lite.convert.convert_checkpoint", convert)
+    before = signal.getsignal(signal.SIGTERM)
+    result = run("convert", "--model_dir", "m", "--output_dir", tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (143, "terminated\n")
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_terminal_escapes_in_a_message_are_escaped(monkeypatch):
+    result = fail_with(monkeypatch, EngineError("no tensor \x1b[2J\x9b1m\u202ename:\n\tbuild é again"))
+    assert result.stderr == "Error: no tensor \\x1b[2J\\x9b1m\\u202ename:\n\tbuild é again\n"
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, "bench", *BENCHMARKS])
+def test_h_is_help(command):
+    assert run(*command.split(), "-h").output == run(*command.split(), "--help").output
+
+
+def test_the_package_runs_as_a_module():
+    result = subprocess.run([sys.executable, "-m", "trtllm_lite", "--version"], capture_output=True, text=True)
+    assert result.stdout.startswith("trtllm-lite, version")
 
 
 @pytest.mark.parametrize(

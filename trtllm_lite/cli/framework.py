@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
+from trtllm_lite.cli.interrupts import INTERRUPTED, TERMINATED, Terminated, terminating
+from trtllm_lite.cli.printable import printable
 from trtllm_lite.errors import TrtllmLiteError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
 
 # Modules that come with an extra, by the name that import errors give.
 _EXTRAS = dict.fromkeys(("gguf", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "sentencepiece"), "build")
@@ -21,28 +21,35 @@ def _normalize(token: str) -> str:
     return token.replace("-", "_")
 
 
+_SETTINGS = {"token_normalize_func": _normalize, "help_option_names": ["-h", "--help"]}
+
+
 class Command(click.Command):
     """A command whose options take _ and - alike, and which ends errors with one message instead of a traceback."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("context_settings", {})["token_normalize_func"] = _normalize
+        kwargs["context_settings"] = {**_SETTINGS, **kwargs.get("context_settings", {})}
         super().__init__(*args, **kwargs)
         help_text = "Show the traceback of an error."
         self.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, help=help_text, callback=_debug))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; exit code 1 on errors, 130 on Ctrl-C."""
+        """Run the command; exit code 1 on errors, 130 on Ctrl-C, 143 on SIGTERM."""
         try:
-            return super().invoke(ctx)
+            with terminating():
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
+        except Terminated:
+            click.echo("terminated", err=True)
+            ctx.exit(TERMINATED)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:  # noqa: BLE001 - the last resort: users see messages, not tracebacks
             if ctx.meta.get("debug"):
                 traceback.print_exc()
-            click.echo(f"error: {_message(error)}", err=True)
+            click.echo(f"Error: {printable(_message(error))}", err=True)
             ctx.exit(1)
 
 
@@ -52,7 +59,7 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("context_settings", {})["token_normalize_func"] = _normalize
+        kwargs["context_settings"] = {**_SETTINGS, **kwargs.get("context_settings", {})}
         super().__init__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

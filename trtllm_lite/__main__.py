@@ -1,4 +1,4 @@
-"""``python -m trtllm_lite.cli`` is ``trtllm-lite``."""
+"""``python -m trtllm_lite`` is ``trtllm-lite``."""
 
 from trtllm_lite.cli import main
 
