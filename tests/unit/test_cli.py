@@ -9,10 +9,11 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.runtime.doubles import fake_runner, greedy_continuation
 from tests.unit.runtime.texts import byte_level_tokenizer
 from trtllm_lite.cli import cli
-from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE
+from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE, PLAN
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.runtime import ModelRunner
@@ -165,7 +166,12 @@ def test_the_package_runs_as_a_module():
         ("convert", ("--tp_size", "2"), "one device"),
         ("convert", ("--use-weight-only",), "quantized weights are not supported yet"),
         ("convert", ("--trust_remote_code",), "never run"),
-        ("build", ("--max_beam_width", "4"), "beam search"),
+        ("build", ("--tp_size", "2"), "one device"),
+        ("build", ("--pp-size=2",), "one device"),
+        ("build", ("--max_output_len", "256"), "--max_seq_len"),
+        ("build", ("--qformat", "fp8"), "quantized weights are not supported yet"),
+        ("build", ("--use_weight_only",), "quantized weights are not supported yet"),
+        ("build", ("--weight_streaming", "--output_dir", "e"), "--weight_streaming: weights are stored"),
         ("build", ("--dry_run",), "trtllm-lite plan"),
         ("build", ("--kv_cache_type", "continuous"), "always paged"),
         ("plan", ("--monitor-memory",), "trtllm-lite plan"),
@@ -188,11 +194,59 @@ def test_neutral_values_are_accepted(runner):
     assert runner.session.pump.loop.num_submitted
 
 
-@pytest.mark.parametrize("table", [CONVERT, BUILD, GENERATE])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--workers=8", "--gemm_plugin=disable", "--max_beam_width=4", "--opt-num-tokens=64", "--log_level=verbose"),
+        *("--multiple_profiles=enable", "--context_fmha=disable", "--builder_opt=3", "--gather_generation_logits"),
+    ],
+)
+def test_harmless_options_of_tensorrt_llm_give_a_note(option):
+    result = run("build", "--checkpoint_dir", "absent", "--output_dir", "e", option)
+    first, *others = result.stderr.splitlines()
+    given = option.replace("-", "_").replace("__", "--", 1).replace("=", " ")
+    assert first.startswith(f"Note: {given} changes nothing: ")
+    assert [line.split(":")[0] for line in others] == ["Error"]  # there is no such checkpoint
+
+
+@pytest.mark.parametrize("option", ["--use_fused_mlp", "--strongly_typed", "--gemm_plugin=auto", "--tp_size=1"])
+def test_what_asks_for_nothing_is_accepted_silently(option):
+    result = run("build", "--checkpoint_dir", "absent", option, "--output_dir", "e")
+    assert result.stderr.startswith("Error: ")
+    assert "absent" in result.stderr
+
+
+@pytest.mark.parametrize("table", [CONVERT, BUILD, PLAN, GENERATE])
 def test_every_replaced_option_has_a_remedy(table):
-    for name, entry in table.items():
-        assert entry.remedy
-        assert not (entry.flag and entry.neutral), name
+    assert all(entry.remedy for entry in table.values())
+
+
+def test_no_option_is_replaced_that_the_command_has():
+    for name, table in {"convert": CONVERT, "build": BUILD, "plan": PLAN, "generate": GENERATE}.items():
+        listed = [option for param in cli.commands[name].params if not param.hidden for option in param.opts]
+        assert not {f"--{option}" for option in table} & set(listed), name
+
+
+@pytest.mark.parametrize("arguments", [("--tp_sizes", "2"), ("--pp_sise", "2"), ("--workerz", "8"), ("--dry_runs",)])
+@pytest.mark.parametrize("command", ["convert", "build", "plan"])
+def test_hidden_options_are_never_suggested(command, arguments):
+    result = run(command, *arguments)
+    assert result.exit_code == 2
+    listed = run(command, "--help").output
+    assert all(name in listed for name in re.findall(r"--\w+", result.stderr.split("Error:")[1])[1:])
+
+
+def test_a_dry_run_is_plan_with_the_same_flags(tmp_path):
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", "qwen3")
+    flags = [
+        *("--checkpoint_dir", checkpoint, "--output_dir", tmp_path / "e", "--max_batch_size", 2, "--max_input_len", 16),
+        *("--max_seq_len", 48, "--gemm_plugin", "auto", "--workers", 8, "--strip_plan", "--fast_build", "--dry_run"),
+    ]
+    assert "use `trtllm-lite plan` with the same flags" in run("build", *flags).stderr
+    result = run("plan", *flags)
+    assert result.exit_code == 0, result.stderr
+    assert "kv_cache" in result.stdout
+    assert not (tmp_path / "e").exists()
 
 
 def test_threads_on_a_gpu_are_errors():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
-from trtllm_lite.cli.replaced import BUILD
+from trtllm_lite.cli.replaced import BUILD, PLAN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,6 @@ def _build_options(function: Decorated) -> Decorated:
             metavar="cpu|sm_90[,sm_80,…]",
             help="What the engine runs on: the CPU, or NVIDIA GPUs of these architectures (needs none to build).",
         ),
-        replaced_options(BUILD),
     ]
     for option in reversed(options):
         function = option(function)
@@ -84,6 +83,7 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Path | Che
     help="Measure the matrix products on this machine's GPU, write the result there, and use it.",
 )
 @click.option("--fast_build", is_flag=True, help="Measure less: fewer sizes and candidates, not at the power limit.")
+@replaced_options(BUILD)
 def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str, **limits: Any) -> None:
     """Compile a checkpoint into an engine.
 
@@ -120,6 +120,7 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
 @_build_options
 @click.option("--num_threads", type=int, help="CPU threads at run time; each has scratch memory. [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@replaced_options(PLAN)
 def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **limits: Any) -> None:
     """Predict the memory of an engine before building it.
 
