@@ -42,8 +42,8 @@ class Command(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             listed = [name for param in self.params if not getattr(param, "hidden", False) for name in param.opts]
-            error.possibilities = difflib.get_close_matches(error.option_name, listed, cutoff=0.75)
-            raise
+            nearest = difflib.get_close_matches(error.option_name, listed, cutoff=0.75)
+            raise click.NoSuchOption(error.option_name, possibilities=nearest, ctx=ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; exit code 1 on errors, 130 on Ctrl-C, 143 on SIGTERM."""
