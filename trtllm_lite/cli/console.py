@@ -6,6 +6,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
+
+from trtllm_lite.printable import one_line
 
 Report = Callable[[str, int, int], None]
 _FILE_WIDTH = 320
@@ -29,17 +32,12 @@ def progress_bars() -> Iterator[Report]:
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout; every column but the first is right-aligned. A header of empty names is left out."""
-    table = Table(title=title or None, title_justify="left", show_header=any(header))
+    table = Table(title=Text(one_line(title)) if title else None, title_justify="left", show_header=any(header))
     for index, name in enumerate(header):
         table.add_column(name, justify="left" if index == 0 else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     console = Console()
     if not console.is_terminal:  # a file takes whole lines
         console = Console(width=_FILE_WIDTH)
     console.print(table)
-
-
-def megabytes(num_bytes: float) -> str:
-    """Decimal megabytes, one digit after the point."""
-    return f"{num_bytes / 1e6:,.1f} MB"

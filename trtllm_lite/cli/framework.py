@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from trtllm_lite.cli.interrupts import INTERRUPTED, TERMINATED, Terminated, terminating
-from trtllm_lite.cli.printable import printable
 from trtllm_lite.errors import TrtllmLiteError
+from trtllm_lite.printable import printable
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

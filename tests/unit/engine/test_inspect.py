@@ -1,20 +1,25 @@
 import io
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
-from tests.unit.engine.samples import write_sample
+from tests.unit.engine.samples import MANIFEST, MODEL, plan, write_sample
 from trtllm_lite.builder import build_engine
-from trtllm_lite.engine.inspect import format_bytes, inspect_path
+from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic, Target
+from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import EngineError
 
 
-def _rendered(path: Path) -> str:
+def _rendered(path: Path, *, kernels: bool = False) -> str:
     console = Console(width=100, file=io.StringIO())
-    inspect_path(path).render(console)
+    inspect_path(path).render(console, kernels=kernels)
     return console.file.getvalue()
 
 
@@ -56,9 +61,59 @@ def test_neither_engine_nor_checkpoint(tmp_path: Path) -> None:
         inspect_path(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB (1,536 B)"), (5 << 30, "5.0 GiB (5,368,709,120 B)")],
-)
-def test_bytes_for_people(size: int, text: str) -> None:
-    assert format_bytes(size) == text
+def _sample(path: Path, manifest: Manifest = MANIFEST, plan: str = plan().to_json()) -> Path:
+    write_engine(path, (), plan, manifest.to_json())
+    return path
+
+
+def test_markup_and_escapes_of_a_file_are_printed_as_text(tmp_path: Path) -> None:
+    model = replace(MODEL, architecture="[/red]\x1b[2J[bold]", family="[link=x]" * 1000, generation={"[/x]": 1})
+    fusion = Fusion("[/pass]", "[/site]\n", False, "[/reason]")
+    text = _rendered(_sample(tmp_path / "e", replace(MANIFEST, producer="[/me]", model=model, fusions=(fusion,))))
+    for shown in (r"[/red]\x1b[2J[bold]", "made by [/me] for cpu", "[/x]=1", r"[/site]\n", "[/reason]", "[/pass]"):
+        assert shown in text
+    assert "\x1b" not in text
+    assert text.count("[link=x]") < 100
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_it_says_whether_context_logits_can_be_had(tmp_path: Path, gathers: bool) -> None:
+    path = _sample(tmp_path / "e", replace(MANIFEST, gather_context_logits=gathers))
+    assert f"gather_context_logits    {'yes' if gathers else 'no'} " in _rendered(path)
+    assert inspect_path(path).to_dict()["gather_context_logits"] is gathers
+
+
+def test_how_kernels_are_made_is_told_on_demand(tmp_path: Path) -> None:
+    tactics = tuple(Tactic(f"linear {n}", "tokens 1, norm 0", "x stays in shared memory") for n in range(200))
+    path = _sample(tmp_path / "e", replace(MANIFEST, tactics=tactics))
+    assert "200; --kernels lists them" in _rendered(path)
+    assert "norm 0" not in _rendered(path)
+    assert _rendered(path, kernels=True).count("tokens 1, norm 0: x stays in shared memory") == 200
+
+
+@pytest.mark.parametrize("kernel", [-1, 1, 10**30])
+def test_a_kernel_that_there_is_not_is_an_error(tmp_path: Path, kernel: int) -> None:
+    launch = {"kind": "launch", "kernel": kernel, "grid": [1, 1, 1], "args": [], "programmatic": False}
+    program = {"name": "mixed", "arch": "sm_90a", "decode_only": False, "max_tokens": 8, "instructions": [launch]}
+    numbers = ("arena_bytes", "state_bytes", "workspace_bytes", "cublaslt_version")
+    lists = {"decode_batches": [1], "tensors": [], "programs": [program], "symbols": {}, "outputs": {}}
+    kernels = [{"name": "linear", "cubins": {}, "threads": 32, "shared_bytes": 0}]
+    document = json.dumps({**dict.fromkeys(numbers, 0), **lists, "kernels": kernels})
+    path = _sample(tmp_path / "e", replace(MANIFEST, target=Target("cuda", ("sm_90a",), "bfloat16")), document)
+    with pytest.raises(EngineError, match=f"launches kernel {kernel} of 1: the file is damaged"):
+        inspect_path(path)
+
+
+def test_odd_checksums_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtllm_lite.engine.writer.json.dumps", _without_text)
+    path = _sample(tmp_path / "e")
+    monkeypatch.undo()
+    with pytest.raises(EngineError, match="checksums: expected"):
+        inspect_path(path)
+
+
+def _without_text(value: Any, dumps: Callable[..., str] = json.dumps, **settings: Any) -> str:
+    """``json.dumps``, but that the checksums of a header are a list and no text."""
+    if isinstance(value, dict) and "__metadata__" in value:
+        value["__metadata__"]["checksums"] = ["0" * len(value["__metadata__"]["checksums"])]
+    return dumps(value, **settings)

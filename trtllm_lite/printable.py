@@ -1,6 +1,7 @@
 """Text from files, made safe for a terminal."""
 
 _LAYOUT = "\n\t"
+_CELL = 400
 
 
 def printable(text: str) -> str:
@@ -12,6 +13,12 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() or character in _LAYOUT else _escaped(character) for character in text
     )
+
+
+def one_line(text: str) -> str:
+    """:func:`printable` ``text`` for one cell of a table: line ends are escaped too, and what is long is cut."""
+    cut = text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+    return "".join(character if character.isprintable() else _escaped(character) for character in cut)
 
 
 def _escaped(character: str) -> str:
