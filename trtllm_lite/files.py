@@ -45,6 +45,18 @@ def library_directories() -> list[str]:
     return [str(path) for place in places for path in sorted(place.glob("*/lib"))]
 
 
+def cache_directory(kind: str) -> Path:
+    """Where what can be made again is kept: ``$XDG_CACHE_HOME/trtllm_lite/<kind>``, by default below ``~/.cache``.
+
+    Raises OutputError if there is neither the variable nor a home directory.
+    """
+    root = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "trtllm_lite" / kind
+    except RuntimeError as error:
+        raise OutputError("this user has no home directory to keep a cache in: set XDG_CACHE_HOME") from error
+
+
 @contextmanager
 def writing(what: str, remedy: str) -> Iterator[None]:
     """Turn an OSError about writing ``what`` into an OutputError."""

@@ -1,10 +1,10 @@
 """LLM: from a model, checkpoint or engine to text in one line. Composes convert, build (cached) and runtime."""
 
+import itertools
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,6 +13,7 @@ from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
 from trtllm_lite.engine_cache import Recipe, open_cached
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.files import atomic_directory
+from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
@@ -145,8 +146,8 @@ class LLM:
         queue = self._prompts(prompts, sampling_params, template, priority, timeout, cache_salt)
         for row, prompt in enumerate(queue):
             self.session.check(prompt.request, row if len(queue) > 1 else None)
-        with _progress(len(queue), use_tqdm) as report:
-            generations = self._run(queue, report)
+        with progress_bars(use_tqdm) as report:
+            generations = self._run(queue, partial(report, "generating"))
         if _is_single(prompts, chat):
             return generations[0].result()
         return [generation.outcome() for generation in generations]
@@ -221,15 +222,16 @@ class LLM:
             result.append(_Prompt(Request(kept, own_params, **own), text, len(ids) - len(kept)))
         return result
 
-    def _run(self, prompts: Sequence[_Prompt], report: Callable[[], None]) -> list[Generation]:
+    def _run(self, prompts: Sequence[_Prompt], report: Callable[[int, int], None]) -> list[Generation]:
         """Run all to their ends, a bounded number at a time and of greater priority first."""
         order = sorted(range(len(prompts)), key=lambda row: -prompts[row].request.priority)
         window = max(_MAX_QUEUED // max(prompt.request.params.num_sequences for prompt in prompts), 1)
         started: dict[int, Generation] = {}
+        done = itertools.count(1)
 
         def finish(row: int) -> None:
             started[row].wait()
-            report()
+            report(next(done), len(prompts))
 
         try:
             for place, row in enumerate(order):
@@ -275,17 +277,3 @@ def _check_engine(session: Session, target: str | None, dtype: str, gather_conte
 def _names(targets: str) -> set[str]:
     """What ``targets``, separated by commas, are called: sm_90 and sm_90a are one."""
     return {name.strip().removesuffix("a") for name in targets.split(",")}
-
-
-@contextmanager
-def _progress(total: int, wanted: bool) -> Iterator[Callable[[], None]]:
-    """Yields a function that moves a progress bar on stderr on by one prompt."""
-    if not wanted or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("generating", total=total)
-        yield lambda: progress.advance(task)

@@ -30,7 +30,7 @@ def temporary_directory(path: Path) -> Iterator[Path]:
     Those that killed processes left behind are removed first. Raises OSError;
     OutputError if the parent of ``path`` takes no directories.
     """
-    _sweep(path)
+    sweep(path.parent, glob.escape(path.name))
     descriptor = None
     while descriptor is None:
         temporary = temporary_name(path)
@@ -45,10 +45,10 @@ def temporary_directory(path: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _sweep(path: Path) -> None:
-    """Remove the temporary directories of ``path`` that nobody holds."""
-    pattern = f".{glob.escape(path.name)}.{'[0-9a-f]' * (2 * _RANDOM_BYTES)}.tmp"
-    for directory in path.parent.glob(pattern):
+def sweep(parent: Path, name: str = "*") -> None:
+    """Remove the temporary directories in ``parent``, beside what matches the pattern ``name``, that nobody holds."""
+    pattern = f".{name}.{'[0-9a-f]' * (2 * _RANDOM_BYTES)}.tmp"
+    for directory in parent.glob(pattern):
         try:
             descriptor = _open(directory)
         except OSError:

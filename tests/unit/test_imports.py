@@ -13,13 +13,14 @@ import trtllm_lite
 PACKAGE = Path(trtllm_lite.__file__).parent
 
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
-PLAIN = {"errors", "files", "temporaries", "units", "printable", "_core"}
+PLAIN = {"errors", "files", "temporaries", "units", "printable", "progress", "_core"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
     "temporaries": set(),
     "units": set(),
     "printable": set(),
+    "progress": set(),
     "network": {"plugins"},
     "convert": {"network", "plugins"},
     "quantize": {"network", "plugins"},

@@ -5,6 +5,7 @@ import click
 from trtllm_lite import __version__
 from trtllm_lite.cli.bench import bench
 from trtllm_lite.cli.build import build, plan
+from trtllm_lite.cli.cache import cache
 from trtllm_lite.cli.convert import convert
 from trtllm_lite.cli.framework import Group
 from trtllm_lite.cli.generate import generate
@@ -22,12 +23,13 @@ def cli() -> None:
       2. trtllm-lite build    --checkpoint_dir CKPT --output_dir ENGINE  ONNX to an engine
       3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"   engine to text
 
-    `plan` predicts memory before step 2, `inspect` shows what a checkpoint or an engine is, `bench` measures one.
+    `plan` predicts memory before step 2, `inspect` shows what a checkpoint or an engine is, `bench` measures one,
+    `cache` is about the engines that LLM makes by itself.
     Options may be spelled with _ or -.
     """
 
 
-for command in (convert, plan, build, generate, inspect, bench):
+for command in (convert, plan, build, generate, inspect, bench, cache):
     cli.add_command(command)
 
 

@@ -103,7 +103,7 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
     from pathlib import Path
 
     from trtllm_lite.builder import build_engine
-    from trtllm_lite.cli.console import progress_bars
+    from trtllm_lite.progress import progress_bars
     from trtllm_lite.units import format_bytes
 
     begin = time.perf_counter()

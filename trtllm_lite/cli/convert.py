@@ -47,8 +47,8 @@ def convert(model_dir: str, output_dir: str, dtype: str, ignore_config_keys: str
     """
     from pathlib import Path
 
-    from trtllm_lite.cli.console import progress_bars
     from trtllm_lite.convert import convert_checkpoint
+    from trtllm_lite.progress import progress_bars
 
     begin = time.perf_counter()
     with progress_bars() as report:

@@ -93,7 +93,7 @@ def latency(
     from trtllm_lite.bench.latency_shape import LatencyShape
     from trtllm_lite.bench.report import identity
     from trtllm_lite.bench.transformers_baseline import check_model, measure_transformers
-    from trtllm_lite.cli.console import progress_bars
+    from trtllm_lite.progress import progress_bars
 
     pairs = itertools.product(batch_size, input_len)
     shapes = [LatencyShape(batch_size=batch, input_len=length, **options) for batch, length in pairs]

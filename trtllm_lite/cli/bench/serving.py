@@ -62,7 +62,7 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     from trtllm_lite.bench.serving_bench import measure_serving
     from trtllm_lite.bench.workload import Workload
     from trtllm_lite.cli.bench.tables import print_figures
-    from trtllm_lite.cli.console import progress_bars
+    from trtllm_lite.progress import progress_bars
 
     engine_dir, price = options.pop("engine_dir"), options.pop("price_per_hour")
     ceilings = {name: options.pop(name) for name in ("memory_bandwidth", "peak_tflops")}
