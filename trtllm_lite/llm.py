@@ -3,15 +3,15 @@
 import itertools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine_cache import Recipe, open_cached
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
@@ -27,6 +27,7 @@ from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, per_request
 
+_Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig)
 # Sequences of one call of generate() that are queued at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
 _ARGUMENTS = (
@@ -71,8 +72,8 @@ class LLM:
         tokenizer: str | Path | None = None,
         target: str | None = None,
         dtype: str = "auto",
-        kv_cache_config: KvCacheConfig | None = None,
-        scheduler_config: SchedulerConfig | None = None,
+        kv_cache_config: KvCacheConfig | Mapping[str, Any] | None = None,
+        scheduler_config: SchedulerConfig | Mapping[str, Any] | None = None,
         enable_chunked_prefill: bool = True,
         max_batch_size: int | None = None,
         max_input_len: int | None = None,
@@ -84,9 +85,11 @@ class LLM:
     ) -> None:
         arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
         check_flag("gather_context_logits", gather_context_logits)
-        if not isinstance(model, str | Path) or not str(model):
-            raise ArgumentError(f"model is {model!r}: expected a directory, a GGUF file or a hub id such as org/model")
-        kv_cache = kv_cache_config or KvCacheConfig()
+        _check_text("model", model, "a directory, a GGUF file or a hub id such as org/model", str | Path)
+        _check_text("tokenizer", tokenizer, "a directory with a tokenizer.json", str | Path | None)
+        _check_text("target", target, "cpu or GPU architectures such as sm_90", str | None)
+        _check_text("dtype", dtype, "auto, float32, float16 or bfloat16", str)
+        kv_cache = _config("kv_cache_config", KvCacheConfig, kv_cache_config)
         limits = {
             "max_batch_size": max_batch_size,
             "max_input_len": max_input_len,
@@ -96,11 +99,11 @@ class LLM:
         options = RunnerOptions(
             **limits,
             kv_cache=kv_cache,
-            scheduler=scheduler_config or SchedulerConfig(),
+            scheduler=_config("scheduler_config", SchedulerConfig, scheduler_config),
             enable_chunked_context=enable_chunked_prefill,
             num_threads=num_threads,
         )
-        if (Path(model) / ENGINE_FILE).is_file():
+        if _is_engine(Path(model)):
             self.engine_dir = Path(model)
             self.session = open_session(self.engine_dir, 0, options)
         else:
@@ -182,10 +185,19 @@ class LLM:
         return self.session.stats()
 
     def save(self, engine_dir: str | Path) -> None:
-        """Copy the engine to ``engine_dir``, which appears whole or not at all. Raises OutputError."""
+        """Copy the engine to ``engine_dir``, which appears whole or not at all, in place of an older engine.
+
+        Processes that run the older one go on with it. Raises OutputError; EngineError if the engine's files are gone.
+        """
+        _check_text("engine_dir", engine_dir, "a directory", str | Path)
+        # Whatever else a manifest may name, these are the files of an engine.
+        files = (ENGINE_FILE, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in self.session.manifest.files))
         with atomic_directory(Path(engine_dir), CONFIG_FILE) as directory:
-            for name in (ENGINE_FILE, CONFIG_FILE, *self.session.manifest.files):
-                shutil.copyfile(self.engine_dir / name, directory / name)
+            for name in files:
+                try:
+                    shutil.copyfile(self.engine_dir / name, directory / name)
+                except FileNotFoundError as error:
+                    raise EngineError(f"{self.engine_dir} was removed: load the model again") from error
 
     def shutdown(self) -> None:
         """Cancel what runs and end the engine's threads; nothing can be generated any more."""
@@ -254,6 +266,34 @@ class LLM:
             num_truncated_tokens=prompt.num_truncated_tokens,
             streaming=streaming,
         )
+
+
+def _config(name: str, kind: type[_Config], value: Any) -> _Config:
+    """``value`` as a ``kind``: one, its fields as a dictionary, or None for the defaults. Raises ArgumentError."""
+    if value is None:
+        return kind()
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{name} is {shown(value)}: expected a {kind.__name__} or a dictionary of its fields")
+    arguments.reject_unsupported(name, {key: None for key in value if key not in _fields(kind)}, {}, _fields(kind))
+    return kind(**value)
+
+
+def _fields(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def _is_engine(path: Path) -> bool:
+    try:
+        return (path / ENGINE_FILE).is_file()
+    except OSError:  # it cannot be looked at, which is told where it is opened as a model
+        return False
+
+
+def _check_text(name: str, value: Any, expected: str, kinds: Any) -> None:
+    if not isinstance(value, kinds) or (value is not None and not str(value)) or "\0" in str(value):
+        raise ArgumentError(f"{name} is {shown(value)}: expected {expected}")
 
 
 def _is_single(prompts: Any, chat: bool) -> bool:

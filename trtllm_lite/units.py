@@ -1,4 +1,4 @@
-"""Numbers of bytes for people, in binary units everywhere."""
+"""Numbers for people: of bytes, in binary units everywhere, and of things."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
@@ -13,6 +13,11 @@ def format_bytes(num_bytes: float) -> str:
             break
         scaled, unit = scaled / _STEP, larger
     return f"{scaled:,.0f} {unit}" if unit == _UNITS[0] else f"{scaled:,.1f} {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``count`` with ``noun`` in its number: 1 token, 2 tokens."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def parse_bytes(text: str) -> int:

@@ -20,7 +20,7 @@ from tests.unit.runtime.doubles import fake_session
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.manifest import Target
-from trtllm_lite.errors import ArgumentError, BuildError, LimitError
+from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, LimitError
 
 
 def log_softmax(model: PreTrainedModel, tokens: list[int]) -> np.ndarray:
@@ -135,6 +135,13 @@ def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_
         ({"kv_cache_config": KvCacheConfig(tokens_per_block=64)}, "tokens_per_block is 64"),
         ({"kv_cache_config": KvCacheConfig(dtype="fp8")}, "dtype is 'fp8'"),
         ({"max_batchsize": 2}, "did you mean max_batch_size"),
+        ({"kv_cache_config": {"dtype": "fp8"}}, "dtype is 'fp8'"),
+        ({"kv_cache_config": {"max_token": 3}}, "kv_cache_config has no argument 'max_token': did you mean max_tokens"),
+        ({"kv_cache_config": 5}, "kv_cache_config is 5: expected a KvCacheConfig or a dictionary of its fields"),
+        ({"scheduler_config": {"capacity_scheduler_policy": "x"}}, "capacity_scheduler_policy is 'x'"),
+        ({"target": 5}, "target is 5: expected cpu or GPU architectures"),
+        ({"dtype": None}, "dtype is None: expected auto"),
+        ({"tokenizer": 5}, "tokenizer is 5: expected a directory"),
     ],
 )
 def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], message: str) -> None:
@@ -142,6 +149,33 @@ def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], messa
         engine_dir = plain.engine_dir
     with pytest.raises(ArgumentError, match=message):
         LLM(engine_dir, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        ("/nope", ConvertError, r"^expected a Hugging Face directory, .* but '/nope' does not exist"),
+        ("a\0b", ArgumentError, r"^model is 'a\\x00b': expected a directory"),
+        (5, ArgumentError, "^model is 5: expected a directory"),
+        ("/" + "x" * 300_000, ConvertError, "does not exist|File name too long"),
+    ],
+    ids=["absent", "NUL", "number", "long"],
+)
+def test_models_that_there_are_not(model: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        LLM(model)
+    assert len(str(raised.value)) < 500
+    assert "--model_dir" not in str(raised.value)
+
+
+def test_what_is_saved_are_the_files_of_an_engine(llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("secret")
+    named = {**llm.session.manifest.files, "../secret": "00000000", "/dev/zero": "00000000"}
+    monkeypatch.setattr(llm.session, "manifest", replace(llm.session.manifest, files=named))
+    for _ in range(2):
+        llm.save(tmp_path / "saved" / "engine")
+    saved = sorted(path.name for path in (tmp_path / "saved").rglob("*") if path.is_file())
+    assert saved == ["config.json", "rank0.engine", "tokenizer.json", "tokenizer_config.json"]
 
 
 def test_what_no_engine_can_be_is_known_before_one_is_made(

@@ -131,6 +131,10 @@ def test_a_baseline_that_cannot_run_is_an_error(built: Path, tmp_path: Path) -> 
         (("--max_new_tokens", 4, "--end_id", 5000), "end_ids must hold token ids from 0 to 396, not 5000"),
         (("--max_new_tokens", 0), "max_new_tokens is 0"),
         (("--num_threads", 0), "num_threads is 0"),
+        (
+            ("--num_beams", 16, "--max_new_tokens", 4),
+            "16 beams exceeds max_beam_width 2: ask for fewer",
+        ),
     ],
 )
 def test_bad_requests(built: Path, flags: tuple[object, ...], message: str) -> None:
@@ -139,7 +143,7 @@ def test_bad_requests(built: Path, flags: tuple[object, ...], message: str) -> N
 
 def test_limits_that_contradict_each_other(built: Path, tmp_path: Path) -> None:
     arguments = ("build", "--checkpoint_dir", built / "checkpoint", "--output_dir", tmp_path / "engine")
-    assert "max_position_embeddings is 128" in failure(*arguments)
+    assert "max_position_embeddings is 128" in failure(*arguments, "--max_seq_len", 129)
     assert "raise max_seq_len" in failure(*arguments, "--max_input_len", 65, "--max_seq_len", 64)
     assert list(tmp_path.iterdir()) == []
 

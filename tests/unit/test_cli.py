@@ -18,6 +18,7 @@ from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.units import counted
 
 COMMANDS = ("convert", "plan", "build", "generate", "inspect", "bench", "cache")
 BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim")
@@ -69,8 +70,8 @@ def test_values_keep_their_spelling(runner):
 
 def test_timings_go_to_stderr(runner):
     result = run("generate", "--engine_dir", "e", "--prompt", "-", "--max_new_tokens", 3, "--end_id", -1, input="the")
-    prompt_tokens = len(runner.tokenizer.encode("the"))
-    assert re.search(rf"{prompt_tokens} prompt tokens; first token after .* 3 tokens: max_new_tokens", result.stderr)
+    prompt = counted(len(runner.tokenizer.encode("the")), "prompt token")
+    assert re.search(rf"{prompt}; first token after .* 3 tokens: max_new_tokens", result.stderr)
 
 
 def test_options_of_generate_reach_the_runner(runner):

@@ -153,7 +153,7 @@ def test_a_model_that_cannot_be_read_is_an_error(model: Path, monkeypatch: pytes
         raise PermissionError(13, "Permission denied", str(model / "config.json"))
 
     monkeypatch.setattr("trtllm_lite.engine_cache.recipe._content", refuse)
-    with pytest.raises(ConvertError, match=r"cannot read .*config\.json: Permission denied: check the permissions"):
+    with pytest.raises(ConvertError, match=r"cannot read .*config\.json: Permission denied: check the path"):
         open_cached(str(model), recipe(), load)
 
 

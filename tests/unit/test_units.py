@@ -2,7 +2,7 @@
 
 import pytest
 
-from trtllm_lite.units import format_bytes, parse_bytes
+from trtllm_lite.units import counted, format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,8 @@ def test_bytes_from_text(text: str, num_bytes: int) -> None:
 def test_other_text_is_no_number_of_bytes(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 tokens"), (1, "1 token"), (2, "2 tokens"), (1000, "1,000 tokens")])
+def test_things_are_counted(count: int, text: str) -> None:
+    assert counted(count, "token") == text

@@ -104,7 +104,7 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
 
     from trtllm_lite.builder import build_engine
     from trtllm_lite.progress import progress_bars
-    from trtllm_lite.units import format_bytes
+    from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
     source = _source(checkpoint_dir, model_config)
@@ -113,7 +113,7 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(
         f"built {output_dir} in {time.perf_counter() - begin:.1f} s: {manifest.model.architecture}, "
-        f"{fused} of {len(manifest.fusions)} fusions made"
+        f"{fused} of {counted(len(manifest.fusions), 'fusion')} made"
     )
     click.echo("limits: " + ", ".join(f"{name} {value}" for name, value in vars(manifest.limits).items()))
     click.echo("memory: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(memory).items()))
@@ -163,7 +163,7 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.cli.console import print_table
     from trtllm_lite.runtime.session.device import check_num_threads
-    from trtllm_lite.units import format_bytes
+    from trtllm_lite.units import counted, format_bytes
 
     target, num_threads = limits.pop("target"), limits.pop("num_threads")
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
@@ -174,11 +174,11 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     if as_json:
         click.echo(json.dumps(values, indent=2))
         return
-    threads = f"{memory.num_threads} thread{'s' if memory.num_threads > 1 else ''}"
+    scratch = counted(memory.num_threads, "thread") if memory.num_threads else "a step"
     meaning = {
         "weights": "mapped from the engine's file" if memory.num_threads else "copied to the GPU",
-        "kv_cache": f"{bounds.max_batch_size} sequences of {bounds.max_seq_len} tokens",
-        "workspace": f"values and scratch of {threads if memory.num_threads else 'a step'}",
+        "kv_cache": f"{counted(bounds.max_batch_size, 'sequence')} of {counted(bounds.max_seq_len, 'token')}",
+        "workspace": f"values and scratch of {scratch}",
         "total": "",
     }
     rows = [[name, format_bytes(values[name]), f"{values[name]:,}", text] for name, text in meaning.items()]

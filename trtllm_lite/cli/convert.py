@@ -7,6 +7,7 @@ import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.replaced import CONVERT
+from trtllm_lite.units import counted
 
 
 @click.command(cls=Command, short_help="Turn a model into a checkpoint.")
@@ -62,7 +63,7 @@ def convert(model_dir: str, output_dir: str, dtype: str, ignore_config_keys: str
         )
     click.echo(
         f"converted {config.architecture} to {output_dir} in {time.perf_counter() - begin:.1f} s: "
-        f"{config.num_hidden_layers} layers, {config.dtype} weights"
+        f"{counted(config.num_hidden_layers, 'layer')}, {config.dtype} weights"
     )
     if not config.tokenizer:
         click.echo(

@@ -8,6 +8,7 @@ import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.replaced import GENERATE
+from trtllm_lite.units import counted
 
 
 @click.command(cls=Command, short_help="Generate text with an engine.")
@@ -56,7 +57,9 @@ def generate(
 
     text = sys.stdin.read() if prompt == "-" else prompt
     begin = time.perf_counter()
-    runner = ModelRunner.from_dir(engine_dir, max_batch_size=max(num_beams, 1), num_threads=num_threads)
+    runner = ModelRunner.from_dir(
+        engine_dir, max_batch_size=_batch_size(engine_dir, num_beams), num_threads=num_threads
+    )
     loaded = time.perf_counter()
     stream = runner.generate(
         [text],
@@ -80,12 +83,23 @@ def generate(
     click.echo(_timing(result, num_beams > 1, loaded - begin, first - loaded, end - first), err=True)
 
 
+def _batch_size(engine_dir: str, num_beams: int) -> int:
+    """The places that a search takes: no more than the engine has, so that the error for more speaks of beams."""
+    if num_beams <= 1:
+        return 1
+    from pathlib import Path
+
+    from trtllm_lite.engine.reader import read_engine
+
+    return min(num_beams, read_engine(Path(engine_dir)).manifest.limits.max_batch_size)
+
+
 def _timing(result: dict[str, Any], searched: bool, load: float, first: float, rest: float) -> str:
     prompt_tokens = result["prompt_lengths"][0]
     count = result["sequence_lengths"][0][0] - prompt_tokens
     rate = f", then {(count - 1) / rest:.1f} tok/s" if count > 1 and not searched else ""
     reason = {"length": "max_new_tokens reached", "end_id": "end of sequence", "stop_words": "stop word"}
     return (
-        f"[loaded in {load:.2f} s; {prompt_tokens} prompt tokens; first token after {first:.2f} s{rate}; "
-        f"{count} tokens: {reason[result['finish_reasons'][0][0]]}]"
+        f"[loaded in {load:.2f} s; {counted(prompt_tokens, 'prompt token')}; first token after {first:.2f} s{rate}; "
+        f"{counted(count, 'token')}: {reason[result['finish_reasons'][0][0]]}]"
     )

@@ -12,7 +12,7 @@ from trtllm_lite.convert.gguf_file import open_gguf
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.matching import Mismatch, compare
 from trtllm_lite.convert.source import Source
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.decoder import Decoder, build_network
 from trtllm_lite.network.graph import Network
 from trtllm_lite.network.verifier import NETWORK_FILE
@@ -38,8 +38,8 @@ def find_model(model_dir: str) -> Path:
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model_dir):
         return download(model_dir)
     raise ConvertError(
-        f"expected --model_dir to be a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, "
-        f"but {model_dir!r} does not exist"
+        f"expected a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, but {shown(model_dir)} does not "
+        "exist: check the path"
     )
 
 

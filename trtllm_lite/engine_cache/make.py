@@ -11,6 +11,7 @@ from trtllm_lite.engine_cache.recipe import Recipe, checkpoint_key, engine_key
 from trtllm_lite.engine_cache.store import CHECKPOINTS, ENGINES, locked, touch, trim
 from trtllm_lite.errors import ConvertError, EngineError
 from trtllm_lite.files import cache_directory
+from trtllm_lite.printable import one_line
 from trtllm_lite.progress import Report, progress_bars
 from trtllm_lite.units import format_bytes
 
@@ -33,12 +34,14 @@ def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opene
             f"{model} is no engine, and making one of it needs {error.name}: pip install 'trtllm_lite[build]', or pass "
             "the directory of an engine"
         ) from error
-    source = find_model(model)
     try:
+        source = find_model(model)
         entry = cache_directory(ENGINES) / engine_key(source, recipe)
         checkpoint = cache_directory(CHECKPOINTS) / checkpoint_key(source, recipe.dtype)
     except OSError as error:
-        raise ConvertError(f"cannot read {error.filename}: {error.strerror}: check the permissions") from error
+        raise ConvertError(
+            f"cannot read {one_line(str(error.filename))}: {error.strerror}: check the path and its permissions"
+        ) from error
     opened = _open_sound(entry, open_engine)
     if opened is None:
         with locked(entry, model):
@@ -81,13 +84,14 @@ def _is_sound(entry: Path) -> bool:
 
 
 def _make(source: Path, model: str, recipe: Recipe, entry: Path, checkpoint: Path) -> None:
-    from trtllm_lite.builder.cuda.targets import parse_targets
+    from trtllm_lite.builder.backends import Tuning, backend_of
 
     if entry.is_dir():
         print(f"trtllm_lite: {entry} is damaged and made again", file=sys.stderr)
         shutil.rmtree(entry)
     begin = time.perf_counter()
-    parse_targets([recipe.target])  # a name that there is not is an error before the model is converted
+    backend, targets = backend_of([recipe.target])
+    backend.check(targets, False, Tuning())  # a name that there is not is an error before the model is converted
     with progress_bars() as report:
         if (source / NETWORK_FILE).is_file():
             _build(source, recipe, entry, report)

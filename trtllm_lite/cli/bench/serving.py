@@ -63,6 +63,7 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     from trtllm_lite.bench.workload import Workload
     from trtllm_lite.cli.bench.tables import print_figures
     from trtllm_lite.progress import progress_bars
+    from trtllm_lite.units import counted
 
     engine_dir, price = options.pop("engine_dir"), options.pop("price_per_hour")
     ceilings = {name: options.pop(name) for name in ("memory_bandwidth", "peak_tflops")}
@@ -76,7 +77,7 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     with progress_bars() as show:
         asked = (engine_dir, workload, runtime, objectives, price, ceilings_of(**ceilings))
         report |= measure_serving(*asked, lambda done, total: show("requests", done, total))
-    print_figures(f"{workload.num_requests} requests, {workload.arrival}", report["figures"])
+    print_figures(f"{counted(workload.num_requests, 'request')}, {workload.arrival}", report["figures"])
     for priority, latencies in report["by_priority"].items():
         print_figures(f"priority {priority}", latencies)
     results.finish([report])
