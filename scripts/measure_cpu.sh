@@ -24,3 +24,4 @@ done
   --max_batch_size 64 --max_input_len 1024 --max_seq_len 2048
 "$bin/python" scripts/measure_batching.py --engine_dir "$work/engine-batching" --json "configs/baselines/batching-$name.json"
 "$bin/python" scripts/update_readme.py --record "$name" "$work"/latency-*.json "$work"/throughput-*.json
+"$bin/python" scripts/check_goals.py "$work"/latency-*.json

@@ -97,7 +97,7 @@ def test_bench_latency(built: Path, tmp_path: Path) -> None:
     report = ("--json", tmp_path / "latency.json", "--compare_transformers", built / "model")
     shown = run_well("bench", "latency", "--engine_dir", built / "engine", *shape, *report)
     assert "decode, × transformers" in shown
-    assert "goal" in shown
+    assert "goal" not in shown
     written: dict[str, Any]
     (written,) = json.loads((tmp_path / "latency.json").read_text())
     figures = written["figures"]
@@ -106,7 +106,6 @@ def test_bench_latency(built: Path, tmp_path: Path) -> None:
     assert figures["peak_memory_bytes"] > figures["weight_bytes"]
     assert written["shape"]["batch_size"] == 2
     assert written["baseline"]["decode_tokens_per_s"] > 0
-    assert [gate["name"].split(",")[0] for gate in written["gates"]][2:] == ["prefill", "decode"]
 
 
 def test_bench_throughput(built: Path) -> None:

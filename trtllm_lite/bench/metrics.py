@@ -80,8 +80,8 @@ METRICS: Mapping[str, Metric] = {
     # latency of one batch
     "prefill_tokens_per_s": Metric("prefill", _rate("tok/s"), Better.HIGHER),
     "decode_tokens_per_s": Metric("decode", _rate("tok/s"), Better.HIGHER),
-    "floor_inter_token_latency_s": Metric("floor of it", _seconds),
-    "fraction_of_floor": Metric("fraction of the floor reached", _share),
+    "floor_inter_token_latency_s": Metric("floor of a token", _seconds),
+    "fraction_of_floor": Metric("fraction of that floor reached", _share),
     "floor_time_to_first_token_s": Metric("floor of the first token", _seconds),
     "fraction_of_first_token_floor": Metric("fraction of that floor reached", _share),
     "ceiling_output_tokens_per_s": Metric("ceiling of output tokens", _rate("tok/s")),
