@@ -12,10 +12,13 @@ _FILE_WIDTH = 320
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; every column but the first is right-aligned. A header of empty names is left out."""
+    """A table on stdout; every column but the first is right-aligned. A header of empty names is left out.
+
+    What a narrow terminal has no room for goes into further lines, and is never cut.
+    """
     table = Table(title=Text(one_line(title)) if title else None, title_justify="left", show_header=any(header))
     for index, name in enumerate(header):
-        table.add_column(name, justify="left" if index == 0 else "right")
+        table.add_column(name, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
     console = Console()
