@@ -49,7 +49,8 @@ class LLM:
     """Generates text with one model. Threads and coroutines may share it.
 
     ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. What is
-    no engine yet becomes one, in a cache that later calls find it in: ``$XDG_CACHE_HOME/trtllm_lite/engines``.
+    no engine yet becomes one, in a cache that later calls find it in: ``$XDG_CACHE_HOME/trtllm_lite``, of at most
+    ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
 
     - ``tokenizer``: a directory with another tokenizer.json than the engine's own
     - ``target``: what it runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs on
@@ -58,7 +59,8 @@ class LLM:
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
-    - ``kv_cache_config``, ``scheduler_config``, ``enable_chunked_prefill`` (prompts may be spread over several steps)
+    - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
+      may be spread over several steps)
     - ``num_threads``: threads that compute on the CPU; all cores by default
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
@@ -228,7 +230,9 @@ class LLM:
             own = {name: values[row] for name, values in spread.items()}
             own_params = own.pop("sampling_params")
             if not isinstance(own_params, SamplingParams):
-                raise ArgumentError(f"sampling_params is {own_params!r}: expected SamplingParams, or a list of them")
+                raise ArgumentError(
+                    f"sampling_params is {shown(own_params)}: expected SamplingParams, or a list of them"
+                )
             kept = ids[-own_params.truncate_prompt_tokens :] if own_params.truncate_prompt_tokens else ids
             text = parsed.texts[row] if parsed.texts else None
             result.append(_Prompt(Request(kept, own_params, **own), text, len(ids) - len(kept)))
@@ -304,11 +308,11 @@ def _check_engine(session: Session, target: str | None, dtype: str, gather_conte
     """Hold what the engine was built with against what was asked for."""
     targets = session.manifest.target.archs or ("cpu",)
     if target is not None and not _names(target) <= _names(",".join(targets)):
-        raise ArgumentError(f"target is {target!r}, but this engine runs on {', '.join(targets)}: leave it out")
+        raise ArgumentError(f"target is {shown(target)}, but this engine runs on {', '.join(targets)}: leave it out")
     found = session.manifest.model.dtype
     if dtype not in ("auto", found):
         raise ArgumentError(
-            f"dtype is {dtype!r}, but this engine's matrices are {found}: leave it out, or convert again"
+            f"dtype is {shown(dtype)}, but this engine's matrices are {found}: leave it out, or convert again"
         )
     if gather_context_logits and not session.manifest.gather_context_logits:
         raise ArgumentError("this engine was built without gather_context_logits: build it again with it")

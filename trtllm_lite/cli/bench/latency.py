@@ -10,6 +10,7 @@ import click
 from trtllm_lite.cli.bench.options import ceiling_options, ceilings_of, engine_options, result_options
 from trtllm_lite.cli.bench.results import Report, Results, warn_if_busy
 from trtllm_lite.cli.framework import Command
+from trtllm_lite.errors import shown
 
 if TYPE_CHECKING:
     from trtllm_lite.bench.latency_shape import LatencyShape
@@ -40,7 +41,7 @@ class NumberList(click.ParamType):
         try:
             return tuple(int(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 1,8,64", param, ctx)
+            self.fail(f"{shown(value)} is not a list of whole numbers such as 1,8,64", param, ctx)
 
 
 @click.command(cls=Command)

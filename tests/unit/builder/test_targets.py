@@ -1,0 +1,18 @@
+"""Names of targets."""
+
+from typing import Any
+
+import pytest
+
+from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.errors import BuildError
+
+ODD = [5, None, [5], [None], ["sm_90", 5], ["x" * 300_000], ["sm_90\x1b[2J"]]
+
+
+@pytest.mark.parametrize("targets", ODD, ids=lambda targets: repr(targets)[:12])
+def test_what_names_no_target_is_an_error(targets: Any) -> None:
+    with pytest.raises(BuildError, match="expected cpu") as raised:
+        parse_targets(targets)
+    assert len(str(raised.value)) < 500
+    assert "\x1b" not in str(raised.value)
