@@ -23,6 +23,14 @@ def supported_isas() -> list[str]:
 def resolve_num_threads(num_threads: int = 0) -> int:
     """``num_threads``, or for 0 the number of cores this process may use. Raises ArgumentError if it is absurd."""
 
+class HomeProcess:
+    """The process that made this object. What its engines stand on, threads and devices, is not there in its forks."""
+
+    def __init__(self) -> None: ...
+    def is_this(self) -> bool: ...
+    def check(self) -> None:
+        """Raises EngineError in a fork of the process."""
+
 class Engine:
     """An engine file, mapped read-only and checked from the first byte to the last.
 

@@ -133,7 +133,7 @@ class KvCacheMachine(RuleBasedStateMachine):
 
     @rule(sequence=sequences)
     def forget(self, sequence: Sequence) -> None:
-        if sequence.open and not sequence.on_host:
+        if sequence.open:
             self.cache.forget(sequence.number)
 
     @precondition(lambda self: getattr(self, "in_flight", None))

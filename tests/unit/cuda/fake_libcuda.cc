@@ -21,7 +21,8 @@
 namespace {
 
 using Work = std::function<void()>;
-constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kOutOfResources = 701;
+constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kOutOfResources = 701,
+              kLaunchFailed = 719;
 
 struct Stream {
   std::deque<Work> queue;
@@ -267,6 +268,15 @@ const std::map<std::string, Kernel>& kernels() {
   return all;
 }
 
+const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
+  static const std::map<std::string, std::vector<std::size_t>> all{{"embed", {8, 8, 8, 8}},
+                                                                   {"attend", {8, 8, 8, 8, 8, 8, 4, 4}},
+                                                                   {"score", {8, 8, 8, 8, 4}},
+                                                                   {"sample", {8, 8, 8, 8, 8, 8, 8, 4, 4}},
+                                                                   {"probe", {4, sizeof(TensorMap), 4, 8}}};
+  return all;
+}
+
 void run_until(Stream* stream, const std::function<bool()>& done) {
   while (!done() && !stream->queue.empty()) {
     const Work work = std::move(stream->queue.front());
@@ -313,7 +323,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 }
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = context, 0; }
 int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
-int cuCtxSetCurrent(void*) { return 0; }
+int cuCtxSetCurrent(void*) { return std::getenv("FAKE_DEAD") ? kLaunchFailed : 0; }
 int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return *free = kTotalBytes - allocated(), *total = kTotalBytes, 0;
 }
@@ -331,7 +341,8 @@ int cuMemFree_v2(void* pointer) {
   return std::free(pointer), 0;
 }
 int cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
-  if (bytes > kTotalBytes) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  const char* most = std::getenv("FAKE_MAX_PINNED");
+  if (bytes > (most == nullptr ? kTotalBytes : std::strtoull(most, nullptr, 10))) return kOutOfMemory;
   *pointer = std::malloc(bytes);
   std::memset(*pointer, 0xff, bytes);
   return 0;
@@ -373,6 +384,19 @@ int cuModuleUnload(void* module) { return delete static_cast<std::string*>(modul
 int cuModuleGetFunction(const Kernel** function, void* module, const char* name) {
   if (*static_cast<std::string*>(module) != name || !kernels().contains(name)) return kInvalidValue;
   return *function = &kernels().at(name), 0;
+}
+int cuFuncGetParamInfo(const Kernel* function, std::size_t index, std::size_t* offset, std::size_t* size) {
+  const auto is_this = [function](const auto& entry) { return &entry.second == function; };
+  const auto& sizes = parameter_sizes().at(std::find_if(kernels().begin(), kernels().end(), is_this)->first);
+  if (index >= sizes.size()) return kInvalidValue;
+  *offset = 0;
+  for (std::size_t i = 0; i <= index; ++i) {
+    *size = sizes[i];
+    *offset = (*offset + std::min<std::size_t>(*size, 64) - 1) / std::min<std::size_t>(*size, 64) *
+              std::min<std::size_t>(*size, 64);
+    if (i < index) *offset += *size;
+  }
+  return 0;
 }
 int cuFuncSetAttribute(void*, int, int value) { return value <= max_shared_bytes() ? 0 : kInvalidValue; }
 int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const void* address,

@@ -181,8 +181,10 @@ bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, 
 void Scheduler::remove(Index index, FinishReason reason, std::string message, Clock::time_point now,
                        EventBatch& events) {
   const Rank rank = table_.request(index).rank;
-  if (const auto* running = std::get_if<Running>(&table_.state(index))) {
-    if (reason == FinishReason::kError) cache_.forget(running->kv());  // what it computed may be the error
+  // What it computed may be the error. A request that was preempted meanwhile has left it in the cache, too.
+  Request& failed = table_.request(index);
+  if (reason == FinishReason::kError && failed.max_scheduled > 0) cache_.forget(chain(failed));
+  if (std::holds_alternative<Running>(table_.state(index))) {
     leave(index);
   } else {
     waiting_.erase(rank, index);

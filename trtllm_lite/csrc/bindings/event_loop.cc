@@ -16,6 +16,7 @@
 #include "cpu/cpu_step_executor.h"
 #include "cuda/cuda_step_executor.h"
 #include "errors.h"
+#include "home_process.h"
 
 namespace nb = nanobind;
 
@@ -58,12 +59,13 @@ class PyEventLoop {
   template <typename AnyExecutor>
   PyEventLoop(AnyExecutor& executor, const LoopOptions& options)
       : gathers_context_(max_logits(executor) >= options.max_num_tokens),
-        loop_(config(executor, options), make_step_executor(executor, options)) {}
+        loop_(new EventLoop(config(executor, options), make_step_executor(executor, options))) {}
 
   RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
                    std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,
                    std::string cache_salt, std::uint32_t sequence_index, bool context_logits, bool generation_logits,
                    std::optional<BeamSearchParams> beams) {
+    home().check();
     if ((context_logits || sampling.prompt_logprobs) && !gathers_context_) {
       throw LimitError(
           "expected an engine that computes the logits of whole prompts, found one for the last prompt token only: "
@@ -91,18 +93,20 @@ class PyEventLoop {
                      .params = std::move(params)};
     if (timeout) spec.timeout = duration_of(*timeout);
     if (!sampling.ignore_eos) spec.end_ids.insert(spec.end_ids.end(), sampling.end_ids.begin(), sampling.end_ids.end());
-    return loop_.submit(std::move(spec));
+    return loop_->submit(std::move(spec));
   }
 
-  bool cancel(RequestId id) { return loop_.cancel(id); }
+  // A fork's requests are not the loop's.
+  bool cancel(RequestId id) { return home().is_this() && loop_->cancel(id); }
 
   // Tokens and ends, or None when the loop is shut down and every event has been delivered.
   nb::object poll(double timeout) {
+    home().check();
     PollStatus status;
     static thread_local EventBatch batch;  // so that buffers go back and forth with the loop's and keep their memory
     {
       nb::gil_scoped_release release;
-      status = loop_.poll(batch, duration_of(timeout));
+      status = loop_->poll(batch, duration_of(timeout));
     }
     if (status == PollStatus::kClosed) return nb::none();
     nb::list tokens, ends;
@@ -111,8 +115,13 @@ class PyEventLoop {
     return nb::make_tuple(tokens, ends);
   }
 
-  LoopStats stats() const { return loop_.stats(); }
-  void shut_down(bool drain) { loop_.shut_down(drain ? Shutdown::kDrain : Shutdown::kCancel); }
+  LoopStats stats() const {
+    home().check();
+    return loop_->stats();
+  }
+  void shut_down(bool drain) {
+    if (home().is_this()) loop_->shut_down(drain ? Shutdown::kDrain : Shutdown::kCancel);
+  }
 
  private:
   template <typename AnyExecutor>
@@ -148,15 +157,17 @@ class PyEventLoop {
             .max_input_len = options.max_input_len};
   }
 
+  const HomeProcess& home() const { return loop_.get_deleter().home; }
+
   bool gathers_context_;
-  EventLoop loop_;
+  HomeBound<EventLoop> loop_;
 };
 
 const RequestOutputs* outputs_of(const TokenEvent& event) {
   return static_cast<const RequestOutputs*>(event.outputs.get());
 }
 
-nb::object array_of(const std::vector<float>& values, std::size_t columns) {
+nb::object array_of(std::span<const float> values, std::size_t columns) {
   if (values.empty()) return nb::none();
   auto copy = std::make_unique<float[]>(values.size());
   std::ranges::copy(values, copy.get());
@@ -168,7 +179,9 @@ nb::object array_of(const std::vector<float>& values, std::size_t columns) {
 // float32[rows, vocab_size], or None.
 nb::object context_logits(const TokenEvent& event) {
   const RequestOutputs* outputs = outputs_of(event);
-  return outputs ? array_of(outputs->context_logits, outputs->vocab_size) : nb::none();
+  if (outputs == nullptr) return nb::none();
+  const LogitRows& logits = outputs->context_logits;
+  return array_of({logits.values.get(), logits.num_rows * outputs->vocab_size}, outputs->vocab_size);
 }
 
 nb::object generation_logits(const TokenEvent& event) {

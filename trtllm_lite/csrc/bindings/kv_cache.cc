@@ -98,7 +98,7 @@ class NumberedKvCache {
     at(number);
     sequences_.erase(number);
   }
-  void forget(int number) { cache_.forget(std::get<KvSequence>(at(number).handle)); }
+  void forget(int number) { cache_.forget(at(number).chain()); }
   // The oldest step in flight ends.
   void end_step() {
     if (ended_ < launched_) cache_.step_ended(++ended_);

@@ -1,8 +1,12 @@
+#include <pthread.h>
+
 #include "bindings/bindings.h"
 #include "cpu_count.h"
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ runtime of trtllm_lite; see _core.pyi for its contract.";
+  // Threads that hold Python objects are not there in a fork, so that it cannot give these back when it ends.
+  pthread_atfork(nullptr, nullptr, [] { nanobind::set_leak_warnings(false); });
   tl::bind_errors(module);
   tl::bind_crc32c(module);
   tl::bind_engine(module);

@@ -78,7 +78,7 @@ class CheckedSampler {
 
   std::vector<RowLogprobs> prompt_logprobs(const Rows& logits, const Tokens& next_tokens, int num_top) {
     check_rows(logits, next_tokens.size());
-    std::vector<RowLogprobs> out;
+    std::vector<RowLogprobs> out(next_tokens.size());
     throw_if_any({sampler_.prompt_logprobs({logits.data(), logits.size()}, next_tokens, num_top, workspace_, out)});
     return out;
   }

@@ -37,21 +37,18 @@ class CudaStepExecutor : public StepExecutor {
   // A step between launch() and wait().
   struct Flight {
     const StepBatch* batch = nullptr;
-    PinnedBuffer inputs, records, tokens, logprobs, logits;
+    PinnedBuffer inputs, records, tokens, logprobs;
     WrittenInputs written;              // to `inputs`
     OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
     LogitsPlan plan;
-    std::vector<RowLogits> host_logits;  // by row of the batch: where they lie in `logits`
-    std::size_t num_host_logits = 0;     // rows of `logits`
-    bool is_timed = false;               // not if it only decodes, of which nobody asks how long it takes (CostModel)
-    bool finished = false;               // `result` holds its results
+    bool is_timed = false;  // not if it only decodes, of which nobody asks how long it takes (CostModel)
+    bool finished = false;  // `result` holds its results
     StepResult result;
   };
 
   void enqueue(const StepBatch& batch, Flight& flight);
   void enqueue_rows(const StepBatch& batch, Flight& flight);
   void copy_logprobs(std::int64_t num_logits, Flight& flight);
-  void copy_logits(Flight& flight);
   void finish(Flight& flight);
   void read_times(Flight& flight);
   void read_tokens(Flight& flight);

@@ -139,9 +139,8 @@ void Sampler::sample_row(int slot, std::span<const float> logits, SamplerWorkspa
 }
 
 std::string Sampler::prompt_logprobs(std::span<const float> logits, std::span<const TokenId> next_tokens, int num_top,
-                                     SamplerWorkspace& workspace, std::vector<RowLogprobs>& out) const {
+                                     SamplerWorkspace& workspace, std::span<RowLogprobs> out) const {
   if (auto message = out_of_vocabulary("prompt", next_tokens, vocab_size_)) return *message;
-  out.resize(next_tokens.size());
   for (std::size_t i = 0; i < next_tokens.size(); ++i) {
     workspace.raw.assign(logits.subspan(i * vocab_size_, vocab_size_));
     if (const char* error = describe_unusable(workspace.raw, 0.0f)) return error;

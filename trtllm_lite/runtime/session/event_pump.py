@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite.errors import EngineError, TrtllmLiteError, plain
+from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import LatencyLog
@@ -25,6 +26,7 @@ class EventPump:
     def __init__(self, loop: Any) -> None:
         self.loop = loop
         self.latencies = LatencyLog()
+        self._home = core().HomeProcess()
         self._lock = threading.Lock()
         self._handles: dict[int, weakref.ref[RequestHandle]] = {}
         self._failure: EngineError | None = None
@@ -32,7 +34,11 @@ class EventPump:
         self._thread.start()
 
     def submit(self, handle: RequestHandle) -> None:
-        """Queue the handle's request. Raises LimitError as ``EventLoop.submit``, EngineError if this thread failed."""
+        """Queue the handle's request.
+
+        Raises LimitError as ``EventLoop.submit``, EngineError if this thread failed or in a fork of the process.
+        """
+        self._home.check()  # first of all: a fork's copy of the lock may never open
         request, params, loop = handle.request, handle.request.params, self.loop
         with self._lock:  # no event is handed out before its handle is known
             if self._failure is not None:

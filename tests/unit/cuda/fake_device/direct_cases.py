@@ -1,6 +1,7 @@
 """The CUDA executor by itself, on a fake driver: steps by hand, timing, and engines for other GPUs."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -142,3 +143,20 @@ def test_products_are_timed_within_the_engines_limits(executor: CudaExecutor) ->
         executor.time_products(num_tokens=MAX_NUM_TOKENS + 1)
     with pytest.raises(LimitError, match="candidates: expected 1 to 1000, found 0"):
         executor.time_products(num_tokens=1, candidates=0)
+
+
+def test_threads_that_run_steps_by_hand_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(make_toy_engine()))
+    executor = CudaExecutor(Engine(str(path)))
+
+    def run_steps(thread: int) -> list[int]:
+        tables = np.arange(thread * 6, thread * 6 + 6, dtype=np.int32)[None]
+        tokens = ints(*range(thread, thread + 20))
+        steps = [executor.step(tokens, ints(20), ints(0), tables, ints(19)) for _ in range(20)]
+        executor.read_block(thread)
+        return [int(logits.argmax()) for logits in steps]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(run_steps, range(4)))
+    assert found == [[successor(list(range(thread, thread + 20)))] * 20 for thread in range(4)]
