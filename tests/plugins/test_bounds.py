@@ -11,7 +11,7 @@ import pytest
 
 from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, run
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens
-from trtllm_lite import _core
+from trtllm_lite import _testing
 from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -49,7 +49,7 @@ def run_guarded(op: str, inputs: list, attributes: dict, layout: str, isa: str) 
         o.name: arrays[schema.input_index(o.alias)] if o.alias else guarded(np.full_like(expected[o.name], np.nan))
         for o in schema.outputs
     }
-    _core.run_kernel(op, arrays, list(outputs.values()), attributes, layouts=layouts, isa=isa, num_threads=2)
+    _testing.run_kernel(op, arrays, list(outputs.values()), attributes, layouts=layouts, isa=isa, num_threads=2)
     for name, array in outputs.items():
         assert_same_bits(array, expected[name])
     return outputs

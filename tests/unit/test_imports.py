@@ -144,3 +144,9 @@ def test_help_loads_nothing_heavy():
 
 def test_the_package_says_that_it_is_typed():
     assert resources.files("trtllm_lite").joinpath("py.typed").is_file()
+
+
+def test_the_product_does_without_what_is_for_tests():
+    """``_testing`` is no part of a wheel."""
+    users = [path for path in PACKAGE.rglob("*.py") if "_testing" in path.read_text()]
+    assert users == []

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from trtllm_lite._core import KvCacheBookkeeping
+from trtllm_lite._testing import KvCacheBookkeeping
 
 Copies = list[tuple[str, int, int]] | None
 # Few tokens, so that sequences begin alike by chance.

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.csrc.tiny_engine import MAX_NUM_TOKENS, MAX_SEQ_LEN, TOKENS_PER_BLOCK, VOCAB, make_tiny_engine
+from trtllm_lite import _testing
 from trtllm_lite._core import CpuExecutor, Engine, EventLoop, FinishReason, RequestEnd, sampling
 from trtllm_lite.errors import LimitError
 
@@ -61,19 +62,19 @@ class Reference:
         past, rows = 0, []
         for chunk in chunks:
             arrays = [np.array(values, np.int32) for values in (chunk, [len(chunk)], [past])]
-            rows.append(self._executor.step(*arrays, self._table, np.arange(len(chunk), dtype=np.int32)))
+            rows.append(_testing.step(self._executor, *arrays, self._table, np.arange(len(chunk), dtype=np.int32)))
             past += len(chunk)
         return np.concatenate(rows)
 
     def generate(self, prompt: Prompt, params: Any) -> Prompt:
         """The tokens after ``prompt``."""
-        sampler = sampling.Sampler(1, VOCAB)
+        sampler = _testing.Sampler(1, VOCAB)
         sampler.set_slot(0, params, prompt)
         tokens: Prompt = []
         while True:
             sampled = sampler.sample_rows([0], self.logits(prompt + tokens)[-1:])[0]
             tokens.append(sampled.token)
-            if sampled.stop_cause != sampling.StopCause.NONE:
+            if _testing.finish_reason(params, prompt, tokens) is not None:
                 return tokens
 
 

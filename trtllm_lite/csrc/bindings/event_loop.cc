@@ -86,13 +86,12 @@ class PyEventLoop {
                      .num_beams = beams ? beams->num_beams : 0,
                      .priority = priority,
                      .prompt_outputs = context_logits || sampling.prompt_logprobs.has_value(),
-                     .end_ids = sampling.stop_token_ids,
+                     .end_ids = ending_tokens(sampling),
                      .stop_sequences = std::move(stop_sequences),
                      .timeout = {},
                      .cache_salt = std::move(cache_salt),
                      .params = std::move(params)};
     if (timeout) spec.timeout = duration_of(*timeout);
-    if (!sampling.ignore_eos) spec.end_ids.insert(spec.end_ids.end(), sampling.end_ids.begin(), sampling.end_ids.end());
     return loop_->submit(std::move(spec));
   }
 

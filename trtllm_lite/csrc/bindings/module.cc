@@ -12,8 +12,6 @@ NB_MODULE(_core, module) {
   tl::bind_engine(module);
   tl::bind_executor(module);
   tl::bind_cuda(module);
-  tl::bind_kernels(module);
-  tl::bind_kv_cache(module);
   tl::bind_sampling(module);
   tl::bind_event_loop(module);
   module.def("resolve_num_threads", &tl::resolve_num_threads, nanobind::arg("num_threads") = 0);

@@ -33,12 +33,6 @@ void merge(std::vector<LogitEdit>& edits) {
   edits.resize(std::min(edits.size(), last + 1));
 }
 
-template <typename Visit>
-void for_each_stop(const SamplingParams& sampling, const Visit& visit) {
-  if (!sampling.ignore_eos) std::ranges::for_each(sampling.end_ids, visit);
-  std::ranges::for_each(sampling.stop_token_ids, visit);
-}
-
 std::vector<LogitEdit> edits_of(const SamplingParams& sampling, const SlotState& sequence) {
   std::vector<LogitEdit> edits;
   if (sequence.counts() != nullptr) {
@@ -49,7 +43,7 @@ std::vector<LogitEdit> edits_of(const SamplingParams& sampling, const SlotState&
   for (const auto& [token, bias] : sampling.logit_bias) edit_of(edits, token).bias = bias;
   for (const auto& word : sampling.bad_words) edit_of(edits, word.back()).token |= LogitEdit::kBanned;
   if (sequence.suppresses_stops()) {
-    for_each_stop(sampling, [&](TokenId token) { edit_of(edits, token).token |= LogitEdit::kStop; });
+    for (const TokenId token : ending_tokens(sampling)) edit_of(edits, token).token |= LogitEdit::kStop;
   }
   merge(edits);
   return edits;
@@ -97,9 +91,9 @@ bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& se
       .stops = {},
   };
   int num_stops = 0;
-  for_each_stop(sampling, [&](TokenId token) {
+  for (const TokenId token : ending_tokens(sampling)) {
     if (num_stops < kMaxStops) header.stops[num_stops++] = ~token;
-  });
+  }
   std::vector<std::byte>& record = records_[static_cast<std::size_t>(slot)];
   const std::span<const std::byte> head = std::as_bytes(std::span(&header, 1)), tail = std::as_bytes(std::span(edits));
   record.assign(head.begin(), head.end());

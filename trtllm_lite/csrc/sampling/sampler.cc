@@ -127,7 +127,6 @@ std::span<const TokenId> Sampler::prompt(int index) const {
 void Sampler::sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out) {
   auto& state = std::get<SlotState>(slots_[slot]);
   choose_token(state, logits, workspace, out);
-  out.stop_cause = StopCause::kNone;
   out.has_logprobs = false;
   if (!out.error.empty()) return;
   if (state.params().logprobs) {
@@ -135,7 +134,6 @@ void Sampler::sample_row(int slot, std::span<const float> logits, SamplerWorkspa
     row_logprobs(workspace.raw, out.token, *state.params().logprobs, workspace.candidates, out.logprobs);
   }
   state.append(out.token);
-  out.stop_cause = state.stop_cause();
 }
 
 std::string Sampler::prompt_logprobs(std::span<const float> logits, std::span<const TokenId> next_tokens, int num_top,

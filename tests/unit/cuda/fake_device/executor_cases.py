@@ -24,6 +24,7 @@ from tests.unit.cuda.toy_engine import (
     successor,
     to_bytes,
 )
+from trtllm_lite import _testing
 from trtllm_lite._core import CpuExecutor, CudaExecutor, Engine, EventLoop, FinishReason, RequestEnd, sampling
 from trtllm_lite.errors import EngineError, LimitError
 
@@ -167,7 +168,7 @@ def continuation(prompt: list[int], params: Any) -> list[int]:
     generated: list[int] = []
     for _ in range(params.max_tokens):
         logits = logits_after(prompt + generated)
-        generated.append(int(np.argmax(sampling.processed(params, prompt, generated, logits))))
+        generated.append(int(np.argmax(_testing.processed(params, prompt, generated, logits))))
         if generated[-1] == POISON:
             break
     return generated

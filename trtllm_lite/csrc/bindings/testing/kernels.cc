@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "bindings/bindings.h"
+#include "bindings/testing/testing.h"
 #include "cpu/cache_sweep.h"
 #include "cpu/kernel_registry.h"
 #include "cpu/thread_pool.h"
@@ -199,7 +199,6 @@ std::vector<std::string> isa_names() {
 }  // namespace
 
 void bind_kernels(nb::module_& module) {
-  module.attr("SCRATCH_BYTES_PER_THREAD") = kScratchBytesPerThread;
   module.def("supported_isas", &isa_names);
   module.def("run_kernel", &run_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
              nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",

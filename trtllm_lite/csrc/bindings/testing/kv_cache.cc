@@ -11,7 +11,7 @@
 #include <variant>
 
 #include "batching/kv_cache_manager.h"
-#include "bindings/bindings.h"
+#include "bindings/testing/testing.h"
 
 namespace nb = nanobind;
 

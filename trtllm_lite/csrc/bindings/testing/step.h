@@ -1,4 +1,4 @@
-// step() of every executor: arrays in, logits out.
+// A step of any executor: arrays in, logits out.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -22,9 +22,9 @@ auto owning_array(std::unique_ptr<T[]> data, Extents... extents) {
       pointer, {static_cast<std::size_t>(extents)...}, owner);
 }
 
-// Adds the method `step`; `run(executor, request)` returns the logits, and is called without the GIL.
-template <auto run, typename AnyExecutor>
-void def_step(nanobind::class_<AnyExecutor>& type) {
+// Adds the function `step` for an executor; `run(executor, request)` returns the logits, and is called without the GIL.
+template <typename AnyExecutor, auto run>
+void def_step(nanobind::module_& module) {
   const auto step = [](AnyExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
                        const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
                        const Int32Array<1>& logits_indices) {
@@ -46,7 +46,7 @@ void def_step(nanobind::class_<AnyExecutor>& type) {
     return owning_array(std::move(logits), num_rows, executor.engine().manifest().model.vocab_size);
   };
   using nanobind::arg;
-  type.def("step", step, arg("token_ids").noconvert(), arg("seq_lens").noconvert(), arg("past_lens").noconvert(),
+  module.def("step", step, arg("executor"), arg("token_ids").noconvert(), arg("seq_lens").noconvert(), arg("past_lens").noconvert(),
            arg("block_tables").noconvert(), arg("logits_indices").noconvert());
 }
 
