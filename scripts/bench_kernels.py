@@ -6,7 +6,7 @@ Per case: microseconds (the given percentile of all calls, because other process
 bytes the operator must read and write once, its share of the bandwidth a plain read loop reaches on as many threads,
 and GFLOPS. Whichever limit is nearer, bandwidth or arithmetic, is the one to compare with.
 
-Needs an installation with trtllm_lite._testing, as `bash scripts/test.sh` makes it: kernels are no part of a wheel's API.
+Needs an installation with trtllm_lite._testing, as `bash scripts/test.sh` makes it.
 """
 
 import argparse

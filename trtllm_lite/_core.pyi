@@ -233,8 +233,9 @@ class EventLoop:
 
         ``timeout`` is in seconds; requests of a greater ``priority`` (up to MAX_PRIORITY) are served earlier; only
         requests of equal ``cache_salt`` share blocks. Requests of one seed draw different numbers if their
-        ``sequence_index`` differs. Raises LimitError if it exceeds a limit, OverloadedError if too many are
-        outstanding. Wrong sampling parameters end the request with an error.
+        ``sequence_index`` differs. Raises LimitError if it exceeds a limit, OverloadedError if too many are outstanding
+        (of those whose ``sequence_index`` is not 0 half as many may be), EngineError if the engine's file has been
+        written to or in a fork of the process. Wrong sampling parameters end the request with an error.
         """
 
     def cancel(self, request_id: int) -> bool:

@@ -36,7 +36,7 @@ collect_ignore = [] if HAS_PACKAGE else OF_ENGINES
 
 
 def pytest_report_header() -> str:
-    return "" if HAS_PACKAGE else "trtllm_lite._testing is not installed (see scripts/test_gpu.sh): tests of whole engines are left out"
+    return "" if HAS_PACKAGE else "trtllm_lite._testing is not installed: tests of whole engines are left out"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -83,7 +83,7 @@ struct Service {
       : executor(engine, 2, num_blocks, "portable"),
         config(config_for(executor, num_host_blocks)),
         loop(config,
-             std::make_unique<tl::CpuStepExecutor>(executor, config.scheduler.max_batch_size + 2, num_host_blocks)) {}
+             std::make_unique<tl::CpuStepExecutor>(executor, num_host_blocks)) {}
 
   // Waits for events; false when the loop is closed.
   bool hear() {

@@ -202,12 +202,12 @@ TEST(equal_prompts_are_computed_once) {
   Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 8, 64, 80),
                 {.num_blocks = 100, .tokens_per_block = 4});
   for (int i = 0; i < 8; ++i) driver.submit(spec_of(prompt, 4, i));
-  int prefill_tokens = 0;
+  int prompt_tokens = 0;
   driver.on_step = [&](const tl::StepBatch& batch) {
-    prefill_tokens += static_cast<int>(batch.token_ids.size()) - batch.num_decode_tokens;
+    for (const tl::StepRow& row : batch.rows) prompt_tokens += row.num_generated == 0 ? row.num_tokens : 0;
   };
   driver.run();
-  CHECK(prefill_tokens == 41 + 7);  // the others compute the last token alone
+  CHECK(prompt_tokens == 41 + 7);  // the others compute the last token alone
   for (const auto& [id, request] : driver.heard) CHECK(request.tokens == request.expected());
 }
 

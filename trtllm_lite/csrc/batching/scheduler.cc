@@ -129,7 +129,7 @@ bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
   StepRow& row = push_row(index, running.slot().index(), running.kv(), num_tokens, batch);
   row.num_generated = request.num_generated();
   row.sample = end == request.num_total();
-  if (num_tokens == 1 && request.num_generated() > 0) ++batch.num_decode_tokens;
+  if (row.decodes()) ++batch.num_decode_tokens;
   if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
     batch.token_ids.push_back(kLastSampled);
   } else {

@@ -25,8 +25,6 @@ namespace {
 
 using PromptIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// More than the batch, because a finished request's slot is free only when its last step has ended.
-constexpr int kSpareSlots = 8;
 // Some years; the clock can express it.
 constexpr double kMaxSeconds = 1e8;
 
@@ -39,12 +37,13 @@ std::int64_t max_logits(const CpuExecutor& executor) { return executor.engine().
 std::int64_t max_logits(const cuda::CudaExecutor& executor) { return executor.max_logits(); }
 
 struct LoopOptions {
-  int max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks;
+  int max_batch_size, max_input_len, max_seq_len, max_num_tokens;
+  std::int64_t num_host_blocks;
   bool max_utilization, enable_block_reuse, enable_chunked_context;
 };
 
 std::unique_ptr<StepExecutor> make_step_executor(CpuExecutor& executor, const LoopOptions& options) {
-  return std::make_unique<CpuStepExecutor>(executor, options.max_batch_size + kSpareSlots, options.num_host_blocks);
+  return std::make_unique<CpuStepExecutor>(executor, options.num_host_blocks);
 }
 
 std::unique_ptr<StepExecutor> make_step_executor(cuda::CudaExecutor& executor, const LoopOptions& options) {
@@ -58,14 +57,16 @@ class PyEventLoop {
  public:
   template <typename AnyExecutor>
   PyEventLoop(AnyExecutor& executor, const LoopOptions& options)
-      : gathers_context_(max_logits(executor) >= options.max_num_tokens),
-        loop_(new EventLoop(config(executor, options), make_step_executor(executor, options))) {}
+      : engine_(executor.engine()),
+        gathers_context_(max_logits(executor) >= options.max_num_tokens),
+        loop_(make_loop(executor, options)) {}
 
   RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
                    std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,
                    std::string cache_salt, std::uint32_t sequence_index, bool context_logits, bool generation_logits,
                    std::optional<BeamSearchParams> beams) {
     home().check();
+    engine_.check_unchanged();
     if ((context_logits || sampling.prompt_logprobs) && !gathers_context_) {
       throw LimitError(
           "expected an engine that computes the logits of whole prompts, found one for the last prompt token only: "
@@ -84,6 +85,7 @@ class PyEventLoop {
                      .max_new_tokens = sampling.max_tokens,
                      .min_new_tokens = sampling.min_tokens,
                      .num_beams = beams ? beams->num_beams : 0,
+                     .extra = sequence_index > 0,
                      .priority = priority,
                      .prompt_outputs = context_logits || sampling.prompt_logprobs.has_value(),
                      .end_ids = ending_tokens(sampling),
@@ -124,6 +126,12 @@ class PyEventLoop {
 
  private:
   template <typename AnyExecutor>
+  static EventLoop* make_loop(AnyExecutor& executor, const LoopOptions& options) {
+    const EventLoopConfig checked = config(executor, options);  // before memory is reserved for it
+    return new EventLoop(checked, make_step_executor(executor, options));
+  }
+
+  template <typename AnyExecutor>
   static EventLoopConfig config(const AnyExecutor& executor, const LoopOptions& options) {
     const Manifest& manifest = executor.engine().manifest();
     const auto check = [](const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
@@ -135,7 +143,8 @@ class PyEventLoop {
     check("max_input_len", options.max_input_len, 1, manifest.limits.max_input_len);
     check("max_seq_len", options.max_seq_len, 2, manifest.limits.max_seq_len);
     check("max_num_tokens", options.max_num_tokens, options.max_batch_size, manifest.limits.max_num_tokens);
-    check("host_cache_size in KV blocks", options.num_host_blocks, 0, executor.num_blocks() * 1024);
+    check("host_cache_size in KV blocks", options.num_host_blocks, 0,
+          std::min(executor.num_blocks() * 1024, kMaxExtent));
     if (!options.enable_chunked_context) {
       check("max_input_len without chunked context", options.max_input_len, 1, options.max_num_tokens);
     }
@@ -148,7 +157,7 @@ class PyEventLoop {
                           .max_seq_len = options.max_seq_len,
                           .enable_chunked_context = options.enable_chunked_context},
             .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
-                      .num_host_blocks = options.num_host_blocks,
+                      .num_host_blocks = static_cast<int>(options.num_host_blocks),
                       .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
                       .enable_block_reuse = options.enable_block_reuse,
                       .hash_seed = std::random_device()()},
@@ -158,6 +167,7 @@ class PyEventLoop {
 
   const HomeProcess& home() const { return loop_.get_deleter().home; }
 
+  const Engine& engine_;
   bool gathers_context_;
   HomeBound<EventLoop> loop_;
 };
@@ -257,7 +267,7 @@ void bind_events(nb::module_& module) {
 template <typename AnyExecutor>
 void bind_init(nb::class_<PyEventLoop>& loop) {
   const auto init = [](PyEventLoop* self, AnyExecutor& executor, int max_batch_size, int max_input_len, int max_seq_len,
-                       int max_num_tokens, int num_host_blocks, bool max_utilization, bool enable_block_reuse,
+                       int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization, bool enable_block_reuse,
                        bool enable_chunked_context) {
     new (self)
         PyEventLoop(executor, LoopOptions{max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,

@@ -24,7 +24,7 @@ nb::dict memory(const CpuExecutor& executor) {
 void bind_executor(nb::module_& module) {
   module.attr("SCRATCH_BYTES_PER_THREAD") = kScratchBytesPerThread;
   nb::class_<CpuExecutor>(module, "CpuExecutor")
-      .def(nb::init<const Engine&, int, std::int64_t, std::string_view>(), nb::arg("engine"), nb::kw_only(),
+      .def(nb::init<const Engine&, std::int64_t, std::int64_t, std::string_view>(), nb::arg("engine"), nb::kw_only(),
            nb::arg("num_threads") = 0, nb::arg("num_blocks") = 0, nb::arg("isa") = "auto", nb::keep_alive<1, 2>())
       .def_prop_ro("memory", &memory)
       .def_prop_ro("num_threads", &CpuExecutor::num_threads)

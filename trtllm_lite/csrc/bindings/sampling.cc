@@ -13,9 +13,33 @@ namespace {
 
 using namespace sampling_bindings;
 
+// Token ids of Python, of which some are no int32: nanobind would only say that the types do not fit.
+std::vector<TokenId> token_ids(const char* name, nb::handle given) {
+  std::vector<TokenId> ids;
+  for (const nb::handle item : given) {
+    int overflow = 0;
+    const long long id = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
+    if (id == -1 && PyErr_Occurred()) nb::raise_python_error();
+    if (overflow != 0 || id < INT32_MIN || id > INT32_MAX) {
+      throw ArgumentError(std::string(name) + ": expected token ids of the vocabulary, found one beyond 32 bits");
+    }
+    ids.push_back(static_cast<TokenId>(id));
+  }
+  return ids;
+}
+
+template <std::vector<TokenId> SamplingParams::* member>
+void def_token_ids(nb::class_<SamplingParams>& type, const char* name) {
+  type.def_prop_rw(
+      name, [](const SamplingParams& params) { return params.*member; },
+      [name](SamplingParams& params, nb::handle given) { params.*member = token_ids(name, given); });
+}
+
 void bind_params(nb::module_& m) {
-  nb::class_<SamplingParams>(m, "SamplingParams")
-      .def(nb::init<>())
+  nb::class_<SamplingParams> type(m, "SamplingParams");
+  def_token_ids<&SamplingParams::end_ids>(type, "end_ids");
+  def_token_ids<&SamplingParams::stop_token_ids>(type, "stop_token_ids");
+  type.def(nb::init<>())
       .def_rw("temperature", &SamplingParams::temperature)
       .def_rw("top_k", &SamplingParams::top_k)
       .def_rw("top_p", &SamplingParams::top_p)
@@ -27,8 +51,6 @@ void bind_params(nb::module_& m) {
       .def_rw("max_tokens", &SamplingParams::max_tokens)
       .def_rw("min_tokens", &SamplingParams::min_tokens)
       .def_rw("ignore_eos", &SamplingParams::ignore_eos)
-      .def_rw("end_ids", &SamplingParams::end_ids)
-      .def_rw("stop_token_ids", &SamplingParams::stop_token_ids)
       .def_rw("bad_words", &SamplingParams::bad_words)
       .def_rw("logit_bias", &SamplingParams::logit_bias)
       .def_rw("allowed_token_ids", &SamplingParams::allowed_token_ids, nb::arg().none())

@@ -19,7 +19,7 @@ void reduce_over_one_rank(const Tensor& x, const Tensor& y) {
 
 }  // namespace
 
-CpuExecutor::CpuExecutor(const Engine& engine, int num_threads, std::int64_t num_blocks, std::string_view isa)
+CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa)
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCpu)),
       isa_(resolve_isa(isa)),

@@ -31,7 +31,7 @@ class CpuExecutor {
  public:
   // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best.
   // Throws LimitError or, if this build lacks a kernel, EngineError.
-  CpuExecutor(const Engine& engine, int num_threads, std::int64_t num_blocks, std::string_view isa);
+  CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa);
 
   // Runs one step and returns float32 logits [num logits_indices, vocab_size]. Steps of several threads run one after
   // the other. Throws LimitError before anything has been computed if the request is not within the limits, EngineError
@@ -52,6 +52,7 @@ class CpuExecutor {
   std::int64_t num_blocks() const { return num_blocks_; }
   const Engine& engine() const { return engine_; }
   std::int64_t vocab_size() const { return engine_.manifest().model.vocab_size; }
+  int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
   int num_threads() const { return pool_->num_threads(); }
   std::string_view isa() const { return isa_; }
   MemoryUse memory() const;

@@ -29,7 +29,7 @@ void clear(RowResult& result) {
 
 }  // namespace
 
-CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, int num_host_blocks)
+CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks)
     : executor_(executor),
       vocab_size_(static_cast<std::size_t>(executor.engine().manifest().model.vocab_size)),
       host_(executor),

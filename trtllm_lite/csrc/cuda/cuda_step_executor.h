@@ -21,7 +21,7 @@ namespace tl::cuda {
 class CudaStepExecutor : public StepExecutor {
  public:
   // Borrows the executor. `num_host_blocks`: KV blocks that swapped-out requests may take on the host.
-  CudaStepExecutor(CudaExecutor& executor, int num_host_blocks);
+  CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks);
   ~CudaStepExecutor() override;
 
   // Has decode steps of up to `max_batch_size` rows launched as graphs, before the first of them.

@@ -1,9 +1,10 @@
 // The sampler, driven by hand.
+#include "bindings/sampling.h"
+
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 
 #include "batching/request.h"
-#include "bindings/sampling.h"
 #include "bindings/testing/testing.h"
 #include "sampling/logit_processors.h"
 #include "sampling/philox.h"

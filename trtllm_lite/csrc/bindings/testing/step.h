@@ -46,8 +46,8 @@ void def_step(nanobind::module_& module) {
     return owning_array(std::move(logits), num_rows, executor.engine().manifest().model.vocab_size);
   };
   using nanobind::arg;
-  module.def("step", step, arg("executor"), arg("token_ids").noconvert(), arg("seq_lens").noconvert(), arg("past_lens").noconvert(),
-           arg("block_tables").noconvert(), arg("logits_indices").noconvert());
+  module.def("step", step, arg("executor"), arg("token_ids").noconvert(), arg("seq_lens").noconvert(),
+             arg("past_lens").noconvert(), arg("block_tables").noconvert(), arg("logits_indices").noconvert());
 }
 
 }  // namespace tl

@@ -1,4 +1,5 @@
-// What only tests and benchmarks of kernels reach, in a module of its own: one function per concept; module.cc calls all.
+// What only tests and benchmarks of kernels reach, in a module of its own: one function per concept; module.cc calls
+// all.
 #pragma once
 
 #include <nanobind/nanobind.h>
