@@ -159,7 +159,7 @@ class Sampler:
         """Puts a sequence into a slot, whatever was there."""
 
     def clear_slot(self, slot: int) -> None: ...
-    def sample_rows(self, slots: Sequence[int], logits: NDArray[np.float32]) -> list[sampling.SampledToken]:
+    def sample_rows(self, slots: Sequence[int], logits: NDArray[np.float32]) -> list[SampledToken]:
         """The next token of each slot from its row of ``logits`` [slots, vocab_size]."""
 
     def prompt_logprobs(
