@@ -120,7 +120,25 @@ class Operands {
   std::vector<PlanTensor> logical_;
 };
 
-std::vector<AttributeValue> read_attributes(const OpSchema& schema, const nb::dict& attributes) {
+AttributeValue read_attribute(const AttributeSpec& spec, const nb::handle& given, AttributeTexts* texts) {
+  AttributeValue value;
+  switch (spec.kind) {
+    case AttributeKind::kInt:
+      value.i = nb::cast<std::int64_t>(given);
+      return value;
+    case AttributeKind::kFloat:
+      value.f = nb::cast<double>(given);
+      return value;
+    case AttributeKind::kChoice:
+    case AttributeKind::kText:
+      break;
+  }
+  const std::optional<AttributeValue> text = parse_text(spec, nb::cast<std::string>(given), texts);
+  if (!text) throw EngineError("run_kernel: " + std::string(spec.name) + ": expected " + expected_text(spec));
+  return *text;
+}
+
+std::vector<AttributeValue> read_attributes(const OpSchema& schema, const nb::dict& attributes, AttributeTexts* texts) {
   if (attributes.size() != schema.attributes.size()) {
     throw EngineError("run_kernel: expected " + std::to_string(schema.attributes.size()) + " attributes");
   }
@@ -128,13 +146,7 @@ std::vector<AttributeValue> read_attributes(const OpSchema& schema, const nb::di
   for (const AttributeSpec& spec : schema.attributes) {
     const nb::str name(spec.name.data(), spec.name.size());
     if (!attributes.contains(name)) throw EngineError("run_kernel: missing attribute " + std::string(spec.name));
-    AttributeValue value;
-    if (spec.is_float) {
-      value.f = nb::cast<double>(attributes[name]);
-    } else {
-      value.i = nb::cast<std::int64_t>(attributes[name]);
-    }
-    values.push_back(value);
+    values.push_back(read_attribute(spec, attributes[name], texts));
   }
   return values;
 }
@@ -145,6 +157,7 @@ struct PreparedCall {
   std::vector<Tensor> inputs;
   std::vector<Tensor> outputs;
   std::vector<AttributeValue> attributes;
+  AttributeTexts texts;
 
   void run(ThreadPool* pool) const { kernel({inputs.data(), outputs.data(), attributes.data(), pool}); }
 };
@@ -160,9 +173,10 @@ PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& ou
   in.read_row_major(schema->inputs, &extents);
   out.read_row_major(schema->outputs, &extents);
   in.read_packed(schema->inputs, extents);
-  const std::vector<AttributeValue> values = read_attributes(*schema, attributes);
+  AttributeTexts texts;
+  const std::vector<AttributeValue> values = read_attributes(*schema, attributes, &texts);
   check_call(*schema, in.described(), out.described(), values, {});
-  return {kernel, in.tensors(), out.tensors(), values};
+  return {kernel, in.tensors(), out.tensors(), values, texts};
 }
 
 void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
