@@ -89,7 +89,8 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         inputs = [activations(rows, depth), weight((features, depth), "panel64", dtype), None]
         layouts = ["row_major", "panel64", "row_major"]
         outputs: list[np.ndarray | None] = [activations(rows, features)]
-        yield Case("Linear", name, rows, inputs, outputs, {}, layouts, 2.0 * rows * features * depth)
+        flops = 2.0 * rows * features * depth
+        yield Case("Linear", name, rows, inputs, outputs, {"activation": "none"}, layouts, flops)
     shape = (2, model.intermediate, model.hidden)
     gated: list[np.ndarray | None] = [activations(rows, model.hidden), weight(shape, "gated_panel64", dtype), None]
     yield Case(
@@ -98,7 +99,7 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         rows,
         gated,
         [activations(rows, model.intermediate)],
-        {},
+        {"activation": "silu"},
         ["row_major", "gated_panel64", "row_major"],
         2.0 * rows * float(np.prod(shape)),
     )

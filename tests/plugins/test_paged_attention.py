@@ -21,6 +21,9 @@ SHAPES = {
     "softcap": AttentionShape(num_heads=6, num_kv_heads=2, softcap=1.5),
     "softcap_window": AttentionShape(num_heads=4, num_kv_heads=1, tokens_per_block=16, window=37, softcap=50.0),
     "saturated": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=24, softcap=0.1),
+    "partial": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True, rotary_dim=12),
+    "partial96": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=96, rotary_dim=72),
+    "no_rope": AttentionShape(num_heads=4, num_kv_heads=4, head_dim=24, rotary_dim=0),
     "window1": AttentionShape(num_heads=2, num_kv_heads=2, tokens_per_block=16, window=1),
 }
 

@@ -33,7 +33,7 @@ def test_an_engine_directory(tmp_path: Path) -> None:
     assert set(found.file_bytes) == {"rank0.engine", "config.json", "tokenizer.json", "tokenizer_config.json"}
     fusions = {item.pass_name: (item.fused, item.candidates) for item in found.fusions}
     assert fusions["merge_qkv"] == (2, 2)
-    assert fusions["add_rms_norm"] == (4, 5)
+    assert fusions["add_norm"] == (4, 5)
     assert json.loads(json.dumps(found.to_dict()))["kind"] == "engine"
 
 

@@ -13,6 +13,7 @@ from trtllm_lite.builder.cuda.layout import Step
 from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
+from trtllm_lite.builder.cuda.unsupported import refuse_unsupported
 from trtllm_lite.builder.graph import attribute, dims, fused_by, only_user
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
@@ -37,6 +38,7 @@ def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, c
 
     Raises BuildError, which lists what the kernels do not support.
     """
+    refuse_unsupported(graph)
     return _Lowering(graph, operands, device, bucket, choose).run()
 
 

@@ -1,4 +1,4 @@
-"""RMSNormalization of packed rows becomes RmsNorm, and the Add of the residual stream before it goes into it.
+"""Norms of packed rows become RmsNorm and LayerNorm, and the Add of the residual stream before them goes into them.
 
 The fused operator reads both addends once and returns the normalised rows and, where it is read, their sum.
 """
@@ -11,7 +11,6 @@ from trtllm_lite.builder.graph import (
     attribute,
     dims,
     fused_node,
-    nodes_of,
     produced_by,
     replace_value,
     site,
@@ -20,10 +19,13 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 
+# Standard operator -> ours.
+_FUSED = {"RMSNormalization": "RmsNorm", "LayerNormalization": "LayerNorm"}
+
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     decisions = []
-    for node in nodes_of(graph, "RMSNormalization"):
+    for node in _norms(graph):
         obstacle = _not_convertible(node)
         if obstacle is not None:
             decisions.append(Decision(site(node), False, obstacle))
@@ -34,10 +36,16 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
     return decisions
 
 
+def _norms(graph: ir.Graph) -> list[ir.Node]:
+    return [node for node in graph if node.op_type in _FUSED and node.domain == ""]
+
+
 def _not_convertible(node: ir.Node) -> str | None:
-    weight = node.inputs[1]
-    if weight is None or weight_tensor(weight) is None or weight.dtype != ir.DataType.FLOAT:
-        return "the scale is not a float32 weight"
+    for name, vector in zip(("scale", "bias"), node.inputs[1:], strict=False):
+        if vector is not None and (weight_tensor(vector) is None or vector.dtype != ir.DataType.FLOAT):
+            return f"the {name} is not a float32 weight"
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+        return "its means or deviations are read"
     if attribute(node, "axis", -1) != -1 or len(dims(node.inputs[0]) or ()) != 2:
         return "the norm is not over the last axis of packed rows"
     return None
@@ -61,14 +69,16 @@ def _fuse(graph: ir.Graph, node: ir.Node, add: ir.Node | None) -> None:
     shape, path = dims(normalised) or (), str(node.name)
     outputs = [value_of(f"{path}.norm", ir.DataType.FLOAT, shape)]
     inputs = [node.inputs[0], node.inputs[1]]
+    bias = list(node.inputs[2:])
+    inputs += [None, *bias] if bias else []
     if add is not None:
         stream, update = add.inputs
-        inputs = [update, node.inputs[1], stream]
+        inputs = [update, node.inputs[1], stream, *bias]
         if _is_read_elsewhere(add, node):
             outputs.append(value_of(f"{path}.sum", ir.DataType.FLOAT, shape))
     attributes = {"epsilon": float(attribute(node, "epsilon", 1e-5))}
     # In the place of the Add, because other readers of the sum may come before the norm.
-    graph.insert_before(add or node, fused_node("RmsNorm", path, inputs, outputs, dict(attributes)))
+    graph.insert_before(add or node, fused_node(_FUSED[node.op_type], path, inputs, outputs, attributes))
     replace_value(normalised, outputs[0])
     if add is not None and len(outputs) > 1:
         replace_value(add.outputs[0], outputs[1])
@@ -79,9 +89,9 @@ def _is_read_elsewhere(add: ir.Node, norm: ir.Node) -> bool:
 
 
 def _ensures(graph: ir.Graph) -> Iterable[str]:
-    for node in nodes_of(graph, "RMSNormalization"):
+    for node in _norms(graph):
         if _not_convertible(node) is None:
             yield f"{node.name} is a norm left behind"
 
 
-ADD_RMS_NORM = GraphPass("add_rms_norm", _rewrite, ensures=_ensures)
+ADD_NORM = GraphPass("add_norm", _rewrite, ensures=_ensures)
