@@ -94,17 +94,19 @@ def schema_tables(schema: Schema) -> str:
 def op_schemas_source(schemas: list[Schema]) -> str:
     """``op_schemas.cc``."""
     tables = "\n".join(schema_tables(schema) for schema in schemas)
-    rows = "".join(
-        f'      {{"{s.name}", {s.folder}::kSymbols, {s.folder}::kInputSpecs, {s.folder}::kOutputSpecs, '
-        f"{s.folder}::kAttributeSpecs, {s.folder}::kConstraints, {f'{s.folder}::check' if s.check else 'nullptr'}}},\n"
-        for s in schemas
-    )
+    names = ("kSymbols", "kInputSpecs", "kOutputSpecs", "kAttributeSpecs", "kConstraints")
+
+    def row(schema: Schema) -> str:
+        parts = ", ".join(f"tables::{schema.folder}::{name}" for name in names)
+        return f'      {{"{schema.name}", {parts}, {f"{schema.folder}::check" if schema.check else "nullptr"}}},\n'
+
+    rows = "".join(map(row, schemas))
     checks = "".join(f'#include "{schema.folder}/check.h"\n' for schema in schemas if schema.check)
     limits = f'constexpr TextRules kTextRules{{"{TEXT_CHARACTERS}", {MAX_TEXT_LENGTH}}};\n'
     return (
         f'{HEADER}#include <array>\n\n#include "engine/op_schema.h"\n{checks}\n'
-        f"namespace tl {{\nnamespace {{\n{limits}{tables}}}  // namespace\n\n"
-        "const TextRules& text_rules() { return kTextRules; }\n\n"
+        f"namespace tl {{\nnamespace tables {{\n{limits}{tables}}}  // namespace tables\n\n"
+        "const TextRules& text_rules() { return tables::kTextRules; }\n\n"
         f"std::span<const OpSchema> op_schemas() {{\n  static constexpr OpSchema kSchemas[] = {{\n{rows}  }};\n"
         "  return kSchemas;\n}\n\n}  // namespace tl\n"
     )

@@ -1,4 +1,5 @@
-// LayerNorm on a CPU: a row is one thread's work, in a fixed order of summation; the variance is that of the centred row.
+// LayerNorm on a CPU: a row is one thread's work, in a fixed order of summation; the variance is that of the centred
+// row.
 #include <math.h>
 
 #include "cpu/norm_row.h"
@@ -36,8 +37,7 @@ void layer_norm(const KernelArgs& args) {
   const auto* bias = in(layer_norm::kBias).as<const float>();
   const auto epsilon = static_cast<float>(layer_norm::attributes_of(args).epsilon);
   for_each_norm_row(args.pool, in(layer_norm::kX), in(layer_norm::kResidual), args.outputs[layer_norm::kY],
-                    args.outputs[layer_norm::kSum],
-                    [=](const NormRow& row) { normalize(row, weight, bias, epsilon); });
+                    args.outputs[layer_norm::kSum], [=](const NormRow& row) { normalize(row, weight, bias, epsilon); });
 }
 
 }  // namespace tl::TL_ISA

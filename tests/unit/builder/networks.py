@@ -64,6 +64,13 @@ VARIANTS = {
         linear_bias=True,
     ),
     "phi3": Shape(rotary_dim=6, tied=False),
+    "gemma2": Shape(
+        mlp="gelu_tanh", post_norms=True, softcap=0.75, windows=(5, 0), embedding_scale=6.0, logit_softcap=1.5
+    ),
+    "gemma3": Shape(
+        mlp="gelu_tanh", post_norms=True, qk_norm=True, windows=(5, 0), embedding_scale=6.0, thetas=(100.0, 5000.0)
+    ),
+    "cohere": Shape(layer_norm=True, parallel=True, logit_scale=0.0625),
     "geglu": Shape(mlp="gelu", mlp_bias=True, layers=1, windows=(0,)),
     "bfloat16": Shape(dtype=ir.DataType.BFLOAT16),
     "float16": Shape(dtype=ir.DataType.FLOAT16, tied=False),

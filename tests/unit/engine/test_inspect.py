@@ -33,6 +33,7 @@ def test_an_engine_directory(tmp_path: Path) -> None:
     assert set(found.file_bytes) == {"rank0.engine", "config.json", "tokenizer.json", "tokenizer_config.json"}
     fusions = {item.pass_name: (item.fused, item.candidates) for item in found.fusions}
     assert fusions["merge_qkv"] == (2, 2)
+    assert "rowwise" not in fusions
     assert fusions["add_norm"] == (4, 5)
     assert json.loads(json.dumps(found.to_dict()))["kind"] == "engine"
 
@@ -95,12 +96,10 @@ def test_how_kernels_are_made_is_told_on_demand(tmp_path: Path) -> None:
 def test_a_kernel_that_there_is_not_is_an_error(tmp_path: Path, kernel: int) -> None:
     launch = {"kind": "launch", "kernel": kernel, "grid": [1, 1, 1], "args": [], "programmatic": False}
     program = {"name": "mixed", "arch": "sm_90a", "decode_only": False, "max_tokens": 8, "instructions": [launch]}
-    numbers = ("arena_bytes", "state_bytes", "workspace_bytes", "cublaslt_version")
-    lists = {"decode_batches": [1], "tensors": [], "programs": [program], "symbols": {}, "outputs": {}}
-    kernels = [{"name": "linear", "cubins": {}, "threads": 32, "shared_bytes": 0}]
-    document = json.dumps({**dict.fromkeys(numbers, 0), **lists, "kernels": kernels})
-    path = _sample(tmp_path / "e", replace(MANIFEST, target=Target("cuda", ("sm_90a",), "bfloat16")), document)
-    with pytest.raises(EngineError, match=f"launches kernel {kernel} of 1: the file is damaged"):
+    document = json.loads(plan().to_json()) | {"programs": [program]}
+    document["kernels"] = [{"name": "linear", "cubins": {}, "threads": 32, "shared_bytes": 0}]
+    path = _sample(tmp_path / "e", MANIFEST, json.dumps(document))
+    with pytest.raises(EngineError, match="kernel: expected an integer from 0 to 0, found"):
         inspect_path(path)
 
 
@@ -117,3 +116,9 @@ def _without_text(value: Any, dumps: Callable[..., str] = json.dumps, **settings
     if isinstance(value, dict) and "__metadata__" in value:
         value["__metadata__"]["checksums"] = ["0" * len(value["__metadata__"]["checksums"])]
     return dumps(value, **settings)
+
+
+def test_what_has_no_kernel_of_its_own_is_listed_with_its_cost(tmp_path: Path) -> None:
+    build_engine(save_checkpoint(tmp_path / "checkpoint", "gemma2"), tmp_path / "engine", **LIMITS)
+    rowwise = next(item for item in inspect_path(tmp_path / "engine").fusions if item.pass_name == "rowwise")
+    assert rowwise.not_fused["logit_softcap.mul"] == "Div, Tanh, Mul run as Rowwise: 568 bytes a token in float32"

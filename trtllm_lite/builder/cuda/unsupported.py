@@ -7,7 +7,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.graph import attribute, dims
 from trtllm_lite.errors import BuildError
 
-_CPU_ONLY = ("LayerNorm", "PositionEmbedding")
+_CPU_ONLY = ("LayerNorm", "PositionEmbedding", "Rowwise")
 _ACTIVATIONS = {"Linear": "none", "GatedLinear": "silu"}
 
 

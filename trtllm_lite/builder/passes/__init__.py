@@ -1,8 +1,8 @@
 """The ordered pipeline from the standard network to fused operators over packed tokens.
 
 Each pass is numerically neutral. remove_padding comes first, so that all others see plain [rows, features] matrices;
-the operators that others build on (linear) come before those; last_token_gather comes last, when whole layers are a
-handful of operators whose row-wise nature their schemas state.
+the operators that others build on (linear) come before those, and rowwise takes what they leave; last_token_gather
+comes last, when whole layers are a handful of operators whose row-wise nature their schemas state.
 """
 
 from trtllm_lite.builder.passes.add_norm import ADD_NORM
@@ -17,6 +17,7 @@ from trtllm_lite.builder.passes.paged_attention import PAGED_ATTENTION
 from trtllm_lite.builder.passes.position_embedding import POSITION_EMBEDDING
 from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
 from trtllm_lite.builder.passes.rotary_table import ROTARY_TABLE
+from trtllm_lite.builder.passes.rowwise import ROWWISE
 
 PIPELINE = (
     REMOVE_PADDING,
@@ -29,6 +30,7 @@ PIPELINE = (
     LINEAR_ACTIVATION,
     PAGED_ATTENTION,
     ADD_NORM,
+    ROWWISE,
     LAST_TOKEN_GATHER,
 )
 
