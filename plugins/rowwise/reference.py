@@ -1,6 +1,6 @@
 """Rowwise in numpy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from ..activations import ACTIVATIONS
 from .expression import MAX_ROWS, MAX_VECTORS, evaluate
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
