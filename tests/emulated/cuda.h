@@ -56,6 +56,10 @@ template <class T>
 T __ldcg(const T* from) {
   return *from;
 }
+template <class T>
+T __ldcs(const T* from) {
+  return *from;
+}
 
 inline unsigned long long __cvta_generic_to_global(const void* pointer) {
   return reinterpret_cast<unsigned long long>(pointer);

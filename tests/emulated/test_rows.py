@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.row_checks import check_layer_norm, check_position_embedding, check_rowwise
+from tests.gpu.row_checks import check_gate_mul, check_layer_norm, check_position_embedding, check_rowwise
 from trtllm_lite.plugins.rowwise.expression import ARITY
 
 FUNCTIONS = {
@@ -30,6 +30,11 @@ FUNCTIONS = {
 def test_layer_norm(hidden: int, threads: int, residual: bool, bias: bool) -> None:
     dtype = torch.float16 if bias else torch.bfloat16
     check_layer_norm(3, hidden, threads, dtype, residual=residual, bias=bias, machine=Emulator())
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_gate_mul(activation: str) -> None:
+    check_gate_mul(3, 1000, activation, torch.float16, Emulator())
 
 
 @pytest.mark.parametrize("hidden", [64, 1032])

@@ -2,12 +2,19 @@
 
 import torch
 
+from plugins.cuda.activation import ACTIVATION_FLAGS
+from plugins.rowwise.cuda import expression
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import Machine
 from tests.gpu.kernels import dtype_flag
-from trtllm_lite.plugins.rowwise.cuda import expression
 
 _EPSILON = 1e-5
+_THREADS = 256  # of gate_mul
+_ACTIVATIONS = {
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+}
 
 
 def check_layer_norm(
@@ -60,3 +67,16 @@ def check_rowwise(
     kernel = machine.kernel("rowwise/cuda.cuh", "rowwise", 64, 0, defines)
     kernel(y, *operands, grid=(rows, -(-features // 256), 1))
     assert_close(y, expected)
+
+
+def check_gate_mul(rows: int, out: int, activation: str, dtype: torch.dtype, machine: Machine) -> None:
+    """Gates of both signs, large and tiny ones among them."""
+    x = (torch.randn(rows, 2 * out, device=machine.device) * 4).to(dtype)
+    x[0, :8] = torch.tensor([0.0, -0.0, 100, -100, 1e3, -1e3, 1e-4, -1e-4]).to(dtype)
+    y = torch.full((rows, out), POISON, device=machine.device, dtype=dtype)
+    defines: dict[str, int | str] = {"TL_OUT": out, "TL_THREADS": _THREADS, "TL_FP16": dtype_flag(dtype)}
+    defines["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
+    kernel = machine.kernel("gated_linear/gate_mul.cuh", "gate_mul", _THREADS, 0, defines)
+    kernel(y, x, grid=(rows, -(-out // (16 * _THREADS)), 1))
+    gate, up = x.double().chunk(2, dim=1)
+    assert_close(y, _ACTIVATIONS[activation](gate) * up)

@@ -1,13 +1,14 @@
-// silu(g) * u behind a product that computed both, for any number of tokens: y[t][i] = silu(x[t][i]) * x[t][TL_OUT +
-// i]. (For few tokens cuda.cuh does this in the product's epilogue.)
+// activation(g) * u behind a product that computed both, for any number of tokens: y[t][i] = activation(x[t][i]) *
+// x[t][TL_OUT + i]. (For few tokens cuda.cuh does this in the product's epilogue.)
 //
 // Bytes: 6 * TL_OUT a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 14336: 176 MB, 41 us at the
 // 4.26 TB/s of a copy). Launch: grid (tokens, ceil(TL_OUT / (16 * TL_THREADS))), TL_THREADS threads: a thread does 16
 // elements. Rows go backwards, a row's blocks side by side: what the product wrote last is still in the L2 cache.
-// Macros: TL_OUT, TL_THREADS.
+// Macros: TL_OUT, TL_THREADS, TL_ACTIVATION (cuda/activation.cuh).
+#include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 
-extern "C" __global__ void __launch_bounds__(TL_THREADS) silu_mul(tl::u16* y, const tl::u16* x) {
+extern "C" __global__ void __launch_bounds__(TL_THREADS) gate_mul(tl::u16* y, const tl::u16* x) {
   using namespace tl;
   constexpr int kVectors = TL_OUT / 8, kCount = 2;
   static_assert(TL_OUT % 8 == 0, "features must be a multiple of 8");
@@ -33,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS) silu_mul(tl::u16* y, co
     unpack8(raw[i][0], gate);
     unpack8(raw[i][1], up);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) gate[j] = gate[j] / (1.0f + __expf(-gate[j])) * up[j];
+    for (int j = 0; j < 8; ++j) gate[j] = activate<TL_ACTIVATION>(gate[j]) * up[j];
     reinterpret_cast<uint4*>(y)[row * kVectors + vector] = pack8(gate);
   }
 }
