@@ -223,6 +223,15 @@ PLANS: dict[str, tuple[Change, str]] = {
         "expected an integer as the attr",
     ),
     "head counts": (set_attribute("PagedAttention", num_heads=3), "expected qkv_features == .*num_heads=3"),
+    "unknown choice": (
+        set_attribute("Linear", activation="relu"),
+        "activation: expected one of none silu gelu gelu_tanh",
+    ),
+    "choice that is a number": (set_attribute("GatedLinear", activation=1), "activation: expected a string"),
+    "sines alone": (
+        set_operand("PagedAttention", "inputs", 1, ""),
+        "input cos: expected an operand if and only if there is one for sin",
+    ),
     "negative window": (set_attribute("PagedAttention", window=-1), "expected window >= 0"),
     "dtype": (set_tensor("n1", dtype="float16"), "dtype float16 is not one that the operator takes"),
     "rank": (set_tensor("n1", shape=["num_tokens", 4, 4]), "expected rank 2, found 3"),

@@ -144,6 +144,12 @@ class _Lowering:
 
     def _position_embedding(self, node: ir.Node) -> None:
         x, table = self._buffer(node.inputs[0]), self.operands.matrix(_input(node, 2))
+        max_seq_len, rows = self.operands.limits.max_seq_len, table.shape[0]
+        if isinstance(rows, int) and rows < max_seq_len:
+            raise BuildError(
+                f"max_seq_len is {max_seq_len}, and the table {table.name} knows {rows} positions: set max_seq_len "
+                f"(and max_input_len) to at most {rows}"
+            )
         positions = self.operands.inputs["position_ids"]
         self.steps.append(position_embedding(self._new(node.outputs[0]), x, positions, table))
 
