@@ -4,21 +4,21 @@
 #include <span>
 #include <string>
 
-#include "engine/call_check.h"
+#include "engine/records.h"
 #include "rowwise/program.h"
 #include "rowwise_schema.h"
 
 namespace tl {
 namespace rowwise {
 
-inline bool is_there(const Step& step, std::span<const Operand* const> inputs) {
+inline bool is_there(const Step& step, std::span<const PlanTensor* const> inputs) {
   switch (step.operation) {
     case Operation::kRow:
       return kX0 + step.index < kV0 && inputs[static_cast<std::size_t>(kX0 + step.index)] != nullptr;
     case Operation::kVector:
       return kV0 + step.index < kConstants && inputs[static_cast<std::size_t>(kV0 + step.index)] != nullptr;
     case Operation::kConstant: {
-      const Operand* constants = inputs[kConstants];
+      const PlanTensor* constants = inputs[kConstants];
       return constants != nullptr && !constants->shape[0].symbol && step.index < constants->shape[0].value;
     }
     default:
@@ -26,7 +26,7 @@ inline bool is_there(const Step& step, std::span<const Operand* const> inputs) {
   }
 }
 
-inline std::string check(std::span<const Operand* const> inputs, std::span<const AttributeValue> attributes) {
+inline std::string check(std::span<const PlanTensor* const> inputs, std::span<const AttributeValue> attributes) {
   const Program program = parse(attributes[0].s);
   if (program.problem != nullptr) return "program: expected " + std::string(program.problem);
   for (int i = 0; i < program.size; ++i) {

@@ -62,7 +62,8 @@ struct ConstraintSpec {
 struct PlanTensor;
 
 // What check.h beside a schema says is wrong with a call that fits the schema; empty if nothing is.
-using CallCheck = std::string (*)(std::span<const PlanTensor* const> inputs, std::span<const AttributeValue> attributes);
+using CallCheck = std::string (*)(std::span<const PlanTensor* const> inputs,
+                                  std::span<const AttributeValue> attributes);
 
 constexpr int kMaxSymbols = 32;
 
