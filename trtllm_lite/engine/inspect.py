@@ -15,7 +15,7 @@ from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic
 from trtllm_lite.engine.plan import CallInstruction, Instruction, LaunchInstruction, Plan, dotted
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
-from trtllm_lite.errors import EngineError, shown
+from trtllm_lite.errors import EngineError
 from trtllm_lite.printable import one_line
 from trtllm_lite.units import format_bytes
 

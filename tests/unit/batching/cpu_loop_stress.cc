@@ -82,8 +82,7 @@ struct Service {
   Service(const tl::Engine& engine, int num_blocks, int num_host_blocks)
       : executor(engine, 2, num_blocks, "portable"),
         config(config_for(executor, num_host_blocks)),
-        loop(config,
-             std::make_unique<tl::CpuStepExecutor>(executor, num_host_blocks)) {}
+        loop(config, std::make_unique<tl::CpuStepExecutor>(executor, num_host_blocks)) {}
 
   // Waits for events; false when the loop is closed.
   bool hear() {

@@ -12,7 +12,7 @@ from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
 from tests.unit.engine.samples import MANIFEST, MODEL, plan, write_sample
 from trtllm_lite.builder import build_engine
 from trtllm_lite.engine.inspect import inspect_path
-from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic, Target
+from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic
 from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import EngineError
 

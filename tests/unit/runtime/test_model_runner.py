@@ -370,7 +370,9 @@ def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(runner, monkeypa
         runner.generate(["x" * (24 * 32)])
     monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: pytest.fail("tokenized"))
     for count in (1, 2):
-        with pytest.raises(LimitError, match="prompt 0 has 769 characters, which exceeds the 768 that max_input_len 24"):
+        with pytest.raises(
+            LimitError, match="prompt 0 has 769 characters, which exceeds the 768 that max_input_len 24"
+        ):
             runner.generate(["x" * (24 * 32 + 1)] * count)
     monkeypatch.setattr(Tokenizer, "max_token_chars", 100)
     with pytest.raises(LimitError, match="the prompt has 2,401 characters, which exceeds the 2,400 that"):
