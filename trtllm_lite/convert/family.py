@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES
@@ -22,16 +23,25 @@ ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq"
 
 @dataclass(frozen=True)
 class Gguf:
-    """How llama.cpp stores the family.
+    """How llama.cpp stores the family (its conversion/ folder; names in gguf-py/gguf/tensor_mapping.py).
 
-    ``architecture`` is its general.architecture. With ``interleaved_rope`` llama.cpp has reordered the rows of the
-    query and key projections so that RoPE rotates neighbouring elements; the conversion puts them back. With
-    ``optional_bias`` the config has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file only shows by its
-    tensors.
+    ``architecture`` is its general.architecture. ``roles`` and ``keys`` are what the family has besides the usual
+    tensors and metadata, or instead of them: a tensor's name to its role, a key (without the architecture) to that of
+    config.json. ``config`` is given the config so far and returns what else there is to say, in Hugging Face's terms.
+
+    What llama.cpp has changed in the tensors, the conversion changes back. With ``interleaved_rope`` the rows of the
+    query and key projections are reordered so that RoPE rotates neighbouring elements; ``transposed`` are the roles of
+    matrices whose axes are swapped; with ``norms_plus_one`` the weights of norms are 1 larger. With ``optional_bias``
+    the config has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file only shows by its tensors.
     """
 
     architecture: str
+    roles: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    config: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     interleaved_rope: bool = False
+    transposed: tuple[str, ...] = ()
+    norms_plus_one: bool = False
     optional_bias: bool = False
 
 

@@ -5,6 +5,7 @@ are divided by sqrt(query_pre_attn_scalar) instead of sqrt(head_dim).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
@@ -22,6 +23,27 @@ NAMES = {
     "mlp_norm": "model.layers.{layer}.pre_feedforward_layernorm",
     "mlp_post_norm": "model.layers.{layer}.post_feedforward_layernorm",
 }
+GGUF_ROLES = {
+    "blk.{layer}.post_attention_norm": "attention_post_norm",
+    "blk.{layer}.post_ffw_norm": "mlp_post_norm",
+}
+GGUF_KEYS = {
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+
+
+def gguf_score_size(config: dict[str, Any], largest: int) -> dict[str, Any]:
+    """query_pre_attn_scalar, which GGUF files lack.
+
+    llama.cpp knows it by the number of layers: the ``largest`` model of each generation, of 27 billion parameters, has
+    hidden_size / num_attention_heads, every other one head_dim.
+    """
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if config.get("num_hidden_layers") == largest and isinstance(hidden, int) and isinstance(heads, int) and heads:
+        return {"query_pre_attn_scalar": hidden // heads}
+    return {"query_pre_attn_scalar": config.get("head_dim")}
 
 
 @dataclass(frozen=True)

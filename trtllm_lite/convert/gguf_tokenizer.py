@@ -24,6 +24,9 @@ _LLAMA3_SPLIT = (
 _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
+_COMPOSED = ("qwen2", "command-r")  # whose text is brought to NFC first
+
+
 def _gpt2() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False)
 
@@ -43,6 +46,7 @@ _PRE_TOKENIZERS = {
     "llama-bpe": lambda: _split(_LLAMA3_SPLIT),
     "qwen2": lambda: _split(_QWEN2_SPLIT),
     "smollm": _smollm,
+    "command-r": _smollm,
 }
 
 
@@ -85,7 +89,7 @@ def _byte_level_bpe(ggml: dict[str, Any]) -> Tokenizer:
     merges = [tuple(merge.split(" ")) for merge in ggml["merges"]]
     # Llama 3 takes a word that is in the vocabulary whole, even if merges would not reach it.
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
-    if pre == "qwen2":
+    if pre in _COMPOSED:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
     tokenizer.decoder = decoders.ByteLevel()

@@ -6,7 +6,7 @@ rotates neighbouring elements: the rows of queries and keys are reordered to the
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.rope_fields import read_rope
 from trtllm_lite.convert.rope_types import RopeDefaults
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
@@ -54,4 +54,5 @@ FAMILY = Family(
     name="cohere",
     architectures=("CohereForCausalLM",),
     read_model=read_model,
+    gguf=Gguf("command-r", keys={"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}),
 )

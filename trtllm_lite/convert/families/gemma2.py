@@ -2,8 +2,8 @@
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_layer_types
-from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.gemma_parts import NAMES, GemmaParts
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.gemma_parts import GGUF_KEYS, GGUF_ROLES, NAMES, GemmaParts, gguf_score_size
 from trtllm_lite.convert.rope_fields import read_rope
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.network.attention import Attention
@@ -39,4 +39,11 @@ FAMILY = Family(
     architectures=("Gemma2ForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=Gguf(
+        "gemma2",
+        roles=GGUF_ROLES,
+        keys=GGUF_KEYS,
+        config=lambda config: gguf_score_size(config, largest=46),
+        norms_plus_one=True,
+    ),
 )

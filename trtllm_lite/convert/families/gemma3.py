@@ -1,9 +1,11 @@
 """Gemma 3, text only (arXiv 2503.19786): norms on query and key heads; windowed layers have their own RoPE."""
 
+from typing import Any
+
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_layer_types
-from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.gemma_parts import NAMES, GemmaParts
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.gemma_parts import GGUF_KEYS, GGUF_ROLES, NAMES, GemmaParts, gguf_score_size
 from trtllm_lite.convert.rope_fields import read_ropes_by_layer_type
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.network.attention import Attention
@@ -38,9 +40,24 @@ def read_model(config: ConfigFields) -> Decoder:
     return parts.capped_decoder(config, parts.layers(layer), softcap=None)
 
 
+def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
+    """llama.cpp stores the RoPE of full attention; that of windowed layers is never stretched."""
+    theta = config.get("rope_local_base_freq", THETAS["sliding_attention"][1])
+    windowed = {"rope_type": "default", "rope_theta": theta}
+    ropes = {"full_attention": config["rope_parameters"], "sliding_attention": windowed}
+    return {"rope_parameters": ropes, **gguf_score_size(config, largest=62)}
+
+
 FAMILY = Family(
     name="gemma3",
     architectures=("Gemma3ForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=Gguf(
+        "gemma3",
+        roles=GGUF_ROLES,
+        keys={**GGUF_KEYS, "rope.freq_base_swa": "rope_local_base_freq"},
+        config=gguf_config,
+        norms_plus_one=True,
+    ),
 )

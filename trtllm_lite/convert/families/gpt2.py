@@ -6,7 +6,7 @@ LayerNorm before each block, learned positions, a plain MLP, biases everywhere, 
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import MAX_LAYERS, read_activation
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import UsualParts
 from trtllm_lite.network.attention import Attention
@@ -88,4 +88,18 @@ FAMILY = Family(
     tensor_names=NAMES,
     ignored_tensors=(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",),  # the causal mask, as old versions saved it
     optional_prefix="transformer.",
+    gguf=Gguf(
+        "gpt2",
+        roles={"position_embd": "positions", "blk.{layer}.attn_qkv": "qkv_proj"},
+        keys={
+            "block_count": "n_layer",
+            "context_length": "n_positions",
+            "embedding_length": "n_embd",
+            "feed_forward_length": "n_inner",
+            "attention.head_count": "n_head",
+            "attention.layer_norm_epsilon": "layer_norm_epsilon",
+        },
+        config=lambda _: {"rope_parameters": None},
+        transposed=("qkv_proj", "o_proj", "up_proj", "down_proj"),
+    ),
 )

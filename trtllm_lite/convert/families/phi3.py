@@ -5,7 +5,7 @@ RoPE with LongRoPE.
 """
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.rope_types import RopeDefaults
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts, Projections
@@ -52,4 +52,13 @@ FAMILY = Family(
     architectures=("Phi3ForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=Gguf(
+        "phi3",
+        roles={"blk.{layer}.attn_qkv": "qkv_proj", "blk.{layer}.ffn_up": "gate_up_proj"},
+        keys={
+            "rope.scaling.original_context_length": "original_max_position_embeddings",
+            "attention.sliding_window": "sliding_window",
+        },
+        config=lambda config: {"sliding_window": config["sliding_window"] or None},  # 0 is none
+    ),
 )
