@@ -107,13 +107,19 @@ class ConfigFields:
             options = " or ".join(repr(option) for option in allowed)
             self.problem(key, f"expected {options}, found {value!r}, which is not supported")
 
+    def unread(self) -> list[str]:
+        """Keys that nobody read, that are not neutral, and that switch something on."""
+        keys = sorted(set(self._config) - self._read - self._neutral)
+        # null, false, 0 and empty: a feature that is switched off
+        return [key for key in keys if self._config[key] and not key.startswith("_")]
+
     def check_unread(self) -> None:
-        """Record every key that nobody read, that is not neutral, and that switches something on."""
-        for key in sorted(set(self._config) - self._read - self._neutral):
+        """Record every key of :meth:`unread`."""
+        for key in self.unread():
             value = self._config[key]
-            if key == "quantization_config" and value:
+            if key == "quantization_config":
                 self.problem(key, f"{_quantization(value)}: pass the unquantized model, or its GGUF file")
-            elif value and not key.startswith("_"):  # null, false, 0 and empty: a feature that is switched off
+            else:
                 self.problem(
                     key,
                     f"{value!r} is not mapped and might change the results; "

@@ -53,6 +53,7 @@ class Family:
     every key it does not read is an error unless it is known not to matter. ``tensor_names`` are the source's names by
     role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` regular expressions of names that carry no
     information. Sources whose names all lack ``optional_prefix``, as those saved without the LM head do, are given it.
+    ``model_type`` is that of config.json where it is not ``name``.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Family:
     tensor_names: Mapping[str, str] = field(default_factory=lambda: TENSOR_NAMES)
     ignored_tensors: tuple[str, ...] = ROTARY_BUFFERS
     optional_prefix: str = ""
+    model_type: str = ""
     gguf: Gguf | None = None
 
     def ignores(self, tensor: str) -> bool:
@@ -99,6 +101,11 @@ def find_family(architectures: list[str]) -> Family | None:
         if set(architectures) & set(family.architectures):
             return family
     return None
+
+
+def find_model_type(model_type: str) -> Family | None:
+    """The family whose configs have this ``model_type``."""
+    return {family.model_type or family.name: family for family in all_families().values()}.get(model_type)
 
 
 def supported_architectures() -> list[str]:

@@ -174,6 +174,19 @@ def test_the_only_weights_file_may_have_any_name_but_two_are_ambiguous(model: Pa
         open_directory(model)
 
 
+def test_shards_convert_like_one_file(tmp_path: Path) -> None:
+    save_model(tiny_model("llama"), tmp_path / "sharded", max_shard_size="60KB")
+    assert len(list((tmp_path / "sharded").glob("model-*.safetensors"))) > 2
+    save_model(tiny_model("llama"), tmp_path / "whole")
+    config = json.loads((tmp_path / "whole" / "config.json").read_text())
+    config["torch_dtype"] = config.pop("dtype")  # its old name
+    (tmp_path / "whole" / "config.json").write_text(json.dumps(config))
+    for name in ("sharded", "whole"):
+        convert_checkpoint(str(tmp_path / name), tmp_path / f"{name}-checkpoint")
+    for path in (tmp_path / "whole-checkpoint").iterdir():
+        assert path.read_bytes() == (tmp_path / "sharded-checkpoint" / path.name).read_bytes(), path.name
+
+
 def test_shards_must_be_complete_and_inside_the_directory(tmp_path: Path) -> None:
     save_model(tiny_model("llama"), tmp_path, max_shard_size="60KB")
     index = tmp_path / "model.safetensors.index.json"

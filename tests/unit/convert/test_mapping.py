@@ -1,6 +1,7 @@
 """What does not fit is one error that lists everything, before anything is written."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from tests.models import save_tiny_model
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.family import all_families
+from trtllm_lite.convert.family import all_families, find_model_type
+from trtllm_lite.convert.mapping import open_source
 from trtllm_lite.convert.matching import fold
 from trtllm_lite.errors import ConvertError
 
@@ -83,7 +86,46 @@ def test_an_unknown_architecture_lists_the_supported_ones_and_the_nearest(model:
     )
 
 
-@pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM", [7]])
+def test_an_unknown_architecture_lists_what_the_nearest_family_does_not_know(model: Path) -> None:
+    _edit_config(model, architectures=["LlamoForCausalLM"], flavour="sweet", num_experts=4)
+    _edit_tensors(model, model__layers__1__mlp__router__weight=torch.ones(4, 60), model__norm__weight=None)
+    _fails(
+        model,
+        "nearest family is llama (2 of its tensors differ)",
+        "missing (1): model.norm.weight",
+        "unused (1): model.layers.1.mlp.router.weight",
+        "unknown config keys: flavour, num_experts",
+    )
+
+
+@pytest.mark.parametrize("architectures", [None, []])
+def test_the_model_type_stands_for_an_absent_architecture(model: Path, architectures: Any) -> None:
+    _edit_config(model, architectures=architectures)
+    assert convert_checkpoint(str(model), model.parent / "a").architecture == "LlamaForCausalLM"
+    _edit_config(model, architectures=architectures, model_type="llamo")
+    with pytest.raises(ConvertError, match=r"architecture llamo is not supported, .* nearest family is llama"):
+        convert_checkpoint(str(model), model.parent / "b")
+
+
+def test_every_family_is_found_by_its_model_type() -> None:
+    for family in all_families().values():
+        config = AutoConfig.for_model(family.model_type or family.name)
+        assert find_model_type(config.model_type) is family
+
+
+@pytest.mark.parametrize("architectures", [["LlamaForCausalLM"], ["LlamoForCausalLM"]])
+def test_more_layers_than_tensors_are_refused_before_a_network_is_built(model: Path, architectures: list[str]) -> None:
+    _edit_config(model, architectures=architectures, num_hidden_layers=4096)
+    _fails(model, "says 4096 layers, but there are 30 tensors")
+
+
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.gguf")
+    with pytest.raises(ConvertError, match="to be a directory or a file, but"):
+        open_source(str(tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("architectures", ["LlamaForCausalLM", [7]])
 def test_an_unnamed_architecture_is_an_error(model: Path, architectures: Any) -> None:
     _edit_config(model, architectures=architectures)
     _fails(model, "to name a class")

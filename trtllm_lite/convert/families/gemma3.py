@@ -51,6 +51,7 @@ def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
 FAMILY = Family(
     name="gemma3",
     architectures=("Gemma3ForCausalLM",),
+    model_type="gemma3_text",
     read_model=read_model,
     tensor_names=NAMES,
     gguf=Gguf(
