@@ -1,7 +1,7 @@
 """Text from files, made safe for a terminal."""
 
 _LAYOUT = "\n\t"
-_CELL = 400
+_CELL = 1000
 
 
 def printable(text: str) -> str:

@@ -50,6 +50,12 @@ def test_help_explains(command):
     assert any(word in result.output for word in ("_dir", "ENGINE", "engines"))
 
 
+@pytest.mark.parametrize("command", ["", *COMMANDS, *BENCHMARKS, "cache list", "cache clear"])
+def test_help_fits_80_columns(command):
+    _, *lines = run(*command.split(), "--help", env={"COLUMNS": "80"}).output.splitlines()
+    assert [line for line in lines if len(line) > 80 or line.endswith("...")] == []
+
+
 def test_commands_are_listed_in_the_order_of_the_stages():
     listed = re.findall(r"^  (\w+)  ", run("--help").output.split("Commands:")[1], re.MULTILINE)
     assert listed == list(COMMANDS)

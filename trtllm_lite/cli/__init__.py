@@ -19,9 +19,9 @@ def cli() -> None:
 
     \b
     The three steps:
-      1. trtllm-lite convert  --model_dir MODEL --output_dir CKPT        checkpoint to standard ONNX
-      2. trtllm-lite build    --checkpoint_dir CKPT --output_dir ENGINE  ONNX to an engine
-      3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"   engine to text
+      1. trtllm-lite convert  --model_dir MODEL --output_dir CKPT
+      2. trtllm-lite build    --checkpoint_dir CKPT --output_dir ENGINE
+      3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"
 
     `plan` predicts memory before step 2, `inspect` shows what a checkpoint or an engine is, `bench` measures one,
     `cache` is about the engines that LLM makes by itself.

@@ -154,7 +154,8 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
 
     \b
     Example:
-      trtllm-lite plan --checkpoint_dir ckpt --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
+      trtllm-lite plan --checkpoint_dir ckpt \\
+        --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
     """
 
     from dataclasses import asdict

@@ -7,7 +7,7 @@ import click
 from trtllm_lite.cli.framework import Group
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, short_help="List or clear the engines that LLM keeps.")
 def cache() -> None:
     """List or clear the engines that LLM made of models, and their checkpoints.
 

@@ -41,8 +41,10 @@ def convert(model_dir: str, output_dir: str, dtype: str, ignore_config_keys: str
 
     \b
     Examples:
-      trtllm-lite convert --model_dir SmolLM2-135M-Instruct.Q4_1.gguf --output_dir ckpt --dtype bfloat16
-      trtllm-lite convert --model_dir HuggingFaceTB/SmolLM2-135M-Instruct --output_dir ckpt
+      trtllm-lite convert --model_dir SmolLM2-135M-Instruct.Q4_1.gguf \\
+        --output_dir ckpt --dtype bfloat16
+      trtllm-lite convert --model_dir HuggingFaceTB/SmolLM2-135M-Instruct \\
+        --output_dir ckpt
     Next:
       trtllm-lite build --checkpoint_dir ckpt --output_dir engine
     """

@@ -49,9 +49,10 @@ def generate(
 
     \b
     Examples:
-      trtllm-lite generate --engine_dir engine --chat --prompt "Why is the sky blue?"
-      trtllm-lite generate --engine_dir engine --prompt - --max_new_tokens 200 < story.txt
-      trtllm-lite generate --engine_dir engine --prompt "Once upon" --temperature 0.8 --top_p 0.9 --random_seed 1
+      trtllm-lite generate --engine_dir engine --chat --prompt "Why is it blue?"
+      trtllm-lite generate --engine_dir engine --prompt - < story.txt
+      trtllm-lite generate --engine_dir engine --prompt "Once upon" \\
+        --temperature 0.8 --top_p 0.9 --random_seed 1
     """
     from trtllm_lite.runtime import ModelRunner
 

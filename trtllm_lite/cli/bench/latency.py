@@ -44,7 +44,7 @@ class NumberList(click.ParamType):
             self.fail(f"{shown(value)} is not a list of whole numbers such as 1,8,64", param, ctx)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Times to first token and per token of whole batches.")
 @engine_options
 @click.option(
     "--batch_size", type=NumberList(), default="1", show_default=True, help="Sequences side by side; one or several."

@@ -34,7 +34,7 @@ def throughput(**options: Any) -> None:
     _measure("throughput", {**options, "arrival": "all"}, ())
 
 
-@click.command(cls=Command, name="serve-sim")
+@click.command(cls=Command, name="serve-sim", short_help="Latencies of requests that arrive over time.")
 @engine_options
 @workload_options
 @arrival_options
@@ -49,9 +49,12 @@ def serve_sim(goodput: tuple[str, ...], **options: Any) -> None:
 
     \b
     Examples:
-      trtllm-lite bench serve-sim --engine_dir engine --request_rate 4 --input_len sharegpt --output_len 16:64
-      trtllm-lite bench serve-sim --engine_dir engine --arrival burst --request_rate 4 --goodput ttft:500
-      trtllm-lite bench serve-sim --engine_dir engine --arrival all --concurrency 1
+      trtllm-lite bench serve-sim --engine_dir engine \\
+        --request_rate 4 --input_len sharegpt --output_len 16:64
+      trtllm-lite bench serve-sim --engine_dir engine \\
+        --arrival burst --request_rate 4 --goodput ttft:500
+      trtllm-lite bench serve-sim --engine_dir engine \\
+        --arrival all --concurrency 1
     """
     _measure("serve-sim", options, goodput)
 
