@@ -29,7 +29,7 @@ def test_paths_with_spaces_are_quoted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stripped", [False, True])
 def test_an_engine_for_a_gpu_is_run_where_one_is(monkeypatch: pytest.MonkeyPatch, stripped: bool) -> None:
-    manifest = replace(MANIFEST, target=Target("cuda", ("sm_80", "sm_90a"), "bfloat16"), stripped=stripped)
+    manifest = replace(MANIFEST, target=Target("cuda", ("sm_80", "sm_90a")), stripped=stripped)
     step = import_module("trtllm_lite.cli.build")
     run = f"trtllm-lite {'bench latency' if stripped else 'generate --prompt'}"
     monkeypatch.setattr(step, "_has_gpu", lambda: True)

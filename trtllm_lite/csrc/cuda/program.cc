@@ -208,23 +208,24 @@ void ProgramSet::load_kernel(int index, const std::string& arch, const Device& d
                  what + " with " + std::to_string(bytes) + " bytes of shared memory");
 }
 
-// The driver reads as many parameters as the kernel has, whatever it is given. Those before CUDA 12.4 do not tell.
+// The driver reads as many parameters as the kernel has, whatever it is given. (Drivers before CUDA 12.4 do not tell.)
+// Packed ones are bytes; those that are passed one by one, since a tensor map is among them, are counted.
 void ProgramSet::check_parameters(const LaunchInstruction& launch) const {
   const auto index = static_cast<std::size_t>(launch.kernel);
   const auto parameter = driver().function_parameter;
   if (parameter == nullptr) return;
-  std::size_t offset = 0, size = 0, count = 0;
-  while (parameter(functions_[index], count, &offset, &size) == 0) ++count;
-  const std::int64_t needed = count == 0 ? 0 : static_cast<std::int64_t>(offset + size);
-  const auto has_map = [](const LaunchArgument& argument) {
-    return std::holds_alternative<TensorMapArgument>(argument);
-  };
-  const bool one_by_one = std::ranges::any_of(launch.args, has_map);
-  const std::int64_t given = parameter_bytes(launch);
-  if (needed <= round_up(given, kLargestAlignment) && (!one_by_one || count <= launch.args.size())) return;
-  throw EngineError("kernel " + plan_.kernels[index].name + ": expected parameters of the " + std::to_string(given) +
-                    " bytes that the plan passes, found " + std::to_string(needed) +
-                    ": the engine contradicts itself, build it again");
+  std::size_t offset = 0, size = 0;
+  std::int64_t count = 0;
+  while (parameter(functions_[index], static_cast<std::size_t>(count), &offset, &size) == 0) ++count;
+  const auto is_map = [](const LaunchArgument& argument) { return std::holds_alternative<TensorMapArgument>(argument); };
+  const bool one_by_one = std::ranges::any_of(launch.args, is_map);
+  const std::int64_t given = one_by_one ? std::ssize(launch.args) : parameter_bytes(launch);
+  const std::int64_t end = count == 0 ? 0 : static_cast<std::int64_t>(offset + size);
+  const std::int64_t needed = one_by_one ? count : end;
+  if (needed <= (one_by_one ? given : round_up(given, kLargestAlignment))) return;
+  throw EngineError("kernel " + plan_.kernels[index].name + ": expected " + std::to_string(given) +
+                    (one_by_one ? " parameters" : " bytes of parameters") + ", as the plan passes, found " +
+                    std::to_string(needed) + ": the engine contradicts itself, build it again");
 }
 
 const Program& ProgramSet::choose(std::int64_t num_tokens, bool decode_only) const {

@@ -406,8 +406,12 @@ def test_a_kernel_with_more_parameters_than_the_plan_passes_is_refused(tmp_path:
         step["args"] = step["args"][:2]
     path = tmp_path / "rank0.engine"
     path.write_bytes(to_bytes(toy))
-    message = "kernel score: expected parameters of the 16 bytes that the plan passes, found 36"
-    with pytest.raises(EngineError, match=message):
+    with pytest.raises(EngineError, match="kernel score: expected 16 bytes of parameters, as .* passes, found 36"):
+        CudaExecutor(Engine(str(path)))
+    toy = make_toy_engine()
+    toy.plan["programs"][0]["instructions"].append(launch("probe", 1, {"int": 3}, boxed(), {"int": 5}))
+    path.write_bytes(to_bytes(toy))
+    with pytest.raises(EngineError, match="kernel probe: expected 3 parameters, as the plan passes, found 4"):
         CudaExecutor(Engine(str(path)))
 
 
