@@ -12,7 +12,7 @@ from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
 from tests.unit.engine.samples import MANIFEST, MODEL, plan, write_sample
 from trtllm_lite.builder import build_engine
 from trtllm_lite.engine.inspect import inspect_path
-from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic
+from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic, Target
 from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import EngineError
 
@@ -96,19 +96,11 @@ def test_how_kernels_are_made_is_told_on_demand(tmp_path: Path) -> None:
 def test_a_kernel_that_there_is_not_is_an_error(tmp_path: Path, kernel: int) -> None:
     document = json.loads(plan().to_json())
     launch = {"kind": "launch", "kernel": kernel, "grid": [1, 1, 1], "args": [], "programmatic": False}
-<<<<<<< HEAD
-    program = {"name": "mixed", "arch": "sm_90a", "decode_only": False, "max_tokens": 8, "instructions": [launch]}
-    document = json.loads(plan().to_json()) | {"programs": [program]}
-    document["kernels"] = [{"name": "linear", "cubins": {}, "threads": 32, "shared_bytes": 0}]
-    path = _sample(tmp_path / "e", MANIFEST, json.dumps(document))
-    with pytest.raises(EngineError, match="kernel: expected an integer from 0 to 0, found"):
-=======
     document["programs"][0]["instructions"] = [launch]
     document["kernels"] = [{"name": "linear", "cubins": {}, "threads": 32, "shared_bytes": 0}]
     document["cuda"] = {"decode_batches": [1], "workspace_bytes": 0, "cublaslt_version": 0}
     path = _sample(tmp_path / "e", replace(MANIFEST, target=Target("cuda", ("sm_90a",))), json.dumps(document))
     with pytest.raises(EngineError, match=r"kernel.*[Tt]he file is damaged"):
->>>>>>> cf9bef0 (Hold inspect's errors about kernels against the one plan)
         inspect_path(path)
 
 
