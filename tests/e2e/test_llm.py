@@ -164,7 +164,7 @@ def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], messa
 def test_models_that_there_are_not(model: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as raised:
         LLM(model)
-    assert len(str(raised.value)) < 500
+    assert len(str(raised.value)) < 1500
     assert "--model_dir" not in str(raised.value)
 
 
@@ -193,7 +193,7 @@ def test_what_no_engine_can_be_is_known_before_one_is_made(
 @pytest.mark.parametrize(("target", "fits"), [("sm_90,sm_80", True), ("sm_90a", True), ("sm_80, sm_86", False)])
 def test_targets_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, fits: bool) -> None:
     session = fake_session()
-    session.manifest = replace(session.manifest, target=Target("cuda", ("sm_80", "sm_90a"), "bfloat16"))
+    session.manifest = replace(session.manifest, target=Target("cuda", ("sm_80", "sm_90a")))
     monkeypatch.setattr("trtllm_lite.llm.open_session", lambda *_: session)
     (tmp_path / "rank0.engine").touch()
     with nullcontext() if fits else pytest.raises(ArgumentError, match=r"sm_86', but .* on sm_80, sm_90a: leave"):
