@@ -217,7 +217,9 @@ void ProgramSet::check_parameters(const LaunchInstruction& launch) const {
   std::size_t offset = 0, size = 0;
   std::int64_t count = 0;
   while (parameter(functions_[index], static_cast<std::size_t>(count), &offset, &size) == 0) ++count;
-  const auto is_map = [](const LaunchArgument& argument) { return std::holds_alternative<TensorMapArgument>(argument); };
+  const auto is_map = [](const LaunchArgument& argument) {
+    return std::holds_alternative<TensorMapArgument>(argument);
+  };
   const bool one_by_one = std::ranges::any_of(launch.args, is_map);
   const std::int64_t given = one_by_one ? std::ssize(launch.args) : parameter_bytes(launch);
   const std::int64_t end = count == 0 ? 0 : static_cast<std::int64_t>(offset + size);

@@ -406,7 +406,7 @@ def test_a_kernel_with_more_parameters_than_the_plan_passes_is_refused(tmp_path:
         step["args"] = step["args"][:2]
     path = tmp_path / "rank0.engine"
     path.write_bytes(to_bytes(toy))
-    with pytest.raises(EngineError, match="kernel score: expected 16 bytes of parameters, as .* passes, found 36"):
+    with pytest.raises(EngineError, match=r"kernel score: expected 16 bytes of parameters, as .* passes, found 36"):
         CudaExecutor(Engine(str(path)))
     toy = make_toy_engine()
     toy.plan["programs"][0]["instructions"].append(launch("probe", 1, {"int": 3}, boxed(), {"int": 5}))
