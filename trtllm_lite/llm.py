@@ -19,7 +19,7 @@ from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.limits import RunnerOptions
-from trtllm_lite.runtime.session.prompts import Chat, is_conversation, is_token_ids, parse_prompts
+from trtllm_lite.runtime.session.prompts import Chat, Prompt, is_conversation, is_token_ids, parse_prompts
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.session.session import Session, open_session
@@ -123,7 +123,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: Any,
+        prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         chat: bool = False,
@@ -159,7 +159,7 @@ class LLM:
 
     def generate_async(
         self,
-        prompt: Any,
+        prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         *,
         chat: bool = False,

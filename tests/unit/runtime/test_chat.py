@@ -114,6 +114,14 @@ def test_a_process_that_was_killed_is_started_again():
     assert render("y") == "y"
 
 
+@pytest.mark.parametrize("executable", ["/nonexistent/python", None])
+def test_a_process_that_does_not_start_is_an_error(executable, monkeypatch):
+    template_process._process.stop()
+    monkeypatch.setattr("sys.executable", executable)
+    with pytest.raises(EngineError, match=r"does not start .*: allow it, or render the prompt yourself"):
+        render("x")
+
+
 def test_a_fork_has_a_process_of_its_own():
     assert render("x") == "x"
     ours = template_process._process._process.pid

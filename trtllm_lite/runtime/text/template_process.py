@@ -100,10 +100,10 @@ def _start() -> "subprocess.Popen[bytes]":
             bufsize=0,  # a fork must not inherit half a request
             start_new_session=True,  # Ctrl-C in a terminal is not meant for it
         )
-    except OSError as error:
+    except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
         raise EngineError(
-            f"chat templates are rendered in a process of their own, and {sys.executable!r} does not start "
-            f"({error.strerror}): allow it, or render the prompt yourself and pass it as text"
+            f"chat templates are rendered in a process of their own, and Python ({sys.executable}) does not start "
+            f"({plain(str(error))}): allow it, or render the prompt yourself and pass it as text"
         ) from error
 
 
