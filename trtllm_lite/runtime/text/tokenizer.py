@@ -1,10 +1,10 @@
 """The tokenizer that travels in the engine directory."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import tokenizers
@@ -14,6 +14,31 @@ from trtllm_lite.runtime.text.chat import ChatTemplate
 from trtllm_lite.runtime.text.spellings import Speller
 from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain
 from trtllm_lite.runtime.values import is_unicode
+
+
+class _LibraryErrors:
+    """Inside ``with``, whatever the tokenizers library raises becomes ``kind``.
+
+    It has nothing narrower than Exception, and panics, which are not even that.
+    """
+
+    def __init__(self, kind: type[TrtllmLiteError], what: str, remedy: str) -> None:
+        self._kind = kind
+        self._what = what
+        self._remedy = remedy
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None or issubclass(kind, TrtllmLiteError):
+            return
+        if issubclass(kind, Exception) or kind.__name__ == "PanicException":
+            raise self._kind(f"{self._what} ({plain(str(error))}): {self._remedy}") from error
+
+
+_ENCODING = _LibraryErrors(ArgumentError, "the tokenizer fails on this text", "pass token ids, or another text")
+_DECODING = _LibraryErrors(EngineError, "the tokenizer fails on its own tokens", "convert again")
 
 
 class Tokenizer:
@@ -47,7 +72,7 @@ class Tokenizer:
 
     @classmethod
     def _parse(cls, directory: Path, contents: Mapping[str, bytes]) -> "Tokenizer":
-        with _library_errors(EngineError, f"{directory / TOKENIZER_FILE} is not a tokenizer", "convert again"):
+        with _LibraryErrors(EngineError, f"{directory / TOKENIZER_FILE} is not a tokenizer", "convert again"):
             backend = tokenizers.Tokenizer.from_buffer(contents[TOKENIZER_FILE])
         try:
             settings = json.loads(contents.get(SETTINGS_FILE, b"{}"))
@@ -70,7 +95,7 @@ class Tokenizer:
     @cached_property
     def speller(self) -> Speller:
         """What texts may be spelled with; made when it is first needed, which takes a moment for large vocabularies."""
-        with _library_errors(EngineError, "the tokenizer fails on its own tokens", "convert again"):
+        with _DECODING:
             return Speller(
                 self._backend.get_vocab_size(with_added_tokens=True),
                 lambda text: self.encode(text, add_special_tokens=False),
@@ -84,7 +109,7 @@ class Tokenizer:
         """
         if not is_unicode(text):
             raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
-        with _library_errors(ArgumentError, "the tokenizer fails on this text", "pass token ids, or another text"):
+        with _ENCODING:
             # Unlike encode, this lets other threads run meanwhile.
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
@@ -98,16 +123,5 @@ class Tokenizer:
         return self._decode(token_ids, skip_special_tokens=False)
 
     def _decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        with _library_errors(EngineError, "the tokenizer fails on generated tokens", "convert again"):
+        with _DECODING:
             return str(self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
-
-
-@contextmanager
-def _library_errors(kind: type[TrtllmLiteError], what: str, remedy: str) -> Iterator[None]:
-    """Raise ``kind`` for whatever the tokenizers library raises: it has nothing narrower than Exception, and panics."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise kind(f"{what} ({plain(str(error))}): {remedy}") from error
