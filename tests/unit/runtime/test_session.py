@@ -102,7 +102,7 @@ def test_options_beyond_the_engine(options, message):
 
 
 def test_a_gpu_too_small_for_the_engine():
-    engine = replace(fake_manifest(), target=Target("cuda", ("sm_90a",), "bfloat16"), memory=Memory(1000, 0, 300))
+    engine = replace(fake_manifest(), target=Target("cuda", ("sm_90a",)), memory=Memory(1000, 0, 300))
     gpu = SimpleNamespace(cuda_device_memory=lambda: {"free": 1350, "total": 2000})
     assert available_memory(gpu, engine) == 50
     gpu.cuda_device_memory = lambda: {"free": 1299, "total": 2000}
@@ -130,7 +130,7 @@ def test_threads_are_for_the_cpu():
     options = RunnerOptions(num_threads=2)
     assert device_options(Target("cpu"), options) == options
     with pytest.raises(ArgumentError, match="num_threads is given, and the engine runs on a GPU: leave it out"):
-        device_options(Target("cuda", ("sm_90a",), "bfloat16"), options)
+        device_options(Target("cuda", ("sm_90a",)), options)
 
 
 @pytest.mark.parametrize("token", [2**31, 2**70, -1, 397])
