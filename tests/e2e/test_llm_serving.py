@@ -251,9 +251,9 @@ def test_a_full_queue_is_an_error_of_its_own(llm: LLM) -> None:
         for _ in range(64):
             generations.append(llm.generate_async([5, 6], replace(LONG, n=128, temperature=1.0)))
 
-    with pytest.raises(OverloadedError, match=r"as many as may at a time \(4096\): wait"):
+    with pytest.raises(OverloadedError, match=r"expected fewer than 2048 sequences .* submit again"):
         flood()
-    assert len(generations) >= 32
+    assert len(generations) >= 16
     for generation in generations:
         generation.cancel()
     assert all(generation.result().outputs[0].finish_reason in ("cancelled", "length") for generation in generations)
