@@ -374,7 +374,7 @@ def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(runner, monkeypa
             LimitError, match="prompt 0 has 769 characters, which exceeds the 768 that max_input_len 24"
         ):
             runner.generate(["x" * (24 * 32 + 1)] * count)
-    monkeypatch.setattr(Tokenizer, "max_token_chars", 100)
+    monkeypatch.setitem(vars(runner.tokenizer), "max_token_chars", 100)
     with pytest.raises(LimitError, match="the prompt has 2,401 characters, which exceeds the 2,400 that"):
         runner.generate("x" * 2401)
     with pytest.raises(LimitError, match="the prompt has 10,000,000 characters"):
