@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.cuda.toy_engine import MAX_NUM_TOKENS, extent, make_toy_engine, pointer, successor, to_bytes
 from trtllm_lite import _testing
-from trtllm_lite._core import CudaExecutor, Engine, EventLoop
+from trtllm_lite._core import CudaExecutor, Engine
 from trtllm_lite.errors import DeviceError, EngineError, LimitError
 
 EVEN, ODD, HUNGRY, ANY = 1, 2, 3, 4
@@ -152,7 +152,5 @@ def test_a_product_of_more_rows_than_its_program_has_tokens_is_refused(tmp_path:
     toy = make_toy_engine()
     toy.plan["programs"][0]["instructions"].insert(0, product(WIDE, rows={"const": 20, "terms": []}))
     (tmp_path / "rank0.engine").write_bytes(to_bytes(toy))
-    executor = CudaExecutor(Engine(str(tmp_path / "rank0.engine")))
-    limits = {"max_batch_size": 1, "max_input_len": 8, "max_seq_len": 16, "max_num_tokens": 8}
-    with pytest.raises(EngineError, match=r"50x16 .*expected at most the rows of a step of .*max_tokens, found 20"):
-        EventLoop(executor, **limits)
+    with pytest.raises(EngineError, match="instruction 0: expected at most 1 rows, the program's max_tokens, found 20"):
+        Engine(str(tmp_path / "rank0.engine"))
