@@ -29,7 +29,8 @@ def test_paths_with_spaces_are_quoted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stripped", [False, True])
 def test_an_engine_for_a_gpu_is_run_where_one_is(monkeypatch: pytest.MonkeyPatch, stripped: bool) -> None:
-    manifest = replace(MANIFEST, target=Target("cuda", ("sm_80", "sm_90a")), stripped=stripped)
+    model = replace(MANIFEST.model, tokenizer=True)
+    manifest = replace(MANIFEST, target=Target("cuda", ("sm_80", "sm_90a")), model=model, stripped=stripped)
     step = import_module("trtllm_lite.cli.build")
     run = f"trtllm-lite {'bench latency' if stripped else 'generate --prompt'}"
     monkeypatch.setattr(step, "_has_gpu", lambda: True)

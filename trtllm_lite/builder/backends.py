@@ -77,7 +77,7 @@ def backend_of(targets: Sequence[str]) -> tuple[Backend, tuple[str, ...]]:
 
     Raises BuildError if they belong to several.
     """
-    if not isinstance(targets, Sequence) or not all(isinstance(target, str) for target in targets):
+    if not isinstance(targets, Sequence) or not targets or not all(isinstance(target, str) for target in targets):
         raise BuildError(f"the target is {shown(targets)}: expected cpu or GPU architectures such as sm_90")
     names = tuple(name.strip() for target in targets for name in target.split(","))
     found = {backend.kind: backend for name in names for backend in [_backend_of_one(name)]}

@@ -149,7 +149,7 @@ void submit_randomly(tl::EventLoop& loop, const std::vector<Task>& tasks, Submit
       mine.push_back(loop.submit(std::move(spec)));
       const std::lock_guard lock(submitted.mutex);
       submitted.tasks[mine.back()] = &task;
-    } catch (const tl::LimitError&) {
+    } catch (const tl::OverloadedError&) {
       std::this_thread::yield();  // full: the consumer is behind
     }
     if (draw(8) == 0 && !mine.empty()) loop.cancel(mine[mine.size() - 1 - draw(std::min<int>(mine.size(), 20))]);

@@ -39,7 +39,7 @@ void submit_randomly(tl::EventLoop& loop, Submitted& submitted, std::uint64_t se
       const std::lock_guard lock(submitted.mutex);
       mine.push_back(loop.submit(request.spec));
       submitted.requests[mine.back()] = std::move(request);
-    } catch (const tl::LimitError&) {
+    } catch (const tl::OverloadedError&) {
       std::this_thread::yield();  // full: the consumer is behind
     }
     if (draw(5) == 0 && !mine.empty()) loop.cancel(mine[mine.size() - 1 - draw(std::min<int>(mine.size(), 20))]);

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.smollm2 import REPOSITORY
+from tests.real_models import REPOSITORY
 
 BASELINE = {"prefill_tokens_per_s": 100.0, "decode_tokens_per_s": 10.0}
 

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape
-from trtllm_lite.engine.cuda_plan import CudaPlan, LaunchInstruction
+from trtllm_lite.engine.plan import LaunchInstruction, Plan
 from trtllm_lite.errors import BuildError
 
 
-def _kernels(plan: CudaPlan, program: int) -> list[str]:
+def _kernels(plan: Plan, program: int) -> list[str]:
     instructions = plan.programs[program].instructions
     return [plan.kernels[i.kernel].name for i in instructions if isinstance(i, LaunchInstruction)]
 

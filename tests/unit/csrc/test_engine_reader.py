@@ -225,11 +225,11 @@ PLANS: dict[str, tuple[Change, str]] = {
     "head counts": (set_attribute("PagedAttention", num_heads=3), "expected qkv_features == .*num_heads=3"),
     "unknown choice": (
         set_attribute("Linear", activation="relu"),
-        "activation: expected one of none silu gelu gelu_tanh",
+        "expected one of none silu gelu gelu_tanh as the attribute activation",
     ),
-    "choice that is a number": (set_attribute("GatedLinear", activation=1), "activation: expected a string"),
+    "choice that is a number": (set_attribute("GatedLinear", activation=1), "expected one of silu gelu gelu_tanh"),
     "sines alone": (
-        set_operand("PagedAttention", "inputs", 1, ""),
+        set_operand("PagedAttention", "cos", ""),
         "input cos: expected an operand if and only if there is one for sin",
     ),
     "negative window": (set_attribute("PagedAttention", window=-1), "expected window >= 0"),
