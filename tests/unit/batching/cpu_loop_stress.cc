@@ -72,7 +72,7 @@ tl::EventLoopConfig config_for(const tl::CpuExecutor& executor, int num_host_blo
           .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
                     .num_host_blocks = num_host_blocks,
                     .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block)},
-          .vocab_size = static_cast<int>(manifest.vocab_size),
+          .vocab_size = static_cast<int>(manifest.model.vocab_size),
           .max_input_len = static_cast<int>(manifest.limits.max_input_len),
           .max_requests = 200};
 }
