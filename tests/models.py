@@ -13,9 +13,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # these run from every source on every device
-NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere")  # these can be converted
-CPU_FAMILIES = FAMILIES  # CPU engines of these can be built
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
+NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere")  # of Hugging Face, and on CPUs
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
 BOS_ID, EOS_ID, PAD_ID = 0, 1, 2

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import CPU_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
+from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
 from tests.tolerances import assert_close
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine, plan_memory
@@ -93,7 +93,7 @@ class TinyEngine:
         return ModelRunner.from_dir(self.directory / "engine", **options)
 
 
-@pytest.fixture(scope="module", params=CPU_FAMILIES)
+@pytest.fixture(scope="module", params=NETWORK_FAMILIES)
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
     return TinyEngine(request.param, tmp_path_factory.mktemp(request.param))
 
