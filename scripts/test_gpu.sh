@@ -20,7 +20,11 @@ run_sanitizer() {  # TOOL ARGS
   if [ "$tool" = memcheck ] && "$python" -c 'import trtllm_lite._testing' 2>/dev/null; then
     tests+=(tests/gpu/test_smallest_engine.py)
   fi
-  TL_RACECHECK=1 compute-sanitizer --tool "$tool" --error-exitcode 1 "$python" -m pytest "${tests[@]}" "$@"
+  # Refused calls of the driver are not reported: the runtime counts a kernel's parameters by asking until it is refused,
+  # and turns every other refusal into an exception.
+  local quiet=()
+  [ "$tool" = memcheck ] && quiet=(--report-api-errors no)
+  TL_RACECHECK=1 compute-sanitizer --tool "$tool" "${quiet[@]}" --error-exitcode 1 "$python" -m pytest "${tests[@]}" "$@"
 }
 
 mode=test
