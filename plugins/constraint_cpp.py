@@ -24,12 +24,6 @@ def symbols_of(schema: Schema) -> list[str]:
     return list(dict.fromkeys(extent for extent in extents if isinstance(extent, str)))
 
 
-def always_bound(schema: Schema) -> set[str]:
-    """Symbols that every valid call binds: those of operands that are not optional."""
-    required = [argument for argument in schema.inputs + schema.outputs if not argument.optional]
-    return {extent for argument in required for extent in argument.shape if isinstance(extent, str)}
-
-
 class ConstraintToCpp:
     """Translates one constraint; any construct or name that is not allowed is a ``ValueError``."""
 
@@ -37,7 +31,6 @@ class ConstraintToCpp:
         self.text = text
         self.context = f"{schema.folder}: constraint {text!r}"
         self.symbols = symbols_of(schema)
-        self.bound = always_bound(schema)
         self.attributes = {a.name: index for index, a in enumerate(schema.attributes) if a.type == "int"}
         self.symbol_mask = 0
         tree = ast.parse(text, mode="eval").body
@@ -52,7 +45,7 @@ class ConstraintToCpp:
                 return str(value)
             case ast.Name(id=name) if name in self.attributes:
                 return f"attributes[{self.attributes[name]}].i"
-            case ast.Name(id=name) if name in self.bound:
+            case ast.Name(id=name) if name in self.symbols:
                 self.symbol_mask |= 1 << self.symbols.index(name)
                 return f"extents[{self.symbols.index(name)}]"
             case ast.BinOp(left=left, op=ast.Mod(), right=right) if self._is_positive(right):
@@ -67,5 +60,5 @@ class ConstraintToCpp:
             case ast.Constant(value=int(value)):
                 return value > 0
             case ast.Name(id=name):
-                return name in self.bound
+                return name in self.symbols
         return False

@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -84,7 +85,7 @@ class Kernel:
     name: str
     threads: int
     shared_bytes: int
-    defines: tuple[tuple[str, int], ...]
+    defines: tuple[tuple[str, int | str], ...]
     reason: str = field(default="", compare=False)
 
 
@@ -140,7 +141,7 @@ def launch(kernel: Kernel, grid: tuple[Extent | int, ...], *arguments: Argument)
 
 
 def kernel(
-    source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int], reason: str = ""
+    source: str, name: str, threads: int, shared_bytes: int, defines: Mapping[str, int | str], reason: str = ""
 ) -> Kernel:
     """A kernel whose macros are sorted, so that equal ones compare equal."""
     return Kernel(source, name, threads, shared_bytes, tuple(sorted(defines.items())), reason)

@@ -16,6 +16,8 @@ from trtllm_lite.engine.vocabulary import DTYPES, LAYOUTS
 DOMAIN = "trtllm_lite"
 DOMAIN_VERSION = 1
 PLUGIN_ROOT = Path(__file__).parent
+MAX_TEXT_LENGTH = 1024
+TEXT_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789_ "
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Argument:
     ``alias`` (outputs only) names the input whose storage the output is: the operator updates it in place.
     ``step_input`` (int32 inputs only) names the step input that must be passed here, because kernels use its values as
     indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
+    ``present_with`` (optional inputs only) names an optional input: a call has both or neither.
     """
 
     name: str
@@ -38,15 +41,21 @@ class Argument:
     alias: str | None = None
     step_input: str | None = None
     below: str | None = None
+    present_with: str | None = None
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute: ``type`` is ``int`` or ``float``; every attribute is required."""
+    """One attribute: ``type`` is ``int``, ``float`` or ``str``; every attribute is required.
+
+    A ``str`` is one of ``choices`` (kernels see its position among them), or, without choices, a text of at most
+    ``MAX_TEXT_LENGTH`` characters of ``TEXT_CHARACTERS``, which the operator's ``check`` reads.
+    """
 
     name: str
     doc: str
     type: str
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,8 @@ class Schema:
     """One fused operator: ``name`` is the op_type in :data:`DOMAIN`, ``folder`` its folder and C++ namespace.
 
     ``constraints`` relate shape symbols and int attributes, e.g. ``half_dim * 2 == head_dim``: one comparison each, of
-    integers, names, ``+``, ``-``, ``*`` and ``%``.
+    integers, names, ``+``, ``-``, ``*`` and ``%``. One that mentions a symbol of absent operands only says nothing.
+    ``check`` says that ``check.h`` beside the schema checks what else a valid call fulfils.
     """
 
     name: str
@@ -64,6 +74,7 @@ class Schema:
     outputs: tuple[Argument, ...]
     attributes: tuple[Attribute, ...]
     constraints: tuple[str, ...] = ()
+    check: bool = False
 
     def input_index(self, name: str) -> int:
         """Position of the input called ``name``."""
@@ -83,10 +94,17 @@ def _argument(entry: dict) -> Argument:
     return argument
 
 
+def _attribute(name: str, entry: dict) -> Attribute:
+    attribute = Attribute(name=name, choices=tuple(entry.pop("choices", ())), **entry)
+    if attribute.type not in ("int", "float", "str") or (attribute.choices and attribute.type != "str"):
+        raise ValueError(f"attribute {name}: expected the type int, float or str, and choices for a str only")
+    return attribute
+
+
 def load_schema(path: Path) -> Schema:
     """Parse one ``schema.toml``; unknown keys are errors."""
     raw = tomllib.loads(path.read_text())
-    attributes = tuple(Attribute(name=name, **value) for name, value in raw.pop("attributes", {}).items())
+    attributes = tuple(_attribute(name, dict(value)) for name, value in raw.pop("attributes", {}).items())
     schema = Schema(
         name=raw.pop("name"),
         folder=path.parent.name,
@@ -95,6 +113,7 @@ def load_schema(path: Path) -> Schema:
         outputs=tuple(_argument(entry) for entry in raw.pop("outputs")),
         attributes=attributes,
         constraints=tuple(raw.pop("constraints", ())),
+        check=raw.pop("check", False),
     )
     if raw:
         raise ValueError(f"{path}: unknown keys {sorted(raw)}")

@@ -5,6 +5,8 @@
 Per case: microseconds (the given percentile of all calls, because other processes only ever add time), GB/s over the
 bytes the operator must read and write once, its share of the bandwidth a plain read loop reaches on as many threads,
 and GFLOPS. Whichever limit is nearer, bandwidth or arithmetic, is the one to compare with.
+
+Needs an installation with trtllm_lite._testing, as `bash scripts/test.sh` makes it.
 """
 
 import argparse
@@ -17,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from trtllm_lite import _core
+from trtllm_lite import _testing
 from trtllm_lite.bench.machine import read_bandwidth
 from trtllm_lite.plugins.packing import packed_shape
 
@@ -87,7 +89,8 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         inputs = [activations(rows, depth), weight((features, depth), "panel64", dtype), None]
         layouts = ["row_major", "panel64", "row_major"]
         outputs: list[np.ndarray | None] = [activations(rows, features)]
-        yield Case("Linear", name, rows, inputs, outputs, {}, layouts, 2.0 * rows * features * depth)
+        flops = 2.0 * rows * features * depth
+        yield Case("Linear", name, rows, inputs, outputs, {"activation": "none"}, layouts, flops)
     shape = (2, model.intermediate, model.hidden)
     gated: list[np.ndarray | None] = [activations(rows, model.hidden), weight(shape, "gated_panel64", dtype), None]
     yield Case(
@@ -96,7 +99,7 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         rows,
         gated,
         [activations(rows, model.intermediate)],
-        {},
+        {"activation": "silu"},
         ["row_major", "gated_panel64", "row_major"],
         2.0 * rows * float(np.prod(shape)),
     )
@@ -162,7 +165,7 @@ def cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
 
 def seconds_per_call(case: Case, options: argparse.Namespace) -> float:
     """The chosen percentile over all calls."""
-    samples = _core.time_kernel(
+    samples = _testing.time_kernel(
         case.op,
         case.inputs,
         case.outputs,
@@ -183,7 +186,7 @@ def main() -> None:
     parser.add_argument("--op", nargs="+", help="operators to time (default: all)")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 128])
     parser.add_argument("--dtype", choices=WEIGHT_DTYPES, default="bfloat16", help="of the weights")
-    parser.add_argument("--isa", choices=["auto", *_core.supported_isas()], default="auto")
+    parser.add_argument("--isa", choices=["auto", *_testing.supported_isas()], default="auto")
     parser.add_argument("--num_threads", type=int, default=0, help="0: all cores")
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--percentile", type=float, default=20)

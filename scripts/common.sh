@@ -30,12 +30,15 @@ source_fingerprint() {
 
 # install_checkout EXTRA: makes .venv and installs this checkout with the extra, or does nothing if that is done.
 install_checkout() {
-  local extra=$1 stamp
+  local extra=$1 stamp testing=OFF
   stamp=".venv/installed-$extra-$(source_fingerprint)"
   [ -x .venv/bin/python ] || "$(find_python)" -m venv .venv
   if [ ! -f "$stamp" ]; then
     command -v "${CXX:-g++}" >/dev/null || command -v clang++ >/dev/null || die "no C++ compiler; install g++ >= 11"
-    .venv/bin/pip install --quiet --editable ".[$extra]" --config-settings build-dir=build/cmake
+    # The test extra comes with trtllm_lite._testing. (Said each time: CMake remembers what it was told last.)
+    [ "$extra" = test ] && testing=ON
+    .venv/bin/pip install --quiet --editable ".[$extra]" --config-settings build-dir=build/cmake \
+      --config-settings cmake.define.TRTLLM_LITE_TESTING="$testing"
     rm -f .venv/installed-"$extra"-*
     touch "$stamp"
   fi

@@ -9,7 +9,7 @@ bin=.venv/bin
 gguf=.cache/SmolLM2-135M-Instruct.Q4_1.gguf
 work=.cache/measure
 
-bash scripts/fetch_smollm2.sh
+bash scripts/fetch_model.sh smollm2-135m
 mkdir -p "$work"
 for dtype in float32 bfloat16; do
   "$bin/trtllm-lite" convert --model_dir "$gguf" --output_dir "$work/checkpoint-$dtype" --dtype "$dtype"
@@ -24,3 +24,4 @@ done
   --max_batch_size 64 --max_input_len 1024 --max_seq_len 2048
 "$bin/python" scripts/measure_batching.py --engine_dir "$work/engine-batching" --json "configs/baselines/batching-$name.json"
 "$bin/python" scripts/update_readme.py --record "$name" "$work"/latency-*.json "$work"/throughput-*.json
+"$bin/python" scripts/check_goals.py "$work"/latency-*.json

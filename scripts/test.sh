@@ -5,7 +5,7 @@ source "$(dirname "$0")/common.sh"
 
 say "install into .venv"
 install_checkout test
-bash scripts/fetch_smollm2.sh
+bash scripts/fetch_model.sh smollm2-135m
 
 say "lint and types"
 bash scripts/lint.sh

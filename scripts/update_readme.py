@@ -58,7 +58,7 @@ def row(latency: dict[str, Any], throughput: dict[str, Any]) -> list[str]:
         beside("decode_tokens_per_s"),
         f"{figures['fraction_of_floor']:.0%}",
         f"{throughput['figures']['output_tokens_per_s']:,.0f}",
-        f"{figures['memory_overhead_bytes'] / 1e6:.0f} MB",
+        f"{figures['memory_overhead_bytes'] / 2**20:.0f} MiB",
         f"{figures['load_s']:.2f} s",
     ]
 

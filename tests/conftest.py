@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.smollm2 import find_smollm2
+from tests.real_models import find_smollm2
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

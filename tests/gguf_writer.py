@@ -24,6 +24,29 @@ _NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_GEMMA = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_OWN_NAMES: dict[str, dict[str, str]] = {
+    "gpt2": {
+        "transformer.wte": "token_embd",
+        "transformer.wpe": "position_embd",
+        "transformer.ln_f": "output_norm",
+        "ln_1": "attn_norm",
+        "attn.c_attn": "attn_qkv",
+        "attn.c_proj": "attn_output",
+        "ln_2": "ffn_norm",
+        "mlp.c_fc": "ffn_up",
+        "mlp.c_proj": "ffn_down",
+    },
+    "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    "gemma2": _GEMMA,
+    "gemma3": _GEMMA,
+}
+_ARCHITECTURES = {"cohere": "command-r", "gemma3_text": "gemma3"}
+_TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
 def write_gguf(
@@ -37,7 +60,7 @@ def write_gguf(
 
     ``metadata`` adds or, with None, removes keys; ``extra`` adds float32 tensors.
     """
-    architecture = model.config.model_type
+    architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
     fields = {**_metadata(model.config, architecture), **_tokenizer(model.config.vocab_size), **(metadata or {})}
     for key, value in fields.items():
@@ -46,7 +69,11 @@ def write_gguf(
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
-        rows, stem, suffix = tensor.float().numpy(), *_gguf_name(name)
+        rows, stem, suffix = tensor.float().numpy(), *_gguf_name(name, architecture)
+        if architecture == "gpt2" and f"{stem}.{suffix}".endswith(_TRANSPOSED):
+            rows = rows.T
+        if architecture.startswith("gemma") and stem.endswith("norm"):
+            rows = rows + 1
         if architecture in ("llama", "mistral") and stem.endswith(("attn_q", "attn_k")):
             rows = _interleave(rows, model.config, stem)
         kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if rows.ndim == 2 else "F32"]
@@ -65,7 +92,7 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
     """``model`` with the matrices in ``kinds`` rounded as the file stores them, in place."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            kind = kinds.get(_gguf_name(name)[0].split(".")[-1], "F32")
+            kind = kinds.get(_gguf_name(name, model.config.model_type)[0].split(".")[-1], "F32")
             if parameter.ndim == 2 and kind != "F32":
                 kind_id = gguf.GGMLQuantizationType[kind]
                 raw = gguf.quants.quantize(parameter.numpy(), kind_id)
@@ -73,12 +100,13 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
     return model
 
 
-def _gguf_name(name: str) -> tuple[str, str]:
+def _gguf_name(name: str, architecture: str) -> tuple[str, str]:
+    names = {**_NAMES, **_OWN_NAMES.get(architecture, {})}
     stem, _, suffix = name.rpartition(".")
-    if stem.startswith("model.layers."):
+    if stem.startswith(("model.layers.", "transformer.h.")):
         _, _, layer, rest = stem.split(".", 3)
-        return f"blk.{layer}.{_NAMES[rest]}", suffix
-    return _NAMES[stem], suffix
+        return f"blk.{layer}.{names[rest]}", suffix
+    return names[stem], suffix
 
 
 def _interleave(rows: np.ndarray, config: Any, stem: str) -> np.ndarray:
@@ -94,16 +122,81 @@ def _metadata(config: Any, architecture: str) -> dict[str, Any]:
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
-        "attention.key_length": head_dim,
-        "attention.value_length": head_dim,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "rope.freq_base": config.rope_parameters["rope_theta"],
-        "rope.dimension_count": head_dim,
+        **_OWN_METADATA.get(architecture, _llama_metadata)(config, head_dim),
     }
     return {f"{architecture}.{key}": value for key, value in values.items()}
+
+
+def _grouped_metadata(config: Any) -> dict[str, Any]:
+    """What all but GPT-2 have."""
+    return {
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": getattr(config, "rms_norm_eps", None),
+    }
+
+
+def _head_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {**_grouped_metadata(config), "attention.key_length": head_dim, "attention.value_length": head_dim}
+
+
+def _llama_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    rope = {"rope.freq_base": config.rope_parameters["rope_theta"], "rope.dimension_count": head_dim}
+    return {**_head_metadata(config, head_dim), **rope}
+
+
+def _gpt2_metadata(config: Any, _: int) -> dict[str, Any]:
+    return {"feed_forward_length": config.n_inner, "attention.layer_norm_epsilon": config.layer_norm_epsilon}
+
+
+def _phi3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_grouped_metadata(config),
+        "rope.scaling.original_context_length": config.max_position_embeddings,
+        "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "attention.sliding_window": config.sliding_window or 0,
+    }
+
+
+def _gemma2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    caps = ("attn_logit_softcapping", "final_logit_softcapping")
+    return {
+        **_head_metadata(config, head_dim),
+        **{cap: getattr(config, cap) for cap in caps},
+        "attention.sliding_window": config.sliding_window,
+    }
+
+
+def _gemma3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    rope = config.rope_parameters["full_attention"]
+    return {
+        **_head_metadata(config, head_dim),
+        "rope.freq_base": rope["rope_theta"],
+        "rope.scaling.type": rope["rope_type"],
+        "rope.scaling.factor": rope["factor"],
+        "attention.sliding_window": config.sliding_window,
+    }
+
+
+def _command_r_metadata(config: Any, _: int) -> dict[str, Any]:
+    return {
+        **_grouped_metadata(config),
+        "attention.layer_norm_epsilon": config.layer_norm_eps,
+        "logit_scale": config.logit_scale,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "rope.scaling.type": "none",
+    }
+
+
+_OWN_METADATA = {
+    "gpt2": _gpt2_metadata,
+    "phi3": _phi3_metadata,
+    "gemma2": _gemma2_metadata,
+    "gemma3": _gemma3_metadata,
+    "command-r": _command_r_metadata,
+}
 
 
 def _tokenizer(vocab_size: int) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
+NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere")  # of Hugging Face, and on CPUs
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
 BOS_ID, EOS_ID, PAD_ID = 0, 1, 2
@@ -24,8 +25,9 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
 )
 
+_VOCABULARY = {"vocab_size": VOCAB_SIZE, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID}
 _SHAPE: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
+    **_VOCABULARY,
     "hidden_size": 60,
     "intermediate_size": 91,
     "num_hidden_layers": 3,
@@ -34,23 +36,48 @@ _SHAPE: dict[str, Any] = {
     "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
-    "bos_token_id": BOS_ID,
-    "eos_token_id": EOS_ID,
-    "pad_token_id": PAD_ID,
 }
+# What each family has besides _SHAPE, or instead of it where its keys have other names.
 _FAMILY: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "mistral": {"sliding_window": 7, "head_dim": 14},
     "qwen2": {},
     "qwen3": {"head_dim": 22, "tie_word_embeddings": True},
+    "gpt2": {"n_embd": 60, "n_inner": 91, "n_layer": 3, "n_head": 6, "n_positions": 128},
+    "gemma2": {
+        **{"head_dim": 14, "query_pre_attn_scalar": 11, "sliding_window": 7, "tie_word_embeddings": True},
+        **{"attn_logit_softcapping": 2.5, "final_logit_softcapping": 4.0},
+    },
+    "gemma3": {
+        **{"head_dim": 14, "query_pre_attn_scalar": 11, "sliding_window": 7, "tie_word_embeddings": True},
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
+    "cohere": {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True},
+    "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
 }
+_MODEL_TYPES = {"gemma3": "gemma3_text"}
+_SHAPES = {
+    **dict.fromkeys(_FAMILY, _SHAPE),
+    "gpt2": _VOCABULARY,
+    "cohere": {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"},
+}
+
+
+def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
+    """The Hugging Face config of a tiny model of ``family``; ``overrides`` are fields of it."""
+    fields = {**_SHAPES[family], **_FAMILY[family], **overrides}
+    return AutoConfig.for_model(_MODEL_TYPES.get(family, family), **fields)
 
 
 def tiny_model(
     family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", **overrides: Any
 ) -> PreTrainedModel:
     """A random causal language model of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
-    config = AutoConfig.for_model(family, **{**_SHAPE, **_FAMILY[family], **overrides})
+    config = tiny_config(family, **overrides)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     generator = torch.Generator(device).manual_seed(seed)
@@ -62,9 +89,21 @@ def tiny_model(
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.5)
             else:
-                parameter.copy_(1 + noise * 0.2)
+                parameter.copy_((0 if family.startswith("gemma") else 1) + noise * 0.2)  # Gemma's norms add the 1
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
     return model.eval()
+
+
+def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
+    """``model``, in float32, with everything rounded that a checkpoint stores in ``dtype``."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.copy_(parameter.to(getattr(torch, dtype)).float())
+        for module in model.modules():
+            if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # of Gemma
+                scale.copy_(scale.to(getattr(torch, dtype)).float())
+    return model
 
 
 def save_model(model: PreTrainedModel, directory: Path, max_shard_size: str = "1GB") -> Path:

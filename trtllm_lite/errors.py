@@ -1,8 +1,11 @@
 """The one family of exceptions that users see.
 
 Every message says what was expected, what was found, and what the user can do about it.
-The C++ extension raises the same classes (see ``csrc/bindings``).
+The C++ extension raises the same classes (see ``csrc/bindings``). A message quotes a value that came from outside with
+:func:`shown`.
 """
+
+import reprlib
 
 
 class TrtllmLiteError(Exception):
@@ -33,5 +36,41 @@ class LimitError(TrtllmLiteError):
     """A request beyond a limit: the message names the limit, the value, and the remedy."""
 
 
+class OverloadedError(TrtllmLiteError):
+    """Too many requests are outstanding: this one is sound, and may be sent again when others have ended."""
+
+
 class OutputError(TrtllmLiteError):
     """An output path that cannot be written: unwritable, full, or holding files that are not ours."""
+
+
+def shown(value: object) -> str:
+    """``value`` as a message quotes it: its repr, without the middle of what is long, at most 500 characters.
+
+    Control characters are escaped. Never raises.
+    """
+    return _QUOTES.repr(value)
+
+
+def plain(text: str) -> str:
+    """``text`` of somebody else's making as a message repeats it: printable, at most 400 characters.
+
+    What :func:`shown` is for values, this is for the messages of templates and of other libraries.
+    """
+    head = text if len(text) <= _MAX_PLAIN else text[: _MAX_PLAIN - 3] + "..."
+    return "".join(character if character.isprintable() else " " for character in head)
+
+
+class _Quotes(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to write an int of more than 4300 digits."""
+        if x.bit_length() > 1 << 10:
+            return f"<a whole number of {x.bit_length()} bits>"
+        return super().repr_int(x, level)
+
+
+_MAX_PLAIN = 400
+_QUOTES = _Quotes()
+_QUOTES.maxstring = _QUOTES.maxother = 80
+_QUOTES.maxdict = _QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxset = 5
+_QUOTES.maxlevel = 2

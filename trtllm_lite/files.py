@@ -2,20 +2,24 @@
 
 They are written as a temporary sibling and renamed into place, so that a crash, a full disk or Ctrl-C never leaves
 something half-written, and a reader never sees a mixture of old and new.
+
+That is also how to replace an engine under a process that runs it: engines are mapped into memory, and the process goes
+on with the old file for as long as it runs, because a rename leaves that file as it was. ``cp`` over it, or whatever
+else writes into it, changes the weights of the running process, or ends it (SIGBUS) where the file became shorter.
 """
 
 import ctypes
 import errno
 import json
 import os
-import secrets
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from trtllm_lite.errors import OutputError
+from trtllm_lite.errors import OutputError, shown
+from trtllm_lite.temporaries import temporary_directory, temporary_name
 
 PRODUCER_PREFIX = "trtllm_lite"
 
@@ -41,6 +45,18 @@ def library_directories() -> list[str]:
     return [str(path) for place in places for path in sorted(place.glob("*/lib"))]
 
 
+def cache_directory(kind: str) -> Path:
+    """Where what can be made again is kept: ``$XDG_CACHE_HOME/trtllm_lite/<kind>``, by default below ``~/.cache``.
+
+    Raises OutputError if there is neither the variable nor a home directory.
+    """
+    root = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "trtllm_lite" / kind
+    except RuntimeError as error:
+        raise OutputError("this user has no home directory to keep a cache in: set XDG_CACHE_HOME") from error
+
+
 @contextmanager
 def writing(what: str, remedy: str) -> Iterator[None]:
     """Turn an OSError about writing ``what`` into an OutputError."""
@@ -52,7 +68,7 @@ def writing(what: str, remedy: str) -> Iterator[None]:
 
 def write_file(path: Path, data: bytes) -> None:
     """Have ``path`` hold ``data``, or, if this raises (OSError), what it held before."""
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     try:
         temporary.write_bytes(data)
         _sync_one(temporary)
@@ -66,35 +82,36 @@ def require_writable(path: Path) -> None:
     """Raise OSError if :func:`write_file` could not make ``path`` now: to be asked before the work, not after it."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     temporary.touch()
     temporary.unlink()
 
 
 @contextmanager
-def atomic_directory(path: Path, marker: str) -> Iterator[Path]:
+def atomic_directory(path: Path, marker: str, optional: Collection[str] = ()) -> Iterator[Path]:
     """Yield an empty temporary sibling of ``path`` that takes its place when the body succeeds.
 
     ``marker`` is a JSON file in the directory whose ``producer`` starts with ``trtllm_lite``: an existing non-empty
     directory is replaced only if its marker says that this package wrote it, and only if it holds nothing but files
-    that are written again; anything else is the user's and stays. The body writes plain files, no subdirectories.
+    that are written again or have an ``optional`` name; anything else is the user's and stays. The body writes plain
+    files, no subdirectories.
 
     Raises OutputError if ``path`` cannot be replaced or written; on this and every other exception the temporary
     directory is removed and ``path`` is as it was.
     """
-    path = Path(path).resolve()
+    path = _resolve(path)
     _check_replaceable(path, marker)
     created = _make_parents(path)
-    temporary = _temporary(path)
     try:
-        with _as_output_error(path, temporary):
-            _make_temporary(temporary, path)
-            yield temporary
-            _sync(temporary)
-            _replace(temporary, path)
-            _sync_one(path.parent)
+        with ExitStack() as stack:
+            with _as_output_error(path, None):
+                temporary = stack.enter_context(temporary_directory(path))
+            with _as_output_error(path, temporary):
+                yield temporary
+                _sync(temporary)
+                _replace(temporary, path, optional)
+                _sync_one(path.parent)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
         _remove_parents(created)
         raise
 
@@ -109,24 +126,26 @@ def require_space(directory: Path, num_bytes: int) -> None:
         )
 
 
-def _temporary(path: Path) -> Path:
-    """A name beside ``path`` that nobody has."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-
-
-def _make_temporary(temporary: Path, path: Path) -> None:
+def _resolve(path: Path) -> Path:
+    """``path`` without links, or an OutputError if no directory can have that name."""
     try:
-        temporary.mkdir()
-    except FileNotFoundError as error:  # the parent exists, yet takes no new entries: /proc, /sys
-        raise OutputError(
-            f"cannot write {path}: {path.parent} takes no new directories: choose another output directory"
-        ) from error
+        resolved = Path(path).resolve()
+        resolved.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL in it, a circle of links
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputError(f"{shown(str(path))} cannot be an output directory ({reason}): choose another one") from error
+    return resolved
 
 
 def _check_replaceable(path: Path, marker: str) -> None:
-    """Refuse early, before any work is done, to replace what another program wrote."""
+    """Refuse early, before any work is done, to replace what another program wrote, or where this process stands."""
     if path.exists() and not path.is_dir():
         raise OutputError(f"the output directory {path} is a file: choose another output directory")
+    if path == Path.cwd():
+        raise OutputError(
+            f"the output directory {path} is the working directory, and would be replaced under your shell: choose "
+            "another one, such as a new directory below it"
+        )
     try:
         if not path.is_dir() or not any(path.iterdir()):
             return
@@ -141,13 +160,13 @@ def _check_replaceable(path: Path, marker: str) -> None:
     )
 
 
-def _replace(temporary: Path, path: Path) -> None:
+def _replace(temporary: Path, path: Path, optional: Collection[str]) -> None:
     """Put ``temporary`` in the place of ``path`` and delete the files that were there before."""
     if not path.is_dir() or not any(path.iterdir()):
         temporary.rename(path)
         return
-    written = {entry.name for entry in temporary.iterdir()}
-    unknown = sorted(entry.name for entry in path.iterdir() if entry.name not in written or entry.is_dir())
+    replaced = {entry.name for entry in temporary.iterdir()} | set(optional)
+    unknown = sorted(entry.name for entry in path.iterdir() if entry.name not in replaced or entry.is_dir())
     if unknown:
         raise OutputError(
             f"{path} holds {', '.join(unknown)}, which the new output does not replace: "
@@ -155,7 +174,7 @@ def _replace(temporary: Path, path: Path) -> None:
         )
     shutil.copymode(path, temporary)
     _exchange(temporary, path)
-    for name in written:
+    for name in replaced:
         (temporary / name).unlink(missing_ok=True)
     temporary.rmdir()
 
@@ -202,7 +221,7 @@ def _make_parents(path: Path) -> list[Path]:
     while not parent.exists():
         missing.insert(0, parent)
         parent = parent.parent
-    with _as_output_error(path, path):
+    with _as_output_error(path, None):
         path.parent.mkdir(parents=True, exist_ok=True)
     return missing
 
@@ -216,8 +235,11 @@ def _remove_parents(created: list[Path]) -> None:
 
 
 @contextmanager
-def _as_output_error(path: Path, temporary: Path) -> Iterator[None]:
-    """Turn an OSError about writing ``path`` into an OutputError; errors about other files pass unchanged."""
+def _as_output_error(path: Path, temporary: Path | None) -> Iterator[None]:
+    """Turn an OSError about writing ``path`` into an OutputError; errors about other files pass unchanged.
+
+    Without a ``temporary`` directory, which is then still to be made, there are no other files.
+    """
     try:
         yield
     except OSError as error:
@@ -228,20 +250,20 @@ def _as_output_error(path: Path, temporary: Path) -> Iterator[None]:
         ) from error
 
 
-def _concerns(error: OSError, path: Path, temporary: Path) -> bool:
+def _concerns(error: OSError, path: Path, temporary: Path | None) -> bool:
     """Whether ``error`` is about the output: a file of it, a parent that had to be made, or a write without a name."""
-    if error.filename is None:
+    if error.filename is None or temporary is None:
         return True
     subject = Path(os.fsdecode(error.filename))
     return subject in path.parents or subject.is_relative_to(path) or subject.is_relative_to(temporary)
 
 
-def _space(path: Path, temporary: Path) -> str:
+def _space(path: Path, temporary: Path | None) -> str:
     """What is known about space: bytes written so far and bytes free on the file system of ``path``."""
     parent = next(parent for parent in path.parents if parent.exists())
     try:
         free = f"{shutil.disk_usage(parent).free:,} bytes free"
-        written = sum(entry.stat().st_size for entry in temporary.iterdir()) if temporary.is_dir() else 0
+        written = sum(entry.stat().st_size for entry in temporary.iterdir()) if temporary else 0
     except OSError:
         return "free space unknown"
     return f"{written:,} bytes written, {free}"

@@ -1,31 +1,33 @@
 """LLM: from a model, checkpoint or engine to text in one line. Composes convert, build (cached) and runtime."""
 
+import itertools
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine_cache import Recipe, open_cached
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
+from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
 from trtllm_lite.runtime.api.generation import Generation
-from trtllm_lite.runtime.api.options import per_request
-from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, check_flag
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.limits import RunnerOptions
-from trtllm_lite.runtime.session.prompts import is_conversation, is_token_ids, parse_prompts
+from trtllm_lite.runtime.session.prompts import Chat, Prompt, is_conversation, is_token_ids, parse_prompts
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.session.session import Session, open_session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.runtime.values import check_flag, per_request
 
+_Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig)
 # Sequences of one call of generate() that are queued at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
 _ARGUMENTS = (
@@ -47,7 +49,8 @@ class LLM:
     """Generates text with one model. Threads and coroutines may share it.
 
     ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. What is
-    no engine yet becomes one, in a cache that later calls find it in: ``$XDG_CACHE_HOME/trtllm_lite/engines``.
+    no engine yet becomes one, in a cache that later calls find it in: ``$XDG_CACHE_HOME/trtllm_lite``, of at most
+    ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
 
     - ``tokenizer``: a directory with another tokenizer.json than the engine's own
     - ``target``: what it runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs on
@@ -56,7 +59,8 @@ class LLM:
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
-    - ``kv_cache_config``, ``scheduler_config``, ``enable_chunked_prefill`` (prompts may be spread over several steps)
+    - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
+      may be spread over several steps)
     - ``num_threads``: threads that compute on the CPU; all cores by default
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
@@ -70,8 +74,8 @@ class LLM:
         tokenizer: str | Path | None = None,
         target: str | None = None,
         dtype: str = "auto",
-        kv_cache_config: KvCacheConfig | None = None,
-        scheduler_config: SchedulerConfig | None = None,
+        kv_cache_config: KvCacheConfig | Mapping[str, Any] | None = None,
+        scheduler_config: SchedulerConfig | Mapping[str, Any] | None = None,
         enable_chunked_prefill: bool = True,
         max_batch_size: int | None = None,
         max_input_len: int | None = None,
@@ -83,9 +87,11 @@ class LLM:
     ) -> None:
         arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
         check_flag("gather_context_logits", gather_context_logits)
-        if not isinstance(model, str | Path) or not str(model):
-            raise ArgumentError(f"model is {model!r}: expected a directory, a GGUF file or a hub id such as org/model")
-        kv_cache = kv_cache_config or KvCacheConfig()
+        _check_text("model", model, "a directory, a GGUF file or a hub id such as org/model", str | Path)
+        _check_text("tokenizer", tokenizer, "a directory with a tokenizer.json", str | Path | None)
+        _check_text("target", target, "cpu or GPU architectures such as sm_90", str | None)
+        _check_text("dtype", dtype, "auto, float32, float16 or bfloat16", str)
+        kv_cache = _config("kv_cache_config", KvCacheConfig, kv_cache_config)
         limits = {
             "max_batch_size": max_batch_size,
             "max_input_len": max_input_len,
@@ -95,11 +101,11 @@ class LLM:
         options = RunnerOptions(
             **limits,
             kv_cache=kv_cache,
-            scheduler=scheduler_config or SchedulerConfig(),
+            scheduler=_config("scheduler_config", SchedulerConfig, scheduler_config),
             enable_chunked_context=enable_chunked_prefill,
             num_threads=num_threads,
         )
-        if (Path(model) / ENGINE_FILE).is_file():
+        if _is_engine(Path(model)):
             self.engine_dir = Path(model)
             self.session = open_session(self.engine_dir, 0, options)
         else:
@@ -117,10 +123,12 @@ class LLM:
 
     def generate(
         self,
-        prompts: Any,
+        prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         chat: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int | Sequence[int] = 0,
         timeout: float | Sequence[float] | None = None,
         cache_salt: str | Sequence[str] = "",
@@ -128,8 +136,10 @@ class LLM:
     ) -> Any:
         """Continue prompts, and wait for all; any number may be given, they are batched in flight.
 
-        A prompt is a string, a list of token ids, or (``chat=True``) a user's message or a list of messages, which goes
-        through the model's chat template. One prompt gives a :class:`RequestOutput`, a list of them a list of those.
+        A prompt is a string, a list of token ids, a dictionary of either ({"prompt": …}, {"prompt_token_ids": …}), or
+        (``chat=True``) a user's message or a list of messages, which goes through the model's chat template. The
+        template also gets ``tools`` (JSON schemas of functions) and the names of ``chat_template_kwargs``, such as
+        {"enable_thinking": False}. One prompt gives a :class:`RequestOutput`, a list of them a list of those.
         The other arguments are one value for all prompts or a list with one for each: requests of a greater
         ``priority`` (-100 to 100) are served earlier, ``timeout`` is in seconds from submission, only requests of equal
         ``cache_salt`` share KV cache content. ``use_tqdm`` shows progress if stderr is a terminal.
@@ -137,21 +147,24 @@ class LLM:
         Raises, before anything runs, ArgumentError and LimitError for any of the prompts. A prompt of a list that fails
         while it runs carries its ``error``; a single one raises EngineError.
         """
-        queue = self._prompts(prompts, sampling_params, chat, priority, timeout, cache_salt)
+        template = Chat.wanted(chat, tools, chat_template_kwargs)
+        queue = self._prompts(prompts, sampling_params, template, priority, timeout, cache_salt)
         for row, prompt in enumerate(queue):
             self.session.check(prompt.request, row if len(queue) > 1 else None)
-        with _progress(len(queue), use_tqdm) as report:
-            generations = self._run(queue, report)
+        with progress_bars(use_tqdm) as report:
+            generations = self._run(queue, partial(report, "generating"))
         if _is_single(prompts, chat):
             return generations[0].result()
         return [generation.outcome() for generation in generations]
 
     def generate_async(
         self,
-        prompt: Any,
+        prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         *,
         chat: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         streaming: bool = False,
         priority: int = 0,
         timeout: float | None = None,
@@ -160,11 +173,13 @@ class LLM:
         """Start to continue one prompt; returns at once.
 
         The :class:`Generation` can be iterated over (``streaming=True``: after every step), awaited, waited for with
-        ``result()``, and cancelled. Arguments are those of :meth:`generate`, and so is what it raises.
+        ``result()``, and cancelled. Arguments are those of :meth:`generate`, and so is what it raises; also
+        OverloadedError, if too many requests are outstanding: this one may be sent again later.
         """
         if not _is_single(prompt, chat):
             raise ArgumentError("generate_async takes one prompt: a string, a list of token ids or (chat) of messages")
-        (only,) = self._prompts(prompt, sampling_params, chat, priority, timeout, cache_salt)
+        template = Chat.wanted(chat, tools, chat_template_kwargs)
+        (only,) = self._prompts(prompt, sampling_params, template, priority, timeout, cache_salt)
         return self._start(only, streaming=streaming)
 
     def get_stats(self) -> Stats:
@@ -172,10 +187,19 @@ class LLM:
         return self.session.stats()
 
     def save(self, engine_dir: str | Path) -> None:
-        """Copy the engine to ``engine_dir``, which appears whole or not at all. Raises OutputError."""
+        """Copy the engine to ``engine_dir``, which appears whole or not at all, in place of an older engine.
+
+        Processes that run the older one go on with it. Raises OutputError; EngineError if the engine's files are gone.
+        """
+        _check_text("engine_dir", engine_dir, "a directory", str | Path)
+        # Whatever else a manifest may name, these are the files of an engine.
+        files = (ENGINE_FILE, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in self.session.manifest.files))
         with atomic_directory(Path(engine_dir), CONFIG_FILE) as directory:
-            for name in (ENGINE_FILE, CONFIG_FILE, *self.session.manifest.files):
-                shutil.copyfile(self.engine_dir / name, directory / name)
+            for name in files:
+                try:
+                    shutil.copyfile(self.engine_dir / name, directory / name)
+                except FileNotFoundError as error:
+                    raise EngineError(f"{self.engine_dir} was removed: load the model again") from error
 
     def shutdown(self) -> None:
         """Cancel what runs and end the engine's threads; nothing can be generated any more."""
@@ -188,11 +212,12 @@ class LLM:
         self.shutdown()
 
     def _prompts(
-        self, prompts: Any, params: Any, chat: bool, priority: Any, timeout: Any, cache_salt: Any
+        self, prompts: Any, params: Any, chat: Chat | None, priority: Any, timeout: Any, cache_salt: Any
     ) -> list[_Prompt]:
         """Prompts in any of their forms as requests, not yet held against the limits."""
         batch = [prompts] if is_token_ids(prompts) else prompts
-        parsed = parse_prompts(batch, chat, self.tokenizer, self.session.manifest.model.vocab_size)
+        vocab_size, max_input_len = self.session.manifest.model.vocab_size, self.session.limits.max_input_len
+        parsed = parse_prompts(batch, chat, self.tokenizer, vocab_size, max_input_len)
         columns = {
             "sampling_params": SamplingParams() if params is None else params,
             "priority": priority,
@@ -205,21 +230,24 @@ class LLM:
             own = {name: values[row] for name, values in spread.items()}
             own_params = own.pop("sampling_params")
             if not isinstance(own_params, SamplingParams):
-                raise ArgumentError(f"sampling_params is {own_params!r}: expected SamplingParams, or a list of them")
+                raise ArgumentError(
+                    f"sampling_params is {shown(own_params)}: expected SamplingParams, or a list of them"
+                )
             kept = ids[-own_params.truncate_prompt_tokens :] if own_params.truncate_prompt_tokens else ids
             text = parsed.texts[row] if parsed.texts else None
             result.append(_Prompt(Request(kept, own_params, **own), text, len(ids) - len(kept)))
         return result
 
-    def _run(self, prompts: Sequence[_Prompt], report: Callable[[], None]) -> list[Generation]:
+    def _run(self, prompts: Sequence[_Prompt], report: Callable[[int, int], None]) -> list[Generation]:
         """Run all to their ends, a bounded number at a time and of greater priority first."""
         order = sorted(range(len(prompts)), key=lambda row: -prompts[row].request.priority)
         window = max(_MAX_QUEUED // max(prompt.request.params.num_sequences for prompt in prompts), 1)
         started: dict[int, Generation] = {}
+        done = itertools.count(1)
 
         def finish(row: int) -> None:
             started[row].wait()
-            report()
+            report(next(done), len(prompts))
 
         try:
             for place, row in enumerate(order):
@@ -244,19 +272,47 @@ class LLM:
         )
 
 
+def _config(name: str, kind: type[_Config], value: Any) -> _Config:
+    """``value`` as a ``kind``: one, its fields as a dictionary, or None for the defaults. Raises ArgumentError."""
+    if value is None:
+        return kind()
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{name} is {shown(value)}: expected a {kind.__name__} or a dictionary of its fields")
+    arguments.reject_unsupported(name, {key: None for key in value if key not in _fields(kind)}, {}, _fields(kind))
+    return kind(**value)
+
+
+def _fields(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def _is_engine(path: Path) -> bool:
+    try:
+        return (path / ENGINE_FILE).is_file()
+    except OSError:  # it cannot be looked at, which is told where it is opened as a model
+        return False
+
+
+def _check_text(name: str, value: Any, expected: str, kinds: Any) -> None:
+    if not isinstance(value, kinds) or (value is not None and not str(value)) or "\0" in str(value):
+        raise ArgumentError(f"{name} is {shown(value)}: expected {expected}")
+
+
 def _is_single(prompts: Any, chat: bool) -> bool:
-    return isinstance(prompts, str) or is_token_ids(prompts) or (chat and is_conversation(prompts))
+    return isinstance(prompts, str | Mapping) or is_token_ids(prompts) or (chat and is_conversation(prompts))
 
 
 def _check_engine(session: Session, target: str | None, dtype: str, gather_context_logits: bool) -> None:
     """Hold what the engine was built with against what was asked for."""
     targets = session.manifest.target.archs or ("cpu",)
     if target is not None and not _names(target) <= _names(",".join(targets)):
-        raise ArgumentError(f"target is {target!r}, but this engine runs on {', '.join(targets)}: leave it out")
+        raise ArgumentError(f"target is {shown(target)}, but this engine runs on {', '.join(targets)}: leave it out")
     found = session.manifest.model.dtype
     if dtype not in ("auto", found):
         raise ArgumentError(
-            f"dtype is {dtype!r}, but this engine's matrices are {found}: leave it out, or convert again"
+            f"dtype is {shown(dtype)}, but this engine's matrices are {found}: leave it out, or convert again"
         )
     if gather_context_logits and not session.manifest.gather_context_logits:
         raise ArgumentError("this engine was built without gather_context_logits: build it again with it")
@@ -265,17 +321,3 @@ def _check_engine(session: Session, target: str | None, dtype: str, gather_conte
 def _names(targets: str) -> set[str]:
     """What ``targets``, separated by commas, are called: sm_90 and sm_90a are one."""
     return {name.strip().removesuffix("a") for name in targets.split(",")}
-
-
-@contextmanager
-def _progress(total: int, wanted: bool) -> Iterator[Callable[[], None]]:
-    """Yields a function that moves a progress bar on stderr on by one prompt."""
-    if not wanted or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("generating", total=total)
-        yield lambda: progress.advance(task)

@@ -1,4 +1,5 @@
 // GatedLinear on a CPU: a panel holds 32 gate features and the 32 up features they multiply.
+#include "cpu/activation.h"
 #include "cpu/panel_gemm.h"
 #include "gated_linear_schema.h"
 
@@ -9,6 +10,7 @@ void gated_linear(const KernelArgs& args) {
   const Tensor& weight = args.inputs[gated_linear::kWeight];
   const float* bias = args.inputs[gated_linear::kBias].as<const float>();
   float* y = args.outputs[gated_linear::kY].as<float>();
+  const auto activation = gated_linear::attributes_of(args).activation;
   const std::int64_t features = weight.shape[1];
   const auto epilogue = [=](const float* sums, std::int64_t row, std::int64_t panel) {
     const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
@@ -18,7 +20,7 @@ void gated_linear(const KernelArgs& args) {
         gate = gate + load_first(bias + n, last - n);
         up = up + load_first(bias + features + n, last - n);
       }
-      store_first(y + row * features + n, silu(gate) * up, last - n);
+      store_first(y + row * features + n, activate(activation, gate) * up, last - n);
     }
   };
   multiply_panels(args.inputs[gated_linear::kX], weight, ceil_div(features, kHalf), args.pool, epilogue);

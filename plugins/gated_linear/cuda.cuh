@@ -1,12 +1,14 @@
-// GatedLinear for a few rows: y = silu(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]].
+// GatedLinear for a few rows: y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]].
 //
 // Bytes: 2*I*K*2 for the weights. FLOPs: 4*M*I*K. Floor: bytes / bandwidth (I = 14336, K = 4096: 235 MB, 52.5 us at
-// 4.47 TB/s). Launch and macros as in linear/cuda.cuh; TL_OUT is the number of gated features I, TL_BIAS 0 or 1.
+// 4.47 TB/s). Launch and macros as in linear/cuda.cuh; TL_OUT is the number of gated features I, TL_BIAS 0 or 1,
+// TL_ACTIVATION as in cuda/activation.cuh.
+#include "cuda/activation.cuh"
 #include "cuda/stream_linear.cuh"
 
 namespace tl {
 
-// y = silu(gate) * up. A tile is eight gate rows and the eight up rows of the same features, so that one thread ends up
+// y = activation(gate) * up. A tile is eight gate rows and the eight up rows of the same features, so that one thread ends up
 // with both. weight is [2, TL_OUT, in].
 struct GatedOp {
   static constexpr int kTiles = TL_OUT / 8;
@@ -25,7 +27,7 @@ struct GatedOp {
   __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, float2 begun) const {
     gate += begun.x;
     up += begun.y;
-    y[static_cast<u64>(m) * TL_OUT + tile * 8 + f] = pack1(gate / (1.0f + __expf(-gate)) * up);
+    y[static_cast<u64>(m) * TL_OUT + tile * 8 + f] = pack1(activate<TL_ACTIVATION>(gate) * up);
   }
 };
 

@@ -1,12 +1,13 @@
-"""GatedLinear on a GPU: streaming for a few rows; tiled, or SiLU and product behind a cuBLASLt product, above."""
+"""GatedLinear on a GPU: streaming for a few rows; tiled, or activation and product behind a cuBLASLt product, above."""
 
 from __future__ import annotations
 
+from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
 from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, features, kernel, launch
 
-_SILU_THREADS, _ELEMENTS_PER_THREAD = 256, 16
+_GATE_THREADS, _ELEMENTS_PER_THREAD = 256, 16
 
 
 def stream(
@@ -16,25 +17,29 @@ def stream(
     rows: Extent,
     how: Streaming,
     *,
+    activation: str,
     norm: tuple[Buffer, float] | None = None,
     bias: Buffer | None = None,
 ) -> Launch:
-    """y = silu(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]]."""
+    """y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]]."""
     flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
+    flags["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
     kernel = how.kernel("gated_linear/cuda.cuh", "gated_linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
     return launch(kernel, how.grid(weight), y, x, weight, norm_weight, bias, rows, epsilon)
 
 
-def tiled(y: Buffer, x: Operand, weight: Buffer, rows: Extent, how: Tiling) -> Launch:
-    """y = silu(g) * u with g, u = x @ weight[0].T, weight[1].T."""
-    kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, {})
+def tiled(y: Buffer, x: Operand, weight: Buffer, rows: Extent, how: Tiling, *, activation: str) -> Launch:
+    """y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T."""
+    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation]}
+    kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, flags)
     return launch(kernel, how.grid(weight), *how.maps(x, weight), y, rows)
 
 
-def silu_mul(y: Buffer, both: Buffer, rows: Extent) -> Launch:
-    """y[t, i] = silu(both[t, i]) * both[t, I + i] for I features, 16-bit elements."""
+def gate_mul(y: Buffer, both: Buffer, rows: Extent, *, activation: str) -> Launch:
+    """y[t, i] = activation(both[t, i]) * both[t, I + i] for I features, 16-bit elements."""
     gated = features(y)
-    defines = {"TL_OUT": gated, "TL_THREADS": _SILU_THREADS, "TL_FP16": DTYPE_FLAGS[y.dtype]}
-    specialised = kernel("gated_linear/silu_mul.cuh", "silu_mul", _SILU_THREADS, 0, defines)
-    return launch(specialised, (rows, -(-gated // (_ELEMENTS_PER_THREAD * _SILU_THREADS))), y, both)
+    defines = {"TL_OUT": gated, "TL_THREADS": _GATE_THREADS, "TL_FP16": DTYPE_FLAGS[y.dtype]}
+    defines["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
+    specialised = kernel("gated_linear/gate_mul.cuh", "gate_mul", _GATE_THREADS, 0, defines)
+    return launch(specialised, (rows, -(-gated // (_ELEMENTS_PER_THREAD * _GATE_THREADS))), y, both)

@@ -1,8 +1,10 @@
-// GatedLinear for many rows on sm_90a: y = silu(g) * u with g, u = x @ weight[0].T, weight[1].T.
+// GatedLinear for many rows on sm_90a: y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T.
 //
 // Bytes: 2*I*K*2 for the weights, 2*M*(K + I) for the rows. FLOPs: 4*M*I*K. Floor: FLOPs / rate from about 180 rows on
 // (M = 256, I = 14336, K = 4096: 60 GFLOP, 76 us at 789 TFLOPS), the weights' bytes / bandwidth (52.5 us) below.
-// Launch and macros as in cuda/tiled_linear.cuh; TL_OUT is the number of gated features I.
+// Launch and macros as in cuda/tiled_linear.cuh; TL_OUT is the number of gated features I, TL_ACTIVATION
+// as in cuda/activation.cuh.
+#include "cuda/activation.cuh"
 #include "cuda/tiled_linear.cuh"
 
 namespace tl {
@@ -12,8 +14,9 @@ struct TiledGatedOp {
   static constexpr int kParts = 2;
   u16* y;
 
-  // gate / (1 + exp(-gate)) * up in five instructions; an exponential past float32 makes it 0, its limit.
+  // Of SiLU, gate / (1 + exp(-gate)) * up in five instructions; an exponential past float32 makes it 0, its limit.
   __device__ __forceinline__ static float gated(float gate, float up) {
+    if constexpr (TL_ACTIVATION != 1) return activate<TL_ACTIVATION>(gate) * up;
     float power, inverse;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));

@@ -1,4 +1,5 @@
-// Linear on a CPU: the panel product, then the bias.
+// Linear on a CPU: the panel product, then the bias and the activation.
+#include "cpu/activation.h"
 #include "cpu/panel_gemm.h"
 #include "linear_schema.h"
 
@@ -8,12 +9,13 @@ void linear(const KernelArgs& args) {
   const Tensor& weight = args.inputs[linear::kWeight];
   const float* bias = args.inputs[linear::kBias].as<const float>();
   float* y = args.outputs[linear::kY].as<float>();
+  const auto activation = linear::attributes_of(args).activation;
   const std::int64_t features = weight.shape[0];
   const auto epilogue = [=](const float* sums, std::int64_t row, std::int64_t panel) {
     const std::int64_t first = panel * kPanelWidth, last = min(first + kPanelWidth, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
       const Vec offset = bias ? load_first(bias + n, last - n) : zero();
-      store_first(y + row * features + n, load(sums) + offset, last - n);
+      store_first(y + row * features + n, activate(activation, load(sums) + offset), last - n);
     }
   };
   multiply_panels(args.inputs[linear::kX], weight, ceil_div(features, kPanelWidth), args.pool, epilogue);

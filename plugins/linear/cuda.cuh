@@ -5,7 +5,8 @@
 //
 // Macros: TL_IN, TL_OUT (features), TL_TOKENS (most rows: 1, 2, 4, 8, 16), TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X,
 // TL_SHARED_BYTES and TL_IN_FLIGHT_BYTES (see cuda/weight_ring.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1),
-// TL_FLOAT_OUT (1: y is float32).
+// TL_FLOAT_OUT (1: y is float32), TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
+#include "cuda/activation.cuh"
 #include "cuda/stream_linear.cuh"
 
 namespace tl {
@@ -14,6 +15,7 @@ namespace tl {
 // written by the same thread.
 struct LinearOp {
   static constexpr int kTiles = ceil_div(TL_OUT, kRowsPerTile);
+  static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual would be added before the activation");
   const u16* weight;
   void* y;
   const float* bias;
@@ -48,8 +50,8 @@ struct LinearOp {
     }
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, float2 begun) const {
-    put(tile * kRowsPerTile + f, m, a + begun.x);
-    put(tile * kRowsPerTile + f + 8, m, b + begun.y);
+    put(tile * kRowsPerTile + f, m, activate<TL_ACTIVATION>(a + begun.x));
+    put(tile * kRowsPerTile + f + 8, m, activate<TL_ACTIVATION>(b + begun.y));
   }
 };
 

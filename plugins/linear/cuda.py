@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
 from ..launch import Buffer, Extent, Launch, Operand, launch
@@ -15,10 +16,11 @@ def stream(
     how: Streaming,
     *,
     norm: tuple[Buffer, float] | None = None,
+    activation: str = "none",
     bias: Buffer | None = None,
     residual: Buffer | None = None,
 ) -> Launch:
-    """y = [rms_norm](x) @ weight.T [+ bias] [+ residual].
+    """y = activation([rms_norm](x) @ weight.T [+ bias]) [+ residual]; not both an activation and a residual.
 
     x, weight and residual are 16-bit, y is that or float32; ``norm`` (weight, epsilon) and bias are float32.
     """
@@ -27,6 +29,7 @@ def stream(
         "TL_BIAS": int(bias is not None),
         "TL_RESIDUAL": int(residual is not None),
         "TL_FLOAT_OUT": int(y.dtype == "float32"),
+        "TL_ACTIVATION": ACTIVATION_FLAGS[activation],
     }
     kernel = how.kernel("linear/cuda.cuh", "linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
@@ -40,14 +43,16 @@ def tiled(
     rows: Extent,
     how: Tiling,
     *,
+    activation: str = "none",
     bias: Buffer | None = None,
     residual: Operand | None = None,
 ) -> Launch:
-    """y = x @ weight.T [+ bias] [+ residual]; types as in :func:`stream`, but a float32 y takes no residual."""
+    """As :func:`stream`, for many rows and without a norm; a float32 y takes no residual."""
     flags = {
         "TL_BIAS": int(bias is not None),
         "TL_RESIDUAL": int(residual is not None),
         "TL_FLOAT_OUT": int(y.dtype == "float32"),
+        "TL_ACTIVATION": ACTIVATION_FLAGS[activation],
     }
     kernel = how.kernel("linear/tiled.cuh", "linear_tiled", weight, flags)
     return launch(kernel, how.grid(weight), *how.maps(x, weight), y, bias, residual, rows)

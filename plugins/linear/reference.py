@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from ..activations import activate
 
-def reference(inputs: Sequence[Any], _attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
+
+def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """``(x [rows, K], weight [N, K], bias [N] | None) -> (y [rows, N] float32,)``."""
     x, weight, bias = inputs
     y = x.astype(np.float64) @ weight.astype(np.float64).T
     if bias is not None:
         y = y + bias
-    return (y.astype(np.float32),)
+    return (activate(attributes["activation"], y).astype(np.float32),)

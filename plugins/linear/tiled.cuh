@@ -2,7 +2,9 @@
 //
 // Bytes: N*K*2 for the weights, 2*M*(K + N) for the rows. FLOPs: 2*M*N*K. Floor: FLOPs / rate from about 180 rows on,
 // the weights' bytes / bandwidth below (N = 4096, K = 14336: 117 MB, 26 us at 4.47 TB/s).
-// Launch and macros as in cuda/tiled_linear.cuh, and TL_BIAS, TL_RESIDUAL (0 or 1), TL_FLOAT_OUT (1: y is float32).
+// Launch and macros as in cuda/tiled_linear.cuh, and TL_BIAS, TL_RESIDUAL (0 or 1), TL_FLOAT_OUT (1: y is float32),
+// TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
+#include "cuda/activation.cuh"
 #include "cuda/tiled_linear.cuh"
 
 namespace tl {
@@ -11,6 +13,7 @@ namespace tl {
 struct TiledLinearOp {
   static constexpr int kParts = 1;
   static_assert(!TL_FLOAT_OUT || !TL_RESIDUAL, "a residual is added to 16-bit rows only");
+  static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual is added behind the activation, and no kernel does both");
   void* y;
   const float* bias;
   u16* residual;
@@ -52,6 +55,13 @@ struct TiledLinearOp {
   template <int kCount>
   __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns) const {
     if (TL_BIAS) add_bias(sums, column);
+    if constexpr (TL_ACTIVATION != 0) {
+#pragma unroll
+      for (int f = 0; f < kCount; ++f) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[f][i] = activate<TL_ACTIVATION>(sums[f][i]);
+      }
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = row + half * 8, present = r < rows ? (columns - column) / 8 : 0;

@@ -20,9 +20,9 @@ TL_INLINE float norm_factor(const float* x, const float* norm, const AttentionPr
   return 1.0f / sqrtf(reduce_add(squares) / static_cast<float>(p.head_dim) + p.norm_epsilon);
 }
 
-// to = rotate(norm(x)), pairing element i with element i + head_dim/2.
+// to = rotate(norm(x)), pairing element i with element i + half_dim.
 inline void rotate_head(const AttentionProblem& p, std::int64_t token, const float* x, const float* norm, float* to) {
-  const std::int64_t half = p.head_dim / 2;
+  const std::int64_t half = p.half_dim;
   const Vec factor = broadcast(norm_factor(x, norm, p));
   for (std::int64_t i = 0; i < half; i += kLanes) {
     const std::int64_t count = half - i;
@@ -35,6 +35,11 @@ inline void rotate_head(const AttentionProblem& p, std::int64_t token, const flo
     const Vec sine = load_first(p.sin + token * half + i, count);
     store_first(to + i, low * cosine - high * sine, count);
     store_first(to + half + i, high * cosine + low * sine, count);
+  }
+  for (std::int64_t i = 2 * half; i < p.head_dim; i += kLanes) {
+    const std::int64_t count = p.head_dim - i;
+    const Vec value = load_first(x + i, count);
+    store_first(to + i, norm ? value * factor * load_first(norm + i, count) : value, count);
   }
 }
 

@@ -21,6 +21,9 @@ MAX_GROUP = 16  # query heads that share a key/value head
 _MAX_SOFTCAP = 512
 
 
+Tables = tuple[Buffer | None, Buffer | None]
+
+
 @dataclass(frozen=True)
 class Heads:
     """The extents that the kernels of a layer are specialised for."""
@@ -30,6 +33,7 @@ class Heads:
     head_dim: int
     tokens_per_block: int
     dtype: str
+    rotary_dim: int  # leading elements of a query or key head that RoPE turns; 0: no RoPE
 
     @property
     def group(self) -> int:
@@ -37,7 +41,7 @@ class Heads:
         return self.num_heads // self.num_kv_heads
 
     def defines(self) -> dict[str, int]:
-        """Macros of every kernel of this folder."""
+        """Macros of every kernel of this folder that reads heads."""
         return {
             "TL_HEADS": self.num_heads,
             "TL_KV_HEADS": self.num_kv_heads,
@@ -46,9 +50,20 @@ class Heads:
             "TL_FP16": DTYPE_FLAGS[self.dtype],
         }
 
+    def rope_defines(self) -> dict[str, int]:
+        """Macros of the kernels that rotate."""
+        return self.defines() | {"TL_ROTARY_DIM": self.rotary_dim}
+
+    @property
+    def rotates_in_products(self) -> bool:
+        """Whether the epilogue of a product has the pairs that RoPE turns in one thread."""
+        return self.rotary_dim % 16 == 0
+
     def problems(self) -> list[str]:
         """What the kernels do not support, a sentence each."""
         found = []
+        if self.rotary_dim % 4:
+            found.append(f"RoPE turns {self.rotary_dim} elements of a head, expected a multiple of 4")
         if self.head_dim % 16 or self.head_dim > 256:
             found.append(f"head_dim is {self.head_dim}, expected a multiple of 16 up to 256")
         if self.group > MAX_GROUP:
@@ -116,7 +131,7 @@ def qkv_stream(
     cache: Cache,
     x: Operand,
     weight: Buffer,
-    tables: tuple[Buffer, Buffer],
+    tables: Tables,
     rows: Extent,
     how: Streaming,
     *,
@@ -124,8 +139,8 @@ def qkv_stream(
     norm: tuple[Buffer, float] | None = None,
     bias: Buffer | None = None,
 ) -> Launch:
-    """The QKV product of a few rows with RoPE and the cache write in its epilogue; ``tables`` are cosines and sines."""
-    defines = heads.defines() | {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
+    """The QKV product of a few rows with RoPE, as ``tables`` (cosines, sines) say, and the cache write behind it."""
+    defines = heads.rope_defines() | {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
     specialised = how.kernel("paged_attention/qkv.cuh", "qkv_linear", weight, defines)
     norm_weight, epsilon = norm or (None, 0.0)
     arguments = (query, cache.keys, cache.values, x, weight, norm_weight, bias, *tables, cache.slots, rows, epsilon)
@@ -133,10 +148,10 @@ def qkv_stream(
 
 
 def rope_cache(
-    query: Buffer, cache: Cache, qkv: Operand, tables: tuple[Buffer, Buffer], *, heads: Heads, norm: HeadNorm | None
+    query: Buffer, cache: Cache, qkv: Operand, tables: Tables, *, heads: Heads, norm: HeadNorm | None
 ) -> Launch:
     """Optional head norms, RoPE and the cache write of any number of tokens; queries go to ``query``."""
-    defines = heads.defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
+    defines = heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
     specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
     norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)
     arguments = (query, cache.keys, cache.values, qkv, *tables, cache.slots, *norms)

@@ -18,7 +18,8 @@ struct AttentionProblem {
   float *key_cache, *value_cache, *y;
   std::int64_t num_tokens, num_seqs, max_blocks_per_seq;
   std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
-  std::int64_t group;  // query heads per key/value head
+  std::int64_t half_dim;  // pairs of a head that are rotated; the elements behind them stay
+  std::int64_t group;     // query heads per key/value head
   std::int64_t window;
   float scale, softcap, norm_epsilon;
 
@@ -60,6 +61,7 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .num_kv_heads = num_kv_heads,
       .head_dim = key_cache.shape[2],
       .tokens_per_block = key_cache.shape[3],
+      .half_dim = in(paged_attention::kCos).data ? in(paged_attention::kCos).shape[1] : 0,
       .group = attributes.num_heads / num_kv_heads,
       .window = attributes.window,
       .scale = static_cast<float>(attributes.scale),

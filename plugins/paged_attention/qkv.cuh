@@ -3,48 +3,59 @@
 //
 // Bytes: the weights, once. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (Llama-3.1-8B: 50.3 MB, 11.3 us at 4.47 TB/s).
 // Launch and macros as in linear/cuda.cuh, but TL_OUT, TL_RESIDUAL and TL_FLOAT_OUT; and TL_HEADS, TL_KV_HEADS,
-// TL_HEAD_DIM, TL_PAGE (tokens per block of the cache).
+// TL_HEAD_DIM, TL_PAGE (tokens per block of the cache), TL_ROTARY_DIM (elements of a head that RoPE turns; 0: no RoPE).
 #include "cuda/stream_linear.cuh"
 #include "paged_attention/cache.cuh"
 
 namespace tl {
 
-// A tile is eight features of a head and the eight they are rotated with, so that one thread ends up with both.
+// A tile is eight features of a head and the eight they are rotated with, so that one thread ends up with both; behind
+// the rotated features, it is sixteen neighbours.
 // weight is [(heads + 2 * kv_heads) * dim, in]: query, key, value heads.
 struct QkvOp {
-  static constexpr int kHalf = TL_HEAD_DIM / 2, kTilesPerHead = TL_HEAD_DIM / 16;
+  static constexpr int kHalf = TL_ROTARY_DIM / 2, kTurned = TL_ROTARY_DIM / 16, kTilesPerHead = TL_HEAD_DIM / 16;
   static constexpr int kTiles = (TL_HEADS + 2 * TL_KV_HEADS) * kTilesPerHead;
   static_assert(TL_HEAD_DIM % 16 == 0, "head_dim must be a multiple of 16");
+  static_assert(TL_ROTARY_DIM % 16 == 0 && TL_ROTARY_DIM <= TL_HEAD_DIM, "tiles are rotated as a whole");
   const u16* weight;
   const float* bias;
   u16* q;          // [tokens, heads, dim]
   u16* key_cache;  // see cache.cuh
   u16* value_cache;
-  const float* cos;  // [tokens, dim / 2]
+  const float* cos;  // [tokens, rotary_dim / 2]
   const float* sin;
   const int* slots;  // [tokens]: block * page + offset
 
+  // The first feature of a tile in its head, and how far behind it the other eight are.
+  __device__ __forceinline__ static int first_of(int tile) {
+    const int index = tile % kTilesPerHead;
+    return kTurned == kTilesPerHead || index < kTurned ? index * 8 : index * 16;
+  }
+  __device__ __forceinline__ static int distance_of(int tile) {
+    return kTurned == kTilesPerHead || tile % kTilesPerHead < kTurned ? kHalf : 8;
+  }
   __device__ __forceinline__ const u16* rows(int tile, int half) const {
-    const int row = tile / kTilesPerHead * TL_HEAD_DIM + tile % kTilesPerHead * 8 + half * kHalf;
+    const int row = tile / kTilesPerHead * TL_HEAD_DIM + first_of(tile) + half * distance_of(tile);
     return weight + static_cast<u64>(row) * TL_IN;
   }
   __device__ __forceinline__ int num_rows(int tile, int) const { return tile < kTiles ? 8 : 0; }
   __device__ __forceinline__ float2 begin(int tile, int f, int m) const {
-    if (tile / kTilesPerHead >= TL_HEADS + TL_KV_HEADS) return make_float2(1.0f, 0.0f);
-    const int at = m * kHalf + tile % kTilesPerHead * 8 + f;
+    const bool is_value = tile / kTilesPerHead >= TL_HEADS + TL_KV_HEADS;
+    if (is_value || (kTurned < kTilesPerHead && tile % kTilesPerHead >= kTurned)) return make_float2(1.0f, 0.0f);
+    const int at = m * kHalf + first_of(tile) + f;
     return make_float2(cos[at], sin[at]);
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, float2 turn) const {
-    const int head = tile / kTilesPerHead, d = tile % kTilesPerHead * 8 + f;
+    const int head = tile / kTilesPerHead, d = first_of(tile) + f, other = d + distance_of(tile);
     if (TL_BIAS) {
       a += bias[head * TL_HEAD_DIM + d];
-      b += bias[head * TL_HEAD_DIM + d + kHalf];
+      b += bias[head * TL_HEAD_DIM + other];
     }
     const u16 first = pack1(a * turn.x - b * turn.y), second = pack1(b * turn.x + a * turn.y);
     if (head < TL_HEADS) {
       u16* target = q + (static_cast<u64>(m) * TL_HEADS + head) * TL_HEAD_DIM + d;
       target[0] = first;
-      target[kHalf] = second;
+      target[other - d] = second;
       return;
     }
     const int slot = slots[m], kv_head = (head - TL_HEADS) % TL_KV_HEADS;
@@ -52,7 +63,7 @@ struct QkvOp {
     u16* cache = head < TL_HEADS + TL_KV_HEADS ? key_cache : value_cache;
     using Layout = CacheLayout<TL_HEAD_DIM>;
     cache[Layout::element(row, d / kPiece) + d % kPiece] = first;
-    cache[Layout::element(row, (d + kHalf) / kPiece) + (d + kHalf) % kPiece] = second;
+    cache[Layout::element(row, other / kPiece) + other % kPiece] = second;
   }
 };
 

@@ -13,11 +13,14 @@ def _norm(heads: np.ndarray, weight: np.ndarray | None, epsilon: float) -> np.nd
     return heads / np.sqrt(np.mean(heads**2, axis=-1, keepdims=True) + epsilon) * weight
 
 
-def _rotate(heads: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """RoPE of ``heads [tokens, heads, dim]``, pairing element i with element i + dim/2."""
-    low, high = np.split(heads, 2, axis=-1)
+def _rotate(heads: np.ndarray, cos: np.ndarray | None, sin: np.ndarray | None) -> np.ndarray:
+    """RoPE of ``heads [tokens, heads, dim]``, pairing element i with element i + half; the others stay."""
+    if cos is None or sin is None:
+        return heads
+    half = cos.shape[1]
+    low, high, rest = np.split(heads, [half, 2 * half], axis=-1)
     cos, sin = cos[:, None], sin[:, None]
-    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin, rest], axis=-1)
 
 
 def _attend(

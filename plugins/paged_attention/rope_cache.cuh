@@ -2,21 +2,29 @@
 // (rotate-half), queries packed for attention, keys and values into their slots of the paged cache. (For few tokens
 // qkv.cuh does this in the product's epilogue.)
 //
+// RoPE turns the first TL_ROTARY_DIM elements of a head, pairs (i, i + TL_ROTARY_DIM / 2); the others stay.
+//
 // Bytes: 4 * qkv_features a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50 MB,
-// 11.8 us at the 4.26 TB/s of a copy). A warp does a head of a token; a lane holds the pairs (i, i + dim / 2).
-// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE, TL_WARPS, TL_NORM.
+// 11.8 us at the 4.26 TB/s of a copy). A warp does a head of a token; a lane holds both of a pair.
+// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE, TL_WARPS, TL_NORM,
+// TL_ROTARY_DIM (0: no RoPE).
 #include "paged_attention/cache.cuh"
 
 namespace tl {
 
-constexpr int kHalf = TL_HEAD_DIM / 2, kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kHalf / 2, 32);
+constexpr int kQuads = TL_HEAD_DIM / 4, kTurned = TL_ROTARY_DIM / 4;  // of a head, and those that are rotated
+constexpr int kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kQuads, 32);
 constexpr int kBatch = min_of(ceil_div(kAllHeads, TL_WARPS), 6);  // heads that a warp has under way
-static_assert(TL_HEAD_DIM % 4 == 0);
+static_assert(TL_HEAD_DIM % 4 == 0 && TL_ROTARY_DIM % 4 == 0 && TL_ROTARY_DIM <= TL_HEAD_DIM);
 
-// Two neighbouring elements of the low half of a head, and the two they are rotated with.
+// Two neighbouring elements of a head, and the two they are rotated with; or four neighbours that are not rotated.
 struct Quad {
   float2 low, high;
 };
+
+// Where a quad lies in a head, in words of two elements.
+__device__ __forceinline__ int low_word(int quad) { return quad < kTurned ? quad : 2 * quad; }
+__device__ __forceinline__ int high_word(int quad) { return quad < kTurned ? quad + kTurned : 2 * quad + 1; }
 
 __device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* weight, float epsilon, int lane) {
   float sum = 0.0f;
@@ -30,12 +38,13 @@ __device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* we
   const float inverse = rsqrtf(sum / TL_HEAD_DIM + epsilon);
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    const int d = (lane + i * 32) * 2;
-    if (d >= kHalf) break;
-    quads[i].low.x *= inverse * weight[d];
-    quads[i].low.y *= inverse * weight[d + 1];
-    quads[i].high.x *= inverse * weight[d + kHalf];
-    quads[i].high.y *= inverse * weight[d + kHalf + 1];
+    const int quad = lane + i * 32;
+    if (quad >= kQuads) break;
+    const int low = low_word(quad) * 2, high = high_word(quad) * 2;
+    quads[i].low.x *= inverse * weight[low];
+    quads[i].low.y *= inverse * weight[low + 1];
+    quads[i].high.x *= inverse * weight[high];
+    quads[i].high.y *= inverse * weight[high + 1];
   }
 }
 
@@ -43,8 +52,8 @@ __device__ __forceinline__ void load(Quad (&quads)[kPairs], const u16* from, int
   const u32* words = reinterpret_cast<const u32*>(from);
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    const int pair = lane + i * 32;
-    if (pair * 2 < kHalf) quads[i] = {unpack2(words[pair]), unpack2(words[pair + kHalf / 2])};
+    const int quad = lane + i * 32;
+    if (quad < kQuads) quads[i] = {unpack2(words[low_word(quad)]), unpack2(words[high_word(quad)])};
   }
 }
 
@@ -55,16 +64,16 @@ __device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Element
   const auto word = [&](int d) { return reinterpret_cast<u32*>(element(d)); };
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    const int pair = lane + i * 32;
-    if (pair * 2 >= kHalf) break;
+    const int quad = lane + i * 32;
+    if (quad >= kQuads) break;
     float2 a = quads[i].low, b = quads[i].high;
-    if (rotate) {
+    if (rotate && quad < kTurned) {
       const float2 low = a;
       a = make_float2(low.x * c[i].x - b.x * s[i].x, low.y * c[i].y - b.y * s[i].y);
       b = make_float2(b.x * c[i].x + low.x * s[i].x, b.y * c[i].y + low.y * s[i].y);
     }
-    *word(pair * 2) = pack2(a.x, a.y);
-    *word(pair * 2 + kHalf) = pack2(b.x, b.y);
+    *word(low_word(quad) * 2) = pack2(a.x, a.y);
+    *word(high_word(quad) * 2) = pack2(b.x, b.y);
   }
 }
 
@@ -80,10 +89,10 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   float2 c[kPairs], s[kPairs];
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    const int pair = lane + i * 32;
-    if (pair * 2 >= kHalf) break;
-    c[i] = reinterpret_cast<const float2*>(cos + token * kHalf)[pair];
-    s[i] = reinterpret_cast<const float2*>(sin + token * kHalf)[pair];
+    const int quad = lane + i * 32;
+    if (quad >= kTurned) break;
+    c[i] = reinterpret_cast<const float2*>(cos + token * (TL_ROTARY_DIM / 2))[quad];
+    s[i] = reinterpret_cast<const float2*>(sin + token * (TL_ROTARY_DIM / 2))[quad];
   }
 #pragma unroll 1
   for (int first = warp; first < kAllHeads; first += kBatch * TL_WARPS) {

@@ -4,24 +4,12 @@
 // Bytes: 4 * hidden a row, 8 with a residual. FLOPs: about 4 a byte. Floor: bytes / bandwidth (2048 rows of 4096 with a
 // residual: 67 MB, 15.7 us at the 4.26 TB/s of a copy). One block a row; the row stays in registers.
 // Launch: grid = rows, TL_THREADS threads. Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_RESIDUAL (0 or 1).
-#include "cuda/async.cuh"
+#include "cuda/block_sum.cuh"
 
 namespace tl {
 
 constexpr int kVectors = TL_HIDDEN / 8, kCount = ceil_div(kVectors, TL_THREADS);
 static_assert(TL_HIDDEN % 8 == 0 && TL_THREADS % 32 == 0);
-
-__device__ __forceinline__ float block_sum(float value) {
-  __shared__ float partial[TL_THREADS / 32];
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
-  __syncthreads();
-  float total = 0.0f;
-#pragma unroll
-  for (int w = 0; w < TL_THREADS / 32; ++w) total += partial[w];
-  return total;
-}
 
 }  // namespace tl
 

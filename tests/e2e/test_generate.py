@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
 from tests.tolerances import assert_close
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine, plan_memory
@@ -93,7 +93,7 @@ class TinyEngine:
         return ModelRunner.from_dir(self.directory / "engine", **options)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=NETWORK_FAMILIES)
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
     return TinyEngine(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -244,10 +244,7 @@ def test_narrow_weights_give_the_logits_of_the_rounded_model(tiny: TinyEngine, d
     convert_checkpoint(str(tiny.directory / "model"), tmp_path / "checkpoint", dtype)
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", **TINY_LIMITS)
     rounded = type(tiny.model).from_pretrained(tiny.directory / "model", attn_implementation="eager").eval()
-    with torch.no_grad():
-        for parameter in rounded.parameters():
-            if parameter.ndim == 2:
-                parameter.copy_(parameter.to(getattr(torch, dtype)).float())
+    round_matrices(rounded, dtype)
     prompts = random_prompts(1, 4)
     for prompt, output in zip(prompts, generate(ModelRunner.from_dir(tmp_path / "engine"), prompts, 8), strict=True):
         check_greedy(rounded, prompt, *output)

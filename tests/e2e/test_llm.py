@@ -20,7 +20,7 @@ from tests.unit.runtime.doubles import fake_session
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.manifest import Target
-from trtllm_lite.errors import ArgumentError, BuildError, LimitError
+from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, LimitError
 
 
 def log_softmax(model: PreTrainedModel, tokens: list[int]) -> np.ndarray:
@@ -135,6 +135,13 @@ def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_
         ({"kv_cache_config": KvCacheConfig(tokens_per_block=64)}, "tokens_per_block is 64"),
         ({"kv_cache_config": KvCacheConfig(dtype="fp8")}, "dtype is 'fp8'"),
         ({"max_batchsize": 2}, "did you mean max_batch_size"),
+        ({"kv_cache_config": {"dtype": "fp8"}}, "dtype is 'fp8'"),
+        ({"kv_cache_config": {"max_token": 3}}, "kv_cache_config has no argument 'max_token': did you mean max_tokens"),
+        ({"kv_cache_config": 5}, "kv_cache_config is 5: expected a KvCacheConfig or a dictionary of its fields"),
+        ({"scheduler_config": {"capacity_scheduler_policy": "x"}}, "capacity_scheduler_policy is 'x'"),
+        ({"target": 5}, "target is 5: expected cpu or GPU architectures"),
+        ({"dtype": None}, "dtype is None: expected auto"),
+        ({"tokenizer": 5}, "tokenizer is 5: expected a directory"),
     ],
 )
 def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], message: str) -> None:
@@ -142,6 +149,33 @@ def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], messa
         engine_dir = plain.engine_dir
     with pytest.raises(ArgumentError, match=message):
         LLM(engine_dir, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        ("/nope", ConvertError, r"^expected a Hugging Face directory, .* but '/nope' does not exist"),
+        ("a\0b", ArgumentError, r"^model is 'a\\x00b': expected a directory"),
+        (5, ArgumentError, "^model is 5: expected a directory"),
+        ("/" + "x" * 300_000, ConvertError, "does not exist|File name too long"),
+    ],
+    ids=["absent", "NUL", "number", "long"],
+)
+def test_models_that_there_are_not(model: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        LLM(model)
+    assert len(str(raised.value)) < 1500
+    assert "--model_dir" not in str(raised.value)
+
+
+def test_what_is_saved_are_the_files_of_an_engine(llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("secret")
+    named = {**llm.session.manifest.files, "../secret": "00000000", "/dev/zero": "00000000"}
+    monkeypatch.setattr(llm.session, "manifest", replace(llm.session.manifest, files=named))
+    for _ in range(2):
+        llm.save(tmp_path / "saved" / "engine")
+    saved = sorted(path.name for path in (tmp_path / "saved").rglob("*") if path.is_file())
+    assert saved == ["config.json", "rank0.engine", "tokenizer.json", "tokenizer_config.json"]
 
 
 def test_what_no_engine_can_be_is_known_before_one_is_made(
@@ -159,7 +193,7 @@ def test_what_no_engine_can_be_is_known_before_one_is_made(
 @pytest.mark.parametrize(("target", "fits"), [("sm_90,sm_80", True), ("sm_90a", True), ("sm_80, sm_86", False)])
 def test_targets_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, fits: bool) -> None:
     session = fake_session()
-    session.manifest = replace(session.manifest, target=Target("cuda", ("sm_80", "sm_90a"), "bfloat16"))
+    session.manifest = replace(session.manifest, target=Target("cuda", ("sm_80", "sm_90a")))
     monkeypatch.setattr("trtllm_lite.llm.open_session", lambda *_: session)
     (tmp_path / "rank0.engine").touch()
     with nullcontext() if fits else pytest.raises(ArgumentError, match=r"sm_86', but .* on sm_80, sm_90a: leave"):
@@ -323,3 +357,36 @@ def test_the_best_continuations(llm: LLM) -> None:
     assert best.outputs[0].logprobs is None
     with pytest.raises(ArgumentError, match="best_of"):
         llm.generate_async(prompt, replace(params, best_of=7), streaming=True)
+
+
+def test_prompts_in_dictionaries_and_parts(llm: LLM) -> None:
+    expected = llm.generate("the quick", GREEDY).outputs[0]
+    single = llm.generate({"prompt": "the quick"}, GREEDY)
+    assert (single.prompt, single.outputs[0]) == ("the quick", expected)
+    ids = single.prompt_token_ids
+    for output in llm.generate([{"prompt_token_ids": ids}, {"prompt_token_ids": ids}], GREEDY):
+        assert (output.prompt, output.outputs[0]) == (None, expected)
+    assert llm.generate_async({"prompt_token_ids": ids}, GREEDY).result().outputs[0] == expected
+    parts = [{"type": "text", "text": "dogs"}, {"type": "text", "text": "cats"}]
+    output = llm.generate([{"role": "user", "content": parts}], GREEDY, chat=True, chat_template_kwargs={"x": 1})
+    assert "dogs\ncats" in output.prompt
+    with pytest.raises(ArgumentError, match="pass chat=True too"):
+        llm.generate("dogs", tools=[])
+
+
+def test_a_stop_string_without_text(llm: LLM) -> None:
+    text = llm.generate("the quick", GREEDY).outputs[0].text
+    params = replace(GREEDY, stop=text[3:5])
+    expected = llm.generate("the quick", params).outputs[0]
+    silent = llm.generate("the quick", replace(params, detokenize=False)).outputs[0]
+    assert expected.text == text[: text.index(text[3:5])] != ""
+    assert (silent.text, silent.stop_reason, silent.token_ids) == ("", text[3:5], expected.token_ids)
+
+
+def test_text_that_must_not_appear(llm: LLM) -> None:
+    text = llm.generate("the quick", replace(GREEDY, max_tokens=32)).outputs[0].text
+    letters = sorted({letter for letter in text if letter.isalpha()})[:3]
+    for bad in (letters[:1], letters):
+        output = llm.generate("the quick", replace(GREEDY, max_tokens=32, bad=bad)).outputs[0]
+        assert not set(bad) & set(output.text)
+        assert len(output.token_ids) == 32

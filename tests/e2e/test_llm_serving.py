@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.llm import GREEDY, random_prompts
 from tests.models import tiny_tokenizer
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig
-from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError, OverloadedError
 
 LONG = replace(GREEDY, max_tokens=32)
 
@@ -242,3 +242,19 @@ def test_an_llm_that_is_dropped_keeps_its_generations(llm: LLM) -> None:
     expected = llm.generate("the", LONG).outputs
     generation = LLM(llm.engine_dir).generate_async("the", LONG)
     assert generation.result().outputs == expected
+
+
+def test_a_full_queue_is_an_error_of_its_own(llm: LLM) -> None:
+    generations = []
+
+    def flood() -> None:
+        for _ in range(64):
+            generations.append(llm.generate_async([5, 6], replace(LONG, n=128, temperature=1.0)))
+
+    with pytest.raises(OverloadedError, match=r"expected fewer than 2048 sequences .* submit again"):
+        flood()
+    assert len(generations) >= 16
+    for generation in generations:
+        generation.cancel()
+    assert all(generation.result().outputs[0].finish_reason in ("cancelled", "length") for generation in generations)
+    assert len(llm.generate([5, 6], LONG).outputs[0].token_ids) == 32

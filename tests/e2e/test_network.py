@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import VOCAB_SIZE, save_model, save_tiny_model, tiny_model
+from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_model, save_tiny_model, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.family import all_families
 
 PROMPT_LENGTHS = (13, 1, 6)
 DECODE_STEPS = 4
@@ -54,6 +55,55 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+_FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0], "long_factor": [1.2, 2.0, 3.0, 4.0, 9.0, 20.0]}
+CASES |= {
+    "llama-dynamic": ("llama", _rope("dynamic", factor=4.0)),
+    "gpt2": ("gpt2", {}),
+    "gpt2-scaled-by-layer": (
+        "gpt2",
+        {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False, "activation_function": "gelu"},
+    ),
+    "gpt2-untied-default-width": ("gpt2", {"n_inner": None, "tie_word_embeddings": False}),
+    "cohere": ("cohere", {}),
+    "cohere-untied-biased": ("cohere", {"tie_word_embeddings": False, "attention_bias": True, "head_dim": 14}),
+    "gemma2": ("gemma2", {}),
+    "gemma2-uncapped-untied-biased": (
+        "gemma2",
+        {
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "tie_word_embeddings": False,
+            "attention_bias": True,
+            "layer_types": ["full_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "gemma3": ("gemma3", {}),
+    "gemma3-capped": ("gemma3", {"final_logit_softcapping": 4.0, "sliding_window": 3}),
+    "phi3": ("phi3", {}),
+    "phi3-longrope-short": (
+        "phi3",
+        {
+            "max_position_embeddings": 64,
+            "original_max_position_embeddings": 64,
+            "partial_rotary_factor": 1.0,
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, **_FACTORS},
+        },
+    ),
+    "phi3-longrope-long": (
+        "phi3",
+        {
+            "original_max_position_embeddings": 4,
+            "partial_rotary_factor": 1.0,
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, **_FACTORS},
+        },
+    ),
+}
+
+
+def test_every_family_has_cases() -> None:
+    assert {family for family, _ in CASES.values()} == set(NETWORK_FAMILIES) == set(all_families())
+
+
 def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float32") -> None:
     """A right-padded prefill, then single-token steps, must give the logits of one full pass per sequence."""
     random = np.random.default_rng(1)
@@ -79,15 +129,11 @@ def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.copy_(parameter.to(getattr(torch, dtype)).float())
-    _check_against(model, tmp_path / "checkpoint", dtype)
+    _check_against(round_matrices(model, dtype), tmp_path / "checkpoint", dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

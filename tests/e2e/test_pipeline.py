@@ -34,9 +34,9 @@ def failure(*arguments: object) -> str:
     """The message of a command that must fail with exit code 1 and without a traceback."""
     result = run(*arguments)
     assert result.exit_code == 1, result.output
-    message = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    message = [line for line in result.stderr.splitlines() if not line.startswith("Warning: ")]
     assert len(message) == 1
-    assert message[0].startswith("error: ")
+    assert message[0].startswith("Error: ")
     return message[0]
 
 
@@ -84,8 +84,9 @@ def test_inspect_shows_limits_operators_and_fusions(built: Path) -> None:
 
 def test_generate_streams_what_the_runner_generates(built: Path) -> None:
     runner = ModelRunner.from_dir(built / "engine")
-    for flags, arguments in ((("--chat",), {"chat": True}), (("--temperature", 0.9, "--random_seed", 5), None)):
-        arguments = arguments or {"temperature": 0.9, "random_seed": 5}
+    drawn = {"temperature": 0.9, "top_p": 1.0, "random_seed": 5}
+    flags_of_draw = [part for name, value in drawn.items() for part in (f"--{name}", value)]
+    for flags, arguments in ((["--chat"], {"chat": True}), (flags_of_draw, drawn)):
         expected = runner.generate("the quick fox", max_new_tokens=20, end_id=-1, **arguments)
         streamed = run_well(*generate(built / "engine", "--max_new_tokens", 20, "--end_id", -1, *flags))
         assert streamed == expected + "\n"
@@ -96,7 +97,7 @@ def test_bench_latency(built: Path, tmp_path: Path) -> None:
     report = ("--json", tmp_path / "latency.json", "--compare_transformers", built / "model")
     shown = run_well("bench", "latency", "--engine_dir", built / "engine", *shape, *report)
     assert "decode, × transformers" in shown
-    assert "goal" in shown
+    assert "goal" not in shown
     written: dict[str, Any]
     (written,) = json.loads((tmp_path / "latency.json").read_text())
     figures = written["figures"]
@@ -105,7 +106,6 @@ def test_bench_latency(built: Path, tmp_path: Path) -> None:
     assert figures["peak_memory_bytes"] > figures["weight_bytes"]
     assert written["shape"]["batch_size"] == 2
     assert written["baseline"]["decode_tokens_per_s"] > 0
-    assert [gate["name"].split(",")[0] for gate in written["gates"]][2:] == ["prefill", "decode"]
 
 
 def test_bench_throughput(built: Path) -> None:
@@ -130,6 +130,10 @@ def test_a_baseline_that_cannot_run_is_an_error(built: Path, tmp_path: Path) -> 
         (("--max_new_tokens", 4, "--end_id", 5000), "end_ids must hold token ids from 0 to 396, not 5000"),
         (("--max_new_tokens", 0), "max_new_tokens is 0"),
         (("--num_threads", 0), "num_threads is 0"),
+        (
+            ("--num_beams", 16, "--max_new_tokens", 4),
+            "16 beams exceeds max_beam_width 2: ask for fewer",
+        ),
     ],
 )
 def test_bad_requests(built: Path, flags: tuple[object, ...], message: str) -> None:
@@ -138,7 +142,7 @@ def test_bad_requests(built: Path, flags: tuple[object, ...], message: str) -> N
 
 def test_limits_that_contradict_each_other(built: Path, tmp_path: Path) -> None:
     arguments = ("build", "--checkpoint_dir", built / "checkpoint", "--output_dir", tmp_path / "engine")
-    assert "max_position_embeddings is 128" in failure(*arguments)
+    assert "max_position_embeddings is 128" in failure(*arguments, "--max_seq_len", 129)
     assert "raise max_seq_len" in failure(*arguments, "--max_input_len", 65, "--max_seq_len", 64)
     assert list(tmp_path.iterdir()) == []
 
@@ -178,16 +182,16 @@ def test_a_newer_format(engine: Path) -> None:
 
 def test_another_tokenizer(engine: Path) -> None:
     (engine / "tokenizer.json").write_text("{}")
-    assert "checksum" in failure(*generate(engine))
+    assert "changed or damaged after the build" in failure(*generate(engine))
     (engine / "tokenizer.json").unlink()
-    assert "copy the whole engine directory" in failure(*generate(engine))
+    assert "copy the whole directory" in failure(*generate(engine))
     with pytest.raises(EngineError, match="cannot be read"):
         ModelRunner.from_dir(engine)
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_stream_quietly(built: Path) -> None:
-    command = [sys.executable, "-m", "trtllm_lite.cli", "generate", "--engine_dir", str(built / "engine")]
+    command = [sys.executable, "-m", "trtllm_lite", "generate", "--engine_dir", str(built / "engine")]
     process = subprocess.Popen(
         [*command, "--prompt", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )

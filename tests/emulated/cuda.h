@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <tuple>
 
 #include "machine.h"
 
@@ -47,10 +49,15 @@ inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(va
 inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline float __expf(float x) { return std::exp(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 template <class T>
 T __ldcg(const T* from) {
+  return *from;
+}
+template <class T>
+T __ldcs(const T* from) {
   return *from;
 }
 
@@ -67,6 +74,21 @@ T atomicAdd(T* target, std::type_identity_t<T> value) {
   *target = before + value;
   return before;
 }
+
+namespace emulated {
+
+// The array of this block that one `__shared__ float name[n];` declares; `Tag` is another type for each of them.
+template <class Array, class Tag>
+Array& static_shared(const Tag&) {
+  struct Memory {
+    Array array;
+    Memory() { std::memset(&array, 0xff, sizeof(array)); }  // NaN, as machine.h does for all shared memory
+  };
+  static std::map<std::tuple<unsigned, unsigned, unsigned>, Memory> blocks;
+  return blocks[{here->block.x, here->block.y, here->block.z}].array;
+}
+
+}  // namespace emulated
 
 inline void __threadfence() { emulated::pause(); }
 inline void __syncthreads() { emulated::barrier_sync(0, emulated::here->block_size.x); }

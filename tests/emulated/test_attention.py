@@ -126,6 +126,19 @@ def test_rope_cache(heads: int, kv_heads: int, head_dim: int, page: int, norm: b
     check_rope_cache(attention_shape(heads, kv_heads, head_dim, page), 37, norm=norm, machine=Emulator())
 
 
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 0), (96, 72), (40, 20), (256, 64)])
+@pytest.mark.parametrize("norm", [False, True])
+def test_rope_cache_of_a_part_of_each_head(head_dim: int, rotary_dim: int, norm: bool) -> None:
+    shape = attention_shape(3, 1, head_dim, 16)
+    check_rope_cache(shape, 19, norm=norm, rotary_dim=rotary_dim, machine=Emulator())
+
+
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(64, 0), (96, 48)])
+def test_qkv_linear_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
+    shape = ModelShape(576, 1536, 2, 1, head_dim, 1000, page=32, qkv_bias=True)
+    check_qkv_linear(shape, 4, 3, torch.bfloat16, rotary_dim=rotary_dim, machine=Emulator())
+
+
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (4, 3), (16, 13)])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(3, 1, 64), (2, 1, 80)])
 def test_qkv_linear(heads: int, kv_heads: int, head_dim: int, tokens: int, rows: int) -> None:

@@ -83,17 +83,24 @@ def check_prefill(
     assert not attention.taken.any()
 
 
-def check_rope_cache(shape: ModelShape, rows: int, *, norm: bool, machine: Machine = GPU) -> None:
-    """``rows`` tokens of a QKV product into queries and random slots of a poisoned cache, bfloat16."""
+def check_rope_cache(
+    shape: ModelShape, rows: int, *, norm: bool, rotary_dim: int | None = None, machine: Machine = GPU
+) -> None:
+    """``rows`` tokens of a QKV product into queries and random slots of a poisoned cache, bfloat16.
+
+    ``rotary_dim`` elements of a head are rotated (default: all).
+    """
     heads, kv_heads, dim, page = shape.heads, shape.kv_heads, shape.head_dim, shape.page
     dtype, device, blocks = torch.bfloat16, machine.device, -(-rows // page) + 1
     qkv = torch.randn(rows, heads + 2 * kv_heads, dim, device=device).to(dtype)
-    angles = torch.rand(rows, dim // 2, device=device) * 6.3
+    turned_dim = dim if rotary_dim is None else rotary_dim
+    angles = torch.rand(rows, turned_dim // 2, device=device) * 6.3
     slots = torch.randperm(blocks * page, device=device)[:rows].int()
     norms = torch.randn(2, dim, device=device)
     q = torch.full((rows, heads, dim), POISON, device=device, dtype=dtype)
     keys, values = (torch.full((blocks, kv_heads, page, dim), POISON, device=device, dtype=dtype) for _ in range(2))
     defines = {"TL_HEADS": heads, "TL_KV_HEADS": kv_heads, "TL_HEAD_DIM": dim, "TL_PAGE": page, "TL_WARPS": 8}
+    defines["TL_ROTARY_DIM"] = turned_dim
     kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines | {"TL_NORM": int(norm)})
     kernel(q, keys, values, qkv, angles.cos(), angles.sin(), slots, norms[0], norms[1], EPSILON, grid=rows)
     wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
@@ -101,8 +108,8 @@ def check_rope_cache(shape: ModelShape, rows: int, *, norm: bool, machine: Machi
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
         wide[:, :heads] *= norms[0].double()
         wide[:, heads : heads + kv_heads] *= norms[1].double()
-    low, high = wide.chunk(2, dim=-1)
-    turned = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+    low, high = wide[..., :turned_dim].chunk(2, dim=-1)
+    turned = torch.cat([low * cos - high * sin, high * cos + low * sin, wide[..., turned_dim:]], dim=-1)
     at = slots.long()
     keys, values = unpacked(keys), unpacked(values)
     assert_close(q, turned[:, :heads])
@@ -116,26 +123,35 @@ def _rotated(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     heads = qkv.view(len(qkv), -1, shape.head_dim)
     rotated, values = heads.split([shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
-    low, high = rotated.chunk(2, dim=-1)
+    turned_dim = 2 * cos.shape[1]
+    low, high = rotated[..., :turned_dim].chunk(2, dim=-1)
     cos, sin = cos.double()[:, None], sin.double()[:, None]
-    rotated = torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+    rotated = torch.cat([low * cos - high * sin, high * cos + low * sin, rotated[..., turned_dim:]], dim=-1)
     return rotated[:, : shape.heads], rotated[:, shape.heads :], values
 
 
-def check_qkv_linear(shape: ModelShape, tokens: int, rows: int, dtype: torch.dtype, *, machine: Machine = GPU) -> None:
+def check_qkv_linear(
+    shape: ModelShape,
+    tokens: int,
+    rows: int,
+    dtype: torch.dtype,
+    *,
+    rotary_dim: int | None = None,
+    machine: Machine = GPU,
+) -> None:
     """``rows`` tokens by a kernel for ``tokens`` of them, into random slots of a poisoned cache."""
     device, num_blocks = machine.device, 5
     x = torch.randn(rows, shape.hidden, device=device).to(dtype)
     weight = (torch.randn(shape.qkv_features, shape.hidden, device=device) * shape.hidden**-0.5).to(dtype)
     norm_weight = torch.randn(shape.hidden, device=device)
     bias = torch.randn(shape.qkv_features, device=device) if shape.qkv_bias else None
-    angles = torch.rand(rows, shape.head_dim // 2, device=device) * 6.3
+    angles = torch.rand(rows, (shape.head_dim if rotary_dim is None else rotary_dim) // 2, device=device) * 6.3
     slots = torch.randperm(num_blocks * shape.page, device=device)[:rows].int()
     q = torch.full((rows, shape.heads, shape.head_dim), POISON, device=device, dtype=dtype)
     cache = (num_blocks, shape.kv_heads, shape.page, shape.head_dim)
     keys, values = (torch.full(cache, POISON, device=device, dtype=dtype) for _ in range(2))
     step = {"cos": angles.cos(), "sin": angles.sin(), "slots": slots}
-    linear = QkvLinear(shape, tokens, dtype, machine=machine)
+    linear = QkvLinear(shape, tokens, dtype, rotary_dim=rotary_dim, machine=machine)
     linear(q, keys, values, x, weight, norm_weight=norm_weight, bias=bias, epsilon=EPSILON, **step)
 
     wide = x.double()

@@ -9,7 +9,7 @@ import torch
 
 from tests.gpu.device import Kernel
 from tests.gpu.kernels import LLAMA_8B
-from tests.gpu.row_kernels import Sample, SiluMul
+from tests.gpu.row_kernels import GateMul, Sample
 from tests.gpu.sampling import Sampling
 from tests.gpu.timing import report, timed
 
@@ -32,10 +32,10 @@ def _report(name: str, num_bytes: int, launch: Callable[[int], None]) -> None:
     report(name, timed(body), num_bytes * COPIES, COPIES)
 
 
-def silu_mul(rows: int) -> None:
+def gate_mul(rows: int) -> None:
     x, y = _random(rows, 2 * SHAPE.intermediate), _random(rows, SHAPE.intermediate)
-    kernel = SiluMul(SHAPE.intermediate)
-    _report(f"silu_mul, {rows} rows", 6 * rows * SHAPE.intermediate, lambda i: kernel(y[i], x[i]))
+    kernel = GateMul(SHAPE.intermediate)
+    _report(f"gate_mul, {rows} rows", 6 * rows * SHAPE.intermediate, lambda i: kernel(y[i], x[i]))
 
 
 def rms_norm(rows: int) -> None:
@@ -59,6 +59,7 @@ def rope_cache(rows: int) -> None:
         "TL_HEADS": SHAPE.heads,
         "TL_KV_HEADS": SHAPE.kv_heads,
         "TL_HEAD_DIM": SHAPE.head_dim,
+        "TL_ROTARY_DIM": SHAPE.head_dim,
         "TL_PAGE": SHAPE.page,
         "TL_WARPS": 8,
         "TL_NORM": 0,
@@ -84,7 +85,7 @@ def sample(rows: int, name: str, way: Sampling) -> None:
 
 def main() -> None:
     for rows in ROWS:
-        silu_mul(rows)
+        gate_mul(rows)
         rms_norm(rows)
         rope_cache(rows)
     for rows in (1, 8, 64, 256):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from plugins.cuda.tiles import TileConfig, tile_configs
-from plugins.gated_linear.cuda import silu_mul
+from plugins.gated_linear.cuda import gate_mul
 from plugins.launch import Buffer, symbol
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.tiled import prepare
@@ -51,7 +51,8 @@ class Product:
         if not self.gated:
             return self._plain
         y, both = (Buffer(name, "bfloat16", (self.rows, size)) for name, size in (("y", self.out), ("g", 2 * self.out)))
-        silu = Prepared(silu_mul(y, both, symbol("rows")), {y: self.y, both: self.both}, {"rows": self.rows})
+        launch = gate_mul(y, both, symbol("rows"), activation="silu")
+        silu = Prepared(launch, {y: self.y, both: self.both}, {"rows": self.rows})
 
         def body() -> None:
             for weight in self.weights:

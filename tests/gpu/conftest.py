@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.smollm2 import find_smollm2
+from tests.real_models import find_smollm2
 
 
 def _reason() -> str | None:
@@ -22,8 +22,8 @@ def _reason() -> str | None:
 
 REASON = _reason()
 
-# Kernels are tested from the sources alone; engines need the package with its extension, too.
-HAS_PACKAGE = importlib.util.find_spec("trtllm_lite._core") is not None
+# Kernels are tested from the sources alone; engines need the package with its extension for tests, too.
+HAS_PACKAGE = importlib.util.find_spec("trtllm_lite._testing") is not None
 OF_ENGINES = [
     "test_engine.py",
     "test_few_layers.py",
@@ -36,7 +36,7 @@ collect_ignore = [] if HAS_PACKAGE else OF_ENGINES
 
 
 def pytest_report_header() -> str:
-    return "" if HAS_PACKAGE else "trtllm_lite is not installed: tests of whole engines are left out"
+    return "" if HAS_PACKAGE else "trtllm_lite._testing is not installed: tests of whole engines are left out"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from plugins.cuda.activation import ACTIVATION_FLAGS
 from tests.gpu.device import GPU, Kernel, Machine, num_sms
 
 STREAM_THREADS = 288
@@ -68,6 +69,7 @@ class Linear:
         config = config or stream_config(in_features, tokens)
         defines = _stream_defines(out, in_features, tokens, dtype, config)
         flags = {"TL_NORM": norm, "TL_BIAS": bias, "TL_RESIDUAL": residual, "TL_FLOAT_OUT": float_out}
+        flags["TL_ACTIVATION"] = False
         defines.update({name: int(value) for name, value in flags.items()})
         self.kernel = Kernel("linear/cuda.cuh", "linear", STREAM_THREADS, config.shared_bytes, defines)
         tiles = -(-out // (16 * config.tiles_per_stage))
@@ -104,7 +106,7 @@ class GatedLinear:
         config: StreamConfig | None = None,
     ) -> None:
         config = config or stream_config(in_features, tokens)
-        flags = {"TL_NORM": int(norm), "TL_BIAS": int(bias)}
+        flags = {"TL_NORM": int(norm), "TL_BIAS": int(bias), "TL_ACTIVATION": ACTIVATION_FLAGS["silu"]}
         defines = _stream_defines(out, in_features, tokens, dtype, config) | flags
         self.kernel = Kernel("gated_linear/cuda.cuh", "gated_linear", STREAM_THREADS, config.shared_bytes, defines)
         self.grid = min(num_sms(), -(-out // (8 * config.tiles_per_stage)))
@@ -159,6 +161,7 @@ class QkvLinear:
         dtype: torch.dtype = torch.bfloat16,
         *,
         norm: bool = True,
+        rotary_dim: int | None = None,
         config: StreamConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
@@ -168,6 +171,7 @@ class QkvLinear:
             "TL_HEADS": shape.heads,
             "TL_KV_HEADS": shape.kv_heads,
             "TL_HEAD_DIM": shape.head_dim,
+            "TL_ROTARY_DIM": shape.head_dim if rotary_dim is None else rotary_dim,
             "TL_PAGE": shape.page,
             "TL_NORM": int(norm),
             "TL_BIAS": int(shape.qkv_bias),

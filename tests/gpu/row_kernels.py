@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from plugins.cuda.activation import ACTIVATION_FLAGS
 from tests.gpu.device import Kernel
 from tests.gpu.kernels import dtype_flag
 from tests.gpu.sampling import Sampling
@@ -102,14 +103,15 @@ class Sample:
         return float(values[0]), int(words[1]), tokens[:count].tolist(), top.tolist()
 
 
-class SiluMul:
-    """y[t, i] = silu(x[t, i]) * x[t, out + i]."""
+class GateMul:
+    """y[t, i] = activation(x[t, i]) * x[t, out + i]."""
 
     THREADS = 256
 
-    def __init__(self, out: int, dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(self, out: int, dtype: torch.dtype = torch.bfloat16, activation: str = "silu") -> None:
         defines: dict[str, int | str] = {"TL_OUT": out, "TL_THREADS": self.THREADS, "TL_FP16": dtype_flag(dtype)}
-        self.kernel = Kernel("gated_linear/silu_mul.cuh", "silu_mul", self.THREADS, 0, defines)
+        defines["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
+        self.kernel = Kernel("gated_linear/gate_mul.cuh", "gate_mul", self.THREADS, 0, defines)
         self.blocks_per_row = -(-out // (16 * self.THREADS))
 
     def __call__(self, y: torch.Tensor, x: torch.Tensor) -> None:

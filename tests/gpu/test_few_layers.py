@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from tests.gpu.paged import unpacked
 from tests.models import save_tiny_model
 from tests.tolerances import ROUNDED_TOLERANCES, assert_close
-from trtllm_lite import _core
+from trtllm_lite import _core, _testing
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.manifest import KvCache
@@ -59,7 +59,7 @@ class Run:
         spans = [slice(self.past_lens[row], self.past_lens[row] + count) for row, count in num_tokens.items()]
         tokens = np.concatenate([self.tokens[row][span] for row, span in zip(rows, spans, strict=True)])
         wanted = np.arange(len(tokens), dtype=np.int32)
-        logits = self.executor.step(tokens, seq_lens, self.past_lens[rows], self.tables[rows], wanted)
+        logits = _testing.step(self.executor, tokens, seq_lens, self.past_lens[rows], self.tables[rows], wanted)
         for row, span, own in zip(rows, spans, np.split(logits, seq_lens.cumsum()[:-1]), strict=True):
             self.logits[row][span] = own
         self.past_lens[rows] += seq_lens
@@ -68,7 +68,7 @@ class Run:
         """[layers, keys or values, num_kv_heads, positions, head_dim] of these blocks, one after the other."""
         geometry = self.kv_cache
         shape = (geometry.num_layers, 2, geometry.num_kv_heads, geometry.tokens_per_block, geometry.head_dim)
-        data = torch.from_numpy(np.stack([self.executor.read_block(int(number)) for number in numbers]))
+        data = torch.from_numpy(np.stack([_testing.read_block(self.executor, int(number)) for number in numbers]))
         heads = data.view(getattr(torch, geometry.dtype)).view(-1, *shape[2:])
         blocks = unpacked(heads).view(len(numbers), *shape)
         return blocks.permute(1, 2, 3, 0, 4, 5).flatten(3, 4)

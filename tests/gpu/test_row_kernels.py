@@ -5,9 +5,9 @@ import torch
 
 from tests.gpu.attention_checks import attention_shape, check_rope_cache
 from tests.gpu.checks import POISON, assert_close
-from tests.gpu.device import Kernel
+from tests.gpu.device import GPU, Kernel
 from tests.gpu.kernels import dtype_flag
-from tests.gpu.row_kernels import SiluMul
+from tests.gpu.row_checks import check_gate_mul, check_layer_norm, check_position_embedding, check_rowwise
 
 EPSILON = 1e-5
 ROWS = [1, 3, 17, 65, 129]
@@ -46,13 +46,32 @@ def test_embedding(rows: int, hidden: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("out", [8, 1000, 1536, 14336])
-def test_silu_mul(rows: int, out: int, dtype: torch.dtype) -> None:
-    x = _randn(rows, 2 * out, dtype=dtype) * 4
-    x[0, :8] = torch.tensor([0.0, -0.0, 100, -100, 1e3, -1e3, 1e-4, -1e-4]).to(dtype)
-    y = torch.full((rows, out), POISON, device="cuda", dtype=dtype)
-    SiluMul(out, dtype)(y, x)
-    gate, up = x.double().chunk(2, dim=1)
-    assert_close(y, torch.nn.functional.silu(gate) * up)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_gate_mul(rows: int, out: int, activation: str, dtype: torch.dtype) -> None:
+    check_gate_mul(rows, out, activation, dtype, GPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("hidden", "threads"), [(64, 32), (576, 128), (8192, 512)])
+@pytest.mark.parametrize(("residual", "bias"), [(False, True), (True, False)])
+def test_layer_norm(rows: int, hidden: int, threads: int, residual: bool, bias: bool, dtype: torch.dtype) -> None:
+    check_layer_norm(rows, hidden, threads, dtype, residual=residual, bias=bias, machine=GPU)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("hidden", [64, 4096])
+def test_position_embedding(rows: int, hidden: int) -> None:
+    check_position_embedding(rows, hidden, torch.bfloat16, GPU)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("features", [1, 301, 50257])
+def test_rowwise_soft_cap_of_logits(rows: int, features: int) -> None:
+    logits = torch.randn(rows, features, device="cuda") * 10
+    constants = torch.tensor([5.0], device="cuda")
+    operands = [logits, *[None] * 7, constants]
+    check_rowwise("x0 c0 div tanh c0 mul", 5 * torch.tanh(logits.double() / 5), operands, torch.float32, GPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -104,3 +123,8 @@ def test_rotary_table_slots_and_ended_sequences(page: int) -> None:
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 8, 128), (9, 3, 64), (4, 1, 80), (2, 1, 256)])
 def test_rope_cache(heads: int, kv_heads: int, dim: int, rows: int, norm: bool) -> None:
     check_rope_cache(attention_shape(heads, kv_heads, dim, 32), rows, norm=norm)
+
+
+@pytest.mark.parametrize(("dim", "rotary_dim"), [(80, 0), (96, 72), (256, 64)])
+def test_rope_cache_of_a_part_of_each_head(dim: int, rotary_dim: int) -> None:
+    check_rope_cache(attention_shape(4, 2, dim, 32), 17, norm=False, rotary_dim=rotary_dim)

@@ -31,7 +31,7 @@ def prepare(
     operands = (buffers["y"], buffers["x"], buffers["weight"], symbol("rows"))
     tiling = Tiling(_NAMES[x.dtype], H200, config, x.shape[0])
     if weight.dim() == 3:
-        launch = gated_linear.tiled(*operands, tiling)
+        launch = gated_linear.tiled(*operands, tiling, activation="silu")
     else:
         launch = linear.tiled(*operands, tiling, bias=buffers.get("bias"), residual=buffers.get("residual"))
     return Prepared(launch, tensors, {"rows": rows})

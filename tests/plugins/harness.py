@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests import tolerances
-from trtllm_lite import _core
+from trtllm_lite import _testing
 from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -19,7 +19,7 @@ WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dt
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> str:
     """Every instruction set; those this machine lacks are skipped."""
-    if request.param not in _core.supported_isas():
+    if request.param not in _testing.supported_isas():
         pytest.skip(f"this machine does not support {request.param}")
     return request.param
 
@@ -60,7 +60,7 @@ def run(
     if layout != "row_major":
         index = schema.input_index("weight")
         arrays[index], layouts[index] = pack(arrays[index], layout), layout
-    _core.run_kernel(
+    _testing.run_kernel(
         op,
         [_raw(array) for array in arrays],
         [outputs.get(argument.name) for argument in schema.outputs],

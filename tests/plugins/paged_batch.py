@@ -19,6 +19,7 @@ class AttentionShape:
     window: int = 0
     softcap: float = 0.0
     with_norm: bool = False
+    rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
 
     @property
     def attributes(self) -> dict[str, float]:
@@ -76,8 +77,8 @@ class Tokens:
 
     def __init__(self, shape: AttentionShape, lengths: Sequence[int], seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
-        half = shape.head_dim // 2
-        angles = np.arange(max(lengths))[:, None] * (1e4 ** -(np.arange(half) / half))
+        half = (shape.head_dim if shape.rotary_dim is None else shape.rotary_dim) // 2
+        angles = np.arange(max(lengths))[:, None] * (1e4 ** -(np.arange(half) / max(half, 1)))
         self.shape = shape
         self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         self.qkv = [rng.standard_normal((length, shape.qkv_features), np.float32) for length in lengths]
@@ -87,10 +88,10 @@ class Tokens:
     def inputs(self, cache: PagedCache, new_tokens: Sequence[tuple[int, int]]) -> list[np.ndarray | None]:
         """All inputs of a call that appends the next ``count`` tokens of each ``(sequence, count)``."""
         spans = [(s, slice(cache.lengths.get(s, 0), cache.lengths.get(s, 0) + n)) for s, n in new_tokens]
+        tables = (self.cos, self.sin)
         return [
             np.concatenate([self.qkv[s][span] for s, span in spans]),
-            np.concatenate([self.cos[span] for _, span in spans]),
-            np.concatenate([self.sin[span] for _, span in spans]),
+            *(np.concatenate([table[span] for _, span in spans]) if table.size else None for table in tables),
             cache.keys,
             cache.values,
             *cache.step_inputs(new_tokens),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, run
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens
-from trtllm_lite import _core
+from trtllm_lite import _testing
 from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -49,7 +49,7 @@ def run_guarded(op: str, inputs: list, attributes: dict, layout: str, isa: str) 
         o.name: arrays[schema.input_index(o.alias)] if o.alias else guarded(np.full_like(expected[o.name], np.nan))
         for o in schema.outputs
     }
-    _core.run_kernel(op, arrays, list(outputs.values()), attributes, layouts=layouts, isa=isa, num_threads=2)
+    _testing.run_kernel(op, arrays, list(outputs.values()), attributes, layouts=layouts, isa=isa, num_threads=2)
     for name, array in outputs.items():
         assert_same_bits(array, expected[name])
     return outputs
@@ -60,8 +60,8 @@ def run_guarded(op: str, inputs: list, attributes: dict, layout: str, isa: str) 
 def test_products(isa: str, dtype: str, rows: int) -> None:
     x = np.ones((rows, 131), np.float32)
     weight = np.ones((2, 70, 131), WEIGHT_DTYPES[dtype])
-    run_guarded("Linear", [x, weight[0], np.ones(70, np.float32)], {}, "panel64", isa)
-    run_guarded("GatedLinear", [x, weight, np.ones((2, 70), np.float32)], {}, "gated_panel64", isa)
+    run_guarded("Linear", [x, weight[0], np.ones(70, np.float32)], {"activation": "gelu"}, "panel64", isa)
+    run_guarded("GatedLinear", [x, weight, np.ones((2, 70), np.float32)], {"activation": "silu"}, "gated_panel64", isa)
 
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
@@ -74,6 +74,8 @@ def test_embedding(isa: str, dtype: str, layout: str) -> None:
 def test_row_operators(isa: str) -> None:
     x = np.ones((3, 21), np.float32)
     run_guarded("RmsNorm", [x, x[0], x], {"epsilon": 1e-5}, "row_major", isa)
+    run_guarded("LayerNorm", [x, x[0], x, x[0]], {"epsilon": 1e-5}, "row_major", isa)
+    run_guarded("PositionEmbedding", [x, np.arange(3, dtype=np.int32), x], {}, "row_major", isa)
     run_guarded("GatherRows", [x, np.array([2], np.int32)], {}, "row_major", isa)
     run_guarded("RotaryTable", [np.array([7], np.int32), x[0, :5]], {"scale": 1.0}, "row_major", isa)
 

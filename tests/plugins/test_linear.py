@@ -5,6 +5,7 @@ import pytest
 
 from tests.plugins.harness import WEIGHT_DTYPES, assert_close, assert_same_bits, reference, run
 
+PLAIN, SILU = {"activation": "none"}, {"activation": "silu"}
 ROWS = (1, 3, 17, 65, 129)
 # (features, depth): whole panels, tails in either, depths around the 128 of a chunk.
 SHAPES = ((64, 64), (1, 1), (33, 7), (100, 129), (200, 577), (130, 1536))
@@ -25,8 +26,36 @@ def operands(rows: int, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
 def test_linear_matches_reference(isa: str, rows: int, shape: tuple[int, int], dtype: str, with_bias: bool) -> None:
     bias = np.linspace(-1, 1, shape[0], dtype=np.float32) if with_bias else None
     inputs = [*operands(rows, shape, dtype), bias]
-    actual = run("Linear", inputs, isa=isa, layout="panel64")
-    assert_close(actual["y"], reference("Linear", inputs)["y"], dtype)
+    actual = run("Linear", inputs, PLAIN, isa=isa, layout="panel64")
+    assert_close(actual["y"], reference("Linear", inputs, PLAIN)["y"], dtype)
+
+
+@pytest.mark.parametrize(("op", "layout"), [("Linear", "panel64"), ("GatedLinear", "gated_panel64")])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_activations(isa: str, op: str, layout: str, activation: str) -> None:
+    shape = (2, 70, 33) if op == "GatedLinear" else (70, 33)
+    inputs = [*operands(9, shape, "bfloat16"), np.linspace(-4, 4, int(np.prod(shape[:-1])), dtype=np.float32)]
+    inputs[2] = inputs[2].reshape(shape[:-1])
+    attributes = {"activation": activation}
+    actual = run(op, inputs, attributes, isa=isa, layout=layout)
+    assert_close(actual["y"], reference(op, inputs, attributes)["y"], "bfloat16")
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_an_activation_is_precise_everywhere(isa: str, activation: str) -> None:
+    """To a few ulps of each value, also in the tails, where a difference with 1 would cancel."""
+    x = np.concatenate([np.linspace(-5, 5, 2001), np.linspace(-80, 80, 321), [1e-20, -1e-20, 0]]).astype(np.float32)
+    inputs = [x[:, None], np.ones((1, 1), np.float32), None]
+    actual = run("Linear", inputs, {"activation": activation}, isa=isa, layout="panel64")["y"]
+    expected = reference("Linear", inputs, {"activation": activation})["y"]
+    # gelu_tanh's own formula cancels in float64 below -6, where it is 1e-13 and less.
+    np.testing.assert_allclose(actual, expected, rtol=4e-6, atol=1e-14)
+
+
+@pytest.mark.parametrize("activation", ["none", "silu", "gelu", "gelu_tanh"])
+def test_an_activation_keeps_nan(isa: str, activation: str) -> None:
+    inputs = [np.full((2, 1), np.nan, np.float32), np.ones((3, 1), np.float32), None]
+    assert np.isnan(run("Linear", inputs, {"activation": activation}, isa=isa, layout="panel64")["y"]).all()
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -34,8 +63,8 @@ def test_linear_matches_reference(isa: str, rows: int, shape: tuple[int, int], d
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
 def test_gated_linear_matches_reference(isa: str, rows: int, shape: tuple[int, int], dtype: str) -> None:
     inputs = [*operands(rows, (2, *shape), dtype), None]
-    actual = run("GatedLinear", inputs, isa=isa, layout="gated_panel64")
-    assert_close(actual["y"], reference("GatedLinear", inputs)["y"], dtype)
+    actual = run("GatedLinear", inputs, SILU, isa=isa, layout="gated_panel64")
+    assert_close(actual["y"], reference("GatedLinear", inputs, SILU)["y"], dtype)
 
 
 @pytest.mark.parametrize("rows", [1, 17])
@@ -43,8 +72,8 @@ def test_gated_linear_matches_reference(isa: str, rows: int, shape: tuple[int, i
 def test_gate_and_up_have_their_own_biases(isa: str, rows: int, shape: tuple[int, int]) -> None:
     bias = np.linspace(-1, 1, 2 * shape[0], dtype=np.float32).reshape(2, -1)
     inputs = [*operands(rows, (2, *shape), "bfloat16"), bias]
-    actual = run("GatedLinear", inputs, isa=isa, layout="gated_panel64")
-    assert_close(actual["y"], reference("GatedLinear", inputs)["y"], "bfloat16")
+    actual = run("GatedLinear", inputs, SILU, isa=isa, layout="gated_panel64")
+    assert_close(actual["y"], reference("GatedLinear", inputs, SILU)["y"], "bfloat16")
 
 
 @pytest.mark.parametrize(("op", "layout"), [("Linear", "panel64"), ("GatedLinear", "gated_panel64")])
@@ -52,12 +81,12 @@ def test_gate_and_up_have_their_own_biases(isa: str, rows: int, shape: tuple[int
 def test_row_does_not_depend_on_batch_or_threads(isa: str, op: str, layout: str, dtype: str) -> None:
     shape = (2, 100, 577) if op == "GatedLinear" else (200, 577)
     x, weight = operands(129, shape, dtype)
-    whole = run(op, [x, weight, None], isa=isa, layout=layout, num_threads=1)["y"]
+    attributes = SILU if op == "GatedLinear" else PLAIN
+    whole = run(op, [x, weight, None], attributes, isa=isa, layout=layout, num_threads=1)["y"]
     for first, rows in [(0, 1), (5, 2), (7, 3), (1, 4), (2, 5), (60, 6), (10, 7), (30, 8), (11, 13), (3, 19), (20, 97)]:
         for num_threads in (1, 3):
-            part = run(op, [x[first : first + rows], weight, None], isa=isa, layout=layout, num_threads=num_threads)[
-                "y"
-            ]
+            rows_of_x = [x[first : first + rows], weight, None]
+            part = run(op, rows_of_x, attributes, isa=isa, layout=layout, num_threads=num_threads)["y"]
             assert_same_bits(part, whole[first : first + rows])
 
 
@@ -65,15 +94,15 @@ def test_gate_that_overflows_exp(isa: str) -> None:
     """silu(-1000) is 0 and silu(1000) is 1000, not NaN."""
     x = np.array([[-1000.0], [1000.0], [-88.5], [0.0]], np.float32)
     weight = np.ones((2, 3, 1), np.float32)
-    y = run("GatedLinear", [x, weight, None], isa=isa, layout="gated_panel64")["y"]
+    y = run("GatedLinear", [x, weight, None], SILU, isa=isa, layout="gated_panel64")["y"]
     np.testing.assert_allclose(y, [[0] * 3, [1e6] * 3, [0] * 3, [0] * 3], atol=1e-30)
 
 
 def test_non_finite_row_stays_in_its_row(isa: str) -> None:
     x, weight = operands(9, (70, 33), "bfloat16")
-    clean = run("Linear", [x, weight, None], isa=isa, layout="panel64")["y"]
+    clean = run("Linear", [x, weight, None], PLAIN, isa=isa, layout="panel64")["y"]
     x[4] = np.nan
-    y = run("Linear", [x, weight, None], isa=isa, layout="panel64")["y"]
+    y = run("Linear", [x, weight, None], PLAIN, isa=isa, layout="panel64")["y"]
     assert np.isnan(y[4]).all()
     others = [row for row in range(9) if row != 4]
     assert_same_bits(y[others], clean[others])

@@ -5,6 +5,7 @@ import pytest
 
 from tests.plugins.harness import assert_close, assert_same_bits, reference
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens, step
+from trtllm_lite.errors import EngineError
 
 SHAPES = {
     "gqa3": AttentionShape(num_heads=9, num_kv_heads=3),
@@ -21,6 +22,9 @@ SHAPES = {
     "softcap": AttentionShape(num_heads=6, num_kv_heads=2, softcap=1.5),
     "softcap_window": AttentionShape(num_heads=4, num_kv_heads=1, tokens_per_block=16, window=37, softcap=50.0),
     "saturated": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=24, softcap=0.1),
+    "partial": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True, rotary_dim=12),
+    "partial96": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=96, rotary_dim=72),
+    "no_rope": AttentionShape(num_heads=4, num_kv_heads=4, head_dim=24, rotary_dim=0),
     "window1": AttentionShape(num_heads=2, num_kv_heads=2, tokens_per_block=16, window=1),
 }
 
@@ -114,3 +118,10 @@ def test_non_finite_sequence_stays_in_its_rows(isa: str) -> None:
     first = step(tokens, cache, [(0, 40), (1, 40)], isa)
     second = step(tokens, cache, [(0, 1), (1, 1)], isa)
     assert_same_bits(np.concatenate([first[1], second[1]]), clean[1][0])
+
+
+def test_a_table_of_more_than_a_head_is_refused() -> None:
+    shape = AttentionShape(num_heads=2, num_kv_heads=1, head_dim=16, rotary_dim=40)
+    tokens, cache = Tokens(shape, [5]), PagedCache(shape, num_blocks=2)
+    with pytest.raises(EngineError, match=r"expected half_dim \* 2 <= head_dim"):
+        step(tokens, cache, [(0, 5)], "portable")

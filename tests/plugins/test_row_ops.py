@@ -1,4 +1,4 @@
-"""The operators without a product: RmsNorm, Embedding, GatherRows, RotaryTable."""
+"""The operators without a product: norms, embeddings, GatherRows, RotaryTable."""
 
 import numpy as np
 import pytest
@@ -10,25 +10,48 @@ from tests.plugins.harness import WEIGHT_DTYPES, assert_close, assert_same_bits,
 @pytest.mark.parametrize("hidden", [1, 7, 64, 576, 1023])
 @pytest.mark.parametrize("with_residual", [False, True])
 @pytest.mark.parametrize("with_sum", [False, True])
-def test_rms_norm(isa: str, rows: int, hidden: int, with_residual: bool, with_sum: bool) -> None:
+@pytest.mark.parametrize("op", ["RmsNorm", "LayerNorm"])
+def test_norms(isa: str, op: str, rows: int, hidden: int, with_residual: bool, with_sum: bool) -> None:
     rng = np.random.default_rng([rows, hidden])
-    x, residual = rng.standard_normal((2, rows, hidden), np.float32)
-    inputs = [x, rng.standard_normal(hidden, np.float32), residual if with_residual else None]
+    x, residual = 3 + rng.standard_normal((2, rows, hidden), np.float32)
+    weight, bias = rng.standard_normal((2, hidden), np.float32)
+    inputs = [x, weight, residual if with_residual else None]
+    if op == "LayerNorm":
+        inputs.append(bias if with_sum or hidden == 1 else None)
     attributes = {"epsilon": 1e-5}
-    actual = run("RmsNorm", inputs, attributes, isa=isa, without=() if with_sum else ("sum",))
-    expected = reference("RmsNorm", inputs, attributes)
+    actual = run(op, inputs, attributes, isa=isa, without=() if with_sum else ("sum",))
+    expected = reference(op, inputs, attributes)
     assert_close(actual["y"], expected["y"])
     if with_sum:
         assert_same_bits(actual["sum"], expected["sum"])
 
 
-def test_rms_norm_row_does_not_depend_on_batch_or_threads(isa: str) -> None:
+@pytest.mark.parametrize("op", ["RmsNorm", "LayerNorm"])
+def test_a_normalised_row_does_not_depend_on_batch_or_threads(isa: str, op: str) -> None:
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((129, 577), np.float32), rng.standard_normal(577, np.float32)
-    whole = run("RmsNorm", [x, weight, None], {"epsilon": 1e-5}, isa=isa, num_threads=3)["y"]
+    rest = [weight, None] if op == "RmsNorm" else [weight, None, weight]
+    whole = run(op, [x, *rest], {"epsilon": 1e-5}, isa=isa, num_threads=3)["y"]
     for row in (0, 64, 128):
-        part = run("RmsNorm", [x[row : row + 1], weight, None], {"epsilon": 1e-5}, isa=isa, num_threads=1)["y"]
+        part = run(op, [x[row : row + 1], *rest], {"epsilon": 1e-5}, isa=isa, num_threads=1)["y"]
         assert_same_bits(part, whole[row : row + 1])
+
+
+def test_layer_norm_of_a_large_mean(isa: str) -> None:
+    """The variance is that of the centred row: the mean of squares minus the squared mean would be noise."""
+    x = 1000 + np.random.default_rng(0).standard_normal((3, 129), np.float32)
+    inputs = [x, np.ones(129, np.float32), None, None]
+    actual = run("LayerNorm", inputs, {"epsilon": 1e-5}, isa=isa)["y"]
+    np.testing.assert_allclose(actual, reference("LayerNorm", inputs, {"epsilon": 1e-5})["y"], atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+def test_position_embedding(isa: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((9, 33), np.float32).astype(WEIGHT_DTYPES[dtype])
+    inputs = [rng.standard_normal((4, 33), np.float32), np.array([8, 0, 3, 3], np.int32), table]
+    actual = run("PositionEmbedding", inputs, isa=isa)["y"]
+    assert_same_bits(actual, reference("PositionEmbedding", inputs)["y"])
 
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)

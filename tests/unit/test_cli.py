@@ -1,19 +1,26 @@
 """The command line: spelling, help, errors as one message, options of TensorRT-LLM, streaming."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.runtime.doubles import fake_runner, greedy_continuation
 from tests.unit.runtime.texts import byte_level_tokenizer
 from trtllm_lite.cli import cli
-from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE
+from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE, PLAN
 from trtllm_lite.errors import EngineError, LimitError
+from trtllm_lite.files import atomic_directory
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.units import counted
 
-COMMANDS = ("convert", "plan", "build", "generate", "inspect", "bench")
+COMMANDS = ("convert", "plan", "build", "generate", "inspect", "bench", "cache")
 BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim")
 
 
@@ -40,7 +47,13 @@ def fail_with(monkeypatch, error):
 def test_help_explains(command):
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
-    assert "_dir" in result.output or "ENGINE" in result.output
+    assert any(word in result.output for word in ("_dir", "ENGINE", "engines"))
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, *BENCHMARKS, "cache list", "cache clear"])
+def test_help_fits_80_columns(command):
+    _, *lines = run(*command.split(), "--help", env={"COLUMNS": "80"}).output.splitlines()
+    assert [line for line in lines if len(line) > 80 or line.endswith("...")] == []
 
 
 def test_commands_are_listed_in_the_order_of_the_stages():
@@ -63,8 +76,8 @@ def test_values_keep_their_spelling(runner):
 
 def test_timings_go_to_stderr(runner):
     result = run("generate", "--engine_dir", "e", "--prompt", "-", "--max_new_tokens", 3, "--end_id", -1, input="the")
-    prompt_tokens = len(runner.tokenizer.encode("the"))
-    assert re.search(rf"{prompt_tokens} prompt tokens; first token after .* 3 tokens: max_new_tokens", result.stderr)
+    prompt = counted(len(runner.tokenizer.encode("the")), "prompt token")
+    assert re.search(rf"{prompt}; first token after .* 3 tokens: max_new_tokens", result.stderr)
 
 
 def test_options_of_generate_reach_the_runner(runner):
@@ -104,25 +117,54 @@ def test_penalties_and_bad_words_reach_the_runner(runner):
 def test_errors_are_one_message(monkeypatch, error):
     result = fail_with(monkeypatch, error)
     assert result.exit_code == 1
-    assert result.stderr == f"error: {error}\n"
+    assert result.stderr == f"Error: {error}\n"
 
 
 def test_unexpected_errors_too(monkeypatch):
     result = fail_with(monkeypatch, ZeroDivisionError("division by zero"))
     assert result.exit_code == 1
-    assert result.stderr == "error: ZeroDivisionError: division by zero (unexpected; --debug shows where)\n"
+    assert result.stderr == "Error: ZeroDivisionError: division by zero (unexpected; --debug shows where)\n"
 
 
 def test_debug_shows_the_traceback():
     result = run("generate", "--engine_dir", "absent", "--prompt", "x", "--debug")
     assert result.exit_code == 1
     assert "Traceback" in result.stderr
-    assert result.stderr.splitlines()[-1].startswith("error: engine directory absent does not exist")
+    assert result.stderr.splitlines()[-1].startswith("Error: engine directory absent does not exist")
 
 
 def test_ctrl_c_is_quiet(monkeypatch):
     result = fail_with(monkeypatch, KeyboardInterrupt())
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+def test_sigterm_leaves_nothing_behind(monkeypatch, tmp_path):
+    def convert(_, output_dir, **__):
+        with atomic_directory(output_dir, "config.json"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("SIGTERM must end it")
+
+    monkeypatch.setattr("trtllm_lite.convert.convert_checkpoint", convert)
+    before = signal.getsignal(signal.SIGTERM)
+    result = run("convert", "--model_dir", "m", "--output_dir", tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (143, "terminated\n")
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_terminal_escapes_in_a_message_are_escaped(monkeypatch):
+    result = fail_with(monkeypatch, EngineError("no tensor \x1b[2J\x9b1m\u202ename:\n\tbuild é again"))
+    assert result.stderr == "Error: no tensor \\x1b[2J\\x9b1m\\u202ename:\n\tbuild é again\n"
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, "bench", *BENCHMARKS])
+def test_h_is_help(command):
+    assert run(*command.split(), "-h").output == run(*command.split(), "--help").output
+
+
+def test_the_package_runs_as_a_module():
+    result = subprocess.run([sys.executable, "-m", "trtllm_lite", "--version"], capture_output=True, text=True)
+    assert result.stdout.startswith("trtllm-lite, version")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +173,12 @@ def test_ctrl_c_is_quiet(monkeypatch):
         ("convert", ("--tp_size", "2"), "one device"),
         ("convert", ("--use-weight-only",), "quantized weights are not supported yet"),
         ("convert", ("--trust_remote_code",), "never run"),
-        ("build", ("--max_beam_width", "4"), "beam search"),
+        ("build", ("--tp_size", "2"), "one device"),
+        ("build", ("--pp-size=2",), "one device"),
+        ("build", ("--max_output_len", "256"), "--max_seq_len"),
+        ("build", ("--qformat", "fp8"), "quantized weights are not supported yet"),
+        ("build", ("--use_weight_only",), "quantized weights are not supported yet"),
+        ("build", ("--weight_streaming", "--output_dir", "e"), "--weight_streaming: weights are stored"),
         ("build", ("--dry_run",), "trtllm-lite plan"),
         ("build", ("--kv_cache_type", "continuous"), "always paged"),
         ("plan", ("--monitor-memory",), "trtllm-lite plan"),
@@ -154,11 +201,59 @@ def test_neutral_values_are_accepted(runner):
     assert runner.session.pump.loop.num_submitted
 
 
-@pytest.mark.parametrize("table", [CONVERT, BUILD, GENERATE])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--workers=8", "--gemm_plugin=disable", "--max_beam_width=4", "--opt-num-tokens=64", "--log_level=verbose"),
+        *("--multiple_profiles=enable", "--context_fmha=disable", "--builder_opt=3", "--gather_generation_logits"),
+    ],
+)
+def test_harmless_options_of_tensorrt_llm_give_a_note(option):
+    result = run("build", "--checkpoint_dir", "absent", "--output_dir", "e", option)
+    first, *others = result.stderr.splitlines()
+    given = option.replace("-", "_").replace("__", "--", 1).replace("=", " ")
+    assert first.startswith(f"Note: {given} changes nothing: ")
+    assert [line.split(":")[0] for line in others] == ["Error"]  # there is no such checkpoint
+
+
+@pytest.mark.parametrize("option", ["--use_fused_mlp", "--strongly_typed", "--gemm_plugin=auto", "--tp_size=1"])
+def test_what_asks_for_nothing_is_accepted_silently(option):
+    result = run("build", "--checkpoint_dir", "absent", option, "--output_dir", "e")
+    assert result.stderr.startswith("Error: ")
+    assert "absent" in result.stderr
+
+
+@pytest.mark.parametrize("table", [CONVERT, BUILD, PLAN, GENERATE])
 def test_every_replaced_option_has_a_remedy(table):
-    for name, entry in table.items():
-        assert entry.remedy
-        assert not (entry.flag and entry.neutral), name
+    assert all(entry.remedy for entry in table.values())
+
+
+def test_no_option_is_replaced_that_the_command_has():
+    for name, table in {"convert": CONVERT, "build": BUILD, "plan": PLAN, "generate": GENERATE}.items():
+        listed = [option for param in cli.commands[name].params if not param.hidden for option in param.opts]
+        assert not {f"--{option}" for option in table} & set(listed), name
+
+
+@pytest.mark.parametrize("arguments", [("--tp_sizes", "2"), ("--pp_sise", "2"), ("--workerz", "8"), ("--dry_runs",)])
+@pytest.mark.parametrize("command", ["convert", "build", "plan"])
+def test_hidden_options_are_never_suggested(command, arguments):
+    result = run(command, *arguments)
+    assert result.exit_code == 2
+    listed = run(command, "--help").output
+    assert all(name in listed for name in re.findall(r"--\w+", result.stderr.split("Error:")[1])[1:])
+
+
+def test_a_dry_run_is_plan_with_the_same_flags(tmp_path):
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", "qwen3")
+    flags = [
+        *("--checkpoint_dir", checkpoint, "--output_dir", tmp_path / "e", "--max_batch_size", 2, "--max_input_len", 16),
+        *("--max_seq_len", 48, "--gemm_plugin", "auto", "--workers", 8, "--strip_plan", "--fast_build", "--dry_run"),
+    ]
+    assert "use `trtllm-lite plan` with the same flags" in run("build", *flags).stderr
+    result = run("plan", *flags)
+    assert result.exit_code == 0, result.stderr
+    assert "kv_cache" in result.stdout
+    assert not (tmp_path / "e").exists()
 
 
 def test_threads_on_a_gpu_are_errors():

@@ -1,7 +1,9 @@
 """Output directories appear whole or not at all, and never at the cost of somebody else's files."""
 
 import errno
+import fcntl
 import json
+import multiprocessing
 import os
 import resource
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from trtllm_lite import temporaries
 from trtllm_lite.errors import OutputError
 from trtllm_lite.files import atomic_directory, require_space, write_file
 
@@ -145,3 +148,75 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         write_file(path, b"x" * 100_000)
     assert path.read_bytes() == b"another"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def _abandon(path: Path, **files: str) -> Path:
+    """What a process leaves that is killed while it writes ``path``."""
+    with temporaries.temporary_directory(path) as temporary:
+        for name, text in files.items():
+            (temporary / name).write_text(text)
+    return temporary
+
+
+def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+    left = _abandon(tmp_path / "out", weights="half")
+    of_another_output = _abandon(tmp_path / "other", weights="half")
+    _write(tmp_path / "out")
+    assert not left.exists()
+    assert of_another_output.exists()
+
+
+def test_what_another_process_still_writes_stays(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ready, done = context.Event(), context.Event()
+
+    def write() -> None:
+        with atomic_directory(tmp_path / "out", "config.json") as temporary:
+            (temporary / "config.json").write_text(OURS)
+            ready.set()
+            done.wait()
+
+    writer = context.Process(target=write)
+    writer.start()
+    ready.wait()
+    _write(tmp_path / "out", weights="mine")
+    (left,) = tmp_path.glob(".out.*.tmp")
+    assert _listing(left) == {"config.json": OURS}
+    writer.kill()
+    writer.join()
+    _write(tmp_path / "out", weights="mine")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_directory_swept_before_it_was_locked_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[Path] = []
+    lock = fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not swept:
+            swept.extend(tmp_path.iterdir())
+            swept[0].rmdir()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(temporaries.fcntl, "flock", flock)
+    _write(tmp_path / "out")
+    assert len(swept) == 1
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_the_working_directory_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _write(Path("out"))
+    for directory in (tmp_path / "out", tmp_path / "empty"):
+        directory.mkdir(exist_ok=True)
+        monkeypatch.chdir(directory)
+        with pytest.raises(OutputError, match="is the working directory"):
+            _write(Path("."))
+        assert os.path.samestat(os.stat("."), directory.stat())
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 100_000])
+def test_names_that_no_directory_can_have(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OutputError) as raised:
+        _write(tmp_path / name)
+    assert len(str(raised.value)) < 1000

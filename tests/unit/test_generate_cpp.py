@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from plugins.constraint_cpp import ConstraintToCpp
-from plugins.generate_cpp import constant_name, kernel_table_source, schema_header
-from plugins.schema import all_schemas
+from plugins.generate_cpp import constant_name, kernel_table_source, op_schemas_source, schema_header
+from plugins.schema import Attribute, all_schemas
 
 ATTENTION = all_schemas()["PagedAttention"]
 
@@ -44,10 +44,17 @@ def test_refuses_other_constructs(text: str) -> None:
         ConstraintToCpp(ATTENTION, text)
 
 
-def test_symbol_of_an_optional_operand_is_not_always_there() -> None:
-    optional = tuple(replace(argument, optional=True) for argument in ATTENTION.inputs)
-    with pytest.raises(ValueError, match="qkv_features"):
-        ConstraintToCpp(replace(ATTENTION, inputs=optional), "qkv_features >= 1")
+def test_attributes_of_choices_are_an_enumeration_and_texts_pointers() -> None:
+    attributes = (Attribute("activation", "", "str", choices=("none", "gelu_tanh")), Attribute("program", "", "str"))
+    schema = replace(ATTENTION, attributes=attributes, constraints=())
+    header = schema_header(schema)
+    assert "enum class Activation : std::int64_t { kNone, kGeluTanh };" in header
+    assert "return {static_cast<Activation>(args.attributes[0].i), args.attributes[1].s};" in header
+    source = op_schemas_source([replace(schema, check=True)])
+    assert '{"activation", AttributeKind::kChoice, kChoicesOfActivation}' in source
+    assert '{"program", AttributeKind::kText, {}}' in source
+    assert '#include "paged_attention/check.h"' in source
+    assert "paged_attention::check}" in source
 
 
 def test_kernel_table_lists_what_is_there() -> None:

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,20 @@ import trtllm_lite
 PACKAGE = Path(trtllm_lite.__file__).parent
 
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
-PLAIN = {"errors", "files", "_core"}
+PLAIN = {"errors", "files", "temporaries", "units", "printable", "progress", "_core"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
+    "temporaries": set(),
+    "units": set(),
+    "printable": set(),
+    "progress": set(),
     "network": {"plugins"},
     "convert": {"network", "plugins"},
     "quantize": {"network", "plugins"},
     "builder": {"network", "quantize", "engine", "plugins"},
-    "engine": {"network", "plugins"},
+    "engine": {"network"},
+    "csrc": {"engine"},  # what is generated from the engine's records
     "runtime": {"engine"},
     "bench": {"runtime", "engine"},
     "engine_cache": set(),
@@ -35,6 +41,7 @@ HEAVY = (
     "onnx_ir",
     "onnxruntime",
     "safetensors",
+    "sentencepiece",
     "torch",
     "transformers",
 )
@@ -119,7 +126,7 @@ def test_the_public_names_load_when_they_are_used():
     code = (
         "import sys, trtllm_lite\n"
         "print(*sys.modules)\n"
-        "from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig\n"
+        "from trtllm_lite import LLM, KvCacheConfig, RequestOutput, SamplingParams, SchedulerConfig\n"
         "assert set(trtllm_lite.__all__) <= set(dir(trtllm_lite))\n"
     )
     process = run_python(f"{BLOCKER}\n{code}")
@@ -134,3 +141,13 @@ def test_help_loads_nothing_heavy():
     process = run_python(code)
     loaded = {name.split(".")[0] for name in process.stdout.splitlines()[-1].split()}
     assert not loaded & {*HEAVY, "numpy", "tokenizers", "rich", "jinja2"}
+
+
+def test_the_package_says_that_it_is_typed():
+    assert resources.files("trtllm_lite").joinpath("py.typed").is_file()
+
+
+def test_the_product_does_without_what_is_for_tests():
+    """``_testing`` is no part of a wheel."""
+    users = [path for path in PACKAGE.rglob("*.py") if "_testing" in path.read_text()]
+    assert users == []

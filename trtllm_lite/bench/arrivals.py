@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, shown
 
 ARRIVALS = ("all", "poisson", "burst")
 DEFAULT_BURSTINESS = 0.25
@@ -12,7 +12,7 @@ DEFAULT_BURSTINESS = 0.25
 def check_arrivals(arrival: str, request_rate: float | None, burstiness: float | None) -> None:
     """Raise ArgumentError for an unknown process, or parameters that it lacks or does not have."""
     if arrival not in ARRIVALS:
-        raise ArgumentError(f"arrival is {arrival!r}: expected {', '.join(ARRIVALS)}")
+        raise ArgumentError(f"arrival is {shown(arrival)}: expected {', '.join(ARRIVALS)}")
     if (arrival == "all") != (request_rate is None):
         needs = "has no request_rate: leave it out" if arrival == "all" else "needs a request_rate: requests per second"
         raise ArgumentError(f"arrival {arrival} {needs}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.bench.metrics import METRICS, Better, flatten, judged_direction
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, shown
 
 DEFAULT_TOLERANCE = 0.05
 # The parts of a report that must be equal for its figures to be comparable, and within them what may differ; and the
@@ -70,7 +70,7 @@ def parse_tolerance(texts: Sequence[str]) -> Tolerance:
             share = -1.0
         if not 0 <= share < float("inf") or (name and name not in judged):
             raise ArgumentError(
-                f"tolerance is {text!r}: expected a share such as 0.05, or METRIC=SHARE with METRIC one of "
+                f"tolerance is {shown(text)}: expected a share such as 0.05, or METRIC=SHARE with METRIC one of "
                 f"{', '.join(judged)}"
             )
         if name:
@@ -86,10 +86,9 @@ def read_reports(path: str | Path) -> list[dict[str, Any]]:
         reports = json.loads(Path(path).read_text())
     except OSError as error:
         raise ArgumentError(f"cannot read the baseline {path} ({error.strerror}): write one with --json") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"the baseline {path} is not JSON ({error}): write one with --json") from error
-    complete = isinstance(reports, list) and reports
-    if not complete or not all(isinstance(entry, dict) and set(entry) >= _REQUIRED for entry in reports):
+    if not isinstance(reports, list) or not reports or not all(_is_report(entry) for entry in reports):
         raise ArgumentError(
             f"the baseline {path} is not a list of benchmark reports: write one with --json of this version"
         )
@@ -110,7 +109,7 @@ def find_baseline(report: Mapping[str, Any], baselines: Sequence[Mapping[str, An
     nearest = min(differences, key=len)
     raise ArgumentError(
         "the baseline was measured otherwise, and figures of different measurements are not compared:\n"
-        + "\n".join(f"  {key}: {old!r} in the baseline, {new!r} now" for key, (old, new) in nearest.items())
+        + "\n".join(f"  {key}: {shown(old)} in the baseline, {shown(new)} now" for key, (old, new) in nearest.items())
         + "\nmeasure the same, or record another baseline with --json"
     )
 
@@ -134,6 +133,16 @@ def changes(figures: Mapping[str, Any], baseline: Mapping[str, Any], tolerance: 
     if not found:
         raise ArgumentError("the baseline has no figure that can be judged: record it again with --json")
     return found
+
+
+def _is_report(entry: Any) -> bool:
+    """Whether what a file holds has the parts of a report, with numbers for figures."""
+    if not isinstance(entry, dict) or not set(entry) >= _REQUIRED:
+        return False
+    figures = entry["figures"]
+    if not isinstance(entry["date"], str) or not isinstance(figures, dict):
+        return False
+    return all(type(number) in (int, float) for _, _, number in flatten(figures))
 
 
 def _verdict(better: Better, old: float, now: float, tolerance: float) -> Verdict:

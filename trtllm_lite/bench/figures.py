@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, shown
 
 PERCENTILES = (50, 95, 99)
 # Names and unit (milliseconds) are those of `vllm bench serve --goodput`.
@@ -116,7 +116,7 @@ def parse_objectives(texts: Sequence[str]) -> dict[str, float]:
             limit = 0.0
         if name not in OBJECTIVES or name in objectives or not 0 < limit < float("inf"):
             raise ArgumentError(
-                f"goodput is {text!r}: expected NAME:MILLISECONDS, each name once, with NAME one of "
+                f"goodput is {shown(text)}: expected NAME:MILLISECONDS, each name once, with NAME one of "
                 f"{', '.join(OBJECTIVES)}"
             )
         objectives[name] = limit / 1e3

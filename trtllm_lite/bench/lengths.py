@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, shown
 
 FORMS = "N, LEAST:MOST, lognormal:MEDIAN:P95 or sharegpt"
 
@@ -88,4 +88,6 @@ def parse_lengths(name: str, text: str) -> Lengths:
         return LogNormal(median=numbers[0], p95=numbers[1])
     if kind != "lognormal" and len(numbers) in (1, 2) and 1 <= numbers[0] <= numbers[-1]:
         return Uniform(numbers[0], numbers[-1])
-    raise ArgumentError(f"{name} is {text!r}: expected {FORMS}, with whole numbers from 1 on, the smaller one first")
+    raise ArgumentError(
+        f"{name} is {shown(text)}: expected {FORMS}, with whole numbers from 1 on, the smaller one first"
+    )

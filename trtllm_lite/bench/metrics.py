@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from trtllm_lite.units import format_bytes
+
 # The parts of a distribution that a comparison judges: the 99th percentile of a short run is one request.
 JUDGED = ("p50", "p95")
 
@@ -30,10 +32,6 @@ def _rate(unit: str) -> Callable[[float], str]:
 
 def _share(value: float) -> str:
     return f"{value:.1%}"
-
-
-def _megabytes(value: float) -> str:
-    return f"{value / 1e6:,.1f} MB"
 
 
 def _gigabytes_per_s(value: float) -> str:
@@ -82,24 +80,24 @@ METRICS: Mapping[str, Metric] = {
     # latency of one batch
     "prefill_tokens_per_s": Metric("prefill", _rate("tok/s"), Better.HIGHER),
     "decode_tokens_per_s": Metric("decode", _rate("tok/s"), Better.HIGHER),
-    "floor_inter_token_latency_s": Metric("floor of it", _seconds),
-    "fraction_of_floor": Metric("fraction of the floor reached", _share),
+    "floor_inter_token_latency_s": Metric("floor of a token", _seconds),
+    "fraction_of_floor": Metric("fraction of that floor reached", _share),
     "floor_time_to_first_token_s": Metric("floor of the first token", _seconds),
     "fraction_of_first_token_floor": Metric("fraction of that floor reached", _share),
     "ceiling_output_tokens_per_s": Metric("ceiling of output tokens", _rate("tok/s")),
     "fraction_of_ceiling": Metric("fraction of the ceiling reached", _share),
     "read_bandwidth_bytes_per_s": Metric("memory read bandwidth", _gigabytes_per_s),
-    "weight_bytes_per_step": Metric("weights read per step", _megabytes),
-    "kv_bytes_per_step": Metric("KV cache read per step", _megabytes),
+    "weight_bytes_per_step": Metric("weights read per step", format_bytes),
+    "kv_bytes_per_step": Metric("KV cache read per step", format_bytes),
     "load_s": Metric("load", _seconds, Better.LOWER),
     "start_up_s": Metric("load and first token", _seconds, Better.LOWER),
     "floor_start_up_s": Metric("copying the weights at full speed", _seconds),
     "fraction_of_start_up_floor": Metric("fraction of that floor reached", _share),
-    "weight_bytes": Metric("weights", _megabytes),
-    "kv_cache_bytes": Metric("KV cache", _megabytes),
-    "workspace_bytes": Metric("workspace", _megabytes),
-    "peak_memory_bytes": Metric("peak memory of the process", _megabytes),
-    "memory_overhead_bytes": Metric("  beyond weights and KV cache", _megabytes, Better.LOWER),
+    "weight_bytes": Metric("weights", format_bytes),
+    "kv_cache_bytes": Metric("KV cache", format_bytes),
+    "workspace_bytes": Metric("workspace", format_bytes),
+    "peak_memory_bytes": Metric("peak memory of the process", format_bytes),
+    "memory_overhead_bytes": Metric("  beyond weights and KV cache", format_bytes, Better.LOWER),
 }
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.bench.arrivals import arrival_times, check_arrivals
 from trtllm_lite.bench.lengths import Lengths, parse_lengths
-from trtllm_lite.errors import ArgumentError, LimitError
+from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.session.limits import RunnerLimits
 
 _MAX_PRIORITY = 100
@@ -133,7 +133,7 @@ def _parse_priorities(text: str) -> tuple[list[int], NDArray[np.float64]]:
     valid = values and all(abs(value) <= _MAX_PRIORITY for value in values) and (weights > 0).all()
     if not valid or not np.isfinite(weights).all():
         raise ArgumentError(
-            f"priorities is {text!r}: expected priorities from -{_MAX_PRIORITY} to {_MAX_PRIORITY}, several with "
+            f"priorities is {shown(text)}: expected priorities from -{_MAX_PRIORITY} to {_MAX_PRIORITY}, several with "
             "weights, as in 0:9,50:1"
         )
     return values, weights / weights.sum()

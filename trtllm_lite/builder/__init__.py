@@ -4,8 +4,17 @@ Needs no GPU, and never holds more than one weight in memory.
 """
 
 from trtllm_lite.builder.build import Progress, build_engine, plan_memory
-from trtllm_lite.builder.checkpoint import Checkpoint, checkpoint_of_shape
+from trtllm_lite.builder.checkpoint import Checkpoint, checkpoint_of_shape, open_checkpoint
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 
-__all__ = ["BuildLimits", "Checkpoint", "MemoryPlan", "Progress", "build_engine", "checkpoint_of_shape", "plan_memory"]
+__all__ = [
+    "BuildLimits",
+    "Checkpoint",
+    "MemoryPlan",
+    "Progress",
+    "build_engine",
+    "checkpoint_of_shape",
+    "open_checkpoint",
+    "plan_memory",
+]

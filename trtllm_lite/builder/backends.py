@@ -12,7 +12,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.engine.manifest import Fusion
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, shown
 
 # Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
 # "measure" (products) or "write" (weights).
@@ -77,6 +77,8 @@ def backend_of(targets: Sequence[str]) -> tuple[Backend, tuple[str, ...]]:
 
     Raises BuildError if they belong to several.
     """
+    if not isinstance(targets, Sequence) or not targets or not all(isinstance(target, str) for target in targets):
+        raise BuildError(f"the target is {shown(targets)}: expected cpu or GPU architectures such as sm_90")
     names = tuple(name.strip() for target in targets for name in target.split(","))
     found = {backend.kind: backend for name in names for backend in [_backend_of_one(name)]}
     if len(found) > 1:

@@ -12,7 +12,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts, write_parts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
@@ -22,11 +22,11 @@ def build_engine(
     checkpoint_dir: Path | Checkpoint,
     output_dir: Path,
     *,
-    max_batch_size: int = BuildLimits.max_batch_size,
-    max_input_len: int = BuildLimits.max_input_len,
-    max_seq_len: int = BuildLimits.max_seq_len,
+    max_batch_size: int | None = None,
+    max_input_len: int | None = None,
+    max_seq_len: int | None = None,
     max_num_tokens: int | None = None,
-    tokens_per_block: int = BuildLimits.tokens_per_block,
+    tokens_per_block: int | None = None,
     gather_context_logits: bool = False,
     target: str | Sequence[str] = CPU,
     strip_plan: bool = False,
@@ -37,8 +37,9 @@ def build_engine(
 ) -> Manifest:
     """Compile the checkpoint into ``output_dir``, which appears whole or not at all; returns the engine's manifest.
 
-    Limits are those of :class:`BuildLimits`; ``target`` is ``cpu``, or one or several GPU architectures (``sm_90``).
-    The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
+    Limits are those of :meth:`BuildLimits.for_model`; ``target`` is ``cpu``, or one or several GPU architectures
+    (``sm_90``). The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the
+    largest weight.
 
     ``input_timing_cache`` chooses algorithms of matrix products by what was measured on a GPU before; with
     ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used, with what the
@@ -48,21 +49,27 @@ def build_engine(
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
-    limits = BuildLimits(
-        max_batch_size, max_input_len, max_seq_len, max_num_tokens, tokens_per_block, gather_context_logits
-    )
     report = progress or _ignore
     backend, targets = backend_of([target] if isinstance(target, str) else target)
     tuning = Tuning(_path(input_timing_cache), _path(output_timing_cache), fast_build)
     backend.check(targets, strip_plan, tuning)
     report("fuse", 0, 1)
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
+    limits = BuildLimits.for_model(
+        checkpoint.config.max_position_embeddings,
+        max_batch_size=max_batch_size,
+        max_input_len=max_input_len,
+        max_seq_len=max_seq_len,
+        max_num_tokens=max_num_tokens,
+        tokens_per_block=tokens_per_block,
+        gather_context_logits=gather_context_logits,
+    )
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     job = _fuse(checkpoint, limits, targets, strip_plan, tuning, report)
     report("fuse", 1, 1)
     parts = backend.compile(job)
-    with atomic_directory(Path(output_dir), CONFIG_FILE) as directory:
+    with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
         files = _copy_tokenizer(checkpoint, directory)
         manifest = parts.manifest(checkpoint.config, limits, job.fusions, files, stripped=strip_plan)
         _write(directory, parts, manifest, partial(report, "write"))
@@ -90,11 +97,11 @@ def _read_back(engine: Path) -> None:
 def plan_memory(
     checkpoint_dir: Path | Checkpoint,
     *,
-    max_batch_size: int = BuildLimits.max_batch_size,
-    max_input_len: int = BuildLimits.max_input_len,
-    max_seq_len: int = BuildLimits.max_seq_len,
+    max_batch_size: int | None = None,
+    max_input_len: int | None = None,
+    max_seq_len: int | None = None,
     max_num_tokens: int | None = None,
-    tokens_per_block: int = BuildLimits.tokens_per_block,
+    tokens_per_block: int | None = None,
     gather_context_logits: bool = False,
     target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
@@ -104,12 +111,18 @@ def plan_memory(
     ``num_threads`` is the number of threads at run time (None: one per available CPU). Raises BuildError, EngineError,
     ArgumentError (num_threads).
     """
-    limits = BuildLimits(
-        max_batch_size, max_input_len, max_seq_len, max_num_tokens, tokens_per_block, gather_context_logits
-    )
     backend, targets = backend_of([target] if isinstance(target, str) else target)
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
+    limits = BuildLimits.for_model(
+        checkpoint.config.max_position_embeddings,
+        max_batch_size=max_batch_size,
+        max_input_len=max_input_len,
+        max_seq_len=max_seq_len,
+        max_num_tokens=max_num_tokens,
+        tokens_per_block=tokens_per_block,
+        gather_context_logits=gather_context_logits,
+    )
     return backend.memory(_fuse(checkpoint, limits, targets, False, Tuning(), _ignore), num_threads)
 
 
@@ -131,7 +144,6 @@ def _fuse(
     report: Progress,
 ) -> BuildJob:
     """The job whose graph is the network as fused operators. Raises BuildError."""
-    limits.check_model(checkpoint.config.max_position_embeddings)
     model, fusions = run_passes(checkpoint.model)
     check_all_fused(model, fusions)
     return BuildJob(checkpoint, model.graph, tuple(fusions), limits, targets, strip_plan, tuning, report)

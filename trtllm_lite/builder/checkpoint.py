@@ -22,6 +22,7 @@ from trtllm_lite.network.config import ModelConfig
 NETWORK_FILE = "network.onnx"
 MIN_OPSET = 24
 _MAX_NETWORK_BYTES = 1 << 28  # weights are external; a network of a thousand layers has a few MB
+_MAX_ENTRIES = 1 << 15  # nodes, weights and values, 80 or so for a layer: onnx and onnx_ir take seconds for so many
 _REMEDY = "convert the model again with `trtllm-lite convert`"
 
 
@@ -29,7 +30,7 @@ _REMEDY = "convert the model again with `trtllm-lite convert`"
 class Checkpoint:
     """A checked checkpoint; the weights of ``model`` stay on disk until they are evaluated.
 
-    Without a ``path`` it is the shape of a model: it has no weights and no tokenizer.
+    Without a ``path`` it is the shape of a model: it has no weights.
     """
 
     path: Path | None
@@ -37,8 +38,8 @@ class Checkpoint:
     model: ir.Model
 
     def tokenizer_files(self) -> list[Path]:
-        """The files that travel with an engine."""
-        return [] if self.path is None else [self.path / name for name in TOKENIZER_FILES]
+        """The files that travel with an engine; none if the model comes without a tokenizer."""
+        return [self.path / name for name in TOKENIZER_FILES] if self.path and self.config.tokenizer else []
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -47,8 +48,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises EngineError if it is no checkpoint, incomplete, damaged, hostile, or of a newer version.
     """
     path = Path(path)
-    _check_files(path)
     try:
+        _check_directory(path)
+        _check_present(path, (NETWORK_FILE, CONFIG_FILE))
         return _open(path)
     except OSError as error:
         raise EngineError(
@@ -68,13 +70,15 @@ def checkpoint_of_shape(config: ModelConfig, network: ir.Model) -> Checkpoint:
 
 
 def _open(path: Path) -> Checkpoint:
-    config = ModelConfig.from_json((path / CONFIG_FILE).read_text())
+    config = ModelConfig.from_dir(path)
+    _check_present(path, TOKENIZER_FILES if config.tokenizer else ())
     network = path / NETWORK_FILE
     if network.stat().st_size > _MAX_NETWORK_BYTES:
         raise EngineError(f"{network} has {network.stat().st_size:,} bytes, expected at most {_MAX_NETWORK_BYTES:,}")
     with _malformed_is_error(network):
         proto = onnx.load(network, load_external_data=False)
-        _check_numbers(network, proto.graph)
+        _check_entries(network, proto)
+        _check_tensors(network, proto.graph)
         model = ir.from_proto(onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True))
     _check_model(network, model)
     _locate_weights(path, model.graph)
@@ -99,7 +103,7 @@ def _malformed_is_error(network: Path) -> Iterator[None]:
         raise EngineError(f"expected an ONNX network in {network}, found: {_root_cause(error)}: {_REMEDY}") from error
 
 
-def _check_files(path: Path) -> None:
+def _check_directory(path: Path) -> None:
     if not path.is_dir():
         kind = "is a file" if path.exists() else "does not exist"
         raise EngineError(
@@ -107,13 +111,36 @@ def _check_files(path: Path) -> None:
         )
     if (path / ENGINE_FILE).exists():
         raise EngineError(f"{path} is an engine, expected a checkpoint: pass the output_dir of `trtllm-lite convert`")
-    missing = [name for name in (NETWORK_FILE, CONFIG_FILE, *TOKENIZER_FILES) if not (path / name).is_file()]
+
+
+def _check_present(path: Path, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if not (path / name).is_file()]
     if missing:
         raise EngineError(f"{path} is not a complete checkpoint: {', '.join(missing)} missing: {_REMEDY}")
 
 
-def _check_numbers(network: Path, graph: onnx.GraphProto) -> None:
+def _check_entries(network: Path, proto: onnx.ModelProto) -> None:
+    """Refuse what would take the libraries long before any of them looks at it."""
+    if proto.functions:
+        raise EngineError(f"{network} defines functions, expected standard operators only: {_REMEDY}")
+    count = _num_entries(proto.graph)
+    if count > _MAX_ENTRIES:
+        raise EngineError(
+            f"{network} has {count:,} nodes, weights and values, expected at most {_MAX_ENTRIES:,}: {_REMEDY}"
+        )
+
+
+def _num_entries(graph: onnx.GraphProto) -> int:
+    """Of ``graph`` and of the graphs in its nodes' attributes."""
+    own = sum(map(len, (graph.node, graph.initializer, graph.sparse_initializer, graph.value_info, graph.input)))
+    inner = (graph for node in graph.node for entry in node.attribute for graph in (entry.g, *entry.graphs))
+    return own + len(graph.output) + sum(map(_num_entries, inner))
+
+
+def _check_tensors(network: Path, graph: onnx.GraphProto) -> None:
     for tensor in graph.initializer:
+        if tensor.data_type == onnx.TensorProto.UNDEFINED:
+            raise EngineError(f"{network}: the weight {tensor.name} has no type: {_REMEDY}")
         for entry in tensor.external_data:
             if entry.key in ("offset", "length") and not str(entry.value).isdecimal():
                 raise EngineError(
@@ -157,8 +184,9 @@ def _locate_weights(path: Path, graph: ir.Graph) -> None:
 
 def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
     location = str(tensor.location)
-    file = (path / location).resolve()
-    if Path(location).name != location or file.parent != path.resolve() or not file.is_file():
+    is_name = Path(location).name == location and "\0" not in location
+    file = (path / location).resolve() if is_name else path
+    if file.parent != path.resolve() or not file.is_file():
         raise EngineError(
             f"{path / NETWORK_FILE}: the weight {tensor.name} should lie in a file of the checkpoint directory, "
             f"but points to {location!r}: {_REMEDY}"

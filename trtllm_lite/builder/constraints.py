@@ -23,10 +23,10 @@ _COMPARISONS: dict[type, Callable[[int, int], bool]] = {
 
 
 def broken_constraints(
-    schema: Schema, shapes: Sequence[tuple[Argument, Sequence[int | str]]], attributes: Mapping[str, int | float]
+    schema: Schema, shapes: Sequence[tuple[Argument, Sequence[int | str]]], attributes: Mapping[str, int | float | str]
 ) -> list[str]:
     """The constraints that do not hold, each with the values in it; those that involve dynamic extents are skipped."""
-    names: dict[str, int | float] = dict(attributes)
+    names: dict[str, int | float] = {key: value for key, value in attributes.items() if not isinstance(value, str)}
     for argument, shape in shapes:
         names |= {
             symbol: extent

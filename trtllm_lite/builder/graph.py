@@ -1,6 +1,6 @@
 """Small helpers for reading and rewriting onnx_ir graphs; passes share them and hold no others of this kind."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -12,6 +12,8 @@ from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, all_schemas
 
 WEIGHT_DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MAX_CONSTANT_SIZE = 4096  # elements; anything larger is a weight, whose data stays on disk while passes run
+
+_ATTRIBUTE_TYPES: dict[str, type[int] | type[float] | type[str]] = {"int": int, "float": float, "str": str}
 
 Dim = int | str
 
@@ -98,12 +100,10 @@ def fused_node(
     name: str,
     inputs: Sequence[ir.Value | None],
     outputs: Sequence[ir.Value],
-    attributes: dict[str, int | float] | None = None,
+    attributes: Mapping[str, int | float | str] | None = None,
 ) -> ir.Node:
     """A node of our domain; the verifier checks it against its schema after the pass."""
-    types = {
-        attribute.name: float if attribute.type == "float" else int for attribute in all_schemas()[op_type].attributes
-    }
+    types = {attribute.name: _ATTRIBUTE_TYPES[attribute.type] for attribute in all_schemas()[op_type].attributes}
     typed = {key: types[key](value) for key, value in (attributes or {}).items()}
     converted = ir.convenience.convert_attributes(typed)
     return ir.Node(DOMAIN, op_type, inputs, converted, outputs=outputs, name=name, version=DOMAIN_VERSION)

@@ -23,6 +23,7 @@ def inspect_checkpoint(path: Path) -> Inspection:
         model=to_json(checkpoint.config),
         target="",
         limits={},
+        gather_context_logits=None,
         kv_cache={},
         memory=_weights_by_dtype(checkpoint),
         operators=dict(Counter(node.op_type for node in checkpoint.model.graph).most_common()),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, shown
 
 BLOCK_SIZES = (16, 32, 64, 128)  # those powers of two that PagedAttention accepts
 DEFAULT_MAX_NUM_TOKENS = 2048
@@ -31,7 +31,7 @@ class BuildLimits:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "gather_context_logits":
-                _require(isinstance(value, bool), f"{field.name} is {value!r}: expected True or False")
+                _require(isinstance(value, bool), f"{field.name} is {shown(value)}: expected True or False")
             elif field.name != "max_num_tokens" or value is not None:
                 _check_extent(field.name, value)
         _require(
@@ -55,6 +55,39 @@ class BuildLimits:
             f"tokens_per_block is {self.tokens_per_block}: expected one of {', '.join(map(str, BLOCK_SIZES))}",
         )
         _check_extent("max_batch_size * max_seq_len (in blocks)", self.num_blocks)
+
+    @classmethod
+    def for_model(
+        cls,
+        max_position_embeddings: int,
+        *,
+        max_batch_size: int | None = None,
+        max_input_len: int | None = None,
+        max_seq_len: int | None = None,
+        max_num_tokens: int | None = None,
+        tokens_per_block: int | None = None,
+        gather_context_logits: bool = False,
+    ) -> "BuildLimits":
+        """Limits of an engine of a model with so many positions; None is the default, or less if that does not fit.
+
+        Only what was given can be refused. Raises BuildError.
+        """
+        given = {
+            "max_batch_size": max_batch_size,
+            "max_input_len": max_input_len,
+            "max_seq_len": max_seq_len,
+            "max_num_tokens": max_num_tokens,
+            "tokens_per_block": tokens_per_block,
+        }
+        values = {name: value for name, value in given.items() if value is not None}
+        for name, value in values.items():
+            _check_extent(name, value)
+        values.setdefault("max_seq_len", min(cls.max_seq_len, max_position_embeddings))
+        values.setdefault("max_input_len", min(cls.max_input_len, values["max_seq_len"]))
+        values.setdefault("max_batch_size", min(cls.max_batch_size, values.get("max_num_tokens", cls.max_batch_size)))
+        limits = cls(**values, gather_context_logits=gather_context_logits)
+        limits.check_model(max_position_embeddings)
+        return limits
 
     @property
     def num_tokens(self) -> int:
@@ -104,7 +137,7 @@ class BuildLimits:
 
 def _check_extent(name: str, value: object) -> None:
     is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_EXTENT
-    _require(is_count, f"{name} is {value!r}: expected an integer from 1 to {_MAX_EXTENT}")
+    _require(is_count, f"{name} is {shown(value)}: expected an integer from 1 to {_MAX_EXTENT}")
 
 
 def _require(condition: bool, message: str) -> None:

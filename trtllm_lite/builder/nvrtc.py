@@ -8,7 +8,6 @@ outside would change the machine code without changing the key.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.errors import BuildError
-from trtllm_lite.files import write_file
+from trtllm_lite.files import cache_directory, write_file
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|(\S+))', re.MULTILINE)
 _OPTIONS = ("-std=c++20",)
@@ -41,8 +40,7 @@ class Cubin:
 
 def default_cache_dir() -> Path:
     """Where cubins are kept between builds: ``$XDG_CACHE_HOME/trtllm_lite/cubins``."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "trtllm_lite" / "cubins"
+    return cache_directory("cubins")
 
 
 def compile_kernel(

@@ -7,7 +7,9 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import Dim, dims
 from trtllm_lite.builder.weights import PLAN_DTYPES
-from trtllm_lite.plugins.schema import DOMAIN, Argument, Schema, all_schemas
+from trtllm_lite.plugins.schema import DOMAIN, Argument, Attribute, Schema, all_schemas
+
+_ONNX_TYPES = {"int": ir.AttributeType.INT, "float": ir.AttributeType.FLOAT, "str": ir.AttributeType.STRING}
 
 
 def violations(model: ir.Model) -> Iterator[str]:
@@ -54,18 +56,30 @@ def _check_operator(node: ir.Node, opsets: dict[str, int]) -> Iterator[str]:
 
 
 def _check_schema(node: ir.Node, schema: Schema) -> Iterator[str]:
-    expected = {attribute.name: attribute.type for attribute in schema.attributes}
-    found = {name: attribute.type.name.lower() for name, attribute in node.attributes.items()}
-    if found != expected:
-        yield f"expected the attributes {expected}, found {found}"
+    yield from _check_attributes(schema.attributes, node)
     symbols: dict[str, Dim] = {}
     inputs = _pair(schema.inputs, node.inputs)
     outputs = _pair(schema.outputs, [value if value.name else None for value in node.outputs])
     if inputs is None or outputs is None:
         yield f"has {len(node.inputs)} inputs and {len(node.outputs)} outputs, more than its schema"
         return
+    present = {argument.name for argument, value in inputs if value is not None}
     for argument, value in (*inputs, *outputs):
         yield from _check_argument(argument, value, symbols)
+        if argument.present_with and (argument.name in present) != (argument.present_with in present):
+            yield f"{argument.name} should be there if and only if {argument.present_with} is"
+
+
+def _check_attributes(declared: tuple[Attribute, ...], node: ir.Node) -> Iterator[str]:
+    expected = {attribute.name: _ONNX_TYPES[attribute.type] for attribute in declared}
+    found = {name: attribute.type for name, attribute in node.attributes.items()}
+    if found != expected:
+        named = [{name: kind.name.lower() for name, kind in types.items()} for types in (expected, found)]
+        yield f"expected the attributes {named[0]}, found {named[1]}"
+    for attribute in declared:
+        given = node.attributes.get(attribute.name)
+        if attribute.choices and given is not None and given.value not in attribute.choices:
+            yield f"{attribute.name} should be one of {', '.join(attribute.choices)}, not {given.value}"
 
 
 def _pair(arguments: tuple[Argument, ...], values: object) -> list[tuple[Argument, ir.Value | None]] | None:

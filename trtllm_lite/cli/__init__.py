@@ -5,6 +5,7 @@ import click
 from trtllm_lite import __version__
 from trtllm_lite.cli.bench import bench
 from trtllm_lite.cli.build import build, plan
+from trtllm_lite.cli.cache import cache
 from trtllm_lite.cli.convert import convert
 from trtllm_lite.cli.framework import Group
 from trtllm_lite.cli.generate import generate
@@ -18,16 +19,17 @@ def cli() -> None:
 
     \b
     The three steps:
-      1. trtllm-lite convert  --model_dir MODEL --output_dir CKPT        checkpoint to standard ONNX
-      2. trtllm-lite build    --checkpoint_dir CKPT --output_dir ENGINE  ONNX to an engine
-      3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"   engine to text
+      1. trtllm-lite convert  --model_dir MODEL --output_dir CKPT
+      2. trtllm-lite build    --checkpoint_dir CKPT --output_dir ENGINE
+      3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"
 
-    `plan` predicts memory before step 2, `inspect` shows what a checkpoint or an engine is, `bench` measures one.
+    `plan` predicts memory before step 2, `inspect` shows what a checkpoint or an engine is, `bench` measures one,
+    `cache` is about the engines that LLM makes by itself.
     Options may be spelled with _ or -.
     """
 
 
-for command in (convert, plan, build, generate, inspect, bench):
+for command in (convert, plan, build, generate, inspect, bench, cache):
     cli.add_command(command)
 
 

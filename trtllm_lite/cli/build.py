@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
-from trtllm_lite.cli.replaced import BUILD
+from trtllm_lite.cli.replaced import BUILD, PLAN
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trtllm_lite.builder import Checkpoint
+    from trtllm_lite.engine.manifest import Manifest
 
 
 def _build_options(function: Decorated) -> Decorated:
@@ -25,10 +24,14 @@ def _build_options(function: Decorated) -> Decorated:
             metavar="FILE",
             help="Instead of a checkpoint, the config.json of a model: its shape without its weights.",
         ),
-        click.option("--max_batch_size", default=8, show_default=True, help="Sequences that run at once."),
-        click.option("--max_input_len", default=1024, show_default=True, help="Tokens of a prompt."),
+        click.option("--max_batch_size", type=int, help="Sequences that run at once. [default: 8]"),
         click.option(
-            "--max_seq_len", default=2048, show_default=True, help="Tokens of a prompt and its output together."
+            "--max_input_len", type=int, help="Tokens of a prompt. [default: 1024, or max_seq_len if that is less]"
+        ),
+        click.option(
+            "--max_seq_len",
+            type=int,
+            help="Tokens of a prompt and its output together. [default: 2048, or what the model takes if that is less]",
         ),
         click.option(
             "--max_num_tokens",
@@ -37,7 +40,7 @@ def _build_options(function: Decorated) -> Decorated:
             "[default: max_batch_size * max_input_len, at most 2048]",
         ),
         click.option(
-            "--tokens_per_block", default=32, show_default=True, help="Tokens of one KV cache block: 16, 32, 64 or 128."
+            "--tokens_per_block", type=int, help="Tokens of one KV cache block: 16, 32, 64 or 128. [default: 32]"
         ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
@@ -48,21 +51,21 @@ def _build_options(function: Decorated) -> Decorated:
             metavar="cpu|sm_90[,sm_80,…]",
             help="What the engine runs on: the CPU, or NVIDIA GPUs of these architectures (needs none to build).",
         ),
-        replaced_options(BUILD),
     ]
     for option in reversed(options):
         function = option(function)
     return function
 
 
-def _source(checkpoint_dir: str | None, model_config: str | None) -> "Path | Checkpoint":
+def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint":
     from pathlib import Path
+
+    from trtllm_lite.builder import checkpoint_of_shape, open_checkpoint
 
     if (checkpoint_dir is None) == (model_config is None):
         raise click.UsageError("pass --checkpoint_dir, or --model_config for the shape of a model without its weights")
     if checkpoint_dir is not None:
-        return Path(checkpoint_dir)
-    from trtllm_lite.builder import checkpoint_of_shape
+        return open_checkpoint(Path(checkpoint_dir))
     from trtllm_lite.convert import open_model_config
 
     model = open_model_config(Path(str(model_config)))
@@ -84,6 +87,7 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Path | Che
     help="Measure the matrix products on this machine's GPU, write the result there, and use it.",
 )
 @click.option("--fast_build", is_flag=True, help="Measure less: fewer sizes and candidates, not at the power limit.")
+@replaced_options(BUILD)
 def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str, **limits: Any) -> None:
     """Compile a checkpoint into an engine.
 
@@ -99,7 +103,8 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
     from pathlib import Path
 
     from trtllm_lite.builder import build_engine
-    from trtllm_lite.cli.console import megabytes, progress_bars
+    from trtllm_lite.progress import progress_bars
+    from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
     source = _source(checkpoint_dir, model_config)
@@ -108,17 +113,40 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(
         f"built {output_dir} in {time.perf_counter() - begin:.1f} s: {manifest.model.architecture}, "
-        f"{fused} of {len(manifest.fusions)} fusions made; weights {megabytes(memory.weights)}, "
-        f"KV cache {megabytes(memory.kv_cache)}, workspace {megabytes(memory.workspace)}"
+        f"{fused} of {counted(len(manifest.fusions), 'fusion')} made"
     )
-    next_command = "bench latency" if manifest.stripped else 'generate --prompt "Once upon a time"'
-    click.echo(f"next: trtllm-lite {next_command} --engine_dir {shlex.quote(output_dir)}")
+    click.echo("limits: " + ", ".join(f"{name} {value}" for name, value in vars(manifest.limits).items()))
+    click.echo("memory: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(memory).items()))
+    click.echo(f"next: {_next_step(manifest, output_dir)}")
+
+
+def _next_step(manifest: "Manifest", output_dir: str) -> str:
+    """What to do with the engine: the command that runs it here, or where to take it."""
+    directory = shlex.quote(output_dir)
+    speaks = manifest.model.tokenizer and not manifest.stripped
+    command = 'generate --prompt "Once upon a time"' if speaks else "bench latency"
+    run = f"trtllm-lite {command} --engine_dir {directory}"
+    if manifest.target.kind == "cpu" or _has_gpu():
+        return run
+    return f"copy {directory} to a machine with a GPU for {' or '.join(manifest.target.archs)}, and there: {run}"
+
+
+def _has_gpu() -> bool:
+    from trtllm_lite.errors import DeviceError
+    from trtllm_lite.runtime.core import core
+
+    try:
+        core().cuda_device_memory()
+    except DeviceError:
+        return False
+    return True
 
 
 @click.command(cls=Command)
 @_build_options
 @click.option("--num_threads", type=int, help="CPU threads at run time; each has scratch memory. [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@replaced_options(PLAN)
 def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **limits: Any) -> None:
     """Predict the memory of an engine before building it.
 
@@ -126,27 +154,33 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
 
     \b
     Example:
-      trtllm-lite plan --checkpoint_dir ckpt --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
+      trtllm-lite plan --checkpoint_dir ckpt \\
+        --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
     """
 
-    from trtllm_lite.builder import plan_memory
-    from trtllm_lite.builder.backends import backend_of
-    from trtllm_lite.cli.console import megabytes, print_table
-    from trtllm_lite.runtime.session.device import check_num_threads
+    from dataclasses import asdict
 
-    check_num_threads(limits["num_threads"], on_gpu=backend_of(limits["target"])[0].kind == "cuda")
-    memory = plan_memory(_source(checkpoint_dir, model_config), **limits)
+    from trtllm_lite.builder import BuildLimits, plan_memory
+    from trtllm_lite.builder.backends import backend_of
+    from trtllm_lite.cli.console import print_table
+    from trtllm_lite.runtime.session.device import check_num_threads
+    from trtllm_lite.units import counted, format_bytes
+
+    target, num_threads = limits.pop("target"), limits.pop("num_threads")
+    check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
+    source = _source(checkpoint_dir, model_config)
+    bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
+    memory = plan_memory(source, target=target, num_threads=num_threads, **asdict(bounds))
+    values = memory.to_dict()
     if as_json:
-        click.echo(json.dumps(memory.to_dict(), indent=2))
+        click.echo(json.dumps(values, indent=2))
         return
-    where = "mapped from the file" if memory.num_threads else "copied to the GPU"
+    scratch = counted(memory.num_threads, "thread") if memory.num_threads else "a step"
     meaning = {
-        "weights": f"as stored in the engine, {where}",
-        "kv_cache": f"{limits['max_batch_size']} sequences of {limits['max_seq_len']} tokens",
-        "workspace": "intermediate values and scratch"
-        + (f" of {memory.num_threads} threads" if memory.num_threads else ", on the GPU"),
+        "weights": "mapped from the engine's file" if memory.num_threads else "copied to the GPU",
+        "kv_cache": f"{counted(bounds.max_batch_size, 'sequence')} of {counted(bounds.max_seq_len, 'token')}",
+        "workspace": f"values and scratch of {scratch}",
         "total": "",
     }
-    values = memory.to_dict()
-    rows = [[name, f"{values[name]:,}", megabytes(values[name]), text] for name, text in meaning.items()]
-    print_table("predicted memory", ["", "bytes", "", "what for"], rows)
+    rows = [[name, format_bytes(values[name]), f"{values[name]:,}", text] for name, text in meaning.items()]
+    print_table("predicted memory", ["", "", "bytes", "what for"], rows)

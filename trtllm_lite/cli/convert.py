@@ -7,6 +7,7 @@ import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.replaced import CONVERT
+from trtllm_lite.units import counted
 
 
 @click.command(cls=Command, short_help="Turn a model into a checkpoint.")
@@ -26,32 +27,49 @@ from trtllm_lite.cli.replaced import CONVERT
     show_default=True,
     help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF).",
 )
+@click.option(
+    "--ignore_config_keys",
+    metavar="NAME,…",
+    help="Keys of the model's config.json to leave unread, of which you know that they change nothing; the checkpoint "
+    "and its engines record them.",
+)
 @replaced_options(CONVERT)
-def convert(model_dir: str, output_dir: str, dtype: str) -> None:
+def convert(model_dir: str, output_dir: str, dtype: str, ignore_config_keys: str | None) -> None:
     """Turn a model into a checkpoint: standard ONNX network, safetensors weights, tokenizer.
 
     Nothing is unpickled and no code of the model is run. Nothing is written if anything fails.
 
     \b
     Examples:
-      trtllm-lite convert --model_dir SmolLM2-135M-Instruct.Q4_1.gguf --output_dir ckpt --dtype bfloat16
-      trtllm-lite convert --model_dir HuggingFaceTB/SmolLM2-135M-Instruct --output_dir ckpt
+      trtllm-lite convert --model_dir SmolLM2-135M-Instruct.Q4_1.gguf \\
+        --output_dir ckpt --dtype bfloat16
+      trtllm-lite convert --model_dir HuggingFaceTB/SmolLM2-135M-Instruct \\
+        --output_dir ckpt
     Next:
       trtllm-lite build --checkpoint_dir ckpt --output_dir engine
     """
     from pathlib import Path
 
-    from trtllm_lite.cli.console import progress_bars
     from trtllm_lite.convert import convert_checkpoint
+    from trtllm_lite.progress import progress_bars
 
     begin = time.perf_counter()
     with progress_bars() as report:
         # One bar for all tensors, not one for each.
         config = convert_checkpoint(
-            model_dir, Path(output_dir), dtype=dtype, progress=lambda _, done, total: report("convert", done, total)
+            model_dir,
+            Path(output_dir),
+            dtype=dtype,
+            progress=lambda _, done, total: report("convert", done, total),
+            ignore_config_keys=[key.strip() for key in (ignore_config_keys or "").split(",") if key.strip()],
         )
     click.echo(
         f"converted {config.architecture} to {output_dir} in {time.perf_counter() - begin:.1f} s: "
-        f"{config.num_hidden_layers} layers, {config.dtype} weights"
+        f"{counted(config.num_hidden_layers, 'layer')}, {config.dtype} weights"
     )
+    if not config.tokenizer:
+        click.echo(
+            "the model comes without a tokenizer (tokenizer.json or tokenizer.model): its engines take and give token "
+            "ids, not text"
+        )
     click.echo(f"next: trtllm-lite build --checkpoint_dir {shlex.quote(output_dir)} --output_dir ENGINE")

@@ -1,5 +1,6 @@
 """What all commands share: spelling of options, errors as one message, options that TensorRT-LLM had."""
 
+import difflib
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,42 +8,60 @@ from typing import Any, TypeVar
 
 import click
 
+from trtllm_lite.cli.interrupts import INTERRUPTED, TERMINATED, Terminated, terminating
 from trtllm_lite.errors import TrtllmLiteError
+from trtllm_lite.printable import printable
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
+_NO_VALUE = ""  # of a replaced option that was given without a value
 
 # Modules that come with an extra, by the name that import errors give.
-_EXTRAS = {"gguf": "build", "huggingface_hub": "build", "ml_dtypes": "build", "onnx": "build", "onnx_ir": "build"}
+_EXTRAS = dict.fromkeys(("gguf", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "sentencepiece"), "build")
 
 
 def _normalize(token: str) -> str:
     return token.replace("-", "_")
 
 
+_SETTINGS = {"token_normalize_func": _normalize, "help_option_names": ["-h", "--help"]}
+
+
 class Command(click.Command):
     """A command whose options take _ and - alike, and which ends errors with one message instead of a traceback."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("context_settings", {})["token_normalize_func"] = _normalize
+        kwargs["context_settings"] = {**_SETTINGS, **kwargs.get("context_settings", {})}
         super().__init__(*args, **kwargs)
         help_text = "Show the traceback of an error."
         self.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, help=help_text, callback=_debug))
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; exit code 1 on errors, 130 on Ctrl-C."""
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; for an unknown option only those are suggested that --help lists."""
         try:
-            return super().invoke(ctx)
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            listed = [name for param in self.params if not getattr(param, "hidden", False) for name in param.opts]
+            nearest = difflib.get_close_matches(error.option_name, listed, cutoff=0.75)
+            raise click.NoSuchOption(error.option_name, possibilities=nearest, ctx=ctx) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; exit code 1 on errors, 130 on Ctrl-C, 143 on SIGTERM."""
+        try:
+            with terminating():
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
+        except Terminated:
+            click.echo("terminated", err=True)
+            ctx.exit(TERMINATED)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:  # noqa: BLE001 - the last resort: users see messages, not tracebacks
             if ctx.meta.get("debug"):
                 traceback.print_exc()
-            click.echo(f"error: {_message(error)}", err=True)
+            click.echo(f"Error: {printable(_message(error))}", err=True)
             ctx.exit(1)
 
 
@@ -52,7 +71,7 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("context_settings", {})["token_normalize_func"] = _normalize
+        kwargs["context_settings"] = {**_SETTINGS, **kwargs.get("context_settings", {})}
         super().__init__(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -63,15 +82,15 @@ class Group(click.Group):
 
 @dataclass(frozen=True)
 class Replaced:
-    """An option that TensorRT-LLM's tools have and this command does not need or support.
+    """An option that TensorRT-LLM's tools have and this command does not need or support; its value may be left out.
 
-    A value of ``neutral`` asks for what happens anyway and is accepted; anything else is an error that ends with
-    ``remedy``. A ``flag`` takes no value.
+    A value of ``neutral`` asks for what happens anyway and is accepted. Every other is an error that ends with
+    ``remedy``, or, if the option is ``harmless`` (nothing comes out differently without it), accepted with a note.
     """
 
     remedy: str
     neutral: tuple[str, ...] = ()
-    flag: bool = False
+    harmless: bool = False
 
 
 def replaced_options(table: Mapping[str, Replaced]) -> Callable[[Decorated], Decorated]:
@@ -80,7 +99,12 @@ def replaced_options(table: Mapping[str, Replaced]) -> Callable[[Decorated], Dec
     def decorate(function: Decorated) -> Decorated:
         for name, entry in table.items():
             option = click.option(
-                f"--{name}", hidden=True, expose_value=False, is_flag=entry.flag, callback=_explain(name, entry)
+                f"--{name}",
+                hidden=True,
+                expose_value=False,
+                is_flag=False,
+                flag_value=_NO_VALUE,
+                callback=_explain(name, entry),
             )
             function = option(function)
         return function
@@ -91,10 +115,12 @@ def replaced_options(table: Mapping[str, Replaced]) -> Callable[[Decorated], Dec
 def _explain(name: str, entry: Replaced) -> Callable[..., None]:
     def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         del parameter
-        if value in (None, False) or str(value).lower() in entry.neutral:
+        if value is None or str(value).lower() in entry.neutral:
             return
-        given = f"--{name}" if entry.flag else f"--{name} {value}"
-        raise click.UsageError(f"{given}: {entry.remedy}", ctx)
+        given = f"--{name} {value}".strip()
+        if not entry.harmless:
+            raise click.UsageError(f"{given}: {entry.remedy}", ctx)
+        click.echo(f"Note: {given} changes nothing: {entry.remedy}", err=True)
 
     return callback
 

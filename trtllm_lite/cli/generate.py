@@ -8,6 +8,7 @@ import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.replaced import GENERATE
+from trtllm_lite.units import counted
 
 
 @click.command(cls=Command, short_help="Generate text with an engine.")
@@ -15,10 +16,10 @@ from trtllm_lite.cli.replaced import GENERATE
 @click.option("--prompt", required=True, help="The text to continue, or with --chat a message; - reads stdin.")
 @click.option("--chat", is_flag=True, help="Put the prompt through the model's chat template.")
 @click.option("--max_new_tokens", default=64, show_default=True, help="Tokens to generate at most.")
-@click.option("--temperature", type=float, help="0 is greedy. [default: the model's own, or greedy]")
-@click.option("--top_k", type=int, help="Draw from this many of the likeliest tokens; 0 means all.")
+@click.option("--temperature", type=float, help="Of draws by --top_k or --top_p. [default: 1]")
+@click.option("--top_k", type=int, help="Draw from this many of the likeliest tokens; 0 means all. [default: greedy]")
 @click.option("--top_p", type=float, help="Draw from the likeliest tokens that together have this probability.")
-@click.option("--min_p", type=float, help="Drop tokens less likely than this share of the likeliest one.")
+@click.option("--min_p", type=float, help="Of draws: drop tokens less likely than this share of the likeliest.")
 @click.option(
     "--repetition_penalty", type=float, help="Above 1: tokens seen before are less likely. [default: the model's]"
 )
@@ -48,15 +49,18 @@ def generate(
 
     \b
     Examples:
-      trtllm-lite generate --engine_dir engine --chat --prompt "Why is the sky blue?"
-      trtllm-lite generate --engine_dir engine --prompt - --max_new_tokens 200 < story.txt
-      trtllm-lite generate --engine_dir engine --prompt "Once upon" --temperature 0.8 --top_p 0.9 --random_seed 1
+      trtllm-lite generate --engine_dir engine --chat --prompt "Why is it blue?"
+      trtllm-lite generate --engine_dir engine --prompt - < story.txt
+      trtllm-lite generate --engine_dir engine --prompt "Once upon" \\
+        --temperature 0.8 --top_p 0.9 --random_seed 1
     """
     from trtllm_lite.runtime import ModelRunner
 
     text = sys.stdin.read() if prompt == "-" else prompt
     begin = time.perf_counter()
-    runner = ModelRunner.from_dir(engine_dir, max_batch_size=max(num_beams, 1), num_threads=num_threads)
+    runner = ModelRunner.from_dir(
+        engine_dir, max_batch_size=_batch_size(engine_dir, num_beams), num_threads=num_threads
+    )
     loaded = time.perf_counter()
     stream = runner.generate(
         [text],
@@ -80,12 +84,23 @@ def generate(
     click.echo(_timing(result, num_beams > 1, loaded - begin, first - loaded, end - first), err=True)
 
 
+def _batch_size(engine_dir: str, num_beams: int) -> int:
+    """The places that a search takes: no more than the engine has, so that the error for more speaks of beams."""
+    if num_beams <= 1:
+        return 1
+    from pathlib import Path
+
+    from trtllm_lite.engine.reader import read_engine
+
+    return min(num_beams, read_engine(Path(engine_dir)).manifest.limits.max_batch_size)
+
+
 def _timing(result: dict[str, Any], searched: bool, load: float, first: float, rest: float) -> str:
     prompt_tokens = result["prompt_lengths"][0]
     count = result["sequence_lengths"][0][0] - prompt_tokens
     rate = f", then {(count - 1) / rest:.1f} tok/s" if count > 1 and not searched else ""
     reason = {"length": "max_new_tokens reached", "end_id": "end of sequence", "stop_words": "stop word"}
     return (
-        f"[loaded in {load:.2f} s; {prompt_tokens} prompt tokens; first token after {first:.2f} s{rate}; "
-        f"{count} tokens: {reason[result['finish_reasons'][0][0]]}]"
+        f"[loaded in {load:.2f} s; {counted(prompt_tokens, 'prompt token')}; first token after {first:.2f} s{rate}; "
+        f"{counted(count, 'token')}: {reason[result['finish_reasons'][0][0]]}]"
     )

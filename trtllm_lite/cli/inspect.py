@@ -10,7 +10,8 @@ from trtllm_lite.cli.framework import Command
 @click.command(cls=Command, short_help="Show what a checkpoint or an engine is.")
 @click.argument("path", metavar="ENGINE|CKPT")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect(path: str, as_json: bool) -> None:
+@click.option("--kernels", is_flag=True, help="Also list the kernels of a GPU engine: how they are compiled, and why.")
+def inspect(path: str, as_json: bool, kernels: bool) -> None:
     """Show what a checkpoint or an engine is: model, limits, operators, memory by kind, size.
 
     Fusions too: how many candidates each pass fused, and why the others were not.
@@ -18,6 +19,7 @@ def inspect(path: str, as_json: bool) -> None:
     \b
     Examples:
       trtllm-lite inspect engine
+      trtllm-lite inspect engine --kernels
       trtllm-lite inspect ckpt --json
     """
     from pathlib import Path
@@ -30,4 +32,4 @@ def inspect(path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(inspection.to_dict(), indent=2))
     else:
-        inspection.render(Console())
+        inspection.render(Console(), kernels=kernels)

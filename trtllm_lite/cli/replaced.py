@@ -1,16 +1,16 @@
-"""Options of TensorRT-LLM's convert_checkpoint.py, trtllm-build and run.py: what replaces each of them here."""
+"""Options of TensorRT-LLM's convert_checkpoint.py, quantize.py, trtllm-build and run.py: what replaces each of them."""
 
 from collections.abc import Iterable, Mapping
 
 from trtllm_lite.cli.framework import Replaced
 
-_ON = ("enable", "auto", "true", "1", "yes", "on")
+_ON = ("", "enable", "auto", "true", "1", "yes", "on")
 _OFF = ("disable", "false", "0", "no", "off", "none")
-_AUTO = (*_ON, "float16", "bfloat16", "float32")
+_TYPES = ("float16", "bfloat16", "float32")
 
 
-def _same(names: str, remedy: str, neutral: tuple[str, ...] = (), flag: bool = False) -> dict[str, Replaced]:
-    return {name: Replaced(remedy, neutral, flag) for name in names.split()}
+def _same(names: str, remedy: str, neutral: tuple[str, ...] = (), harmless: bool = False) -> dict[str, Replaced]:
+    return {name: Replaced(remedy, neutral, harmless) for name in names.split()}
 
 
 def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
@@ -18,76 +18,149 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
 
 
 _ONE_DEVICE = "engines run on one device so far; leave it out"
-_NOT_QUANTIZED = "quantized weights are not supported yet; choose the storage type with --dtype"
+_NOT_QUANTIZED = "quantized weights are not supported yet; choose the storage type with `convert --dtype`"
 _LORA = "LoRA is not supported yet; merge the adapter into the model before converting it"
-_BEAMS = "beam search needs nothing at build time: up to max_batch_size beams at run time; leave it out"
-_ALWAYS = "is what every engine does here; leave it out"
+_SPECULATION = "speculative decoding is not supported yet; leave it out"
+_ENCODER = "only decoder models of text are supported; leave it out"
+
+_EVERYWHERE = _merge(
+    [
+        _same("log_level", "there is no log; errors say what to do, and --debug shows where they arose", harmless=True),
+        _same("workers", "one process is enough here", ("1",), harmless=True),
+    ]
+)
+_PARALLEL = _merge(
+    [
+        _same("tp_size pp_size cp_size world_size moe_tp_size moe_ep_size", _ONE_DEVICE, ("1",)),
+        _same("auto_parallel", _ONE_DEVICE, ("1", *_OFF)),
+        _same("gpus_per_node cluster_key", _ONE_DEVICE),
+    ]
+)
+_QUANTIZED = _merge(
+    [
+        _same("use_weight_only per_channel per_token per_group", _NOT_QUANTIZED, _OFF),
+        _same("int8_kv_cache fp8_kv_cache use_fp8 use_fp8_rowwise enable_fp8", _NOT_QUANTIZED, _OFF),
+        _same("smoothquant use_smooth_quant weight_only_precision quant_mode group_size", _NOT_QUANTIZED, _OFF),
+        _same("quant_ckpt_path quant_config modelopt_quant_ckpt_path", _NOT_QUANTIZED),
+        _same("calib_dataset calib_size calib_max_seq_length dataset_cache_dir awq_block_size", _NOT_QUANTIZED),
+        _same("qformat", _NOT_QUANTIZED, ("full_prec", "none")),
+        _same("autoq_format auto_quantize_bits quantize_lm_head", _NOT_QUANTIZED, _OFF),
+        _same("kv_cache_dtype", "the KV cache has the type of the engine; leave it out", ("auto", "none")),
+    ]
+)
 
 CONVERT = _merge(
     [
-        _same("tp_size pp_size cp_size moe_tp_size moe_ep_size", _ONE_DEVICE, ("1",)),
-        _same("use_weight_only per_channel per_token", _NOT_QUANTIZED, flag=True),
-        _same("int8_kv_cache fp8_kv_cache use_fp8 use_fp8_rowwise", _NOT_QUANTIZED, flag=True),
-        _same("weight_only_precision smoothquant quant_ckpt_path group_size", _NOT_QUANTIZED),
-        _same("calib_dataset calib_size calib_max_seq_length", _NOT_QUANTIZED),
-        _same("load_by_shard load_model_on_cpu", "weights are always streamed on the CPU; leave it out", flag=True),
-        _same("use_parallel_embedding", _ONE_DEVICE, flag=True),
-        _same("workers", "one process is enough here; leave it out", ("1",)),
+        _EVERYWHERE,
+        _PARALLEL,
+        _QUANTIZED,
+        _same("load_by_shard load_model_on_cpu", "weights are always streamed on the CPU", harmless=True),
+        _same("use_parallel_embedding embedding_sharding_dim", _ONE_DEVICE, _OFF),
+        _same("use_embedding_sharing", "tied embeddings are always stored once", harmless=True),
+        _same("export_format", "there is one format; leave it out", ("tensorrt_llm",)),
+        _same("device", "converting needs no GPU", harmless=True),
         _same(
             "trust_remote_code",
             "code that comes with a checkpoint is never run; families are declared in trtllm_lite/convert/families",
-            flag=True,
+            _OFF,
         ),
     ]
 )
 
-BUILD = _merge(
+_BUILT_IN = "the fused operators are built in"
+_STANDARD = "every engine does this"
+_BUILD = _merge(
     [
-        _same("max_beam_width", _BEAMS, ("1",)),
-        _same("opt_num_tokens", "engines have no optimisation profiles; every size up to --max_num_tokens is as fast"),
-        _same("max_encoder_input_len max_prompt_embedding_table_size", "decoder-only models; leave it out", ("0",)),
+        _EVERYWHERE,
+        _PARALLEL,
+        _QUANTIZED,
+        _same("max_beam_width", "a search may have up to --max_batch_size beams", ("1",), harmless=True),
+        _same("opt_num_tokens", "every size of step up to --max_num_tokens is as fast", harmless=True),
+        _same("max_output_len", "the output may fill what the prompt leaves of --max_seq_len; set that instead"),
+        _same("max_encoder_input_len max_prompt_embedding_table_size max_multimodal_len", _ENCODER, ("0",)),
         _same("kv_cache_type", "the KV cache is always paged; leave it out", ("paged",)),
-        _same("paged_kv_cache remove_input_padding", "this " + _ALWAYS, _ON),
-        _same("context_fmha use_paged_context_fmha reduce_fusion", "this fusion " + _ALWAYS, _ON),
-        _same("gpt_attention_plugin gemm_plugin bert_attention_plugin", "the fused operators are built in", _AUTO),
-        _same("gemm_swiglu_plugin low_latency_gemm_plugin", "the fused operators are built in", (*_AUTO, *_OFF)),
-        _same("nccl_plugin user_buffer", _ONE_DEVICE, (*_AUTO, *_OFF)),
-        _same("use_fp8_context_fmha norm_quant_fusion", _NOT_QUANTIZED, _OFF),
-        _same("lora_plugin moe_plugin", "not supported yet; leave it out", _OFF),
-        _same("lora_dir lora_target_modules max_lora_rank", _LORA),
-        _same("multiple_profiles streamingllm", "engines have no such variants; leave it out", _OFF),
-        _same("speculative_decoding_mode max_draft_len", "speculative decoding is not supported yet; leave it out"),
-        _same("weight_streaming", "weights are mapped from the engine file as needed; leave it out", flag=True),
-        _same("dry_run", "use `trtllm-lite plan` with the same flags", flag=True),
-        _same("monitor_memory", "use `trtllm-lite plan`, which predicts the memory", flag=True),
-        _same(
-            "visualize_network",
-            "use `trtllm-lite inspect`, or open network.onnx of the checkpoint in Netron",
-            flag=True,
-        ),
-        _same("profiling_verbosity", "use `trtllm-lite inspect` on the engine"),
+        _same("paged_kv_cache remove_input_padding use_inflight_batching", _STANDARD, _ON, harmless=True),
+        _same("context_fmha enable_context_fmha use_paged_context_fmha reduce_fusion", _STANDARD, _ON, harmless=True),
+        _same("use_fused_mlp enable_xqa use_custom_all_reduce strongly_typed", _STANDARD, _ON, harmless=True),
+        _same("context_fmha_fp32_acc bert_context_fmha_fp32_acc", "sums are always float32", _ON, harmless=True),
+        _same("gpt_attention_plugin bert_attention_plugin gemm_plugin", _BUILT_IN, (*_ON, *_TYPES), harmless=True),
+        _same("use_gpt_attention_plugin use_gemm_plugin use_rmsnorm_plugin", _BUILT_IN, harmless=True),
+        _same("gemm_swiglu_plugin low_latency_gemm_plugin low_latency_gemm_swiglu_plugin", _BUILT_IN, harmless=True),
+        _same("nccl_plugin user_buffer gemm_allreduce_plugin pp_reduce_scatter", _ONE_DEVICE, harmless=True),
+        _same("use_fp8_context_fmha norm_quant_fusion fp8_rowwise_gemm_plugin fuse_fp4_quant", _NOT_QUANTIZED, _OFF),
+        _same("weight_only_quant_matmul_plugin weight_only_groupwise_quant_matmul_plugin", _NOT_QUANTIZED, _OFF),
+        _same("smooth_quant_gemm_plugin smooth_quant_plugins quantize_per_token_plugin", _NOT_QUANTIZED, _OFF),
+        _same("quantize_tensor_plugin qserve_gemm_plugin rmsnorm_quantization_plugin", _NOT_QUANTIZED, _OFF),
+        _same("layernorm_quantization_plugin", _NOT_QUANTIZED, _OFF),
+        _same("moe_plugin mamba_conv1d_plugin", "such layers are not supported yet; leave it out", (*_OFF, "auto")),
+        _same("lora_plugin dora_plugin", _LORA, _OFF),
+        _same("lora_dir lora_ckpt_source lora_target_modules max_lora_rank", _LORA),
+        _same("multiple_profiles", "engines have no profiles; every size of step is as fast", harmless=True),
+        _same("streamingllm paged_state", "engines have no such variants; leave it out", (*_OFF, "auto")),
+        _same("speculative_decoding_mode max_draft_len", _SPECULATION, ("0", "none")),
+        _same("weight_streaming weight_sparsity", "weights are stored and read as they are; leave it out", _OFF),
+        _same("builder_opt enable_debug_output profiling_verbosity", "see `trtllm-lite inspect`", harmless=True),
+        _same("dtype", "the type is chosen earlier, with `trtllm-lite convert --dtype`"),
+        _same("visualize_network", "use `trtllm-lite inspect`, or open network.onnx of the checkpoint in Netron", _OFF),
         _same("logits_dtype", "logits are float32; leave it out", ("float32",)),
         _same(
             "gather_generation_logits",
             "always available: ModelRunner.generate(output_generation_logits=True)",
-            flag=True,
+            harmless=True,
         ),
-        _same("gather_all_token_logits", "use --gather_context_logits", flag=True),
-        _same("workers", "one process is enough here; leave it out", ("1",)),
+        _same("gather_all_token_logits", "use --gather_context_logits", _OFF),
         _same("build_config", "pass --checkpoint_dir and the limits as flags"),
+        _same("model_dir", "use --checkpoint_dir, with a directory that `trtllm-lite convert` made of the model"),
+    ]
+)
+
+_PREDICTS = "`plan` writes nothing and predicts the memory"
+BUILD = _merge(
+    [
+        _BUILD,
+        _same("dry_run", "use `trtllm-lite plan` with the same flags", _OFF),
+        _same("monitor_memory", "use `trtllm-lite plan`, which predicts the memory", _OFF),
+    ]
+)
+# Those that build alone has: a command of build becomes one of plan by its name.
+PLAN = _merge(
+    [
+        _BUILD,
+        _same("dry_run monitor_memory", _PREDICTS, _ON, harmless=True),
+        _same("output_dir strip_plan input_timing_cache output_timing_cache fast_build", _PREDICTS, harmless=True),
     ]
 )
 
 GENERATE = _merge(
     [
+        _EVERYWHERE,
         _same("input_text", "use --prompt"),
         _same("input_file", "use --prompt - and pipe the file in"),
         _same("max_output_len", "use --max_new_tokens"),
-        _same("tokenizer_dir tokenizer_type vocab_file", "the tokenizer travels in the engine; leave it out"),
-        _same("streaming", "text is always streamed; leave it out", flag=True),
-        _same("use_py_session", "there is one runtime; leave it out", flag=True),
-        _same("no_prompt_template", "prompts are plain text unless --chat is given; leave it out", flag=True),
-        _same("lora_dir lora_task_uids", _LORA),
-        _same("kv_cache_enable_block_reuse", "one prompt alone has nothing to reuse; leave it out", flag=True),
+        _same("max_input_length", "prompts are never cut; leave it out"),
+        _same("tokenizer_dir tokenizer_type vocab_file", "the tokenizer travels in the engine", harmless=True),
+        _same("streaming streaming_interval", "text is always streamed, token by token", harmless=True),
+        _same("use_py_session", "there is one runtime", harmless=True),
+        _same("no_prompt_template", "prompts are plain text unless --chat is given", harmless=True),
+        _same("run_profiling", "use `trtllm-lite bench latency`", _OFF),
+        _same("output_csv output_npy output_logits_npy", "use ModelRunner.generate(return_dict=True) in Python"),
+        _same("output_log_probs_npy output_cum_log_probs_npy", "use ModelRunner.generate(output_log_probs=True)"),
+        _same("max_attention_window_size", "attention windows are part of the model and travel in the engine"),
+        _same("sink_token_length", "attention sinks are not supported; leave it out", ("0", "none")),
+        _same("multi_block_mode cuda_graph_mode", "engines for GPUs choose this themselves", harmless=True),
+        _same("enable_context_fmha_fp32_acc", "sums are always float32", harmless=True),
+        _same("gpu_weights_percent", "weights are always on the device; leave it out", ("1", "1.0", "100")),
+        _same("prompt_table_path prompt_tasks input_token_extra_ids", _ENCODER),
+        _same("medusa_choices eagle_choices lookahead_config", _SPECULATION),
+        _same("beam_search_diversity_rate", "beams are ranked by their probability; leave it out", ("0", "0.0")),
+        _same("no_repeat_ngram_size", "use --repetition_penalty", ("0",)),
+        _same("debug_mode", "use `trtllm-lite inspect`", _OFF),
+        _same("lora_dir lora_task_uids lora_ckpt_source", _LORA),
+        _same("kv_cache_enable_block_reuse no_kv_cache_enable_block_reuse", "one prompt reuses nothing", harmless=True),
+        _same(
+            "kv_cache_free_gpu_memory_fraction max_tokens_in_paged_kv_cache enable_chunked_context",
+            "the KV cache of one prompt is made as large as it needs",
+            harmless=True,
+        ),
     ]
 )

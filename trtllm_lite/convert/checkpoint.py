@@ -1,7 +1,9 @@
 """Writes a checkpoint directory: the network, the weights tensor by tensor, config and tokenizer."""
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +16,46 @@ from trtllm_lite.convert.generation_fields import sampling_defaults
 from trtllm_lite.convert.mapping import MappedModel, map_model, open_source
 from trtllm_lite.convert.matching import fold
 from trtllm_lite.convert.safetensors_file import Layout, TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.convert.source import Source, without_config_keys
+from trtllm_lite.convert.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.files import PRODUCER_PREFIX, atomic_directory, require_space
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.network.verifier import NETWORK_FILE, WEIGHTS_FILE, load_network
+from trtllm_lite.network.weight_expression import Read
 
 Progress = Callable[[str, int, int], None]
 
 
 def convert_checkpoint(
-    model_dir: str, output_dir: Path, dtype: str = "auto", progress: Progress | None = None
+    model_dir: str,
+    output_dir: Path,
+    dtype: str = "auto",
+    progress: Progress | None = None,
+    ignore_config_keys: Collection[str] = (),
 ) -> ModelConfig:
     """Convert a Hugging Face directory, a GGUF file or a hub id into the checkpoint directory ``output_dir``.
 
     ``dtype`` is the storage type of matrices: float32, float16, bfloat16, or auto for the source's own (float16 for
     quantized GGUF files). Vectors are always float32. ``progress`` is called with (tensor name, bytes done, bytes in
-    all) after each tensor. Memory: one tensor at a time, besides the memory-mapped source.
+    all) after each tensor. ``ignore_config_keys`` are taken out of the model's config before it is read: keys that are
+    not supported and that the user knows not to matter. Weights are computed one at a time; a source tensor that
+    several of them come from is kept until the next such: besides the memory-mapped source, memory holds the largest
+    tensors, never the model.
 
     Raises ConvertError if the model cannot be mapped, OutputError if ``output_dir`` cannot be written; either way
     ``output_dir`` is as it was. Returns what was written as config.json.
     """
-    mapped = map_model(open_source(model_dir), dtype)
+    mapped = map_model(without_config_keys(open_source(model_dir), ignore_config_keys), dtype)
     config = describe_model(mapped)
     infos = {weight.name: TensorInfo(_dtype_name(weight.dtype), weight.shape) for weight in mapped.network.weights}
     layout = plan_layout(infos)
-    with atomic_directory(Path(output_dir), marker="config.json") as directory:
+    with atomic_directory(Path(output_dir), "config.json", optional=(TOKENIZER_FILE, SETTINGS_FILE)) as directory:
         require_space(directory, layout.num_bytes)
         _write_weights(directory / WEIGHTS_FILE, mapped, infos, layout, progress)
         _write_network(directory, mapped, infos, layout)
         (directory / "config.json").write_text(config.to_json(), encoding="utf-8")
-        (directory / "tokenizer.json").write_text(mapped.source.tokenizer, encoding="utf-8")
-        tokenizer_config = json.dumps(mapped.source.tokenizer_config, indent=2, sort_keys=True, ensure_ascii=False)
-        (directory / "tokenizer_config.json").write_text(tokenizer_config + "\n", encoding="utf-8")
+        _write_tokenizer(directory, mapped.source)
         load_network(directory)
     return config
 
@@ -54,12 +64,14 @@ def _write_weights(
     path: Path, mapped: MappedModel, infos: dict[str, TensorInfo], layout: Layout, progress: Progress | None
 ) -> None:
     overflowed: list[str] = []
+    expressions = {weight.name: weight.expression for weight in mapped.network.weights}
+    read = _reader(mapped)
     total = sum(info.num_bytes for info in infos.values())
     done = 0
 
     def tensor(name: str) -> NDArray:
         nonlocal done
-        values = mapped.source.read(name)
+        values = expressions[name].evaluate(read)
         stored = cast(values, infos[name].dtype)
         if overflows(values, stored):
             overflowed.append(name)
@@ -74,6 +86,15 @@ def _write_weights(
             f"these tensors have values beyond float16's largest, 65504: {', '.join(fold(overflowed))}: "
             "use --dtype bfloat16 or float32"
         )
+
+
+def _reader(mapped: MappedModel) -> Read:
+    """Reads source tensors; the last one that several weights need is kept, so that its expansion is done once."""
+    users = Counter(
+        name for weight in mapped.network.weights for name in {tensor.name for tensor in weight.expression.sources()}
+    )
+    keep = lru_cache(maxsize=1)(mapped.source.read)
+    return lambda name: keep(name) if users[name] > 1 else mapped.source.read(name)
 
 
 def _write_network(directory: Path, mapped: MappedModel, infos: dict[str, TensorInfo], layout: Layout) -> None:
@@ -93,31 +114,43 @@ def _write_network(directory: Path, mapped: MappedModel, infos: dict[str, Tensor
     ir.save(model, directory / NETWORK_FILE)
 
 
+def _write_tokenizer(directory: Path, source: Source) -> None:
+    """Nothing for a model that comes without a tokenizer."""
+    if source.tokenizer is None:
+        return
+    (directory / TOKENIZER_FILE).write_text(source.tokenizer, encoding="utf-8")
+    tokenizer_config = json.dumps(source.tokenizer_config, indent=2, sort_keys=True, ensure_ascii=False)
+    (directory / SETTINGS_FILE).write_text(tokenizer_config + "\n", encoding="utf-8")
+
+
 def _dtype_name(dtype: ir.DataType) -> str:
     return next(name for name, onnx_dtype in ONNX.items() if onnx_dtype == dtype)
 
 
 def describe_model(mapped: MappedModel) -> ModelConfig:
     """What later stages need to know of a model besides its network."""
-    source, spec = mapped.source, mapped.spec
+    source, sizes = mapped.source, mapped.decoder.sizes
     ids = {**source.config, **{key: value for key, value in source.generation.items() if value is not None}}
+    eos_token_ids = _token_ids(ids.get("eos_token_id"), sizes.vocab_size)
     return ModelConfig(
         producer=f"{PRODUCER_PREFIX} {__version__}",
         architecture=mapped.architecture,
         family=mapped.family.name,
         dtype=mapped.dtype,
-        vocab_size=spec.vocab_size,
-        hidden_size=spec.hidden_size,
-        intermediate_size=spec.intermediate_size,
-        num_hidden_layers=len(spec.layers),
-        num_attention_heads=spec.num_attention_heads,
-        num_key_value_heads=spec.num_key_value_heads,
-        head_dim=spec.head_dim,
-        max_position_embeddings=spec.max_position_embeddings,
-        eos_token_ids=_token_ids(ids.get("eos_token_id"), spec.vocab_size),
-        bos_token_id=next(iter(_token_ids(ids.get("bos_token_id"), spec.vocab_size)), None),
-        pad_token_id=next(iter(_token_ids(ids.get("pad_token_id"), spec.vocab_size)), None),
-        generation=sampling_defaults(source.generation, source.description),
+        vocab_size=sizes.vocab_size,
+        hidden_size=sizes.hidden_size,
+        intermediate_size=sizes.intermediate_size,
+        num_hidden_layers=sizes.num_hidden_layers,
+        num_attention_heads=sizes.num_attention_heads,
+        num_key_value_heads=sizes.num_key_value_heads,
+        head_dim=sizes.head_dim,
+        max_position_embeddings=sizes.max_position_embeddings,
+        eos_token_ids=eos_token_ids,
+        bos_token_id=next(iter(_token_ids(ids.get("bos_token_id"), sizes.vocab_size)), None),
+        pad_token_id=next(iter(_token_ids(ids.get("pad_token_id"), sizes.vocab_size)), None),
+        generation=sampling_defaults(source.generation, eos_token_ids, sizes.vocab_size, source.description),
+        tokenizer=source.tokenizer is not None,
+        ignored_config_keys=list(source.ignored_config_keys),
     )
 
 

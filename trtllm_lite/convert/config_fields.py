@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from trtllm_lite.errors import ConvertError
 
 # Keys that describe training, serving, bookkeeping or tokenization, never the forward pass at inference.
@@ -18,9 +20,11 @@ _NEUTRAL = """
     num_return_sequences forced_bos_token_id forced_eos_token_id remove_invalid_values suppress_tokens
     begin_suppress_tokens exponential_decay_length_penalty max_new_tokens model_max_length unsloth_version
     unsloth_fixed transformers.js_config
+    is_llama_config max_sequence_length neftune_noise_alpha attn_implementation num_labels classifier_dropout
 """
 NEUTRAL_KEYS = frozenset(_NEUTRAL.split())
 _MAX_INTEGER = 2**31 - 1
+_MIN_NUMBER, _MAX_NUMBER = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 def _quantization(config: Any) -> str:
@@ -68,14 +72,23 @@ class ConfigFields:
         return self.integer(key, default)
 
     def number(self, key: str, default: float) -> float:
-        """A positive number."""
+        """A positive number within the range of float32, which is what networks compute in."""
         value = self.take(key)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             self.problem(key, f"expected a positive number, found {value!r}")
             return default
+        if not _MIN_NUMBER <= value <= _MAX_NUMBER:
+            self.problem(key, f"expected a number from {_MIN_NUMBER:.3g} to {_MAX_NUMBER:.3g}, which float32 can hold")
+            return default
         return float(value)
+
+    def nullable_number(self, key: str, default: float | None) -> float | None:
+        """A positive number or null, which is not the same as being absent."""
+        if default is None or (key in self._config and self._config[key] is None):
+            return None if self.take(key) is None else self.number(key, 1.0)
+        return self.number(key, default)
 
     def flag(self, key: str, default: bool = False) -> bool:
         """true or false."""
@@ -94,17 +107,23 @@ class ConfigFields:
             options = " or ".join(repr(option) for option in allowed)
             self.problem(key, f"expected {options}, found {value!r}, which is not supported")
 
+    def unread(self) -> list[str]:
+        """Keys that nobody read, that are not neutral, and that switch something on."""
+        keys = sorted(set(self._config) - self._read - self._neutral)
+        # null, false, 0 and empty: a feature that is switched off
+        return [key for key in keys if self._config[key] and not key.startswith("_")]
+
     def check_unread(self) -> None:
-        """Record every key that nobody read, that is not neutral, and that switches something on."""
-        for key in sorted(set(self._config) - self._read - self._neutral):
+        """Record every key of :meth:`unread`."""
+        for key in self.unread():
             value = self._config[key]
-            if key == "quantization_config" and value:
+            if key == "quantization_config":
                 self.problem(key, f"{_quantization(value)}: pass the unquantized model, or its GGUF file")
-            elif value and not key.startswith("_"):  # null, false, 0 and empty: a feature that is switched off
+            else:
                 self.problem(
                     key,
                     f"{value!r} is not mapped and might change the results; "
-                    "if you know that it does not, remove it from the config",
+                    f"if you know that it does not, pass --ignore_config_keys {key}",
                 )
 
     def finish(self) -> None:

@@ -8,45 +8,40 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.spec import DecoderSpec
+from trtllm_lite.network.decoder import Decoder
 
 ENTRY_POINT_GROUP = "trtllm_lite.families"
 
-# Weight names without .weight/.bias by role (trtllm_lite.network.decoder), as most Hugging Face decoders have them.
-TENSOR_NAMES: Mapping[str, str] = {
-    "embedding": "model.embed_tokens",
-    "final_norm": "model.norm",
-    "lm_head": "lm_head",
-    "attention_norm": "model.layers.{layer}.input_layernorm",
-    "q_proj": "model.layers.{layer}.self_attn.q_proj",
-    "k_proj": "model.layers.{layer}.self_attn.k_proj",
-    "v_proj": "model.layers.{layer}.self_attn.v_proj",
-    "q_norm": "model.layers.{layer}.self_attn.q_norm",
-    "k_norm": "model.layers.{layer}.self_attn.k_norm",
-    "o_proj": "model.layers.{layer}.self_attn.o_proj",
-    "mlp_norm": "model.layers.{layer}.post_attention_layernorm",
-    "gate_proj": "model.layers.{layer}.mlp.gate_proj",
-    "up_proj": "model.layers.{layer}.mlp.up_proj",
-    "down_proj": "model.layers.{layer}.mlp.down_proj",
-}
 # Buffers that old versions of transformers saved; they follow from the config.
 ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq",)
 
 
 @dataclass(frozen=True)
 class Gguf:
-    """How llama.cpp stores the family.
+    """How llama.cpp stores the family (its conversion/ folder; names in gguf-py/gguf/tensor_mapping.py).
 
-    ``architecture`` is its general.architecture. With ``interleaved_rope`` llama.cpp has reordered the rows of the
-    query and key projections so that RoPE rotates neighbouring elements; the conversion puts them back. With
-    ``optional_bias`` the config has an ``attention_bias``, which a GGUF file only shows by its tensors.
+    ``architecture`` is its general.architecture. ``roles`` and ``keys`` are what the family has besides the usual
+    tensors and metadata, or instead of them: a tensor's name to its role, a key (without the architecture) to that of
+    config.json. ``config`` is given the config so far and returns what else there is to say, in Hugging Face's terms.
+
+    What llama.cpp has changed in the tensors, the conversion changes back. With ``interleaved_rope`` the rows of the
+    query and key projections are reordered so that RoPE rotates neighbouring elements; ``transposed`` are the roles of
+    matrices whose axes are swapped; with ``norms_plus_one`` the weights of norms are 1 larger. With ``optional_bias``
+    the config has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file only shows by its tensors.
     """
 
     architecture: str
+    roles: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    config: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     interleaved_rope: bool = False
+    transposed: tuple[str, ...] = ()
+    norms_plus_one: bool = False
     optional_bias: bool = False
 
 
@@ -54,16 +49,20 @@ class Gguf:
 class Family:
     """One model family, declared in one file.
 
-    ``architectures`` are Hugging Face class names; ``read_config`` maps config.json to a spec, and every key it does
-    not read is an error unless it is known not to matter. ``ignored_tensors`` are regular expressions of names that
-    carry no information.
+    ``architectures`` are Hugging Face class names; ``read_model`` composes the model that a config.json describes, and
+    every key it does not read is an error unless it is known not to matter. ``tensor_names`` are the source's names by
+    role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` regular expressions of names that carry no
+    information. Sources whose names all lack ``optional_prefix``, as those saved without the LM head do, are given it.
+    ``model_type`` is that of config.json where it is not ``name``.
     """
 
     name: str
     architectures: tuple[str, ...]
-    read_config: Callable[[ConfigFields], DecoderSpec]
+    read_model: Callable[[ConfigFields], Decoder]
     tensor_names: Mapping[str, str] = field(default_factory=lambda: TENSOR_NAMES)
     ignored_tensors: tuple[str, ...] = ROTARY_BUFFERS
+    optional_prefix: str = ""
+    model_type: str = ""
     gguf: Gguf | None = None
 
     def ignores(self, tensor: str) -> bool:
@@ -102,6 +101,11 @@ def find_family(architectures: list[str]) -> Family | None:
         if set(architectures) & set(family.architectures):
             return family
     return None
+
+
+def find_model_type(model_type: str) -> Family | None:
+    """The family whose configs have this ``model_type``."""
+    return {family.model_type or family.name: family for family in all_families().values()}.get(model_type)
 
 
 def supported_architectures() -> list[str]:

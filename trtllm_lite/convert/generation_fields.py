@@ -1,37 +1,44 @@
-"""The sampling defaults of a model's generation_config.json, checked: a wrong type is found here, not at run time."""
+"""The sampling defaults of a model's generation_config.json, checked: what a runtime would refuse is found here."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
+from trtllm_lite import _core
 from trtllm_lite.errors import ConvertError
 
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+_NUMBERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
-# Name -> what transformers allows, and the same in words. Null means that the model has no default.
-_DEFAULTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "do_sample": (lambda value: isinstance(value, bool), "true or false"),
-    "temperature": (lambda value: _is_number(value) and value >= 0, "a number from 0 on"),
-    "top_k": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
-    "top_p": (lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
-    "min_p": (lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
-    "repetition_penalty": (lambda value: _is_number(value) and value > 0, "a number above 0"),
-}
+def sampling_defaults(
+    generation: dict[str, Any], eos_ids: Sequence[int], vocab_size: int, description: str
+) -> dict[str, Any]:
+    """The defaults of ``generation`` that runtimes apply; null means that the model has none.
 
-
-def sampling_defaults(generation: dict[str, Any], description: str) -> dict[str, Any]:
-    """The defaults of ``generation`` that runtimes apply. ConvertError, naming ``description``, lists all bad ones."""
-    found = {name: generation[name] for name in _DEFAULTS if generation.get(name) is not None}
-    problems = [
-        f"{name}: expected {_DEFAULTS[name][1]}, found {value!r}"
-        for name, value in found.items()
-        if not _DEFAULTS[name][0](value)
-    ]
+    The runtime's own sampler judges them and ``eos_ids``. ConvertError, naming ``description``, lists all it refuses.
+    """
+    names = ("do_sample", *_NUMBERS)
+    found = {name: generation[name] for name in names if generation.get(name) is not None}
+    problems = []
+    if not isinstance(found.get("do_sample", False), bool):
+        problems.append(f"do_sample: expected true or false, found {found['do_sample']!r}")
+    native = _core.sampling.SamplingParams()
+    native.end_ids = list(eos_ids)
+    for name in _NUMBERS:
+        if name in found:
+            try:
+                _set(native, name, found[name])
+            except (TypeError, OverflowError):
+                problems.append(f"{name}: expected a number that the sampler can hold, found {found[name]!r}")
+    problems += native.violations(vocab_size)
     if problems:
         raise ConvertError(
-            f"the generation_config.json of {description} is not valid: {'; '.join(problems)}: "
-            "correct it, or delete the file to go without defaults"
+            f"the generation defaults of {description} cannot be used: {'; '.join(problems)}: correct "
+            "generation_config.json, or pass --ignore_config_keys NAME,… to go without some"
         )
     return found
+
+
+def _set(native: Any, name: str, value: Any) -> None:
+    if isinstance(value, bool):
+        raise TypeError(name)
+    setattr(native, name, value)

@@ -4,11 +4,11 @@ Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; those of the mo
 mapped nor known not to matter become errors when the family reads the config.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
-from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.rope_fields import FREQUENCY_FACTORS
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.rope_types import FREQUENCY_FACTORS
 
 _SIZES = {
     "block_count": "num_hidden_layers",
@@ -29,30 +29,43 @@ _ROPE_SCALING = {
 }
 _NEUTRAL = ("vocab_size", "rope.scaling.finetuned", "tensor_data_layout")
 _TOKEN_IDS = {"bos_token_id": "bos_token_id", "padding_token_id": "pad_token_id"}
-_END_TOKENS = ("eos_token_id", "eot_token_id")  # end of text, end of turn
+_END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")  # end of text, of a turn, of a message to a tool
 
 
 def read_config(
-    metadata: dict[str, Any], family: Family, tensors: Collection[str], frequency_factors: list[float] | None
+    metadata: dict[str, Any], family: Family, tensors: Mapping[str, Any], rope_factors: Mapping[str, list[float]]
 ) -> dict[str, Any]:
-    """The config of a file of ``family`` with these tensors; ``frequency_factors`` divide the RoPE frequencies.
+    """The config of a file of ``family`` with these tensors; ``rope_factors``, by name, divide the RoPE frequencies.
 
     Unmapped keys stay in the config under their own names, so that reading it reports them with everything else.
     """
     prefix = f"{metadata['general.architecture']}."
     model = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     config: dict[str, Any] = {"architectures": [family.architectures[0]]}
-    config |= {ours: _scalar(model.pop(theirs)) for theirs, ours in _SIZES.items() if theirs in model}
-    config["vocab_size"] = len(metadata.get("tokenizer.ggml.tokens", ()))
+    config["sliding_window"] = None  # in families that do not say otherwise, llama.cpp has no windows
+    declared = family.gguf or Gguf("")
+    keys = {**_SIZES, **declared.keys}
+    config |= {ours: _scalar(model.pop(theirs)) for theirs, ours in keys.items() if theirs in model}
+    config["vocab_size"] = _vocab_size(metadata, tensors)
     config["tie_word_embeddings"] = "output.weight" not in tensors
-    config["sliding_window"] = None  # llama.cpp has no windows for our families
-    if family.gguf and family.gguf.optional_bias:
+    if declared.optional_bias:
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+        config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
     config |= _head_sizes(model, config)
-    config["rope_parameters"] = _rope(model, frequency_factors)
+    config["rope_parameters"] = _rope(model, rope_factors)
     config |= _token_ids(metadata)
+    if declared.config is not None:
+        config |= declared.config(config)
     config |= {f"{prefix}{key}": value for key, value in model.items() if key not in _NEUTRAL}
     return config
+
+
+def _vocab_size(metadata: dict[str, Any], tensors: Mapping[str, Any]) -> int | None:
+    """The number of tokens, or in a file without them of the embedding's rows, which come last in GGUF's shapes."""
+    if "tokenizer.ggml.tokens" in metadata:
+        return len(metadata["tokenizer.ggml.tokens"])
+    embedding = tensors.get("token_embd.weight")
+    return None if embedding is None else int(embedding.shape[-1])
 
 
 def _scalar(value: Any) -> Any:
@@ -71,12 +84,15 @@ def _head_sizes(model: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]
     return {} if rotated == head_dim or not head_dim else {"partial_rotary_factor": rotated / head_dim}
 
 
-def _rope(model: dict[str, Any], frequency_factors: list[float] | None) -> dict[str, Any]:
+def _rope(model: dict[str, Any], factors: Mapping[str, list[float]]) -> dict[str, Any]:
     rope = {"rope_theta": model.pop("rope.freq_base", 10000.0)}
     kind = model.pop("rope.scaling.type", "none")
     rope["rope_type"] = "default" if kind == "none" else kind
-    if frequency_factors is not None:
-        rope |= {"rope_type": FREQUENCY_FACTORS, "factors": frequency_factors}
+    if "rope_freqs" in factors:
+        rope |= {"rope_type": FREQUENCY_FACTORS, "factors": factors["rope_freqs"]}
+    if "rope_factors_long" in factors:
+        kind, lengths = "longrope", ("long", "short")
+        rope |= {"rope_type": kind} | {f"{length}_factor": factors.get(f"rope_factors_{length}") for length in lengths}
     if kind != "none":
         rope |= {ours: model.pop(theirs) for theirs, ours in _ROPE_SCALING.items() if theirs in model}
     return rope

@@ -2,11 +2,18 @@
 
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from trtllm_lite.convert.sentencepiece_tokenizer import (
+    CONTROL,
+    UNKNOWN,
+    USER_DEFINED,
+    Vocabulary,
+    add_around,
+    build_tokenizer,
+)
 from trtllm_lite.errors import ConvertError
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # tokenizer.ggml.token_type
 _TOKEN_STRINGS = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 
 # How text is cut before merges apply, by tokenizer.ggml.pre; as in the models' own tokenizer.json files.
@@ -15,6 +22,9 @@ _LLAMA3_SPLIT = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+_COMPOSED = ("qwen2", "command-r")  # whose text is brought to NFC first
 
 
 def _gpt2() -> pre_tokenizers.PreTokenizer:
@@ -36,20 +46,26 @@ _PRE_TOKENIZERS = {
     "llama-bpe": lambda: _split(_LLAMA3_SPLIT),
     "qwen2": lambda: _split(_QWEN2_SPLIT),
     "smollm": _smollm,
+    "command-r": _smollm,
 }
 
 
-def read_tokenizer(metadata: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The text of tokenizer.json, and the chat template with the token strings; ConvertError for unknown kinds."""
+def read_tokenizer(metadata: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The text of tokenizer.json, and the chat template with the token strings; None and {} if there is no tokenizer.
+
+    Raises ConvertError for unknown kinds.
+    """
     prefix = "tokenizer.ggml."
     ggml = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     builders = {"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe}
-    kind = ggml.get("model")
+    kind = ggml.get("model", "no_vocab")
+    if kind == "no_vocab":
+        return None, {}
     if kind not in builders:
         raise ConvertError(f"expected a GGUF tokenizer of model {' or '.join(builders)}, found {kind!r}")
     try:
         tokenizer = builders[kind](ggml)
-        _add_special_tokens(tokenizer, ggml)
+        add_around(tokenizer, _around(ggml, "bos"), _around(ggml, "eos"))
         strings = {ours: ggml.get(f"{theirs}_token_id") for ours, theirs in _TOKEN_STRINGS.items()}
         config = {name: ggml["tokens"][number] for name, number in strings.items() if number is not None}
     except ConvertError:
@@ -73,68 +89,32 @@ def _byte_level_bpe(ggml: dict[str, Any]) -> Tokenizer:
     merges = [tuple(merge.split(" ")) for merge in ggml["merges"]]
     # Llama 3 takes a word that is in the vocabulary whole, even if merges would not reach it.
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
-    if pre == "qwen2":
+    if pre in _COMPOSED:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
     tokenizer.decoder = decoders.ByteLevel()
     ggml.setdefault("add_bos_token", pre == "llama-bpe")
+    _add_special_tokens(tokenizer, ggml)
     return tokenizer
 
 
 def _sentencepiece_bpe(ggml: dict[str, Any]) -> Tokenizer:
-    """SentencePiece's BPE kind: spaces as U+2581, scores instead of merges, unknown characters as bytes."""
-    tokens, unknown = ggml["tokens"], ggml.get("unknown_token_id", 0)
-    vocab = {token: number for number, token in enumerate(tokens)}
-    model = models.BPE(
-        vocab=vocab,
-        merges=_merges_from_scores(tokens, ggml["scores"], ggml["token_type"]),
-        unk_token=tokens[unknown],
-        fuse_unk=True,
-        byte_fallback=True,
-    )
-    tokenizer = Tokenizer(model)
-    spaces = normalizers.Replace(" ", "\u2581")
-    undo: list[decoders.Decoder] = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    if ggml.get("add_space_prefix", True):
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces])
-        undo.append(decoders.Strip(content=" ", left=1))
-    else:
-        tokenizer.normalizer = spaces
-    tokenizer.decoder = decoders.Sequence(undo)
+    """SentencePiece's BPE kind, by llama.cpp's names."""
     ggml.setdefault("add_bos_token", True)
-    return tokenizer
-
-
-def _merges_from_scores(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
-    """Every way to join two tokens into a third, best score first.
-
-    SentencePiece joins the neighbours whose union scores best (arXiv 1808.06226); ranking all joins by that score makes
-    ordinary BPE do the same.
-    """
-    normal = {token: number for number, token in enumerate(tokens) if types[number] == _NORMAL}
-    ranked = []
-    for token, number in normal.items():
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in normal and right in normal:
-                ranked.append((-scores[number], normal[left], normal[right], left, right))
-    return [(left, right) for *_, left, right in sorted(ranked)]
+    prefix = bool(ggml.get("add_space_prefix", True))
+    return build_tokenizer(Vocabulary(ggml["tokens"], ggml["scores"], ggml["token_type"], add_dummy_prefix=prefix))
 
 
 def _add_special_tokens(tokenizer: Tokenizer, ggml: dict[str, Any]) -> None:
-    """Tokens that are matched whole, and BOS or EOS around every text if the model wants them."""
-    tokens: list[str] = ggml["tokens"]
-    typed = list(zip(tokens, ggml.get("token_type", ()), strict=False))
-    special = [token for token, kind in typed if kind in (_UNKNOWN, _CONTROL)]
+    """Tokens that are matched whole."""
+    typed = list(zip(ggml["tokens"], ggml.get("token_type", ()), strict=False))
+    special = [token for token, kind in typed if kind in (UNKNOWN, CONTROL)]
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
-    user_defined = [token for token, kind in typed if kind == _USER_DEFINED]
+    user_defined = [token for token, kind in typed if kind == USER_DEFINED]
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in user_defined])
-    around = [(key, ggml.get(f"{key}_token_id")) for key in ("bos", "eos") if ggml.get(f"add_{key}_token")]
-    added = {key: (tokens[number], number) for key, number in around if number is not None}
-    if added:
-        start, end = ([added[key][0]] if key in added else [] for key in ("bos", "eos"))
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=[*start, "$A", *end],
-            pair=[*start, "$A", *end, *start, "$B:1", *end],
-            special_tokens=list(added.values()),
-        )
+
+
+def _around(ggml: dict[str, Any], key: str) -> str | None:
+    """BOS or EOS, if the model wants it around every text."""
+    number = ggml.get(f"{key}_token_id")
+    return ggml["tokens"][number] if ggml.get(f"add_{key}_token") and number is not None else None

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.dtypes import NUMPY, ONNX
-from trtllm_lite.convert.family import Family, all_families, find_family, nearest_by_name, supported_architectures
+from trtllm_lite.convert.family import Family, find_family, find_model_type, supported_architectures
+from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named_for, nearest_fit
 from trtllm_lite.convert.gguf_file import open_gguf
 from trtllm_lite.convert.hugging_face import download, open_directory
-from trtllm_lite.convert.matching import Mismatch, compare
 from trtllm_lite.convert.source import Source
-from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.decoder import build_decoder
+from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.network.decoder import Decoder, build_network
 from trtllm_lite.network.graph import Network
-from trtllm_lite.network.spec import DecoderSpec
 from trtllm_lite.network.verifier import NETWORK_FILE
 
 
@@ -26,7 +25,7 @@ class MappedModel:
     source: Source
     architecture: str
     family: Family
-    spec: DecoderSpec
+    decoder: Decoder
     network: Network
     dtype: str
 
@@ -35,12 +34,14 @@ def find_model(model_dir: str) -> Path:
     """The directory or GGUF file of a model; a model of the hub, if nothing of that name exists, is downloaded."""
     path = Path(model_dir)
     if model_dir and path.exists():
+        if not path.is_dir() and not path.is_file():
+            raise ConvertError(f"expected --model_dir to be a directory or a file, but {path} is neither: check it")
         return path
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model_dir):
         return download(model_dir)
     raise ConvertError(
-        f"expected --model_dir to be a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, "
-        f"but {model_dir!r} does not exist"
+        f"expected a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, but {shown(model_dir)} does not "
+        "exist: check the path"
     )
 
 
@@ -81,73 +82,57 @@ def _refuse_own_output(path: Path) -> None:
 def map_model(source: Source, dtype: str) -> MappedModel:
     """Map ``source`` to a network; one ConvertError lists everything about its config, or its tensors, that differs."""
     chosen = _choose_dtype(source, dtype)
-    architecture, family, spec = read_spec(source)
-    network = build_decoder(spec, family.tensor_names, ONNX[chosen])
-    mismatch = _compare(source, family, spec, network)
+    architecture, family, decoder = read_model(source)
+    check_num_layers(source, decoder)
+    network = build_network(decoder, ONNX[chosen])
+    source = named_for(family, source)
+    mismatch = compare_tensors(source, family, decoder, network)
     if mismatch.count:
-        nearest, other = _nearest(source)
-        hint = f"\n  nearest family: {nearest} ({other} tensors differ)" if other < mismatch.count else ""
+        other = nearest_fit(source)
+        differ = other.mismatch.count
+        hint = f"\n  nearest family: {other.family.name} ({differ} tensors differ)" if differ < mismatch.count else ""
         raise ConvertError(
             f"the tensors of {source.description} are not those of a {family.name} model with its config:\n  "
             f"{mismatch.report()}{hint}"
         )
-    return MappedModel(source, architecture, family, spec, network, chosen)
+    return MappedModel(source, architecture, family, decoder, network, chosen)
 
 
-def read_spec(source: Source) -> tuple[str, Family, DecoderSpec]:
-    """Architecture, family and sizes by the config alone; one ConvertError lists everything about it that differs."""
+def read_model(source: Source) -> tuple[str, Family, Decoder]:
+    """Architecture, family and model by the config alone; one ConvertError lists everything about it that differs."""
     architecture, family = _find_family(source)
     fields = ConfigFields(source.config)
-    spec = family.read_config(fields)
+    decoder = family.read_model(fields)
     fields.finish()
-    return architecture, family, spec
+    return architecture, family, decoder
 
 
 def _find_family(source: Source) -> tuple[str, Family]:
-    architectures = source.config.get("architectures")
-    if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
-        raise ConvertError(
-            f"expected 'architectures' in the config of {source.description} to name a class, found {architectures!r}"
-        )
+    architectures = _architectures(source)
     family = find_family(architectures)
     if family is None:
-        nearest, count = _nearest(source)
-        fit = "all its tensors fit" if count == 0 else f"{count} of its tensors differ"
+        fit = nearest_fit(source)
+        count = fit.mismatch.count
+        verdict = f"{count} of its tensors differ" if count else "all its tensors fit"
         raise ConvertError(
             f"architecture {', '.join(architectures)} is not supported, expected one of "
-            f"{', '.join(supported_architectures())}; the nearest family is {nearest} ({fit}): see CONTRIBUTING.md on "
-            "how to add a family"
+            f"{', '.join(supported_architectures())}; see CONTRIBUTING.md on how to add a family; the nearest family "
+            f"is {fit.family.name} ({verdict}){fit.report()}"
         )
     return next(name for name in architectures if name in family.architectures), family
 
 
-def _nearest(source: Source) -> tuple[str, int]:
-    """The family with the fewest differing tensors, and how many; of equals the one spelled most alike."""
-    architectures = source.config.get("architectures") or ["?"]
-    favourite = nearest_by_name(architectures[0])
-    counts = {}
-    for family in all_families().values():
-        spec = family.read_config(ConfigFields(source.config))
-        network = build_decoder(spec, family.tensor_names, ONNX["float32"])
-        counts[family.name] = _compare(source, family, spec, network).count
-    best = min(counts, key=lambda name: (counts[name], name != favourite))
-    return best, counts[best]
-
-
-def _compare(source: Source, family: Family, spec: DecoderSpec, network: Network) -> Mismatch:
-    found = {name: info for name, info in source.tensors.items() if not family.ignores(name)}
-    head = f"{family.tensor_names['lm_head']}.weight"
-    if spec.tied_embeddings and head in found and _repeats_embedding(source, family, head):
-        del found[head]
-    return compare(network.weights, found)
-
-
-def _repeats_embedding(source: Source, family: Family, head: str) -> bool:
-    """Whether a model with tied embeddings stores the same matrix once more as its LM head."""
-    embedding = f"{family.tensor_names['embedding']}.weight"
-    if source.tensors.get(embedding) != source.tensors[head]:
-        return False
-    return source.read(embedding).tobytes() == source.read(head).tobytes()
+def _architectures(source: Source) -> list[str]:
+    """Class names: ``architectures``, or where the config has none, the class that its ``model_type`` stands for."""
+    architectures, model_type = source.config.get("architectures"), source.config.get("model_type")
+    if not architectures and isinstance(model_type, str):
+        family = find_model_type(model_type)
+        return [model_type] if family is None else [family.architectures[0]]
+    if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
+        raise ConvertError(
+            f"expected 'architectures' in the config of {source.description} to name a class, found {architectures!r}"
+        )
+    return architectures
 
 
 def _choose_dtype(source: Source, dtype: str) -> str:

@@ -32,8 +32,8 @@ class Mismatch:
 
 
 def compare(needed: Iterable[Weight], found: dict[str, TensorInfo]) -> Mismatch:
-    """Every difference between ``needed`` and ``found``."""
-    wanted = {weight.name: weight.shape for weight in needed}
+    """Every difference between the source tensors that ``needed`` are computed from and those ``found``."""
+    wanted = {tensor.name: tensor.shape for weight in needed for tensor in weight.expression.sources()}
     return Mismatch(
         missing=tuple(name for name in wanted if name not in found),
         unused=tuple(name for name in found if name not in wanted),

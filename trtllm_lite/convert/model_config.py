@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from trtllm_lite import __version__
 from trtllm_lite.convert.checkpoint import describe_model
 from trtllm_lite.convert.dtypes import ONNX
-from trtllm_lite.convert.mapping import MappedModel, read_spec
+from trtllm_lite.convert.mapping import MappedModel, read_model
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.files import PRODUCER_PREFIX
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.network.decoder import build_decoder
+from trtllm_lite.network.decoder import build_network
 from trtllm_lite.network.verifier import WEIGHTS_FILE
 
 
@@ -36,9 +36,9 @@ def open_model_config(path: Path) -> WeightlessModel:
     dtype = source.config.get("dtype") or source.config.get("torch_dtype") or "float32"
     if dtype not in ONNX:
         raise ConvertError(f"expected the dtype of {path} to be one of {', '.join(ONNX)}, found {dtype!r}")
-    architecture, family, spec = read_spec(source)
-    network = build_decoder(spec, family.tensor_names, ONNX[dtype])
-    mapped = MappedModel(source, architecture, family, spec, network, dtype)
+    architecture, family, decoder = read_model(source)
+    network = build_network(decoder, ONNX[dtype])
+    mapped = MappedModel(source, architecture, family, decoder, network, dtype)
     tensors = {
         weight.name: ir.ExternalTensor(
             WEIGHTS_FILE, None, None, weight.dtype, shape=ir.Shape(weight.shape), name=weight.name
@@ -57,7 +57,7 @@ def _source(path: Path) -> Source:
         raise ConvertError(f"expected {path} to be a model's config.json, but: {error}") from error
     if not isinstance(config, dict):
         raise ConvertError(f"expected {path} to be a model's config.json, found a {type(config).__name__}")
-    return Source(str(path), config, {}, {}, _no_tensor, "", {})
+    return Source(str(path), config, {}, {}, _no_tensor, None, {})
 
 
 def _no_tensor(name: str) -> NDArray:

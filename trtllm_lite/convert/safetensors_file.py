@@ -20,6 +20,7 @@ from trtllm_lite.convert.dtypes import NUMPY, SAFETENSORS
 from trtllm_lite.errors import ConvertError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
+MAX_RANK = 8  # of a tensor; experts stacked by layer have 4
 ALIGNMENT = 64
 _NAMES = {code: name for name, code in SAFETENSORS.items()}
 
@@ -45,6 +46,8 @@ class SafetensorsFile:
         self.path = path
         self.tensors: dict[str, TensorInfo] = {}
         self._offsets: dict[str, int] = {}
+        if not path.is_file():  # a pipe would be waited for without end
+            raise ConvertError(f"expected {path} to be a plain file: copy the model's files there")
         with open(path, "rb") as file:
             size = path.stat().st_size
             header, data_start = _read_header(file, path, size)
@@ -85,6 +88,8 @@ def _parse_entry(path: Path, name: str, entry: Any, data_bytes: int) -> tuple[Te
         raise _damaged(path, f"a malformed entry for {name}") from error
     if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
         raise _damaged(path, f"a malformed entry for {name}")
+    if len(shape) > MAX_RANK:
+        raise _damaged(path, f"{name} with {len(shape)} dimensions, at most {MAX_RANK} expected")
     if not isinstance(code, str) or code not in _NAMES:
         raise ConvertError(
             f"{path} stores {name} as {code}, expected one of {', '.join(_NAMES)}: "

@@ -1,12 +1,13 @@
 """What every kind of source (Hugging Face directory, GGUF file) offers to the conversion."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.errors import ConvertError
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,9 @@ class Source:
 
     ``description`` is for messages. ``config`` and ``generation`` have the keys of Hugging Face's config.json and
     generation_config.json; ``tensors`` Hugging Face's names, and the type each is best stored as. ``read`` returns one
-    tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json, ``tokenizer_config``
-    the chat template and the token strings.
+    tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json, None if the model has
+    none; ``tokenizer_config`` the chat template and the token strings. ``ignored_config_keys`` are keys that the user
+    had taken out of ``config`` and ``generation``.
     """
 
     description: str
@@ -24,5 +26,29 @@ class Source:
     generation: dict[str, Any]
     tensors: dict[str, TensorInfo]
     read: Callable[[str], NDArray]
-    tokenizer: str
+    tokenizer: str | None
     tokenizer_config: dict[str, Any]
+    ignored_config_keys: tuple[str, ...] = ()
+
+    def with_prefix(self, prefix: str, but: str) -> "Source":
+        """The source with ``prefix`` before every tensor's name if none has it; those called ``but`` keep theirs."""
+        if not prefix or any(name.startswith(prefix) for name in self.tensors):
+            return self
+        stored = {name if name.rpartition(".")[0] == but else f"{prefix}{name}": name for name in self.tensors}
+        tensors = {name: self.tensors[old] for name, old in stored.items()}
+        return replace(self, tensors=tensors, read=lambda name: self.read(stored[name]))
+
+
+def without_config_keys(source: Source, keys: Collection[str]) -> Source:
+    """``source`` without these keys in its config and generation defaults. ConvertError for a key that neither has."""
+    absent = sorted(set(keys) - set(source.config) - set(source.generation))
+    if absent:
+        raise ConvertError(
+            f"expected --ignore_config_keys to name keys of the config of {source.description}, which has no "
+            f"{', '.join(absent)}: check the spelling; keys of nested objects cannot be ignored by themselves"
+        )
+    config, generation = (
+        {key: value for key, value in values.items() if key not in keys}
+        for values in (source.config, source.generation)
+    )
+    return replace(source, config=config, generation=generation, ignored_config_keys=tuple(sorted(set(keys))))

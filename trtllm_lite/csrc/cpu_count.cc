@@ -36,9 +36,9 @@ int num_cores_of_quota() {
 
 }  // namespace
 
-int resolve_num_threads(int num_threads) {
+int resolve_num_threads(std::int64_t num_threads) {
   if (num_threads == 0) return std::clamp(std::min(num_cores_of_affinity(), num_cores_of_quota()), 1, kMaxThreads);
-  if (num_threads > 0 && num_threads <= kMaxThreads) return num_threads;
+  if (num_threads > 0 && num_threads <= kMaxThreads) return static_cast<int>(num_threads);
   throw ArgumentError("num_threads: expected 1 to " + std::to_string(kMaxThreads) + ", or 0 for all cores, found " +
                       std::to_string(num_threads));
 }

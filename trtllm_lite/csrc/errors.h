@@ -20,6 +20,11 @@ struct LimitError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Too many requests are outstanding: this one is sound, and may be submitted again later.
+struct OverloadedError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // A device, or a library that drives it, that is absent, unsuitable, or failed.
 struct DeviceError : std::runtime_error {
   using std::runtime_error::runtime_error;

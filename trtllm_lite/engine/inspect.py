@@ -1,13 +1,14 @@
 """What an engine or a checkpoint is: model, limits, operators, fusions made and refused, memory, size."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic
@@ -15,6 +16,8 @@ from trtllm_lite.engine.plan import CallInstruction, Instruction, LaunchInstruct
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
 from trtllm_lite.errors import EngineError
+from trtllm_lite.printable import one_line
+from trtllm_lite.units import format_bytes
 
 NETWORK_FILE = "network.onnx"
 
@@ -35,7 +38,7 @@ class Inspection:
 
     ``operators`` counts fused operators of a CPU engine and standard ones of a checkpoint, ``programs`` what each
     program of a GPU engine runs, by the kernel's name or ``matmul``. ``limits`` and most of ``memory`` are empty for a
-    checkpoint; its ``fusions`` are those that a build would make.
+    checkpoint, and ``gather_context_logits`` is None; its ``fusions`` are those that a build would make.
     """
 
     kind: str
@@ -45,6 +48,7 @@ class Inspection:
     model: dict[str, Any]
     target: str
     limits: dict[str, int]
+    gather_context_logits: bool | None
     kv_cache: dict[str, Any]
     memory: dict[str, int]
     operators: dict[str, int]
@@ -56,20 +60,25 @@ class Inspection:
         """Plain types, for JSON."""
         return asdict(self)
 
-    def render(self, console: Console) -> None:
-        """Print it for people."""
-        console.print(f"[bold]{self.kind}[/bold] {self.path}", highlight=False, soft_wrap=True)
+    def render(self, console: Console, *, kernels: bool = False) -> None:
+        """Print it for people; with ``kernels`` also how each kernel and product of a GPU engine was chosen."""
         made_for = f" for {self.target}" if self.target else ""
-        console.print(f"made by {self.producer}{made_for}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble((self.kind, "bold"), " ", one_line(self.path)), soft_wrap=True)
+        console.print(Text(one_line(f"made by {self.producer}{made_for}")), soft_wrap=True)
         _print_table(console, "model", self.model)
-        _print_table(console, "limits", self.limits)
+        _print_table(console, "limits", self._limits())
         _print_table(console, "KV cache", self.kv_cache)
-        _print_table(console, "memory", {name: format_bytes(size) for name, size in self.memory.items()})
-        _print_table(console, "files", {name: format_bytes(size) for name, size in self.file_bytes.items()})
+        _print_table(console, "memory", {name: _exact_bytes(size) for name, size in self.memory.items()})
+        _print_table(console, "files", {name: _exact_bytes(size) for name, size in self.file_bytes.items()})
         _print_table(console, "operators", self.operators)
         _print_table(console, "programs: launches and products of a step", self.programs)
         _print_fusions(console, self.fusions)
-        _print_tactics(console, self.tactics)
+        _print_tactics(console, self.tactics, kernels)
+
+    def _limits(self) -> dict[str, Any]:
+        if self.gather_context_logits is None:
+            return self.limits
+        return {**self.limits, "gather_context_logits": "yes" if self.gather_context_logits else "no"}
 
 
 def inspect_path(path: Path) -> Inspection:
@@ -100,6 +109,7 @@ def inspect_engine(path: Path) -> Inspection:
         model=to_json(manifest.model),
         target=_target(engine),
         limits=to_json(manifest.limits),
+        gather_context_logits=manifest.gather_context_logits,
         kv_cache=to_json(manifest.kv_cache),
         memory=_memory(manifest),
         operators=_operators(engine.plan),
@@ -125,14 +135,10 @@ def summarize(fusions: Iterable[Fusion]) -> tuple[FusionSummary, ...]:
     )
 
 
-def format_bytes(size: int) -> str:
-    """``size`` in the largest binary unit that keeps it at 1 or more, with the exact number beside it."""
-    scaled, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if scaled < 1024:
-            break
-        scaled, unit = scaled / 1024, larger
-    return f"{size} B" if unit == "B" else f"{scaled:.1f} {unit} ({size:,} B)"
+def _exact_bytes(size: int) -> str:
+    """``size`` for people, with the exact number beside it."""
+    short = format_bytes(size)
+    return short if short.endswith(" B") else f"{short} ({size:,} B)"
 
 
 def _inspect_checkpoint(path: Path) -> Inspection:
@@ -197,12 +203,13 @@ def _text(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _print_table(console: Console, title: str, rows: dict[str, Any]) -> None:
+def _print_table(console: Console, title: str, rows: Mapping[str, Any]) -> None:
+    """What is printed comes from a file, and is text: neither markup of rich nor escape sequences of a terminal."""
     if not rows:
         return
-    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 2))
+    table = Table(title=Text(one_line(title)), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 2))
     for name, value in rows.items():
-        table.add_row(name, _text(value))
+        table.add_row(Text(one_line(name)), Text(one_line(_text(value))))
     console.print(table)
 
 
@@ -212,5 +219,8 @@ def _print_fusions(console: Console, fusions: tuple[FusionSummary, ...]) -> None
         _print_table(console, f"not fused by {item.pass_name}", item.not_fused)
 
 
-def _print_tactics(console: Console, tactics: tuple[Tactic, ...]) -> None:
-    _print_table(console, "tactics", {item.site: f"{item.choice}: {item.reason}" for item in tactics})
+def _print_tactics(console: Console, tactics: tuple[Tactic, ...], all_of_them: bool) -> None:
+    if all_of_them:
+        _print_table(console, "tactics", {item.site: f"{item.choice}: {item.reason}" for item in tactics})
+    elif tactics:
+        _print_table(console, "tactics", {"choices made": f"{len(tactics)}; --kernels lists them with their reasons"})

@@ -89,7 +89,7 @@ class CallInstruction:
     kind: Literal["call"]
     op: Name
     operands: dict[str, TensorIndex]
-    attributes: Annotated[dict[str, int | float], Native("AttributeMap", "read_attributes")]
+    attributes: Annotated[dict[str, int | float | str], Native("AttributeMap", "read_attributes")]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.records import from_json, parse_json
 from trtllm_lite.engine.vocabulary import DTYPES, FORMAT, FORMAT_VERSION, MAX_JSON_BYTES, PLAN_VERSION
 from trtllm_lite.errors import EngineError
+from trtllm_lite.printable import one_line
 
 _ITEM_BYTES = {dtype.stored: dtype.item_bytes for dtype in DTYPES.values()}
 _REMEDY = "copy it again or build it again"
@@ -123,7 +124,7 @@ def _check_metadata(path: Path, header: bytes, metadata: Any) -> dict[str, str]:
         found = metadata.get(key)
         if found != str(supported):
             raise EngineError(
-                f"{path} has {key} {found}, and this installation reads {supported}: "
+                f"{path} has {key} {one_line(str(found))}, and this installation reads {supported}: "
                 "install the matching trtllm_lite or build the engine again"
             )
     pattern = re.escape(CHECKSUM_KEY.encode()) + rb"([0-9a-f]{8})"
@@ -132,7 +133,7 @@ def _check_metadata(path: Path, header: bytes, metadata: Any) -> dict[str, str]:
     if len(found) != 1 or int(found[0], 16) != crc32c(unsealed):
         raise EngineError(f"{path} is damaged: the checksum of its header does not match: {_REMEDY}")
     return from_json(
-        _Checksums, {"entries": parse_json(metadata.get("checksums", ""), f"{path}: checksums")}, ""
+        _Checksums, {"entries": parse_json(str(metadata.get("checksums", "")), f"{path}: checksums")}, ""
     ).entries
 
 

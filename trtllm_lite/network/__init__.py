@@ -1,6 +1,9 @@
-"""The shared ONNX building blocks of decoder language models.
+"""Decoder language models as standard ONNX networks (opset 24), put together from blocks.
 
-A family of ``convert/families`` describes a model as a :class:`~trtllm_lite.network.spec.DecoderSpec`;
-:func:`~trtllm_lite.network.decoder.build_decoder` turns that into a standard ONNX network (opset 24), and
-:mod:`~trtllm_lite.network.verifier` checks a network on disk against the contract that the builder relies on.
+A family of ``convert/families`` composes a :class:`~trtllm_lite.network.decoder.Decoder` of an embedding
+(:mod:`~trtllm_lite.network.ends`), layers (:mod:`~trtllm_lite.network.layers`) of :mod:`~trtllm_lite.network.attention`
+and :mod:`~trtllm_lite.network.mlp`, :mod:`~trtllm_lite.network.norms` and a head. Each block holds its weights as
+expressions over the source's tensors (:mod:`~trtllm_lite.network.weight_expression`) and, called, appends its nodes.
+A new kind of block is one more such class. :mod:`~trtllm_lite.network.verifier` checks a network on disk against the
+contract that the builder relies on.
 """

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 from trtllm_lite.errors import EngineError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,9 @@ class ModelConfig:
     """Sizes in elements, ids in tokens.
 
     ``architecture`` is the source's Hugging Face class name, ``dtype`` the storage type of matrices; ``generation``
-    holds the source's sampling defaults (temperature, top_k, …). Nothing here describes the computation: that is the
-    graph's job, so a new family needs no new field.
+    holds the source's sampling defaults (temperature, top_k, …); ``tokenizer`` says whether the checkpoint has one, or
+    only takes and gives token ids; ``ignored_config_keys`` are keys of the source's config that nobody read because the
+    user said so. Nothing here describes the computation: that is the graph's job, so a new family needs no new field.
     """
 
     producer: str
@@ -35,6 +36,8 @@ class ModelConfig:
     bos_token_id: int | None
     pad_token_id: int | None
     generation: dict[str, Any] = field(default_factory=dict)
+    tokenizer: bool = False
+    ignored_config_keys: list[str] = field(default_factory=list)
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
@@ -46,7 +49,7 @@ class ModelConfig:
         """Parse; EngineError if it is not JSON, of another version, or has unknown, missing or mistyped keys."""
         try:
             raw = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EngineError(f"expected config.json to be a JSON object, but: {error}") from error
         if not isinstance(raw, dict):
             raise EngineError(f"expected config.json to be a JSON object, found a {type(raw).__name__}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.network.weight_expression import SourceTensor, WeightExpression
+
 OPSET_VERSION = 24
 IR_VERSION = 12  # the one that belongs to opset 24
 
@@ -15,22 +17,45 @@ Attribute = int | float | str | Sequence[int]
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor the network needs: ``value`` is its place in the graph, ``dtype`` how it is stored."""
+    """A tensor the network needs: ``value`` is its place in the graph, ``dtype`` how ``expression`` is stored."""
 
     name: str
-    shape: tuple[int, ...]
+    expression: WeightExpression
     dtype: ir.DataType
     value: ir.Value
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the stored tensor."""
+        return self.expression.shape
+
 
 class GraphBuilder:
-    """Appends nodes; names are dotted paths like ``layers.3.attention.q_proj``, and so are their outputs."""
+    """Appends nodes; names are dotted paths like ``layers.3.attention.q_proj``, and so are their outputs.
 
-    def __init__(self) -> None:
-        self.nodes: list[ir.Node] = []
+    Matrices are stored as ``dtype``, vectors as float32. A weight that is a source tensor keeps that tensor's name; one
+    that is computed is called ``weights.`` and the node that reads it (weights.layers.3.attention.q_proj.weight).
+    """
+
+    def __init__(self, dtype: ir.DataType) -> None:
+        self.dtype = dtype
         self.constants: dict[str, ir.Value] = {}
-        self.weights: dict[str, Weight] = {}
+        self._shared: list[ir.Node] = []
+        self._nodes: list[ir.Node] = []
+        self._target = self._nodes
+        self._weights: dict[WeightExpression, Weight] = {}
+        self._weight_names: set[str] = set()
         self._path: list[str] = []
+
+    @property
+    def nodes(self) -> list[ir.Node]:
+        """All nodes in order, what layers share first."""
+        return [*self._shared, *self._nodes]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """Every weight asked for, in the order of first use."""
+        return tuple(self._weights.values())
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -38,6 +63,14 @@ class GraphBuilder:
         self._path.append(name)
         yield
         self._path.pop()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """What is added inside comes before all layers and outside of their paths; it must not depend on a layer."""
+        path, target = self._path, self._target
+        self._path, self._target = [], self._shared
+        yield
+        self._path, self._target = path, target
 
     def op(
         self,
@@ -51,7 +84,7 @@ class GraphBuilder:
         path = ".".join([*self._path, name])
         output = ir.Value(name=output_name or path)
         convert = ir.convenience.convert_attributes(dict(attributes or {}))
-        self.nodes.append(ir.Node("", op_type, inputs, convert, outputs=[output], name=path))
+        self._target.append(ir.Node("", op_type, inputs, convert, outputs=[output], name=path))
         return output
 
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
@@ -62,21 +95,43 @@ class GraphBuilder:
             self.constants[name] = ir.Value(
                 name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor
             )
+        known = self.constants[name].const_value
+        if known is None or not np.array_equal(known.numpy(), array):
+            raise ValueError(f"the constant {name} is {known}, and {array} as well")
         return self.constants[name]
 
-    def weight(self, name: str, shape: tuple[int, ...], dtype: ir.DataType) -> ir.Value:
-        """An initializer stored in the weights file; asking twice (tied embeddings) gives the same one."""
-        if name not in self.weights:
-            value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
-            self.weights[name] = Weight(name, shape, dtype, value)
-        return self.weights[name].value
+    def scalar(self, name: str, value: float) -> ir.Value:
+        """A float32 :meth:`constant` under the current path."""
+        return self.constant(".".join([*self._path, name]), np.array(value, np.float32))
 
-    def matrix(self, name: str, shape: tuple[int, ...], dtype: ir.DataType, path: str) -> ir.Value:
-        """A weight as a float32 operand: cast right where it is used if it is stored narrower."""
-        value = self.weight(name, shape, dtype)
-        if dtype == ir.DataType.FLOAT:
+    def vector(self, expression: WeightExpression, name: str) -> ir.Value:
+        """A weight stored as float32; ``name`` is its name under the current path unless the source names it."""
+        return self._weight(expression, name, ir.DataType.FLOAT)
+
+    def table(self, expression: WeightExpression, name: str) -> ir.Value:
+        """A weight as it is stored."""
+        return self._weight(expression, name, self.dtype)
+
+    def matrix(self, expression: WeightExpression, name: str) -> ir.Value:
+        """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower."""
+        return self.widened(self.table(expression, f"{name}.weight"), name)
+
+    def widened(self, value: ir.Value, name: str) -> ir.Value:
+        """``value``, which is of the matrices' type, as float32."""
+        if self.dtype == ir.DataType.FLOAT:
             return value
-        return self.op("Cast", [value], f"{path}.cast", {"to": ir.DataType.FLOAT.value})
+        return self.op("Cast", [value], f"{name}.cast", {"to": ir.DataType.FLOAT.value})
+
+    def _weight(self, expression: WeightExpression, name: str, dtype: ir.DataType) -> ir.Value:
+        if expression not in self._weights:
+            path = ".".join(["weights", *self._path, name])
+            path = expression.name if isinstance(expression, SourceTensor) else path
+            if path in self._weight_names:
+                raise ValueError(f"two weights are named {path}")
+            self._weight_names.add(path)
+            value = ir.Value(name=path, type=ir.TensorType(dtype), shape=ir.Shape(expression.shape))
+            self._weights[expression] = Weight(path, expression, dtype, value)
+        return self._weights[expression].value
 
 
 @dataclass(frozen=True)

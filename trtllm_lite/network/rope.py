@@ -15,9 +15,10 @@ Frequencies = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotation of a head's pairs (i, i + head_dim/2) by the angle position * inv_freq[i].
+    """Rotation of a head's pairs (i, i + dim/2) by the angle position * inv_freq[i], where dim = 2 * len(inv_freq).
 
-    ``inv_freq`` has head_dim/2 values in radians per token; ``attention_factor`` multiplies cosines and sines.
+    ``inv_freq`` is in radians per token; elements of the head from dim on stay as they are. ``attention_factor``
+    multiplies cosines and sines.
     """
 
     inv_freq: tuple[float, ...]
@@ -36,7 +37,10 @@ def linear(inv_freq: Frequencies, factor: float) -> Frequencies:
 
 
 def divided(inv_freq: Frequencies, factors: Frequencies) -> Frequencies:
-    """One divisor per frequency, float32 [head_dim/2]: how GGUF files carry Llama 3.1's stretching, precomputed."""
+    """One divisor per frequency, float32 [head_dim/2]: LongRoPE's rescale factors (arXiv 2402.13753, equation 1).
+
+    GGUF files carry Llama 3.1's stretching in this form, too, precomputed.
+    """
     return inv_freq / factors
 
 
@@ -97,3 +101,8 @@ def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all
     if mscale and mscale_all_dim:
         return temperature(mscale) / temperature(mscale_all_dim)
     return temperature(1.0)
+
+
+def longrope_attention_factor(factor: float, original_length: int) -> float:
+    """sqrt(1 + ln(factor) / ln(original_length)), 1 for a model that is not stretched (arXiv 2404.14219, Phi-3)."""
+    return math.sqrt(1 + math.log(factor) / math.log(original_length)) if factor > 1 else 1.0

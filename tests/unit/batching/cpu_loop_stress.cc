@@ -72,7 +72,7 @@ tl::EventLoopConfig config_for(const tl::CpuExecutor& executor, int num_host_blo
           .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
                     .num_host_blocks = num_host_blocks,
                     .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block)},
-          .vocab_size = static_cast<int>(manifest.vocab_size),
+          .vocab_size = static_cast<int>(manifest.model.vocab_size),
           .max_input_len = static_cast<int>(manifest.limits.max_input_len),
           .max_requests = 200};
 }
@@ -82,8 +82,7 @@ struct Service {
   Service(const tl::Engine& engine, int num_blocks, int num_host_blocks)
       : executor(engine, 2, num_blocks, "portable"),
         config(config_for(executor, num_host_blocks)),
-        loop(config,
-             std::make_unique<tl::CpuStepExecutor>(executor, config.scheduler.max_batch_size + 2, num_host_blocks)) {}
+        loop(config, std::make_unique<tl::CpuStepExecutor>(executor, num_host_blocks)) {}
 
   // Waits for events; false when the loop is closed.
   bool hear() {
@@ -150,7 +149,7 @@ void submit_randomly(tl::EventLoop& loop, const std::vector<Task>& tasks, Submit
       mine.push_back(loop.submit(std::move(spec)));
       const std::lock_guard lock(submitted.mutex);
       submitted.tasks[mine.back()] = &task;
-    } catch (const tl::LimitError&) {
+    } catch (const tl::OverloadedError&) {
       std::this_thread::yield();  // full: the consumer is behind
     }
     if (draw(8) == 0 && !mine.empty()) loop.cancel(mine[mine.size() - 1 - draw(std::min<int>(mine.size(), 20))]);

@@ -113,12 +113,32 @@ TEST(a_full_loop_says_so_at_once) {
   const RequestId first = service.submit({1});
   service.submit({2});
   service.submit({3});
-  CHECK_THROWS(tl::LimitError, service.submit({4}), "max_requests (3)");
+  CHECK_THROWS(tl::OverloadedError, service.submit({4}), "fewer than 3 sequences that wait or run, found 3: submit");
   service.client.wait_for(first);
   while (service.client.ends.size() < 3) service.client.poll();
   service.client.wait_for(service.submit({4}));
   service.check_all_returned();
   CHECK_THROWS(tl::LimitError, service.submit({5}), "shut down");
+}
+
+TEST(further_sequences_of_prompts_leave_room_for_first_ones) {
+  tl::EventLoopConfig config = loop_config();
+  config.max_requests = 4;
+  Service service(config);
+  const auto extra = [] {
+    tl::RequestSpec spec = spec_of({1, 2}, 4);
+    spec.extra = true;
+    return spec;
+  };
+  service.loop.submit(extra());
+  service.loop.submit(extra());
+  CHECK_THROWS(tl::OverloadedError, service.loop.submit(extra()), "ask for fewer sequences of a prompt (n, best_of)");
+  service.submit({3});
+  service.submit({4});
+  while (service.client.ends.size() < 4) service.client.poll();
+  service.loop.submit(extra());
+  while (service.client.ends.size() < 5) service.client.poll();
+  service.check_all_returned();
 }
 
 TEST(requests_beyond_a_limit_are_refused_with_both_numbers) {

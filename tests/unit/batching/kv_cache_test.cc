@@ -7,10 +7,8 @@
 #include <stdexcept>
 #include <variant>
 
-#include "batching/kv_cache_budget.h"
 #include "batching/kv_cache_manager.h"
 #include "check.h"
-#include "errors.h"
 
 namespace {
 
@@ -348,28 +346,6 @@ TEST(blocks_the_step_in_preparation_writes_are_not_shared_yet) {
   CHECK(!simple.cache.find_prefix(chain, 9).being_written && simple.cache.find_prefix(chain, 9).blocks.size() == 2);
   simple.cache.forget_written_since(1);
   CHECK(simple.cache.find_prefix(chain, 9).blocks.empty());
-}
-
-TEST(the_cache_is_as_large_as_demand_memory_and_cap_allow) {
-  const tl::KvCacheBudget base{.bytes_per_block = 1000,
-                               .tokens_per_block = 32,
-                               .max_batch_size = 8,
-                               .max_seq_len = 100,
-                               .free_bytes = 1 << 30,
-                               .free_memory_fraction = 0.5};
-  CHECK(num_kv_blocks(base) == 8 * 4);  // no more than the engine admits
-  tl::KvCacheBudget b = base;
-  b.free_bytes = 20000;
-  CHECK(num_kv_blocks(b) == 10);
-  b.max_tokens = 255;
-  CHECK(num_kv_blocks(b) == 7);
-  b.max_tokens = 100;
-  CHECK_THROWS(tl::LimitError, num_kv_blocks(b), "max_tokens (100): raise it, or lower max_seq_len to 96");
-  b = base;
-  b.free_bytes = 7000;
-  CHECK_THROWS(tl::LimitError, num_kv_blocks(b), "raise free_gpu_memory_fraction");
-  b.free_memory_fraction = 1.5;
-  CHECK_THROWS(tl::LimitError, num_kv_blocks(b), "found 1.5");
 }
 
 TEST(an_impossible_config_is_refused) {

@@ -202,12 +202,12 @@ TEST(equal_prompts_are_computed_once) {
   Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 8, 64, 80),
                 {.num_blocks = 100, .tokens_per_block = 4});
   for (int i = 0; i < 8; ++i) driver.submit(spec_of(prompt, 4, i));
-  int prefill_tokens = 0;
+  int prompt_tokens = 0;
   driver.on_step = [&](const tl::StepBatch& batch) {
-    prefill_tokens += static_cast<int>(batch.token_ids.size()) - batch.num_decode_tokens;
+    for (const tl::StepRow& row : batch.rows) prompt_tokens += row.num_generated == 0 ? row.num_tokens : 0;
   };
   driver.run();
-  CHECK(prefill_tokens == 41 + 7);  // the others compute the last token alone
+  CHECK(prompt_tokens == 41 + 7);  // the others compute the last token alone
   for (const auto& [id, request] : driver.heard) CHECK(request.tokens == request.expected());
 }
 
@@ -286,6 +286,39 @@ TEST(one_bad_row_ends_one_request) {
   const tl::RequestId again = driver.submit(spec_of(prompt, 2));
   driver.run();
   CHECK(driver.heard.at(again).end->timings.num_cached_tokens == 0);
+}
+
+// The step that fails a request is in flight when the request is preempted: its blocks stay behind, shareable.
+TEST(what_a_failed_step_wrote_is_forgotten_after_a_preemption) {
+  for (const int num_host_blocks : {0, 40}) {
+    Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 3, 64, 64),
+                  {.num_blocks = 26, .num_host_blocks = num_host_blocks, .tokens_per_block = 4});
+    driver.executor.seconds_per_token = 1e-3;
+    driver.executor.seconds_per_copy = 1e-6;
+    driver.submit(spec_of(Tokens(4, 1), 40));
+    driver.submit(spec_of(Tokens(24, 2), 30));
+    const Tokens prompt(12, 3);
+    const tl::RequestId bad = driver.submit(spec_of(prompt, 30));
+    int bad_slot = -1;
+    bool preempted = false;
+    driver.on_step = [&](const tl::StepBatch&) {
+      const tl::SchedulerStats stats = driver.scheduler.stats();
+      preempted = stats.num_recompute_preemptions + stats.num_swap_preemptions > 0;
+    };
+    driver.executor.on_set_slot = [&](int slot, const tl::SlotParams*) { bad_slot = slot; };  // the last one is its own
+    driver.executor.row_error = [&](const tl::StepRow& row) {
+      return preempted && row.slot == bad_slot ? std::string("NaN") : std::string();
+    };
+    while (!driver.heard.at(bad).end) CHECK(driver.step());
+    CHECK(driver.heard.at(bad).end->reason == FinishReason::kError);
+    CHECK(driver.heard.at(bad).end->timings.num_preemptions == 1);
+    driver.executor.row_error = [](const tl::StepRow&) { return std::string(); };
+    driver.executor.on_set_slot = [](int, const tl::SlotParams*) {};
+    driver.run();
+    const tl::RequestId again = driver.submit(spec_of(prompt, 2));
+    driver.run();
+    CHECK(driver.heard.at(again).end->timings.num_cached_tokens == 0);
+  }
 }
 
 TEST(a_request_the_executor_refuses_ends_alone) {

@@ -39,8 +39,9 @@ void submit_randomly(tl::EventLoop& loop, Submitted& submitted, std::uint64_t se
       const std::lock_guard lock(submitted.mutex);
       mine.push_back(loop.submit(request.spec));
       submitted.requests[mine.back()] = std::move(request);
-    } catch (const tl::LimitError&) {
-      std::this_thread::yield();  // full: the consumer is behind
+    } catch (const tl::OverloadedError&) {
+      std::this_thread::yield();       // full: the consumer is behind
+    } catch (const tl::LimitError&) {  // the cache does not hold as many beams
     }
     if (draw(5) == 0 && !mine.empty()) loop.cancel(mine[mine.size() - 1 - draw(std::min<int>(mine.size(), 20))]);
     if (draw(50) == 0) (void)loop.stats();

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from trtllm_lite._core import KvCacheBookkeeping
+from trtllm_lite._testing import KvCacheBookkeeping
 
 Copies = list[tuple[str, int, int]] | None
 # Few tokens, so that sequences begin alike by chance.
@@ -133,7 +133,7 @@ class KvCacheMachine(RuleBasedStateMachine):
 
     @rule(sequence=sequences)
     def forget(self, sequence: Sequence) -> None:
-        if sequence.open and not sequence.on_host:
+        if sequence.open:
             self.cache.forget(sequence.number)
 
     @precondition(lambda self: getattr(self, "in_flight", None))

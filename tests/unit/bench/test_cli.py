@@ -2,12 +2,15 @@
 
 import json
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from trtllm_lite.bench import report, serving_bench
 from trtllm_lite.bench.floor import Ceilings
+from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.cli import cli
+from trtllm_lite.cli.bench.latency import _POINT_METRICS, _print_points
 from trtllm_lite.cli.bench.options import REGRESSED
 
 FIGURES = {"output_tokens_per_s": 100.0, "time_to_first_token_s": {"p50": 0.5, "p95": 2.5}, "steps": 7}
@@ -80,6 +83,32 @@ def test_figures_are_printed_with_their_units():
     output = throughput().output
     for text in ("priority 5", "250.00 ms", "time to first token", "500.00 ms", "2.50 s", "100 tok/s", "p95"):
         assert text in output
+
+
+TERMINAL = {"COLUMNS": "80", "TTY_COMPATIBLE": "1"}
+
+
+@pytest.mark.usefixtures("measured")
+def test_tables_fit_a_terminal_of_80_columns(baseline):
+    arguments = ["bench", "throughput", "--engine_dir", "e", "--num_requests", "2", "--compare", str(baseline)]
+    lines = click.unstyle(CliRunner().invoke(cli, arguments, env=TERMINAL, color=True).stdout).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    names = "".join(line.split("│")[1].strip() for line in lines if line.count("│") == 7)
+    assert "time_to_first_token_sp50" in names
+
+
+def test_the_points_of_latency_fit_a_terminal_of_80_columns(monkeypatch, capsys):
+    shapes = [LatencyShape(batch_size=256, input_len=131072, repeats=1), LatencyShape(batch_size=1)]
+    figures = {name: 123_456.0 for names in _POINT_METRICS.values() for name in names}
+    for name, value in TERMINAL.items():
+        monkeypatch.setenv(name, value)
+    _print_points(shapes, [{"figures": figures, "baseline": figures}] * 2)
+    output = click.unstyle(capsys.readouterr().out)
+    assert max(map(len, output.splitlines())) <= 80
+    assert "…" not in output
+    assert "medians of 1 run" in output
+    assert output.count("131072") == 3
 
 
 def test_reports_are_written_as_json(baseline):

@@ -165,6 +165,10 @@ def test_reports_are_read_back(tmp_path):
         ("{", "is not JSON"),
         ("{}", "is not a list of benchmark reports"),
         ("[]", "is not a list of benchmark reports"),
+        ("[" * 100_000, "is not JSON"),
+        (json.dumps([{**REPORT, "figures": {"steps": "7"}}]), "is not a list of benchmark reports"),
+        (json.dumps([{**REPORT, "figures": [1]}]), "is not a list of benchmark reports"),
+        (json.dumps([{**REPORT, "date": 5}]), "is not a list of benchmark reports"),
         ('[{"figures": {}}]', "is not a list of benchmark reports"),
     ],
 )

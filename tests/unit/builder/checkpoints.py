@@ -30,6 +30,7 @@ def config_of(shape: Shape) -> ModelConfig:
         bos_token_id=None,
         pad_token_id=0,
         generation={"temperature": 0.5},
+        tokenizer=True,
     )
 
 

@@ -29,16 +29,18 @@ def _append(
     query: Pointer,
     keys: Pointer,
     values: Pointer,
-    cos: Pointer,
-    sin: Pointer,
+    cos: Pointer | None,
+    sin: Pointer | None,
     slots: Pointer,
 ) -> None:
     """Rotate and store [rows, heads, dim] in float64."""
     heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
-    rows, half = len(qkv), half_type(macros)
-    c, s = (at(table, np.float32, rows, 1, dim // 2).astype(np.float64) for table in (cos, sin))
-    low, high = np.split(qkv[:, : heads + kv_heads], 2, axis=-1)
-    turned = np.concatenate([low * c - high * s, high * c + low * s], axis=-1)
+    rows, half, pairs = len(qkv), half_type(macros), macros["TL_ROTARY_DIM"] // 2
+    turned = qkv[:, : heads + kv_heads]
+    if pairs:
+        c, s = (at(table, np.float32, rows, 1, pairs).astype(np.float64) for table in (cos, sin))
+        low, high, rest = np.split(turned, [pairs, 2 * pairs], axis=-1)
+        turned = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
     at(query, half, rows, heads, dim)[...] = turned[:, :heads]
     places = at(slots, np.int32, rows)
     _cache(macros, keys)[places // page, :, places % page] = turned[:, heads:]
@@ -56,8 +58,8 @@ def qkv_linear(
     weight: Pointer,
     norm_weight: Pointer | None,
     bias: Pointer | None,
-    cos: Pointer,
-    sin: Pointer,
+    cos: Pointer | None,
+    sin: Pointer | None,
     slots: Pointer,
     rows: int,
     epsilon: float,
@@ -78,8 +80,8 @@ def rope_cache(
     keys: Pointer,
     values: Pointer,
     qkv: Pointer,
-    cos: Pointer,
-    sin: Pointer,
+    cos: Pointer | None,
+    sin: Pointer | None,
     slots: Pointer,
     query_norm: Pointer | None,
     key_norm: Pointer | None,

@@ -36,6 +36,17 @@ CUDA_VARIANTS = {
     "qwen3": cuda_shape(qk_norm=True, head_dim=32),
     "mlp_bias": cuda_shape(mlp_bias=True),
     "yarn": cuda_shape(attention_factor=1.25),
+    "phi3": cuda_shape(head_dim=32, rotary_dim=20, tied=False),
+    "gemma2": cuda_shape(
+        mlp="gelu_tanh", post_norms=True, softcap=0.75, windows=(5, 0), embedding_scale=8.0, logit_softcap=1.5
+    ),
+    "gemma3": cuda_shape(
+        mlp="gelu_tanh", post_norms=True, qk_norm=True, windows=(5, 0), embedding_scale=8.0, thetas=(100.0, 5000.0)
+    ),
+    "cohere": cuda_shape(layer_norm=True, parallel=True, logit_scale=0.25),
+    "plain": cuda_shape(
+        layer_norm=True, norm_bias=True, learned_positions=True, mlp="plain", linear_bias=True, qkv_bias=True
+    ),
 }
 
 

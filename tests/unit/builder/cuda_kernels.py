@@ -5,12 +5,17 @@ card. Sums are float64 and every result is rounded once to the type it is stored
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from trtllm_lite.plugins.activations import activate
+from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
+
 Pointer = np.ndarray
-Macros = Mapping[str, int]
+Macros = Mapping[str, Any]
 Grid = tuple[int, int, int]
 
 NUM_SMS = 132
@@ -114,6 +119,69 @@ def rms_norm(
     at(y, half, *shape)[...] = normalised(rows, weight, epsilon)
 
 
+@kernel
+def layer_norm(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    total: Pointer | None,
+    x: Pointer,
+    weight: Pointer,
+    residual: Pointer | None,
+    bias: Pointer | None,
+    epsilon: float,
+) -> None:
+    half, shape = half_type(macros), (grid[0], macros["TL_HIDDEN"])
+    rows = at(x, half, *shape).astype(np.float64)
+    if macros["TL_RESIDUAL"]:
+        at(total, half, *shape)[...] = rows + at(residual, half, *shape).astype(np.float64)
+        rows = at(total, half, *shape).astype(np.float64)
+    centred = rows - rows.mean(axis=-1, keepdims=True)
+    scaled = centred / np.sqrt(np.mean(centred**2, axis=-1, keepdims=True) + epsilon)
+    result = scaled * at(weight, np.float32, shape[1])
+    at(y, half, *shape)[...] = result + at(bias, np.float32, shape[1]) if macros["TL_BIAS"] else result
+
+
+@kernel
+def position_embedding(
+    macros: Macros, grid: Grid, y: Pointer, x: Pointer, position_ids: Pointer, weight: Pointer
+) -> None:
+    half, shape = half_type(macros), (grid[0], macros["TL_HIDDEN"])
+    positions = at(position_ids, np.int32, shape[0])
+    table = at(weight, half, positions.max() + 1, shape[1]).astype(np.float64)
+    at(y, half, *shape)[...] = at(x, half, *shape).astype(np.float64) + table[positions]
+
+
+@kernel
+def rowwise(macros: Macros, grid: Grid, y: Pointer, *operands: Pointer | None) -> None:
+    """The expression of TL_EXPRESSION in numpy's words."""
+    half, shape = half_type(macros), (grid[0], macros["TL_FEATURES"])
+    assert grid[1] * 4 * macros["TL_THREADS"] >= shape[1]
+    rows, vectors, constants = operands[:4], operands[4:8], operands[8]
+
+    def row(index: int) -> np.ndarray:
+        dtype = np.float32 if macros["TL_FLOAT_ROWS"] >> index & 1 else half
+        return at(rows[index], dtype, *shape).astype(np.float64)
+
+    names = {
+        "TL_X": row,
+        "TL_V": lambda index: at(vectors[index], np.float32, shape[1]).astype(np.float64),
+        "TL_C": lambda index: float(at(constants, np.float32, index + 1)[index]),
+        "tanhf": np.tanh,
+        "gelu": partial(activate, "gelu"),
+        "gelu_tanh": partial(activate, "gelu_tanh"),
+        "silu": partial(activate, "silu"),
+    }
+    result = eval(str(macros["TL_EXPRESSION"]), {"__builtins__": {}}, names)
+    at(y, np.float32 if macros["TL_FLOAT_OUT"] else half, *shape)[...] = result
+
+
+def activated(macros: Macros, x: np.ndarray) -> np.ndarray:
+    """The activation that a product's epilogue applies."""
+    names = {number: name for name, number in ACTIVATION_FLAGS.items()}
+    return activate(names[macros["TL_ACTIVATION"]], x)
+
+
 def finish_linear(
     macros: Macros, result: np.ndarray, y: Pointer, bias: Pointer | None, residual: Pointer | None
 ) -> None:
@@ -121,6 +189,7 @@ def finish_linear(
     rows, out = result.shape
     if macros["TL_BIAS"]:
         result += at(bias, np.float32, out)
+    result = activated(macros, result)
     if macros["TL_RESIDUAL"]:
         result += at(residual, half_type(macros), rows, out).astype(np.float64)
     at(y, np.float32 if macros["TL_FLOAT_OUT"] else half_type(macros), rows, out)[...] = result
@@ -160,7 +229,7 @@ def gated_linear(
     if macros["TL_BIAS"]:
         both += at(bias, np.float32, 2 * macros["TL_OUT"])
     gate, up = np.split(both, 2, axis=1)
-    at(y, half_type(macros), rows, macros["TL_OUT"])[...] = gate / (1 + np.exp(-gate)) * up
+    at(y, half_type(macros), rows, macros["TL_OUT"])[...] = activated(macros, gate) * up
 
 
 def tiled_product(macros: Macros, x: Pointer, weight: Pointer, rows: int, parts: int = 1) -> np.ndarray:
@@ -189,15 +258,15 @@ def linear_tiled(
 def gated_linear_tiled(macros: Macros, grid: Grid, x: Pointer, weight: Pointer, y: Pointer, rows: int) -> None:
     del grid
     gate, up = np.split(tiled_product(macros, x, weight, rows, parts=2), 2, axis=1)
-    at(y, half_type(macros), rows, macros["TL_OUT"])[...] = gate / (1 + np.exp(-gate)) * up
+    at(y, half_type(macros), rows, macros["TL_OUT"])[...] = activated(macros, gate) * up
 
 
 @kernel
-def silu_mul(macros: Macros, grid: Grid, y: Pointer, both: Pointer) -> None:
+def gate_mul(macros: Macros, grid: Grid, y: Pointer, both: Pointer) -> None:
     half, out = half_type(macros), macros["TL_OUT"]
     assert grid[1] * 16 * macros["TL_THREADS"] >= out
     gate, up = np.split(at(both, half, grid[0], 2 * out).astype(np.float64), 2, axis=1)
-    at(y, half, grid[0], out)[...] = gate / (1 + np.exp(-gate)) * up
+    at(y, half, grid[0], out)[...] = activated(macros, gate) * up
 
 
 @kernel

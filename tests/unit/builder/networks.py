@@ -29,6 +29,18 @@ class Shape:
     qk_norm: bool = False
     tied: bool = True
     attention_factor: float = 1.0
+    layer_norm: bool = False
+    norm_bias: bool = False
+    learned_positions: bool = False
+    rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
+    mlp: str = "swish"  # of a gated MLP, or "plain": Linear -> Gelu -> Linear
+    linear_bias: bool = False  # of attention's output, plain MLPs and the head
+    post_norms: bool = False
+    parallel: bool = False
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    thetas: tuple[float, ...] = (100.0,)  # a layer takes the next one in turn
     dtype: ir.DataType = FLOAT
     seed: int = 0
 
@@ -42,6 +54,24 @@ VARIANTS = {
     "qwen2": Shape(qkv_bias=True, tied=False),
     "qwen3": Shape(qk_norm=True, head_dim=14),
     "mlp_bias": Shape(mlp_bias=True),
+    "gpt2": Shape(
+        layer_norm=True,
+        norm_bias=True,
+        learned_positions=True,
+        rotary_dim=0,
+        mlp="plain",
+        qkv_bias=True,
+        linear_bias=True,
+    ),
+    "phi3": Shape(rotary_dim=6, tied=False),
+    "gemma2": Shape(
+        mlp="gelu_tanh", post_norms=True, softcap=0.75, windows=(5, 0), embedding_scale=6.0, logit_softcap=1.5
+    ),
+    "gemma3": Shape(
+        mlp="gelu_tanh", post_norms=True, qk_norm=True, windows=(5, 0), embedding_scale=6.0, thetas=(100.0, 5000.0)
+    ),
+    "cohere": Shape(layer_norm=True, parallel=True, logit_scale=0.0625),
+    "geglu": Shape(mlp="gelu", mlp_bias=True, layers=1, windows=(0,)),
     "bfloat16": Shape(dtype=ir.DataType.BFLOAT16),
     "float16": Shape(dtype=ir.DataType.FLOAT16, tied=False),
 }
@@ -91,29 +121,51 @@ class Network:
     def _norm(self, path: str, x: ir.Value, weight: str, size: int) -> ir.Value:
         return self._op(path, "RMSNormalization", x, self._weight(weight, size), axis=-1, epsilon=1e-5)
 
+    def _row_norm(self, path: str, x: ir.Value, weight: str) -> ir.Value:
+        s = self.shape
+        if not s.layer_norm:
+            return self._norm(path, x, weight, s.hidden)
+        bias = [self._weight(weight.replace("weight", "bias"), s.hidden)] if s.norm_bias else []
+        return self._op(path, "LayerNormalization", x, self._weight(weight, s.hidden), *bias, axis=-1, epsilon=1e-5)
+
+    def _scaled(self, path: str, x: ir.Value, factor: float) -> ir.Value:
+        return self._op(path, "Mul", x, self._constant(path + ".factor", factor, np.float32)) if factor != 1 else x
+
     def _logits(self) -> ir.Value:
         s, ids = self.shape, self.inputs[0]
         table = self._weight("model.embed_tokens.weight", s.vocab, s.hidden, dtype=s.dtype)
         hidden = self._widened("embed_tokens", self._op("embed_tokens", "Gather", table, ids))
-        self.cos, self.sin = self._rope()
+        hidden = self._scaled("embed_scale", hidden, s.embedding_scale)
+        if s.learned_positions:
+            positions = self._weight("model.embed_positions.weight", s.max_seq, s.hidden, dtype=s.dtype)
+            rows = self._op("embed_positions", "Gather", positions, self.inputs[1])
+            hidden = self._op("embed_positions.add", "Add", hidden, self._widened("embed_positions", rows))
+        names = ("rope", "local_rope")
+        self.tables = [self._rope(*table) for table in zip(names, s.thetas, strict=False) if s.rotary_dim != 0]
         length = self._op("seq_len", "Shape", ids, start=1, end=2)
         self.nonpad = self._op("total_lens", "Add", self.inputs[2], length)
         for layer in range(s.layers):
             hidden = self._layer(layer, hidden)
-        hidden = self._norm("final_norm", hidden, "model.norm.weight", s.hidden)
+        hidden = self._row_norm("final_norm", hidden, "model.norm.weight")
         head = "model.embed_tokens" if s.tied else "lm_head"
-        return self._linear("lm_head", hidden, head, s.vocab, s.hidden)
+        logits = self._linear("lm_head", hidden, head, s.vocab, s.hidden, s.linear_bias)
+        logits = self._scaled("logit_scale", logits, s.logit_scale)
+        if s.logit_softcap:
+            cap = self._constant("logit_softcap.cap", s.logit_softcap, np.float32)
+            logits = self._op("logit_softcap.div", "Div", logits, cap)
+            logits = self._op("logit_softcap.mul", "Mul", self._op("logit_softcap.tanh", "Tanh", logits), cap)
+        return logits
 
-    def _rope(self) -> tuple[ir.Value, ir.Value]:
-        half = self.shape.head_dim // 2
-        inv_freq = self._constant("inv_freq", 100.0 ** -(np.arange(half) / half), np.float32)
-        position = self._op("rope.cast", "Cast", self.inputs[1], to=FLOAT)
-        column = self._op("rope.unsqueeze", "Unsqueeze", position, self._constant("minus_one", [-1]))
-        angle = self._op("rope.angle", "Mul", column, inv_freq)
-        tables = [self._op("rope.cos", "Cos", angle), self._op("rope.sin", "Sin", angle)]
+    def _rope(self, path: str, theta: float) -> tuple[ir.Value, ir.Value]:
+        half = (self.shape.rotary_dim or self.shape.head_dim) // 2
+        inv_freq = self._constant(path.replace("rope", "inv_freq"), theta ** -(np.arange(half) / half), np.float32)
+        position = self._op(path + ".cast", "Cast", self.inputs[1], to=FLOAT)
+        column = self._op(path + ".unsqueeze", "Unsqueeze", position, self._constant("minus_one", [-1]))
+        angle = self._op(path + ".angle", "Mul", column, inv_freq)
+        tables = [self._op(path + ".cos", "Cos", angle), self._op(path + ".sin", "Sin", angle)]
         if self.shape.attention_factor != 1:
             factor = self._constant("rope.factor", self.shape.attention_factor, np.float32)
-            tables = [self._op(f"rope.scale_{i}", "Mul", table, factor) for i, table in enumerate(tables)]
+            tables = [self._op(f"{path}.scale_{i}", "Mul", table, factor) for i, table in enumerate(tables)]
         return tables[0], tables[1]
 
     def _mask(self, window: int) -> ir.Value:
@@ -144,8 +196,11 @@ class Network:
             y = self._linear(name, x, prefix + kind + "_proj", heads * s.head_dim, s.hidden, s.qkv_bias)
             norm = f"{prefix}{kind}_norm.weight" if s.qk_norm and kind != "v" else None
             y = self._heads(f"{path}.{kind}", y, heads, norm)
-            if kind != "v":
-                y = self._op(f"{path}.{kind}_rope", "RotaryEmbedding", y, self.cos, self.sin)
+            if kind != "v" and self.tables:
+                table, partial = self.tables[layer % len(self.tables)], {}
+                if s.rotary_dim is not None:
+                    partial = {"rotary_embedding_dim": s.rotary_dim, "num_heads": heads}
+                y = self._op(f"{path}.{kind}_rope", "RotaryEmbedding", y, *table, **partial)
             states.append(y)
         caches = [self._scatter(path, layer, kind, y) for kind, y in zip(("key", "value"), states[1:], strict=True)]
         window = s.windows[layer]
@@ -155,7 +210,7 @@ class Network:
         y = self._op(path, "Attention", *inputs, is_causal=1, scale=s.head_dim**-0.5, **cap)
         y = self._op(path + ".swap", "Transpose", y, perm=[0, 2, 1, 3])
         y = self._op(path + ".merge", "Reshape", y, self._constant("merge_heads", [0, 0, -1]))
-        return self._linear(path + ".o_proj", y, prefix + "o_proj", s.hidden, s.heads * s.head_dim)
+        return self._linear(path + ".o_proj", y, prefix + "o_proj", s.hidden, s.heads * s.head_dim, s.linear_bias)
 
     def _scatter(self, path: str, layer: int, kind: str, new: ir.Value) -> ir.Value:
         s = self.shape
@@ -168,14 +223,34 @@ class Network:
 
     def _layer(self, layer: int, hidden: ir.Value) -> ir.Value:
         s, path, prefix = self.shape, f"layers.{layer}", f"model.layers.{layer}."
-        x = self._norm(path + ".input_norm", hidden, prefix + "input_layernorm.weight", s.hidden)
-        hidden = self._op(path + ".attention.add", "Add", hidden, self._attention(path + ".attention", layer, x))
-        x = self._norm(path + ".post_norm", hidden, prefix + "post_attention_layernorm.weight", s.hidden)
+        x = self._row_norm(path + ".input_norm", hidden, prefix + "input_layernorm.weight")
+        mixed = self._attention(path + ".attention", layer, x)
+        if s.post_norms:
+            mixed = self._row_norm(path + ".attention_norm", mixed, prefix + "attention_norm.weight")
+        hidden = self._op(path + ".attention.add", "Add", hidden, mixed)
+        if not s.parallel:
+            x = self._row_norm(path + ".post_norm", hidden, prefix + "post_attention_layernorm.weight")
+        expanded = self._mlp(path, prefix, x)
+        if s.post_norms:
+            expanded = self._row_norm(path + ".mlp_norm", expanded, prefix + "mlp_norm.weight")
+        return self._op(path + ".mlp.add", "Add", hidden, expanded)
+
+    def _mlp(self, path: str, prefix: str, x: ir.Value) -> ir.Value:
+        s = self.shape
+        if s.mlp == "plain":
+            wide = self._linear(path + ".mlp.up_proj", x, prefix + "mlp.up_proj", s.inter, s.hidden, s.linear_bias)
+            act = self._op(path + ".mlp.gelu", "Gelu", wide, approximate="tanh")
+            down = path + ".mlp.down_proj"
+            return self._linear(down, act, prefix + "mlp.down_proj", s.hidden, s.inter, s.linear_bias)
         gate = self._linear(path + ".mlp.gate_proj", x, prefix + "mlp.gate_proj", s.inter, s.hidden, s.mlp_bias)
         up = self._linear(path + ".mlp.up_proj", x, prefix + "mlp.up_proj", s.inter, s.hidden, s.mlp_bias)
-        act = self._op(path + ".mlp.mul", "Mul", self._op(path + ".mlp.swish", "Swish", gate), up)
-        down = self._linear(path + ".mlp.down_proj", act, prefix + "mlp.down_proj", s.hidden, s.inter, s.mlp_bias)
-        return self._op(path + ".mlp.add", "Add", hidden, down)
+        act = self._op(path + ".mlp.mul", "Mul", self._gate(path + ".mlp." + s.mlp, gate), up)
+        return self._linear(path + ".mlp.down_proj", act, prefix + "mlp.down_proj", s.hidden, s.inter, s.mlp_bias)
+
+    def _gate(self, path: str, x: ir.Value) -> ir.Value:
+        if self.shape.mlp == "swish":
+            return self._op(path, "Swish", x)
+        return self._op(path, "Gelu", x, approximate="tanh" if self.shape.mlp == "gelu_tanh" else "none")
 
     def _finish(self, logits: ir.Value) -> ir.Model:
         logits.name = "logits"

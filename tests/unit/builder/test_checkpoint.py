@@ -1,6 +1,7 @@
 """Checkpoints that are absent, incomplete, damaged or hostile: one clear error, and nothing is written."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -52,9 +53,37 @@ def _old_opset(checkpoint: Path) -> None:
     (checkpoint / "network.onnx").write_bytes(proto.SerializeToString())
 
 
+def _rewrite(checkpoint: Path, change: Callable[[onnx.ModelProto], object]) -> None:
+    proto = onnx.load(checkpoint / "network.onnx", load_external_data=False)
+    change(proto)
+    (checkpoint / "network.onnx").write_bytes(proto.SerializeToString())
+
+
+def _untyped(proto: onnx.ModelProto) -> None:
+    next(tensor for tensor in proto.graph.initializer if tensor.name == Q_PROJ).data_type = 0
+
+
+def _identities(proto: onnx.ModelProto) -> None:
+    names = ["input_ids", *(f"i{number}" for number in range(200_000))]
+    proto.graph.node.extend(
+        onnx.helper.make_node("Identity", [left], [right], name=right) for left, right in pairwise(names)
+    )
+
+
+def _doubling_functions(proto: onnx.ModelProto) -> None:
+    """Thirty functions, each of which calls the one before twice."""
+    imports = [onnx.helper.make_opsetid("", 24), onnx.helper.make_opsetid("local", 1)]
+    for number in range(30):
+        kind, domain = (f"f{number - 1}", "local") if number else ("Identity", "")
+        calls = [onnx.helper.make_node(kind, [a], [b], domain=domain) for a, b in ("xy", "yz")]
+        proto.functions.append(onnx.helper.make_function("local", f"f{number}", ["x"], ["z"], calls, imports))
+    proto.opset_import.append(imports[1])
+    proto.graph.node.append(onnx.helper.make_node("f29", ["input_ids"], ["zz"], name="zz", domain="local"))
+
+
 def _newer_version(checkpoint: Path) -> None:
     config = checkpoint / "config.json"
-    config.write_text(config.read_text().replace('"format_version": 1', '"format_version": 2'))
+    config.write_text(config.read_text().replace('"format_version": 2', '"format_version": 3'))
 
 
 def _truncate_weights(checkpoint: Path) -> None:
@@ -75,7 +104,7 @@ def _pretend_engine(checkpoint: Path) -> None:
         (lambda path: (path / "network.onnx").write_bytes(b"\xff" * 99), "expected an ONNX network in"),
         (lambda path: (path / "network.onnx").write_bytes(b""), "ONNX opset 0, expected 24 or newer"),
         (lambda path: (path / "config.json").write_text("{"), "config.json"),
-        (_newer_version, "format_version 1, found 2"),
+        (_newer_version, "format_version 2, found 3"),
         (_old_opset, "uses ONNX opset 17, expected 24 or newer"),
         (_truncate_weights, "weights.safetensors, which has 1,000: the file is truncated"),
         (_pretend_engine, "is an engine, expected a checkpoint"),
@@ -91,6 +120,12 @@ def _pretend_engine(checkpoint: Path) -> None:
             "the offset of the weight model.layers.0.self_attn.q_proj.weight is '-8', expected a number",
         ),
         (lambda path: _edit(path, length="16"), "points to 16 bytes"),
+        (lambda path: _edit(path, location="a\0b"), "should lie in a file of the checkpoint directory"),
+        (lambda path: _rewrite(path, _untyped), "q_proj.weight has no type"),
+        (lambda path: _rewrite(path, _identities), r"has 200,\d+ nodes, weights and values, expected at most 32,768"),
+        (lambda path: _rewrite(path, _doubling_functions), "defines functions, expected standard operators only"),
+        (lambda path: (path / "config.json").write_bytes(b'{"a": "\xff"}'), "config.json to be a JSON object"),
+        (lambda path: (path / "config.json").write_bytes(b"[" * 100_000), "config.json to be a JSON object"),
     ],
 )
 def test_damage_is_one_clear_error(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ FIRST, SECOND = "first", "second"  # of the tiled kernels for a size of step
 def _site(gated: bool, bucket: Bucket) -> Site:
     weight = Buffer("weight", "bfloat16", (2, 256, 128) if gated else (256, 128), "weight")
     x, y = (Buffer(name, "bfloat16", ("num_tokens", extent)) for name, extent in (("x", 128), ("y", 256)))
-    return Site(y, x, weight, symbol("num_tokens"), bucket.max_tokens)
+    return Site(y, x, weight, symbol("num_tokens"), bucket.max_tokens, "silu" if gated else "none")
 
 
 GATED, PLAIN = _site(True, SMALL), _site(False, SMALL)

@@ -15,7 +15,7 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, s
 from tests.unit.builder.networks import VARIANTS
 from tests.unit.builder.plan_interpreter import header_of
 from trtllm_lite._core import Engine
-from trtllm_lite.builder import build, build_engine, plan_memory
+from trtllm_lite.builder import build_engine, parts, plan_memory
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Target
@@ -74,7 +74,7 @@ def test_weights_lie_where_the_plan_says(tmp_path: Path) -> None:
 
 def test_the_manifest_names_target_and_cache(tmp_path: Path) -> None:
     manifest = save_cuda_engine(tmp_path).manifest
-    assert manifest.target == Target("cuda", ("sm_90a",), "bfloat16")
+    assert manifest.target == Target("cuda", ("sm_90a",))
     cache = manifest.kv_cache
     assert (cache.dtype, cache.num_blocks, cache.num_layers, cache.head_dim) == ("bfloat16", 6, 2, 16)
     assert cache.bytes_per_block == 2 * 2 * 2 * 16 * 32 * 2
@@ -125,7 +125,7 @@ def test_measured_tiles_are_compiled_and_explained(tmp_path: Path) -> None:
 def test_inspect_shows_targets_and_programs(tmp_path: Path) -> None:
     save_cuda_engine(tmp_path, targets="sm_80,sm_90")
     found = inspect_path(tmp_path / "engine")
-    assert found.target == "sm_80 sm_90a in bfloat16"
+    assert found.target == "sm_80 sm_90a"
     assert found.operators == {}
     assert found.programs["mixed (sm_90a)"]["matmul"] == 9
     assert found.programs["decode_1 (sm_80)"] == {
@@ -153,7 +153,7 @@ def _build(tmp_path: Path, *arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize(("target", "where"), [("cpu", "mapped from the file"), ("sm_90", "copied to the GPU")])
+@pytest.mark.parametrize(("target", "where"), [("cpu", "mapped from the engine"), ("sm_90", "copied to the GPU")])
 def test_plan_says_where_weights_lie(tmp_path: Path, target: str, where: str) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(MODEL_CONFIG))
@@ -172,7 +172,7 @@ def test_an_engine_of_a_shape_has_no_weights(tmp_path: Path) -> None:
     assert not [name for name in engine.tensors if name.startswith("weights.")]
     weights = [tensor for tensor in engine.plan.tensors if tensor.kind == "weight"]
     assert engine.manifest.memory.weights >= sum(weight.max_bytes({}) for weight in weights) > 0
-    assert inspect_path(tmp_path / "engine").target == "sm_90a in bfloat16, without weights"
+    assert inspect_path(tmp_path / "engine").target == "sm_90a, without weights"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_the_runtime_refuses_is_not_left_behind(tmp_path: Path, monkeypatch
     def damaged(path: Path, weights: Any, plan: str, *arguments: Any, **others: Any) -> None:
         write_engine(path, weights, plan.replace('"decode_batches":[', '"decode_batches":[9,'), *arguments, **others)
 
-    monkeypatch.setattr(build, "write_engine", damaged)
+    monkeypatch.setattr(parts, "write_engine", damaged)
     with pytest.raises(BuildError, match=r"the runtime refuses the engine \(.*decode_batches.*\); this is a defect"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90")
     assert not (tmp_path / "engine").exists()

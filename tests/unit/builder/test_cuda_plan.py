@@ -50,7 +50,7 @@ def test_a_decode_layer_is_five_kernels() -> None:
 def test_a_mixed_layer_uses_products_of_cublaslt() -> None:
     plan = cuda_plan()
     attention = ["rms_norm", "matmul", "rope_cache", "paged_attention_decode", "paged_attention_prefill"]
-    rest = ["matmul", "rms_norm", "matmul", "silu_mul", "matmul"]
+    rest = ["matmul", "rms_norm", "matmul", "gate_mul", "matmul"]
     expected = ["embedding", "rotary_table", *attention, *rest, *attention]
     expected += ["gather_rows", "gather_rows", *rest, "rms_norm", "matmul", "sample"]
     assert _ran(plan, _program(plan, "mixed")) == expected

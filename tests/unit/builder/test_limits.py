@@ -50,3 +50,27 @@ def test_sequences_longer_than_the_models_positions() -> None:
     BuildLimits(max_seq_len=2048).check_model(2048)
     with pytest.raises(BuildError, match="max_seq_len is 2048, but the model's max_position_embeddings is 1024"):
         BuildLimits(max_seq_len=2048).check_model(1024)
+
+
+def test_defaults_shrink_to_what_fits() -> None:
+    limits = BuildLimits.for_model(1000)
+    assert (limits.max_batch_size, limits.max_input_len, limits.max_seq_len) == (8, 1000, 1000)
+    limits = BuildLimits.for_model(8192, max_seq_len=512, max_num_tokens=4)
+    assert (limits.max_batch_size, limits.max_input_len, limits.max_seq_len) == (4, 512, 512)
+    assert BuildLimits.for_model(8192) == BuildLimits()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_seq_len": 1001}, "max_seq_len is 1001, but the model's max_position_embeddings is 1000"),
+        ({"max_input_len": 600, "max_seq_len": 512}, "max_input_len is 600, above max_seq_len 512"),
+        ({"max_batch_size": 8, "max_num_tokens": 4}, "max_num_tokens is 4, below max_batch_size 8"),
+        ({"max_seq_len": 0}, "max_seq_len is 0"),
+        ({"max_num_tokens": "9" * 10_000}, "max_num_tokens is '9999"),
+    ],
+)
+def test_what_is_given_is_refused(given: dict[str, int], message: str) -> None:
+    with pytest.raises(BuildError, match=message) as raised:
+        BuildLimits.for_model(1000, **given)
+    assert len(str(raised.value)) < 500

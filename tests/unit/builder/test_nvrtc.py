@@ -9,6 +9,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not install
 from trtllm_lite.builder import nvrtc
 from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.rowwise.cuda import expression as rowwise_expression
 
 ARCHS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
 LINEAR = {
@@ -24,6 +25,7 @@ LINEAR = {
     "TL_BIAS": 0,
     "TL_RESIDUAL": 1,
     "TL_FLOAT_OUT": 0,
+    "TL_ACTIVATION": 0,
 }
 TILED = {
     "TL_IN": 4096,
@@ -36,13 +38,15 @@ TILED = {
     "TL_SHARED_BYTES": 227 * 1024,
 }
 SOFTCAP = {"TL_SOFTCAP": 1}
+GELU = {"TL_ACTIVATION": 2}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
-KERNELS: dict[str, dict[str, int]] = {
+KERNELS: dict[str, dict[str, int | str]] = {
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
-    "gated_linear/cuda.cuh": LINEAR,
-    "gated_linear/silu_mul.cuh": {"TL_OUT": 14336, "TL_THREADS": 256},
-    "gated_linear/tiled.cuh": TILED,
+    "gated_linear/cuda.cuh": LINEAR | GELU,
+    "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
+    "gated_linear/tiled.cuh": TILED | GELU,
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
+    "layer_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_BIAS": 1},
     "linear/cuda.cuh": LINEAR,
     "linear/tiled.cuh": LINEAR | TILED,
     "paged_attention/decode.cuh": HEADS
@@ -50,10 +54,18 @@ KERNELS: dict[str, dict[str, int]] = {
     | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_SHARED_BYTES": 160 * 1024},
     "paged_attention/prefill.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 229664},
-    "paged_attention/qkv.cuh": LINEAR | HEADS,
-    "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1},
+    "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
+    "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100},
+    "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1},
     "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64, "TL_PAGE": 32},
+    "rowwise/cuda.cuh": {
+        "TL_EXPRESSION": rowwise_expression("x0 x1 add gelu x2 gelu_tanh sub neg v0 mul c1 div tanh exp sqrt relu"),
+        "TL_FEATURES": 4096,
+        "TL_THREADS": 256,
+        "TL_FLOAT_ROWS": 2,
+        "TL_FLOAT_OUT": 0,
+    },
     "sample/cuda.cuh": {"TL_VOCAB": 128256, "TL_SHARED_BYTES": 65536, "TL_CLUSTER": 8},
 }
 ONLY_FOR = {

@@ -80,7 +80,19 @@ def test_other_kinds_of_attention_stay(attributes: dict[str, int | float], reaso
 
 def test_interleaved_rope_stays() -> None:
     model = set_attribute(network("llama"), "layers.0.attention.k_rope", interleaved=1)
-    assert _reason(model) == "RoPE of the key is not the rotate-half form over whole heads"
+    assert _reason(model) == "RoPE of the key is not the rotate-half form with a table of packed rows"
+
+
+def test_a_table_of_another_width_stays() -> None:
+    model = set_attribute(network("phi3"), "layers.0.attention.k_rope", rotary_embedding_dim=4)
+    assert _reason(model) == "the RoPE table of the key heads has not half as many columns as elements are rotated"
+
+
+def test_partial_rope_and_none() -> None:
+    partial, _ = run_until("paged_attention", "phi3")
+    assert dims(find(partial, "layers.0.attention").inputs[1]) == ("num_tokens", 3)
+    without, _ = run_until("paged_attention", "gpt2")
+    assert list(find(without, "layers.0.attention").inputs[1:3]) == [None, None]
 
 
 def test_a_cache_written_elsewhere_stays() -> None:

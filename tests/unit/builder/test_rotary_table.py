@@ -13,6 +13,7 @@ def test_angles_cosines_sines_and_scale_become_one_table(variant: str, scale: fl
     assert [value.name for value in node.inputs] == ["position_ids", "inv_freq"]
     assert node.attributes["scale"].value == scale
     assert [dims(value) for value in node.outputs] == [("num_tokens", 5)] * 2
+    assert [value.name for value in node.outputs] == ["rope.cos.table", "rope.sin.table"]
     assert not {"Cos", "Sin", "Mul"} & {n.op_type for n in model.graph if (n.name or "").startswith("rope")}
 
 

@@ -20,7 +20,7 @@ def _launch(config: TileConfig, out: int, in_features: int, gated: bool, rows: i
     tiling = Tiling("bfloat16", H200, config, rows)
     if gated:
         weight = Buffer("weight", "bfloat16", (2, out, in_features), "weight")
-        return gated_linear.tiled(y, x, weight, symbol("rows"), tiling)
+        return gated_linear.tiled(y, x, weight, symbol("rows"), tiling, activation="silu")
     weight = Buffer("weight", "bfloat16", (out, in_features), "weight")
     return linear.tiled(y, x, weight, symbol("rows"), tiling, residual=y)
 

@@ -65,8 +65,8 @@ def test_algorithms_that_gain_are_in_the_plan() -> None:
 
 
 def test_without_algorithms_any_cublaslt_will_do() -> None:
-    assert _plan(None).cublaslt_version == 0
-    assert _plan(replace(CACHE, products=())).cublaslt_version == 0
+    assert _plan(None).cuda.cublaslt_version == 0
+    assert _plan(replace(CACHE, products=())).cuda.cublaslt_version == 0
 
 
 def test_timings_are_of_one_architecture() -> None:

@@ -83,7 +83,7 @@ def _uncomputed_output(model: ir.Model) -> None:
         (_wrong_rank, "should have the shape ['rows', 'hidden']"),
         (_missing_input, "Linear lm_head: weight is missing"),
         (_missing_attribute, "expected the attributes {'epsilon': 'float'}, found {}"),
-        (_extra_attribute, "expected the attributes {}, found {'alpha': 'float'}"),
+        (_extra_attribute, "{'activation': 'string'}, found {'activation': 'string', 'alpha': 'float'}"),
         (_too_many_inputs, "has 4 inputs and 1 outputs, more than its schema"),
         (_wrong_step_input, "past_lens should be the step input past_lens, not logits_indices"),
         (_uncomputed_output, "the output nothing is not computed"),

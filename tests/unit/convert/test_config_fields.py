@@ -9,7 +9,9 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import qwen_windows
 from trtllm_lite.convert.family import all_families
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.spec import DecoderSpec
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.norms import RmsNorm
+from trtllm_lite.network.weight_expression import SourceTensor
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -22,23 +24,26 @@ BASE: dict[str, Any] = {
 }
 
 
-def _read(family: str, **changes: Any) -> DecoderSpec:
+def _read(family: str, **changes: Any) -> Decoder:
     fields = ConfigFields({**BASE, **changes})
-    spec = all_families()[family].read_config(fields)
+    decoder = all_families()[family].read_model(fields)
     fields.finish()
-    return spec
+    return decoder
 
 
 def test_absent_keys_have_the_defaults_of_their_class() -> None:
     llama, qwen3 = _read("llama"), _read("qwen3")
-    assert (llama.num_key_value_heads, llama.head_dim, llama.norm_epsilon) == (6, 10, 1e-6)
-    assert not llama.tied_embeddings
-    assert qwen3.head_dim == 128
-    assert [layer.window for layer in _read("mistral").layers] == [4096] * 3
-    assert [layer.window for layer in _read("mistral", sliding_window=None).layers] == [0] * 3
+    assert (llama.sizes.num_key_value_heads, llama.sizes.head_dim) == (6, 10)
+    assert llama.final_norm == RmsNorm(SourceTensor("model.norm.weight", (60,)), 1e-6)
+    assert not llama.has_tied_embeddings
+    assert qwen3.sizes.head_dim == 128
+    assert [layer.attention.block.window for layer in _read("mistral").layers] == [4096] * 3
+    assert [layer.attention.block.window for layer in _read("mistral", sliding_window=None).layers] == [0] * 3
 
 
 def test_neutral_and_switched_off_keys_pass() -> None:
+    _read("llama", is_llama_config=True, max_sequence_length=2048, neftune_noise_alpha=5.0, num_labels=2)
+    _read("llama", attn_implementation="sdpa", classifier_dropout=0.1)
     _read("llama", use_cache=True, initializer_range=0.02, torch_dtype="bfloat16", pretraining_tp=2)
     _read("llama", quantization_config=None, parallel_residual=False, _name_or_path="x", logit_scale=0)
 
@@ -46,7 +51,7 @@ def test_neutral_and_switched_off_keys_pass() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_act": "gelu"}, "hidden_act: expected 'silu' or 'swish', found 'gelu', which is not supported"),
+        ({"hidden_act": "relu"}, "hidden_act: expected one of silu, .*, found 'relu', which is not supported"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config: the weights are quantized with 'awq'"),
         ({"sliding_window": 64}, "sliding_window: 64 is not mapped"),
         ({"logit_scale": 0.5}, r"logit_scale: 0\.5 is not mapped"),
@@ -58,6 +63,8 @@ def test_neutral_and_switched_off_keys_pass() -> None:
         ({"num_key_value_heads": 4}, r"expected a multiple of num_key_value_heads \(4\), found 6"),
         ({"head_dim": 11}, "head_dim: expected an even number up to 65536, found 11"),
         ({"hidden_size": 2**30, "num_attention_heads": 1}, "head_dim: expected an even number up to 65536"),
+        ({"rms_norm_eps": 10**400}, r"rms_norm_eps: expected a number from 1\.18e-38 to 3\.4e\+38"),
+        ({"rms_norm_eps": 1e-45}, "rms_norm_eps: expected a number from"),
         ({"rms_norm_eps": math.inf}, "rms_norm_eps: expected a positive number"),
         ({"rope_theta": 1.0, "rope_scaling": {"type": "yarn"}}, "rope_theta: expected more than 1 for yarn"),
     ],
@@ -69,7 +76,7 @@ def test_what_changes_the_mathematics_is_an_error(changes: dict[str, Any], messa
 
 def test_all_problems_come_at_once() -> None:
     with pytest.raises(ConvertError) as caught:
-        _read("llama", hidden_act="relu", head_dim=7, residual_multiplier=2.0, rope_scaling={"type": "dynamic"})
+        _read("llama", hidden_act="relu", head_dim=7, residual_multiplier=2.0, rope_scaling={"type": "x"})
     for key in ("hidden_act", "head_dim", "residual_multiplier", "rope_scaling.rope_type"):
         assert key in str(caught.value)
 
@@ -93,8 +100,8 @@ def test_all_problems_come_at_once() -> None:
     ],
 )
 def test_windows_of_qwen(config: dict[str, Any], windows: list[int]) -> None:
-    fields = ConfigFields({"num_hidden_layers": 3, **config})
-    assert qwen_windows(fields) == windows
+    fields = ConfigFields(config)
+    assert qwen_windows(fields, 3) == windows
     assert fields.problems == []
 
 
@@ -108,6 +115,6 @@ def test_windows_of_qwen(config: dict[str, Any], windows: list[int]) -> None:
     ],
 )
 def test_wrong_layer_types_are_errors(config: dict[str, Any]) -> None:
-    fields = ConfigFields({"num_hidden_layers": 3, **config})
-    qwen_windows(fields)
+    fields = ConfigFields(config)
+    qwen_windows(fields, 3)
     assert any("layer_types" in problem for problem in fields.problems)

@@ -44,10 +44,14 @@ def test_the_checkpoint_is_complete(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"temperature": "hot"}, "temperature: expected a number from 0 on, found 'hot'"),
-        ({"top_k": 1.5, "top_p": 2}, "top_k: .* found 1.5; top_p: expected a number from 0 to 1, found 2"),
+        ({"temperature": "hot"}, "temperature: expected a number that the sampler can hold, found 'hot'"),
+        ({"top_k": 1.5, "top_p": 2}, "top_k: expected .* found 1.5; top_p must be from 0 to 1, not 2"),
+        ({"top_k": 2**40}, "top_k: expected a number that the sampler can hold, found 1099511627776"),
+        ({"top_k": True}, "top_k: expected a number that the sampler can hold, found True"),
         ({"do_sample": 1}, "do_sample: expected true or false, found 1"),
-        ({"repetition_penalty": 0}, "repetition_penalty: expected a number above 0, found 0"),
+        ({"temperature": 101}, "temperature must be from 0.01 to 100, not 101"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be from 0.01 to 100, not 0"),
+        ({"eos_token_id": list(range(300))}, "end_ids may have at most 256 entries, not 300"),
     ],
 )
 def test_wrong_sampling_defaults_are_an_error(model: Path, tmp_path: Path, wrong: dict, message: str) -> None:
@@ -55,6 +59,33 @@ def test_wrong_sampling_defaults_are_an_error(model: Path, tmp_path: Path, wrong
     with pytest.raises(ConvertError, match=message):
         convert_checkpoint(str(model), tmp_path / "checkpoint")
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_sampling_defaults_can_be_left_out(model: Path, tmp_path: Path) -> None:
+    (model / "generation_config.json").write_text(json.dumps({"temperature": 101, "top_k": 5}))
+    config = convert_checkpoint(str(model), tmp_path / "checkpoint", ignore_config_keys=["temperature"])
+    assert (config.generation, config.ignored_config_keys) == ({"top_k": 5}, ["temperature"])
+
+
+def test_ignored_config_keys_are_recorded(model: Path, tmp_path: Path) -> None:
+    settings = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**settings, "is_acme": True, "flavour": "x"}))
+    with pytest.raises(ConvertError, match=r"(?s)flavour: .*pass --ignore_config_keys flavour\n.*is_acme: True"):
+        convert_checkpoint(str(model), tmp_path / "checkpoint")
+    with pytest.raises(ConvertError, match="which has no falvour: check the spelling"):
+        convert_checkpoint(str(model), tmp_path / "checkpoint", ignore_config_keys=["falvour", "is_acme"])
+    convert_checkpoint(str(model), tmp_path / "checkpoint", ignore_config_keys=["is_acme", "flavour"])
+    assert ModelConfig.from_dir(tmp_path / "checkpoint").ignored_config_keys == ["flavour", "is_acme"]
+
+
+def test_a_model_without_a_tokenizer(model: Path, tmp_path: Path) -> None:
+    convert_checkpoint(str(model), tmp_path / "checkpoint")
+    assert ModelConfig.from_dir(tmp_path / "checkpoint").tokenizer
+    (model / "tokenizer.json").unlink()
+    assert not convert_checkpoint(str(model), tmp_path / "checkpoint").tokenizer
+    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == [
+        *("config.json", "network.onnx", "weights.safetensors")
+    ]
 
 
 def test_a_checkpoint_is_no_model(model: Path, tmp_path: Path) -> None:
@@ -103,7 +134,6 @@ def test_pickles_are_refused(model: Path) -> None:
     ("file", "message"),
     [
         ("config.json", r"expected .*config\.json in a Hugging Face model directory, found none"),
-        ("tokenizer.json", r"expected a tokenizer\.json .*save_pretrained"),
         ("model.safetensors", "expected safetensors weights in .*, found none"),
     ],
 )
@@ -113,9 +143,9 @@ def test_missing_files_are_named(model: Path, file: str, message: str) -> None:
         open_directory(model)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "\ufeff{}x"])
-def test_a_damaged_config_is_an_error(model: Path, text: str) -> None:
-    (model / "config.json").write_text(text)
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xef\xbb\xbf{}x", b'{"a": "\xff"}', b"[" * 100_000])
+def test_a_damaged_config_is_an_error(model: Path, content: bytes) -> None:
+    (model / "config.json").write_bytes(content)
     with pytest.raises(ConvertError, match=r"config\.json"):
         open_directory(model)
 
@@ -142,6 +172,19 @@ def test_the_only_weights_file_may_have_any_name_but_two_are_ambiguous(model: Pa
     (model / "adapter.safetensors").write_bytes((model / "weights.safetensors").read_bytes())
     with pytest.raises(ConvertError, match=r"found adapter\.safetensors, weights\.safetensors"):
         open_directory(model)
+
+
+def test_shards_convert_like_one_file(tmp_path: Path) -> None:
+    save_model(tiny_model("llama"), tmp_path / "sharded", max_shard_size="60KB")
+    assert len(list((tmp_path / "sharded").glob("model-*.safetensors"))) > 2
+    save_model(tiny_model("llama"), tmp_path / "whole")
+    config = json.loads((tmp_path / "whole" / "config.json").read_text())
+    config["torch_dtype"] = config.pop("dtype")  # its old name
+    (tmp_path / "whole" / "config.json").write_text(json.dumps(config))
+    for name in ("sharded", "whole"):
+        convert_checkpoint(str(tmp_path / name), tmp_path / f"{name}-checkpoint")
+    for path in (tmp_path / "whole-checkpoint").iterdir():
+        assert path.read_bytes() == (tmp_path / "sharded-checkpoint" / path.name).read_bytes(), path.name
 
 
 def test_shards_must_be_complete_and_inside_the_directory(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What does not fit is one error that lists everything, before anything is written."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from tests.models import save_tiny_model
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.family import all_families
+from trtllm_lite.convert.family import all_families, find_model_type
+from trtllm_lite.convert.mapping import open_source
 from trtllm_lite.convert.matching import fold
 from trtllm_lite.errors import ConvertError
 
@@ -78,12 +81,51 @@ def test_an_unknown_architecture_lists_the_supported_ones_and_the_nearest(model:
     _fails(
         model,
         "architecture LlamoForCausalLM is not supported",
-        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+        "LlamaForCausalLM, MistralForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
         "nearest family is llama (all its tensors fit)",
     )
 
 
-@pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM", [7]])
+def test_an_unknown_architecture_lists_what_the_nearest_family_does_not_know(model: Path) -> None:
+    _edit_config(model, architectures=["LlamoForCausalLM"], flavour="sweet", num_experts=4)
+    _edit_tensors(model, model__layers__1__mlp__router__weight=torch.ones(4, 60), model__norm__weight=None)
+    _fails(
+        model,
+        "nearest family is llama (2 of its tensors differ)",
+        "missing (1): model.norm.weight",
+        "unused (1): model.layers.1.mlp.router.weight",
+        "unknown config keys: flavour, num_experts",
+    )
+
+
+@pytest.mark.parametrize("architectures", [None, []])
+def test_the_model_type_stands_for_an_absent_architecture(model: Path, architectures: Any) -> None:
+    _edit_config(model, architectures=architectures)
+    assert convert_checkpoint(str(model), model.parent / "a").architecture == "LlamaForCausalLM"
+    _edit_config(model, architectures=architectures, model_type="llamo")
+    with pytest.raises(ConvertError, match=r"architecture llamo is not supported, .* nearest family is llama"):
+        convert_checkpoint(str(model), model.parent / "b")
+
+
+def test_every_family_is_found_by_its_model_type() -> None:
+    for family in all_families().values():
+        config = AutoConfig.for_model(family.model_type or family.name)
+        assert find_model_type(config.model_type) is family
+
+
+@pytest.mark.parametrize("architectures", [["LlamaForCausalLM"], ["LlamoForCausalLM"]])
+def test_more_layers_than_tensors_are_refused_before_a_network_is_built(model: Path, architectures: list[str]) -> None:
+    _edit_config(model, architectures=architectures, num_hidden_layers=4096)
+    _fails(model, "says 4096 layers, but there are 30 tensors")
+
+
+def test_a_pipe_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.gguf")
+    with pytest.raises(ConvertError, match="to be a directory or a file, but"):
+        open_source(str(tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("architectures", ["LlamaForCausalLM", [7]])
 def test_an_unnamed_architecture_is_an_error(model: Path, architectures: Any) -> None:
     _edit_config(model, architectures=architectures)
     _fails(model, "to name a class")
@@ -132,16 +174,24 @@ def test_names_are_folded_by_layer() -> None:
 
 
 _PLUGIN = """
-from trtllm_lite.convert.decoder_fields import read_decoder, uniform_windows
-from trtllm_lite.convert.family import TENSOR_NAMES, Family
-from trtllm_lite.network.spec import LayerSpec
+from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES
+from trtllm_lite.convert.usual_parts import LlamaParts
 
-FAMILY = Family(
-    name="acme",
-    architectures=("AcmeForCausalLM",),
-    read_config=lambda config: read_decoder(config, LayerSpec(), uniform_windows(config, 0)),
-    tensor_names={**TENSOR_NAMES, "final_norm": "model.last_norm"},
-)
+NAMES = {**TENSOR_NAMES, "final_norm": "model.last_norm"}
+
+
+def read_model(config):
+    parts = LlamaParts.read(config, names=NAMES)
+
+    def layer(tensors, number):
+        attention = parts.attention(parts.projections(tensors))
+        return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation))
+
+    return parts.decoder(config, parts.layers(layer))
+
+
+FAMILY = Family(name="acme", architectures=("AcmeForCausalLM",), read_model=read_model, tensor_names=NAMES)
 """
 
 

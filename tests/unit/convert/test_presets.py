@@ -9,7 +9,7 @@ import pytest
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families, find_family
-from trtllm_lite.network.decoder import build_decoder
+from trtllm_lite.network.decoder import build_network
 
 PRESETS = Path(__file__).parents[3] / "configs" / "models"
 PARAMETERS = {
@@ -19,6 +19,11 @@ PARAMETERS = {
     "mistral-7b-v0.1": 7_241_732_096,
     "qwen2.5-0.5b": 494_032_768,
     "qwen3-0.6b": 596_049_920,
+    "gpt2": 124_439_808,
+    "phi-3-mini-4k": 3_821_079_552,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-3-270m": 268_098_176,
+    "command-r-v01": 34_980_831_232,
 }
 
 
@@ -28,9 +33,9 @@ def test_number_of_parameters(name: str) -> None:
     family = find_family(config["architectures"])
     assert family is not None
     fields = ConfigFields(config)
-    spec = family.read_config(fields)
+    decoder = family.read_model(fields)
     fields.finish()
-    network = build_decoder(spec, family.tensor_names, ir.DataType.BFLOAT16)
+    network = build_network(decoder, ir.DataType.BFLOAT16)
     assert sum(math.prod(weight.shape) for weight in network.weights) == PARAMETERS[name]
 
 

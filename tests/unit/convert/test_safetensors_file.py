@@ -1,6 +1,7 @@
 """The safetensors reader and writer against the reference package, and on damaged files."""
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -73,6 +74,7 @@ _GOOD = {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}
         ({**_GOOD, "data_offsets": [0]}, "malformed entry for x"),
         ({**_GOOD, "shape": [4, True]}, "malformed entry for x"),
         ({**_GOOD, "shape": [2**40, 2**40]}, "64 bytes for x of shape"),
+        ({**_GOOD, "shape": [1] * 200_000}, "x with 200000 dimensions, at most 8 expected"),
         ({"dtype": "F32"}, "malformed entry for x"),
         ("F32", "malformed entry for x"),
         ({**_GOOD, "dtype": "F8_E4M3"}, "stores x as F8_E4M3, expected one of F32, F16, BF16"),
@@ -100,6 +102,12 @@ def test_wrong_entries_are_clear_errors(tmp_path: Path, entry: object, message: 
 def test_damaged_headers_are_clear_errors(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
     with pytest.raises(ConvertError, match=message):
+        SafetensorsFile(tmp_path / "x.safetensors")
+
+
+def test_a_pipe_is_no_weights_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.safetensors")
+    with pytest.raises(ConvertError, match="to be a plain file"):
         SafetensorsFile(tmp_path / "x.safetensors")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.csrc.tiny_engine import MANIFEST, TinyEngine
 from trtllm_lite._core import Engine
-from trtllm_lite.engine.vocabulary import PLAN_VERSION
+from trtllm_lite.engine.vocabulary import MAX_JSON_BYTES, PLAN_VERSION
 from trtllm_lite.errors import EngineError
 
 Change = Callable[[TinyEngine], Any]
@@ -78,6 +78,15 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
         Engine(str(tmp_path / "pipe"))
 
 
+def test_both_readers_take_the_same_length_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.engine"
+    with path.open("wb") as file:  # of holes
+        file.write(struct.pack("<Q", MAX_JSON_BYTES + 64 - 8))
+        file.truncate(MAX_JSON_BYTES + 4096)
+    with pytest.raises(EngineError, match=f"header: expected at most {MAX_JSON_BYTES} bytes, found a length of"):
+        Engine(str(path))
+
+
 FILES = {
     "a few bytes": (lambda _: b"abc", "expected 8 bytes of length, found a file of 3"),
     "text": (lambda _: b"hello world, this is no engine" * 9, "header: expected at most .* bytes, found a length of"),
@@ -116,6 +125,15 @@ FILES = {
     "nested too deep": (
         lambda e: e.to_bytes(documents={**e.documents(), "plan": b"[" * 100_000}),
         "plan: expected at most 16 levels of nesting",
+    ),
+    # A reader whose time is not linear takes minutes for it.
+    "half a million objects": (
+        lambda e: e.to_bytes(documents={**e.documents(), "plan": b"[" + b"{}," * 500_000 + b"{}]"}),
+        "plan: expected an object",
+    ),
+    "too many values": (
+        lambda e: e.to_bytes(documents={**e.documents(), "plan": b"[" + b"0," * (4 << 20) + b"0]"}),
+        "plan: expected at most 4194304 values, found more",
     ),
     "not UTF-8": (
         lambda e: e.to_bytes(documents={**e.documents(), "plan": b'{"\xff": 1}'}),
@@ -205,6 +223,15 @@ PLANS: dict[str, tuple[Change, str]] = {
         "expected an integer as the attr",
     ),
     "head counts": (set_attribute("PagedAttention", num_heads=3), "expected qkv_features == .*num_heads=3"),
+    "unknown choice": (
+        set_attribute("Linear", activation="relu"),
+        "expected one of none silu gelu gelu_tanh as the attribute activation",
+    ),
+    "choice that is a number": (set_attribute("GatedLinear", activation=1), "expected one of silu gelu gelu_tanh"),
+    "sines alone": (
+        set_operand("PagedAttention", "cos", ""),
+        "input cos: expected an operand if and only if there is one for sin",
+    ),
     "negative window": (set_attribute("PagedAttention", window=-1), "expected window >= 0"),
     "dtype": (set_tensor("n1", dtype="float16"), "dtype float16 is not one that the operator takes"),
     "rank": (set_tensor("n1", shape=["num_tokens", 4, 4]), "expected rank 2, found 3"),

@@ -1,5 +1,6 @@
 """EventLoop over the CPU executor: each request's tokens and outputs are those it has alone, whatever else happens."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.csrc.tiny_engine import MAX_NUM_TOKENS, MAX_SEQ_LEN, TOKENS_PER_BLOCK, VOCAB, make_tiny_engine
+from trtllm_lite import _testing
 from trtllm_lite._core import CpuExecutor, Engine, EventLoop, FinishReason, RequestEnd, sampling
-from trtllm_lite.errors import LimitError
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 
 MAX_BATCH_SIZE = 4
 POISON = VOCAB - 1  # the token whose embedding is NaN
@@ -61,19 +63,19 @@ class Reference:
         past, rows = 0, []
         for chunk in chunks:
             arrays = [np.array(values, np.int32) for values in (chunk, [len(chunk)], [past])]
-            rows.append(self._executor.step(*arrays, self._table, np.arange(len(chunk), dtype=np.int32)))
+            rows.append(_testing.step(self._executor, *arrays, self._table, np.arange(len(chunk), dtype=np.int32)))
             past += len(chunk)
         return np.concatenate(rows)
 
     def generate(self, prompt: Prompt, params: Any) -> Prompt:
         """The tokens after ``prompt``."""
-        sampler = sampling.Sampler(1, VOCAB)
+        sampler = _testing.Sampler(1, VOCAB)
         sampler.set_slot(0, params, prompt)
         tokens: Prompt = []
         while True:
             sampled = sampler.sample_rows([0], self.logits(prompt + tokens)[-1:])[0]
             tokens.append(sampled.token)
-            if sampled.stop_cause != sampling.StopCause.NONE:
+            if _testing.finish_reason(params, prompt, tokens) is not None:
                 return tokens
 
 
@@ -283,3 +285,29 @@ def test_bad_parameters_end_their_request_only(engine, reference):
 def test_limits_beyond_the_engine_are_refused(engine, limits):
     with pytest.raises(LimitError, match=next(iter(limits))):
         open_loop(engine, **limits)
+
+
+def test_an_engine_that_is_written_to_takes_no_more_requests(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.engine"
+    write_engine(path)
+    loop = open_loop(Engine(str(path)))
+    submit(loop, [1, 2], make_params(2))
+    path.rename(tmp_path / "moved")
+    path.write_bytes(b"another file of the same name is nothing to us")
+    submit(loop, [1, 2], make_params(2))
+    os.utime(tmp_path / "moved", ns=(0, 0))
+    with pytest.raises(EngineError, match="found that it has been written to since"):
+        submit(loop, [1, 2], make_params(2))
+    assert len(drain(loop)) == 2
+
+
+def test_numbers_that_no_machine_has_are_refused_by_name(engine: Engine) -> None:
+    with pytest.raises(ArgumentError, match=r"num_threads: expected 1 to 1024, or 0 for all cores, found 2147483648"):
+        CpuExecutor(engine, num_threads=1 << 31)
+    with pytest.raises(LimitError, match=r"host_cache_size in KV blocks: expected 0 to \d+, found 10{15};"):
+        open_loop(engine, num_host_blocks=10**15)
+    params = sampling.SamplingParams()
+    for name in ("end_ids", "stop_token_ids"):
+        for token in (1 << 31, 10**40):
+            with pytest.raises(ArgumentError, match=f"{name}: expected token ids of the vocabulary, found one beyond"):
+                setattr(params, name, [token])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.unit.csrc.tiny_engine import NUM_BLOCKS, VOCAB, TinyEngine
-from trtllm_lite._core import CpuExecutor, Engine, supported_isas
+from trtllm_lite import _testing
+from trtllm_lite._core import CpuExecutor, Engine
 from trtllm_lite.errors import ArgumentError, LimitError
 
 TOKENS = np.random.default_rng(5).integers(0, VOCAB, 40).astype(np.int32)
@@ -22,7 +23,7 @@ def run_alone(executor: CpuExecutor, tokens: np.ndarray, chunks: list[int], bloc
     past = 0
     for size in chunks:
         part, last = tokens[past : past + size], i32(size - 1)
-        logits = executor.step(part, i32(size), i32(past), np.array([blocks], np.int32), last)
+        logits = _testing.step(executor, part, i32(size), i32(past), np.array([blocks], np.int32), last)
         past += size
     assert past == len(tokens)
     return logits
@@ -40,11 +41,11 @@ def valid_step() -> dict[str, np.ndarray]:
 
 
 def test_shape_and_freshness(executor: CpuExecutor) -> None:
-    first = executor.step(**valid_step())
+    first = _testing.step(executor, **valid_step())
     assert first.shape == (2, VOCAB)
     assert first.dtype == np.float32
     copy = first.copy()
-    executor.step(**valid_step() | {"token_ids": i32(9, 9, 9, 9)})
+    _testing.step(executor, **valid_step() | {"token_ids": i32(9, 9, 9, 9)})
     np.testing.assert_array_equal(first, copy)
 
 
@@ -56,19 +57,19 @@ def test_chunks_do_not_matter(executor: CpuExecutor, chunks: list[int]) -> None:
 
 def test_batch_does_not_matter(executor: CpuExecutor) -> None:
     alone = [run_alone(executor, TOKENS[:20], [20], [0, 1]), run_alone(executor, TOKENS[20:23], [2, 1], [2])]
-    executor.step(TOKENS[20:22], i32(2), i32(0), np.array([[5]], np.int32), i32())
+    _testing.step(executor, TOKENS[20:22], i32(2), i32(0), np.array([[5]], np.int32), i32())
     tokens = np.concatenate([TOKENS[:20], TOKENS[22:23]])
     tables = np.array([[0, 1], [5, -7]], np.int32)
-    together = executor.step(tokens, i32(20, 1), i32(0, 2), tables, i32(19, 20))
+    together = _testing.step(executor, tokens, i32(20, 1), i32(0, 2), tables, i32(19, 20))
     np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
 def test_no_logits_wanted(executor: CpuExecutor) -> None:
     step = valid_step() | {"logits_indices": i32()}
-    assert executor.step(**step).shape == (0, VOCAB)
+    assert _testing.step(executor, **step).shape == (0, VOCAB)
 
 
-@pytest.mark.parametrize("isa", supported_isas())
+@pytest.mark.parametrize("isa", _testing.supported_isas())
 def test_instruction_sets_agree(tiny: TinyEngine, tmp_path, isa: str) -> None:
     path = tmp_path / "rank0.engine"
     path.write_bytes(tiny.to_bytes())
@@ -118,22 +119,22 @@ REFUSED = {
 def test_refuses(executor: CpuExecutor, case: str) -> None:
     change, message = REFUSED[case]
     with pytest.raises(LimitError, match=message):
-        executor.step(**valid_step() | change)
-    executor.step(**valid_step())
+        _testing.step(executor, **valid_step() | change)
+    _testing.step(executor, **valid_step())
 
 
 def test_a_prefix_may_be_shared(executor: CpuExecutor) -> None:
     """Two sequences that read the same full block and write their own."""
-    executor.step(TOKENS[:16], i32(16), i32(0), i32(0)[None], i32())
+    _testing.step(executor, TOKENS[:16], i32(16), i32(0), i32(0)[None], i32())
     tables = np.array([[0, 1], [0, 2]], np.int32)
-    logits = executor.step(i32(7, 7), i32(1, 1), i32(16, 16), tables, i32(0, 1))
+    logits = _testing.step(executor, i32(7, 7), i32(1, 1), i32(16, 16), tables, i32(0, 1))
     np.testing.assert_array_equal(logits[0], logits[1])
 
 
 @pytest.mark.parametrize("wrong", [np.int64, np.float32, np.uint32])
 def test_refuses_other_dtypes(executor: CpuExecutor, wrong: type) -> None:
     with pytest.raises(TypeError):
-        executor.step(**valid_step() | {"token_ids": np.array([1, 2, 3, 4], wrong)})
+        _testing.step(executor, **valid_step() | {"token_ids": np.array([1, 2, 3, 4], wrong)})
 
 
 def test_threads_take_turns(executor: CpuExecutor) -> None:
@@ -166,7 +167,7 @@ def test_options_and_memory(tiny: TinyEngine, tmp_path) -> None:
     assert executor.memory["workspace"] >= tiny.plan["arena_bytes"]
     step = valid_step() | {"block_tables": np.array([[18, 19], [5, 0]], np.int32)}
     again = CpuExecutor(engine, num_blocks=20, isa="portable")
-    np.testing.assert_array_equal(executor.step(**step), again.step(**step))
+    np.testing.assert_array_equal(_testing.step(executor, **step), _testing.step(again, **step))
 
 
 def test_refuses_absurd_options(tiny: TinyEngine, tmp_path) -> None:
@@ -187,4 +188,4 @@ def test_engine_outlives_its_name(tiny: TinyEngine, tmp_path) -> None:
     path.write_bytes(tiny.to_bytes())
     executor = CpuExecutor(Engine(str(path)))
     path.unlink()
-    assert np.isfinite(executor.step(**valid_step())).all()
+    assert np.isfinite(_testing.step(executor, **valid_step())).all()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.csrc.tiny_engine import pack
-from trtllm_lite._core import run_kernel
+from trtllm_lite._testing import run_kernel
 from trtllm_lite.errors import ArgumentError, EngineError
 
 ROWS, IN, OUT = 3, 8, 70
@@ -21,7 +21,7 @@ def linear_call() -> dict[str, Any]:
         "op": "Linear",
         "inputs": [rng.standard_normal((ROWS, IN), np.float32), weight, None],
         "outputs": [np.empty((ROWS, OUT), np.float32)],
-        "attributes": {},
+        "attributes": {"activation": "none"},
         "layouts": ["row_major", "panel64", "row_major"],
     }
 
@@ -52,7 +52,11 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "output y: axis 0: expected rows = 3, found 4",
     ),
     "panels": (lambda c: c["outputs"].__setitem__(0, np.zeros((ROWS, 129), np.float32)), "do not hold 129 features"),
-    "extra attribute": (lambda c: c.update(attributes={"epsilon": 1.0}), "expected 0 attributes"),
+    "extra attribute": (lambda c: c["attributes"].update(epsilon=1.0), "expected 1 attributes"),
+    "unknown choice": (
+        lambda c: c.update(attributes={"activation": "relu"}),
+        "activation: expected one of none silu gelu gelu_tanh",
+    ),
     "wrong bf16 dtype": (lambda c: c.update(dtypes=["bfloat16", "float32", "float32"]), "does not describe the array"),
 }
 

@@ -116,26 +116,32 @@ OPERANDS = {
         *("query_norm", "key_norm", "y"),
     ),
 }
-EPSILON = {"epsilon": 1e-5}
-ATTENTION = {"num_heads": HEADS, "scale": HEAD_DIM**-0.5, "window": 0, "softcap": 0.0, "norm_epsilon": 0.0}
+EPSILON: dict[str, float | str] = {"epsilon": 1e-5}
+ATTENTION: dict[str, float | str] = {
+    "num_heads": HEADS,
+    "scale": HEAD_DIM**-0.5,
+    "window": 0,
+    "softcap": 0.0,
+    "norm_epsilon": 0.0,
+}
 # op, operands in the order of OPERANDS ("" = absent), attributes
-CALLS: list[tuple[str, list[str], dict[str, float]]] = [
+CALLS: list[tuple[str, list[str], dict[str, float | str]]] = [
     ("Embedding", ["token_ids", "embedding", "x"], {}),
     ("RotaryTable", ["position_ids", "inv_freq", "cos", "sin"], {"scale": 1.0}),
     ("RmsNorm", ["x", "norm", "", "n1", ""], EPSILON),
-    ("Linear", ["n1", "qkv", "", "qkv_out"], {}),
+    ("Linear", ["n1", "qkv", "", "qkv_out"], {"activation": "none"}),
     (
         "PagedAttention",
         ["qkv_out", "cos", "sin", *CACHES, "cu_seqlens", "past_lens", "block_tables", "", "", "attention"],
         ATTENTION,
     ),
-    ("Linear", ["attention", "o", "", "o_out"], {}),
+    ("Linear", ["attention", "o", "", "o_out"], {"activation": "none"}),
     ("RmsNorm", ["o_out", "norm", "x", "n2", "sum2"], EPSILON),
-    ("GatedLinear", ["n2", "gate_up", "", "act"], {}),
-    ("Linear", ["act", "down", "", "down_out"], {}),
+    ("GatedLinear", ["n2", "gate_up", "", "act"], {"activation": "silu"}),
+    ("Linear", ["act", "down", "", "down_out"], {"activation": "none"}),
     ("RmsNorm", ["down_out", "norm", "sum2", "n3", ""], EPSILON),
     ("GatherRows", ["n3", "logits_indices", "last"], {}),
-    ("Linear", ["last", "embedding", "", "logits"], {}),
+    ("Linear", ["last", "embedding", "", "logits"], {"activation": "none"}),
 ]
 
 

@@ -21,7 +21,8 @@
 namespace {
 
 using Work = std::function<void()>;
-constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kOutOfResources = 701;
+constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kOutOfResources = 701,
+              kLaunchFailed = 719;
 
 struct Stream {
   std::deque<Work> queue;
@@ -38,6 +39,7 @@ struct Stream {
 struct Event {
   Stream* stream = nullptr;
   bool reached = true;
+  std::int64_t num_kernels = 0;  // executed before it
 };
 using Graph = std::vector<Work>;
 
@@ -267,6 +269,15 @@ const std::map<std::string, Kernel>& kernels() {
   return all;
 }
 
+const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
+  static const std::map<std::string, std::vector<std::size_t>> all{{"embed", {8, 8, 8, 8}},
+                                                                   {"attend", {8, 8, 8, 8, 8, 8, 4, 4}},
+                                                                   {"score", {8, 8, 8, 8, 4}},
+                                                                   {"sample", {8, 8, 8, 8, 8, 8, 8, 4, 4}},
+                                                                   {"probe", {4, sizeof(TensorMap), 4, 8}}};
+  return all;
+}
+
 void run_until(Stream* stream, const std::function<bool()>& done) {
   while (!done() && !stream->queue.empty()) {
     const Work work = std::move(stream->queue.front());
@@ -313,7 +324,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 }
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = context, 0; }
 int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
-int cuCtxSetCurrent(void*) { return 0; }
+int cuCtxSetCurrent(void*) { return std::getenv("FAKE_DEAD") ? kLaunchFailed : 0; }
 int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return *free = kTotalBytes - allocated(), *total = kTotalBytes, 0;
 }
@@ -331,7 +342,8 @@ int cuMemFree_v2(void* pointer) {
   return std::free(pointer), 0;
 }
 int cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
-  if (bytes > kTotalBytes) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  const char* most = std::getenv("FAKE_MAX_PINNED");
+  if (bytes > (most == nullptr ? kTotalBytes : std::strtoull(most, nullptr, 10))) return kOutOfMemory;
   *pointer = std::malloc(bytes);
   std::memset(*pointer, 0xff, bytes);
   return 0;
@@ -374,6 +386,19 @@ int cuModuleGetFunction(const Kernel** function, void* module, const char* name)
   if (*static_cast<std::string*>(module) != name || !kernels().contains(name)) return kInvalidValue;
   return *function = &kernels().at(name), 0;
 }
+int cuFuncGetParamInfo(const Kernel* function, std::size_t index, std::size_t* offset, std::size_t* size) {
+  const auto is_this = [function](const auto& entry) { return &entry.second == function; };
+  const auto& sizes = parameter_sizes().at(std::find_if(kernels().begin(), kernels().end(), is_this)->first);
+  if (index >= sizes.size()) return kInvalidValue;
+  *offset = 0;
+  for (std::size_t i = 0; i <= index; ++i) {
+    *size = sizes[i];
+    *offset = (*offset + std::min<std::size_t>(*size, 64) - 1) / std::min<std::size_t>(*size, 64) *
+              std::min<std::size_t>(*size, 64);
+    if (i < index) *offset += *size;
+  }
+  return 0;
+}
 int cuFuncSetAttribute(void*, int, int value) { return value <= max_shared_bytes() ? 0 : kInvalidValue; }
 int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const void* address,
                            const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
@@ -399,7 +424,11 @@ int cuLaunchKernelEx(const LaunchConfig* config, const Kernel* function, void** 
   Work work = (*function)(arguments, config->grid[0]);
   if (!arguments.complete() || config->grid[0] * config->grid[1] * config->grid[2] == 0) return kOutOfResources;
   ++counts()[config->stream->capture ? "captured" : "launched"];
-  return config->stream->push(std::move(work)), 0;
+  const auto counted = [work = std::move(work)] {
+    ++counts()["executed"];
+    work();
+  };
+  return config->stream->push(counted), 0;
 }
 int cuStreamCreate(Stream** stream, unsigned) { return *stream = new Stream, 0; }
 int cuStreamDestroy_v2(Stream* stream) { return delete stream, 0; }
@@ -419,13 +448,20 @@ int cuEventDestroy_v2(Event* event) { return delete event, 0; }
 int cuEventRecord(Event* event, Stream* stream) {
   event->stream = stream;
   event->reached = false;
-  return stream->push([event] { event->reached = true; }), 0;
+  const auto reach = [event] {
+    event->reached = true;
+    event->num_kernels = counts()["executed"];
+  };
+  return stream->push(reach), 0;
 }
 int cuEventSynchronize(Event* event) {
   if (event->stream) run_until(event->stream, [event] { return event->reached; });
   return 0;
 }
-int cuEventElapsedTime(float* milliseconds, Event*, Event*) { return *milliseconds = 0.5f, 0; }
+// Copies take next to no time, so that requests are rather swapped out than computed again.
+int cuEventElapsedTime(float* milliseconds, Event* start, Event* end) {
+  return *milliseconds = end->num_kernels > start->num_kernels ? 0.5f : 1e-3f, 0;
+}
 int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long) {
   const char* most = std::getenv("FAKE_MAX_GRAPHS");
   if (most != nullptr && counts()["instantiated"] >= std::atoi(most)) return kOutOfMemory;

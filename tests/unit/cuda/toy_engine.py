@@ -152,7 +152,7 @@ def make_toy_engine() -> TinyEngine:
 
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
-    cubins = {f"cubin.{name}": name.encode() + b"\0" for name in KERNELS}
+    cubins = {f"cubin.{name}": name.encode() for name in KERNELS}
     return engine.to_bytes({**engine.documents(), **cubins})
 
 

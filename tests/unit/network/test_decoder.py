@@ -8,21 +8,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from trtllm_lite.convert.family import TENSOR_NAMES
+from tests.unit.network.tiny_decoder import layer, tiny_decoder
 from trtllm_lite.errors import EngineError
-from trtllm_lite.network.decoder import build_decoder
-from trtllm_lite.network.rope import Rope
-from trtllm_lite.network.spec import DecoderSpec, LayerSpec
+from trtllm_lite.network.decoder import Decoder, build_network
 from trtllm_lite.network.verifier import NETWORK_FILE, WEIGHTS_FILE, load_network
 
 
-def _spec(*layers: LayerSpec, tied: bool = True, attention_factor: float = 1.0) -> DecoderSpec:
-    rope = Rope((1.0, 0.1, 0.01), attention_factor)
-    return DecoderSpec(11, 12, 7, 4, 2, 6, 64, 1e-5, rope, layers, tied)
-
-
-def _model(spec: DecoderSpec, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Model:
-    network = build_decoder(spec, TENSOR_NAMES, dtype)
+def _model(decoder: Decoder, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Model:
+    network = build_network(decoder, dtype)
     zeros = {w.name: ir.tensor(np.zeros(w.shape, w.dtype.numpy()), name=w.name) for w in network.weights}
     return network.bind(zeros, "test", "0")
 
@@ -33,9 +26,9 @@ def _inputs(model: ir.Model, name: str) -> list[str | None]:
 
 
 def test_a_layer_has_the_nodes_of_the_contract() -> None:
-    model = _model(_spec(LayerSpec()))
-    layer = Counter(node.op_type for node in model.graph if node.name.startswith("layers.0."))
-    assert layer == {
+    model = _model(tiny_decoder(layer()))
+    found = Counter(node.op_type for node in model.graph if node.name.startswith("layers.0."))
+    assert found == {
         "RMSNormalization": 2,
         "MatMul": 7,
         "Transpose": 7 + 4,
@@ -56,7 +49,7 @@ def test_a_layer_has_the_nodes_of_the_contract() -> None:
 
 
 def test_narrow_matrices_are_cast_where_they_are_used() -> None:
-    model = _model(_spec(LayerSpec()), ir.DataType.BFLOAT16)
+    model = _model(tiny_decoder(layer()), ir.DataType.BFLOAT16)
     assert _inputs(model, "layers.0.attention.q_proj.cast") == ["model.layers.0.self_attn.q_proj.weight"]
     assert _inputs(model, "layers.0.attention.q_proj.transpose") == ["layers.0.attention.q_proj.cast"]
     assert _inputs(model, "embedding.cast") == ["embedding"]
@@ -64,21 +57,21 @@ def test_narrow_matrices_are_cast_where_they_are_used() -> None:
 
 
 def test_tied_embeddings_share_one_initializer() -> None:
-    tied, untied = _model(_spec(LayerSpec())), _model(_spec(LayerSpec(), tied=False))
+    tied, untied = _model(tiny_decoder(layer())), _model(tiny_decoder(layer(), tied=False))
     assert _inputs(tied, "lm_head.transpose") == ["model.embed_tokens.weight"]
     assert _inputs(untied, "lm_head.transpose") == ["lm_head.weight"]
     assert "lm_head.weight" not in tied.graph.initializers
 
 
 def test_one_mask_per_distinct_window() -> None:
-    model = _model(_spec(LayerSpec(window=3), LayerSpec(), LayerSpec(window=5), LayerSpec(window=3)))
+    model = _model(tiny_decoder(layer(window=3), layer(), layer(window=5), layer(window=3)))
     masks = [_inputs(model, f"layers.{i}.attention.attention")[3] for i in range(4)]
     assert masks == ["mask.window_3.inside", None, "mask.window_5.inside", "mask.window_3.inside"]
     assert sum(node.op_type == "Greater" for node in model.graph) == 2
 
 
 def test_switches_add_their_nodes() -> None:
-    model = _model(_spec(LayerSpec(qkv_bias=True, output_bias=True, mlp_bias=True, qk_norm=True), attention_factor=1.5))
+    model = _model(tiny_decoder(layer(bias=True, head_norms=True), attention_factor=1.5))
     names = {node.name for node in model.graph}
     assert {f"layers.0.attention.{role}_proj.bias" for role in "qkvo"} <= names
     assert {f"layers.0.mlp.{role}_proj.bias" for role in ("gate", "up", "down")} <= names
@@ -100,7 +93,7 @@ def _first_external(model: ir.Model, directory: Path, location: str = WEIGHTS_FI
 
 
 def test_a_good_network_loads(tmp_path: Path) -> None:
-    model = _model(_spec(LayerSpec(window=3, qk_norm=True), LayerSpec(qkv_bias=True), tied=False))
+    model = _model(tiny_decoder(layer(window=3, head_norms=True), layer(bias=True), tied=False))
     _first_external(model, tmp_path)
     _save(model, tmp_path)
     assert [value.name for value in load_network(tmp_path).graph.outputs][:2] == ["logits", "present_key.0"]
@@ -109,7 +102,7 @@ def test_a_good_network_loads(tmp_path: Path) -> None:
 def test_absent_and_damaged_files_are_clear_errors(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="expected a checkpoint directory"):
         load_network(tmp_path)
-    _save(_model(_spec(LayerSpec())), tmp_path)
+    _save(_model(tiny_decoder(layer())), tmp_path)
     whole = (tmp_path / NETWORK_FILE).read_bytes()
     (tmp_path / NETWORK_FILE).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(EngineError, match=r"not a readable ONNX file|not a network"):
@@ -124,7 +117,7 @@ def test_absent_and_damaged_files_are_clear_errors(tmp_path: Path) -> None:
     ],
 )
 def test_weights_must_lie_inside_their_file(tmp_path: Path, location: str, offset: int, message: str) -> None:
-    model = _model(_spec(LayerSpec()))
+    model = _model(tiny_decoder(layer()))
     _first_external(model, tmp_path, location, offset)
     _save(model, tmp_path)
     with pytest.raises(EngineError, match=message):
@@ -132,7 +125,7 @@ def test_weights_must_lie_inside_their_file(tmp_path: Path, location: str, offse
 
 
 def test_other_signatures_opsets_and_domains_are_listed_together(tmp_path: Path) -> None:
-    _save(_model(_spec(LayerSpec())), tmp_path)
+    _save(_model(tiny_decoder(layer())), tmp_path)
     proto = onnx.load(tmp_path / NETWORK_FILE, load_external_data=False)
     proto.graph.input[2].name = "lengths"
     proto.graph.node[5].domain = "acme"

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import LlamaConfig
+from transformers import Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.rope_fields import read_rope
+from trtllm_lite.convert.rope_fields import read_rope, read_ropes_by_layer_type
+from trtllm_lite.convert.rope_types import RopeDefaults
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 PARAMETERS: list[dict[str, Any]] = [
@@ -30,17 +31,30 @@ PARAMETERS: list[dict[str, Any]] = [
         "mscale_all_dim": 0.7,
     },
     {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 4096},
+    {"rope_type": "dynamic", "factor": 4.0},
+    {"rope_type": "longrope", "original_max_position_embeddings": 4096},
+    {"rope_type": "longrope", "original_max_position_embeddings": 4096, "factor": 2.0},
+    {"rope_type": "longrope", "original_max_position_embeddings": 131072},
+    {"rope_type": "longrope", "original_max_position_embeddings": 4096, "attention_factor": 1.25},
+    {"rope_type": "default", "partial_rotary_factor": 0.6},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.6},
 ]
+MAX_POSITIONS = 131072
 
 
 def _reference(parameters: dict[str, Any], head_dim: int) -> tuple[np.ndarray, float]:
-    config = LlamaConfig(
-        head_dim=head_dim, num_attention_heads=2, max_position_embeddings=131072, rope_parameters=dict(parameters)
+    config = Phi3Config(
+        head_dim=head_dim,
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        max_position_embeddings=MAX_POSITIONS,
+        original_max_position_embeddings=parameters.get("original_max_position_embeddings", MAX_POSITIONS),
     )
+    config.rope_parameters = dict(parameters)
     if parameters["rope_type"] == "default":
-        rotary = LlamaRotaryEmbedding(config)
+        rotary = Phi3RotaryEmbedding(config)
         return rotary.inv_freq.numpy(), rotary.attention_scaling
-    inv_freq, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, "cpu")
+    inv_freq, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, "cpu", seq_len=MAX_POSITIONS)
     return inv_freq.numpy(), factor
 
 
@@ -49,8 +63,11 @@ def _reference(parameters: dict[str, Any], head_dim: int) -> tuple[np.ndarray, f
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda parameters: parameters["rope_type"])
 def test_equal_to_transformers(parameters: dict[str, Any], head_dim: int, theta: float) -> None:
     parameters = {**parameters, "rope_theta": theta}
+    if parameters["rope_type"] == "longrope":
+        random = np.random.default_rng(0)
+        parameters |= {f"{kind}_factor": random.uniform(1, 9, head_dim // 2).tolist() for kind in ("short", "long")}
     fields = ConfigFields({"rope_parameters": parameters})
-    rope = read_rope(fields, head_dim, max_positions=131072)
+    rope = read_rope(fields, head_dim, MAX_POSITIONS, RopeDefaults(partial=True))
     assert fields.problems == []
     inv_freq, factor = _reference(parameters, head_dim)
     # A few units in the last place: numpy's and torch's float32 powers differ by one.
@@ -63,6 +80,40 @@ def test_old_and_new_spellings_agree() -> None:
     new = ConfigFields({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 5e5}})
     assert read_rope(old, 64, 4096) == read_rope(new, 64, 4096)
     assert old.problems == new.problems == []
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.5, 0.01])
+def test_a_rotated_part_is_even(factor: float) -> None:
+    fields = ConfigFields({"partial_rotary_factor": factor})
+    read_rope(fields, 64, 4096, RopeDefaults(partial=True))
+    assert f"partial_rotary_factor: expected an even part of 64 elements, found {factor}" in fields.problems[0]
+
+
+def test_a_scaling_that_says_nothing_is_none() -> None:
+    for nothing in ({"type": "default"}, {"rope_type": "default", "type": "default"}, {}, None):
+        fields = ConfigFields({"rope_theta": 5e5, "rope_scaling": nothing, "rope_parameters": {"rope_theta": 5e5}})
+        assert read_rope(fields, 64, 4096) == read_rope(ConfigFields({"rope_theta": 5e5}), 64, 4096)
+        assert fields.problems == []
+
+
+def test_an_unsupported_kind_is_told_without_its_parameters() -> None:
+    fields = ConfigFields({"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24], "factor": 2.0}})
+    read_rope(fields, 64, 4096)
+    assert [problem.split(":")[0] for problem in fields.problems] == ["rope_scaling.rope_type"]
+
+
+def test_each_kind_of_layer_has_its_own_in_old_and_new_spellings() -> None:
+    thetas = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
+    stretched = {"rope_type": "linear", "factor": 8.0}
+    old = {"rope_theta": 1e6, "rope_local_base_freq": 5e3, "rope_scaling": stretched}
+    new = {"full_attention": {**stretched, "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 5e3}}
+    read = [ConfigFields(old), ConfigFields({"rope_parameters": new})]
+    ropes = [read_ropes_by_layer_type(fields, 64, 4096, thetas) for fields in read]
+    assert ropes[0] == ropes[1]
+    assert ropes[0]["sliding_attention"] == read_rope(ConfigFields({"rope_theta": 5e3}), 64, 4096)
+    full = {"rope_parameters": {**stretched, "rope_theta": 1e6}}
+    assert ropes[0]["full_attention"] == read_rope(ConfigFields(full), 64, 4096)
+    assert [problem for fields in read for problem in fields.problems] == []
 
 
 def test_original_length_beside_the_parameters() -> None:
@@ -84,16 +135,20 @@ def test_frequency_factors_divide() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "found 'dynamic', which is not supported"),
-        ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}}, "found 'longrope'"),
+        ({"rope_scaling": {"type": "mrope", "factor": 2.0}}, "found 'mrope', which is not supported"),
+        ({"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}}, "short_factor: expected 32 positive"),
+        ({"rope_scaling": {"type": "dynamic"}}, "rope_scaling.factor: expected a positive number, found none"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: expected a positive number, found none"),
         (
             {"rope_scaling": {"type": "linear", "factor": -1}},
             "rope_scaling.factor: expected a positive number, found -1",
         ),
         ({"rope_parameters": {"rope_type": "default", "mrope_section": [8, 8]}}, "mrope_section: .* is not mapped"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor: expected 1.0, found 0.5"),
-        ({"partial_rotary_factor": 0.25}, "partial_rotary_factor: expected 1.0, found 0.25"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.4}}, "rope_parameters.partial_rotary_factor: expected 1.0"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor: expected 1.0, found 1.5, which is not"),
+        ({"rope_theta": 1e-37}, "rope_theta: 1e-37 and the other parameters of default RoPE give no finite angles"),
+        ({"rope_scaling": {"type": "linear", "factor": 1e-45}}, "rope_scaling.factor: expected a number from"),
+        ({"rope_scaling": {"type": "linear", "factor": 1e-37}}, "of linear RoPE give no finite angles"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "full_attention: .* is not mapped"),
         ({"rope_parameters": "yarn"}, "expected an object"),
         (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_lite import _core
+from trtllm_lite import _testing
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest, Memory, Target
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.runtime.api.model_runner import ModelRunner
@@ -124,7 +124,10 @@ class FakeEventLoop:
             first_token_seconds=0.5,
             seconds_per_token=0.125,
             total_seconds=1.0,
+            num_prompt_tokens=request.num_prompt,
+            num_cached_tokens=0,
             num_generated_tokens=request.num_generated,
+            num_preemptions=0,
         )
         reason = SimpleNamespace(name=reason)
         self.ends.append(
@@ -133,7 +136,7 @@ class FakeEventLoop:
 
     def _advance(self, request):
         logits = logits_after(request.tokens)
-        sampler = _core.sampling.Sampler(1, VOCAB_SIZE)
+        sampler = _testing.Sampler(1, VOCAB_SIZE)
         prompt, generated = request.tokens[: request.num_prompt], request.tokens[request.num_prompt :]
         sampler.set_slot(0, request.params, prompt, generated, request.options["sequence_index"])
         sampled = sampler.sample_rows([0], logits[None])[0]
@@ -141,11 +144,11 @@ class FakeEventLoop:
         if request.context_logits and not generated:
             context = np.stack([logits_after(prompt[: i + 1]) for i in range(len(prompt))])
         request.tokens.append(sampled.token)
-        words = [word for word in request.options["stop_sequences"] if request.tokens[-len(word) :] == list(word)]
-        if sampled.stop_cause == _core.sampling.StopCause.NONE and words:
-            self._end(request, "STOP_SEQUENCE")
-        elif sampled.stop_cause != _core.sampling.StopCause.NONE:
-            self._end(request, "LENGTH" if sampled.stop_cause == _core.sampling.StopCause.MAX_TOKENS else "END_ID")
+        reason = _testing.finish_reason(
+            request.params, prompt, [*generated, sampled.token], request.options["stop_sequences"]
+        )
+        if reason is not None:
+            self._end(request, reason.name)
         return SimpleNamespace(
             request_id=request.request_id,
             token=sampled.token,

@@ -108,3 +108,34 @@ def test_special_tokens_print_nothing_and_cost_no_space():
 def test_broken_bytes_at_the_end_are_shown():
     tokenizer = byte_level_tokenizer()
     assert "".join(pieces_of(tokenizer, byte_tokens("byte_level", "a你".encode())[:-1])) == "a" + REPLACEMENT
+
+
+@pytest.mark.parametrize("silent", [[1], [1, 2, 0]])
+def test_tokens_that_print_nothing_are_not_decoded_again_and_again(silent):
+    tokenizer = sentencepiece_tokenizer()
+    ids = tokenizer.encode("the fox")
+    longest = 0
+
+    def decode(token_ids):
+        nonlocal longest
+        longest = max(longest, len(token_ids))
+        return tokenizer.decode(token_ids)
+
+    detokenizer = IncrementalDetokenizer(decode, ids)
+    pieces = [detokenizer.push(token) for token in [*silent * 2000, *ids]]
+    assert longest < 64
+    assert "".join(pieces) == " the fox"
+
+
+def test_bytes_that_never_become_characters_are_held_in_bounded_number():
+    longest = 0
+
+    def decode(token_ids):
+        nonlocal longest
+        longest = max(longest, len(token_ids))
+        return f"{len(token_ids)}{REPLACEMENT}"  # nothing that two halves would add up to
+
+    detokenizer = IncrementalDetokenizer(decode)
+    for _ in range(1000):
+        detokenizer.push(3)
+    assert longest < 200

@@ -1,11 +1,16 @@
 """Generation over a loop that steps when it is told to: waiting, streaming, cancelling."""
 
 import asyncio
+import copy
 import gc
+import pickle
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
+from trtllm_lite import RequestOutput
+from trtllm_lite.errors import EngineError
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
@@ -100,3 +105,39 @@ def test_dropping_cancels(session):
     del stream
     gc.collect()
     assert not session.pump.loop.running
+
+
+def test_the_best_is_none_that_has_generated_nothing():
+    session = fake_session(max_batch_size=2)
+    generation = start(session, streaming=False, n=1, best_of=3, temperature=1.5, seed=1)
+    output = generation.result()
+    assert len(output.outputs[0].token_ids) == 4
+    # The third waits for its turn, and is cancelled before it comes.
+    session.pump.loop.num_steps_allowed = 0
+    generation = start(session, streaming=False, n=1, best_of=3, temperature=1.5, seed=1)
+    session.pump.loop.step()
+    wait_for_tokens(generation, 2)
+    generation.cancel()
+    assert len(generation.result().outputs[0].token_ids) == 1
+
+
+def wait_for_tokens(generation, count):
+    handles = generation._handles
+    handles[0].notifier.wait_until(lambda: sum(len(handle.responses) for handle in handles) >= count)
+
+
+@pytest.mark.parametrize("fail", [None, "too hot"])
+def test_outputs_are_plain_data(session, fail):
+    session.pump.loop.fail = fail
+    session.pump.loop.num_steps_allowed = 9
+    generation = start(session, streaming=False, n=2, logprobs=2, temperature=1.0, return_generation_logits=True)
+    generation.wait()
+    output = generation.outcome()
+    for same in (pickle.loads(pickle.dumps(output)), copy.deepcopy(output)):
+        assert isinstance(same, RequestOutput)
+        assert [entry.token_ids for entry in same.outputs] == [entry.token_ids for entry in output.outputs]
+        assert (same.metrics, str(same.error)) == (output.metrics, str(output.error))
+    fields = asdict(output)
+    assert fields["metrics"]["first_token_seconds"] == 0.5
+    assert [entry["token_ids"] for entry in fields["outputs"]] == tokens_of(output)
+    assert isinstance(fields["error"], EngineError) == bool(fail)

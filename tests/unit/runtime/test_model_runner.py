@@ -9,6 +9,8 @@ from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig
 from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.runtime.text.chat import ChatTemplate
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 from .doubles import END_ID, fake_runner, greedy_continuation, logits_after
 from .texts import byte_level_tokenizer
@@ -127,7 +129,7 @@ def test_sampling_config_has_what_is_not_given(runner):
 
 
 def test_several_sequences_of_a_prompt(runner):
-    arguments = {"max_new_tokens": 5, "end_id": -1, "temperature": 1.5, "random_seed": [1, 2]}
+    arguments = {"max_new_tokens": 5, "end_id": -1, "temperature": 1.5, "top_k": 0, "random_seed": [1, 2]}
     result = runner.generate(PROMPTS, num_return_sequences=3, return_dict=True, output_cum_log_probs=True, **arguments)
     assert result["output_ids"].shape == (2, 3, 8)
     assert result["sequence_lengths"].tolist() == [[8] * 3, [6] * 3]
@@ -246,7 +248,7 @@ def test_options_tighten_the_limits():
         ([{"role": "user", "content": "x"}], "chat=True"),
         ([[3, [4]]], "not a list of token ids"),
         (7, "the prompts are int"),
-        ({"a": 1}, "the prompts are dict"),
+        ({"a": 1}, "a prompt is a dictionary with 'a': expected"),
     ],
 )
 def test_malformed_prompts_are_refused(runner, prompts, message):
@@ -286,7 +288,7 @@ def test_neutral_values_of_unsupported_arguments_are_accepted(runner):
         ({"num_beams": 2, "num_return_sequences": 3}, "n not above best_of"),
         ({"num_beams": 2, "stop_words_list": ["x"]}, "stop_token_ids does"),
         ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping is 'soon'"),
-        ({"num_return_sequences": 0}, "expected a whole number above 0"),
+        ({"num_return_sequences": 0}, "num_return_sequences is 0: expected a whole number from 1 to 128"),
         ({"repetition_penalty": 1000.0}, "repetition_penalty must be from 0.01 to 100, not 1000"),
         ({"bad_words_list": [[397]]}, "must hold token ids from 0 to 396"),
         ({"output_log_probs": True}, "return_dict"),
@@ -317,3 +319,74 @@ def test_other_arguments_are_errors(runner, arguments, message):
 def test_from_dir_refuses_what_it_cannot_do(arguments, message, tmp_path):
     with pytest.raises(ArgumentError, match=message):
         ModelRunner.from_dir(tmp_path, **arguments)
+
+
+@pytest.mark.parametrize("given", [{}, {"temperature": 0.8}, {"temperature": 1.5, "min_p": 0.1}, {"top_k": 1}])
+def test_greedy_unless_top_k_or_top_p_is_given_whatever_the_model_prefers(given):
+    runner = fake_runner(generation={"do_sample": True, "temperature": 2.0, "top_p": 0.9})
+    ids = runner.generate([[9]], max_new_tokens=8, end_id=-1, num_return_sequences=2, random_seed=3, **given)
+    assert ids[0, :, 1:].tolist() == [greedy_continuation([9], 8)] * 2
+
+
+@pytest.mark.parametrize("given", [{"top_k": 0}, {"top_p": 1.0}, {"top_k": 300, "temperature": 1.0, "min_p": 0.0}])
+def test_draws_take_the_defaults_of_tensorrt_llm(given):
+    runner = fake_runner(generation={"do_sample": True, "temperature": 0.01, "top_k": 1})
+    ids = runner.generate([[9]], max_new_tokens=8, end_id=-1, num_return_sequences=4, random_seed=3, **given)
+    assert len({tuple(row) for row in ids[0].tolist()}) == 4
+    with pytest.raises(ArgumentError, match="temperature is 'hot'"):
+        runner.generate([[9]], temperature="hot")
+
+
+def test_prompts_may_be_dictionaries(runner):
+    expected = runner.generate(["the fox"], max_new_tokens=5, end_id=-1)
+    ids = runner.tokenizer.encode("the fox")
+    assert runner.generate([{"prompt": "the fox"}], max_new_tokens=5, end_id=-1) == expected
+    assert runner.generate({"prompt": "the fox"}, max_new_tokens=5, end_id=-1) == expected[0]
+    rows = runner.generate([{"prompt_token_ids": ids}], max_new_tokens=5, end_id=-1)
+    assert rows.tolist() == runner.generate([ids], max_new_tokens=5, end_id=-1).tolist()
+    for wrong, message in (
+        ({"prompt": "x", "multi_modal_data": {}}, "with 'multi_modal_data'"),
+        ({}, "without entries"),
+        ({"role": "user", "content": "x"}, "messages need chat=True"),
+        ({"prompt": 5}, "prompt 0 is the single value 5"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            runner.generate([wrong])
+
+
+def test_templates_get_tools_and_arguments(runner, monkeypatch):
+    template = ChatTemplate({"default": "{{ tools[0].name }} {{ enable_thinking }}"}, {})
+    monkeypatch.setattr(runner.tokenizer, "chat_template", template)
+    expected = runner.generate("fox False", max_new_tokens=5, end_id=-1)
+    names = {"tools": [{"name": "fox"}], "chat_template_kwargs": {"enable_thinking": False}}
+    assert runner.generate("x", chat=True, max_new_tokens=5, end_id=-1, **names) == expected
+    for given in ({"tools": []}, {"chat_template_kwargs": {}}):
+        with pytest.raises(ArgumentError, match="pass chat=True too"):
+            runner.generate("x", **given)
+
+
+def test_text_that_cannot_fit_is_refused_before_it_is_tokenized(runner, monkeypatch):
+    with pytest.raises(LimitError, match=r"the prompt has \d+ tokens, which exceeds max_input_len 24"):
+        runner.generate(["x" * (24 * 32)])
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: pytest.fail("tokenized"))
+    for count in (1, 2):
+        with pytest.raises(
+            LimitError, match="prompt 0 has 769 characters, which exceeds the 768 that max_input_len 24"
+        ):
+            runner.generate(["x" * (24 * 32 + 1)] * count)
+    monkeypatch.setitem(vars(runner.tokenizer), "max_token_chars", 100)
+    with pytest.raises(LimitError, match="the prompt has 2,401 characters, which exceeds the 2,400 that"):
+        runner.generate("x" * 2401)
+    with pytest.raises(LimitError, match="the prompt has 10,000,000 characters"):
+        runner.generate("x" * 10_000_000)
+    with pytest.raises(LimitError, match="the prompt has 10,000,024 characters"):
+        runner.generate("x" * 10_000_000, chat=True)
+    with pytest.raises(LimitError, match="prompt 0 has 1,000,000,000 token ids, which exceeds 1,048,576"):
+        runner.generate([range(10**9)])
+
+
+@pytest.mark.parametrize("prompts", [np.array(5), [np.array(5)], [5], 5, b"x", [b"x"], [2**70], [[2**70]], iter("x")])
+def test_what_is_no_prompt_is_refused(runner, prompts):
+    with pytest.raises(ArgumentError, match=r"prompt") as raised:
+        runner.generate(prompts)
+    assert len(str(raised.value)) < 500

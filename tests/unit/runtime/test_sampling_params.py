@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
-from .doubles import END_ID, fake_manifest
-from .texts import byte_level_tokenizer
+from .doubles import END_ID, VOCAB_SIZE, fake_manifest
+from .texts import TOKENIZERS, byte_level_tokenizer
 
 
 def native(defaults=None, tokenizer=None, **given):
@@ -58,17 +58,40 @@ def test_end_ids():
     assert native(end_id=7).end_ids == [7]
     assert native(end_id=-1).end_ids == []
     assert native(ignore_eos=True).end_ids == []
-    for bad in (-2, 397):
-        with pytest.raises(ArgumentError, match="end_ids"):
-            native(end_id=bad)
+    with pytest.raises(ArgumentError, match="end_ids"):
+        native(end_id=397)
 
 
-def test_bad_words_are_banned_with_and_without_a_space_before():
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("text", ["fox", "o", "qu", "foxes are", "🙂"])
+def test_text_is_banned_in_every_token_that_holds_it_and_every_way_it_is_written(name, text):
+    tokenizer = TOKENIZERS[name]()
+    words = native(tokenizer=tokenizer, bad=[text, [5, 6]], bad_token_ids=[9]).bad_words
+    assert words[:2] == [[5, 6], [9]]
+    single = {word[0] for word in words[2:] if len(word) == 1}
+    size = tokenizer._backend.get_vocab_size()
+    assert single == {token for token in range(size) if text in tokenizer.decode([token])}
+    for before in ("", " ", "\n"):
+        ids = tokenizer.encode(before + text, add_special_tokens=False)
+        pieces = [ids[start:end] for start in range(len(ids)) for end in range(start + 1, len(ids) + 1)]
+        assert any(piece in words for piece in pieces)
+
+
+def test_text_that_more_tokens_hold_than_can_be_listed_leaves_the_others(monkeypatch):
+    monkeypatch.setattr("trtllm_lite._core.sampling.MAX_BAD_WORDS", 4)
     tokenizer = byte_level_tokenizer()
-    words = native(tokenizer=tokenizer, bad=["fox", [5, 6]], bad_token_ids=[9]).bad_words
-    assert words[:1] == [[5, 6]]
-    assert words[-1:] == [[9]]
-    assert [tokenizer.decode(word) for word in words[1:-1]] == ["fox", " fox"]
+    params = native(tokenizer=tokenizer, bad=["o", [5, 6]])
+    assert params.bad_words == [[5, 6]]
+    others = [token for token in range(VOCAB_SIZE) if "o" not in tokenizer.decode([token])]
+    assert params.allowed_token_ids == others
+    holding = next(token for token in range(VOCAB_SIZE) if token not in others)
+    few = native(tokenizer=tokenizer, bad="o", allowed_token_ids=[others[3], holding])
+    assert few.allowed_token_ids == [others[3]]
+    with pytest.raises(ArgumentError, match="every token that is allowed"):
+        native(tokenizer=tokenizer, bad="o", allowed_token_ids=[holding])
+
+
+def test_text_to_ban_needs_a_tokenizer():
     with pytest.raises(ArgumentError, match="no tokenizer"):
         native(bad="fox")
 
@@ -114,8 +137,24 @@ def test_lists_and_biases_reach_the_sampler():
         ("stop", 7),
         ("bad", [[]]),
         ("bad_token_ids", [-1]),
+        ("bad_token_ids", 5),
+        ("bad_token_ids", iter([5])),
+        ("stop_token_ids", iter([5])),
+        ("allowed_token_ids", np.array(5)),
+        ("allowed_token_ids", "5"),
+        ("logit_bias", [(3, 1.0)]),
+        ("logit_bias", {"x": 1.0}),
+        pytest.param("presence_penalty", 10**400, id="penalty-huge"),
+        pytest.param("max_tokens", 1 << 20_000, id="max_tokens-huge"),
         ("end_id", 1.5),
+        ("end_id", -2),
+        ("end_id", 2**31),
         ("n", 0),
+        ("n", None),
+        pytest.param("n", 1 << 20_000, id="n-huge"),
+        pytest.param("best_of", 1 << 20_000, id="best_of-huge"),
+        ("early_stopping", []),
+        ("early_stopping", 2),
         ("n", 129),
         ("best_of", True),
         ("truncate_prompt_tokens", 0),
@@ -127,8 +166,28 @@ def test_lists_and_biases_reach_the_sampler():
     ],
 )
 def test_values_outside_the_domain_are_refused(name, value):
-    with pytest.raises(ArgumentError, match="bad" if name == "bad_token_ids" else name):
+    with pytest.raises(ArgumentError, match="bad" if name == "bad_token_ids" else name) as raised:
         SamplingParams(**{name: value})
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stop", ["x"] * 65),
+        ("stop", "x" * 257),
+        ("bad", "x" * 10_000_000),
+        ("bad", [[5]] * 1025),
+        ("bad_token_ids", range(10**9)),
+        ("stop_token_ids", range(10**9)),
+        ("allowed_token_ids", range(10**9)),
+        ("logit_bias", dict.fromkeys(range(1025), 1.0)),
+    ],
+)
+def test_long_lists_and_strings_are_refused_before_they_are_read(name, value):
+    with pytest.raises(LimitError, match=rf"{name} has [\d,]+ \w+.*, which exceeds [\d,]+: pass") as raised:
+        SamplingParams(**{name: value})
+    assert len(str(raised.value)) < 200
 
 
 @pytest.mark.parametrize(
@@ -163,3 +222,16 @@ def test_a_least_length_without_a_greatest():
 def test_n_above_best_of():
     with pytest.raises(ArgumentError, match="n not above best_of"):
         SamplingParams(n=3, best_of=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("timeout", value) for value in (0, -1.0, float("nan"), True, "1", 10**400)),
+        *(("cache_salt", value) for value in (None, b"x", "\udcff")),
+        *(("priority", value) for value in (101, 1.0, None)),
+    ],
+)
+def test_what_no_request_can_have(name, value):
+    with pytest.raises(ArgumentError, match=name):
+        Request(np.array([3], np.int32), **{name: value})

@@ -11,10 +11,9 @@ from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options
 from trtllm_lite.runtime.session.limits import RunnerOptions, available_host_memory, runner_limits
-from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.runtime.session.session import check_end_ids
 
 from .doubles import fake_manifest
-from .texts import byte_level_tokenizer
 
 CACHE = {field.name for field in fields(KvCacheConfig)}
 
@@ -90,6 +89,8 @@ def test_a_share_of_the_free_memory():
         ({"max_batch_size": 5}, r"max_batch_size=5 exceeds what this engine was built for \(4\)"),
         ({"max_output_len": 41}, "--max_seq_len"),
         ({"max_num_tokens": 3}, "less than max_batch_size=4"),
+        ({"max_batch_size": 10**5000}, "max_batch_size=<a whole number of"),
+        ({"host_cache_size": 10**18}, r"host_cache_size=10{18} exceeds the host's memory of [\d,]+ bytes: lower it"),
         ({"max_tokens": 3}, "no room for one KV cache block of 4 tokens"),
         ({"max_tokens": 3}, "max_tokens=3 leaves no room .*: raise it$"),
         ({"free_gpu_memory_fraction": 0.9, "available": 100}, "0.9 of 100 free bytes .*: free memory on the device"),
@@ -101,7 +102,7 @@ def test_options_beyond_the_engine(options, message):
 
 
 def test_a_gpu_too_small_for_the_engine():
-    engine = replace(fake_manifest(), target=Target("cuda", ("sm_90a",), "bfloat16"), memory=Memory(1000, 0, 300))
+    engine = replace(fake_manifest(), target=Target("cuda", ("sm_90a",)), memory=Memory(1000, 0, 300))
     gpu = SimpleNamespace(cuda_device_memory=lambda: {"free": 1350, "total": 2000})
     assert available_memory(gpu, engine) == 50
     gpu.cuda_device_memory = lambda: {"free": 1299, "total": 2000}
@@ -111,7 +112,7 @@ def test_a_gpu_too_small_for_the_engine():
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_batch_size": 0}, {"max_input_len": 1.5}, {"max_num_tokens": True}]
+    [{"max_batch_size": 0}, {"max_input_len": 1.5}, {"max_num_tokens": True}, {"num_threads": 2**31}]
     + [{"free_gpu_memory_fraction": value} for value in (0, 1.1, "half", True)],
 )
 def test_options_that_make_no_sense(options):
@@ -129,30 +130,11 @@ def test_threads_are_for_the_cpu():
     options = RunnerOptions(num_threads=2)
     assert device_options(Target("cpu"), options) == options
     with pytest.raises(ArgumentError, match="num_threads is given, and the engine runs on a GPU: leave it out"):
-        device_options(Target("cuda", ("sm_90a",), "bfloat16"), options)
+        device_options(Target("cuda", ("sm_90a",)), options)
 
 
-def write_tokenizer(directory, settings="{}"):
-    (directory / "tokenizer.json").write_text(byte_level_tokenizer()._backend.to_str())
-    (directory / "tokenizer_config.json").write_text(settings)
-    return {name: f"{len((directory / name).read_bytes()):08x}" for name in ("tokenizer.json", "tokenizer_config.json")}
-
-
-def test_tokenizer_files_are_checked(tmp_path):
-    checksums = write_tokenizer(tmp_path)
-    assert Tokenizer.from_dir(tmp_path, checksums, len).encode("fox") == byte_level_tokenizer().encode("fox")
-    assert Tokenizer.from_dir(tmp_path, {}, len) is None
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(EngineError, match="has checksum 00000002"):
-        Tokenizer.from_dir(tmp_path, checksums, len)
-    with pytest.raises(EngineError, match="not a tokenizer"):
-        Tokenizer.from_dir(tmp_path, {"tokenizer.json": "00000002"}, len)
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(EngineError, match="cannot be read"):
-        Tokenizer.from_dir(tmp_path, checksums, len)
-
-
-def test_settings_must_be_json(tmp_path):
-    checksums = write_tokenizer(tmp_path, "{")
-    with pytest.raises(EngineError, match="not JSON"):
-        Tokenizer.from_dir(tmp_path, checksums, len)
+@pytest.mark.parametrize("token", [2**31, 2**70, -1, 397])
+def test_an_engine_whose_end_token_it_has_not(token):
+    model = replace(fake_manifest().model, eos_token_ids=[1, token])
+    with pytest.raises(EngineError, match=r"end-of-sequence token .* is none of its 397 tokens"):
+        check_end_ids(replace(fake_manifest(), model=model))

@@ -29,8 +29,9 @@ def test_a_stop_string_ends_the_text(name, include, text, start, length):
     tokenizer = TOKENIZERS[name]()
     token_ids = tokenizer.encode(text)
     decoded = tokenizer.decode(token_ids)
+    assume(decoded and REPLACEMENT not in decoded)
+    start %= len(decoded)
     stop = decoded[start : start + length]
-    assume(stop and REPLACEMENT not in decoded)
     stream = TextStream(tokenizer.decode, [], Words((stop,)), include_stop=include)
     assert run(stream, token_ids) == decoded[: decoded.find(stop)] + (stop if include else "")
     assert stream.match == stop
@@ -42,8 +43,9 @@ def test_a_stop_string_ends_the_text(name, include, text, start, length):
 def test_a_stop_sequence_ends_the_text(include, text, start, length):
     tokenizer = byte_level_tokenizer()
     token_ids = tokenizer.encode(text)
+    assume(token_ids and REPLACEMENT not in text)
+    start %= len(token_ids)
     stop = tuple(token_ids[start : start + length])
-    assume(stop and REPLACEMENT not in text)
     first = next(i for i in range(len(token_ids)) if tuple(token_ids[i : i + len(stop)]) == stop)
     stream = TextStream(tokenizer.decode, [], Words((), (stop,)), include_stop=include)
     assert run(stream, token_ids) == tokenizer.decode(token_ids[: first + (len(stop) if include else 0)])
@@ -73,3 +75,11 @@ def test_without_a_decoder_there_is_no_text():
     stream = TextStream(None, [], Words((), ((5, 6),)))
     assert run(stream, [4, 5, 6, 7]) == ""
     assert stream.match == (5, 6)
+
+
+def test_stop_strings_are_found_in_text_that_is_not_returned():
+    tokenizer = byte_level_tokenizer()
+    token_ids = tokenizer.encode("the quick fox")
+    stream = TextStream(tokenizer.decode, [], Words(("ick",)), returns_text=False)
+    assert run(stream, token_ids) == ""
+    assert stream.match == "ick"

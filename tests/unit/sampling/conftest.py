@@ -1,14 +1,19 @@
 """The sampler's part of the C++ extension."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from trtllm_lite import _testing
 from trtllm_lite._core import sampling
+
+BY_HAND = ("Sampler", "SampledToken", "BeamSearch", "philox4x32_10", "token_uniform", "processed", "truncated")
 
 
 @pytest.fixture(scope="session")
 def core():
-    """The `sampling` submodule of the C++ extension."""
-    return sampling
+    """What is said of sampling to the C++ extension, and what of it tests drive by hand."""
+    return SimpleNamespace(**vars(sampling), **{name: vars(_testing)[name] for name in BY_HAND})
 
 
 @pytest.fixture(scope="session")

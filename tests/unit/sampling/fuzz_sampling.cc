@@ -145,7 +145,7 @@ void run_slot(Sampler& sampler, int slot, Random random) {
       check(out.token == std::max_element(processed.begin(), processed.end()) - processed.begin(), "greedy");
     }
     check(out.has_logprobs == params.logprobs.has_value(), "logprobs come if asked for");
-  } while (out.stop_cause == StopCause::kNone && !one_in(random, 30));
+  } while (sampler.slot(slot)->num_generated() < params.max_tokens && !one_in(random, 30));
   sampler.clear_slot(slot);
 }
 

@@ -76,7 +76,7 @@ SETTINGS = [
 
 def outcome(sampled):
     own = sampled.logprobs
-    return sampled.error, sampled.token, sampled.stop_cause, own and (own.logprob, own.rank, own.top)
+    return sampled.error, sampled.token, own and (own.logprob, own.rank, own.top)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -158,20 +158,6 @@ def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(core, make_para
     assert chain(core, params, rows[12:], generated=whole[:12]) == whole[12:]
 
 
-def test_stop_causes(core, make_params):
-    causes = core.StopCause
-    row = make_row(seed=1)
-    row[9] = 100
-    common = {"temperature": 0.0, "max_tokens": 3}
-    assert sample_one(core, make_params(end_ids=[9], **common), row).stop_cause == causes.END_ID
-    assert sample_one(core, make_params(stop_token_ids=[9], **common), row).stop_cause == causes.STOP_TOKEN
-    assert sample_one(core, make_params(end_ids=[9], ignore_eos=True, **common), row).stop_cause == causes.NONE
-    third = sample_one(core, make_params(**common), row, generated=[1, 2])
-    assert third.stop_cause == causes.MAX_TOKENS
-    ends_on_last = sample_one(core, make_params(end_ids=[9], **common), row, generated=[1, 2])
-    assert ends_on_last.stop_cause == causes.END_ID
-
-
 def test_min_tokens_delays_the_end(core, make_params):
     row = make_row(seed=1)
     row[9] = 100
@@ -179,7 +165,6 @@ def test_min_tokens_delays_the_end(core, make_params):
     sampler.set_slot(0, make_params(temperature=0.0, end_ids=[9], min_tokens=4), [1])
     results = [sampler.sample_rows([0], row[None])[0] for _ in range(5)]
     assert [result.token == 9 for result in results] == [False] * 4 + [True]
-    assert [result.stop_cause == core.StopCause.END_ID for result in results] == [False] * 4 + [True]
 
 
 def test_a_refused_request_leaves_the_slot_as_it_was(core, make_params):

@@ -156,11 +156,11 @@ def _call(node: ir.Node, index: dict[ir.Value, int]) -> CallInstruction:
         for position, (argument, value) in enumerate(zip(schema.outputs, node.outputs, strict=False))
         if value.name and position not in aliases
     }
-    attributes: dict[str, int | float] = {}
+    attributes: dict[str, int | float | str] = {}
     for declared in schema.attributes:
-        number = attribute(node, declared.name)
-        assert isinstance(number, int | float)
-        attributes[declared.name] = number
+        value = attribute(node, declared.name)
+        assert isinstance(value, int | float | str)
+        attributes[declared.name] = value
     return CallInstruction("call", node.op_type, operands, attributes)
 
 

@@ -13,6 +13,7 @@ from trtllm_lite.builder.cuda.layout import Step
 from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
+from trtllm_lite.builder.cuda.unsupported import refuse_unsupported
 from trtllm_lite.builder.graph import attribute, dims, fused_by, only_user
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
@@ -22,14 +23,19 @@ from trtllm_lite.plugins.embedding.cuda import embedding
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.gather_rows.cuda import gather_rows
 from trtllm_lite.plugins.launch import Buffer, Device, Extent, Launch, features, symbol
+from trtllm_lite.plugins.layer_norm.cuda import layer_norm
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.paged_attention import cuda as attention
+from trtllm_lite.plugins.position_embedding.cuda import position_embedding
 from trtllm_lite.plugins.rms_norm.cuda import rms_norm
 from trtllm_lite.plugins.rotary_table.cuda import rotary_table
+from trtllm_lite.plugins.rowwise.cuda import rowwise
+from trtllm_lite.plugins.rowwise.expression import MAX_ROWS, MAX_VECTORS
 from trtllm_lite.plugins.sample.cuda import sample
 
 _VECTOR = 8  # 16-bit elements of one load or store
 Norm = tuple[Buffer, float]  # weight and epsilon
+_NORMS = ("RmsNorm", "LayerNorm")  # x, weight, residual; a LayerNorm has a bias, too
 
 
 def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> list[Step]:
@@ -37,6 +43,7 @@ def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, c
 
     Raises BuildError, which lists what the kernels do not support.
     """
+    refuse_unsupported(graph)
     return _Lowering(graph, operands, device, bucket, choose).run()
 
 
@@ -49,13 +56,16 @@ class _Lowering:
         self.emit: dict[str, Callable[[ir.Node], None]] = {
             "Embedding": self._embedding,
             "RotaryTable": self._rotary_table,
-            "RmsNorm": self._rms_norm,
+            "PositionEmbedding": self._position_embedding,
+            "RmsNorm": self._norm,
+            "LayerNorm": self._norm,
+            "Rowwise": self._rowwise,
             "Linear": self._linear,
             "GatedLinear": self._gated_linear,
             "PagedAttention": self._paged_attention,
             "GatherRows": self._gather_rows,
         }
-        self.lazy = {node for node in graph if node.op_type == "RmsNorm" or self._is_fused_qkv(node)}
+        self.lazy = {node for node in graph if node.op_type in _NORMS or self._is_fused_qkv(node)}
 
     def run(self) -> list[Step]:
         for node in self.graph:
@@ -132,18 +142,52 @@ class _Lowering:
             y = self._new(node.outputs[0])
             self.steps.append(gather_rows(y, source, self.operands.inputs["logits_indices"]))
 
-    def _rms_norm(self, node: ir.Node) -> None:
+    def _position_embedding(self, node: ir.Node) -> None:
+        x, table = self._buffer(node.inputs[0]), self.operands.matrix(_input(node, 2))
+        max_seq_len, rows = self.operands.limits.max_seq_len, table.shape[0]
+        if isinstance(rows, int) and rows < max_seq_len:
+            raise BuildError(
+                f"max_seq_len is {max_seq_len}, and the table {table.name} knows {rows} positions: set max_seq_len "
+                f"(and max_input_len) to at most {rows}"
+            )
+        positions = self.operands.inputs["position_ids"]
+        self.steps.append(position_embedding(self._new(node.outputs[0]), x, positions, table))
+
+    def _rowwise(self, node: ir.Node) -> None:
+        value = node.outputs[0]
+        operands = [self._buffer(x) for x in node.inputs[:MAX_ROWS] if x is not None]
+        vectors = [self.operands.vector(v) for v in node.inputs[MAX_ROWS : MAX_ROWS + MAX_VECTORS] if v is not None]
+        given = _input_or_none(node, MAX_ROWS + MAX_VECTORS)
+        constants = None if given is None else self.operands.vector(given)
+        y = self._result(value)
+        self.steps.append(rowwise(y, attribute(node, "program"), self._rows(value), operands, vectors, constants))
+
+    def _result(self, value: ir.Value) -> Buffer:
+        """Where an operator that may make logits writes; what becomes logits row by row is float32 as they are."""
+        if value.is_graph_output():
+            self.buffers[value] = self.operands.logits
+            return self.operands.logits
+        reader: ir.Node | None = only_user(value)
+        while reader is not None and reader.op_type == "Rowwise" and not reader.outputs[0].is_graph_output():
+            reader = only_user(reader.outputs[0])
+        return self._new(value, "float32" if reader is not None and reader.op_type == "Rowwise" else None)
+
+    def _norm(self, node: ir.Node) -> None:
         source, rows = self._norm_source(node), self._rows(node.outputs[0])
         weight, epsilon = self._norm_weight(node)
-        if source is not None:
-            y = self._new(node.outputs[0])
-            self.steps.append(rms_norm(y, source, weight, epsilon, rows))
-            return
-        update, stream = self._buffer(node.inputs[0]), self._buffer(node.inputs[2])
+        more: dict[str, Buffer] = {}
+        if source is None:
+            source = self._buffer(node.inputs[0])
+            total = Buffer(f"{node.name}.sum", self.operands.dtype, self._shape(node.outputs[0]))
+            more = {"residual": self._buffer(node.inputs[2]), "total": total}
+            self.buffers |= dict.fromkeys(node.outputs[1:], total)
         y = self._new(node.outputs[0])
-        total = Buffer(f"{node.name}.sum", self.operands.dtype, self._shape(node.outputs[0]))
-        self.buffers |= dict.fromkeys(node.outputs[1:], total)
-        self.steps.append(rms_norm(y, update, weight, epsilon, rows, residual=stream, total=total))
+        if node.op_type == "RmsNorm":
+            self.steps.append(rms_norm(y, source, weight, epsilon, rows, **more))
+            return
+        bias = _input_or_none(node, 3)
+        more |= {} if bias is None else {"bias": self.operands.vector(bias)}
+        self.steps.append(layer_norm(y, source, weight, epsilon, rows, **more))
 
     def _norm_weight(self, node: ir.Node) -> Norm:
         return self.operands.vector(_input(node, 1)), attribute(node, "epsilon")
@@ -175,29 +219,30 @@ class _Lowering:
         x, norm = self._prologue(node.inputs[0], config)
         sum_reader = _residual_norm(node)
         residual = None if sum_reader is None else self._buffer(sum_reader.inputs[2])
-        y = self.buffers[value] = self.operands.logits if value.is_graph_output() else self._new(value)
+        y, activation = self._result(value), attribute(node, "activation")
         if sum_reader is not None:
             self.buffers |= dict.fromkeys(sum_reader.outputs[1:], y)
         rows, bias = self._rows(value), _input_or_none(node, 2)
         if config is None:
             forms = None if bias is None else self.operands.bias(bias)
-            self._product(Site(y, x, weight, rows, self._max_rows(value), residual, forms))
+            self._product(Site(y, x, weight, rows, self._max_rows(value), activation, residual, forms))
         else:
             vector = None if bias is None else self.operands.vector(bias)
-            how = self._streaming(config)
-            self.steps.append(linear.stream(y, x, weight, rows, how, norm=norm, bias=vector, residual=residual))
+            more = {"norm": norm, "bias": vector, "residual": residual, "activation": activation}
+            self.steps.append(linear.stream(y, x, weight, rows, self._streaming(config), **more))
 
     def _gated_linear(self, node: ir.Node) -> None:
         weight, value, config = self.operands.matrix(_input(node, 1)), node.outputs[0], self._config(node)
         x, norm = self._prologue(node.inputs[0], config)
         y, rows, bias = self._new(value), self._rows(value), _input_or_none(node, 2)
+        activation = attribute(node, "activation")
         if config is None:
             forms = None if bias is None else self.operands.bias(bias)
-            self._product(Site(y, x, weight, rows, self._max_rows(value), bias=forms))
+            self._product(Site(y, x, weight, rows, self._max_rows(value), activation, bias=forms))
         else:
             vector = None if bias is None else self.operands.vector(bias)
-            how = self._streaming(config)
-            self.steps.append(gated_linear.stream(y, x, weight, rows, how, norm=norm, bias=vector))
+            more = {"norm": norm, "bias": vector, "activation": activation}
+            self.steps.append(gated_linear.stream(y, x, weight, rows, self._streaming(config), **more))
 
     def _product(self, site: Site) -> None:
         self.steps += implement(site, self.choose(site), self.device)
@@ -209,7 +254,9 @@ class _Lowering:
         """Is it a product whose epilogue rotates queries and keys and writes the cache?"""
         reader = only_user(node.outputs[0]) if node.op_type == "Linear" else None
         has_epilogue = reader is not None and reader.op_type == "PagedAttention" and _head_norms(reader) == (None, None)
-        return has_epilogue and self._config(node) is not None
+        if reader is None or not has_epilogue or self._config(node) is None:
+            return False
+        return self._heads(reader).rotates_in_products
 
     def _paged_attention(self, node: ir.Node) -> None:
         operands, inputs = self.operands, self.operands.inputs
@@ -246,7 +293,8 @@ class _Lowering:
 
     def _queries(self, node: ir.Node, query: Buffer, cache: attention.Cache, heads: attention.Heads) -> None:
         """Rotated queries; keys and values go into the cache."""
-        tables = (self._buffer(node.inputs[1]), self._buffer(node.inputs[2]))
+        cos, sin = (None if table is None else self._buffer(table) for table in node.inputs[1:3])
+        tables = (cos, sin)
         producer = fused_by(node.inputs[0], "Linear")
         config = None if producer is None else self._config(producer)
         if producer is None or config is None or not self._is_fused_qkv(producer):
@@ -273,7 +321,9 @@ class _Lowering:
         assert key_cache is not None
         _, num_kv_heads, head_dim, _ = key_cache
         num_heads, tokens_per_block = attribute(node, "num_heads"), self.operands.limits.tokens_per_block
-        heads = attention.Heads(num_heads, num_kv_heads, head_dim, tokens_per_block, self.operands.dtype)
+        heads = attention.Heads(
+            num_heads, num_kv_heads, head_dim, tokens_per_block, self.operands.dtype, _rotary_dim(node)
+        )
         _expect_no_problems(node, heads.problems())
         return heads
 
@@ -298,13 +348,20 @@ def _expect_no_problems(node: ir.Node, problems: list[str]) -> None:
         raise BuildError(f"the GPU kernels do not support this attention ({node.name}): {'; '.join(problems)}")
 
 
+def _rotary_dim(attention: ir.Node) -> int:
+    """Elements of a head that RoPE turns: two for each column of its table."""
+    columns = (dims(attention.inputs[1]) or (0,))[-1]
+    assert isinstance(columns, int)
+    return 2 * columns
+
+
 def _head_norms(node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
     return _input_or_none(node, 8), _input_or_none(node, 9)
 
 
 def _residual_norm(node: ir.Node) -> ir.Node | None:
-    """The RmsNorm that adds the product's rows, which nothing else reads, to the residual stream."""
+    """The norm that adds the product's rows, which nothing else reads, to the residual stream."""
     value = node.outputs[0]
-    norm = only_user(value)
-    adds = norm is not None and norm is fused_by(norm.outputs[0], "RmsNorm") and norm.inputs[0] is value
+    norm = only_user(value) if attribute(node, "activation") == "none" else None
+    adds = norm is not None and norm.op_type in _NORMS and norm.inputs[0] is value
     return norm if adds and norm is not None and _input_or_none(norm, 2) is not None else None

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.plugins.launch import Device
 
 _KIB = 1024
@@ -37,7 +37,7 @@ def _device(name: str) -> Device:
     if match is None or match[1] not in _SHARED_BYTES:
         known = ", ".join(f"sm_{capability}" for capability in _SHARED_BYTES)
         raise BuildError(
-            f"the target is {name!r}: expected cpu, or one or several of {known}, separated by commas "
+            f"the target is {shown(name)}: expected cpu, or one or several of {known}, separated by commas "
             "(an H100 or H200 is sm_90, an A100 sm_80)"
         )
     own_instructions = "a" if int(match[1]) >= 90 else ""

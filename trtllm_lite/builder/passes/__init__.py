@@ -1,30 +1,36 @@
 """The ordered pipeline from the standard network to fused operators over packed tokens.
 
 Each pass is numerically neutral. remove_padding comes first, so that all others see plain [rows, features] matrices;
-the operators that others build on (linear) come before those; last_token_gather comes last, when whole layers are a
-handful of operators whose row-wise nature their schemas state.
+the operators that others build on (linear) come before those, and rowwise takes what they leave; last_token_gather
+comes last, when whole layers are a handful of operators whose row-wise nature their schemas state.
 """
 
-from trtllm_lite.builder.passes.add_rms_norm import ADD_RMS_NORM
+from trtllm_lite.builder.passes.add_norm import ADD_NORM
 from trtllm_lite.builder.passes.contract import Decision, GraphPass, PassError
 from trtllm_lite.builder.passes.embedding import EMBEDDING
 from trtllm_lite.builder.passes.last_token_gather import LAST_TOKEN_GATHER
 from trtllm_lite.builder.passes.linear import LINEAR
+from trtllm_lite.builder.passes.linear_activation import LINEAR_ACTIVATION
 from trtllm_lite.builder.passes.merge_gate_up import MERGE_GATE_UP
 from trtllm_lite.builder.passes.merge_qkv import MERGE_QKV
 from trtllm_lite.builder.passes.paged_attention import PAGED_ATTENTION
+from trtllm_lite.builder.passes.position_embedding import POSITION_EMBEDDING
 from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
 from trtllm_lite.builder.passes.rotary_table import ROTARY_TABLE
+from trtllm_lite.builder.passes.rowwise import ROWWISE
 
 PIPELINE = (
     REMOVE_PADDING,
     EMBEDDING,
+    POSITION_EMBEDDING,
     ROTARY_TABLE,
     LINEAR,
     MERGE_QKV,
     MERGE_GATE_UP,
+    LINEAR_ACTIVATION,
     PAGED_ATTENTION,
-    ADD_RMS_NORM,
+    ADD_NORM,
+    ROWWISE,
     LAST_TOKEN_GATHER,
 )
 

@@ -1,6 +1,6 @@
 """Recognises the standard attention subgraph; merge_qkv and paged_attention both read it.
 
-packed rows -> unpack -> Reshape to heads -> [RMSNormalization] -> Transpose -> [RotaryEmbedding]
+packed rows -> unpack -> Reshape to heads -> [RMSNormalization] -> Transpose -> [RotaryEmbedding, perhaps partial]
 key, value  -> TensorScatter into the cache at past_lens
 Attention(query, key cache, value cache, [window mask], total lengths; causal) -> Transpose -> Reshape -> pack
 """
@@ -58,7 +58,8 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
     """Follow ``value`` [batch, heads, seq, head_dim] back to packed rows. Raises MismatchError."""
     cos = sin = norm = None
     epsilon = 0.0
-    if (rotary := produced_by(value, "RotaryEmbedding")) is not None:
+    rotary = produced_by(value, "RotaryEmbedding")
+    if rotary is not None:
         cos, sin = _rotary_tables(rotary, what)
         value = rotary.inputs[0]
     transpose = _node(value, "Transpose", what)
@@ -77,7 +78,10 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
     expect(isinstance(heads, int) and isinstance(head_dim, int), f"the {what} has no static number of heads")
     assert isinstance(heads, int)
     assert isinstance(head_dim, int)
-    expect(cos is None or (dims(cos) or ())[-1:] == (head_dim // 2,), f"RoPE covers only a part of the {what} heads")
+    if rotary is not None:
+        rotated = attribute(rotary, "rotary_embedding_dim", 0) or head_dim
+        fits = rotated <= head_dim and (dims(cos) or ())[-1:] == (rotated / 2,)
+        expect(fits, f"the RoPE table of the {what} heads has not half as many columns as elements are rotated")
     return Heads(source, heads, head_dim, norm, epsilon, cos, sin)
 
 
@@ -130,8 +134,8 @@ def is_sequence_extent(value: ir.Value | None) -> bool:
 
 
 def _rotary_tables(node: ir.Node, what: str) -> tuple[ir.Value, ir.Value]:
-    plain = not attribute(node, "interleaved", 0) and not attribute(node, "rotary_embedding_dim", 0)
-    expect(plain and len(node.inputs) == 3, f"RoPE of the {what} is not the rotate-half form over whole heads")
+    plain = not attribute(node, "interleaved", 0) and len(node.inputs) == 3
+    expect(plain, f"RoPE of the {what} is not the rotate-half form with a table of packed rows")
     return match_unpacked(node.inputs[1], "cosine table"), match_unpacked(node.inputs[2], "sine table")
 
 

@@ -62,7 +62,8 @@ def _fuse(graph: ir.Graph, node: ir.Node, weight: ir.Value) -> None:
     result, bias = (found[0].outputs[0], found[1]) if found else (node.outputs[0], None)
     output = value_of(f"{node.name}.linear", ir.DataType.FLOAT, dims(result) or ())
     inputs = [node.inputs[0], weight, *([bias] if bias is not None else [])]
-    graph.insert_before(node, fused_node("Linear", str(node.name), inputs, [output]))
+    plain = {"activation": "none"}
+    graph.insert_before(node, fused_node("Linear", str(node.name), inputs, [output], plain))
     replace_value(result, output)
 
 

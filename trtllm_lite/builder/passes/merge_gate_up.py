@@ -1,4 +1,4 @@
-"""Mul(Swish(gate projection), up projection) becomes one GatedLinear: one pass over x, no temporaries."""
+"""Mul(activation(gate projection), up projection) becomes one GatedLinear: one pass over x, no temporaries."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,6 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
     add_initializer,
-    attribute,
     dims,
     fused_by,
     fused_node,
@@ -16,33 +15,34 @@ from trtllm_lite.builder.graph import (
     value_of,
     weight_tensor,
 )
+from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of, describe
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.weights import extents, stack, zeros
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     decisions = []
-    for swish in nodes_of(graph, "Swish"):
-        for mul in [use.node for use in swish.outputs[0].uses() if use.node.op_type == "Mul"]:
-            gate, up = _projections(mul, swish)
-            name = site(*(node for node in (gate, up, mul) if node is not None))
-            reason = _obstacle(swish, gate, up)
+    for node in (node for op_type in OP_TYPES for node in nodes_of(graph, op_type)):
+        for mul in [use.node for use in node.outputs[0].uses() if use.node.op_type == "Mul"]:
+            gate, up = _projections(mul, node)
+            name = site(*(part for part in (gate, up, mul) if part is not None))
+            reason = _obstacle(node, gate, up)
             if gate is not None and up is not None and reason is None:
-                _fuse(graph, mul, gate, up, name)
+                _fuse(graph, mul, gate, up, name, activation_of(node) or "")
             decisions.append(Decision(name, reason is None, reason or ""))
     return decisions
 
 
-def _projections(mul: ir.Node, swish: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:
-    other = next((value for value in mul.inputs if value is not swish.outputs[0]), None)
-    return fused_by(swish.inputs[0], "Linear"), fused_by(other, "Linear")
+def _projections(mul: ir.Node, activation: ir.Node) -> tuple[ir.Node | None, ir.Node | None]:
+    other = next((value for value in mul.inputs if value is not activation.outputs[0]), None)
+    return fused_by(activation.inputs[0], "Linear"), fused_by(other, "Linear")
 
 
-def _obstacle(swish: ir.Node, gate: ir.Node | None, up: ir.Node | None) -> str | None:
+def _obstacle(activation: ir.Node, gate: ir.Node | None, up: ir.Node | None) -> str | None:
     if gate is None or up is None:
         return f"the {'gate' if gate is None else 'up'} factor does not come straight from a Linear"
-    if attribute(swish, "alpha", 1.0) != 1.0:
-        return f"the gate is swish with alpha {attribute(swish, 'alpha')}, expected 1 (SiLU)"
+    if activation_of(activation) is None:
+        return f"the gate goes through {describe(activation)}, which no fused operator computes"
     if gate.inputs[0] is not up.inputs[0]:
         return "gate and up read different inputs"
     tensors = [weight_tensor(linear.inputs[1]) for linear in (gate, up)]
@@ -50,7 +50,7 @@ def _obstacle(swish: ir.Node, gate: ir.Node | None, up: ir.Node | None) -> str |
     return None if len(forms) == 1 else "the weights of gate and up differ in type or shape"
 
 
-def _fuse(graph: ir.Graph, mul: ir.Node, gate: ir.Node, up: ir.Node, name: str) -> None:
+def _fuse(graph: ir.Graph, mul: ir.Node, gate: ir.Node, up: ir.Node, name: str, activation: str) -> None:
     path = f"{name}.gate_up_proj"
     tensors = [tensor for linear in (gate, up) if (tensor := weight_tensor(linear.inputs[1])) is not None]
     weight = add_initializer(graph, f"{path}.weight", stack(tensors))
@@ -60,7 +60,7 @@ def _fuse(graph: ir.Graph, mul: ir.Node, gate: ir.Node, up: ir.Node, name: str) 
         parts = [zeros(extents(tensors[0])[0]) if bias is None else bias for bias in biases]
         inputs.append(add_initializer(graph, f"{path}.bias", stack(parts)))
     output = value_of(f"{path}.gated", ir.DataType.FLOAT, dims(mul.outputs[0]) or ())
-    graph.insert_before(mul, fused_node("GatedLinear", path, inputs, [output]))
+    graph.insert_before(mul, fused_node("GatedLinear", path, inputs, [output], {"activation": activation}))
     replace_value(mul.outputs[0], output)
 
 

@@ -79,7 +79,7 @@ def _merge(graph: ir.Graph, linears: list[ir.Node], name: str) -> None:
     lengths = add_initializer(graph, f"{path}.sizes", ir.tensor(sizes, dtype=ir.DataType.INT64))
     split = ir.node("Split", [merged, lengths], {"axis": -1}, outputs=parts_out, name=f"{path}.split")
     first = next(node for node in graph if node in linears)
-    graph.insert_before(first, [fused_node("Linear", path, inputs, [merged]), split])
+    graph.insert_before(first, [fused_node("Linear", path, inputs, [merged], {"activation": "none"}), split])
     for linear, part in zip(linears, parts_out, strict=True):
         replace_value(linear.outputs[0], part)
 

@@ -100,7 +100,6 @@ def _check_attributes(attention: ir.Node) -> None:
 def _check_heads(query: Heads, key: Heads, value: Heads) -> None:
     expect(key.heads == value.heads and query.heads % key.heads == 0, "query heads are no multiple of key/value heads")
     expect(len({heads.head_dim for heads in (query, key, value)}) == 1, "query, key and value heads differ in size")
-    expect(query.cos is not None, "the query has no RoPE")
     expect((query.cos, query.sin) == (key.cos, key.sin), "query and key use different RoPE tables")
     expect(value.cos is None and value.norm is None, "the value is rotated or normalised")
     both = query.norm is not None and key.norm is not None

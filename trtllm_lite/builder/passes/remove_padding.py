@@ -91,7 +91,7 @@ def _keeps_rows_apart(node: ir.Node, tokens: list[ir.Value], constants: list[ir.
             return tokens == [node.inputs[1]] and attribute(node, "axis", 0) == 0
         case "Unsqueeze":
             return integers(node.inputs[1]) == [-1]
-        case "RMSNormalization":
+        case "RMSNormalization" | "LayerNormalization":
             return attribute(node, "axis", -1) == -1 and len(dims(tokens[0]) or ()) > 1
         case "Split":
             return attribute(node, "axis", 0) == -1

@@ -75,7 +75,8 @@ def _fuse(graph: ir.Graph, cos: ir.Node, sin: ir.Node) -> None:
     positions = next(value for value in graph.inputs if value.name == POSITION_IDS)
     half = (dims(frequencies) or (0,))[0]
     name = site(cos, sin) or "rotary"
-    outputs = [value_of(f"{name}.{kind}", ir.DataType.FLOAT, [NUM_TOKENS, half or 0]) for kind in ("cos", "sin")]
+    # Named by the nodes, because a network may have several tables at one site.
+    outputs = [value_of(f"{node.name}.table", ir.DataType.FLOAT, [NUM_TOKENS, half or 0]) for node in (cos, sin)]
     scale = {"scale": _scaled(cos)[1]}
     first = next(node for node in graph if node in (cos, sin))
     graph.insert_before(first, fused_node("RotaryTable", name, [positions, frequencies], outputs, scale))

@@ -13,10 +13,12 @@ def bench() -> None:
 
     \b
     Examples:
-      trtllm-lite bench latency --engine_dir engine --batch_size 1,8 --input_len 128,1024
-      trtllm-lite bench throughput --engine_dir engine --num_requests 64 --json baseline.json
-      trtllm-lite bench throughput --engine_dir engine --num_requests 64 --compare baseline.json
-      trtllm-lite bench serve-sim --engine_dir engine --arrival poisson --request_rate 4 --input_len sharegpt
+      trtllm-lite bench latency --engine_dir engine \\
+        --batch_size 1,8 --input_len 128,1024
+      trtllm-lite bench throughput --engine_dir engine --json baseline.json
+      trtllm-lite bench throughput --engine_dir engine --compare baseline.json
+      trtllm-lite bench serve-sim --engine_dir engine \\
+        --arrival poisson --request_rate 4 --input_len sharegpt
     """
 
 

@@ -10,15 +10,19 @@ import click
 from trtllm_lite.cli.bench.options import ceiling_options, ceilings_of, engine_options, result_options
 from trtllm_lite.cli.bench.results import Report, Results, warn_if_busy
 from trtllm_lite.cli.framework import Command
+from trtllm_lite.errors import shown
 
 if TYPE_CHECKING:
     from trtllm_lite.bench.latency_shape import LatencyShape
 
-_POINT_METRICS = (
-    *("time_to_first_token_s", "inter_token_latency_s", "prefill_tokens_per_s", "decode_tokens_per_s"),
-    *("floor_inter_token_latency_s", "fraction_of_floor"),
-    *("floor_time_to_first_token_s", "fraction_of_first_token_floor", "host_s_per_decode_step"),
-)
+# A table each, which fits into 80 columns.
+_POINT_METRICS = {
+    "measured": ("time_to_first_token_s", "inter_token_latency_s", "prefill_tokens_per_s", "decode_tokens_per_s"),
+    "floors": (
+        *("floor_time_to_first_token_s", "fraction_of_first_token_floor"),
+        *("floor_inter_token_latency_s", "fraction_of_floor", "host_s_per_decode_step"),
+    ),
+}
 _ENGINE_METRICS = (
     *("read_bandwidth_bytes_per_s", "weight_bytes_per_step", "kv_bytes_per_step", "weight_bytes", "kv_cache_bytes"),
     *("workspace_bytes", "peak_memory_bytes", "memory_overhead_bytes", "load_s", "start_up_s"),
@@ -37,10 +41,10 @@ class NumberList(click.ParamType):
         try:
             return tuple(int(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 1,8,64", param, ctx)
+            self.fail(f"{shown(value)} is not a list of whole numbers such as 1,8,64", param, ctx)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Times to first token and per token of whole batches.")
 @engine_options
 @click.option(
     "--batch_size", type=NumberList(), default="1", show_default=True, help="Sequences side by side; one or several."
@@ -88,12 +92,11 @@ def latency(
     or of the products if that is longer, and then the KV cache; that of the first token the time of its arithmetic, or
     to read the weights if that takes longer.
     """
-    from trtllm_lite.bench.gates import gates
     from trtllm_lite.bench.latency import LatencyBench
     from trtllm_lite.bench.latency_shape import LatencyShape
     from trtllm_lite.bench.report import identity
     from trtllm_lite.bench.transformers_baseline import check_model, measure_transformers
-    from trtllm_lite.cli.console import progress_bars
+    from trtllm_lite.progress import progress_bars
 
     pairs = itertools.product(batch_size, input_len)
     shapes = [LatencyShape(batch_size=batch, input_len=length, **options) for batch, length in pairs]
@@ -116,30 +119,34 @@ def latency(
             if compare_transformers:
                 report["baseline"] = measure_transformers(compare_transformers, shape, num_threads)
                 show("transformers", done + 1, len(shapes))
-    for report in reports:
-        report["gates"] = gates(report)
     _print_points(shapes, reports)
     _print_engine(reports[-1])
-    _print_gates(reports)
     results.finish(reports)
 
 
 def _print_points(shapes: "Sequence[LatencyShape]", reports: Sequence[Report]) -> None:
-    """A row for each shape, with the ratios to transformers where those were measured."""
+    """Tables with a row for each shape, one of them of the ratios to transformers where those were measured."""
     from trtllm_lite.bench.metrics import METRICS
     from trtllm_lite.cli.console import print_table
+    from trtllm_lite.units import counted
 
-    compared = any(report["baseline"] for report in reports)
-    known = [name for name in _POINT_METRICS if name in reports[0]["figures"]]
-    header = ["batch, prompt", *(METRICS[name].title for name in known)]
-    header += [f"{METRICS[name].title}, × transformers" for name in _RATIO_METRICS if compared]
-    rows = []
-    for shape, report in zip(shapes, reports, strict=True):
-        figures, baseline = report["figures"], report["baseline"]
-        texts = [METRICS[name].text(figures[name]) for name in known]
-        ratios = [f"{figures[name] / baseline[name]:.2f}×" for name in _RATIO_METRICS if compared]
-        rows.append([f"{shape.batch_size}, {shape.input_len}", *texts, *ratios])
-    print_table(f"{shapes[0].output_len} tokens out; medians of {shapes[0].repeats}", header, rows)
+    points = [f"{shape.batch_size}, {shape.input_len}" for shape in shapes]
+    lengths = f"{counted(shapes[0].output_len, 'token')} out; medians of {counted(shapes[0].repeats, 'run')}"
+    for title, names in _POINT_METRICS.items():
+        known = [name for name in names if name in reports[0]["figures"]]
+        if known:
+            rows = [
+                [point, *(METRICS[name].text(report["figures"][name]) for name in known)]
+                for point, report in zip(points, reports, strict=True)
+            ]
+            print_table(f"{title}; {lengths}", ["batch, prompt", *(METRICS[name].title for name in known)], rows)
+    if any(report["baseline"] for report in reports):
+        rows = [
+            [point, *(f"{report['figures'][name] / report['baseline'][name]:.2f}×" for name in _RATIO_METRICS)]
+            for point, report in zip(points, reports, strict=True)
+        ]
+        header = ["batch, prompt", *(f"{METRICS[name].title}, × transformers" for name in _RATIO_METRICS)]
+        print_table(f"beside transformers in float32; {lengths}", header, rows)
 
 
 def _print_engine(report: Report) -> None:
@@ -147,10 +154,3 @@ def _print_engine(report: Report) -> None:
 
     figures = report["figures"]
     print_figures("engine and machine", {name: figures[name] for name in _ENGINE_METRICS if name in figures})
-
-
-def _print_gates(reports: Sequence[Report]) -> None:
-    for report in reports:
-        for gate in report["gates"]:
-            state = "met" if gate["met"] else "MISSED"
-            click.echo(f"{gate['name']}: {gate['value']:.2f} (goal {gate['direction']} {gate['bound']:g}): {state}")

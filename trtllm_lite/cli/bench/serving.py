@@ -34,7 +34,7 @@ def throughput(**options: Any) -> None:
     _measure("throughput", {**options, "arrival": "all"}, ())
 
 
-@click.command(cls=Command, name="serve-sim")
+@click.command(cls=Command, name="serve-sim", short_help="Latencies of requests that arrive over time.")
 @engine_options
 @workload_options
 @arrival_options
@@ -49,9 +49,12 @@ def serve_sim(goodput: tuple[str, ...], **options: Any) -> None:
 
     \b
     Examples:
-      trtllm-lite bench serve-sim --engine_dir engine --request_rate 4 --input_len sharegpt --output_len 16:64
-      trtllm-lite bench serve-sim --engine_dir engine --arrival burst --request_rate 4 --goodput ttft:500
-      trtllm-lite bench serve-sim --engine_dir engine --arrival all --concurrency 1
+      trtllm-lite bench serve-sim --engine_dir engine \\
+        --request_rate 4 --input_len sharegpt --output_len 16:64
+      trtllm-lite bench serve-sim --engine_dir engine \\
+        --arrival burst --request_rate 4 --goodput ttft:500
+      trtllm-lite bench serve-sim --engine_dir engine \\
+        --arrival all --concurrency 1
     """
     _measure("serve-sim", options, goodput)
 
@@ -62,7 +65,8 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     from trtllm_lite.bench.serving_bench import measure_serving
     from trtllm_lite.bench.workload import Workload
     from trtllm_lite.cli.bench.tables import print_figures
-    from trtllm_lite.cli.console import progress_bars
+    from trtllm_lite.progress import progress_bars
+    from trtllm_lite.units import counted
 
     engine_dir, price = options.pop("engine_dir"), options.pop("price_per_hour")
     ceilings = {name: options.pop(name) for name in ("memory_bandwidth", "peak_tflops")}
@@ -76,7 +80,7 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     with progress_bars() as show:
         asked = (engine_dir, workload, runtime, objectives, price, ceilings_of(**ceilings))
         report |= measure_serving(*asked, lambda done, total: show("requests", done, total))
-    print_figures(f"{workload.num_requests} requests, {workload.arrival}", report["figures"])
+    print_figures(f"{counted(workload.num_requests, 'request')}, {workload.arrival}", report["figures"])
     for priority, latencies in report["by_priority"].items():
         print_figures(f"priority {priority}", latencies)
     results.finish([report])

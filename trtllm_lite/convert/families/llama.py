@@ -1,21 +1,28 @@
 """Llama 1 to 3.x, SmolLM2 and other models of the same architecture (arXiv 2302.13971, 2307.09288, 2407.21783)."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_decoder, uniform_windows
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.network.spec import DecoderSpec, LayerSpec
+from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.layers import Layer
 
 
-def read_config(config: ConfigFields) -> DecoderSpec:
+def read_model(config: ConfigFields) -> Decoder:
     """Biases on all projections of a block or on none."""
+    parts = LlamaParts.read(config)
     attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
-    layer = LayerSpec(qkv_bias=attention_bias, output_bias=attention_bias, mlp_bias=mlp_bias)
-    return read_decoder(config, layer, uniform_windows(config, 0))
+
+    def layer(tensors: Tensors, _: int) -> Layer:
+        attention = parts.attention(parts.projections(tensors, attention_bias, attention_bias))
+        return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation, mlp_bias))
+
+    return parts.decoder(config, parts.layers(layer))
 
 
 FAMILY = Family(
     name="llama",
     architectures=("LlamaForCausalLM",),
-    read_config=read_config,
+    read_model=read_model,
     gguf=Gguf("llama", interleaved_rope=True, optional_bias=True),
 )

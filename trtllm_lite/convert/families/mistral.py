@@ -1,20 +1,28 @@
 """Mistral (arXiv 2310.06825): Llama with a sliding window in every layer, where the config has one."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_decoder, uniform_windows
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.network.spec import DecoderSpec, LayerSpec
+from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.layers import Layer
 
 
-def read_config(config: ConfigFields) -> DecoderSpec:
+def read_model(config: ConfigFields) -> Decoder:
     """``sliding_window`` null means full attention; absent means the 4096 of Mistral 7B v0.1."""
-    window = config.nullable_integer("sliding_window", 4096)
-    return read_decoder(config, LayerSpec(), uniform_windows(config, window or 0))
+    parts = LlamaParts.read(config)
+    window = config.nullable_integer("sliding_window", 4096) or 0
+
+    def layer(tensors: Tensors, _: int) -> Layer:
+        attention = parts.attention(parts.projections(tensors), window=window)
+        return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation))
+
+    return parts.decoder(config, parts.layers(layer))
 
 
 FAMILY = Family(
     name="mistral",
     architectures=("MistralForCausalLM",),
-    read_config=read_config,
+    read_model=read_model,
     gguf=Gguf("mistral", interleaved_rope=True),
 )

@@ -1,19 +1,29 @@
 """Qwen2 and Qwen2.5 (arXiv 2407.10671, 2412.15115): Llama with biases on queries, keys and values."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import qwen_windows, read_decoder
+from trtllm_lite.convert.decoder_fields import qwen_windows
 from trtllm_lite.convert.family import Family, Gguf
-from trtllm_lite.network.spec import DecoderSpec, LayerSpec
+from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.layers import Layer
 
 
-def read_config(config: ConfigFields) -> DecoderSpec:
+def read_model(config: ConfigFields) -> Decoder:
     """The bias is part of the architecture: no key says so."""
-    return read_decoder(config, LayerSpec(qkv_bias=True), qwen_windows(config))
+    parts = LlamaParts.read(config)
+    windows = qwen_windows(config, parts.sizes.num_hidden_layers)
+
+    def layer(tensors: Tensors, number: int) -> Layer:
+        attention = parts.attention(parts.projections(tensors, qkv_bias=True), window=windows[number])
+        return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation))
+
+    return parts.decoder(config, parts.layers(layer))
 
 
 FAMILY = Family(
     name="qwen2",
     architectures=("Qwen2ForCausalLM",),
-    read_config=read_config,
+    read_model=read_model,
     gguf=Gguf("qwen2"),
 )

@@ -37,8 +37,8 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Any thread; returns at once. Throws LimitError: the request exceeds a limit, too many are outstanding, or the loop
-  // is shut down. Exactly one RequestEnd follows every accepted request.
+  // Any thread; returns at once. Throws LimitError: the request exceeds a limit, or the loop is shut down;
+  // OverloadedError: too many are outstanding. Exactly one RequestEnd follows every accepted request.
   RequestId submit(RequestSpec spec);
   // Any thread; legal in every state. False if the request has ended and its end has been polled, or never existed.
   bool cancel(RequestId id) { return inbox_.cancel(id); }

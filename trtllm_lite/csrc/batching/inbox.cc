@@ -10,25 +10,37 @@ namespace tl {
 RequestId Inbox::submit(RequestSpec spec) {
   auto request = std::make_unique<Request>(0, std::move(spec), Clock::now());
   const std::lock_guard lock(mutex_);
-  if (draining_) throw LimitError("expected a running event loop, found one that is shut down: create a new runner");
-  if (std::ssize(outstanding_) >= max_requests_) {
-    throw LimitError("expected fewer than max_requests (" + std::to_string(max_requests_) +
-                     ") outstanding requests, found " + std::to_string(outstanding_.size()) +
-                     ": fetch the results of earlier requests, retry later, or raise max_requests");
-  }
+  if (draining_) throw LimitError("this model was shut down and takes no more requests: load it again");
+  const bool extra = request->spec.extra;
+  check_room(extra);
   request->id = ++last_id_;
-  outstanding_.emplace(request->id, false);
+  outstanding_.emplace(request->id, Outstanding{.extra = extra});
+  num_extra_ += extra;
   mail_.submissions.push_back(std::move(request));
   has_mail_.store(true, std::memory_order_release);
   arrived_.notify_one();
   return last_id_;
 }
 
+void Inbox::check_room(bool extra) const {
+  if (std::ssize(outstanding_) >= max_requests_) {
+    throw OverloadedError("expected fewer than " + std::to_string(max_requests_) +
+                          " sequences that wait or run, found " + std::to_string(outstanding_.size()) +
+                          ": submit again when some have ended");
+  }
+  if (extra && num_extra_ >= max_requests_ / 2) {
+    throw OverloadedError("expected fewer than " + std::to_string(max_requests_ / 2) +
+                          " sequences that wait or run beside the first of their prompts, found " +
+                          std::to_string(num_extra_) +
+                          ": submit again when some have ended, or ask for fewer sequences of a prompt (n, best_of)");
+  }
+}
+
 bool Inbox::cancel(RequestId id) {
   const std::lock_guard lock(mutex_);
   const auto found = outstanding_.find(id);
   if (found == outstanding_.end()) return false;
-  if (std::exchange(found->second, true)) return true;
+  if (std::exchange(found->second.cancelled, true)) return true;
   mail_.cancellations.push_back(id);
   has_mail_.store(true, std::memory_order_release);
   arrived_.notify_one();
@@ -46,7 +58,11 @@ void Inbox::shut_down(Shutdown how) {
 void Inbox::forget(const std::vector<RequestEnd>& ends) {
   if (ends.empty()) return;
   const std::lock_guard lock(mutex_);
-  for (const RequestEnd& end : ends) outstanding_.erase(end.id);
+  for (const RequestEnd& end : ends) {
+    const auto found = outstanding_.find(end.id);
+    num_extra_ -= found->second.extra;
+    outstanding_.erase(found);
+  }
 }
 
 void Inbox::take(Mail& mail) {

@@ -24,12 +24,13 @@ struct Mail {
 };
 
 // A request is outstanding from submit() until its end has been handed to the consumer, and at most max_requests are.
-// That bounds the mailbox, the scheduler and the event queue, however slow the consumer.
+// That bounds the mailbox, the scheduler and the event queue, however slow the consumer. At most half of them are extra
+// ones, so that a few users who ask for many sequences of a prompt leave room for everybody's first.
 class Inbox {
  public:
   explicit Inbox(int max_requests) : max_requests_(max_requests) {}
 
-  // Any thread. Throws LimitError at once if max_requests are outstanding or the loop is shutting down.
+  // Any thread. Throws OverloadedError at once if too many are outstanding, LimitError if the loop is shutting down.
   RequestId submit(RequestSpec spec);
   // Any thread. False if no such request is outstanding.
   bool cancel(RequestId id);
@@ -50,7 +51,13 @@ class Inbox {
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   Mail mail_;
-  std::unordered_map<RequestId, bool> outstanding_;  // whether it is cancelled
+  struct Outstanding {
+    bool extra = false, cancelled = false;
+  };
+  void check_room(bool extra) const;
+
+  std::unordered_map<RequestId, Outstanding> outstanding_;
+  int num_extra_ = 0;  // of outstanding_
   RequestId last_id_ = 0;
   std::atomic<bool> has_mail_{false};
   std::atomic<bool> draining_{false};  // no submissions any more

@@ -108,9 +108,14 @@ void KvCacheManager::commit_blocks(Sequence& s, const TokenChain& chain, int num
   }
 }
 
-void KvCacheManager::forget(const KvSequence& handle) {
-  for (const std::int32_t block : sequences_[handle.id_].blocks) {
-    if (prefixes_.contains(block)) drop_entry(block);
+void KvCacheManager::forget(const TokenChain& chain) {
+  prefixes_.extend_hashes(chain);
+  PrefixCache::EntryId parent = PrefixCache::kRoot;
+  for (int i = 0; i < std::ssize(chain.hashes); ++i) {
+    const std::int32_t block = prefixes_.find(chain, i, parent);
+    if (block == kNoBlock) return;
+    parent = prefixes_.id(block);
+    drop_entry(block);
   }
 }
 

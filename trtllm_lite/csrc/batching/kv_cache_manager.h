@@ -72,8 +72,9 @@ class KvCacheManager {
     const bool has_full_block = num_known >= (s.num_committed + 1) * config_.tokens_per_block;
     if (has_full_block && config_.enable_block_reuse) commit_blocks(s, chain, num_known, written_by);
   }
-  // No new sequence shares this one's blocks (its content is suspect), or blocks that `step` or later ones wrote.
-  void forget(const KvSequence& sequence);
+  // No new sequence shares blocks that hold the chain's tokens (what was computed of it is suspect, whoever holds the
+  // blocks now), or blocks that `step` or later ones wrote.
+  void forget(const TokenChain& chain);
   void forget_written_since(std::uint64_t step);
 
   // Both consume their argument when they succeed, and change nothing when blocks are missing. `hit`: what the cache

@@ -8,8 +8,6 @@ namespace tl {
 namespace {
 
 constexpr std::size_t kMaxEndIds = 256;
-constexpr std::size_t kMaxStopSequences = 64;
-constexpr std::size_t kMaxStopSequenceLength = 256;
 constexpr std::size_t kMaxSaltLength = 256;
 
 // At first only so many tokens are reserved: max_new_tokens is a claim of the user's.

@@ -18,6 +18,8 @@ using RequestId = std::uint64_t;
 
 constexpr int kMinPriority = -100;
 constexpr int kMaxPriority = 100;
+constexpr int kMaxStopSequences = 64;
+constexpr int kMaxStopSequenceLength = 256;
 
 enum class FinishReason : std::uint8_t { kEndId, kStopSequence, kLength, kCancelled, kTimedOut, kError };
 
@@ -28,6 +30,8 @@ struct RequestSpec {
   // Beam search with so many beams, 0 for none. Its tokens, and when it ends, are the executor's to decide: end_ids and
   // min_new_tokens are not looked at, and nothing but outputs is delivered, the found sequences among them.
   int num_beams = 0;
+  // One more sequence for a prompt that has one: n, best_of. See Inbox.
+  bool extra = false;
   int priority = 0;  // kMinPriority .. kMaxPriority; a greater one is served earlier
   // Every prompt position is computed, for prompt log probabilities or logits: nothing is taken from the cache.
   bool prompt_outputs = false;

@@ -129,7 +129,7 @@ bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
   StepRow& row = push_row(index, running.slot().index(), running.kv(), num_tokens, batch);
   row.num_generated = request.num_generated();
   row.sample = end == request.num_total();
-  if (num_tokens == 1 && request.num_generated() > 0) ++batch.num_decode_tokens;
+  if (row.decodes()) ++batch.num_decode_tokens;
   if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
     batch.token_ids.push_back(kLastSampled);
   } else {
@@ -181,8 +181,10 @@ bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, 
 void Scheduler::remove(Index index, FinishReason reason, std::string message, Clock::time_point now,
                        EventBatch& events) {
   const Rank rank = table_.request(index).rank;
-  if (const auto* running = std::get_if<Running>(&table_.state(index))) {
-    if (reason == FinishReason::kError) cache_.forget(running->kv());  // what it computed may be the error
+  // What it computed may be the error. A request that was preempted meanwhile has left it in the cache, too.
+  Request& failed = table_.request(index);
+  if (reason == FinishReason::kError && failed.max_scheduled > 0) cache_.forget(chain(failed));
+  if (std::holds_alternative<Running>(table_.state(index))) {
     leave(index);
   } else {
     waiting_.erase(rank, index);

@@ -61,6 +61,9 @@ struct StepRow {
   std::int32_t num_generated;  // how many tokens the request has sampled before this row: the sampler's counter
   std::int32_t outputs_from;   // prompt outputs of positions before this one have been delivered: do not repeat them
   bool sample;                 // the row ends at the last known token: sample the next one
+
+  // What "decode" means everywhere: one new token. (The last of a prompt costs what a generated one does.)
+  bool decodes() const { return num_tokens == 1; }
 };
 
 // One step. The executor carries it out in this order: copies, table_updates, rows. Steps execute one after the other,
@@ -71,7 +74,7 @@ struct StepBatch {
   std::vector<TableUpdate> table_updates;
   std::vector<StepRow> rows;  // may be empty when there are copies
   std::vector<std::int32_t> token_ids;
-  int num_decode_tokens = 0;  // of token_ids; the others are prefill
+  int num_decode_tokens = 0;  // of rows that decode; the others are prefill
 
   bool empty() const { return rows.empty() && copies.empty(); }
   bool only_decodes() const { return copies.empty() && num_decode_tokens == std::ssize(token_ids); }

@@ -1,4 +1,4 @@
-// Beam search for Python.
+// What a beam search is asked for.
 #include "sampling/beam_search.h"
 
 #include "bindings/sampling.h"
@@ -6,44 +6,6 @@
 namespace nb = nanobind;
 
 namespace tl {
-namespace {
-
-using namespace sampling_bindings;
-
-class CheckedBeamSearch {
- public:
-  CheckedBeamSearch(const BeamSearchParams& beams, const SamplingParams& params, const Tokens& prompt, int vocab_size)
-      : search_((check(beams, params, prompt, vocab_size), beams), params, prompt), vocab_size_(vocab_size) {}
-
-  std::vector<std::pair<int, TokenId>> step(const Rows& logits) {
-    require(!search_.done(), "the search is done; read hypotheses()");
-    require(static_cast<int>(logits.shape(0)) == search_.num_live() && static_cast<int>(logits.shape(1)) == vocab_size_,
-            "logits must have one row of the vocabulary per live beam");
-    std::vector<std::span<const float>> rows;
-    for (std::size_t i = 0; i < logits.shape(0); ++i) rows.push_back(row_of(logits, i));
-    throw_if_any({search_.step(rows, workspace_)});
-    std::vector<std::pair<int, TokenId>> out;
-    for (const auto& [parent, token] : search_.moves()) out.emplace_back(parent, token);
-    return out;
-  }
-
-  bool done() const { return search_.done(); }
-
-  ScoredTokens hypotheses() const { return scored_tokens(search_.hypotheses()); }
-
- private:
-  static void check(const BeamSearchParams& beams, const SamplingParams& params, const Tokens& prompt, int vocab_size) {
-    throw_if_any(violations(beams, params, vocab_size));
-    if (auto message = out_of_vocabulary("prompt", prompt, vocab_size)) throw LimitError(*message);
-  }
-
-  BeamSearch search_;
-  int vocab_size_;
-  SamplerWorkspace workspace_;
-};
-
-}  // namespace
-
 void bind_beam_search(nb::module_& m) {
   nb::enum_<EarlyStopping>(m, "EarlyStopping")
       .value("FALSE", EarlyStopping::kFalse)
@@ -57,12 +19,6 @@ void bind_beam_search(nb::module_& m) {
       .def("violations", [](const BeamSearchParams& beams, const SamplingParams& params, int vocab_size) {
         return violations(beams, params, vocab_size);
       });
-  nb::class_<CheckedBeamSearch>(m, "BeamSearch")
-      .def(nb::init<const BeamSearchParams&, const SamplingParams&, const Tokens&, int>(), nb::arg("beams"),
-           nb::arg("params"), nb::arg("prompt"), nb::arg("vocab_size"))
-      .def("step", &CheckedBeamSearch::step, nb::arg("logits"))
-      .def_prop_ro("done", &CheckedBeamSearch::done)
-      .def("hypotheses", &CheckedBeamSearch::hypotheses);
 }
 
 }  // namespace tl

@@ -11,8 +11,6 @@ void bind_engine(nanobind::module_& module);
 void bind_errors(nanobind::module_& module);
 void bind_event_loop(nanobind::module_& module);
 void bind_executor(nanobind::module_& module);
-void bind_kernels(nanobind::module_& module);
-void bind_kv_cache(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
 
 }  // namespace tl

@@ -1,6 +1,5 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -9,9 +8,8 @@
 #include <memory>
 
 #include "bindings/bindings.h"
-#include "bindings/step.h"
-#include "cuda/measure/time_step.h"
-#include "cuda/run_step.h"
+#include "cpu/cpu_executor.h"
+#include "cuda/cuda_executor.h"
 
 namespace nb = nanobind;
 
@@ -25,15 +23,6 @@ nb::dict memory(const cuda::CudaExecutor& executor) {
   result["kv_cache"] = use.kv_cache;
   result["workspace"] = use.workspace;
   return result;
-}
-
-std::vector<std::pair<std::string, double>> time_step(cuda::CudaExecutor& executor, int num_rows, int num_tokens,
-                                                      int past_len, int repeats) {
-  std::vector<std::pair<std::string, double>> times;
-  for (const cuda::InstructionTime& time : cuda::time_step(executor, num_rows, num_tokens, past_len, repeats)) {
-    times.emplace_back(time.name, time.microseconds * 1e-6);
-  }
-  return times;
 }
 
 std::string hexadecimal(const cuda::MatmulAlgorithm& algorithm) {
@@ -78,15 +67,6 @@ std::vector<std::optional<double>> time_programs(cuda::CudaExecutor& executor, c
   return executor.time_programs(names, num_tokens, {.repeats = repeats, .sustained = sustained});
 }
 
-auto read_block(cuda::CudaExecutor& executor, std::int64_t block) {
-  std::unique_ptr<std::uint8_t[]> bytes;
-  {
-    const nb::gil_scoped_release release;
-    bytes = cuda::read_block(executor, block);
-  }
-  return owning_array(std::move(bytes), executor.block_bytes());
-}
-
 nb::dict describe_device(int index) {
   const cuda::Device device(index);
   int version = 0;
@@ -109,9 +89,8 @@ nb::dict device_memory(int index) {
 
 void bind_cuda(nb::module_& module) {
   using cuda::CudaExecutor;
-  auto type = nb::class_<CudaExecutor>(module, "CudaExecutor");
-  def_step<&cuda::run_step>(type);
-  type.def(
+  nb::class_<CudaExecutor>(module, "CudaExecutor")
+      .def(
           "__init__",
           [](CudaExecutor* self, const Engine& engine, int device, std::int64_t num_blocks,
              std::vector<std::string> library_directories) {
@@ -120,13 +99,10 @@ void bind_cuda(nb::module_& module) {
           },
           nb::arg("engine"), nb::kw_only(), nb::arg("device") = 0, nb::arg("num_blocks") = 0,
           nb::arg("library_directories") = std::vector<std::string>(), nb::keep_alive<1, 2>())
-      .def("time_step", &time_step, nb::kw_only(), nb::arg("num_rows"), nb::arg("num_tokens") = 1,
-           nb::arg("past_len") = 0, nb::arg("repeats") = 5, nb::call_guard<nb::gil_scoped_release>())
       .def("time_products", &time_products, nb::kw_only(), nb::arg("num_tokens"), nb::arg("above") = 0,
            nb::arg("candidates") = 16, nb::arg("repeats") = 7, nb::arg("sustained") = false)
       .def("time_programs", &time_programs, nb::arg("names"), nb::kw_only(), nb::arg("num_tokens"),
            nb::arg("repeats") = 7, nb::arg("sustained") = false, nb::call_guard<nb::gil_scoped_release>())
-      .def("read_block", &read_block, nb::arg("block"))
       .def_prop_ro("cublaslt_version", &CudaExecutor::cublaslt_version)
       .def_prop_ro("memory", &memory)
       .def_prop_ro("device_name", [](const CudaExecutor& executor) { return executor.device().name(); });

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "bindings/bindings.h"
+#include "home_process.h"
 
 namespace nb = nanobind;
 
@@ -25,6 +26,8 @@ void translate(const std::exception_ptr& pointer, void*) {
     raise("EngineError", error);
   } catch (const LimitError& error) {
     raise("LimitError", error);
+  } catch (const OverloadedError& error) {
+    raise("OverloadedError", error);
   } catch (const DeviceError& error) {
     raise("DeviceError", error);
   } catch (const ArgumentError& error) {
@@ -34,6 +37,12 @@ void translate(const std::exception_ptr& pointer, void*) {
 
 }  // namespace
 
-void bind_errors(nb::module_&) { nb::register_exception_translator(translate); }
+void bind_errors(nb::module_& module) {
+  nb::register_exception_translator(translate);
+  nb::class_<HomeProcess>(module, "HomeProcess")
+      .def(nb::init<>())
+      .def("is_this", &HomeProcess::is_this)
+      .def("check", &HomeProcess::check);
+}
 
 }  // namespace tl

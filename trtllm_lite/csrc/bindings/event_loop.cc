@@ -16,6 +16,7 @@
 #include "cpu/cpu_step_executor.h"
 #include "cuda/cuda_step_executor.h"
 #include "errors.h"
+#include "home_process.h"
 
 namespace nb = nanobind;
 
@@ -24,8 +25,6 @@ namespace {
 
 using PromptIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// More than the batch, because a finished request's slot is free only when its last step has ended.
-constexpr int kSpareSlots = 8;
 // Some years; the clock can express it.
 constexpr double kMaxSeconds = 1e8;
 
@@ -38,12 +37,13 @@ std::int64_t max_logits(const CpuExecutor& executor) { return executor.engine().
 std::int64_t max_logits(const cuda::CudaExecutor& executor) { return executor.max_logits(); }
 
 struct LoopOptions {
-  int max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks;
+  int max_batch_size, max_input_len, max_seq_len, max_num_tokens;
+  std::int64_t num_host_blocks;
   bool max_utilization, enable_block_reuse, enable_chunked_context;
 };
 
 std::unique_ptr<StepExecutor> make_step_executor(CpuExecutor& executor, const LoopOptions& options) {
-  return std::make_unique<CpuStepExecutor>(executor, options.max_batch_size + kSpareSlots, options.num_host_blocks);
+  return std::make_unique<CpuStepExecutor>(executor, options.num_host_blocks);
 }
 
 std::unique_ptr<StepExecutor> make_step_executor(cuda::CudaExecutor& executor, const LoopOptions& options) {
@@ -57,13 +57,16 @@ class PyEventLoop {
  public:
   template <typename AnyExecutor>
   PyEventLoop(AnyExecutor& executor, const LoopOptions& options)
-      : gathers_context_(max_logits(executor) >= options.max_num_tokens),
-        loop_(config(executor, options), make_step_executor(executor, options)) {}
+      : engine_(executor.engine()),
+        gathers_context_(max_logits(executor) >= options.max_num_tokens),
+        loop_(make_loop(executor, options)) {}
 
   RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
                    std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,
                    std::string cache_salt, std::uint32_t sequence_index, bool context_logits, bool generation_logits,
                    std::optional<BeamSearchParams> beams) {
+    home().check();
+    engine_.check_unchanged();
     if ((context_logits || sampling.prompt_logprobs) && !gathers_context_) {
       throw LimitError(
           "expected an engine that computes the logits of whole prompts, found one for the last prompt token only: "
@@ -82,27 +85,29 @@ class PyEventLoop {
                      .max_new_tokens = sampling.max_tokens,
                      .min_new_tokens = sampling.min_tokens,
                      .num_beams = beams ? beams->num_beams : 0,
+                     .extra = sequence_index > 0,
                      .priority = priority,
                      .prompt_outputs = context_logits || sampling.prompt_logprobs.has_value(),
-                     .end_ids = sampling.stop_token_ids,
+                     .end_ids = ending_tokens(sampling),
                      .stop_sequences = std::move(stop_sequences),
                      .timeout = {},
                      .cache_salt = std::move(cache_salt),
                      .params = std::move(params)};
     if (timeout) spec.timeout = duration_of(*timeout);
-    if (!sampling.ignore_eos) spec.end_ids.insert(spec.end_ids.end(), sampling.end_ids.begin(), sampling.end_ids.end());
-    return loop_.submit(std::move(spec));
+    return loop_->submit(std::move(spec));
   }
 
-  bool cancel(RequestId id) { return loop_.cancel(id); }
+  // A fork's requests are not the loop's.
+  bool cancel(RequestId id) { return home().is_this() && loop_->cancel(id); }
 
   // Tokens and ends, or None when the loop is shut down and every event has been delivered.
   nb::object poll(double timeout) {
+    home().check();
     PollStatus status;
     static thread_local EventBatch batch;  // so that buffers go back and forth with the loop's and keep their memory
     {
       nb::gil_scoped_release release;
-      status = loop_.poll(batch, duration_of(timeout));
+      status = loop_->poll(batch, duration_of(timeout));
     }
     if (status == PollStatus::kClosed) return nb::none();
     nb::list tokens, ends;
@@ -111,10 +116,21 @@ class PyEventLoop {
     return nb::make_tuple(tokens, ends);
   }
 
-  LoopStats stats() const { return loop_.stats(); }
-  void shut_down(bool drain) { loop_.shut_down(drain ? Shutdown::kDrain : Shutdown::kCancel); }
+  LoopStats stats() const {
+    home().check();
+    return loop_->stats();
+  }
+  void shut_down(bool drain) {
+    if (home().is_this()) loop_->shut_down(drain ? Shutdown::kDrain : Shutdown::kCancel);
+  }
 
  private:
+  template <typename AnyExecutor>
+  static EventLoop* make_loop(AnyExecutor& executor, const LoopOptions& options) {
+    const EventLoopConfig checked = config(executor, options);  // before memory is reserved for it
+    return new EventLoop(checked, make_step_executor(executor, options));
+  }
+
   template <typename AnyExecutor>
   static EventLoopConfig config(const AnyExecutor& executor, const LoopOptions& options) {
     const Manifest& manifest = executor.engine().manifest();
@@ -127,7 +143,8 @@ class PyEventLoop {
     check("max_input_len", options.max_input_len, 1, manifest.limits.max_input_len);
     check("max_seq_len", options.max_seq_len, 2, manifest.limits.max_seq_len);
     check("max_num_tokens", options.max_num_tokens, options.max_batch_size, manifest.limits.max_num_tokens);
-    check("host_cache_size in KV blocks", options.num_host_blocks, 0, executor.num_blocks() * 1024);
+    check("host_cache_size in KV blocks", options.num_host_blocks, 0,
+          std::min(executor.num_blocks() * 1024, kMaxExtent));
     if (!options.enable_chunked_context) {
       check("max_input_len without chunked context", options.max_input_len, 1, options.max_num_tokens);
     }
@@ -140,7 +157,7 @@ class PyEventLoop {
                           .max_seq_len = options.max_seq_len,
                           .enable_chunked_context = options.enable_chunked_context},
             .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
-                      .num_host_blocks = options.num_host_blocks,
+                      .num_host_blocks = static_cast<int>(options.num_host_blocks),
                       .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
                       .enable_block_reuse = options.enable_block_reuse,
                       .hash_seed = std::random_device()()},
@@ -148,15 +165,18 @@ class PyEventLoop {
             .max_input_len = options.max_input_len};
   }
 
+  const HomeProcess& home() const { return loop_.get_deleter().home; }
+
+  const Engine& engine_;
   bool gathers_context_;
-  EventLoop loop_;
+  HomeBound<EventLoop> loop_;
 };
 
 const RequestOutputs* outputs_of(const TokenEvent& event) {
   return static_cast<const RequestOutputs*>(event.outputs.get());
 }
 
-nb::object array_of(const std::vector<float>& values, std::size_t columns) {
+nb::object array_of(std::span<const float> values, std::size_t columns) {
   if (values.empty()) return nb::none();
   auto copy = std::make_unique<float[]>(values.size());
   std::ranges::copy(values, copy.get());
@@ -168,7 +188,9 @@ nb::object array_of(const std::vector<float>& values, std::size_t columns) {
 // float32[rows, vocab_size], or None.
 nb::object context_logits(const TokenEvent& event) {
   const RequestOutputs* outputs = outputs_of(event);
-  return outputs ? array_of(outputs->context_logits, outputs->vocab_size) : nb::none();
+  if (outputs == nullptr) return nb::none();
+  const LogitRows& logits = outputs->context_logits;
+  return array_of({logits.values.get(), logits.num_rows * outputs->vocab_size}, outputs->vocab_size);
 }
 
 nb::object generation_logits(const TokenEvent& event) {
@@ -245,7 +267,7 @@ void bind_events(nb::module_& module) {
 template <typename AnyExecutor>
 void bind_init(nb::class_<PyEventLoop>& loop) {
   const auto init = [](PyEventLoop* self, AnyExecutor& executor, int max_batch_size, int max_input_len, int max_seq_len,
-                       int max_num_tokens, int num_host_blocks, bool max_utilization, bool enable_block_reuse,
+                       int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization, bool enable_block_reuse,
                        bool enable_chunked_context) {
     new (self)
         PyEventLoop(executor, LoopOptions{max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
@@ -263,6 +285,8 @@ void bind_event_loop(nb::module_& module) {
   bind_events(module);
   module.attr("MAX_PRIORITY") = kMaxPriority;
   static_assert(kMinPriority == -kMaxPriority);
+  module.attr("MAX_STOP_WORDS") = kMaxStopSequences;
+  module.attr("MAX_STOP_WORD_LENGTH") = kMaxStopSequenceLength;
   nb::class_<PyEventLoop> loop(module, "EventLoop");
   bind_init<CpuExecutor>(loop);
   bind_init<cuda::CudaExecutor>(loop);

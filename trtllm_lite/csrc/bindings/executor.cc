@@ -2,15 +2,13 @@
 #include <nanobind/stl/string_view.h>
 
 #include "bindings/bindings.h"
-#include "bindings/step.h"
 #include "cpu/cpu_executor.h"
+#include "cpu/kernel.h"
 
 namespace nb = nanobind;
 
 namespace tl {
 namespace {
-
-std::unique_ptr<float[]> run_step(CpuExecutor& executor, const StepRequest& request) { return executor.step(request); }
 
 nb::dict memory(const CpuExecutor& executor) {
   const MemoryUse use = executor.memory();
@@ -24,9 +22,9 @@ nb::dict memory(const CpuExecutor& executor) {
 }  // namespace
 
 void bind_executor(nb::module_& module) {
-  auto type = nb::class_<CpuExecutor>(module, "CpuExecutor");
-  def_step<&run_step>(type);
-  type.def(nb::init<const Engine&, int, std::int64_t, std::string_view>(), nb::arg("engine"), nb::kw_only(),
+  module.attr("SCRATCH_BYTES_PER_THREAD") = kScratchBytesPerThread;
+  nb::class_<CpuExecutor>(module, "CpuExecutor")
+      .def(nb::init<const Engine&, std::int64_t, std::int64_t, std::string_view>(), nb::arg("engine"), nb::kw_only(),
            nb::arg("num_threads") = 0, nb::arg("num_blocks") = 0, nb::arg("isa") = "auto", nb::keep_alive<1, 2>())
       .def_prop_ro("memory", &memory)
       .def_prop_ro("num_threads", &CpuExecutor::num_threads)

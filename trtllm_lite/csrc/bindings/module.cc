@@ -1,15 +1,17 @@
+#include <pthread.h>
+
 #include "bindings/bindings.h"
 #include "cpu_count.h"
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ runtime of trtllm_lite; see _core.pyi for its contract.";
+  // Threads that hold Python objects are not there in a fork, so that it cannot give these back when it ends.
+  pthread_atfork(nullptr, nullptr, [] { nanobind::set_leak_warnings(false); });
   tl::bind_errors(module);
   tl::bind_crc32c(module);
   tl::bind_engine(module);
   tl::bind_executor(module);
   tl::bind_cuda(module);
-  tl::bind_kernels(module);
-  tl::bind_kv_cache(module);
   tl::bind_sampling(module);
   tl::bind_event_loop(module);
   module.def("resolve_num_threads", &tl::resolve_num_threads, nanobind::arg("num_threads") = 0);

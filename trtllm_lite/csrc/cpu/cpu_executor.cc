@@ -6,26 +6,10 @@
 
 #include "cpu/kernel_registry.h"
 #include "cpu_count.h"
-#include "errors.h"
+#include "kv_cache_size.h"
 
 namespace tl {
 namespace {
-
-std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks) {
-  if (num_blocks == 0) return engine.manifest().kv_cache.num_blocks;
-  if (num_blocks > 0 && num_blocks < kMaxExtent) return num_blocks;
-  throw LimitError("num_blocks: expected 1 to " + std::to_string(kMaxExtent - 1) +
-                   ", or 0 for the engine's own, found " + std::to_string(num_blocks));
-}
-
-std::size_t cache_bytes(const Engine& engine, std::int64_t num_blocks) {
-  std::int64_t bytes = 0;
-  if (__builtin_mul_overflow(num_blocks, engine.manifest().kv_cache.bytes_per_block, &bytes)) {
-    throw LimitError("num_blocks: expected a KV cache that fits in memory, found " + std::to_string(num_blocks) +
-                     " blocks; reserve fewer");
-  }
-  return static_cast<std::size_t>(bytes);
-}
 
 // An engine of one rank: the sum over all ranks is x itself.
 void reduce_over_one_rank(const Tensor& x, const Tensor& y) {
@@ -35,18 +19,18 @@ void reduce_over_one_rank(const Tensor& x, const Tensor& y) {
 
 }  // namespace
 
-CpuExecutor::CpuExecutor(const Engine& engine, int num_threads, std::int64_t num_blocks, std::string_view isa)
+CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa)
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCpu)),
       isa_(resolve_isa(isa)),
       num_blocks_(resolve_num_blocks(engine, num_blocks)),
-      pool_(resolve_num_threads(num_threads)),
+      pool_(new ThreadPool(resolve_num_threads(num_threads))),
       arena_(static_cast<std::size_t>(plan_.arena_bytes), AnonymousMemory::Pages::kHuge, "workspace",
              "build the engine with a smaller --max_num_tokens"),
       state_(static_cast<std::size_t>(plan_.state_bytes), AnonymousMemory::Pages::kDefault, "state",
              "build the engine with a smaller --max_batch_size"),
       // Ordinary pages: a short sequence then costs what it uses, not huge pages of every layer's cache.
-      cache_(cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
+      cache_(kv_cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
       inputs_(step_limits(engine, num_blocks_)) {
   const std::vector<std::byte*> places = place_tensors();
   for (const Instruction& instruction : plan_.programs.front().instructions) add_call(instruction, places);
@@ -136,6 +120,7 @@ std::unique_ptr<float[]> CpuExecutor::step(const StepRequest& request) {
 }
 
 void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
+  pool_.get_deleter().home.check();
   const std::lock_guard lock(mutex_);
   const Extents extents = inputs_.assign(request);
   for (const VaryingExtent& varying : varying_extents_) {
@@ -147,9 +132,9 @@ void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
       reduce_over_one_rank(operands_[call.first_input], operands_[call.first_output]);
       continue;
     }
-    call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, &pool_});
+    call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get()});
   }
-  use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, pool_);
+  use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, *pool_);
 }
 
 std::size_t CpuExecutor::block_bytes() const {

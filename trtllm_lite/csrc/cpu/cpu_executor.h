@@ -16,6 +16,7 @@
 #include "cpu/thread_pool.h"
 #include "engine/call.h"
 #include "engine/engine.h"
+#include "home_process.h"
 
 namespace tl {
 
@@ -30,10 +31,11 @@ class CpuExecutor {
  public:
   // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best.
   // Throws LimitError or, if this build lacks a kernel, EngineError.
-  CpuExecutor(const Engine& engine, int num_threads, std::int64_t num_blocks, std::string_view isa);
+  CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa);
 
   // Runs one step and returns float32 logits [num logits_indices, vocab_size]. Steps of several threads run one after
-  // the other. Throws LimitError before anything has been computed if the request is not within the limits.
+  // the other. Throws LimitError before anything has been computed if the request is not within the limits, EngineError
+  // in a fork of the process.
   std::unique_ptr<float[]> step(const StepRequest& request);
 
   // The same, but hands `use` the logits where they were computed, and the threads that are idle meanwhile. Both are
@@ -50,7 +52,8 @@ class CpuExecutor {
   std::int64_t num_blocks() const { return num_blocks_; }
   const Engine& engine() const { return engine_; }
   std::int64_t vocab_size() const { return engine_.manifest().model.vocab_size; }
-  int num_threads() const { return pool_.num_threads(); }
+  int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
+  int num_threads() const { return pool_->num_threads(); }
   std::string_view isa() const { return isa_; }
   MemoryUse memory() const;
 
@@ -86,7 +89,7 @@ class CpuExecutor {
   const Plan& plan_;
   std::string_view isa_;
   std::int64_t num_blocks_;
-  ThreadPool pool_;
+  HomeBound<ThreadPool> pool_;
   AnonymousMemory arena_, state_;
   AnonymousMemory cache_;
   std::vector<CacheTensor> cache_tensors_;

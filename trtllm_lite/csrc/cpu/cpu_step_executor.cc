@@ -14,10 +14,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-CpuStepExecutor::CpuStepExecutor(CpuExecutor& executor, int num_slots, int num_host_blocks)
+CpuStepExecutor::CpuStepExecutor(CpuExecutor& executor, std::int64_t num_host_blocks)
     : executor_(executor),
-      rows_(num_slots, static_cast<int>(executor.vocab_size())),
-      blocks_(static_cast<std::size_t>(num_slots)),
+      rows_(executor.num_slots(), static_cast<int>(executor.vocab_size())),
+      blocks_(static_cast<std::size_t>(executor.num_slots())),
       // At least a page: there is no mapping of nothing.
       host_cache_(std::max<std::size_t>(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), 1),
                   AnonymousMemory::Pages::kDefault, "swapped KV cache", "lower host_cache_size"),

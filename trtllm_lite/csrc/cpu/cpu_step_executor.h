@@ -20,7 +20,7 @@ namespace tl {
 class CpuStepExecutor : public StepExecutor {
  public:
   // Borrows the executor. `num_host_blocks`: KV blocks that swapped-out requests may take on the host.
-  CpuStepExecutor(CpuExecutor& executor, int num_slots, int num_host_blocks);
+  CpuStepExecutor(CpuExecutor& executor, std::int64_t num_host_blocks);
   ~CpuStepExecutor() override;
 
   int num_slots() const override { return rows_.num_slots(); }

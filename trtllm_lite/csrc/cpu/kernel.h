@@ -24,10 +24,11 @@ struct Tensor {
   }
 };
 
-// An attribute in schema order; the generated `Attributes` struct of an op has the same layout as an array of these.
+// An attribute in schema order; `i` is also the position of a choice, and `s` a text that ends with a zero byte.
 union AttributeValue {
   std::int64_t i;
   double f;
+  const char* s;
 };
 
 struct KernelArgs {

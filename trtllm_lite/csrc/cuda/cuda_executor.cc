@@ -3,16 +3,10 @@
 #include <algorithm>
 
 #include "errors.h"
+#include "kv_cache_size.h"
 
 namespace tl::cuda {
 namespace {
-
-std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks) {
-  if (num_blocks == 0) return engine.manifest().kv_cache.num_blocks;
-  if (num_blocks > 0 && num_blocks < kMaxExtent) return num_blocks;
-  throw LimitError("num_blocks: expected 1 to " + std::to_string(kMaxExtent - 1) +
-                   ", or 0 for the engine's own, found " + std::to_string(num_blocks));
-}
 
 std::size_t input_bytes(const Plan& plan) {
   return InputLayout(plan.symbols, plan.symbols[Symbol::kMaxBlocksPerSeq]).bytes;
@@ -53,7 +47,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
       state_(device_, static_cast<std::size_t>(plan_.state_bytes), "workspace",
              "build the engine with a smaller --max_batch_size"),
       inputs_(device_, input_bytes(plan_), "inputs of a step", "build the engine with a smaller --max_num_tokens"),
-      cache_(device_, static_cast<std::size_t>(num_blocks_ + 1) * block_bytes(), "KV cache",
+      cache_(device_, kv_cache_bytes(engine, num_blocks_ + 1), "KV cache",
              "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)") {
   place_tensors();
   const Stream stream = stream_.get();
@@ -66,8 +60,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
 }
 
 CudaExecutor::~CudaExecutor() {
-  device_.make_current();
-  driver().stream_synchronize(stream_.get());
+  if (device_.try_make_current()) driver().stream_synchronize(stream_.get());
 }
 
 // Returns where the next tensor begins.

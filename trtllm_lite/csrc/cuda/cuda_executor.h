@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +48,9 @@ class CudaExecutor {
   int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
   std::int64_t table_columns() const { return plan_.symbols[Symbol::kMaxBlocksPerSeq]; }
   MemoryUse memory() const;
+  // Held by those who run steps by hand, or read the cache: they take turns. (An event loop has the executor to
+  // itself.)
+  std::mutex& turn() { return turn_; }
 
   // One past the blocks that requests may have: padded rows write there.
   std::int32_t spare_block() const { return static_cast<std::int32_t>(num_blocks_); }
@@ -105,6 +109,7 @@ class CudaExecutor {
   CopyEnd on_device(const CacheTensors& tensors, std::int32_t block) const;
   void copy_all(const CacheTensors& tensors, const CopyEnd& from, const CopyEnd& to, const char* what) const;
 
+  std::mutex turn_;
   const Engine& engine_;
   const Plan& plan_;
   const std::int64_t num_blocks_;

@@ -29,7 +29,7 @@ void clear(RowResult& result) {
 
 }  // namespace
 
-CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, int num_host_blocks)
+CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks)
     : executor_(executor),
       vocab_size_(static_cast<std::size_t>(executor.engine().manifest().model.vocab_size)),
       host_(executor),
@@ -44,6 +44,8 @@ CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, int num_host_blocks)
                                  "build the engine with a smaller --max_num_tokens");
     const std::size_t num_logits = static_cast<std::size_t>(executor.max_logits());
     flight.tokens = PinnedBuffer(num_logits * sizeof(std::int32_t), "sampled tokens", "free host memory");
+    flight.logprobs = PinnedBuffer(num_logits * sizeof(DrawnLogprobs), "log probabilities", "free host memory");
+    flight.records = PinnedBuffer(host_.records().num_bytes(), "sampling parameters", "free host memory");
     flight.started = make_event();
     flight.copied = make_event();
     flight.ended = make_event();
@@ -51,8 +53,7 @@ CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, int num_host_blocks)
 }
 
 CudaStepExecutor::~CudaStepExecutor() {
-  executor_.device().make_current();
-  driver().stream_synchronize(executor_.stream());
+  if (executor_.device().try_make_current()) driver().stream_synchronize(executor_.stream());
 }
 
 void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
@@ -95,7 +96,6 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.batch = &batch;
   flight.finished = false;
   flight.plan.clear();
-  flight.num_host_logits = 0;
   flight.is_timed = !batch.only_decodes();
   if (flight.is_timed) driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
   copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
@@ -120,35 +120,12 @@ void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
                             static_cast<std::size_t>(shape.num_logits) * sizeof(std::int32_t), executor_.stream()),
       "copying tokens");
   if (flight.plan.has_logprobs) copy_logprobs(shape.num_logits, flight);
-  if (!flight.plan.host_rows.empty()) copy_logits(flight);
 }
 
 void CudaStepExecutor::copy_logprobs(std::int64_t num_logits, Flight& flight) {
   const std::size_t num_bytes = static_cast<std::size_t>(num_logits) * sizeof(DrawnLogprobs);
-  reserve(flight.logprobs, num_bytes, "log probabilities");
   driver().check(driver().copy_to_host(flight.logprobs.data(), executor_.logprobs(), num_bytes, executor_.stream()),
                  "copying log probabilities");
-}
-
-void CudaStepExecutor::copy_logits(Flight& flight) {
-  flight.host_logits.assign(flight.plan.rows.size(), RowLogits());
-  std::int64_t num_rows = 0;
-  for (const std::size_t i : flight.plan.host_rows) {
-    flight.host_logits[i] = flight.plan.rows[i];
-    flight.host_logits[i].first = num_rows;
-    num_rows += flight.plan.rows[i].num_rows;
-  }
-  flight.num_host_logits = static_cast<std::size_t>(num_rows);
-  const std::size_t row_bytes = vocab_size_ * sizeof(float);
-  reserve(flight.logits, flight.num_host_logits * row_bytes, "logits");
-  for (const std::size_t i : flight.plan.host_rows) {
-    const RowLogits& from = flight.plan.rows[i];
-    const auto to = static_cast<std::size_t>(flight.host_logits[i].first) * row_bytes;
-    driver().check(driver().copy_to_host(flight.logits.data() + to,
-                                         executor_.logits() + static_cast<DevicePtr>(from.first) * row_bytes,
-                                         static_cast<std::size_t>(from.num_rows) * row_bytes, executor_.stream()),
-                   "copying logits");
-  }
 }
 
 void CudaStepExecutor::wait(StepResult& result) {
@@ -161,13 +138,10 @@ void CudaStepExecutor::wait(StepResult& result) {
 
 void CudaStepExecutor::finish(Flight& flight) {
   driver().check(driver().event_synchronize(flight.ended.get()), "running a step");
-  const StepBatch& batch = *flight.batch;
   read_times(flight);
   read_tokens(flight);
   if (flight.plan.has_logprobs) read_logprobs(flight);
-  const auto* logits = reinterpret_cast<const float*>(flight.logits.data());
-  host_.finish(batch, flight.plan.host_rows, flight.host_logits, {logits, flight.num_host_logits * vocab_size_},
-               flight.result.rows);
+  host_.finish(*flight.batch, flight.plan.host_rows, flight.plan.rows, flight.result.rows);
   flight.finished = true;
 }
 

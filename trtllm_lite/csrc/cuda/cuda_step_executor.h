@@ -21,7 +21,7 @@ namespace tl::cuda {
 class CudaStepExecutor : public StepExecutor {
  public:
   // Borrows the executor. `num_host_blocks`: KV blocks that swapped-out requests may take on the host.
-  CudaStepExecutor(CudaExecutor& executor, int num_host_blocks);
+  CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks);
   ~CudaStepExecutor() override;
 
   // Has decode steps of up to `max_batch_size` rows launched as graphs, before the first of them.
@@ -37,21 +37,18 @@ class CudaStepExecutor : public StepExecutor {
   // A step between launch() and wait().
   struct Flight {
     const StepBatch* batch = nullptr;
-    PinnedBuffer inputs, records, tokens, logprobs, logits;
+    PinnedBuffer inputs, records, tokens, logprobs;
     WrittenInputs written;              // to `inputs`
     OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
     LogitsPlan plan;
-    std::vector<RowLogits> host_logits;  // by row of the batch: where they lie in `logits`
-    std::size_t num_host_logits = 0;     // rows of `logits`
-    bool is_timed = false;               // not if it only decodes, of which nobody asks how long it takes (CostModel)
-    bool finished = false;               // `result` holds its results
+    bool is_timed = false;  // not if it only decodes, of which nobody asks how long it takes (CostModel)
+    bool finished = false;  // `result` holds its results
     StepResult result;
   };
 
   void enqueue(const StepBatch& batch, Flight& flight);
   void enqueue_rows(const StepBatch& batch, Flight& flight);
   void copy_logprobs(std::int64_t num_logits, Flight& flight);
-  void copy_logits(Flight& flight);
   void finish(Flight& flight);
   void read_times(Flight& flight);
   void read_tokens(Flight& flight);

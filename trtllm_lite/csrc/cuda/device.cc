@@ -1,7 +1,5 @@
 #include "cuda/device.h"
 
-#include <algorithm>
-
 #include "errors.h"
 
 namespace tl::cuda {
@@ -30,10 +28,17 @@ Device::Device(int index) {
   make_current();
 }
 
-Device::~Device() { driver().context_release(ordinal_); }
+Device::~Device() {
+  if (home_.is_this()) driver().context_release(ordinal_);
+}
 
 void Device::make_current() const {
+  home_.check();
   driver().check(driver().context_set_current(context_), "using the context of ", name_);
+}
+
+bool Device::try_make_current() const noexcept {
+  return home_.is_this() && driver().context_set_current(context_) == 0;
 }
 
 DeviceMemory Device::memory() const {
@@ -84,11 +89,6 @@ PinnedBuffer::PinnedBuffer(std::size_t bytes, const std::string& what, const std
   }
   driver().check(result, "reserving " + mebibytes(bytes) + " of host memory for " + what);
   memory_ = Owner<void*, &Driver::host_free>(pointer);
-}
-
-void reserve(PinnedBuffer& buffer, std::size_t bytes, const char* what) {
-  if (buffer.size() < bytes)
-    buffer = PinnedBuffer(std::max(bytes, 2 * buffer.size()), what, "run fewer requests at once");
 }
 
 }  // namespace tl::cuda

@@ -1,5 +1,6 @@
 // One GPU, and owners of what is allocated on it. Every owner borrows the driver, which lives as long as the process,
-// and needs the device's context to be current, in its destructor too: see Device::make_current.
+// and needs the device's context to be current, in its destructor too: see Device::make_current. In a fork of the
+// process that made it nothing is freed: the device is not the fork's.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "cuda/driver.h"
+#include "home_process.h"
 
 namespace tl::cuda {
 
@@ -24,8 +26,10 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // For the calling thread; cheap if it is current already.
+  // For the calling thread; cheap if it is current already. Throws DeviceError, EngineError in a fork of the process.
   void make_current() const;
+  // The same for destructors. False if it cannot be: then the device has nothing that could be waited for.
+  bool try_make_current() const noexcept;
 
   const std::string& name() const { return name_; }
   int capability_major() const { return major_; }
@@ -38,13 +42,14 @@ class Device {
  private:
   int attribute(int which) const;
 
+  HomeProcess home_;
   Ordinal ordinal_ = 0;
   Context context_ = nullptr;
   std::string name_;
   int major_ = 0, minor_ = 0, num_sms_ = 0, max_shared_bytes_ = 0;
 };
 
-// Calls the driver function `Free` on what it owns.
+// Calls the driver function `Free` on what it owns, whose errors are nobody's to mend.
 template <typename Handle, auto Free>
 class Owner {
  public:
@@ -56,13 +61,14 @@ class Owner {
     return *this;
   }
   ~Owner() {
-    if (handle_ != Handle{}) (driver().*Free)(handle_);
+    if (handle_ != Handle{} && home_.is_this()) (driver().*Free)(handle_);
   }
 
   Handle get() const { return handle_; }
 
  private:
   Handle handle_{};
+  HomeProcess home_;
 };
 
 using OwnedModule = Owner<Module, &Driver::module_unload>;
@@ -102,8 +108,5 @@ class PinnedBuffer {
   Owner<void*, &Driver::host_free> memory_;
   std::size_t bytes_ = 0;
 };
-
-// Makes room for `bytes`, and loses what was there. By doubling: page-locking memory takes long, and stalls the device.
-void reserve(PinnedBuffer& buffer, std::size_t bytes, const char* what);
 
 }  // namespace tl::cuda

@@ -15,6 +15,7 @@ Driver load_driver() {
   driver.member = library.function<Result(*) parameters>(symbol, "install a driver for CUDA 12.3 or later");
   TL_CUDA_DRIVER_FUNCTIONS(TL_RESOLVE)
 #undef TL_RESOLVE
+  driver.function_parameter = library.optional_function<decltype(driver.function_parameter)>("cuFuncGetParamInfo");
   driver.check(driver.init(0), "initialising the CUDA driver");
   return driver;
 }

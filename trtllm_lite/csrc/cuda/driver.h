@@ -137,6 +137,8 @@ struct Driver {
 #define TL_MEMBER(member, symbol, parameters) Result(*member) parameters;
   TL_CUDA_DRIVER_FUNCTIONS(TL_MEMBER)
 #undef TL_MEMBER
+  // cuFuncGetParamInfo of CUDA 12.4; null if the driver is older.
+  Result (*function_parameter)(Function function, std::size_t index, std::size_t* offset, std::size_t* bytes);
 
   // Throws DeviceError, with the driver's own words, unless `result` is success. `what`, followed by `name`, says what
   // was attempted.

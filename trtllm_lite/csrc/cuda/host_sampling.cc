@@ -10,6 +10,10 @@ namespace {
 
 constexpr int kMaxThreads = 8;
 
+// Of the window on the logits, unless a beam search has more beams. 8 MiB for a vocabulary of 128k: long enough copies
+// to be fast, and enough rows for all threads.
+constexpr int kWindowRows = 16;
+
 bool wants_logits(const RequestParams& params) {
   return params.beams || params.sampling.prompt_logprobs || params.context_logits || params.generation_logits;
 }
@@ -17,7 +21,8 @@ bool wants_logits(const RequestParams& params) {
 }  // namespace
 
 HostSampling::HostSampling(const CudaExecutor& executor)
-    : rows_(executor.num_slots(), static_cast<int>(executor.engine().manifest().model.vocab_size)),
+    : executor_(executor),
+      rows_(executor.num_slots(), static_cast<int>(executor.engine().manifest().model.vocab_size)),
       records_(executor),
       who_(static_cast<std::size_t>(executor.num_slots())) {}
 
@@ -28,19 +33,102 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
   const bool on_device = !wants_logits(own) && records_.set(slot, own, *rows_.sequence(slot));
   const Who device = own.sampling.logprobs ? Who::kDeviceWithLogprobs : Who::kDevice;
   who_[static_cast<std::size_t>(slot)] = on_device ? device : Who::kHost;
+  if (!on_device) prepare(own);
+}
+
+// What is too much for the host is so here, where it fails the request that asks, and not in the midst of a step.
+void HostSampling::prepare(const RequestParams& params) {
+  const int num_rows = std::max(kWindowRows, params.beams ? params.beams->num_beams : 1);
+  const std::size_t num_bytes = static_cast<std::size_t>(num_rows) * rows_.vocab_size() * sizeof(float);
+  if (window_.size() < num_bytes) {
+    executor_.device().make_current();
+    window_ = PinnedBuffer(num_bytes, "window on the logits", "free host memory, or search with fewer beams");
+  }
+  if (pool_) return;
+  pool_ = std::make_unique<ThreadPool>(std::min(resolve_num_threads(0), kMaxThreads));
+  workspaces_.resize(static_cast<std::size_t>(pool_->num_threads()));
 }
 
 void HostSampling::finish(const StepBatch& batch, std::span<const std::size_t> taken, std::span<const RowLogits> at,
-                          std::span<const float> logits, std::span<RowResult> results) {
-  if (taken.empty()) return;
-  if (!pool_) {
-    pool_ = std::make_unique<ThreadPool>(std::min(resolve_num_threads(0), kMaxThreads));
-    workspaces_.resize(static_cast<std::size_t>(pool_->num_threads()));
+                          std::span<RowResult> results) {
+  describe_prompts(batch, taken, at, results);
+  const std::size_t most = window_.size() / (rows_.vocab_size() * sizeof(float));
+  std::vector<std::size_t> rows;  // of a window
+  for (auto first = taken.begin(); first != taken.end();) {
+    const std::int32_t slot = batch.rows[*first].request_slot;
+    // The beams of a search are advanced together.
+    const auto last =
+        std::find_if(first, taken.end(), [&](std::size_t row) { return batch.rows[row].request_slot != slot; });
+    if (rows.size() + static_cast<std::size_t>(last - first) > most) draw(batch, std::exchange(rows, {}), at, results);
+    if (batch.rows[*first].sample && results[*first].error.empty()) rows.insert(rows.end(), first, last);
+    first = last;
   }
-  pool_->parallel_for(std::ssize(taken), [&](std::int64_t task, int thread) {
-    const std::size_t row = taken[static_cast<std::size_t>(task)];
-    rows_.finish_row(batch, at, row, logits, workspaces_[static_cast<std::size_t>(thread)], results[row]);
+  draw(batch, rows, at, results);
+}
+
+void HostSampling::describe_prompts(const StepBatch& batch, std::span<const std::size_t> taken,
+                                    std::span<const RowLogits> at, std::span<RowResult> results) {
+  std::vector<Wanted> wanted;  // of a window
+  for (const std::size_t row : taken) {
+    if (at[row].num_positions == 0) continue;
+    rows_.open_prompt(batch.rows[row], at[row], results[row]);
+    for (int position = 0; position < at[row].num_positions && results[row].error.empty(); ++position) {
+      wanted.push_back({row, position});
+      if (wanted.size() == kWindowRows) describe(batch, std::exchange(wanted, {}), at, results);
+    }
+  }
+  describe(batch, wanted, at, results);
+}
+
+void HostSampling::describe(const StepBatch& batch, std::span<const Wanted> wanted, std::span<const RowLogits> at,
+                            std::span<RowResult> results) {
+  if (wanted.empty()) return;
+  fetch(wanted, at);
+  std::vector<std::string> errors(wanted.size());
+  pool_->parallel_for(std::ssize(wanted), [&](std::int64_t task, int thread) {
+    const auto i = static_cast<std::size_t>(task);
+    const auto [row, position] = wanted[i];
+    const std::span<const float> logits = window(wanted.size()).subspan(i * rows_.vocab_size(), rows_.vocab_size());
+    errors[i] = rows_.describe_position(batch.rows[row], at[row], position, logits,
+                                        workspaces_[static_cast<std::size_t>(thread)], results[row]);
   });
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    std::string& error = results[wanted[i].row].error;
+    if (error.empty()) error = std::move(errors[i]);
+  }
+}
+
+void HostSampling::draw(const StepBatch& batch, std::span<const std::size_t> rows, std::span<const RowLogits> at,
+                        std::span<RowResult> results) {
+  if (rows.empty()) return;
+  std::vector<RowLogits> places(batch.rows.size());  // in the window
+  std::vector<Wanted> wanted;
+  for (const std::size_t row : rows) {
+    places[row] = {.first = std::ssize(wanted), .num_rows = 1};
+    wanted.push_back({row, at[row].num_rows - 1});
+  }
+  fetch(wanted, at);
+  pool_->parallel_for(std::ssize(rows), [&](std::int64_t task, int thread) {
+    const std::size_t row = rows[static_cast<std::size_t>(task)];
+    rows_.finish_row(batch, places, row, window(rows.size()), workspaces_[static_cast<std::size_t>(thread)],
+                     results[row]);
+  });
+}
+
+void HostSampling::fetch(std::span<const Wanted> wanted, std::span<const RowLogits> at) {
+  const std::size_t row_bytes = rows_.vocab_size() * sizeof(float);
+  std::byte* to = window_.data();
+  for (const auto& [row, position] : wanted) {
+    const auto from = static_cast<DevicePtr>(at[row].first + position) * row_bytes;
+    driver().check(driver().copy_to_host(to, executor_.logits() + from, row_bytes, executor_.stream()),
+                   "copying logits");
+    to += row_bytes;
+  }
+  driver().check(driver().stream_synchronize(executor_.stream()), "copying logits");
+}
+
+std::span<const float> HostSampling::window(std::size_t num_rows) const {
+  return {reinterpret_cast<const float*>(window_.data()), num_rows * rows_.vocab_size()};
 }
 
 }  // namespace tl::cuda

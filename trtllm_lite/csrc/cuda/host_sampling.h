@@ -29,18 +29,36 @@ class HostSampling {
   SlotRecords& records() { return records_; }
   const SlotRecords& records() const { return records_; }
 
-  // Fills in the results of the rows `taken`, on several threads; `at` has their places in `logits`.
+  // Fills in the results of the rows `taken`, on several threads; `at` has the places of all rows in the logits on the
+  // device. The step has ended, and no later one is launched. Logits come to the host a window at a time, so that a
+  // long prompt takes no more page-locked memory than a short one. Throws DeviceError.
   void finish(const StepBatch& batch, std::span<const std::size_t> taken, std::span<const RowLogits> at,
-              std::span<const float> logits, std::span<RowResult> results);
+              std::span<RowResult> results);
 
  private:
   enum class Who : std::uint8_t { kDevice, kDeviceWithLogprobs, kHost };
+  // One row of a step's logits: of a prompt position (of those that RowLogits counts), or the last of a batch's row.
+  struct Wanted {
+    std::size_t row;  // of the batch
+    int position;
+  };
   Who who(const StepRow& row) const { return who_[static_cast<std::size_t>(row.request_slot)]; }
+  void prepare(const RequestParams& params);
+  void describe_prompts(const StepBatch& batch, std::span<const std::size_t> taken, std::span<const RowLogits> at,
+                        std::span<RowResult> results);
+  void describe(const StepBatch& batch, std::span<const Wanted> wanted, std::span<const RowLogits> at,
+                std::span<RowResult> results);
+  void draw(const StepBatch& batch, std::span<const std::size_t> rows, std::span<const RowLogits> at,
+            std::span<RowResult> results);
+  void fetch(std::span<const Wanted> wanted, std::span<const RowLogits> at);
+  std::span<const float> window(std::size_t num_rows) const;
 
+  const CudaExecutor& executor_;
   RowSampler rows_;
   SlotRecords records_;
-  std::vector<Who> who_;              // samples the sequence in a slot
-  std::unique_ptr<ThreadPool> pool_;  // started when it is needed
+  std::vector<Who> who_;  // samples the sequence in a slot
+  PinnedBuffer window_;   // rows of logits; made, as what follows, when the first request needs it
+  std::unique_ptr<ThreadPool> pool_;
   std::vector<SamplerWorkspace> workspaces_;
 };
 

@@ -91,7 +91,13 @@ Matmul::~Matmul() {
 }
 
 void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream) {
-  if (rows > 0) enqueue(rows, operands, stream, algorithms_.lower_bound(rows)->second);
+  if (rows == 0) return;
+  const auto found = algorithms_.lower_bound(rows);
+  if (found == algorithms_.end()) {
+    throw EngineError(name_ + ": expected at most the rows of a step of its program's max_tokens, found " +
+                      std::to_string(rows) + ": the engine contradicts itself, build it again");
+  }
+  enqueue(rows, operands, stream, found->second);
 }
 
 void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream,
@@ -210,7 +216,7 @@ MatmulSet::MatmulSet(const Device& device, const Plan& plan, std::vector<std::st
 
 MatmulSet::~MatmulSet() {
   matmuls_.clear();
-  if (library_ != nullptr) library_->destroy(handle_);
+  if (library_ != nullptr && device_.try_make_current()) library_->destroy(handle_);
 }
 
 Matmul& MatmulSet::get(const MatmulInstruction& kind) {

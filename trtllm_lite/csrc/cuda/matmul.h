@@ -45,6 +45,7 @@ class Matmul {
   // the library loads a kernel when it is first used, which takes tens of milliseconds. Returns at once; y is
   // overwritten. Throws DeviceError if the library refuses an algorithm of the plan, or has none.
   void prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream);
+  // Throws EngineError for more rows than it is prepared for.
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream);
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream, const MatmulAlgorithm& algorithm);
   // At most `count` algorithms that the library proposes for `rows`, which are cut in halves until each part has one.

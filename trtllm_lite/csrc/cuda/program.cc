@@ -16,6 +16,11 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::int64_t kStaticSharedBytes = 48 * 1024;  // what a block may have without asking for it
+constexpr std::int64_t kLargestAlignment = 16;  // of a kernel's parameter: a struct that several arguments fill ends so
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 // sm_90a runs on 9.0 alone; sm_80 on every 8.x; sm_86 on 8.6 and above within 8.
 bool fits(const std::string& arch, const Device& device) {
@@ -118,6 +123,7 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
     for (const Instruction& instruction : program.instructions) {
       if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
         load_kernel(launch->kernel, best, device);
+        check_parameters(*launch);
       } else if (const auto* matmul = std::get_if<MatmulInstruction>(&instruction)) {
         matmul_of_[matmul] = &matmuls_.get(*matmul);
       }
@@ -190,7 +196,8 @@ void ProgramSet::load_kernel(int index, const std::string& arch, const Device& d
   if (module.get() == nullptr) {
     Module loaded = nullptr;
     const std::span<const std::byte> entry = engine_.cubin(key);
-    const std::vector<std::byte> image(entry.begin(), entry.end());  // aligned, which an entry of a file may not be
+    std::vector<std::byte> image(entry.begin(), entry.end());  // aligned, which an entry of a file may not be
+    image.push_back(std::byte{0});                             // the driver takes what is no cubin for a text
     driver().check(driver().module_load(&loaded, image.data()), what);
     module = OwnedModule(loaded);
   }
@@ -199,6 +206,28 @@ void ProgramSet::load_kernel(int index, const std::string& arch, const Device& d
   const auto bytes = static_cast<int>(kernel.shared_bytes);
   driver().check(driver().function_set(function, kMaxDynamicSharedBytes, bytes),
                  what + " with " + std::to_string(bytes) + " bytes of shared memory");
+}
+
+// The driver reads as many parameters as the kernel has, whatever it is given. (Drivers before CUDA 12.4 do not tell.)
+// Packed ones are bytes; those that are passed one by one, since a tensor map is among them, are counted.
+void ProgramSet::check_parameters(const LaunchInstruction& launch) const {
+  const auto index = static_cast<std::size_t>(launch.kernel);
+  const auto parameter = driver().function_parameter;
+  if (parameter == nullptr) return;
+  std::size_t offset = 0, size = 0;
+  std::int64_t count = 0;
+  while (parameter(functions_[index], static_cast<std::size_t>(count), &offset, &size) == 0) ++count;
+  const auto is_map = [](const LaunchArgument& argument) {
+    return std::holds_alternative<TensorMapArgument>(argument);
+  };
+  const bool one_by_one = std::ranges::any_of(launch.args, is_map);
+  const std::int64_t given = one_by_one ? std::ssize(launch.args) : parameter_bytes(launch);
+  const std::int64_t end = count == 0 ? 0 : static_cast<std::int64_t>(offset + size);
+  const std::int64_t needed = one_by_one ? count : end;
+  if (needed <= (one_by_one ? given : round_up(given, kLargestAlignment))) return;
+  throw EngineError("kernel " + plan_.kernels[index].name + ": expected " + std::to_string(given) +
+                    (one_by_one ? " parameters" : " bytes of parameters") + ", as the plan passes, found " +
+                    std::to_string(needed) + ": the engine contradicts itself, build it again");
 }
 
 const Program& ProgramSet::choose(std::int64_t num_tokens, bool decode_only) const {

@@ -56,6 +56,7 @@ class ProgramSet {
   void enqueue_collective(const CollectiveInstruction& collective, const Extents& extents, const Addresses& addresses,
                           Stream stream);
   std::string name_of(const Instruction& instruction) const;
+  void check_parameters(const LaunchInstruction& launch) const;  // throws EngineError: the kernel has more
   void enqueue_launch(const LaunchInstruction& launch, const Extents& extents, const Addresses& addresses,
                       Stream stream);
 

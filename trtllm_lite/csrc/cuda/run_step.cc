@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -54,7 +55,7 @@ class HandmadeStep {
       const auto& outputs = static_cast<const RequestOutputs&>(*result.rows[seq].outputs);
       const StepRow& row = batch_.rows[seq];
       const auto at = static_cast<std::size_t>(row.past_len + wanted_[i] - row.first_token - outputs.first_position);
-      std::copy_n(outputs.context_logits.data() + at * vocab_size_, vocab_size_, logits.get() + i * vocab_size_);
+      std::copy_n(outputs.context_logits.values.get() + at * vocab_size_, vocab_size_, logits.get() + i * vocab_size_);
     }
     return logits;
   }
@@ -114,6 +115,7 @@ class HandmadeStep {
 }  // namespace
 
 std::unique_ptr<float[]> run_step(CudaExecutor& executor, const StepRequest& request) {
+  const std::lock_guard lock(executor.turn());
   return HandmadeStep(executor, request).run();
 }
 
@@ -122,6 +124,7 @@ std::unique_ptr<std::uint8_t[]> read_block(CudaExecutor& executor, std::int64_t 
     throw LimitError("block: expected 0 to " + std::to_string(executor.num_blocks() - 1) + ", found " +
                      std::to_string(block) + "; pass a block number of this cache");
   }
+  const std::lock_guard lock(executor.turn());
   executor.device().make_current();
   const std::size_t num_bytes = executor.block_bytes();
   const PinnedBuffer buffer(num_bytes, "KV block", "free host memory");

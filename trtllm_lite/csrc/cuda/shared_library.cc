@@ -16,8 +16,10 @@ SharedLibrary SharedLibrary::open(const std::vector<std::string>& names, const s
   throw DeviceError("expected to load " + names.front() + ", found none (" + reasons + "); " + remedy);
 }
 
+void* SharedLibrary::look_up(const char* symbol) const { return dlsym(handle_, symbol); }
+
 void* SharedLibrary::find(const char* symbol, const char* remedy) const {
-  if (void* address = dlsym(handle_, symbol)) return address;
+  if (void* address = look_up(symbol)) return address;
   throw DeviceError(name_ + ": expected a function " + symbol + ", found none; " + remedy);
 }
 

@@ -19,11 +19,18 @@ class SharedLibrary {
     return reinterpret_cast<Pointer>(find(symbol, remedy));
   }
 
+  // Null if the library lacks it.
+  template <typename Pointer>
+  Pointer optional_function(const char* symbol) const {
+    return reinterpret_cast<Pointer>(look_up(symbol));
+  }
+
   const std::string& name() const { return name_; }
 
  private:
   SharedLibrary(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
   void* find(const char* symbol, const char* remedy) const;
+  void* look_up(const char* symbol) const;
 
   void* handle_;
   std::string name_;

@@ -33,12 +33,6 @@ void merge(std::vector<LogitEdit>& edits) {
   edits.resize(std::min(edits.size(), last + 1));
 }
 
-template <typename Visit>
-void for_each_stop(const SamplingParams& sampling, const Visit& visit) {
-  if (!sampling.ignore_eos) std::ranges::for_each(sampling.end_ids, visit);
-  std::ranges::for_each(sampling.stop_token_ids, visit);
-}
-
 std::vector<LogitEdit> edits_of(const SamplingParams& sampling, const SlotState& sequence) {
   std::vector<LogitEdit> edits;
   if (sequence.counts() != nullptr) {
@@ -49,7 +43,7 @@ std::vector<LogitEdit> edits_of(const SamplingParams& sampling, const SlotState&
   for (const auto& [token, bias] : sampling.logit_bias) edit_of(edits, token).bias = bias;
   for (const auto& word : sampling.bad_words) edit_of(edits, word.back()).token |= LogitEdit::kBanned;
   if (sequence.suppresses_stops()) {
-    for_each_stop(sampling, [&](TokenId token) { edit_of(edits, token).token |= LogitEdit::kStop; });
+    for (const TokenId token : ending_tokens(sampling)) edit_of(edits, token).token |= LogitEdit::kStop;
   }
   merge(edits);
   return edits;
@@ -66,7 +60,8 @@ SlotRecords::SlotRecords(const CudaExecutor& executor)
     : executor_(executor),
       record_bytes_(words_of_slot(executor) * sizeof(std::int32_t)),
       max_edits_((record_bytes_ - sizeof(SamplingSlot)) / sizeof(LogitEdit)),
-      is_greedy_(static_cast<std::size_t>(executor.num_slots())) {}
+      is_greedy_(static_cast<std::size_t>(executor.num_slots())),
+      records_(static_cast<std::size_t>(executor.num_slots())) {}
 
 bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& sequence) {
   const SamplingParams& sampling = params.sampling;
@@ -96,27 +91,26 @@ bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& se
       .stops = {},
   };
   int num_stops = 0;
-  for_each_stop(sampling, [&](TokenId token) {
+  for (const TokenId token : ending_tokens(sampling)) {
     if (num_stops < kMaxStops) header.stops[num_stops++] = ~token;
-  });
-  const std::size_t first = bytes_.size(), edit_bytes = edits.size() * sizeof(LogitEdit);
-  bytes_.resize(first + sizeof(header) + edit_bytes);
-  std::memcpy(bytes_.data() + first, &header, sizeof(header));
-  if (edit_bytes > 0) std::memcpy(bytes_.data() + first + sizeof(header), edits.data(), edit_bytes);
-  pending_.push_back({slot, first, sizeof(header) + edit_bytes});
+  }
+  std::vector<std::byte>& record = records_[static_cast<std::size_t>(slot)];
+  const std::span<const std::byte> head = std::as_bytes(std::span(&header, 1)), tail = std::as_bytes(std::span(edits));
+  record.assign(head.begin(), head.end());
+  record.insert(record.end(), tail.begin(), tail.end());
+  pending_.push_back(slot);
   return true;
 }
 
-void SlotRecords::enqueue(PinnedBuffer& staging) {
-  if (pending_.empty()) return;
-  reserve(staging, bytes_.size(), "sampling parameters");
-  std::ranges::copy(bytes_, staging.data());
-  for (const Pending& record : pending_) {
-    const DevicePtr to = executor_.sampling_slots() + static_cast<DevicePtr>(record.slot) * record_bytes_;
-    driver().check(driver().copy_to_device(to, staging.data() + record.first, record.num_bytes, executor_.stream()),
+void SlotRecords::enqueue(const PinnedBuffer& staging) {
+  for (const int slot : pending_) {
+    const std::vector<std::byte>& record = records_[static_cast<std::size_t>(slot)];
+    const std::size_t place = static_cast<std::size_t>(slot) * record_bytes_;
+    std::ranges::copy(record, staging.data() + place);
+    driver().check(driver().copy_to_device(executor_.sampling_slots() + place, staging.data() + place, record.size(),
+                                           executor_.stream()),
                    "copying sampling parameters");
   }
-  bytes_.clear();
   pending_.clear();
 }
 

@@ -24,21 +24,17 @@ class SlotRecords {
     return is_greedy_[static_cast<std::size_t>(slot)] != 0 ? kGreedy : num_generated;
   }
 
-  // Copies the records that were set since the last call. `staging` grows as needed and stays as it is until the device
-  // has passed this point of its stream.
-  void enqueue(PinnedBuffer& staging);
+  // Copies the records that were set since the last call. `staging` has num_bytes(), and stays as it is until the
+  // device has passed this point of its stream.
+  void enqueue(const PinnedBuffer& staging);
+  std::size_t num_bytes() const { return records_.size() * record_bytes_; }  // of all records
 
  private:
-  struct Pending {
-    int slot;
-    std::size_t first, num_bytes;  // of bytes_
-  };
-
   const CudaExecutor& executor_;
   const std::size_t record_bytes_, max_edits_;
-  std::vector<char> is_greedy_;  // by slot: the record says nothing more, but for stops
-  std::vector<std::byte> bytes_;
-  std::vector<Pending> pending_;
+  std::vector<char> is_greedy_;                  // by slot: the record says nothing more, but for stops
+  std::vector<std::vector<std::byte>> records_;  // by slot
+  std::vector<int> pending_;                     // slots whose records are to be copied
 };
 
 }  // namespace tl::cuda

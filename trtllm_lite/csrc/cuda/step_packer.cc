@@ -13,10 +13,9 @@ static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing els
 StepPacker::StepPacker(const CudaExecutor& executor, const HostSampling& host) : executor_(executor), host_(host) {}
 
 StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
-  const auto is_decode = [](const StepRow& row) { return row.num_tokens == 1; };
   const auto num_rows = static_cast<std::int64_t>(batch.rows.size());
   StepShape shape{.num_tokens = static_cast<std::int64_t>(batch.token_ids.size()), .num_seqs = num_rows};
-  shape.num_decode_seqs = std::ranges::find_if_not(batch.rows, is_decode) - batch.rows.begin();
+  shape.num_decode_seqs = std::ranges::find_if_not(batch.rows, &StepRow::decodes) - batch.rows.begin();
   shape.decode_only = shape.num_decode_seqs == num_rows;
   logits.clear();
   logits.rows.resize(batch.rows.size());

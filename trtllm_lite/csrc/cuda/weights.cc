@@ -9,7 +9,8 @@
 #include "cpu/thread_pool.h"
 #include "cpu_count.h"
 #include "cuda/random_values.h"
-#include "engine/records.h"
+#include "engine/plan_check.h"
+#include "errors.h"
 
 namespace tl::cuda {
 namespace {
@@ -82,7 +83,11 @@ Weights::Weights(const Device& device, const Engine& engine, Stream stream) {
     offsets.push_back(total);
     if (tensor.kind != TensorKind::kWeight) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, tensor));
-    total += (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
+    // Those of an engine without weights are bounded by no file.
+    const std::size_t padded = (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
+    if (__builtin_add_overflow(total, padded, &total)) {
+      throw EngineError("weights: expected tensors that fit in memory, found more than 2^64 bytes of them");
+    }
   }
   buffer_ = DeviceBuffer(device, total, "weights", "use a GPU with more memory");
   for (std::size_t i = 0; i < offsets.size(); ++i) {

@@ -16,25 +16,36 @@ int tensor_of(const CallInstruction& call, std::string_view operand) {
   return found == call.operands.end() ? kAbsent : found->second;
 }
 
-AttributeValue value_of(const CallInstruction& call, const AttributeSpec& spec) {
+AttributeValue value_of(const CallInstruction& call, const AttributeSpec& spec, AttributeTexts* texts) {
   const auto found = call.attributes.find(std::string(spec.name));
   if (found == call.attributes.end()) fail(call, "expected the attribute " + std::string(spec.name) + ", found none");
+  const std::string attribute = " as the attribute " + std::string(spec.name);
   const auto* integer = std::get_if<std::int64_t>(&found->second);
+  const auto* number = std::get_if<double>(&found->second);
+  const auto* text = std::get_if<std::string>(&found->second);
   AttributeValue value;
-  if (spec.is_float) {
-    value.f = integer ? static_cast<double>(*integer) : std::get<double>(found->second);
-  } else if (integer) {
-    value.i = *integer;
-  } else {
-    fail(call, "expected an integer as the attribute " + std::string(spec.name));
+  switch (spec.kind) {
+    case AttributeKind::kInt:
+      if (integer == nullptr) fail(call, "expected an integer" + attribute);
+      value.i = *integer;
+      return value;
+    case AttributeKind::kFloat:
+      if (text != nullptr) fail(call, "expected a number" + attribute);
+      value.f = integer != nullptr ? static_cast<double>(*integer) : *number;
+      return value;
+    case AttributeKind::kChoice:
+    case AttributeKind::kText:
+      break;
   }
-  return value;
+  const std::optional<AttributeValue> parsed = text ? parse_text(spec, *text, texts) : std::nullopt;
+  if (!parsed) fail(call, "expected " + expected_text(spec) + attribute);
+  return *parsed;
 }
 
 }  // namespace
 
 ResolvedCall resolve(const CallInstruction& call) {
-  ResolvedCall resolved{.schema = find_op(call.op), .inputs = {}, .outputs = {}, .attributes = {}};
+  ResolvedCall resolved{.schema = find_op(call.op), .inputs = {}, .outputs = {}, .attributes = {}, .texts = {}};
   if (resolved.schema == nullptr) fail(call, "expected an operator that this build has, found none of this name");
   std::size_t num_used = 0;
   for (const ArgumentSpec& spec : resolved.schema->inputs) {
@@ -49,7 +60,7 @@ ResolvedCall resolve(const CallInstruction& call) {
   }
   if (num_used != call.operands.size()) fail(call, "expected no operands but those of its schema, found others");
   for (const AttributeSpec& spec : resolved.schema->attributes) {
-    resolved.attributes.push_back(value_of(call, spec));
+    resolved.attributes.push_back(value_of(call, spec, &resolved.texts));
   }
   if (call.attributes.size() != resolved.attributes.size()) {
     fail(call, "expected no attributes but those of its schema, found others");

@@ -16,6 +16,7 @@ struct ResolvedCall {
   std::vector<int> inputs;
   std::vector<int> outputs;  // of an output that aliases an input: that input's tensor
   std::vector<AttributeValue> attributes;
+  AttributeTexts texts;  // what text attributes point to
 };
 
 // Finds the operator, and puts operands and attributes in its order. Throws EngineError if there is no such operator,

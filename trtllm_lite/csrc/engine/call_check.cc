@@ -29,19 +29,27 @@ class CallChecker {
       } else if (!specs[i].optional) {
         fail(where + ": expected an operand, found none");
       }
+      const int partner = specs[i].present_with;
+      if (partner >= 0 && (operands[i] == nullptr) != (operands[static_cast<std::size_t>(partner)] == nullptr)) {
+        fail(where + ": expected an operand if and only if there is one for " +
+             std::string(specs[static_cast<std::size_t>(partner)].name));
+      }
     }
   }
 
   void check_constraints(std::span<const AttributeValue> attributes) const {
     std::int64_t extents[kMaxSymbols] = {};
-    std::uint32_t integers = 0;
+    std::uint32_t bound_symbols = 0, integers = 0;
     for (std::size_t i = 0; i < schema_.symbols.size(); ++i) {
       const auto bound = bindings_.find(schema_.symbols[i]);
-      if (bound == bindings_.end() || bound->second.symbol.has_value()) continue;
+      if (bound == bindings_.end()) continue;
+      bound_symbols |= 1u << i;
+      if (bound->second.symbol.has_value()) continue;
       extents[i] = bound->second.value;
       integers |= 1u << i;
     }
     for (const ConstraintSpec& constraint : schema_.constraints) {
+      if ((constraint.symbol_mask & ~bound_symbols) != 0) continue;  // about an operand that is absent
       const std::uint32_t varying = constraint.symbol_mask & ~integers;
       if (varying != 0) {
         fail("expected " + std::string(constraint.text) + " for fixed extents, found that " +
@@ -50,6 +58,12 @@ class CallChecker {
       }
       if (!constraint.holds(extents, attributes.data())) fail(describe(constraint, extents, attributes));
     }
+  }
+
+  void check_rest(std::span<const PlanTensor* const> inputs, std::span<const AttributeValue> attributes) const {
+    if (schema_.check == nullptr) return;
+    const std::string problem = schema_.check(inputs, attributes);
+    if (!problem.empty()) fail(problem);
   }
 
   SymbolBindings take_bindings() { return std::move(bindings_); }
@@ -95,7 +109,7 @@ class CallChecker {
       message += " " + std::string(schema_.symbols[i]) + "=" + std::to_string(extents[i]);
     }
     for (std::size_t i = 0; i < schema_.attributes.size(); ++i) {
-      if (schema_.attributes[i].is_float) continue;
+      if (schema_.attributes[i].kind != AttributeKind::kInt) continue;
       message += " " + std::string(schema_.attributes[i].name) + "=" + std::to_string(attributes[i].i);
     }
     return message;
@@ -114,6 +128,7 @@ SymbolBindings check_call(const OpSchema& schema, std::span<const PlanTensor* co
   checker.check_operands("input", schema.inputs, inputs);
   checker.check_operands("output", schema.outputs, outputs);
   checker.check_constraints(attributes);
+  checker.check_rest(inputs, attributes);
   return checker.take_bindings();
 }
 

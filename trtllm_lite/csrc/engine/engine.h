@@ -38,6 +38,9 @@ class Engine {
   std::span<const std::byte> weight(const std::string& tensor_name) const;
   std::span<const std::byte> cubin(const std::string& key) const;
 
+  // Throws EngineError if the file has been written to since.
+  void check_unchanged() const { file_.check_unchanged(); }
+
   std::string_view manifest_json() const { return contents_.container.at("manifest").text(); }
   std::string_view plan_json() const { return contents_.container.at("plan").text(); }
   std::size_t file_bytes() const { return file_.bytes().size(); }

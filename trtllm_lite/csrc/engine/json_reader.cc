@@ -1,7 +1,7 @@
 #include "engine/json_reader.h"
 
+#include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "errors.h"
 
@@ -11,38 +11,66 @@ namespace {
 constexpr std::size_t kMaxDepth = 16;
 constexpr std::size_t kMaxQuoted = 60;
 
-// Called by the parser at every bracket and key. nlohmann::json itself keeps the last of duplicate keys.
-class StructureGuard {
+// Builds the value while the parser reads, in time and memory that grow with the text: at every bracket, key and value
+// it is known what the text may still cost. (nlohmann::json by itself keeps the last of duplicate keys, and its filter
+// looks through a whole container whenever an element ends.)
+class JsonBuilder : public nlohmann::json_sax<Json> {
  public:
-  explicit StructureGuard(std::string_view what) : what_(what) {}
+  explicit JsonBuilder(std::string_view what) : what_(what) {}
 
-  bool operator()(int, Json::parse_event_t event, const Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        if (keys_.size() == kMaxDepth) fail("expected at most 16 levels of nesting, found more");
-        keys_.emplace_back();
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        keys_.pop_back();
-        break;
-      case Json::parse_event_t::key:
-        if (!keys_.back().insert(parsed.get<std::string>()).second) {
-          fail("expected every key once, found " + parsed.dump().substr(0, kMaxQuoted) + " twice");
-        }
-        break;
-      case Json::parse_event_t::value:
-        break;
-    }
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }  // not of JSON
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    const auto [member, is_new] = open_.back()->emplace(name, nullptr);
+    if (!is_new) fail("expected every key once, found " + Json(name).dump().substr(0, kMaxQuoted) + " twice");
+    member_ = &*member;
     return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
+    fail("expected JSON, found a syntax error (" + std::string(error.what()) + ")");
   }
 
  private:
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+  bool open(Json container) {
+    if (open_.size() == kMaxDepth) fail("expected at most 16 levels of nesting, found more");
+    open_.push_back(place(std::move(container)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+  // The value's address, which stays: nothing is added to a container while one inside it is open.
+  Json* place(Json value) {
+    if (++num_values_ > kMaxJsonValues) {
+      fail("expected at most " + std::to_string(kMaxJsonValues) + " values, found more");
+    }
+    if (open_.empty()) return &(root_ = std::move(value));
+    if (open_.back()->is_array()) return &open_.back()->emplace_back(std::move(value));
+    return &(*member_ = std::move(value));
+  }
   [[noreturn]] void fail(const std::string& message) const { throw EngineError(std::string(what_) + ": " + message); }
 
   std::string_view what_;
-  std::vector<std::set<std::string>> keys_;
+  Json root_;
+  std::vector<Json*> open_;  // containers
+  Json* member_ = nullptr;   // of the innermost object: what its newest key names
+  std::size_t num_values_ = 0;
 };
 
 }  // namespace
@@ -52,12 +80,13 @@ Json parse_json(std::string_view text, std::string_view what) {
     throw EngineError(std::string(what) + ": expected at most " + std::to_string(kMaxJsonBytes) +
                       " bytes of JSON, found " + std::to_string(text.size()));
   }
-  StructureGuard guard(what);
+  JsonBuilder builder(what);
   try {
-    return Json::parse(text.begin(), text.end(), std::ref(guard));
+    Json::sax_parse(text.begin(), text.end(), &builder);
   } catch (const Json::exception& error) {
     throw EngineError(std::string(what) + ": expected JSON, found a syntax error (" + error.what() + ")");
   }
+  return builder.take();
 }
 
 JsonView JsonView::at(const std::string& key) const {

@@ -16,8 +16,10 @@ namespace tl {
 
 using Json = nlohmann::json;
 
-// Throws EngineError naming `what`, e.g. "plan". A text of more than kMaxJsonBytes is refused before it is parsed: a
-// parsed value takes several times its text.
+// More values than this in a text are refused: a parsed value takes several times its text.
+constexpr std::size_t kMaxJsonValues = std::size_t{4} << 20;
+
+// Throws EngineError naming `what`, e.g. "plan". A text of more than kMaxJsonBytes is refused before it is parsed.
 Json parse_json(std::string_view text, std::string_view what);
 
 // A value and where it stands, e.g. "plan.tensors[3].dtype". Borrows the value. Every accessor throws EngineError if

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "cpu/kernel.h"
 #include "engine/vocabulary.h"
@@ -29,13 +33,23 @@ struct ArgumentSpec {
   int alias = -1;               // outputs: the input whose storage this is
   std::string_view step_input;  // int32 inputs: the step input that must be passed here
   int below = -1;               // the symbol that bounds the values of the step input from above
+  int present_with = -1;        // the optional input that is there if and only if this one is
   int rank = 0;
   ExtentSpec shape[kMaxRank] = {};
 };
 
+enum class AttributeKind : std::uint8_t { kInt, kFloat, kChoice, kText };
+
 struct AttributeSpec {
   std::string_view name;
-  bool is_float;
+  AttributeKind kind;
+  std::span<const std::string_view> choices;  // of kChoice
+};
+
+// What a text attribute may hold.
+struct TextRules {
+  std::string_view characters;
+  std::size_t max_length;
 };
 
 // A relation between extents (by symbol) and attributes (by position) that a valid call satisfies.
@@ -44,6 +58,12 @@ struct ConstraintSpec {
   std::uint32_t symbol_mask;  // the symbols it reads
   bool (*holds)(const std::int64_t* extents, const AttributeValue* attributes);
 };
+
+struct PlanTensor;
+
+// What check.h beside a schema says is wrong with a call that fits the schema; empty if nothing is.
+using CallCheck = std::string (*)(std::span<const PlanTensor* const> inputs,
+                                  std::span<const AttributeValue> attributes);
 
 constexpr int kMaxSymbols = 32;
 
@@ -54,10 +74,20 @@ struct OpSchema {
   std::span<const ArgumentSpec> outputs;
   std::span<const AttributeSpec> attributes;
   std::span<const ConstraintSpec> constraints;
+  CallCheck check;  // null: the schema says everything
 };
 
 // Generated.
 std::span<const OpSchema> op_schemas();
+const TextRules& text_rules();
+
+// The texts that attributes of one call point to; shared, so that calls may be copied and moved.
+using AttributeTexts = std::vector<std::shared_ptr<const std::string>>;
+
+// The value of a choice or text attribute, or nothing if `text` is not one that `spec` allows; what it would allow is
+// expected_text(spec). A text is kept in `texts`.
+std::optional<AttributeValue> parse_text(const AttributeSpec& spec, std::string_view text, AttributeTexts* texts);
+std::string expected_text(const AttributeSpec& spec);
 
 // Null if there is no such operator.
 const OpSchema* find_op(std::string_view name);

@@ -68,7 +68,9 @@ Extents read_bounds(const JsonView& json) {
 AttributeMap read_attributes(const JsonView& json) {
   AttributeMap attributes;
   for (const auto& [name, value] : json.members()) {
-    if (value.is_integer()) {
+    if (value.is_string()) {
+      attributes.emplace(name, value.string());
+    } else if (value.is_integer()) {
       attributes.emplace(name, value.integer(-kMaxExtent, kMaxExtent));
     } else {
       attributes.emplace(name, value.finite_number());

@@ -54,7 +54,7 @@ struct ExtentExpr {
   std::optional<std::int64_t> bound_at(const Extents& largest) const;
 };
 
-using AttributeMap = std::map<std::string, std::variant<std::int64_t, double>>;
+using AttributeMap = std::map<std::string, std::variant<std::int64_t, double, std::string>>;
 
 // What the runtime needs to know of a model.
 struct ModelFacts {

@@ -35,9 +35,8 @@ std::vector<std::string> violations(const BeamSearchParams& beams, const Samplin
 BeamSearch::BeamSearch(const BeamSearchParams& beams, SamplingParams params, std::span<const TokenId> prompt)
     : params_(beams),
       prompt_(prompt.begin(), prompt.end()),
-      end_tokens_(params.stop_token_ids),
+      end_tokens_(ending_tokens(params)),
       max_tokens_(params.max_tokens) {
-  if (!params.ignore_eos) end_tokens_.insert(end_tokens_.end(), params.end_ids.begin(), params.end_ids.end());
   std::sort(end_tokens_.begin(), end_tokens_.end());
   end_tokens_.erase(std::unique(end_tokens_.begin(), end_tokens_.end()), end_tokens_.end());
   live_.push_back({SlotState(std::move(params), prompt), -1, 0.0f});

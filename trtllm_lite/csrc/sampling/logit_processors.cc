@@ -59,10 +59,7 @@ std::span<const float> process_logits(const SlotState& slot, std::span<const flo
       if (would_complete(slot.history(), word)) out[word.back()] = kImpossible;
     }
   }
-  if (has_suppressed) {
-    if (!params.ignore_eos) ban(params.end_ids, out);
-    ban(params.stop_token_ids, out);
-  }
+  if (has_suppressed) ban(ending_tokens(params), out);
   return out;
 }
 

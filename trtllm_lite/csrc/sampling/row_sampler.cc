@@ -1,6 +1,7 @@
 #include "sampling/row_sampler.h"
 
 #include <algorithm>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -14,6 +15,16 @@ namespace {
 int first_output_position(const StepRow& row, const RequestParams& params) {
   if (!params.context_logits && !params.sampling.prompt_logprobs) return row.past_len + row.num_tokens;
   return std::max(row.past_len, row.outputs_from);
+}
+
+constexpr const char* kOutOfMemory =
+    "expected enough memory on the host for what this request asked for beside its tokens, found too little: ask for "
+    "context logits or prompt_logprobs of a shorter prompt, or run fewer requests at once";
+
+// Gives back what the result holds: others may need it.
+void run_out_of_memory(RowResult& result) {
+  result.outputs.reset();
+  result.error = kOutOfMemory;
 }
 
 }  // namespace
@@ -61,13 +72,21 @@ void RowSampler::finish_row(const StepBatch& batch, std::span<const RowLogits> a
   const StepRow& row = batch.rows[index];
   const bool is_later_beam = index > 0 && batch.rows[index - 1].request_slot == row.request_slot;
   if (is_later_beam) return;  // its search takes its logits together with those of the first one
-  if (at[index].num_positions > 0) describe_prompt(row, at[index], rows_of(at[index], logits), workspace, result);
+  describe_prompt(row, at[index], logits, workspace, result);
   if (!row.sample || !result.error.empty()) return;
+  try {
+    sample(row, at.subspan(index), logits, workspace, result);
+  } catch (const std::bad_alloc&) {
+    run_out_of_memory(result);
+  }
+}
+
+void RowSampler::sample(const StepRow& row, std::span<const RowLogits> at, std::span<const float> logits,
+                        SamplerWorkspace& workspace, RowResult& result) {
   if (BeamSearch* search = sampler_.search(row.request_slot)) {
-    const auto beams = at.subspan(index, static_cast<std::size_t>(search->num_live()));
-    advance_search(*search, beams, logits, workspace, result);
+    advance_search(*search, at.first(static_cast<std::size_t>(search->num_live())), logits, workspace, result);
   } else {
-    sample_token(row.slot, rows_of(at[index], logits).last(vocab_size_), workspace, result);
+    sample_token(row.slot, rows_of(at.front(), logits).last(vocab_size_), workspace, result);
   }
 }
 
@@ -94,19 +113,48 @@ void RowSampler::advance_search(BeamSearch& search, std::span<const RowLogits> b
 
 void RowSampler::describe_prompt(const StepRow& row, const RowLogits& at, std::span<const float> logits,
                                  SamplerWorkspace& workspace, RowResult& result) {
+  if (at.num_positions > 0) open_prompt(row, at, result);
+  for (int i = 0; i < at.num_positions && result.error.empty(); ++i) {
+    const auto begin = static_cast<std::size_t>(at.first + i) * vocab_size_;
+    result.error = describe_position(row, at, i, logits.subspan(begin, vocab_size_), workspace, result);
+  }
+}
+
+void RowSampler::open_prompt(const StepRow& row, const RowLogits& at, RowResult& result) {
   const Slot& slot = slots_[static_cast<std::size_t>(row.request_slot)];
+  const auto num_positions = static_cast<std::size_t>(at.num_positions);
+  try {
+    RequestOutputs& outputs = outputs_of(result, vocab_size_);
+    outputs.first_position = at.first_position;
+    if (slot.params->context_logits) {
+      outputs.context_logits = {std::make_unique_for_overwrite<float[]>(num_positions * vocab_size_), num_positions};
+    }
+    // Nothing of the prompt follows its last position.
+    const int num_followed = std::min(at.num_positions, slot.num_prompt - 1 - at.first_position);
+    if (slot.params->sampling.prompt_logprobs) outputs.prompt_logprobs.resize(static_cast<std::size_t>(num_followed));
+  } catch (const std::bad_alloc&) {
+    run_out_of_memory(result);
+  }
+}
+
+std::string RowSampler::describe_position(const StepRow& row, const RowLogits& at, int index,
+                                          std::span<const float> logits, SamplerWorkspace& workspace,
+                                          RowResult& result) {
+  const auto place = static_cast<std::size_t>(index);
   RequestOutputs& outputs = outputs_of(result, vocab_size_);
-  outputs.first_position = at.first_position;
-  const auto rows = logits.first(static_cast<std::size_t>(at.num_positions) * vocab_size_);
-  if (slot.params->context_logits) outputs.context_logits.assign(rows.begin(), rows.end());
-  if (!slot.params->sampling.prompt_logprobs) return;
-  // Nothing of the prompt follows its last position.
-  const auto num_followed =
-      static_cast<std::size_t>(std::min(at.num_positions, slot.num_prompt - 1 - at.first_position));
-  const auto next_tokens =
-      sampler_.prompt(row.request_slot).subspan(static_cast<std::size_t>(at.first_position) + 1, num_followed);
-  result.error = sampler_.prompt_logprobs(rows.first(num_followed * vocab_size_), next_tokens,
-                                          *slot.params->sampling.prompt_logprobs, workspace, outputs.prompt_logprobs);
+  if (outputs.context_logits.values) {
+    std::ranges::copy(logits, outputs.context_logits.values.get() + place * vocab_size_);
+  }
+  if (place >= outputs.prompt_logprobs.size()) return {};
+  const std::span<const TokenId> prompt = sampler_.prompt(row.request_slot);
+  const SamplingParams& sampling = slots_[static_cast<std::size_t>(row.request_slot)].params->sampling;
+  try {
+    return sampler_.prompt_logprobs(logits, prompt.subspan(static_cast<std::size_t>(at.first_position + index) + 1, 1),
+                                    *sampling.prompt_logprobs, workspace,
+                                    std::span(outputs.prompt_logprobs).subspan(place, 1));
+  } catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+  }
 }
 
 }  // namespace tl

@@ -21,6 +21,12 @@ struct RequestParams : SlotParams {
   bool generation_logits = false;
 };
 
+// float32[num_rows, vocab_size]
+struct LogitRows {
+  std::unique_ptr<float[]> values;
+  std::size_t num_rows = 0;
+};
+
 // What a row yields beside its token; empty unless asked for.
 struct RequestOutputs : RowOutputs {
   explicit RequestOutputs(std::size_t num_logits) : vocab_size(num_logits) {}
@@ -29,7 +35,7 @@ struct RequestOutputs : RowOutputs {
   std::optional<RowLogprobs> logprobs;       // of the sampled token
   std::vector<float> generation_logits;      // [vocab_size], what the token was sampled from
   int first_position = 0;                    // of the prompt positions below
-  std::vector<float> context_logits;         // [positions, vocab_size]
+  LogitRows context_logits;                  // of prompt positions
   std::vector<RowLogprobs> prompt_logprobs;  // of the prompt tokens that follow the positions
   std::vector<BeamHypothesis> hypotheses;    // of a beam search at its end, best first
 };
@@ -67,9 +73,18 @@ class RowSampler {
   RowLogits logits_of(const StepRow& row) const;
 
   // Fills in the result of row `index`; `at` has all rows' places in `logits`. Rows of distinct requests may be
-  // finished by concurrent threads, each with a workspace of its own.
+  // finished by concurrent threads, each with a workspace of its own. Memory that is too short for what the request
+  // asked for is an error in the result, never an exception.
   void finish_row(const StepBatch& batch, std::span<const RowLogits> at, std::size_t index,
                   std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result);
+  // For a caller that does not hold all logits at once: open_prompt makes room for the outputs of the row's prompt
+  // positions, describe_position fills in those of number `index` from its logits [vocab_size] and returns what is
+  // wrong with them (concurrent threads may do so for distinct positions), and finish_row comes last, with no prompt
+  // positions in its `at`.
+  void open_prompt(const StepRow& row, const RowLogits& at, RowResult& result);
+  [[nodiscard]] std::string describe_position(const StepRow& row, const RowLogits& at, int index,
+                                              std::span<const float> logits, SamplerWorkspace& workspace,
+                                              RowResult& result);
 
  private:
   struct Slot {
@@ -83,6 +98,8 @@ class RowSampler {
                       SamplerWorkspace& workspace, RowResult& result);
   void describe_prompt(const StepRow& row, const RowLogits& at, std::span<const float> logits,
                        SamplerWorkspace& workspace, RowResult& result);
+  void sample(const StepRow& row, std::span<const RowLogits> at, std::span<const float> logits,
+              SamplerWorkspace& workspace, RowResult& result);
 
   const std::size_t vocab_size_;
   Sampler sampler_;

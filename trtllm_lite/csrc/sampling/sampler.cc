@@ -127,7 +127,6 @@ std::span<const TokenId> Sampler::prompt(int index) const {
 void Sampler::sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out) {
   auto& state = std::get<SlotState>(slots_[slot]);
   choose_token(state, logits, workspace, out);
-  out.stop_cause = StopCause::kNone;
   out.has_logprobs = false;
   if (!out.error.empty()) return;
   if (state.params().logprobs) {
@@ -135,13 +134,11 @@ void Sampler::sample_row(int slot, std::span<const float> logits, SamplerWorkspa
     row_logprobs(workspace.raw, out.token, *state.params().logprobs, workspace.candidates, out.logprobs);
   }
   state.append(out.token);
-  out.stop_cause = state.stop_cause();
 }
 
 std::string Sampler::prompt_logprobs(std::span<const float> logits, std::span<const TokenId> next_tokens, int num_top,
-                                     SamplerWorkspace& workspace, std::vector<RowLogprobs>& out) const {
+                                     SamplerWorkspace& workspace, std::span<RowLogprobs> out) const {
   if (auto message = out_of_vocabulary("prompt", next_tokens, vocab_size_)) return *message;
-  out.resize(next_tokens.size());
   for (std::size_t i = 0; i < next_tokens.size(); ++i) {
     workspace.raw.assign(logits.subspan(i * vocab_size_, vocab_size_));
     if (const char* error = describe_unusable(workspace.raw, 0.0f)) return error;

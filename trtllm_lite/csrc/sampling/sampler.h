@@ -26,7 +26,6 @@ namespace tl {
 struct SampledToken {
   std::string error;  // empty = a token was drawn; else what was wrong with this row, and nothing else changed
   TokenId token = -1;
-  StopCause stop_cause = StopCause::kNone;
   bool has_logprobs = false;
   RowLogprobs logprobs;  // meaningful if has_logprobs
 };
@@ -49,16 +48,15 @@ class Sampler {
                                        std::span<const TokenId> prompt);
   void clear_slot(int slot);
 
-  // Draws the slot's next token from the model's logits [vocab_size], appends it to the slot, and reports why the
-  // sequence ends with it, if it does. The logits are only read.
+  // Draws the slot's next token from the model's logits [vocab_size], and appends it to the slot. The logits are
+  // only read.
   void sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out);
 
   // Log-probabilities of prompt tokens: row i of `logits` [next_tokens.size(), vocab_size] is the model's output at a
-  // prompt position, next_tokens[i] the prompt token that follows. Chunks of a prompt may come one by one. Returns
-  // what is wrong with a row; empty = `out` has one entry per row.
+  // prompt position, next_tokens[i] the prompt token that follows, out[i] what is said of it. Chunks of a prompt may
+  // come one by one. Returns what is wrong with a row; empty = all of `out` is filled in.
   [[nodiscard]] std::string prompt_logprobs(std::span<const float> logits, std::span<const TokenId> next_tokens,
-                                            int num_top, SamplerWorkspace& workspace,
-                                            std::vector<RowLogprobs>& out) const;
+                                            int num_top, SamplerWorkspace& workspace, std::span<RowLogprobs> out) const;
 
   int vocab_size() const { return vocab_size_; }
   int num_slots() const { return static_cast<int>(slots_.size()); }

@@ -115,6 +115,13 @@ std::optional<std::string> out_of_vocabulary(const char* name, std::span<const T
          " outside in all); use this model's tokenizer";
 }
 
+std::vector<TokenId> ending_tokens(const SamplingParams& params) {
+  std::vector<TokenId> tokens;
+  if (!params.ignore_eos) tokens = params.end_ids;
+  tokens.insert(tokens.end(), params.stop_token_ids.begin(), params.stop_token_ids.end());
+  return tokens;
+}
+
 std::vector<std::string> violations(const SamplingParams& params, int vocab_size) {
   Messages out;
   check_numbers(out, params);

@@ -54,6 +54,9 @@ struct SamplingParams {
   std::optional<int> prompt_logprobs;  // likewise for each prompt token but the first
 };
 
+// Tokens that end a sequence: the model's, unless they are ignored, then the request's own.
+std::vector<TokenId> ending_tokens(const SamplingParams& params);
+
 // Everything wrong with `params` for a model of `vocab_size` tokens: one sentence each with the limit, the value found,
 // and the remedy. Empty = valid. A list is reported once, by its first bad entry and the number of bad entries.
 std::vector<std::string> violations(const SamplingParams& params, int vocab_size);

@@ -12,8 +12,6 @@
 
 namespace tl {
 
-enum class StopCause : std::uint8_t { kNone, kEndId, kStopToken, kMaxTokens };
-
 // Copying one is forking its sequence; the parameters are shared.
 class SlotState {
  public:
@@ -25,10 +23,6 @@ class SlotState {
 
   // Takes the token into the history. Amortized O(1) plus the counts, if a penalty needs them.
   void append(TokenId token);
-
-  // Why the sequence ends with its newest token. An end or stop token before min_tokens, which only a caller that
-  // appends tokens of its own choice can cause, ends nothing.
-  StopCause stop_cause() const;
 
   const SamplingParams& params() const { return *params_; }
   std::span<const TokenId> history() const { return history_; }  // prompt, then generated

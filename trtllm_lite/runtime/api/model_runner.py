@@ -1,51 +1,29 @@
 """ModelRunner: load an engine, generate. The names are those of TensorRT-LLM's ModelRunner."""
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.api.arguments import FROM_DIR, GENERATE, reject_unsupported
-from trtllm_lite.runtime.api.options import per_request, whole_number
 from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps
 from trtllm_lite.runtime.api.result_form import ResultForm
-from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, check_positive
-from trtllm_lite.runtime.session.limits import LIMIT_NAMES, RunnerOptions
-from trtllm_lite.runtime.session.prompts import Prompts, as_texts, parse_prompts
-from trtllm_lite.runtime.session.request import Request
-from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.runtime.api.sampling_arguments import ARGUMENTS, make_requests, with_config
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.runtime.session.prompts import Chat, Prompt, Prompts, as_texts, parse_prompts
 from trtllm_lite.runtime.session.session import Session, open_session
 from trtllm_lite.runtime.session.stats import Stats
-from trtllm_lite.runtime.text.words import words_per_prompt
+from trtllm_lite.runtime.text.words import Word
+from trtllm_lite.runtime.values import whole_number
 
-# ModelRunner's names of what SamplingParams has; one value for all prompts, or a list with one for each.
-_SAMPLING = {
-    "max_new_tokens": "max_tokens",
-    "end_id": "end_id",
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "random_seed": "seed",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "stop_words_list": "stop",
-    "bad_words_list": "bad",
-}
-_SEQUENCES = ("num_return_sequences", "num_beams", "length_penalty", "early_stopping")
-# The ranges of those that SamplingParams calls otherwise.
-_RENAMED = {"max_new_tokens": (1, 2**24), "random_seed": (0, 2**64 - 1)}
-_FROM_DIR_NAMES = (
-    *("engine_dir", "rank", *LIMIT_NAMES, "max_tokens_in_paged_kv_cache", "kv_cache_free_gpu_memory_fraction"),
-    *("kv_cache_enable_block_reuse", "host_cache_size", "capacity_scheduler_policy", "enable_chunked_context"),
-    "num_threads",
-)
-_GENERATE_NAMES = (
-    *("batch_input_ids", "texts", "chat", "streaming", "return_dict", "output_context_logits"),
-    *("output_generation_logits", "output_log_probs", "output_cum_log_probs"),
-    *("sampling_config", "pad_id", *_SEQUENCES, *_SAMPLING),
-)
+# One value for all prompts, or a list with one for each; None is the default.
+Ints = int | Sequence[int | None] | NDArray[Any] | None
+Floats = float | Sequence[float | None] | NDArray[Any] | None
+WordLists = str | Sequence[Word] | Sequence[Sequence[Word] | None] | None
 
 
 class ModelRunner:
@@ -55,8 +33,9 @@ class ModelRunner:
 
     - ``max_new_tokens``*: None means as many as fit into max_seq_len
     - ``end_id``*: None means the model's end-of-sequence tokens; -1 means not to stop at them
-    - ``temperature``* (0 = greedy), ``top_k``*, ``top_p``*, ``min_p``*: default: the model's generation_config, or
-      greedy; ``random_seed``*: the same seed gives the same tokens whatever else is in the batch
+    - ``top_k``*, ``top_p``*: draw from the likeliest tokens; without either the likeliest one is taken, as TensorRT-LLM
+      does, whatever the model's generation_config says. ``temperature``* (0 = greedy) and ``min_p``* apply to draws;
+      ``random_seed``*: the same seed gives the same tokens whatever else is in the batch
     - ``repetition_penalty``* (default: the model's), ``presence_penalty``*, ``frequency_penalty``*
     - ``stop_words_list``*, ``bad_words_list``*: strings or token-id lists
     - ``num_return_sequences``: how many outputs to draw for each prompt
@@ -76,6 +55,12 @@ class ModelRunner:
         engine_dir: str | Path,
         rank: int = 0,
         *,
+        max_batch_size: int | None = None,
+        max_input_len: int | None = None,
+        max_seq_len: int | None = None,
+        max_num_tokens: int | None = None,
+        max_output_len: int | None = None,
+        max_beam_width: int | None = None,
         max_tokens_in_paged_kv_cache: int | None = None,
         kv_cache_free_gpu_memory_fraction: float | None = None,
         kv_cache_enable_block_reuse: bool = False,
@@ -83,22 +68,26 @@ class ModelRunner:
         capacity_scheduler_policy: str = "GUARANTEED_NO_EVICT",
         enable_chunked_context: bool = True,
         num_threads: int | None = None,
-        **arguments: Any,
+        **others: Any,
     ) -> "ModelRunner":
         """Load the engine of ``rank`` from ``engine_dir``. Nothing is compiled; the file is mapped and checked.
 
-        ``arguments`` may tighten what the engine was built for: ``max_batch_size``, ``max_input_len``, ``max_seq_len``,
-        ``max_num_tokens``, ``max_output_len``, ``max_beam_width``. The named ones are fields of KvCacheConfig,
-        SchedulerConfig and RunnerOptions (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``).
+        The first six tighten what the engine was built for. The others are fields of KvCacheConfig, SchedulerConfig and
+        RunnerOptions (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``). Of ``others``, what TensorRT-LLM's
+        function has is accepted with a value that asks for nothing.
 
         Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or one that it was not
         built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an argument that
         is unknown or not supported).
         """
-        limits = {name: arguments.pop(name) for name in LIMIT_NAMES if name in arguments}
-        reject_unsupported("ModelRunner.from_dir", arguments, FROM_DIR, _FROM_DIR_NAMES)
+        reject_unsupported("ModelRunner.from_dir", others, FROM_DIR, _names(cls.from_dir))
         options = RunnerOptions(
-            **limits,
+            max_batch_size=max_batch_size,
+            max_input_len=max_input_len,
+            max_seq_len=max_seq_len,
+            max_num_tokens=max_num_tokens,
+            max_output_len=max_output_len,
+            max_beam_width=max_beam_width,
             kv_cache=KvCacheConfig(
                 enable_block_reuse=kv_cache_enable_block_reuse,
                 max_tokens=max_tokens_in_paged_kv_cache,
@@ -113,25 +102,47 @@ class ModelRunner:
 
     def generate(
         self,
-        batch_input_ids: Any = None,
+        batch_input_ids: str | Sequence[Prompt] | NDArray[Any] | None = None,
         *,
-        texts: Any = None,
+        texts: str | Sequence[str] | None = None,
         chat: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         streaming: bool = False,
         return_dict: bool = False,
         output_context_logits: bool = False,
         output_generation_logits: bool = False,
         output_log_probs: bool = False,
         output_cum_log_probs: bool = False,
-        **sampling: Any,
+        sampling_config: Any = None,
+        max_new_tokens: Ints = None,
+        end_id: Ints = None,
+        temperature: Floats = None,
+        top_k: Ints = None,
+        top_p: Floats = None,
+        min_p: Floats = None,
+        random_seed: Ints = None,
+        repetition_penalty: Floats = None,
+        presence_penalty: Floats = None,
+        frequency_penalty: Floats = None,
+        stop_words_list: WordLists = None,
+        bad_words_list: WordLists = None,
+        num_return_sequences: int | None = None,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
+        early_stopping: bool | str | None = None,
+        pad_id: int | None = None,
+        **others: Any,
     ) -> Any:
         """Continue prompts.
 
         Prompts come as ``batch_input_ids``: a list of token-id lists (or arrays, or tensors), or of strings; or as
         ``texts``, strings only. One bare string is a batch of one. With ``chat=True`` a prompt is a user's message, or
-        a list of messages ({"role", "content"}), and goes through the model's chat template.
+        a list of messages ({"role", "content"}), and goes through the model's chat template, as do ``tools`` and the
+        names of ``chat_template_kwargs``.
 
-        ``sampling`` are the arguments of the class's list; ``sampling_config``, a dictionary or object, has others.
+        ``sampling_config``, a dictionary or object, has values of the class's list for those that are not given. Of
+        ``others``, what TensorRT-LLM's function has is accepted with a value that asks for nothing.
 
         ``output_context_logits`` (engines built with --gather_context_logits), ``output_generation_logits``,
         ``output_log_probs`` and ``output_cum_log_probs`` come with ``return_dict`` only.
@@ -153,21 +164,23 @@ class ModelRunner:
 
         Raises, before anything runs: LimitError (batch, prompt or output too long), ArgumentError (anything else).
         """
+        named = locals()
         extras = (output_context_logits, output_generation_logits, output_log_probs, output_cum_log_probs)
         if any(extras) and not return_dict:
             raise ArgumentError("logits and log probabilities need return_dict=True: pass it, or leave output_* out")
-        prompts = self._parse_prompts(batch_input_ids, texts, chat)
+        reject_unsupported("generate", others, GENERATE, _names(self.generate))
+        given = with_config(sampling_config, {name: named[name] for name in ARGUMENTS}, _names(self.generate))
+        prompts = self._parse_prompts(batch_input_ids, texts, Chat.wanted(chat, tools, chat_template_kwargs))
         wanted = {
             "detokenize": prompts.textual,
             "return_context_logits": bool(output_context_logits),
             "return_generation_logits": bool(output_generation_logits),
             "logprobs": 0 if output_log_probs or output_cum_log_probs else None,
         }
-        given = _with_config(sampling)
         form = ResultForm(
             self._pad_id(given.pop("pad_id", None)), prompts, return_dict, output_log_probs, output_cum_log_probs
         )
-        requests = _requests(prompts, given, wanted)
+        requests = make_requests(prompts, given, wanted)
         outputs = [output for handle in self.session.submit_all(requests) for output in outputs_of(handle)]
         if streaming:
             return (form.result(outputs, partial=True) for _ in _run(outputs))
@@ -179,11 +192,12 @@ class ModelRunner:
         """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""
         return self.session.stats()
 
-    def _parse_prompts(self, batch_input_ids: Any, texts: Any, chat: bool) -> Prompts:
+    def _parse_prompts(self, batch_input_ids: Any, texts: Any, chat: Chat | None) -> Prompts:
         if (batch_input_ids is None) == (texts is None):
             raise ArgumentError("generate needs either batch_input_ids or texts: pass one of them")
         value = batch_input_ids if texts is None else as_texts(texts)
-        prompts = parse_prompts(value, chat, self.tokenizer, self.session.manifest.model.vocab_size)
+        vocab_size, max_input_len = self.session.manifest.model.vocab_size, self.limits.max_input_len
+        prompts = parse_prompts(value, chat, self.tokenizer, vocab_size, max_input_len)
         batch_size, limit = len(prompts.token_ids), self.limits.max_batch_size
         if batch_size > limit:
             raise LimitError(
@@ -202,53 +216,6 @@ class ModelRunner:
         return model.eos_token_ids[0] if model.eos_token_ids else 0
 
 
-def _requests(prompts: Prompts, sampling: dict[str, Any], wanted: dict[str, Any]) -> list[Request]:
-    """The requests of all prompts, one prompt after the other."""
-    batch_size = len(prompts.token_ids)
-    common = _sequences(sampling)
-    spread = {name: _per_prompt(name, value, batch_size) for name, value in sampling.items()}
-    requests = []
-    for row, ids in enumerate(prompts.token_ids):
-        own = {_SAMPLING[name]: values[row] for name, values in spread.items() if values[row] is not None}
-        params = SamplingParams(**{"max_tokens": None, **own, **common, **wanted})
-        requests += Request(ids, params).sequences()
-    return requests
-
-
-def _sequences(sampling: dict[str, Any]) -> dict[str, Any]:
-    """Takes out of ``sampling`` what says how many sequences to make, and how; returns it as SamplingParams has it."""
-    given = {name: sampling.pop(name) for name in _SEQUENCES if name in sampling}
-    num_beams = given.pop("num_beams", 1)
-    check_positive("num_beams", num_beams)
-    count = given.pop("num_return_sequences", num_beams)
-    beams = {"use_beam_search": True, "best_of": num_beams} if num_beams > 1 else {}
-    return {"n": count, **beams, **given}
-
-
-def _per_prompt(name: str, value: Any, batch_size: int) -> list[Any]:
-    if name in ("stop_words_list", "bad_words_list"):
-        return words_per_prompt(name, value, batch_size)
-    values = per_request(name, value, batch_size)
-    if name in _RENAMED:  # SamplingParams would say another name
-        for entry in values:
-            if entry is not None:
-                whole_number(name, entry, *_RENAMED[name])
-    return values
-
-
-def _with_config(given: dict[str, Any]) -> dict[str, Any]:
-    """The sampling arguments, those of ``sampling_config`` filled in; None asks for nothing."""
-    given = dict(given)
-    config = given.pop("sampling_config", None)
-    known = {*_SAMPLING, *_SEQUENCES, "pad_id"}
-    if config is not None:
-        fields = config if isinstance(config, Mapping) else vars(config)
-        given = {**fields, **{name: value for name, value in given.items() if value is not None}}
-    others = {name: value for name, value in given.items() if name not in known}
-    reject_unsupported("generate", others, GENERATE, _GENERATE_NAMES)
-    return {name: value for name, value in given.items() if name in known and value is not None}
-
-
 def _run(outputs: list[Output]) -> Iterator[None]:
     """``steps``; leaving it before its end cancels what still runs."""
     try:
@@ -256,3 +223,8 @@ def _run(outputs: list[Output]) -> Iterator[None]:
     finally:
         for output in outputs:
             output.handle.cancel()
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    """The arguments of a function that has ``**others``."""
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "others")]

@@ -4,7 +4,8 @@ import numbers
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.runtime.values import check_flag, check_positive
 
 POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION")
 _CHUNKING = (None, "FIRST_COME_FIRST_SERVED")
@@ -47,7 +48,9 @@ class KvCacheConfig:
         fraction = self.free_gpu_memory_fraction
         is_number = isinstance(fraction, numbers.Real) and not isinstance(fraction, bool)
         if fraction is not None and not (is_number and 0 < fraction <= 1):
-            raise ArgumentError(f"free_gpu_memory_fraction is {fraction!r}: expected a number above 0 and at most 1")
+            raise ArgumentError(
+                f"free_gpu_memory_fraction is {shown(fraction)}: expected a number above 0 and at most 1"
+            )
         if self.max_attention_window is not None:
             raise ArgumentError("max_attention_window: attention windows travel in the engine; leave it out")
         if self.sink_token_length:
@@ -75,18 +78,6 @@ class SchedulerConfig:
         _check_choice("context_chunking_policy", self.context_chunking_policy, _CHUNKING)
 
 
-def check_positive(name: str, value: Any) -> None:
-    """Raise ArgumentError unless ``value`` is a whole number above 0, or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1):
-        raise ArgumentError(f"{name} is {value!r}: expected a whole number above 0")
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Raise ArgumentError unless ``value`` is True or False."""
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name} is {value!r}: expected True or False")
-
-
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise ArgumentError(f"{name} is {value!r}: expected one of {', '.join(map(str, choices))}")
+    if not any(value is choice or value == choice for choice in choices):
+        raise ArgumentError(f"{name} is {shown(value)}: expected one of {', '.join(map(str, choices))}")

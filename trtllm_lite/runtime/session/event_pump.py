@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_lite.errors import EngineError, TrtllmLiteError
+from trtllm_lite.errors import EngineError, TrtllmLiteError, plain
+from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import LatencyLog
@@ -25,6 +26,7 @@ class EventPump:
     def __init__(self, loop: Any) -> None:
         self.loop = loop
         self.latencies = LatencyLog()
+        self._home = core().HomeProcess()
         self._lock = threading.Lock()
         self._handles: dict[int, weakref.ref[RequestHandle]] = {}
         self._failure: EngineError | None = None
@@ -32,7 +34,11 @@ class EventPump:
         self._thread.start()
 
     def submit(self, handle: RequestHandle) -> None:
-        """Queue the handle's request. Raises LimitError as ``EventLoop.submit``, EngineError if this thread failed."""
+        """Queue the handle's request.
+
+        Raises LimitError as ``EventLoop.submit``, EngineError if this thread failed or in a fork of the process.
+        """
+        self._home.check()  # first of all: a fork's copy of the lock may never open
         request, params, loop = handle.request, handle.request.params, self.loop
         with self._lock:  # no event is handed out before its handle is known
             if self._failure is not None:
@@ -63,7 +69,8 @@ class EventPump:
             while (events := self.loop.poll(_POLL_SECONDS)) is not None:
                 self._deliver(*events)
         except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
-            self._fail(EngineError(f"the thread that delivers results failed ({error!r}): open the engine again"))
+            reason = plain(repr(error))
+            self._fail(EngineError(f"the thread that delivers results failed ({reason}): open the engine again"))
 
     def _deliver(self, tokens: list[Any], ends: list[Any]) -> None:
         """Hand out the events of one poll; whoever waits sees all that they brought at once."""
@@ -102,7 +109,7 @@ class EventPump:
         except Exception as error:  # noqa: BLE001 - tokenizers raise anything
             handle.cancel()
             with handle.notifier:
-                handle.fail(EngineError(f"the request failed while its output was handled: {error!r}"))
+                handle.fail(EngineError(f"the request failed while its output was handled: {plain(repr(error))}"))
 
     def _fail(self, failure: EngineError) -> None:
         with self._lock:

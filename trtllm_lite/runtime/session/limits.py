@@ -4,8 +4,9 @@ import os
 from dataclasses import dataclass, field
 
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
-from trtllm_lite.errors import ArgumentError, LimitError
-from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, check_flag, check_positive
+from trtllm_lite.errors import ArgumentError, LimitError, shown
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,10 @@ class RunnerOptions:
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in (*LIMIT_NAMES, "num_threads"):
+        for name in LIMIT_NAMES:
             check_positive(name, getattr(self, name))
+        if self.num_threads is not None:
+            whole_number("num_threads", self.num_threads, 1, _MAX_THREADS)
         check_flag("enable_chunked_context", self.enable_chunked_context)
         policy = self.scheduler.capacity_scheduler_policy
         if self.kv_cache.host_cache_size and policy != "MAX_UTILIZATION":
@@ -69,6 +72,7 @@ class RunnerOptions:
             )
 
 
+_MAX_THREADS = 1 << 16  # the C++ side says how many the machine bears
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
 
 
@@ -88,7 +92,7 @@ def runner_limits(manifest: Manifest, options: RunnerOptions, available_bytes: i
     return RunnerLimits(
         **values,
         num_blocks=_cache_blocks(cache, demand, options.kv_cache, available_bytes),
-        num_host_blocks=(options.kv_cache.host_cache_size or 0) // cache.bytes_per_block,
+        num_host_blocks=_host_cache_bytes(options.kv_cache) // cache.bytes_per_block,
         tokens_per_block=cache.tokens_per_block,
     )
 
@@ -103,14 +107,21 @@ def available_host_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
+def _host_cache_bytes(config: KvCacheConfig) -> int:
+    wanted, memory = config.host_cache_size or 0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if wanted > memory:
+        raise LimitError(f"host_cache_size={shown(wanted)} exceeds the host's memory of {memory:,} bytes: lower it")
+    return wanted
+
+
 def _tightened(name: str, value: int | None, built: int) -> int:
     if value is None:
         return built
     if value > built:
         flag = {"max_output_len": "max_seq_len", "max_beam_width": "max_batch_size"}.get(name, name)
         raise LimitError(
-            f"{name}={value} exceeds what this engine was built for ({built}): lower it, or build the engine again "
-            f"with a larger --{flag}"
+            f"{name}={shown(value)} exceeds what this engine was built for ({built}): lower it, or build the engine "
+            f"again with a larger --{flag}"
         )
     return value
 
@@ -138,7 +149,7 @@ def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
         )
     if config.dtype not in ("auto", cache.dtype):
         raise ArgumentError(
-            f"the KV cache's dtype is {config.dtype!r}, but this engine was built for {cache.dtype}: leave it out"
+            f"the KV cache's dtype is {shown(config.dtype)}, but this engine was built for {cache.dtype}: leave it out"
         )
 
 

@@ -6,14 +6,18 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+from trtllm_lite.runtime.core import core
+
 
 class Notifier:
     """A condition variable that coroutines may wait on too.
 
-    State that the conditions depend on is changed inside ``with notifier:``, followed by :meth:`notify`.
+    State that the conditions depend on is changed inside ``with notifier:``, followed by :meth:`notify`. In a fork of
+    the process nobody changes it: waiting there for what has not come yet raises EngineError.
     """
 
     def __init__(self) -> None:
+        self._home = core().HomeProcess()
         self._condition = threading.Condition()
         self._futures: list[asyncio.Future[None]] = []
 
@@ -33,11 +37,15 @@ class Notifier:
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Block this thread until ``ready``; False if ``timeout`` seconds have passed before."""
+        if self._is_ready_in_fork(ready):
+            return True
         with self._condition:
             return self._condition.wait_for(ready, timeout)
 
     async def until(self, ready: Callable[[], bool]) -> None:
         """Suspend this coroutine until ``ready``."""
+        if self._is_ready_in_fork(ready):
+            return
         while True:
             with self._condition:
                 if ready():
@@ -45,6 +53,14 @@ class Notifier:
                 future = asyncio.get_running_loop().create_future()
                 self._futures.append(future)
             await future
+
+    def _is_ready_in_fork(self, ready: Callable[[], bool]) -> bool:
+        """False at home. In a fork, whose copy of the lock may never open, what is ``ready`` is so for good."""
+        if self._home.is_this():
+            return False
+        if not ready():
+            self._home.check()
+        return True
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:

@@ -1,25 +1,51 @@
 """Prompts in any of their forms, turned into checked token ids."""
 
-import numbers
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.errors import ArgumentError, LimitError
-from trtllm_lite.runtime.session.limits import RunnerLimits
+from trtllm_lite.errors import ArgumentError, LimitError, plain, shown
+from trtllm_lite.runtime.text.chat import Message
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.runtime.values import check_flag, check_length, is_list, is_whole_number
 
+Prompt = str | Sequence[int] | NDArray[Any] | Mapping[str, Any] | Sequence[Message]
+"""Text, token ids, {"prompt": text} or {"prompt_token_ids": ids}; of a chat a user's message or a list of messages."""
+
+MAX_PROMPT_IDS = 1 << 20
+"""Most token ids that a prompt may come with, more than any engine takes."""
+_ROOMY_TOKEN_CHARS = 32  # more than tokens of text have
 _EXPECTED = "expected a list of prompts: token-id lists, strings, or (with chat=True) strings or lists of messages"
+_DICTIONARIES = ("prompt_token_ids", "prompt")
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Prompts are conversations, of which the model's chat template makes text; what it is given besides them."""
+
+    tools: Sequence[Mapping[str, Any]] | None = None
+    arguments: Mapping[str, Any] | None = None
+
+    @classmethod
+    def wanted(
+        cls, chat: bool, tools: Sequence[Mapping[str, Any]] | None, arguments: Mapping[str, Any] | None
+    ) -> "Chat | None":
+        """None without ``chat``. Raises ArgumentError for the others without it."""
+        check_flag("chat", chat)
+        if not chat and (tools is not None or arguments is not None):
+            raise ArgumentError("tools and chat_template_kwargs are for the model's chat template: pass chat=True too")
+        return cls(tools, arguments) if chat else None
 
 
 @dataclass(frozen=True)
 class Prompts:
     """``token_ids`` are int32[prompt_len] arrays; ``texts`` what was tokenized, if text came in: then text goes out.
 
-    ``single`` says that one bare string came in, so one bare string goes out.
+    ``single`` says that one bare prompt came in, so one bare result goes out.
     """
 
     token_ids: list[NDArray[np.int32]]
@@ -32,91 +58,85 @@ class Prompts:
         return self.texts is not None
 
 
-def parse_prompts(value: Any, chat: bool, tokenizer: Tokenizer | None, vocab_size: int) -> Prompts:
+def parse_prompts(
+    value: Any, chat: Chat | None, tokenizer: Tokenizer | None, vocab_size: int, max_input_len: int
+) -> Prompts:
     """Token ids of ``value``: see ``ModelRunner.generate`` for its forms.
 
     Raises ArgumentError for another form, a token id outside the vocabulary, an empty prompt, or text for an engine
-    without a tokenizer.
+    without a tokenizer; LimitError for text that can be no prompt of ``max_input_len`` tokens.
     """
-    single = isinstance(value, str) or (chat and is_conversation(value))
+    single = isinstance(value, str | Mapping) or (chat is not None and is_conversation(value))
     prompts = [value] if single else _as_list(value)
     if not prompts:
         raise ArgumentError(f"there are no prompts: {_EXPECTED}")
+    if chat is None:
+        prompts = [_unwrapped(prompt) for prompt in prompts]
+    names = ["the prompt"] if single else [f"prompt {row}" for row in range(len(prompts))]
     texts = None
-    if chat or isinstance(prompts[0], str):
+    if chat is not None or isinstance(prompts[0], str):
         if tokenizer is None:
             raise ArgumentError(
-                "this engine has no tokenizer: pass token ids, or convert a checkpoint that has a tokenizer.json"
+                "this engine has no tokenizer: pass lists of token ids to `LLM` or `ModelRunner`, give `LLM` a "
+                "directory that holds tokenizer.json as tokenizer=, or put that file beside the model, convert and "
+                "build again"
             )
         texts = [_as_text(prompt, chat, tokenizer) for prompt in prompts]
+        for name, text in zip(names, texts, strict=True):
+            _check_chars(name, text, tokenizer, max_input_len)
         # A chat template spells out every special token itself.
-        arrays = [np.asarray(tokenizer.encode(text, add_special_tokens=not chat)) for text in texts]
+        arrays = [np.asarray(tokenizer.encode(text, add_special_tokens=chat is None)) for text in texts]
     else:
-        arrays = [_as_array(prompt) for prompt in prompts]
-    return Prompts([_checked(row, ids, vocab_size) for row, ids in enumerate(arrays)], texts, single)
+        arrays = [_as_array(name, prompt) for name, prompt in zip(names, prompts, strict=True)]
+    checked = [_checked(name, ids, vocab_size) for name, ids in zip(names, arrays, strict=True)]
+    return Prompts(checked, texts, single)
 
 
 def as_texts(value: Any) -> Any:
     """``value`` unchanged. Raises ArgumentError unless it is a string or a non-empty list of strings."""
-    if isinstance(value, str) or (isinstance(value, Sequence) and value and all(isinstance(x, str) for x in value)):
+    if isinstance(value, str) or (is_list(value) and len(value) and all(isinstance(text, str) for text in value)):
         return value
-    raise ArgumentError(f"texts is {value!r}: expected a string or a list of strings")
-
-
-def check_prompt_len(name: str, prompt_len: int, limits: RunnerLimits) -> None:
-    """Raise LimitError if a prompt, ``name`` in messages, is too long; nothing is ever cut."""
-    if prompt_len > limits.max_input_len:
-        raise LimitError(
-            f"{name} has {prompt_len} tokens, which exceeds max_input_len {limits.max_input_len}: shorten it, or build "
-            f"the engine with --max_input_len {prompt_len}"
-        )
-    if prompt_len >= limits.max_seq_len:
-        raise LimitError(
-            f"{name} has {prompt_len} tokens, which leaves no room for an answer within max_seq_len "
-            f"{limits.max_seq_len}: shorten it, or build the engine with a larger --max_seq_len"
-        )
-
-
-def output_len(name: str, prompt_len: int, wanted: int | None, limits: RunnerLimits) -> int:
-    """How many tokens the prompt ``name`` may generate: ``wanted``, or (None) as many as fit.
-
-    Raises LimitError if ``wanted`` is more than fits: nothing is ever cut.
-    """
-    room = {
-        "max_seq_len": (limits.max_seq_len - prompt_len, "build the engine with a larger --max_seq_len"),
-        "max_output_len": (limits.max_output_len, "load the engine with a larger max_output_len"),
-        "the KV cache": (limits.cache_len - prompt_len, "load the engine with a larger KV cache"),
-    }
-    bounded_by, (most, remedy) = min(room.items(), key=lambda item: item[1][0])
-    if most < 1 or (wanted is not None and wanted > most):
-        bounds = {"max_output_len": limits.max_output_len, "max_seq_len": limits.max_seq_len}
-        raise LimitError(
-            f"{name} has {prompt_len} tokens and asks for {wanted or 1} more, which exceeds {bounded_by} "
-            f"({bounds.get(bounded_by, limits.cache_len)} tokens): ask for at most {max(most, 0)}, shorten the prompt, "
-            f"or {remedy}"
-        )
-    return most if wanted is None else wanted
+    raise ArgumentError(f"texts is {shown(value)}: expected a string or a list of strings")
 
 
 def is_token_ids(value: Any) -> bool:
-    """Whether ``value`` is one prompt of token ids."""
-    is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-    return is_list and len(value) > 0 and all(isinstance(token, numbers.Integral) for token in value)
+    """Whether ``value`` is one prompt of token ids, by its first."""
+    return is_list(value) and len(value) > 0 and is_whole_number(value[0])
 
 
 def is_conversation(value: Any) -> bool:
-    """Whether ``value`` is one prompt of chat messages."""
-    return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(item, Mapping) for item in value)
+    """Whether ``value`` is one prompt of chat messages, by its first."""
+    return is_list(value) and len(value) > 0 and isinstance(value[0], Mapping)
 
 
 def _as_list(value: Any) -> list[Any]:
-    if isinstance(value, Mapping) or not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
-        raise ArgumentError(f"the prompts are {type(value).__name__}: {_EXPECTED}")
-    return [value[row] for row in range(len(value))]
+    """The entries of a list, an array or another library's tensor."""
+    try:
+        if hasattr(value, "__getitem__") and not isinstance(value, bytes):
+            return [value[row] for row in range(len(value))]
+    except TypeError:  # no length: an array of no dimension
+        pass
+    raise ArgumentError(f"the prompts are {type(value).__name__}: {_EXPECTED}")
 
 
-def _as_text(prompt: Any, chat: bool, tokenizer: Tokenizer) -> str:
-    if not chat:
+def _unwrapped(prompt: Any) -> Any:
+    """What a prompt dictionary holds."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    if "role" in prompt:
+        raise ArgumentError("a prompt is a chat message: messages need chat=True")
+    unknown = [key for key in prompt if key not in _DICTIONARIES]
+    if unknown or not prompt:
+        found = f"with {shown(unknown[0])}" if unknown else "without entries"
+        raise ArgumentError(
+            f'a prompt is a dictionary {found}: expected {{"prompt": text}} or {{"prompt_token_ids": [...]}}'
+        )
+    ids = prompt.get("prompt_token_ids")
+    return prompt["prompt"] if ids is None else ids
+
+
+def _as_text(prompt: Any, chat: Chat | None, tokenizer: Tokenizer) -> str:
+    if chat is None:
         if not isinstance(prompt, str):
             raise ArgumentError(f"a prompt is {type(prompt).__name__} among strings: {_EXPECTED}")
         return prompt
@@ -124,32 +144,45 @@ def _as_text(prompt: Any, chat: bool, tokenizer: Tokenizer) -> str:
         raise ArgumentError("this model has no chat template: pass the whole prompt as text, without chat=True")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if not is_conversation(messages):
-        raise ArgumentError(f"a prompt is {messages!r}: expected a string or a list of messages with chat=True")
-    return tokenizer.chat_template.render(messages)
+        raise ArgumentError(f"a prompt is {shown(messages)}: expected a string or a list of messages with chat=True")
+    return tokenizer.chat_template.render(messages, tools=chat.tools, arguments=chat.arguments)
 
 
-def _as_array(prompt: Any) -> NDArray[Any]:
-    if isinstance(prompt, str | Mapping):
-        hint = "messages need chat=True" if isinstance(prompt, Mapping) else "strings and token ids do not mix"
-        raise ArgumentError(f"a prompt is {type(prompt).__name__}: {hint}")
+def _check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int) -> None:
+    """Refuse what is certainly too long before it is tokenized, which takes seconds for megabytes."""
+    if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # most prompts: the vocabulary need not be looked through
+        return
+    most = max_input_len * max(tokenizer.max_token_chars, _ROOMY_TOKEN_CHARS)
+    if len(text) > most:
+        raise LimitError(
+            f"{name} has {len(text):,} characters, which exceeds the {most:,} that max_input_len {max_input_len} "
+            "tokens can hold: shorten it, or build the engine with a larger --max_input_len"
+        )
+
+
+def _as_array(name: str, prompt: Any) -> NDArray[Any]:
+    if isinstance(prompt, str):
+        raise ArgumentError("a prompt is str: strings and token ids do not mix")
+    with suppress(TypeError):  # no length: one value, which is told of below
+        check_length(name, len(prompt), MAX_PROMPT_IDS, "token ids")
     try:
         return np.asarray(prompt)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"a prompt is not a list of token ids ({error}): {_EXPECTED}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name} is not a list of token ids ({plain(str(error))}): {_EXPECTED}") from error
 
 
-def _checked(row: int, ids: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:
+def _checked(name: str, ids: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:
     if ids.ndim == 0:
-        raise ArgumentError(f"prompt {row} is the single value {ids}: {_EXPECTED}; did you mean [prompt]?")
+        raise ArgumentError(f"{name} is the single value {shown(ids.item())}: {_EXPECTED}; did you mean [prompt]?")
     if ids.size == 0:
-        raise ArgumentError(f"prompt {row} is empty: expected at least one token")
+        raise ArgumentError(f"{name} is empty: expected at least one token")
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ArgumentError(
-            f"prompt {row} has shape {ids.shape} and dtype {ids.dtype}: expected one dimension of whole numbers"
+            f"{name} has shape {ids.shape} and dtype {ids.dtype}: expected one dimension of whole numbers"
         )
     outside = ids[(ids < 0) | (ids >= vocab_size)]
     if outside.size:
         raise ArgumentError(
-            f"prompt {row} holds the token id {outside[0]}: expected 0 to {vocab_size - 1}, the engine's vocabulary"
+            f"{name} holds the token id {outside[0]}: expected 0 to {vocab_size - 1}, the engine's vocabulary"
         )
     return ids.astype(np.int32)

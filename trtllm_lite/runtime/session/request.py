@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.errors import ArgumentError
-from trtllm_lite.runtime.api.options import whole_number
+from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.runtime.values import is_unicode, whole_number
 
 
 class FinishReason(StrEnum):
@@ -46,11 +46,10 @@ class Request:
     def __post_init__(self) -> None:
         most = core().MAX_PRIORITY
         whole_number("priority", self.priority, -most, most)
-        is_number = isinstance(self.timeout, numbers.Real) and not isinstance(self.timeout, bool)
-        if self.timeout is not None and not (is_number and self.timeout > 0):
-            raise ArgumentError(f"timeout is {self.timeout!r}: expected seconds above 0, or None for no timeout")
-        if not isinstance(self.cache_salt, str):
-            raise ArgumentError(f"cache_salt is {self.cache_salt!r}: expected a string")
+        if self.timeout is not None and not _is_duration(self.timeout):
+            raise ArgumentError(f"timeout is {shown(self.timeout)}: expected seconds above 0, or None for no timeout")
+        if not isinstance(self.cache_salt, str) or not is_unicode(self.cache_salt):
+            raise ArgumentError(f"cache_salt is {shown(self.cache_salt)}: expected a string of valid Unicode")
 
     def sequences(self) -> "list[Request]":
         """A request for each sequence that is drawn; the first alone reports on the prompt. A search is one request."""
@@ -88,3 +87,12 @@ class Hypothesis:
     text: str
     score: float
     finish_reason: FinishReason
+
+
+def _is_duration(value: Any) -> bool:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return float(value) > 0
+    except OverflowError:
+        return False

@@ -1,36 +1,19 @@
 """SamplingParams: what one request may ask of generation, and how that becomes the C++ sampler's parameters."""
 
-import numbers
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError
+from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.config import check_flag, check_positive
+from trtllm_lite.runtime.session.native_params import FIELDS, native_params, set_param
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
-from trtllm_lite.runtime.text.words import Words, parse_words
+from trtllm_lite.runtime.text.words import Word, WordLimits, Words, parse_words
+from trtllm_lite.runtime.values import check_flag, check_length, check_list, check_positive, whole_number
 
-# Fields that go to the C++ parameters under the same name, and what they must be.
-_FIELDS: Mapping[str, str] = {
-    "max_tokens": "a whole number",
-    "min_tokens": "a whole number",
-    "temperature": "a number",
-    "top_k": "a whole number",
-    "top_p": "a number",
-    "min_p": "a number",
-    "repetition_penalty": "a number",
-    "presence_penalty": "a number",
-    "frequency_penalty": "a number",
-    "seed": "a whole number from 0 to 2**64 - 1",
-    "stop_token_ids": "a list of token ids",
-    "logit_bias": "a dictionary from token ids to numbers",
-    "allowed_token_ids": "a list of token ids",
-    "logprobs": "a whole number",
-    "prompt_logprobs": "a whole number",
-}
 _FLAGS = (
     *("ignore_eos", "include_stop_str_in_output", "return_context_logits", "return_generation_logits"),
     *("detokenize", "skip_special_tokens", "use_beam_search"),
@@ -38,6 +21,7 @@ _FLAGS = (
 _EARLY_STOPPING = {False: "FALSE", True: "TRUE", "never": "NEVER"}
 _DRAWS = ("temperature", "top_k", "top_p", "min_p")
 _ANY_VOCABULARY = 2**31 - 1
+_MAX_VOCABULARY = 1 << 20  # tokens; more than any model has
 _MAX_TOKENS = 2**24
 MAX_SEQUENCES = 128
 """Most continuations that one prompt may ask for."""
@@ -51,8 +35,9 @@ class SamplingParams:
 
     - ``max_tokens``: tokens to generate at most; None means as many as fit. ``min_tokens``: nothing ends before
     - ``end_id``: the token that ends the text instead of the model's own; -1 for none, as ``ignore_eos``
-    - ``stop``: a string or token-id list, or several in a list; ``stop_token_ids``: single tokens that end it too.
-      The text ends before them unless ``include_stop_str_in_output``; the token ids always hold them
+    - ``stop``: a string or token-id list, or several in a list (64 of 256 characters or ids); ``stop_token_ids``:
+      single tokens that end it too. The text ends before them unless ``include_stop_str_in_output``; the token ids
+      always hold them
 
     Several continuations of one prompt:
 
@@ -68,7 +53,10 @@ class SamplingParams:
     - ``temperature`` (0: the likeliest token), ``top_k`` (0: all), ``top_p``, ``min_p``
     - ``repetition_penalty`` (None: the model's default), ``presence_penalty``, ``frequency_penalty``
     - ``seed``: gives the same tokens again, whatever else runs; None draws one
-    - ``bad``: a string or token-id list that must not appear, or several in a list; ``bad_token_ids``: single tokens
+    - ``bad``: a string or token-id list that must not appear, or several in a list (1024 of 64 characters or ids);
+      ``bad_token_ids``: single tokens. For a string every token that holds it is impossible, and so is the end of every
+      sequence of tokens in which the tokenizer would write it: at the start of a text, after a space or a line break. A
+      model may still spell it in other pieces, letter by letter
     - ``logit_bias``: {token id: added to its logit}; ``allowed_token_ids``: all others are impossible
 
     Output:
@@ -91,7 +79,7 @@ class SamplingParams:
     min_tokens: int = 0
     end_id: int | None = None
     ignore_eos: bool = False
-    stop: str | Sequence[str | Sequence[int]] | None = None
+    stop: str | Sequence[Word] | None = None
     stop_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool = False
 
@@ -109,7 +97,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
-    bad: str | Sequence[str | Sequence[int]] | None = None
+    bad: str | Sequence[Word] | None = None
     bad_token_ids: Sequence[int] | None = None
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
@@ -128,23 +116,29 @@ class SamplingParams:
         self._check_options()
         for name in _FLAGS:
             check_flag(name, getattr(self, name))
-        if self.end_id is not None and (isinstance(self.end_id, bool) or not isinstance(self.end_id, numbers.Integral)):
-            raise ArgumentError(f"end_id is {self.end_id!r}: expected a token id, or -1 for none")
-        bad_words = [*parse_words("bad", self.bad).sequences, *self._bad_tokens()]
-        values = {name: getattr(self, name) for name in _FIELDS} | {"bad_words": bad_words}
+        self._check_lists()
+        if self.end_id is not None:
+            whole_number("end_id", self.end_id, -1, _ANY_VOCABULARY)
+        bad_words = [*self._bad.sequences, *self._bad_tokens()]
+        values = {name: getattr(self, name) for name in FIELDS} | {"bad_words": bad_words}
         if self.max_tokens is None:
             values["max_tokens"] = _MAX_TOKENS
-        self._check_native(_native(values), _ANY_VOCABULARY)
+        self._check_native(native_params(values), _ANY_VOCABULARY)
 
     @property
     def num_sequences(self) -> int:
         """Sequences to draw: ``best_of``, or ``n``."""
         return self.n if self.best_of is None else self.best_of
 
-    @property
+    @cached_property
     def stop_words(self) -> Words:
         """``stop``, its strings and its token sequences apart."""
-        return parse_words("stop", self.stop)
+        return parse_words("stop", self.stop, WordLimits(core().MAX_STOP_WORDS, core().MAX_STOP_WORD_LENGTH))
+
+    @cached_property
+    def _bad(self) -> Words:
+        native = core().sampling
+        return parse_words("bad", self.bad, WordLimits(native.MAX_BAD_WORDS, native.MAX_BAD_WORD_LENGTH))
 
     def to_native(self, manifest: Manifest, tokenizer: Tokenizer | None, max_tokens: int) -> Any:
         """``_core.sampling.SamplingParams`` for a request to an engine; ``max_tokens`` is what its limits allow.
@@ -152,14 +146,16 @@ class SamplingParams:
         Raises ArgumentError for token ids outside the vocabulary, or ``bad`` strings without a tokenizer.
         """
         model = manifest.model
-        values = {name: getattr(self, name) for name in _FIELDS} | _draws(self, model.generation)
+        values = {name: getattr(self, name) for name in FIELDS} | _draws(self, model.generation)
         if self.repetition_penalty is None:
             values["repetition_penalty"] = model.generation.get("repetition_penalty")
-        native = _native(values | {"max_tokens": max_tokens, "bad_words": self._bad_words(tokenizer)})
+        end_ids = list(model.eos_token_ids) if self.end_id is None else [self.end_id]
+        bans = self._bans(tokenizer, model.vocab_size, frozenset(end_ids))
+        native = native_params(values | {"max_tokens": max_tokens, **bans})
         if self.seed is None:
             native.seed = secrets.randbits(63)
         if not self.ignore_eos and self.end_id != -1:
-            native.end_ids = list(model.eos_token_ids) if self.end_id is None else [self.end_id]
+            set_param(native, "end_ids", end_ids, "token ids")
         self._check_native(native, model.vocab_size)
         return native
 
@@ -168,8 +164,8 @@ class SamplingParams:
         if not self.use_beam_search:
             return None
         beams = core().sampling.BeamSearchParams()
-        _set(beams, "num_beams", self.num_sequences, "a whole number")
-        _set(beams, "length_penalty", self.length_penalty, "a number")
+        set_param(beams, "num_beams", self.num_sequences, "a whole number")
+        set_param(beams, "length_penalty", self.length_penalty, "a number")
         beams.early_stopping = getattr(core().sampling.EarlyStopping, _EARLY_STOPPING[self.early_stopping])
         return beams
 
@@ -180,15 +176,16 @@ class SamplingParams:
             raise ArgumentError("\n".join(problems))
 
     def _check_options(self) -> None:
-        for name in ("n", "best_of", "truncate_prompt_tokens"):
+        whole_number("n", self.n, 1, MAX_SEQUENCES)
+        for name in ("best_of", "truncate_prompt_tokens"):
             check_positive(name, getattr(self, name))
-        if self.num_sequences > MAX_SEQUENCES or self.n > self.num_sequences:
+        if not self.n <= self.num_sequences <= MAX_SEQUENCES:
             raise ArgumentError(
-                f"n is {self.n} and best_of {self.best_of}: expected at most {MAX_SEQUENCES}, and n not above best_of; "
-                "ask again for more"
+                f"n is {self.n} and best_of {shown(self.best_of)}: expected at most {MAX_SEQUENCES}, and n not above "
+                "best_of; ask again for more"
             )
-        if self.early_stopping not in _EARLY_STOPPING:
-            raise ArgumentError(f'early_stopping is {self.early_stopping!r}: expected True, False or "never"')
+        if not isinstance(self.early_stopping, int | str) or self.early_stopping not in _EARLY_STOPPING:
+            raise ArgumentError(f'early_stopping is {shown(self.early_stopping)}: expected True, False or "never"')
         if (self.stop_words or self.return_generation_logits) and self.use_beam_search:
             raise ArgumentError(
                 "stop and return_generation_logits do not go with use_beam_search: leave them out; stop_token_ids does"
@@ -198,21 +195,41 @@ class SamplingParams:
                 "guided_decoding is not supported: leave it out; allowed_token_ids, bad and logit_bias are supported"
             )
 
-    def _bad_tokens(self) -> list[tuple[int, ...]]:
-        return [(token,) for token in self.bad_token_ids or ()]
+    def _check_lists(self) -> None:
+        """Refuse what is no list, or too long a one, before anything is made of its entries."""
+        native = core().sampling
+        most = {
+            "stop_token_ids": native.MAX_STOP_TOKENS,
+            "bad_token_ids": native.MAX_BAD_WORDS,
+            "allowed_token_ids": _MAX_VOCABULARY,
+        }
+        for name, length in most.items():
+            if getattr(self, name) is not None:
+                check_list(name, getattr(self, name), length, "a list of token ids")
+        if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, Mapping):
+                raise ArgumentError(f"logit_bias is {shown(self.logit_bias)}: expected {FIELDS['logit_bias']}")
+            check_length("logit_bias", len(self.logit_bias), native.MAX_LOGIT_BIAS_ENTRIES, "entries")
 
-    def _bad_words(self, tokenizer: Tokenizer | None) -> list[tuple[int, ...]]:
-        words = parse_words("bad", self.bad)
-        if words.texts and tokenizer is None:
+    def _bad_tokens(self) -> list[tuple[int, ...]]:
+        return [] if self.bad_token_ids is None else [(token,) for token in self.bad_token_ids]
+
+    def _bans(self, tokenizer: Tokenizer | None, vocab_size: int, end_ids: frozenset[int]) -> dict[str, Any]:
+        """``bad_words``, and the ``allowed_token_ids`` that are left where ``bad`` bans more tokens than those list."""
+        if self._bad.texts and tokenizer is None:
             raise ArgumentError("this engine has no tokenizer: give bad words as token ids")
-        # A word inside a text has other tokens than at its start, where no space precedes it.
-        spelled = [
-            tuple(tokenizer.encode(text, add_special_tokens=False))
-            for word in words.texts
-            for text in (word, " " + word)
-            if tokenizer is not None
-        ]
-        return list(dict.fromkeys([*words.sequences, *spelled, *self._bad_tokens()]))
+        spellings = [tokenizer.speller.spellings(text) for text in self._bad.texts if tokenizer is not None]
+        banned = frozenset().union(*(found.tokens for found in spellings)) - end_ids
+        sequences = [sequence for found in spellings for sequence in found.sequences]
+        words = list(dict.fromkeys([*self._bad.sequences, *self._bad_tokens(), *sequences]))
+        singles = [(token,) for token in sorted(banned) if token < vocab_size]
+        if len(words) + len(singles) <= core().sampling.MAX_BAD_WORDS:
+            return {"bad_words": words + singles}
+        allowed = range(vocab_size) if self.allowed_token_ids is None else self.allowed_token_ids
+        left = [token for token in allowed if token not in banned]
+        if not left:
+            raise ArgumentError(f"bad is {shown(self.bad)}, which every token that is allowed holds: leave it out")
+        return {"bad_words": words, "allowed_token_ids": left}
 
 
 def _draws(params: SamplingParams, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,22 +238,3 @@ def _draws(params: SamplingParams, defaults: Mapping[str, Any]) -> dict[str, Any
     if params.use_beam_search or (not given and not defaults.get("do_sample")):
         return {"temperature": 0.0, **given}
     return {"temperature": 1.0, **{name: defaults[name] for name in _DRAWS if name in defaults}, **given}
-
-
-def _native(values: Mapping[str, Any]) -> Any:
-    """C++ parameters with ``values``; a None leaves what is neutral."""
-    native = core().sampling.SamplingParams()
-    for name, value in values.items():
-        if value is not None:
-            pairs = list(value.items()) if name == "logit_bias" and isinstance(value, Mapping) else value
-            _set(native, name, pairs, _FIELDS.get(name, "lists of token ids"))
-    return native
-
-
-def _set(native: Any, name: str, value: Any, expected: str) -> None:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        setattr(native, name, value)
-    except (TypeError, OverflowError) as error:
-        raise ArgumentError(f"{name} is {value!r}: expected {expected}") from error

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError, plain, shown
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.limits import RunnerLimits, RunnerOptions, runner_limits
 from trtllm_lite.runtime.session.notifier import Notifier
-from trtllm_lite.runtime.session.prompts import check_prompt_len, output_len
+from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
@@ -47,8 +47,8 @@ class Session:
     def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
         """Queue a request; returns at once. Handles to wait for together take the same ``notifier``.
 
-        Raises LimitError (prompt or output too long, too many requests outstanding), ArgumentError (parameters that do
-        not fit the model), EngineError (the session is broken).
+        Raises LimitError (prompt or output too long), ArgumentError (parameters that do not fit the model),
+        OverloadedError (too many requests outstanding: try again later), EngineError (the session is broken).
         """
         return self.submit_all([request], notifier)[0]
 
@@ -107,14 +107,14 @@ class Session:
 
     def _text_stream(self, request: Request) -> TextStream:
         params, tokenizer = request.params, self.tokenizer
-        wants_text = tokenizer is not None and (params.detokenize or params.stop_words.texts)
         decode = None
-        if tokenizer is not None and wants_text:
+        if tokenizer is not None:
             decode = tokenizer.decode if params.skip_special_tokens else tokenizer.decode_all
         return TextStream(
             decode,
             request.prompt_ids.tolist(),
             params.stop_words,
+            returns_text=params.detokenize,
             min_tokens=params.min_tokens,
             include_stop=params.include_stop_str_in_output,
         )
@@ -132,6 +132,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     native = core()
     engine = native.Engine(str(engine_path))
     manifest = Manifest.from_json(engine.manifest)
+    check_end_ids(manifest)
     options = device_options(manifest.target, options)
     limits = runner_limits(manifest, options, available_memory(native, manifest))
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
@@ -158,10 +159,21 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     )
 
 
+def check_end_ids(manifest: Manifest) -> None:
+    """Raise EngineError if an end-of-sequence token of the model is none of its tokens."""
+    model = manifest.model
+    outside = [token for token in model.eos_token_ids if not 0 <= token < model.vocab_size]
+    if outside:
+        raise EngineError(
+            f"the engine's end-of-sequence token {shown(outside[0])} is none of its {model.vocab_size} tokens: correct "
+            "eos_token_id in the model's config.json, then convert and build again"
+        )
+
+
 def _engine_path(directory: Path, rank: int) -> Path:
     """The engine file of ``rank``, or an EngineError that says what the directory is instead."""
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        raise ArgumentError(f"rank is {rank!r}: expected a number from 0 on")
+        raise ArgumentError(f"rank is {shown(rank)}: expected a number from 0 on")
     path = directory / f"rank{rank}.engine"
     if path.is_file():
         return path
@@ -176,7 +188,7 @@ def _engine_path(directory: Path, rank: int) -> Path:
         )
     if rank and (directory / "rank0.engine").is_file():
         raise EngineError(f"{directory} has no {path.name}: this engine was built for one rank, pass rank=0")
-    found = ", ".join(sorted(entry.name for entry in directory.iterdir())[:8]) or "nothing"
+    found = plain(", ".join(sorted(entry.name for entry in directory.iterdir())[:8])) or "nothing"
     raise EngineError(
         f"{directory} holds no {path.name} (found: {found}): make an engine with `trtllm-lite convert`, then "
         "`trtllm-lite build`"

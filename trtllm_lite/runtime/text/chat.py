@@ -1,130 +1,136 @@
-"""Chat templates: Jinja in a sandbox, with the names and settings that Hugging Face templates expect.
+"""Chat templates: what a model's Jinja template makes of a conversation."""
 
-A template comes with a model, so it is data to distrust: it cannot reach Python objects, cannot change its inputs, and
-what it may compute and print is bounded.
-"""
-
-import datetime
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from trtllm_lite.errors import ArgumentError, EngineError, shown
+from trtllm_lite.runtime.text.template_process import render_template
 
-from trtllm_lite.errors import ArgumentError, EngineError
-
-MAX_RENDERED_CHARS = 1 << 22
 Message = Mapping[str, Any]
+_DEFAULT = "default"
+_WITH_TOOLS = "tool_use"
+_OWN_NAMES = ("messages", "tools")
 
 
 class ChatTemplate:
-    """One Jinja chat template and the special tokens it may name (``bos_token``, ``eos_token``, …)."""
+    """The chat templates of a model, by name, and the special tokens they may name (``bos_token``, ``eos_token``, …).
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        try:
-            self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
-            raise EngineError(
-                f"the chat template is not valid Jinja ({error}): convert again with a valid one"
-            ) from error
+    They are rendered by :func:`render_template`, in a process of bounded memory, time and output.
+    """
+
+    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        self._sources = dict(sources)
         self._special_tokens = dict(special_tokens)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "ChatTemplate | None":
-        """The template of a tokenizer_config.json, or None if it has none. Of a list of named ones, "default"."""
-        source = settings.get("chat_template")
-        if isinstance(source, list):
-            source = {entry["name"]: entry["template"] for entry in source}.get("default")
-        if source is None:
+        """The templates of a tokenizer_config.json, or None if it has none. Raises EngineError for malformed ones."""
+        sources = _sources(settings.get("chat_template"))
+        if not sources:
             return None
-        tokens = {name: value for name, value in settings.items() if name.endswith("_token") and value is not None}
-        texts = {name: value["content"] if isinstance(value, dict) else value for name, value in tokens.items()}
-        return cls(source, {name: text for name, text in texts.items() if isinstance(text, str)})
+        tokens = {name: value for name, value in settings.items() if name.endswith("_token")}
+        texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in tokens.items()}
+        return cls(sources, {name: text for name, text in texts.items() if isinstance(text, str)})
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The prompt for the assistant's answer to ``messages`` ({"role": …, "content": …} each).
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt for the assistant's answer to ``messages``.
 
-        Raises ArgumentError if a message is malformed, the template refuses them, or its output exceeds
-        MAX_RENDERED_CHARS characters.
+        A message is {"role": …, "content": …}; a content is a string, or as in OpenAI's API a list of parts, of which
+        those of text are supported ({"type": "text", "text": …}; lines of the content). ``tools`` are JSON schemas of
+        functions the model may call; of several templates, "tool_use" is taken for them. ``arguments`` are further
+        names that the template may use, such as ``enable_thinking`` (HF's and vLLM's chat_template_kwargs).
+
+        Raises ArgumentError if something is malformed, the template refuses it, or its output is too long; EngineError
+        if the template itself is not valid.
         """
-        check_messages(messages)
-        pieces: list[str] = []
-        size = 0
-        try:
-            for piece in self._template.generate(
-                messages=list(messages), tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
-            ):
-                size += len(piece)
-                if size > MAX_RENDERED_CHARS:
-                    raise ArgumentError(
-                        f"the chat template printed more than {MAX_RENDERED_CHARS:,} characters: shorten the messages"
-                    )
-                pieces.append(piece)
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-            raise ArgumentError(f"the model's chat template refuses these messages: {error}") from error
-        return "".join(pieces)
-
-
-def check_messages(messages: Sequence[Message]) -> None:
-    """Raise ArgumentError unless ``messages`` is a non-empty list of mappings with a role and a content."""
-    for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
+        names = {"documents": None, "add_generation_prompt": True, **self._special_tokens, **_checked(arguments)}
+        names |= {"messages": flat_messages(messages), "tools": _checked_tools(tools)}
+        name = _WITH_TOOLS if tools and _WITH_TOOLS in self._sources else _DEFAULT
+        if name not in self._sources:
             raise ArgumentError(
-                f'a chat message is {message!r}: expected {{"role": "user" | "assistant" | "system", "content": text}}'
+                f"this model has no chat template named {name}, only {', '.join(map(shown, sorted(self._sources)))}: "
+                "pass the whole prompt as text, without chat=True"
             )
+        return render_template(self._sources[name], names)
+
+
+def flat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """``messages`` with contents that are strings. Raises ArgumentError for what is no message of text."""
     if not messages:
         raise ArgumentError("a conversation is empty: expected at least one message")
+    return [_flat(message) for message in messages]
 
 
-class _BoundedSandbox(ImmutableSandboxedEnvironment):
-    """A sandbox in which repetition and powers cannot make huge values."""
-
-    intercepted_binops = frozenset(("*", "**"))
-
-    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**":
-            raise jinja2.TemplateRuntimeError("** is not available in chat templates")
-        for value, count in ((left, right), (right, left)):
-            repeats = isinstance(value, str | list | tuple) and isinstance(count, int)
-            if repeats and len(value) * count > MAX_RENDERED_CHARS:
-                raise jinja2.TemplateRuntimeError(f"repeating {len(value)} items {count} times is too much")
-        return super().call_binop(context, operator, left, right)
-
-
-class _GenerationTag(jinja2.ext.Extension):
-    """``{% generation %}…{% endgeneration %}`` marks the assistant's words for training; here it is transparent."""
-
-    tags = {"generation"}  # noqa: RUF012 - the attribute Jinja reads
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+def _flat(message: Message) -> dict[str, Any]:
+    expected = 'expected {"role": "user" | "assistant" | "system" | "tool", "content": text}'
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise ArgumentError(f"a chat message is {shown(message)}: {expected}")
+    content = message.get("content")
+    if content is None and "tool_calls" in message:
+        return dict(message)
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = "\n".join(map(_text_of_part, content))
+    if not isinstance(content, str):
+        raise ArgumentError(f"the content of a chat message is {shown(content)}: {expected}")
+    return {**message, "content": content}
 
 
-def _environment() -> jinja2.Environment:
-    environment = _BoundedSandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+def _text_of_part(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind != "text" or not isinstance(part.get("text"), str):
+        found = shown(part) if kind in (None, "text") else f"of type {shown(kind)}"
+        raise ArgumentError(
+            f'a part of a chat message\'s content is {found}: expected {{"type": "text", "text": …}}; images and '
+            "other media are not supported"
+        )
+    return str(part["text"])
+
+
+def _checked(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, Mapping) or not all(isinstance(name, str) for name in arguments):
+        raise ArgumentError(
+            f"chat_template_kwargs is {shown(arguments)}: expected a dictionary of names, such as "
+            '{"enable_thinking": False}'
+        )
+    taken = [name for name in _OWN_NAMES if name in arguments]
+    if taken:
+        raise ArgumentError(f"chat_template_kwargs holds {taken[0]}, which is an argument of its own: pass it there")
+    return dict(arguments)
+
+
+def _checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+    if tools is None:
+        return None
+    is_list = isinstance(tools, Sequence) and not isinstance(tools, str)
+    if not is_list or not all(isinstance(tool, Mapping) for tool in tools):
+        raise ArgumentError(f"tools is {shown(tools)}: expected a list of JSON schemas (dictionaries)")
+    return [dict(tool) for tool in tools]
+
+
+def _sources(value: Any) -> dict[str, str]:
+    """The templates of ``chat_template`` by name: it is one, or a list of {"name": …, "template": …}."""
+    if value is None:
+        return {}
+    entries = value if isinstance(value, list) else [{"name": _DEFAULT, "template": value}]
+    try:
+        sources = {entry["name"]: entry["template"] for entry in entries}
+    except (TypeError, KeyError) as error:
+        raise _malformed(value) from error
+    if not all(isinstance(text, str) for pair in sources.items() for text in pair):
+        raise _malformed(value)
+    return sources
+
+
+def _malformed(value: Any) -> EngineError:
+    return EngineError(
+        f"chat_template of tokenizer_config.json is {shown(value)}: expected a template, or a list of "
+        '{"name": …, "template": …}; convert again'
     )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda format: datetime.datetime.now().strftime(format)
-    return environment
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON without HTML escapes: the prompt is not a web page."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

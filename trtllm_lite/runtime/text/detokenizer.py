@@ -11,20 +11,26 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # A UTF-8 character has at most 4 bytes and a token at least one: an incomplete character spans at most 3 tokens.
 _MAX_INCOMPLETE_TOKENS = 3
 _MAX_HELD_TOKENS = 16
+# What no incomplete character explains is released as it is.
+_MAX_UNSETTLED_TOKENS = 64
+_MAX_SILENT_TOKENS = 16
 _PROMPT_CONTEXT = 8
+_LONGEST_PROMPT_CONTEXT = _PROMPT_CONTEXT + _MAX_INCOMPLETE_TOKENS
 
 
 class IncrementalDetokenizer:
     """Turns a stream of token ids into pieces of text whose concatenation is the text of all of them.
 
     ``decode`` maps token ids to text, with U+FFFD for broken UTF-8. ``prompt_ids`` give the context that decides
-    whether the text starts with a space; their own text is never part of a piece.
+    whether the text starts with a space; their own text is never part of a piece. The work for each token is bounded,
+    whatever came before.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], prompt_ids: Sequence[int] = ()) -> None:
         self._decode = decode
         # The window is _context + _held; _released is the prefix of its text that the prompt or earlier pieces hold.
-        self._context = _prompt_context(decode, [int(token) for token in prompt_ids])
+        self._context = _prompt_context(decode, [int(token) for token in prompt_ids[-_LONGEST_PROMPT_CONTEXT:]])
+        self._num_silent = 0  # tokens at the end of the context that have printed nothing
         self._held: list[int] = []
         self._released = decode(self._context)
 
@@ -53,23 +59,34 @@ class IncrementalDetokenizer:
         self._released = self._released.rstrip(REPLACEMENT)
         if text.startswith(self._released):
             return text
-        self._context, self._released = [], ""
+        self._forget_context()
         return self._decode(self._held)
 
     def _release(self, text: str, num_tokens: int) -> str:
         """Release ``text`` of the window as far as it is new; the first ``num_tokens`` held tokens have become text."""
         if not text.startswith(self._released):
-            self._context, self._released = [], ""
+            self._forget_context()
             text = self._decode(self._held[:num_tokens])
         piece = text[len(self._released) :]
         done, self._held = self._held[:num_tokens], self._held[num_tokens:]
         if piece:
             # Tokens that print nothing (special ones) give no context: a decoder would strip a space after them.
-            self._context = done
+            self._context, self._num_silent = done, 0
         else:
-            self._context += done
+            self._add_silent(done)
         self._released = self._decode(self._context)
         return piece
+
+    def _forget_context(self) -> None:
+        self._context, self._num_silent, self._released = [], 0, ""
+
+    def _add_silent(self, tokens: list[int]) -> None:
+        """Keep the tokens that printed something last, and of those that have printed nothing since the last ones."""
+        self._context += tokens
+        self._num_silent += len(tokens)
+        first = len(self._context) - self._num_silent
+        self._num_silent = min(self._num_silent, _MAX_SILENT_TOKENS)
+        del self._context[first : len(self._context) - self._num_silent]
 
     def _release_settled(self, text: str) -> str:
         """In a long run of broken bytes, release all that an incomplete last character cannot be part of."""
@@ -77,7 +94,7 @@ class IncrementalDetokenizer:
             head = self._decode(self._context + self._held[:end])
             if head + self._decode(self._held[end:]) == text:
                 return self._release(head, end)
-        return ""
+        return self._release(text, len(self._held)) if len(self._held) > _MAX_UNSETTLED_TOKENS else ""
 
 
 def _prompt_context(decode: Callable[[Sequence[int]], str], prompt_ids: list[int]) -> list[int]:

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Sequence
 
 from trtllm_lite.runtime.text.detokenizer import IncrementalDetokenizer
-from trtllm_lite.runtime.text.stop_words import StopSequenceFilter, StopTextFilter
+from trtllm_lite.runtime.text.stop_words import StopFilter
 from trtllm_lite.runtime.text.words import Words
 
 
 class TextStream:
     """Turns tokens into pieces of text, none of which is ever taken back.
 
-    ``decode`` maps token ids to text; None makes no text, and finds stop sequences only. Stop words that are complete
-    before ``min_tokens`` tokens are none. ``include_stop`` leaves what ended the text in it.
+    ``decode`` maps token ids to text; None makes no text, and finds stop sequences only. Without ``returns_text`` text
+    is made to look for stop strings in, and not returned. Stop words that are complete before ``min_tokens`` tokens are
+    none. ``include_stop`` leaves what ended the text in it.
     """
 
     def __init__(
@@ -20,12 +21,16 @@ class TextStream:
         prompt_ids: Sequence[int],
         stop_words: Words,
         *,
+        returns_text: bool = True,
         min_tokens: int = 0,
         include_stop: bool = False,
     ) -> None:
-        self._detokenizer = None if decode is None else IncrementalDetokenizer(decode, prompt_ids)
-        self._sequences = StopSequenceFilter(stop_words.sequences, include_stop)
-        self._texts = StopTextFilter(stop_words.texts, include_stop)
+        self._detokenizer = None
+        if decode is not None and (returns_text or stop_words.texts):
+            self._detokenizer = IncrementalDetokenizer(decode, prompt_ids)
+        self._sequences = StopFilter[list[int]](stop_words.sequence_matcher, [], include_stop)
+        self._texts = StopFilter[str](stop_words.text_matcher, "", include_stop)
+        self._returns_text = returns_text
         self._min_tokens = min_tokens
         self._num_tokens = 0
         self._include_stop = include_stop
@@ -41,7 +46,8 @@ class TextStream:
         if is_end and not self._include_stop:
             return ""
         armed = self._num_tokens >= self._min_tokens
-        return self._add(self._sequences.push(token, armed), armed)
+        text = self._add(self._sequences.push([token], armed), armed)
+        return text if self._returns_text else ""
 
     def finish(self) -> str:
         """The text that was held back: generation ended inside what might have been a stop word or a character."""
@@ -49,9 +55,11 @@ class TextStream:
         text = self._add(self._sequences.finish(), armed)
         if self._detokenizer is not None and self._texts.match is None:
             text += self._texts.push(self._detokenizer.finish(), armed)
-        return text if self._texts.match is not None else text + self._texts.finish()
+        if self._texts.match is None:
+            text += self._texts.finish()
+        return text if self._returns_text else ""
 
     def _add(self, token_ids: list[int], armed: bool) -> str:
         if self._detokenizer is None or self._texts.match is not None:
             return ""
-        return self._texts.push("".join(self._detokenizer.push(token) for token in token_ids), armed)
+        return self._texts.push("".join(map(self._detokenizer.push, token_ids)), armed)

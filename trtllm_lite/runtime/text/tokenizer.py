@@ -1,17 +1,44 @@
 """The tokenizer that travels in the engine directory."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import tokenizers
 
-from trtllm_lite.errors import ArgumentError, EngineError
+from trtllm_lite.errors import ArgumentError, EngineError, TrtllmLiteError, plain, shown
 from trtllm_lite.runtime.text.chat import ChatTemplate
+from trtllm_lite.runtime.text.spellings import Speller
+from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain
+from trtllm_lite.runtime.values import is_unicode
 
-TOKENIZER_FILE = "tokenizer.json"
-SETTINGS_FILE = "tokenizer_config.json"
+
+class _LibraryErrors:
+    """Inside ``with``, whatever the tokenizers library raises becomes ``kind``.
+
+    It has nothing narrower than Exception, and panics, which are not even that.
+    """
+
+    def __init__(self, kind: type[TrtllmLiteError], what: str, remedy: str) -> None:
+        self._kind = kind
+        self._what = what
+        self._remedy = remedy
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None or issubclass(kind, TrtllmLiteError):
+            return
+        if issubclass(kind, Exception) or kind.__name__ == "PanicException":
+            raise self._kind(f"{self._what} ({plain(str(error))}): {self._remedy}") from error
+
+
+_ENCODING = _LibraryErrors(ArgumentError, "the tokenizer fails on this text", "pass token ids, or another text")
+_DECODING = _LibraryErrors(EngineError, "the tokenizer fails on its own tokens", "convert again")
 
 
 class Tokenizer:
@@ -32,59 +59,69 @@ class Tokenizer:
 
         None if the engine was built without a tokenizer. Raises EngineError if a file is missing or differs.
         """
-        contents = {name: _read_checked(directory / name, checksum, crc32c) for name, checksum in checksums.items()}
+        contents = read_checked(directory, checksums, crc32c)
         return cls._parse(directory, contents) if TOKENIZER_FILE in contents else None
 
     @classmethod
     def from_files(cls, directory: Path) -> "Tokenizer":
         """Read tokenizer.json and, if there is one, tokenizer_config.json. Raises EngineError for a bad or no file."""
-        paths = [directory / name for name in (TOKENIZER_FILE, SETTINGS_FILE) if (directory / name).is_file()]
+        paths = [directory / name for name in (TOKENIZER_FILE, SETTINGS_FILE) if (directory / name).exists()]
         if directory / TOKENIZER_FILE not in paths:
             raise EngineError(f"{directory} holds no {TOKENIZER_FILE}: pass a directory that does")
-        return cls._parse(directory, {path.name: path.read_bytes() for path in paths})
+        return cls._parse(directory, {path.name: read_plain(path) for path in paths})
 
     @classmethod
-    def _parse(cls, directory: Path, contents: dict[str, bytes]) -> "Tokenizer":
-        try:
+    def _parse(cls, directory: Path, contents: Mapping[str, bytes]) -> "Tokenizer":
+        with _LibraryErrors(EngineError, f"{directory / TOKENIZER_FILE} is not a tokenizer", "convert again"):
             backend = tokenizers.Tokenizer.from_buffer(contents[TOKENIZER_FILE])
-        except Exception as error:  # the library raises nothing narrower
-            raise EngineError(f"{directory / TOKENIZER_FILE} is not a tokenizer ({error}): convert again") from error
         try:
             settings = json.loads(contents.get(SETTINGS_FILE, b"{}"))
-        except ValueError as error:
-            raise EngineError(f"{directory / SETTINGS_FILE} is not JSON ({error}): convert again") from error
+        except (ValueError, RecursionError) as error:
+            raise EngineError(
+                f"{directory / SETTINGS_FILE} is not JSON ({plain(str(error))}): convert again"
+            ) from error
+        if not isinstance(settings, dict):
+            raise EngineError(
+                f"{directory / SETTINGS_FILE} holds {shown(settings)}: expected an object with the tokenizer's "
+                "settings; convert again"
+            )
         return cls(backend, settings)
+
+    @cached_property
+    def max_token_chars(self) -> int:
+        """Characters of the longest token: a text of more than n times as many has more than n tokens."""
+        return max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
+
+    @cached_property
+    def speller(self) -> Speller:
+        """What texts may be spelled with; made when it is first needed, which takes a moment for large vocabularies."""
+        with _DECODING:
+            return Speller(
+                self._backend.get_vocab_size(with_added_tokens=True),
+                lambda text: self.encode(text, add_special_tokens=False),
+                lambda rows: self._backend.decode_batch(rows, skip_special_tokens=True),
+            )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; ``add_special_tokens`` adds what the tokenizer puts around a prompt (often BOS).
 
         Raises ArgumentError if ``text`` holds lone surrogates: bytes that were not UTF-8 where they came from.
         """
-        if any("\ud800" <= character <= "\udfff" for character in text):
+        if not is_unicode(text):
             raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        with _ENCODING:
+            # Unlike encode, this lets other threads run meanwhile.
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ``token_ids`` without special tokens; broken UTF-8 becomes U+FFFD."""
-        return str(self._backend.decode(list(token_ids), skip_special_tokens=True))
+        return self._decode(token_ids, skip_special_tokens=True)
 
     def decode_all(self, token_ids: Sequence[int]) -> str:
         """As :meth:`decode`, with the names of special tokens."""
-        return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
+        return self._decode(token_ids, skip_special_tokens=False)
 
-
-def _read_checked(path: Path, checksum: str, crc32c: Callable[[bytes], int]) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise EngineError(
-            f"{path} belongs to the engine but cannot be read ({error.strerror}): copy the whole engine directory, or "
-            "build again"
-        ) from error
-    found = f"{crc32c(content):08x}"
-    if found != checksum:
-        raise EngineError(
-            f"{path} has checksum {found}, expected {checksum} from the engine's manifest: the file was changed or "
-            "damaged after the build; copy the whole engine directory again, or build again"
-        )
-    return content
+    def _decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        with _DECODING:
+            return str(self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))

@@ -1,13 +1,23 @@
 """Words that stop or must not appear: text, or sequences of token ids."""
 
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import numpy as np
+from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.runtime.text.word_matcher import WordMatcher
+from trtllm_lite.runtime.values import check_length, is_list, is_whole_number
 
-from trtllm_lite.errors import ArgumentError
+Word = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class WordLimits:
+    """Most words of a request, and most characters or token ids of one."""
+
+    num_words: int
+    length: int
 
 
 @dataclass(frozen=True)
@@ -20,16 +30,31 @@ class Words:
     def __bool__(self) -> bool:
         return bool(self.texts or self.sequences)
 
+    @cached_property
+    def text_matcher(self) -> WordMatcher:
+        """Finds ``texts`` in characters."""
+        return WordMatcher(self.texts)
 
-def parse_words(name: str, value: Any) -> Words:
+    @cached_property
+    def sequence_matcher(self) -> WordMatcher:
+        """Finds ``sequences`` in token ids."""
+        return WordMatcher(self.sequences)
+
+
+def parse_words(name: str, value: Any, limits: WordLimits) -> Words:
     """Words from a string, or a list of strings and token-id lists; None means none.
 
-    ``name`` is the argument's. Raises ArgumentError for anything else, and for an empty word.
+    ``name`` is the argument's. Raises LimitError for too many or too long ones, ArgumentError for anything else, and
+    for an empty word.
     """
     words = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(words, Sequence | np.ndarray) or not all(_is_word(word) for word in words):
+    if is_list(words):
+        check_length(name, len(words), limits.num_words, "words")
+        for word in words:
+            _check_word_length(name, word, limits)
+    if not is_list(words) or not all(_is_word(word) for word in words):
         raise ArgumentError(
-            f'{name} is {value!r}: expected a string, or a list such as ["\\n", "###"] or [[13], [1, 9]]'
+            f'{name} is {shown(value)}: expected a string, or a list such as ["\\n", "###"] or [[13], [1, 9]]'
         )
     texts = tuple(word for word in words if isinstance(word, str))
     if "" in texts:
@@ -49,8 +74,8 @@ def words_per_prompt(name: str, value: Any, batch_size: int) -> list[Any]:
         'expected words for all prompts (["\\n", "###"] or [[13], [198, 198]]; strings or token-id lists), or a list '
         "of them for each prompt"
     )
-    if not isinstance(value, Sequence | np.ndarray):
-        raise ArgumentError(f"{name} is {value!r}: {expected}")
+    if not is_list(value):
+        raise ArgumentError(f"{name} is {shown(value)}: {expected}")
     if len(value) and all(_is_word(word) for word in value):
         return [value] * batch_size
     if len(value) != batch_size:
@@ -58,8 +83,14 @@ def words_per_prompt(name: str, value: Any, batch_size: int) -> list[Any]:
     return list(value)
 
 
+def _check_word_length(name: str, word: Any, limits: WordLimits) -> None:
+    if isinstance(word, str):
+        check_length(f"a word of {name}", len(word), limits.length, "characters")
+    elif is_list(word):
+        check_length(f"a word of {name}", len(word), limits.length, "token ids")
+
+
 def _is_word(word: Any) -> bool:
     if isinstance(word, str):
         return True
-    is_list = isinstance(word, Sequence | np.ndarray)
-    return is_list and len(word) > 0 and all(isinstance(token, numbers.Integral) for token in word)
+    return is_list(word) and len(word) > 0 and all(map(is_whole_number, word))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.unit.cuda.toy_engine import MAX_NUM_TOKENS, extent, make_toy_engine, pointer, successor, to_bytes
+from trtllm_lite import _testing
 from trtllm_lite._core import CudaExecutor, Engine
-from trtllm_lite.errors import DeviceError, LimitError
+from trtllm_lite.errors import DeviceError, EngineError, LimitError
 
 EVEN, ODD, HUNGRY, ANY = 1, 2, 3, 4
 # Outputs of this width have an algorithm for any number of rows, and those of that width have not.
@@ -30,18 +31,22 @@ def algorithm(max_rows: int, number: int) -> dict[str, Any]:
     return {"max_rows": max_rows, "algo": number.to_bytes(64, "little").hex()}
 
 
-def make_executor(path: Path, width: int, *algorithms: dict[str, Any], version: int = 130100) -> CudaExecutor:
-    """The toy engine with a product of all tokens in front of every program."""
-    toy = make_toy_engine()
-    product = {
+def product(width: int, *algorithms: dict[str, Any], rows: Any = None) -> dict[str, Any]:
+    """A product of all tokens, or of so many rows."""
+    return {
         "kind": "matmul",
         **{name: pointer("halves") for name in ("x", "weight")},
         **{"y": pointer("logits"), "bias": None, "residual": None},
-        **{"rows": extent("num_tokens"), "out_features": width, "in_features": 16},
+        **{"rows": rows or extent("num_tokens"), "out_features": width, "in_features": 16},
         **{"dtype": "bfloat16", "out_dtype": "float32", "algorithms": list(algorithms)},
     }
+
+
+def make_executor(path: Path, width: int, *algorithms: dict[str, Any], version: int = 130100) -> CudaExecutor:
+    """The toy engine with a product of all tokens in front of every program."""
+    toy = make_toy_engine()
     for program in toy.plan["programs"]:
-        program["instructions"].insert(0, product)
+        program["instructions"].insert(0, product(width, *algorithms))
     toy.plan["cuda"]["cublaslt_version"] = version if algorithms else 0
     (path / "rank0.engine").write_bytes(to_bytes(toy))
     return CudaExecutor(Engine(str(path / "rank0.engine")))
@@ -57,7 +62,7 @@ def run_all_sizes(executor: CudaExecutor) -> None:
         tokens = np.full(rows, 2, np.int32)
         table = np.arange(6, dtype=np.int32)[None]
         last, past_lens = np.array([rows - 1], np.int32), np.zeros(1, np.int32)
-        logits = executor.step(tokens, last + 1, past_lens, table, last)
+        logits = _testing.step(executor, tokens, last + 1, past_lens, table, last)
         assert logits.argmax() == successor(tokens.tolist())
 
 
@@ -141,3 +146,11 @@ def test_what_is_timed_computes_with_random_values(fake_library: ctypes.CDLL, tm
     assert not 0.8 < fake_library.fake_deviation() < 1.2
     executor.time_programs(["mixed"], num_tokens=MAX_NUM_TOKENS, repeats=2)
     assert 0.8 < fake_library.fake_deviation() < 1.2
+
+
+def test_a_product_of_more_rows_than_its_program_has_tokens_is_refused(tmp_path: Path) -> None:
+    toy = make_toy_engine()
+    toy.plan["programs"][0]["instructions"].insert(0, product(WIDE, rows={"const": 20, "terms": []}))
+    (tmp_path / "rank0.engine").write_bytes(to_bytes(toy))
+    with pytest.raises(EngineError, match="instruction 0: expected at most 1 rows, the program's max_tokens, found 20"):
+        Engine(str(tmp_path / "rank0.engine"))

@@ -11,13 +11,14 @@ from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.launch import Buffer, Device, Extent, Matmul, Operand, features
 from trtllm_lite.plugins.linear import cuda as linear
+from trtllm_lite.plugins.rowwise.cuda import rowwise
 
 
 @dataclass(frozen=True)
 class Site:
-    """A product in a network: y = x @ weight.T [+ bias] [+ residual], of ``rows`` rows, at most ``max_rows``.
+    """A product in a network: y = activation(x @ weight.T [+ bias]) [+ residual], of up to ``max_rows`` ``rows``.
 
-    With a weight of two matrices, y = silu(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
+    With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
     """
 
     y: Buffer
@@ -25,6 +26,7 @@ class Site:
     weight: Buffer
     rows: Extent
     max_rows: int
+    activation: str
     residual: Operand | None = None
     bias: Bias | None = None
 
@@ -51,21 +53,26 @@ class Site:
         return tile_configs(product.out_features, product.in_features, max_rows, product.gated, device)
 
     def by_cublaslt(self, reason: str) -> list[Step]:
-        """A product of the library; SiLU and the gates' product are a kernel behind it."""
+        """A product of the library; an activation and the gates' product are a kernel behind it."""
         rounded = None if self.bias is None else self.bias.rounded()
-        if not self.product.gated:
+        if not self.product.gated and self.activation == "none":
             return [Matmul(self.x, self.weight, self.y, self.rows, self.residual, rounded, reason)]
+        if not self.product.gated:
+            plain = Buffer(f"{self.y.name}.plain", self.y.dtype, self.y.shape)
+            product = Matmul(self.x, self.weight, plain, self.rows, None, rounded, reason)
+            return [product, rowwise(self.y, f"x0 {self.activation}", self.rows, [plain])]
         both = Buffer(f"{self.y.name}.both", self.y.dtype, (self.y.shape[0], 2 * features(self.y)))
         product = Matmul(self.x, self.weight, both, self.rows, None, rounded, reason)
-        return [product, gated_linear.silu_mul(self.y, both, self.rows)]
+        return [product, gated_linear.gate_mul(self.y, both, self.rows, activation=self.activation)]
 
     def by_tiles(self, config: TileConfig, device: Device) -> list[Step]:
         """A kernel of our own."""
         how = Tiling(self.weight.dtype, device, config, self.max_rows)
         if self.product.gated:
-            return [gated_linear.tiled(self.y, self.x, self.weight, self.rows, how)]
+            return [gated_linear.tiled(self.y, self.x, self.weight, self.rows, how, activation=self.activation)]
         bias = None if self.bias is None else self.bias.vector()
-        return [linear.tiled(self.y, self.x, self.weight, self.rows, how, bias=bias, residual=self.residual)]
+        more = {"bias": bias, "residual": self.residual, "activation": self.activation}
+        return [linear.tiled(self.y, self.x, self.weight, self.rows, how, **more)]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,35 @@
+"""The activation functions of Linear and GatedLinear in numpy, by the names that their schemas give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erfc
+
+import numpy as np
+
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return x * _sigmoid(x)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def _gelu(x: np.ndarray) -> np.ndarray:
+    """x Phi(x) with the normal distribution's Phi(x) = erfc(-x / sqrt(2)) / 2 (arXiv 1606.08415)."""
+    return x * np.vectorize(erfc, otypes=[np.float64])(-x / np.sqrt(2)) / 2
+
+
+def _gelu_tanh(x: np.ndarray) -> np.ndarray:
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+ACTIVATIONS: dict[str, Function] = {"none": lambda x: x, "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+
+
+def activate(name: str, x: np.ndarray) -> np.ndarray:
+    """``x``, best in float64, after the activation ``name``."""
+    return ACTIVATIONS[name](x)

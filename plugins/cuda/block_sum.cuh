@@ -1,0 +1,22 @@
+// The sum of a value of every thread of a block of TL_THREADS threads (a multiple of 32).
+#pragma once
+
+#include "cuda/async.cuh"
+
+namespace tl {
+
+// Each of the sums of a kernel has a number of its own, kWhich, and with it memory of its own.
+template <int kWhich = 0>
+__device__ __forceinline__ float block_sum(float value) {
+  __shared__ float partial[TL_THREADS / 32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  float total = 0.0f;
+#pragma unroll
+  for (int w = 0; w < TL_THREADS / 32; ++w) total += partial[w];
+  return total;
+}
+
+}  // namespace tl

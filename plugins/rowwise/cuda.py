@@ -1,0 +1,56 @@
+"""Rowwise on a GPU: the program becomes an expression of C++ that the kernel is compiled with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, features, kernel, launch
+from .expression import MAX_ROWS, MAX_VECTORS, evaluate
+
+_THREADS, _ELEMENTS_PER_THREAD = 256, 4
+_Term = Callable[..., str]
+_FUNCTIONS: dict[str, _Term] = {
+    "add": "({}+{})".format,
+    "sub": "({}-{})".format,
+    "mul": "({}*{})".format,
+    "div": "({}/{})".format,
+    "neg": "(-{})".format,
+    "tanh": "tanhf({})".format,
+    "gelu": "gelu({})".format,
+    "gelu_tanh": "gelu_tanh({})".format,
+    "silu": "silu({})".format,
+    "sigmoid": "sigmoid({})".format,
+    "relu": "fmaxf({},0.0f)".format,
+    "exp": "expf({})".format,
+    "sqrt": "sqrtf({})".format,
+    "reciprocal": "(1.0f/{})".format,
+}
+
+
+def expression(program: str) -> str:
+    """``program`` over the macros of ``cuda.cuh``: ``"x0 c0 mul"`` is ``"(TL_X(0)*TL_C(0))"``."""
+    return evaluate(program, lambda word: f"TL_{word[0].upper()}({word[1:]})", _FUNCTIONS)
+
+
+def rowwise(
+    y: Buffer,
+    program: str,
+    rows: Extent,
+    operands: Sequence[Buffer],
+    vectors: Sequence[Buffer] = (),
+    constants: Buffer | None = None,
+) -> Launch:
+    """y = program(operands, vectors, constants) of as many rows; operands and y are 16-bit or float32."""
+    width = features(y)
+    half = next((buffer.dtype for buffer in (y, *operands) if buffer.dtype in DTYPE_FLAGS), "bfloat16")
+    defines: dict[str, int | str] = {
+        "TL_EXPRESSION": expression(program),
+        "TL_FEATURES": width,
+        "TL_THREADS": _THREADS,
+        "TL_FLOAT_ROWS": sum(1 << i for i, buffer in enumerate(operands) if buffer.dtype == "float32"),
+        "TL_FLOAT_OUT": int(y.dtype == "float32"),
+        "TL_FP16": DTYPE_FLAGS[half],
+    }
+    specialised = kernel("rowwise/cuda.cuh", "rowwise", _THREADS, 0, defines)
+    pointers = [*operands, *[None] * (MAX_ROWS - len(operands)), *vectors, *[None] * (MAX_VECTORS - len(vectors))]
+    return launch(specialised, (rows, -(-width // (_THREADS * _ELEMENTS_PER_THREAD))), y, *pointers, constants)

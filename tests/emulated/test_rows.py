@@ -1,0 +1,59 @@
+"""Kernels that touch each row once, without a GPU: sizes, tails, operands that are there or not."""
+
+import pytest
+import torch
+
+from tests.emulated.emulator import Emulator
+from tests.gpu.row_checks import check_gate_mul, check_layer_norm, check_position_embedding, check_rowwise
+from trtllm_lite.plugins.rowwise.expression import ARITY
+
+FUNCTIONS = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "neg": torch.neg,
+    "tanh": torch.tanh,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+    "sigmoid": torch.sigmoid,
+    "relu": torch.relu,
+    "exp": torch.exp,
+    "sqrt": torch.sqrt,
+    "reciprocal": torch.reciprocal,
+}
+
+
+@pytest.mark.parametrize(("hidden", "threads"), [(64, 32), (576, 128), (1032, 64)])
+@pytest.mark.parametrize(("residual", "bias"), [(False, True), (True, False), (True, True)])
+def test_layer_norm(hidden: int, threads: int, residual: bool, bias: bool) -> None:
+    dtype = torch.float16 if bias else torch.bfloat16
+    check_layer_norm(3, hidden, threads, dtype, residual=residual, bias=bias, machine=Emulator())
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_gate_mul(activation: str) -> None:
+    check_gate_mul(3, 1000, activation, torch.float16, Emulator())
+
+
+@pytest.mark.parametrize("hidden", [64, 1032])
+def test_position_embedding(hidden: int) -> None:
+    check_position_embedding(5, hidden, torch.bfloat16, Emulator())
+
+
+@pytest.mark.parametrize("word", ARITY)
+def test_every_operation_of_rowwise(word: str) -> None:
+    x = torch.rand(2, 3, 300).to(torch.float16) + 0.25
+    inner = "x0 x1" if ARITY[word] == 2 else "x0"
+    expected = FUNCTIONS[word](*x.double()[: ARITY[word]])
+    check_rowwise(f"{inner} {word}", expected, [x[0], x[1], *[None] * 7], torch.float16, Emulator())
+
+
+def test_rowwise_of_every_kind_of_operand() -> None:
+    """Rows of 16 bits and of float32, a vector, constants; features that fill no vector."""
+    x, logits = torch.randn(3, 301).to(torch.bfloat16), torch.randn(3, 301)
+    vector, constants = torch.randn(301), torch.tensor([2.5, 0.5])
+    expected = 2.5 * torch.tanh((x.double() * vector.double() + logits.double()) / 0.5)
+    operands = [x, logits, None, None, vector, None, None, None, constants]
+    check_rowwise("x0 v0 mul x1 add c1 div tanh c0 mul", expected, operands, torch.float32, Emulator())

@@ -1,0 +1,48 @@
+"""GPU programs of networks that differ from Llama: what runs where, and what is refused."""
+
+import pytest
+
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape
+from trtllm_lite.engine.plan import LaunchInstruction, Plan
+from trtllm_lite.errors import BuildError
+
+
+def _kernels(plan: Plan, program: int) -> list[str]:
+    instructions = plan.programs[program].instructions
+    return [plan.kernels[i.kernel].name for i in instructions if isinstance(i, LaunchInstruction)]
+
+
+def test_soft_caps_of_logits_and_scaled_embeddings_run_as_rowwise() -> None:
+    plan = cuda_plan(CUDA_VARIANTS["gemma2"])
+    for program in range(len(plan.programs)):
+        kernels = _kernels(plan, program)
+        assert kernels.count("rowwise") == 2
+        assert kernels[-2:] == ["rowwise", "sample"]
+
+
+def test_layer_norms_are_kernels_of_their_own() -> None:
+    kernels = _kernels(cuda_plan(CUDA_VARIANTS["plain"]), 0)
+    assert kernels.count("layer_norm") == 5
+    assert kernels.count("position_embedding") == 1
+    assert "rowwise" not in kernels  # streaming products have their activation in the epilogue
+    assert "rope_cache" not in kernels
+
+
+def test_partial_rope_of_no_whole_tiles_is_a_kernel_behind_the_product() -> None:
+    assert _kernels(cuda_plan(CUDA_VARIANTS["phi3"]), 0).count("rope_cache") == 2
+    assert "rope_cache" not in _kernels(cuda_plan(cuda_shape(head_dim=32, rotary_dim=16)), 0)
+
+
+def test_rope_of_an_odd_part_is_refused() -> None:
+    with pytest.raises(BuildError, match="RoPE turns 10 elements of a head, expected a multiple of 4"):
+        cuda_plan(cuda_shape(rotary_dim=10))
+
+
+def test_a_network_without_rope_is_refused() -> None:
+    with pytest.raises(BuildError, match="the network has no RoPE"):
+        cuda_plan(cuda_shape(rotary_dim=0, learned_positions=True))
+
+
+def test_a_table_of_too_few_positions_is_refused() -> None:
+    with pytest.raises(BuildError, match="knows 40 positions: set max_seq_len"):
+        cuda_plan(cuda_shape(learned_positions=True, max_seq=40))

@@ -1,0 +1,33 @@
+from tests.unit.builder.networks import network
+from tests.unit.builder.structure import find, operators, run_until, set_attribute, set_input
+
+
+def test_an_activation_goes_into_the_linear_before_it() -> None:
+    model, decisions = run_until("linear_activation", "gpt2")
+    assert operators(model)["Gelu"] == 0
+    assert [(d.site, d.fused) for d in decisions] == [("layers.0.mlp.gelu", True), ("layers.1.mlp.gelu", True)]
+    node = find(model, "layers.0.mlp.up_proj")
+    assert node.attributes["activation"].value == "gelu_tanh"
+    assert len(node.inputs) == 3
+    assert find(model, "layers.0.mlp.down_proj").attributes["activation"].value == "none"
+
+
+def test_the_exact_gelu_is_told_apart() -> None:
+    model = set_attribute(network("gpt2"), "layers.0.mlp.gelu", approximate="none")
+    result, _ = run_until("linear_activation", model)
+    assert find(result, "layers.0.mlp.up_proj").attributes["activation"].value == "gelu"
+
+
+def test_rows_that_something_else_reads_stay() -> None:
+    model = set_input(network("gpt2"), "layers.0.mlp.down_proj", 0, "layers.0.mlp.up_proj.bias_out")
+    model = set_input(model, "layers.1.mlp.gelu", 0, "layers.0.mlp.up_proj.bias_out")
+    result, decisions = run_until("linear_activation", model)
+    assert operators(result)["Gelu"] == 1
+    reason = "it is not the only one that reads layers.0.mlp.up_proj"
+    assert [d.reason for d in decisions if not d.fused] == [reason]
+
+
+def test_a_gate_goes_into_the_gated_product() -> None:
+    model, decisions = run_until("linear_activation", "llama")
+    assert decisions == []
+    assert operators(model)["GatedLinear"] == 2

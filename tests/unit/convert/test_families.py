@@ -1,0 +1,142 @@
+"""What is particular to one family: tensors it stores in its own way, and keys that it refuses."""
+
+import json
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from tests.models import NETWORK_FAMILIES, save_tiny_model, tiny_config
+from trtllm_lite.convert import checkpoint, convert_checkpoint
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.family import all_families
+from trtllm_lite.convert.mapping import open_source
+from trtllm_lite.convert.safetensors_file import SafetensorsFile
+from trtllm_lite.convert.source import Source
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.decoder import build_network
+
+
+def _edit_config(model: Path, **changes: Any) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) -> None:
+    """The published files are such, and hold the causal mask as well."""
+    save_tiny_model("gpt2", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "new")
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    tensors["h.0.attn.bias"] = torch.ones(1, 1, 128, 128)
+    save_file(tensors, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "old")
+    assert (tmp_path / "old/weights.safetensors").read_bytes() == (tmp_path / "new/weights.safetensors").read_bytes()
+
+
+def test_parts_of_fused_tensors_are_reported_by_the_tensor(tmp_path: Path) -> None:
+    save_tiny_model("phi3", tmp_path / "model")
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    del tensors["model.layers.1.self_attn.qkv_proj.weight"]
+    tensors["model.layers.2.mlp.gate_up_proj.weight"] = torch.ones(180, 72)
+    save_file(tensors, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConvertError) as caught:
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    assert "missing (1): model.layers.1.self_attn.qkv_proj.weight\n" in str(caught.value)
+    assert "model.layers.2.mlp.gate_up_proj.weight (expected [182, 72], found [180, 72])" in str(caught.value)
+
+
+def test_a_fused_tensor_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading may mean expanding quantized blocks: three parts must not triple that."""
+    save_tiny_model("phi3", tmp_path / "model")
+    reads: Counter[str] = Counter()
+
+    def open_counting(model_dir: str) -> Source:
+        source = open_source(model_dir)
+
+        def read(name: str) -> NDArray:
+            reads[name] += 1
+            return source.read(name)
+
+        return replace(source, read=read)
+
+    monkeypatch.setattr(checkpoint, "open_source", open_counting)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    assert set(reads.values()) == {1}
+    stored = SafetensorsFile(tmp_path / "checkpoint" / "weights.safetensors")
+    fused = load_file(tmp_path / "model" / "model.safetensors")["model.layers.0.self_attn.qkv_proj.weight"]
+    parts = [stored.read(f"weights.layers.0.attention.{role}_proj.weight") for role in "qkv"]
+    np.testing.assert_array_equal(np.concatenate(parts).astype(np.float32), fused.bfloat16().float().numpy())
+
+
+def test_memory_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
+    save_tiny_model("phi3", tmp_path / "model", hidden_size=264, intermediate_size=1000, num_hidden_layers=6)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "first", "bfloat16")  # what is imported late, and caches
+    tracemalloc.start()
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    largest = 2 * 1000 * 264 * 4
+    assert peak < 1.5 * largest < (tmp_path / "model" / "model.safetensors").stat().st_size / 5
+
+
+def test_phi4_mini_has_keys_without_an_effect(tmp_path: Path) -> None:
+    save_tiny_model("phi3", tmp_path / "model", tie_word_embeddings=True)
+    neutral = {"interpolate_factor": 1, "full_attn_mod": 1, "lm_head_bias": False, "mlp_bias": False}
+    _edit_config(tmp_path / "model", **neutral)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+
+
+_CONFIGS = {family: tiny_config(family).to_dict() for family in NETWORK_FAMILIES}
+_KEYS = sorted(set().union(*_CONFIGS.values()))
+_JUNK: list[Any] = [None, 0, 1, -1, 7, "x", [], {}, {"rope_type": "yarn"}, {"full_attention": 3}, [1], True]
+_JUNK += [10**400, 1e300, 1e-300, 0.3, 2.5, ["sliding_attention"] * 3, [[]]]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    family=st.sampled_from(NETWORK_FAMILIES),
+    other=st.sampled_from(NETWORK_FAMILIES),
+    changes=st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(_JUNK), max_size=4),
+)
+def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: dict[str, Any]) -> None:
+    """What does not fit becomes a problem of the config, so that the family nearest to an unknown model can be told."""
+    decoder = all_families()[family].read_model(ConfigFields({**_CONFIGS[other], **changes}))
+    assert build_network(decoder, ir.DataType.FLOAT).weights
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention: expected False, found True"),
+        ("gemma2", {"hidden_activation": "relu"}, "hidden_activation: expected one of silu, .*, found 'relu'"),
+        ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0 is not mapped"),
+        ("gemma3", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters.rope_type: 'default' is not mapped"),
+        ("cohere", {"use_qk_norm": True}, "use_qk_norm: expected False, found True, which is not supported"),
+        ("cohere", {"partial_rotary_factor": 0.6}, "partial_rotary_factor: expected 1.0, found 0.6"),
+        ("gpt2", {"n_head": 7}, r"n_embd: expected a multiple of n_head \(7\), found 60"),
+        ("gpt2", {"n_ctx": 64}, "n_ctx: expected 128, found 64"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention: True is not mapped"),
+        ("gpt2", {"activation_function": "mish"}, "activation_function: expected one of silu, .*, found 'mish'"),
+        ("phi3", {"attention_bias": True}, "attention_bias: True is not mapped"),
+        ("phi3", {"sliding_window": 0}, "sliding_window: expected an integer"),
+        ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_mscale": 1.2}}, "short_mscale: 1.2 is not"),
+    ],
+)
+def test_what_changes_the_mathematics_is_refused_by_name(
+    family: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    save_tiny_model(family, tmp_path / "model")
+    _edit_config(tmp_path / "model", **changes)
+    with pytest.raises(ConvertError, match=message):
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")

@@ -1,0 +1,78 @@
+"""Expressions over source tensors against numpy: values, shapes without reading, and what is read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from trtllm_lite.convert.safetensors_file import SafetensorsFile
+from trtllm_lite.network.weight_expression import (
+    Concat,
+    HalvesFromPairs,
+    SourceTensor,
+    Stack,
+    WeightExpression,
+    halves_from_pairs,
+)
+
+_A = np.arange(24, dtype=np.float32).reshape(6, 4)
+_B = -np.arange(8, dtype=np.float32).reshape(2, 4)
+_SOURCES = {"a": _A, "b": _B, "half": np.array([0.5, 256], ml_dtypes.bfloat16)}
+a, b, half = (SourceTensor(name, array.shape) for name, array in _SOURCES.items())
+
+CASES: dict[str, tuple[WeightExpression, Callable[[], NDArray]]] = {
+    "source": (a, lambda: _A),
+    "rows": (a.slice(1, 4), lambda: _A[1:4]),
+    "columns": (a.slice(1, 3, axis=1), lambda: _A[:, 1:3]),
+    "last part": (a.split(1, 3, 2)[2], lambda: _A[4:]),
+    "transposed column part": (a.split(3, 1, axis=1)[1].transpose(), lambda: _A[:, 3:].T),
+    "affine": (a.affine(2, 1), lambda: 2 * _A + 1),
+    "affine of bfloat16 is exact": (half.affine(offset=1), lambda: np.array([1.5, 257], np.float32)),
+    "rows joined": (Concat((a, b)), lambda: np.concatenate([_A, _B])),
+    "columns joined": (Concat((b, b), axis=1), lambda: np.concatenate([_B, _B], 1)),
+    "experts": (Stack((a.slice(0, 2), b, a.slice(2, 4))), lambda: np.stack([_A[:2], _B, _A[2:4]])),
+    "experts of transposed": (Stack((b.transpose(), b.transpose())), lambda: np.stack([_B.T, _B.T])),
+    "halves from pairs": (HalvesFromPairs(a, 1), lambda: _A[[0, 2, 4, 1, 3, 5]]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equal_to_numpy(case: str) -> None:
+    expression, expected = CASES[case]
+    result = expression.evaluate(_SOURCES.__getitem__)
+    np.testing.assert_array_equal(result, expected())
+    assert expression.shape == result.shape
+
+
+def test_equal_expressions_are_one_weight() -> None:
+    assert a.affine(offset=1) == SourceTensor("a", (6, 4)).affine(offset=1)
+    assert len({a.slice(0, 2), a.slice(0, 2), a.slice(0, 3)}) == 2
+
+
+def test_sources_are_known_without_reading() -> None:
+    assert list(Stack((a.split(2, 4)[0].affine(2), b)).sources()) == [a, b]
+
+
+def test_a_part_of_a_mapped_tensor_is_a_view(tmp_path: Path) -> None:
+    """Only the part's pages are read from disk, and memory holds none of the rest."""
+    save_file({"fused": _A}, tmp_path / "m.safetensors")
+    file = SafetensorsFile(tmp_path / "m.safetensors")
+    whole = file.read("fused")
+    for part in SourceTensor("fused", (6, 4)).split(2, 3, 1):
+        assert np.shares_memory(part.evaluate(file.read), whole)
+        assert np.shares_memory(part.transpose().evaluate(file.read), whole)
+
+
+def test_pairs_become_halves_in_every_head() -> None:
+    """Rotating neighbours before equals rotating halves after, up to the order of elements."""
+    angles, x = np.array([0.3, 1.1, 2.0]), np.random.default_rng(0).standard_normal((2, 6))
+    cos, sin = np.cos(angles), np.sin(angles)
+    even, odd = x[:, ::2], x[:, 1::2]
+    neighbours = np.stack([even * cos - odd * sin, odd * cos + even * sin], -1).reshape(2, 6)
+    first, second = np.split(halves_from_pairs(x.reshape(-1), 2).reshape(2, 6), 2, axis=1)
+    halves = np.concatenate([first * cos - second * sin, second * cos + first * sin], 1)
+    np.testing.assert_allclose(halves, halves_from_pairs(neighbours.reshape(-1), 2).reshape(2, 6))

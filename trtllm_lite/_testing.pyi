@@ -1,0 +1,217 @@
+"""Parts of the C++ runtime that only tests and ``scripts/bench_kernels.py`` drive by hand.
+
+Built with the CMake option ``TRTLLM_LITE_TESTING``, as ``scripts/test.sh`` does; no part of a wheel. Types and errors
+are those of ``_core``.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite._core import CpuExecutor, CudaExecutor, FinishReason, sampling
+
+def supported_isas() -> list[str]:
+    """Instruction sets that this build has kernels for and this machine can execute, best first."""
+
+def step(
+    executor: CpuExecutor | CudaExecutor,
+    token_ids: NDArray[np.int32],
+    seq_lens: NDArray[np.int32],
+    past_lens: NDArray[np.int32],
+    block_tables: NDArray[np.int32],
+    logits_indices: NDArray[np.int32],
+) -> NDArray[np.float32]:
+    """Run all new tokens of a batch through the model; the GIL is released.
+
+    ``token_ids`` [T]: the new tokens of all sequences, one sequence after the other; ``seq_lens`` [S]: how many
+    each has, at least 1, T in all; ``past_lens`` [S]: how many the cache holds already; ``block_tables``
+    [S, columns]: cache blocks of each sequence, entries past its length are ignored; ``logits_indices`` [L]: rows
+    of ``token_ids`` whose logits are wanted. Returns logits [L, vocab_size] in memory of their own.
+
+    On a GPU, of a sequence whose logits are wanted, those from the first wanted row on count towards the limit.
+    Threads may share an executor: steps take turns. Raises LimitError before anything is computed if a size or value
+    is beyond its limit.
+    """
+
+def read_block(executor: CudaExecutor, block: int) -> NDArray[np.uint8]:
+    """What a block of the KV cache holds: the manifest's ``bytes_per_block`` bytes.
+
+    For each layer in turn its keys (rotated), then its values: [num_kv_heads, tokens_per_block, head_dim] of the
+    cache's dtype, row-major. Raises LimitError if there is no such block.
+    """
+
+def time_step(
+    executor: CudaExecutor, *, num_rows: int, num_tokens: int = 1, past_len: int = 0, repeats: int = 5
+) -> list[tuple[str, float]]:
+    """Name and seconds of each instruction of a step of ``num_rows`` sequences, ``num_tokens`` new ones each."""
+
+def run_kernel(
+    op: str,
+    inputs: Sequence[NDArray | None],
+    outputs: Sequence[NDArray | None],
+    attributes: Mapping[str, float],
+    layouts: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    isa: str = "auto",
+    num_threads: int = 0,
+) -> None:
+    """Run one kernel on arrays after the engine's schema check; outputs are written in place. For tests.
+
+    ``layouts`` and ``dtypes`` are per input; bfloat16 arrays come as uint16. A packed weight's logical extent is taken
+    from the other operands, or else its padding counts. Values of int32 inputs are not checked.
+    """
+
+def time_kernel(
+    op: str,
+    inputs: Sequence[NDArray | None],
+    outputs: Sequence[NDArray | None],
+    attributes: Mapping[str, float],
+    layouts: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    isa: str = "auto",
+    num_threads: int = 0,
+    *,
+    repeats: int,
+    sweep_bytes: int,
+) -> list[float]:
+    """Seconds of each of ``repeats`` runs of a kernel, each after ``sweep_bytes`` of other memory have been read."""
+
+class KvCacheBookkeeping:
+    """The paged KV cache's bookkeeping alone, for tests: csrc/batching/kv_cache_manager.h states its contract.
+
+    Sequences are known by number. Every write and every swap is a step, in flight until :meth:`end_step`. A copy is
+    (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or ``host_to_device``. A
+    number that is not open, or a sequence in the wrong memory, is a ValueError or a RuntimeError.
+    """
+
+    def __init__(
+        self, *, num_blocks: int, num_host_blocks: int, tokens_per_block: int, enable_block_reuse: bool
+    ) -> None: ...
+    def open(self, tokens: Sequence[int], salt: str) -> int:
+        """A sequence of known tokens, of which cached ones (``length``) count as written."""
+
+    def fork(self, sequence: int) -> int:
+        """A second sequence of the same content."""
+
+    def append(self, sequence: int, tokens: Sequence[int]) -> None:
+        """More known tokens."""
+
+    def write(self, sequence: int, num_tokens: int) -> list[tuple[str, int, int]] | None:
+        """Makes room for the next known tokens; returns the copies to carry out first. None: blocks are missing."""
+
+    def swap_out(self, sequence: int) -> list[tuple[str, int, int]] | None:
+        """Moves a sequence to the host; None: blocks are missing there."""
+
+    def swap_in(self, sequence: int) -> list[tuple[str, int, int]] | None:
+        """Moves it back; None: blocks are missing."""
+
+    def close(self, sequence: int) -> None: ...
+    def forget(self, sequence: int) -> None:
+        """No later sequence shares this one's blocks."""
+
+    def end_step(self) -> None:
+        """The oldest step in flight, if there is one, has ended."""
+
+    def blocks(self, sequence: int) -> list[int]:
+        """Of the memory that the sequence is in."""
+
+    def length(self, sequence: int) -> int:
+        """Tokens written."""
+
+    def refcount(self, block: int) -> int:
+        """Sequences that hold a device block."""
+
+    @property
+    def num_ready(self) -> int:
+        """Device blocks that can be handed out now, those with cached content included."""
+
+    @property
+    def num_host_ready(self) -> int:
+        """The same of host blocks."""
+
+    @property
+    def evicted_blocks(self) -> int:
+        """Cached blocks given up so far."""
+
+    def check_integrity(self) -> None:
+        """Raises RuntimeError naming the first contradiction."""
+
+class SampledToken:
+    """The result of one row; ``token`` is meaningful if ``error`` is empty."""
+
+    error: str
+    token: int
+    logprobs: sampling.RowLogprobs | None
+
+class Sampler:
+    """Slots of sequences, and the draw of their next tokens."""
+
+    def __init__(self, num_slots: int, vocab_size: int) -> None: ...
+    def set_slot(
+        self,
+        slot: int,
+        params: sampling.SamplingParams,
+        prompt: Sequence[int],
+        generated: Sequence[int] = (),
+        sequence_index: int = 0,
+    ) -> None:
+        """Puts a sequence into a slot, whatever was there."""
+
+    def clear_slot(self, slot: int) -> None: ...
+    def sample_rows(self, slots: Sequence[int], logits: NDArray[np.float32]) -> list[SampledToken]:
+        """The next token of each slot from its row of ``logits`` [slots, vocab_size]."""
+
+    def prompt_logprobs(
+        self, logits: NDArray[np.float32], next_tokens: Sequence[int], num_top: int
+    ) -> list[sampling.RowLogprobs]:
+        """Of prompt tokens: ``logits`` [len(next_tokens), vocab_size] are those of the positions before them."""
+
+class BeamSearch:
+    """One search, driven by hand."""
+
+    def __init__(
+        self,
+        beams: sampling.BeamSearchParams,
+        params: sampling.SamplingParams,
+        prompt: Sequence[int],
+        vocab_size: int,
+    ) -> None: ...
+    def step(self, logits: NDArray[np.float32]) -> list[tuple[int, int]]:
+        """Takes ``logits`` [live beams, vocab_size]; returns (parent, token) of each beam of the next step."""
+
+    @property
+    def done(self) -> bool: ...
+    def hypotheses(self) -> list[tuple[list[int], float]]:
+        """Finished sequences and their scores, best first."""
+
+def philox4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
+    """Four random words."""
+
+def token_uniform(seed: int, token_index: int, sequence_index: int = 0) -> float:
+    """The number in [0, 1) that a sequence's token is drawn with."""
+
+def processed(
+    params: sampling.SamplingParams,
+    prompt: Sequence[int],
+    generated: Sequence[int],
+    logits: NDArray[np.float32],
+) -> list[float]:
+    """A row of logits [vocab_size] after penalties, bias and bans."""
+
+def truncated(
+    logits: NDArray[np.float32],
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> tuple[list[int], list[float]]:
+    """Tokens that stay in the draw, and their weights relative to the most likely one's."""
+
+def finish_reason(
+    params: sampling.SamplingParams,
+    prompt: Sequence[int],
+    generated: Sequence[int],
+    stop_sequences: Sequence[Sequence[int]] = (),
+) -> FinishReason | None:
+    """Why the event loop ends a request with the newest of its ``generated`` tokens, if it does."""

@@ -1,0 +1,83 @@
+"""Add(x, Gather(position table, position_ids)) becomes one PositionEmbedding: learned absolute positions."""
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import (
+    WEIGHT_DTYPES,
+    attribute,
+    dims,
+    fused_node,
+    nodes_of,
+    only_user,
+    produced_by,
+    replace_value,
+    site,
+    value_of,
+    weight_tensor,
+)
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, POSITION_IDS
+
+
+def _rewrite(graph: ir.Graph) -> list[Decision]:
+    decisions = []
+    for gather in nodes_of(graph, "Gather"):
+        positions = _positions(gather)
+        if positions is None:
+            continue
+        reason = _obstacle(gather)
+        if reason is None:
+            _fuse(graph, gather, positions)
+        decisions.append(Decision(site(gather), reason is None, reason or ""))
+    return decisions
+
+
+def _positions(gather: ir.Node) -> ir.Value | None:
+    """The input position_ids if ``gather`` looks rows of a weight up by them."""
+    cast = produced_by(gather.inputs[1], "Cast")
+    source = None if cast is None else cast.inputs[0]
+    is_position = source is not None and source.is_graph_input() and source.name == POSITION_IDS
+    return source if is_position and weight_tensor(gather.inputs[0]) is not None else None
+
+
+def _rows(gather: ir.Node) -> ir.Value:
+    """The looked-up rows: behind the Cast if the table is stored narrower than float32."""
+    cast = only_user(gather.outputs[0])
+    return cast.outputs[0] if cast is not None and cast.op_type == "Cast" else gather.outputs[0]
+
+
+def _add(gather: ir.Node) -> tuple[ir.Node, ir.Value] | None:
+    """The Add that alone reads the rows, and what it adds them to."""
+    rows = _rows(gather)
+    add = only_user(rows)
+    if add is None or add.op_type != "Add" or add.inputs[0] is add.inputs[1]:
+        return None
+    other = next(value for value in add.inputs if value is not rows)
+    return None if other is None else (add, other)
+
+
+def _obstacle(gather: ir.Node) -> str | None:
+    table = weight_tensor(gather.inputs[0])
+    assert table is not None
+    if table.dtype not in WEIGHT_DTYPES or len(table.shape) != 2 or attribute(gather, "axis", 0) != 0:
+        return f"the table is {table.dtype} {list(table.shape)}, expected a float matrix gathered along its rows"
+    found = _add(gather)
+    if found is None:
+        return "its rows are read by something else than one Add"
+    expected = (NUM_TOKENS, table.shape[1])
+    if _rows(gather).dtype != ir.DataType.FLOAT or dims(found[1]) != expected:
+        return f"its rows are not added to float32 rows of the shape {expected}"
+    return None
+
+
+def _fuse(graph: ir.Graph, gather: ir.Node, positions: ir.Value) -> None:
+    found = _add(gather)
+    assert found is not None
+    add, x = found
+    output = value_of(f"{gather.name}.position_embedding", ir.DataType.FLOAT, dims(add.outputs[0]) or ())
+    inputs = [x, positions, gather.inputs[0]]
+    graph.insert_before(add, fused_node("PositionEmbedding", str(gather.name), inputs, [output]))
+    replace_value(add.outputs[0], output)
+
+
+POSITION_EMBEDDING = GraphPass("position_embedding", _rewrite)

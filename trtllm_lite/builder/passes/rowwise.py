@@ -1,0 +1,171 @@
+"""What no other pass has fused becomes Rowwise: chains of elementwise operators over packed rows, one node a chain.
+
+A chain is a tree of operators whose inner results nobody else reads. So an operator that has no kernel of its own costs
+one pass over its rows; the decisions, which say what that is, are all listed as not fused.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import (
+    add_initializer,
+    dims,
+    fused_node,
+    only_user,
+    replace_value,
+    scalar_constant,
+    site,
+    value_of,
+    weight_tensor,
+)
+from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
+from trtllm_lite.plugins.rowwise.expression import (
+    ARITY,
+    MAX_CONSTANTS,
+    MAX_DEPTH,
+    MAX_ROWS,
+    MAX_STEPS,
+    MAX_VECTORS,
+    max_depth,
+)
+
+_ITEM_BYTES = 4  # activations in float32
+# Standard operator -> word of a program.
+_WORDS = {
+    op_type: op_type.lower()
+    for op_type in ("Add", "Sub", "Mul", "Div", "Neg", "Tanh", "Sigmoid", "Relu", "Exp", "Sqrt", "Reciprocal")
+}
+
+Item = str | float | ir.Value  # an operation, a constant, or rows or a vector
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """An expression in postfix order, and the nodes that it stands for."""
+
+    items: tuple[Item, ...]
+    nodes: tuple[ir.Node, ...]
+
+    def operands(self) -> tuple[list[ir.Value], list[ir.Value], list[float]]:
+        """Rows, vectors and constants, each once."""
+        values = list(dict.fromkeys(item for item in self.items if isinstance(item, ir.Value)))
+        constants = list(dict.fromkeys(item for item in self.items if isinstance(item, float)))
+        is_vector = {value: len(dims(value) or ()) == 1 for value in values}
+        return [v for v in values if not is_vector[v]], [v for v in values if is_vector[v]], constants
+
+    def words(self) -> list[str]:
+        """The program."""
+        rows, vectors, constants = self.operands()
+        names: dict[Item, str] = {value: f"x{i}" for i, value in enumerate(rows)}
+        names |= {value: f"v{i}" for i, value in enumerate(vectors)}
+        names |= {value: f"c{i}" for i, value in enumerate(constants)}
+        return [item if isinstance(item, str) else names[item] for item in self.items]
+
+    def fits(self) -> bool:
+        """Whether it stays below the limits of a program."""
+        rows, vectors, constants = self.operands()
+        few = len(rows) <= MAX_ROWS and len(vectors) <= MAX_VECTORS and len(constants) <= MAX_CONSTANTS
+        return few and len(self.items) <= MAX_STEPS and max_depth(self.words()) <= MAX_DEPTH
+
+
+def _rewrite(graph: ir.Graph) -> list[Decision]:
+    decisions: list[Decision] = []
+    taken: set[ir.Node] = set()
+    for node in reversed(list(graph)):
+        if node in taken or _word(node) is None or not _operands_fit(node):
+            continue
+        chain = _chain(node)
+        taken.update(chain.nodes)
+        decisions.append(Decision(site(node), False, _cost(chain, node)))
+        _fuse(graph, node, chain)
+    return decisions[::-1]
+
+
+def _word(node: ir.Node) -> str | None:
+    if node.domain:
+        return None
+    return activation_of(node) if node.op_type in OP_TYPES else _WORDS.get(node.op_type)
+
+
+def _operands_fit(node: ir.Node) -> bool:
+    shape = dims(node.outputs[0]) or ()
+    is_rows = len(shape) == 2 and shape[0] == NUM_TOKENS and node.outputs[0].dtype == ir.DataType.FLOAT
+    items = [_operand(value, shape) for value in node.inputs]
+    has_rows = any(isinstance(item, ir.Value) and dims(item) == shape for item in items)
+    return is_rows and has_rows and len(items) == ARITY[_word(node) or ""] and None not in items
+
+
+def _operand(value: ir.Value | None, shape: Sequence[int | str | None]) -> ir.Value | float | None:
+    """Rows of ``shape``, a vector of as many features, or a constant, in float32; None if it is nothing of these."""
+    if value is None or value.dtype != ir.DataType.FLOAT:
+        return None
+    constant = scalar_constant(value)
+    if constant is not None:
+        return float(constant)
+    is_vector = weight_tensor(value) is not None and dims(value) == tuple(shape[1:])
+    return value if is_vector or dims(value) == tuple(shape) else None
+
+
+def _chain(node: ir.Node) -> _Chain:
+    """The chain that ends with ``node``, as long as the limits allow; the operands of ``node`` fit."""
+    shape = dims(node.outputs[0]) or ()
+    parts: list[_Chain] = []
+    for value in node.inputs:
+        operand = _operand(value, shape)
+        assert operand is not None
+        parts.append(_Chain((operand,), ()))
+    for position, value in enumerate(node.inputs):
+        producer = None if value is None else value.producer()
+        if producer is None or not _is_inner(producer, node):
+            continue
+        longer = [*parts[:position], _chain(producer), *parts[position + 1 :]]
+        if _joined(node, longer).fits():
+            parts = longer
+    return _joined(node, parts)
+
+
+def _is_inner(producer: ir.Node, reader: ir.Node) -> bool:
+    result = producer.outputs[0]
+    once = only_user(result) is reader and len(list(result.uses())) == 1
+    return once and _word(producer) is not None and _operands_fit(producer)
+
+
+def _joined(node: ir.Node, parts: Sequence[_Chain]) -> _Chain:
+    items = tuple(item for part in parts for item in part.items)
+    return _Chain((*items, _word(node) or ""), (*(inner for part in parts for inner in part.nodes), node))
+
+
+def _cost(chain: _Chain, node: ir.Node) -> str:
+    features = (dims(node.outputs[0]) or (0,))[-1]
+    assert isinstance(features, int)
+    count = len(chain.operands()[0]) + 1
+    operators = ", ".join(inner.op_type for inner in chain.nodes)
+    return f"{operators} run as Rowwise: {count * features * _ITEM_BYTES:,} bytes a token in float32"
+
+
+def _fuse(graph: ir.Graph, node: ir.Node, chain: _Chain) -> None:
+    rows, vectors, constants = chain.operands()
+    inputs: list[ir.Value | None] = [*rows, *[None] * (MAX_ROWS - len(rows))]
+    inputs += [*vectors, *[None] * (MAX_VECTORS - len(vectors))]
+    if constants:
+        tensor = ir.tensor(np.array(constants, np.float32), name=f"{node.name}.constants")
+        inputs.append(add_initializer(graph, f"{node.name}.constants", tensor))
+    result = node.outputs[0]
+    output = value_of(f"{node.name}.rowwise", ir.DataType.FLOAT, dims(result) or ())
+    program = {"program": " ".join(chain.words())}
+    graph.insert_before(node, fused_node("Rowwise", str(node.name), inputs, [output], program))
+    replace_value(result, output)
+
+
+def _ensures(graph: ir.Graph) -> Iterable[str]:
+    for node in graph:
+        if _word(node) is not None and _operands_fit(node):
+            yield f"{node.name} is an elementwise operator left behind"
+
+
+ROWWISE = GraphPass("rowwise", _rewrite, ensures=_ensures)

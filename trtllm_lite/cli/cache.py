@@ -1,0 +1,50 @@
+"""``trtllm-lite cache``: the engines and checkpoints that ``LLM`` keeps."""
+
+import time
+
+import click
+
+from trtllm_lite.cli.framework import Group
+
+
+@click.group(cls=Group, short_help="List or clear the engines that LLM keeps.")
+def cache() -> None:
+    """List or clear the engines that LLM made of models, and their checkpoints.
+
+    They are in $XDG_CACHE_HOME/trtllm_lite, by default ~/.cache/trtllm_lite. Those unused for longest are removed when
+    all of them take more than TRTLLM_LITE_CACHE_SIZE (by default 64 GiB).
+    """
+
+
+@cache.command(name="list")
+def list_entries() -> None:
+    """Show what is kept, of which model, and when it was used last."""
+    from trtllm_lite.cli.console import print_table
+    from trtllm_lite.engine_cache import cache_limit, list_cache
+    from trtllm_lite.files import cache_directory
+    from trtllm_lite.units import format_bytes
+
+    entries = list_cache()
+    rows = [
+        [
+            entry.model or "unknown",
+            entry.kind.removesuffix("s"),
+            format_bytes(entry.num_bytes),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)),
+        ]
+        for entry in entries
+    ]
+    if rows:
+        print_table("", ["made of", "kind", "size", "used"], rows)
+    total = format_bytes(sum(entry.num_bytes for entry in entries))
+    click.echo(f"{total} of at most {format_bytes(cache_limit())} in {cache_directory('')}")
+
+
+@cache.command(name="clear")
+def clear() -> None:
+    """Remove all of it; models that run keep what they have open."""
+    from trtllm_lite.engine_cache import clear_cache
+    from trtllm_lite.units import format_bytes
+
+    count, num_bytes = clear_cache()
+    click.echo(f"removed {count} {'entry' if count == 1 else 'entries'}, {format_bytes(num_bytes)}")

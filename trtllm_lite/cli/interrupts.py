@@ -1,0 +1,32 @@
+"""Ctrl-C and SIGTERM end a command alike: what it had begun to write is removed, and one word says what happened."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
+TERMINATED = 143  # and for one that SIGTERM ended
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived."""
+
+
+@contextmanager
+def terminating() -> Iterator[None]:
+    """Within the body SIGTERM raises :class:`Terminated`; only the main thread can arrange for that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise Terminated

@@ -1,0 +1,58 @@
+"""Command R (https://huggingface.co/CohereForAI/c4ai-command-r-v01; Cohere in transformers).
+
+LayerNorm without bias, attention and MLP side by side (arXiv 2204.02311), logits scaled by a constant, and RoPE that
+rotates neighbouring elements: the rows of queries and keys are reordered to the usual form.
+"""
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.rope_fields import read_rope
+from trtllm_lite.convert.rope_types import RopeDefaults
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.convert.usual_parts import UsualParts
+from trtllm_lite.network.attention import Attention
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.ends import Embedding, Head
+from trtllm_lite.network.layers import Layer, ParallelLayer
+from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.norms import LayerNorm
+from trtllm_lite.network.weight_expression import HalvesFromPairs
+
+ROPE = RopeDefaults(theta=500000.0)
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """``attention_bias`` stands for all four projections."""
+    sizes, activation = read_sizes(config), read_activation(config)
+    rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, ROPE)
+    epsilon, bias = config.number("layer_norm_eps", 1e-5), config.flag("attention_bias")
+    config.expect("use_qk_norm", False)
+    parts = UsualParts(
+        sizes, Tensors(TENSOR_NAMES), lambda tensors, role, size: LayerNorm(tensors.weight(role, size), None, epsilon)
+    )
+
+    def layer(tensors: Tensors, _: int) -> Layer:
+        query, key, value, output = parts.projections(tensors, bias, bias)
+        query, key = _reordered(query, sizes.num_attention_heads), _reordered(key, sizes.num_key_value_heads)
+        attention = Attention(query, key, value, output, sizes.heads, rope=rope)
+        norm = parts.norm(tensors, "attention_norm", sizes.hidden_size)
+        return ParallelLayer(norm, attention, parts.gated_mlp(tensors, activation))
+
+    table = parts.tensors.weight("embedding", sizes.vocab_size, sizes.hidden_size)
+    final_norm = parts.norm(parts.tensors, "final_norm", sizes.hidden_size)
+    head = Head(parts.head(config.flag("tie_word_embeddings", True)), scale=config.number("logit_scale", 0.0625))
+    return Decoder(sizes, Embedding(table), parts.layers(layer), final_norm, head)
+
+
+def _reordered(linear: Linear, heads: int) -> Linear:
+    bias = None if linear.bias is None else HalvesFromPairs(linear.bias, heads)
+    return Linear(HalvesFromPairs(linear.weight, heads), bias)
+
+
+FAMILY = Family(
+    name="cohere",
+    architectures=("CohereForCausalLM",),
+    read_model=read_model,
+    gguf=Gguf("command-r", keys={"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}),
+)

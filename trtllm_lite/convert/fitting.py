@@ -1,0 +1,78 @@
+"""How well the tensors and the config of a source fit a family, and which family they fit best."""
+
+from dataclasses import dataclass
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.dtypes import ONNX
+from trtllm_lite.convert.family import Family, all_families, nearest_by_name
+from trtllm_lite.convert.matching import Mismatch, compare
+from trtllm_lite.convert.source import Source
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.decoder import Decoder, build_network
+from trtllm_lite.network.graph import Network
+
+
+@dataclass(frozen=True)
+class Fit:
+    """``unread`` are the keys of the config that switch something on and that the family does not know."""
+
+    family: Family
+    mismatch: Mismatch
+    unread: tuple[str, ...]
+
+    def report(self) -> str:
+        """One line per kind of difference; empty if there is none."""
+        lines = [self.mismatch.report()] if self.mismatch.count else []
+        lines += [f"unknown config keys: {', '.join(self.unread)}"] if self.unread else []
+        return "".join(f"\n  {line}" for line in lines)
+
+
+def nearest_fit(source: Source) -> Fit:
+    """That of the family with the fewest differing tensors; of equals the one spelled most alike.
+
+    Raises ConvertError if no model of the config's size can be made of the tensors.
+    """
+    names = source.config.get("architectures") or [str(source.config.get("model_type"))]
+    favourite = nearest_by_name(names[0])
+    fits = [_fit(family, source) for family in all_families().values()]
+    return min(fits, key=lambda fit: (fit.mismatch.count, fit.family.name != favourite))
+
+
+def _fit(family: Family, source: Source) -> Fit:
+    fields = ConfigFields(source.config)
+    decoder = family.read_model(fields)
+    check_num_layers(source, decoder)
+    network = build_network(decoder, ONNX["float32"])
+    return Fit(family, compare_tensors(named_for(family, source), family, decoder, network), tuple(fields.unread()))
+
+
+def check_num_layers(source: Source, decoder: Decoder) -> None:
+    """Raise ConvertError before a network is built of many more layers than there can be."""
+    layers, tensors = decoder.sizes.num_hidden_layers, len(source.tensors)
+    if layers > tensors:
+        raise ConvertError(
+            f"the config of {source.description} says {layers} layers, but there are {tensors} tensors, expected one "
+            "or more for each layer: download the model again"
+        )
+
+
+def named_for(family: Family, source: Source) -> Source:
+    """``source`` with the prefix that the family's tensors have."""
+    return source.with_prefix(family.optional_prefix, but=family.tensor_names["lm_head"])
+
+
+def compare_tensors(source: Source, family: Family, decoder: Decoder, network: Network) -> Mismatch:
+    """The differences between the tensors of ``source`` that carry information and those that ``network`` needs."""
+    found = {name: info for name, info in source.tensors.items() if not family.ignores(name)}
+    head = f"{family.tensor_names['lm_head']}.weight"
+    if decoder.has_tied_embeddings and head in found and _repeats_embedding(source, family, head):
+        del found[head]
+    return compare(network.weights, found)
+
+
+def _repeats_embedding(source: Source, family: Family, head: str) -> bool:
+    """Whether a model with tied embeddings stores the same matrix once more as its LM head."""
+    embedding = f"{family.tensor_names['embedding']}.weight"
+    if source.tensors.get(embedding) != source.tensors[head]:
+        return False
+    return source.read(embedding).tobytes() == source.read(head).tobytes()

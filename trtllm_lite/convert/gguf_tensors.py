@@ -1,0 +1,115 @@
+"""Tensors of a GGUF file as Hugging Face has them: its names, shapes, order of rows, and plain types."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.convert.dtypes import NUMPY
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.weight_expression import halves_from_pairs
+
+# GGUF's tensor names by role (trtllm_lite.convert.source_tensors), as most architectures have them.
+_ROLES = {
+    "token_embd": "embedding",
+    "output_norm": "final_norm",
+    "output": "lm_head",
+    "blk.{layer}.attn_norm": "attention_norm",
+    "blk.{layer}.attn_q": "q_proj",
+    "blk.{layer}.attn_k": "k_proj",
+    "blk.{layer}.attn_v": "v_proj",
+    "blk.{layer}.attn_q_norm": "q_norm",
+    "blk.{layer}.attn_k_norm": "k_norm",
+    "blk.{layer}.attn_output": "o_proj",
+    "blk.{layer}.ffn_norm": "mlp_norm",
+    "blk.{layer}.ffn_gate": "gate_proj",
+    "blk.{layer}.ffn_up": "up_proj",
+    "blk.{layer}.ffn_down": "down_proj",
+}
+# Blocks of integers with float16 scales expand best to float16; the plain types stay what they are.
+_PLAIN_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_QUANTIZED_DTYPE = "float16"
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """``raw`` is the reader's tensor, ``name`` Hugging Face's.
+
+    ``interleaved_heads`` is the number of heads whose rows RoPE has interleaved, 0 for none; ``offset`` what the stored
+    values are too large by.
+    """
+
+    raw: Any
+    name: str
+    transposed: bool = False
+    interleaved_heads: int = 0
+    offset: float = 0.0
+
+    @classmethod
+    def of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "GgufTensor":
+        """``raw`` of a file of ``family``; one without a role there keeps its name, to be reported as unused."""
+        stem, _, suffix = raw.name.rpartition(".")
+        number = re.match(r"blk\.(\d+)\.", stem)
+        declared = family.gguf or Gguf("")
+        roles = {**_ROLES, **declared.roles}
+        role = roles.get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", stem))
+        if role is None or role not in family.tensor_names:
+            return cls(raw, raw.name)
+        heads = {"q_proj": config.get("num_attention_heads"), "k_proj": config.get("num_key_value_heads")}.get(role)
+        return cls(
+            raw,
+            f"{family.tensor_names[role].format(layer=number.group(1) if number else '')}.{suffix}",
+            transposed=role in declared.transposed and suffix == "weight",
+            interleaved_heads=heads if declared.interleaved_rope and isinstance(heads, int) else 0,
+            offset=1.0 if declared.norms_plus_one and role.endswith("norm") else 0.0,
+        )
+
+    @property
+    def info(self) -> TensorInfo:
+        """The type that it is best stored as, and Hugging Face's shape."""
+        dtype, shape = _PLAIN_TYPES.get(self.raw.tensor_type.name, _QUANTIZED_DTYPE), _shape(self.raw)
+        return TensorInfo(dtype, shape[::-1] if self.transposed else shape)
+
+    def read(self) -> NDArray:
+        """The values: a view for plain types, float32 for quantized ones."""
+        values = expand(self.raw)
+        if self.transposed:
+            values = values.T
+        if self.interleaved_heads:
+            values = halves_from_pairs(values, self.interleaved_heads)
+        return values.astype(np.float32) - np.float32(self.offset) if self.offset else values
+
+
+def check_types(path: Path, tensors: Iterable[Any]) -> None:
+    """Raise ConvertError for tensors of types that the ``gguf`` package cannot expand."""
+    unknown = []
+    for tensor in tensors:
+        try:
+            _expand_rows(tensor.data[:1], tensor.tensor_type)
+        except NotImplementedError:
+            unknown.append(f"{tensor.name} ({tensor.tensor_type.name})")
+    if unknown:
+        raise ConvertError(f"{path} holds tensors of types that cannot be expanded: {', '.join(sorted(unknown))}")
+
+
+def expand(tensor: Any) -> NDArray:
+    """The values of the reader's tensor: a view for plain types, float32 for quantized ones."""
+    return _expand_rows(tensor.data, tensor.tensor_type).reshape(_shape(tensor))
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    """GGUF lists dimensions fastest first, everybody else slowest first."""
+    return tuple(int(extent) for extent in reversed(tensor.shape))
+
+
+def _expand_rows(data: NDArray, kind: Any) -> NDArray:
+    if kind.name in _PLAIN_TYPES:
+        return np.asarray(data).view(NUMPY[_PLAIN_TYPES[kind.name]])
+    return gguf.quants.dequantize(data, kind)

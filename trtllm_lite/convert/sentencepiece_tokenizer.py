@@ -1,0 +1,156 @@
+"""Builds a tokenizer of the tokenizers library from a SentencePiece vocabulary, which gives SentencePiece's own ids.
+
+SentencePiece (arXiv 1808.06226) spells spaces as U+2581 and knows two kinds of model: BPE, which joins the neighbours
+whose union scores best, and Unigram, which takes the likeliest segmentation.
+
+Control tokens, which SentencePiece itself never finds in text, are found, as chat templates need it; the text after
+one is a text of its own, with the space in front that the first word has. Llama 2 was trained on such prompts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
+
+from trtllm_lite.errors import ConvertError
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens, in SentencePiece and in GGUF
+SPACE = "\u2581"
+MAX_PIECE_CHARACTERS = 1024  # SentencePiece trains pieces of 16 unless told otherwise; work grows with the square
+_USER_DEFINED_SCORE = -0.1  # SentencePiece's own: likelier than anything that has to be likely
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A SentencePiece model: ``pieces`` with their ``scores`` and ``types`` by token id, and how text is normalised.
+
+    ``charsmap`` is SentencePiece's compiled table of character replacements, empty for none.
+    """
+
+    pieces: Sequence[str]
+    scores: Sequence[float]
+    types: Sequence[int]
+    unigram: bool = False
+    byte_fallback: bool = True
+    add_dummy_prefix: bool = True
+    remove_extra_whitespaces: bool = False
+    charsmap: bytes = b""
+
+    def of_type(self, *types: int) -> list[str]:
+        """Pieces of these types, in the order of their ids."""
+        return [piece for piece, kind in zip(self.pieces, self.types, strict=True) if kind in types]
+
+    @property
+    def unknown_id(self) -> int:
+        """The token for what no piece spells."""
+        return self.types.index(UNKNOWN) if UNKNOWN in self.types else 0
+
+
+def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
+    """The tokenizer, without tokens around a text; ConvertError for what the tokenizers library cannot express."""
+    _check(vocabulary)
+    tokenizer = Tokenizer(_unigram(vocabulary) if vocabulary.unigram else _bpe(vocabulary))
+    tokenizer.normalizer = normalizers.Sequence(_normalizers(vocabulary))
+    tokenizer.decoder = decoders.Sequence(_decoders(vocabulary))
+    special = vocabulary.of_type(UNKNOWN, CONTROL)
+    tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in special])
+    if not vocabulary.unigram:
+        # SentencePiece finds its user's pieces after normalisation. Here that would put the dummy prefix before them.
+        normalized = not vocabulary.add_dummy_prefix
+        defined = vocabulary.of_type(USER_DEFINED)
+        tokenizer.add_tokens([AddedToken(piece, normalized=normalized) for piece in defined])
+    return tokenizer
+
+
+def add_around(tokenizer: Tokenizer, bos: str | None, eos: str | None) -> None:
+    """Put these tokens, if any, before and after every text."""
+    added = [token for token in (bos, eos) if token is not None]
+    if added:
+        start, end = ([] if token is None else [token] for token in (bos, eos))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*start, "$A", *end],
+            pair=[*start, "$A", *end, *start, "$B:1", *end],
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(added)],
+        )
+
+
+def _check(vocabulary: Vocabulary) -> None:
+    longest = max(map(len, vocabulary.pieces), default=0)
+    if longest > MAX_PIECE_CHARACTERS:
+        raise ConvertError(
+            f"the tokenizer has a token of {longest} characters, expected at most {MAX_PIECE_CHARACTERS}: "
+            "check the file"
+        )
+    unused = vocabulary.of_type(UNUSED)
+    if vocabulary.unigram and unused:
+        raise ConvertError(_unsupported(f"unused pieces in a Unigram model ({unused[0]!r})"))
+    spaced = [piece for piece in vocabulary.of_type(USER_DEFINED) if SPACE in piece]
+    if vocabulary.add_dummy_prefix and spaced and not vocabulary.unigram:
+        raise ConvertError(_unsupported(f"user-defined pieces with spaces ({spaced[0]!r}) and a dummy prefix"))
+
+
+def _unsupported(what: str) -> str:
+    return (
+        f"the tokenizer is a SentencePiece model with {what}, which is not supported: create tokenizer.json with "
+        "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
+    )
+
+
+def _bpe(vocabulary: Vocabulary) -> models.BPE:
+    return models.BPE(
+        vocab={piece: number for number, piece in enumerate(vocabulary.pieces)},
+        merges=_merges_from_scores(vocabulary),
+        unk_token=vocabulary.pieces[vocabulary.unknown_id],
+        fuse_unk=True,
+        byte_fallback=vocabulary.byte_fallback,
+    )
+
+
+def _unigram(vocabulary: Vocabulary) -> models.Unigram:
+    """Tokens that SentencePiece does not find by their likelihood get that of the unlikeliest piece.
+
+    So a text that spells one of them, such as ``<0x41>``, has it found all the same.
+    """
+    table = list(zip(vocabulary.pieces, vocabulary.scores, vocabulary.types, strict=True))
+    lowest = min((score for _, score, kind in table if kind == NORMAL), default=0.0)
+    scores = {USER_DEFINED: _USER_DEFINED_SCORE, UNKNOWN: lowest, CONTROL: lowest, BYTE: lowest}
+    pieces = [(piece, scores.get(kind, score)) for piece, score, kind in table]
+    return models.Unigram(pieces, vocabulary.unknown_id, vocabulary.byte_fallback)
+
+
+def _merges_from_scores(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """Every way to join two pieces into a third, best score first, so that ordinary BPE joins what SentencePiece does.
+
+    Of the ways to make one piece, those come first whose right part can be the left part of another: of two places
+    that overlap, SentencePiece takes the left one.
+    """
+    normal = {
+        piece: score
+        for piece, score, kind in zip(vocabulary.pieces, vocabulary.scores, vocabulary.types, strict=True)
+        if kind == NORMAL
+    }
+    lengths = {len(piece) for piece in normal}
+    ranked = []
+    for number, (piece, score) in enumerate(normal.items()):
+        cuts = (cut for cut in lengths if len(piece) - cut in lengths)
+        for cut in cuts:
+            left, right = piece[:cut], piece[cut:]
+            if left in normal and right in normal:
+                ranked.append((-score, number, not piece.startswith(right), cut, left, right))
+    return [(left, right) for *_, left, right in sorted(ranked)]
+
+
+def _normalizers(vocabulary: Vocabulary) -> list[normalizers.Normalizer]:
+    steps: list[normalizers.Normalizer] = []
+    if vocabulary.charsmap:
+        steps.append(normalizers.Precompiled(vocabulary.charsmap))
+    if vocabulary.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    if vocabulary.add_dummy_prefix:
+        steps.append(normalizers.Prepend(SPACE))
+    return [*steps, normalizers.Replace(" ", SPACE)]
+
+
+def _decoders(vocabulary: Vocabulary) -> list[decoders.Decoder]:
+    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    return [*steps, decoders.Strip(content=" ", left=1)] if vocabulary.add_dummy_prefix else steps

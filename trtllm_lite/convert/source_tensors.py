@@ -1,0 +1,52 @@
+"""The tensors of a source by the role they play in the network."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.weight_expression import SourceTensor
+
+# Names without .weight and .bias by role, as most Hugging Face decoders have them; {layer} stands for a number.
+TENSOR_NAMES: Mapping[str, str] = {
+    "embedding": "model.embed_tokens",
+    "final_norm": "model.norm",
+    "lm_head": "lm_head",
+    "attention_norm": "model.layers.{layer}.input_layernorm",
+    "q_proj": "model.layers.{layer}.self_attn.q_proj",
+    "k_proj": "model.layers.{layer}.self_attn.k_proj",
+    "v_proj": "model.layers.{layer}.self_attn.v_proj",
+    "q_norm": "model.layers.{layer}.self_attn.q_norm",
+    "k_norm": "model.layers.{layer}.self_attn.k_norm",
+    "o_proj": "model.layers.{layer}.self_attn.o_proj",
+    "mlp_norm": "model.layers.{layer}.post_attention_layernorm",
+    "gate_proj": "model.layers.{layer}.mlp.gate_proj",
+    "up_proj": "model.layers.{layer}.mlp.up_proj",
+    "down_proj": "model.layers.{layer}.mlp.down_proj",
+}
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Source tensors of a family, whose ``names`` are like TENSOR_NAMES, outside of layers or of one ``layer``."""
+
+    names: Mapping[str, str]
+    layer: int | None = None
+
+    def of_layer(self, layer: int) -> "Tensors":
+        """Those of layer number ``layer``."""
+        return replace(self, layer=layer)
+
+    def weight(self, role: str, *shape: int) -> SourceTensor:
+        """The weight of ``role`` as the source stores it."""
+        return SourceTensor(f"{self._prefix(role)}.weight", shape)
+
+    def bias(self, role: str, *shape: int) -> SourceTensor:
+        """The bias of ``role``."""
+        return SourceTensor(f"{self._prefix(role)}.bias", shape)
+
+    def linear(self, role: str, out_features: int, in_features: int, bias: bool = False) -> Linear:
+        """A linear layer whose weight is stored as [out_features, in_features]."""
+        return Linear(self.weight(role, out_features, in_features), self.bias(role, out_features) if bias else None)
+
+    def _prefix(self, role: str) -> str:
+        return self.names[role].format(layer=self.layer)

@@ -1,0 +1,129 @@
+"""The blocks that most decoder families share, from the keys and tensor names that most of them use.
+
+A family takes those that fit and makes the others itself.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
+from trtllm_lite.convert.rope_fields import read_rope
+from trtllm_lite.convert.rope_types import USUAL_ROPE, RopeDefaults
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.network.attention import Attention
+from trtllm_lite.network.decoder import Decoder, Sizes
+from trtllm_lite.network.ends import Embedding, Head
+from trtllm_lite.network.layers import Block, Layer, Residual, SequentialLayer
+from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.mlp import Activation, GatedMlp
+from trtllm_lite.network.norms import Norm, RmsNorm
+from trtllm_lite.network.rope import Rope
+
+MakeNorm = Callable[[Tensors, str, int], Norm]
+
+
+def rms_norm(config: ConfigFields, epsilon: float = 1e-6) -> MakeNorm:
+    """What makes RMSNorms with the ``rms_norm_eps`` of the config; ``epsilon`` is the family's default."""
+    epsilon = config.number("rms_norm_eps", epsilon)
+    return lambda tensors, role, size: RmsNorm(tensors.weight(role, size), epsilon)
+
+
+class Projections(NamedTuple):
+    """The linear layers of attention."""
+
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+
+
+@dataclass(frozen=True)
+class UsualParts:
+    """Makes blocks; each method's ``tensors`` are those of one layer."""
+
+    sizes: Sizes
+    tensors: Tensors
+    norm: MakeNorm
+
+    def layers(self, layer: Callable[[Tensors, int], Layer]) -> tuple[Layer, ...]:
+        """``layer`` of every layer's tensors and number."""
+        return tuple(layer(self.tensors.of_layer(number), number) for number in range(self.sizes.num_hidden_layers))
+
+    def projections(self, tensors: Tensors, qkv_bias: bool = False, output_bias: bool = False) -> Projections:
+        """The four linear layers of attention, each a tensor of its own."""
+        sizes = self.sizes
+        hidden, queries = sizes.hidden_size, sizes.num_attention_heads * sizes.head_dim
+        keys = sizes.num_key_value_heads * sizes.head_dim
+        return Projections(
+            tensors.linear("q_proj", queries, hidden, qkv_bias),
+            tensors.linear("k_proj", keys, hidden, qkv_bias),
+            tensors.linear("v_proj", keys, hidden, qkv_bias),
+            tensors.linear("o_proj", hidden, queries, output_bias),
+        )
+
+    def head_norm(self, tensors: Tensors, role: str) -> Norm:
+        """The norm of every query or key head (``role`` q_norm or k_norm) before RoPE."""
+        return self.norm(tensors, role, self.sizes.head_dim)
+
+    def gated_mlp(self, tensors: Tensors, activation: Activation, bias: bool = False) -> GatedMlp:
+        """gate, up and down, each a tensor of its own."""
+        hidden, wide = self.sizes.hidden_size, self.sizes.intermediate_size
+        gate, up = (tensors.linear(role, wide, hidden, bias) for role in ("gate_proj", "up_proj"))
+        return GatedMlp(gate, up, tensors.linear("down_proj", hidden, wide, bias), activation)
+
+    def pre_norm_layer(self, tensors: Tensors, attention: Block, mlp: Block) -> SequentialLayer:
+        """A norm before attention and one before the MLP."""
+        hidden = self.sizes.hidden_size
+        return SequentialLayer(
+            Residual(self.norm(tensors, "attention_norm", hidden), attention),
+            Residual(self.norm(tensors, "mlp_norm", hidden), mlp),
+        )
+
+    def head(self, tied: bool) -> Linear:
+        """The linear layer of the LM head: the embedding's matrix if ``tied``."""
+        role = "embedding" if tied else "lm_head"
+        return self.tensors.linear(role, self.sizes.vocab_size, self.sizes.hidden_size)
+
+    def decoder(self, config: ConfigFields, layers: tuple[Layer, ...]) -> Decoder:
+        """``layers`` between an embedding and a head, tied only if the config says ``tie_word_embeddings``."""
+        embedding = Embedding(self.tensors.weight("embedding", self.sizes.vocab_size, self.sizes.hidden_size))
+        final_norm = self.norm(self.tensors, "final_norm", self.sizes.hidden_size)
+        return Decoder(self.sizes, embedding, layers, final_norm, Head(self.head(config.flag("tie_word_embeddings"))))
+
+
+@dataclass(frozen=True)
+class LlamaParts(UsualParts):
+    """What Llama and the models like it have in common: RMSNorm, RoPE, gated MLP, a norm before each block."""
+
+    rope: Rope
+    activation: Activation
+
+    @classmethod
+    def read(
+        cls,
+        config: ConfigFields,
+        names: Mapping[str, str] = TENSOR_NAMES,
+        head_dim: int | None = None,
+        epsilon: float = 1e-6,
+        rope: RopeDefaults = USUAL_ROPE,
+    ) -> "LlamaParts":
+        """Read the keys that they share; the arguments are the family's defaults.
+
+        Without one, ``head_dim`` is hidden size / heads.
+        """
+        sizes = read_sizes(config, head_dim)
+        rotation = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, rope)
+        return cls(sizes, Tensors(names), rms_norm(config, epsilon), rotation, read_activation(config))
+
+    def attention(
+        self,
+        projections: Projections,
+        window: int = 0,
+        query_norm: Norm | None = None,
+        key_norm: Norm | None = None,
+    ) -> Attention:
+        """Rotated attention over a window in tokens, 0 for all."""
+        heads, rope = self.sizes.heads, self.rope
+        return Attention(*projections, heads, rope=rope, window=window, query_norm=query_norm, key_norm=key_norm)

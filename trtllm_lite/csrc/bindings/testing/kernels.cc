@@ -1,0 +1,225 @@
+// run_kernel and time_kernel: how tests and benchmarks reach a kernel without an engine.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "bindings/testing/testing.h"
+#include "cpu/cache_sweep.h"
+#include "cpu/kernel_registry.h"
+#include "cpu/thread_pool.h"
+#include "cpu_count.h"
+#include "engine/call_check.h"
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace tl {
+namespace {
+
+using Array = nb::ndarray<nb::c_contig, nb::device::cpu>;
+using Arrays = std::vector<std::optional<Array>>;
+using Names = std::optional<std::vector<std::string>>;
+
+DType dtype_of(const Array& array) {
+  if (array.dtype() == nb::dtype<float>()) return DType::kFloat32;
+  if (array.dtype() == nb::dtype<std::int32_t>()) return DType::kInt32;
+  if (array.dtype() == nb::dtype<std::int8_t>()) return DType::kInt8;
+  if (array.dtype() == nb::dtype<std::uint16_t>()) return DType::kBFloat16;
+  if (array.dtype().code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) && array.dtype().bits == 16) {
+    return DType::kFloat16;
+  }
+  throw EngineError("run_kernel: expected arrays of float32, float16, int32, or uint16 with the bits of bfloat16");
+}
+
+// One side of a call: logical description for the schema check, pointers for the kernel.
+class Operands {
+ public:
+  Operands(const Arrays& arrays, const Names& layouts, const Names& dtypes) : arrays_(arrays) {
+    if ((layouts && layouts->size() != arrays.size()) || (dtypes && dtypes->size() != arrays.size())) {
+      throw EngineError("run_kernel: expected as many layouts and dtypes as inputs");
+    }
+    logical_.resize(arrays.size());
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      if (!arrays[i]) continue;
+      logical_[i].dtype = dtype_of(*arrays[i]);
+      if (layouts) {
+        const auto layout = std::ranges::find(kLayoutNames, (*layouts)[i]);
+        if (layout == std::end(kLayoutNames)) throw EngineError("run_kernel: unknown layout " + (*layouts)[i]);
+        logical_[i].layout = static_cast<Layout>(layout - std::begin(kLayoutNames));
+      }
+      if (dtypes && to_string(logical_[i].dtype) != (*dtypes)[i]) {
+        throw EngineError("run_kernel: dtype " + (*dtypes)[i] + " does not describe the array");
+      }
+      if (arrays[i]->ndim() > kMaxRank) throw EngineError("run_kernel: expected at most 4 axes");
+    }
+  }
+
+  // Row-major operands have the shape of their array. Notes what they bind of the schema's symbols.
+  void read_row_major(std::span<const ArgumentSpec> specs, std::map<int, std::int64_t>* extents) {
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      if (!arrays_[i] || logical_[i].layout != Layout::kRowMajor) continue;
+      for (std::size_t axis = 0; axis < arrays_[i]->ndim(); ++axis) {
+        const auto extent = static_cast<std::int64_t>(arrays_[i]->shape(axis));
+        logical_[i].shape.push_back({extent, std::nullopt});
+        if (i < specs.size() && std::cmp_less(axis, specs[i].rank)) {
+          extents->emplace(specs[i].shape[axis].symbol, extent);
+        }
+      }
+    }
+  }
+
+  // A packed operand is padded, so its logical extent is what other operands say; else all of it counts.
+  void read_packed(std::span<const ArgumentSpec> specs, const std::map<int, std::int64_t>& extents) {
+    for (std::size_t i = 0; i < std::min(arrays_.size(), specs.size()); ++i) {
+      if (!arrays_[i] || logical_[i].layout == Layout::kRowMajor) continue;
+      const bool gated = logical_[i].layout == Layout::kGatedPanel64;
+      const Array& array = *arrays_[i];
+      if (array.ndim() != 3 || array.shape(2) != 64 || specs[i].rank != (gated ? 3 : 2)) {
+        throw EngineError("run_kernel: a packed input has shape [panels, in_features, 64]");
+      }
+      const auto known = extents.find(specs[i].shape[gated ? 1 : 0].symbol);
+      const auto panels = static_cast<std::int64_t>(array.shape(0));
+      const std::int64_t rows = known != extents.end() ? known->second : panels * (gated ? 32 : 64);
+      const auto columns = static_cast<std::int64_t>(array.shape(1));
+      const std::vector<std::int64_t> shape =
+          gated ? std::vector<std::int64_t>{2, rows, columns} : std::vector<std::int64_t>{rows, columns};
+      if (stored_shape(logical_[i].layout, shape).at(0) != panels) {
+        throw EngineError("run_kernel: a packed input has " + std::to_string(panels) + " panels, which do not hold " +
+                          std::to_string(rows) + " features");
+      }
+      for (const std::int64_t extent : shape) logical_[i].shape.push_back({extent, std::nullopt});
+    }
+  }
+
+  std::vector<const PlanTensor*> described() const {
+    std::vector<const PlanTensor*> operands;
+    for (std::size_t i = 0; i < arrays_.size(); ++i) operands.push_back(arrays_[i] ? &logical_[i] : nullptr);
+    return operands;
+  }
+
+  std::vector<Tensor> tensors() const {
+    std::vector<Tensor> tensors(arrays_.size());
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      if (!arrays_[i]) continue;
+      const auto rank = static_cast<int>(logical_[i].shape.size());
+      tensors[i] = {arrays_[i]->data(), logical_[i].dtype, logical_[i].layout, rank, {}};
+      for (std::size_t axis = 0; axis < logical_[i].shape.size(); ++axis) {
+        tensors[i].shape[axis] = logical_[i].shape[axis].value;
+      }
+    }
+    return tensors;
+  }
+
+ private:
+  const Arrays& arrays_;
+  std::vector<PlanTensor> logical_;
+};
+
+AttributeValue read_attribute(const AttributeSpec& spec, const nb::handle& given, AttributeTexts* texts) {
+  AttributeValue value;
+  switch (spec.kind) {
+    case AttributeKind::kInt:
+      value.i = nb::cast<std::int64_t>(given);
+      return value;
+    case AttributeKind::kFloat:
+      value.f = nb::cast<double>(given);
+      return value;
+    case AttributeKind::kChoice:
+    case AttributeKind::kText:
+      break;
+  }
+  const std::optional<AttributeValue> text = parse_text(spec, nb::cast<std::string>(given), texts);
+  if (!text) throw EngineError("run_kernel: " + std::string(spec.name) + ": expected " + expected_text(spec));
+  return *text;
+}
+
+std::vector<AttributeValue> read_attributes(const OpSchema& schema, const nb::dict& attributes, AttributeTexts* texts) {
+  if (attributes.size() != schema.attributes.size()) {
+    throw EngineError("run_kernel: expected " + std::to_string(schema.attributes.size()) + " attributes");
+  }
+  std::vector<AttributeValue> values;
+  for (const AttributeSpec& spec : schema.attributes) {
+    const nb::str name(spec.name.data(), spec.name.size());
+    if (!attributes.contains(name)) throw EngineError("run_kernel: missing attribute " + std::string(spec.name));
+    values.push_back(read_attribute(spec, attributes[name], texts));
+  }
+  return values;
+}
+
+// A call that has passed the schema check; the arrays must outlive it.
+struct PreparedCall {
+  Kernel kernel;
+  std::vector<Tensor> inputs;
+  std::vector<Tensor> outputs;
+  std::vector<AttributeValue> attributes;
+  AttributeTexts texts;
+
+  void run(ThreadPool* pool) const { kernel({inputs.data(), outputs.data(), attributes.data(), pool}); }
+};
+
+PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
+                     const Names& layouts, const Names& dtypes, std::string_view isa) {
+  const OpSchema* schema = find_op(op);
+  if (schema == nullptr) throw EngineError("run_kernel: unknown operator " + std::string(op));
+  const Kernel kernel = find_kernel(op, resolve_isa(isa));
+  Operands in(inputs, layouts, dtypes);
+  Operands out(outputs, std::nullopt, std::nullopt);
+  std::map<int, std::int64_t> extents;
+  in.read_row_major(schema->inputs, &extents);
+  out.read_row_major(schema->outputs, &extents);
+  in.read_packed(schema->inputs, extents);
+  AttributeTexts texts;
+  const std::vector<AttributeValue> values = read_attributes(*schema, attributes, &texts);
+  check_call(*schema, in.described(), out.described(), values, {});
+  return {kernel, in.tensors(), out.tensors(), values, texts};
+}
+
+void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
+                const Names& layouts, const Names& dtypes, std::string_view isa, int num_threads) {
+  const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa);
+  nb::gil_scoped_release release;
+  ThreadPool pool(resolve_num_threads(num_threads));
+  call.run(&pool);
+}
+
+// Seconds of each of `repeats` calls, every one after sweep_bytes of other memory have been read.
+std::vector<double> time_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs,
+                                const nb::dict& attributes, const Names& layouts, const Names& dtypes,
+                                std::string_view isa, int num_threads, int repeats, std::size_t sweep_bytes) {
+  const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa);
+  nb::gil_scoped_release release;
+  ThreadPool pool(resolve_num_threads(num_threads));
+  CacheSweep sweep(sweep_bytes);
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) {
+    sweep.read(&pool);
+    const auto start = std::chrono::steady_clock::now();
+    call.run(&pool);
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return seconds;
+}
+
+std::vector<std::string> isa_names() {
+  const std::vector<std::string_view> names = supported_isas();
+  return {names.begin(), names.end()};
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& module) {
+  module.def("supported_isas", &isa_names);
+  module.def("run_kernel", &run_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
+             nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
+             nb::arg("num_threads") = 0);
+  module.def("time_kernel", &time_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
+             nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
+             nb::arg("num_threads") = 0, nb::kw_only(), nb::arg("repeats"), nb::arg("sweep_bytes"));
+}
+
+}  // namespace tl

@@ -1,0 +1,53 @@
+// A step of any executor: arrays in, logits out.
+#pragma once
+
+#include <nanobind/ndarray.h>
+
+#include <memory>
+
+#include "cpu/step_inputs.h"
+
+namespace tl {
+
+template <int kRank>
+using Int32Array =
+    nanobind::ndarray<const std::int32_t, nanobind::ndim<kRank>, nanobind::c_contig, nanobind::device::cpu>;
+
+// Owned by the array that is returned: nobody else sees or reuses it.
+template <typename T, typename... Extents>
+auto owning_array(std::unique_ptr<T[]> data, Extents... extents) {
+  T* pointer = data.release();
+  const nanobind::capsule owner(pointer, [](void* p) noexcept { std::unique_ptr<T[]>(static_cast<T*>(p)); });
+  return nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<sizeof...(Extents)>>(
+      pointer, {static_cast<std::size_t>(extents)...}, owner);
+}
+
+// Adds the function `step` for an executor; `run(executor, request)` returns the logits, and is called without the GIL.
+template <typename AnyExecutor, auto run>
+void def_step(nanobind::module_& module) {
+  const auto step = [](AnyExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
+                       const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
+                       const Int32Array<1>& logits_indices) {
+    const auto values = [](const auto& array) { return std::span(array.data(), array.size()); };
+    const StepRequest request{
+        .token_ids = values(token_ids),
+        .seq_lens = values(seq_lens),
+        .past_lens = values(past_lens),
+        .block_tables = values(block_tables),
+        .blocks_per_row = static_cast<std::int64_t>(block_tables.shape(1)),
+        .logits_indices = values(logits_indices),
+    };
+    const std::size_t num_rows = request.logits_indices.size();
+    std::unique_ptr<float[]> logits;
+    {
+      const nanobind::gil_scoped_release release;
+      logits = run(executor, request);
+    }
+    return owning_array(std::move(logits), num_rows, executor.engine().manifest().model.vocab_size);
+  };
+  using nanobind::arg;
+  module.def("step", step, arg("executor"), arg("token_ids").noconvert(), arg("seq_lens").noconvert(),
+             arg("past_lens").noconvert(), arg("block_tables").noconvert(), arg("logits_indices").noconvert());
+}
+
+}  // namespace tl

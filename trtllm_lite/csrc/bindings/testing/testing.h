@@ -1,0 +1,15 @@
+// What only tests and benchmarks of kernels reach, in a module of its own: one function per concept; module.cc calls
+// all.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace tl {
+
+void bind_beam_search_by_hand(nanobind::module_& module);
+void bind_kernels(nanobind::module_& module);
+void bind_kv_cache(nanobind::module_& module);
+void bind_sampler(nanobind::module_& module);
+void bind_steps(nanobind::module_& module);
+
+}  // namespace tl

@@ -1,0 +1,42 @@
+// Threads and devices do not follow a process into its forks: what stands for them there must not be used, waited for
+// or destroyed.
+#pragma once
+
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "errors.h"
+
+namespace tl {
+
+// The process that made this object.
+class HomeProcess {
+ public:
+  bool is_this() const { return ::getpid() == id_; }
+  // Throws EngineError in a fork of the process.
+  void check() const {
+    if (is_this()) return;
+    throw EngineError("this engine was opened in another process (" + std::to_string(id_) +
+                      "), and a fork of that has neither its threads nor its device: open the engine after the fork, "
+                      "or start processes with multiprocessing.get_context(\"spawn\")");
+  }
+
+ private:
+  ::pid_t id_ = ::getpid();
+};
+
+struct DestroyAtHome {
+  template <typename T>
+  void operator()(T* object) const {
+    if (home.is_this()) delete object;
+  }
+  HomeProcess home;
+};
+
+// A fork leaves the object as it is: the threads that it would wait for are not there, and its locks may never open.
+template <typename T>
+using HomeBound = std::unique_ptr<T, DestroyAtHome>;
+
+}  // namespace tl

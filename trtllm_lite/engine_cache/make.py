@@ -1,0 +1,127 @@
+"""Opens the engine of a model, which is made if the cache has none."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from trtllm_lite.engine_cache.recipe import Recipe, checkpoint_key, engine_key
+from trtllm_lite.engine_cache.store import CHECKPOINTS, ENGINES, locked, touch, trim
+from trtllm_lite.errors import ConvertError, EngineError
+from trtllm_lite.files import cache_directory
+from trtllm_lite.printable import one_line
+from trtllm_lite.progress import Report, progress_bars
+from trtllm_lite.units import format_bytes
+
+NETWORK_FILE = "network.onnx"
+_Opened = TypeVar("_Opened")
+
+
+def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opened]) -> tuple[Path, _Opened]:
+    """``open_engine`` of the engine made of ``model`` (a model or checkpoint), which is made if there is none.
+
+    Returns its directory too. An engine whose files are damaged is made again. Processes that want the same one wait
+    for the first. Shows progress, and says on stderr what it made. An engine that is there is only read.
+
+    Raises ConvertError, BuildError, EngineError; OutputError if the cache cannot be written; what ``open_engine`` does.
+    """
+    try:
+        from trtllm_lite.convert.mapping import find_model
+    except ModuleNotFoundError as error:
+        raise EngineError(
+            f"{model} is no engine, and making one of it needs {error.name}: pip install 'trtllm_lite[build]', or pass "
+            "the directory of an engine"
+        ) from error
+    try:
+        source = find_model(model)
+        entry = cache_directory(ENGINES) / engine_key(source, recipe)
+        checkpoint = cache_directory(CHECKPOINTS) / checkpoint_key(source, recipe.dtype)
+    except OSError as error:
+        raise ConvertError(
+            f"cannot read {one_line(str(error.filename))}: {error.strerror}: check the path and its permissions"
+        ) from error
+    opened = _open_sound(entry, open_engine)
+    if opened is None:
+        with locked(entry, model):
+            opened = _open_sound(entry, open_engine)
+            if opened is None:
+                _make(source, model, recipe, entry, checkpoint)
+                opened = open_engine(entry)
+        trim(keep=(entry, checkpoint))
+    touch(entry)
+    return entry, opened
+
+
+def _open_sound(entry: Path, open_engine: Callable[[Path], _Opened]) -> _Opened | None:
+    """``open_engine`` of ``entry``; None if there is none, or if it is its files that are damaged."""
+    if not entry.is_dir():
+        return None
+    try:
+        return open_engine(entry)
+    except EngineError:
+        if _is_sound(entry):
+            raise
+        return None
+
+
+def _is_sound(entry: Path) -> bool:
+    """Whether the files of an engine are as they were written. Raises EngineError if the runtime cannot read any."""
+    from trtllm_lite.engine.format import ENGINE_FILE, TOKENIZER_FILES
+    from trtllm_lite.engine.manifest import Manifest
+    from trtllm_lite.runtime.core import core
+
+    native = core()
+    try:
+        files = Manifest.from_json(native.Engine(str(entry / ENGINE_FILE)).manifest).files
+        return all(
+            name in TOKENIZER_FILES and f"{native.crc32c((entry / name).read_bytes()):08x}" == checksum
+            for name, checksum in files.items()
+        )
+    except (EngineError, OSError):
+        return False
+
+
+def _make(source: Path, model: str, recipe: Recipe, entry: Path, checkpoint: Path) -> None:
+    from trtllm_lite.builder.backends import Tuning, backend_of
+
+    if entry.is_dir():
+        print(f"trtllm_lite: {entry} is damaged and made again", file=sys.stderr)
+        shutil.rmtree(entry)
+    begin = time.perf_counter()
+    backend, targets = backend_of([recipe.target])
+    backend.check(targets, False, Tuning())  # a name that there is not is an error before the model is converted
+    with progress_bars() as report:
+        if (source / NETWORK_FILE).is_file():
+            _build(source, recipe, entry, report)
+        else:
+            _convert_and_build(source, model, recipe, entry, checkpoint, report)
+    size = format_bytes(sum(file.stat().st_size for file in entry.iterdir()))
+    print(f"trtllm_lite: made {entry} ({size}) of {model} in {time.perf_counter() - begin:.1f} s", file=sys.stderr)
+
+
+def _convert_and_build(source: Path, model: str, recipe: Recipe, entry: Path, checkpoint: Path, report: Report) -> None:
+    """Build from the model's checkpoint, which stays for engines with other limits."""
+    with locked(checkpoint, model):
+        if checkpoint.is_dir():
+            try:
+                _build(checkpoint, recipe, entry, report)
+                touch(checkpoint)
+                return
+            except EngineError:  # the checkpoint is damaged
+                shutil.rmtree(checkpoint)
+        _convert(source, checkpoint, recipe.dtype, report)
+        _build(checkpoint, recipe, entry, report)
+
+
+def _convert(source: Path, checkpoint: Path, dtype: str, report: Report) -> None:
+    from trtllm_lite.convert import convert_checkpoint
+
+    convert_checkpoint(str(source), checkpoint, dtype, lambda _, done, total: report("convert", done, total))
+
+
+def _build(checkpoint: Path, recipe: Recipe, entry: Path, report: Report) -> None:
+    from trtllm_lite.builder import build_engine
+
+    build_engine(checkpoint, entry, progress=report, **recipe.build_arguments())

@@ -1,0 +1,75 @@
+"""How an engine is made, and the keys of what is made: digests of everything it depends on."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_WHOLE = 1 << 24  # files up to this size count with all their bytes, larger ones (weights) with their ends and date
+_END = 1 << 16
+_PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an engine is made; None leaves a limit to the model and the builder's defaults."""
+
+    target: str
+    dtype: str
+    limits: Mapping[str, int | None]
+    tokens_per_block: int | None
+    gather_context_logits: bool
+
+    def build_arguments(self) -> dict[str, Any]:
+        """Arguments of ``build_engine``."""
+        return {
+            **self.limits,
+            "tokens_per_block": self.tokens_per_block,
+            "gather_context_logits": self.gather_context_logits,
+            "target": self.target,
+        }
+
+
+def engine_key(source: Path, recipe: Recipe) -> str:
+    """The key of the engine that ``recipe`` makes of the model or checkpoint ``source``. Raises OSError."""
+    return _key(source, "engine", recipe)
+
+
+def checkpoint_key(source: Path, dtype: str) -> str:
+    """The key of the checkpoint of the model ``source``, whatever limits engines of it have. Raises OSError."""
+    return _key(source, "checkpoint", dtype)
+
+
+def _key(source: Path, kind: str, how: Any) -> str:
+    """A digest of the model's files, what is made of it and how, and the code that does it."""
+    digest = hashlib.sha256(repr((kind, how, _code_digest())).encode())
+    files = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
+    for path in files:
+        digest.update(f"\n{path.name} {path.stat().st_size} ".encode())
+        digest.update(_content(path))
+    return digest.hexdigest()[:32]
+
+
+def _content(path: Path) -> bytes:
+    status = path.stat()
+    with open(path, "rb") as file:
+        if status.st_size <= _WHOLE:
+            return hashlib.sha256(file.read()).digest()
+        start = file.read(_END)
+        file.seek(-_END, os.SEEK_END)
+        return hashlib.sha256(start + file.read()).digest() + str(status.st_mtime_ns).encode()
+
+
+@cache
+def _code_digest() -> str:
+    """Of every source file of this package and of its plugins: what has the same version may still have been edited."""
+    from trtllm_lite import plugins
+
+    digest = hashlib.sha256()
+    for root in (_PACKAGE, *map(Path, plugins.__path__)):
+        for path in sorted(file for kind in ("*.py", "*.toml", "*.cuh") for file in root.rglob(kind)):
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,98 @@
+"""What the layers of a decoder share: the inputs of a step, rotary tables, window masks, and the KV caches.
+
+A cache is float32 [batch, kv_heads, max_seq, head_dim]; row b holds ``past_lens[b]`` tokens. New tokens are written
+behind them by TensorScatter, and Attention with ``nonpad_kv_seqlen`` aligns its causal mask with the end. Short rows
+are padded at the right: what pad tokens compute and write is garbage that no real token attends to, and the next step
+overwrites it. Position ids are past_lens[b] + 0, 1, …, for pads too.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.network.graph import GraphBuilder
+from trtllm_lite.network.rope import Rope
+
+_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+
+
+class DecoderContext:
+    """Declares inputs and caches, and makes what several layers need once, when the first asks for it."""
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self.graph = graph
+        self.input_ids = declare("input_ids", _INT64, ("batch", "seq"))
+        self.position_ids = declare("position_ids", _INT64, ("batch", "seq"))
+        self.past_lens = declare("past_lens", _INT64, ("batch",))
+        self.past: list[ir.Value] = []  # key 0, value 0, key 1, …
+        self.present: list[ir.Value] = []
+        self._total_lens: ir.Value | None = None
+        self._tables: dict[Rope, tuple[ir.Value, ir.Value]] = {}
+        self._masks: dict[int, ir.Value] = {}
+
+    def extend_cache(self, key: ir.Value, value: ir.Value, kv_heads: int, head_dim: int) -> tuple[ir.Value, ir.Value]:
+        """Append ``key`` and ``value`` [batch, kv_heads, seq, head_dim] to the next cache pair, which is returned."""
+        number, shape = len(self.past) // 2, ("batch", kv_heads, "max_seq", head_dim)
+        for what, new in (("key", key), ("value", value)):
+            past = declare(f"past_{what}.{number}", _FLOAT, shape)
+            inputs, output = [past, new, self.past_lens], f"present_{what}.{number}"
+            present = self.graph.op("TensorScatter", inputs, f"{what[0]}_cache", {"axis": 2}, output)
+            present.type, present.shape = past.type, past.shape
+            self.past.append(past)
+            self.present.append(present)
+        return self.present[-2], self.present[-1]
+
+    def total_lens(self) -> ir.Value:
+        """int64 [batch]: the tokens of each row once the new ones are in."""
+        if self._total_lens is None:
+            with self.graph.shared():
+                span = {"start": 1, "end": 2}
+                new_tokens = self.graph.op("Shape", [self.input_ids], "nonpad.new_tokens", span)
+                self._total_lens = self.graph.op("Add", [self.past_lens, new_tokens], "nonpad")
+        return self._total_lens
+
+    def rotary_table(self, rope: Rope) -> tuple[ir.Value, ir.Value]:
+        """Cosines and sines of every position's angles, float32 [batch, seq, rotary_dim/2]."""
+        if rope not in self._tables:
+            name = f"rope_{len(self._tables) + 1}" if self._tables else "rope"
+            with self.graph.shared():
+                self._tables[rope] = self._make_rotary_table(rope, name)
+        return self._tables[rope]
+
+    def _make_rotary_table(self, rope: Rope, name: str) -> tuple[ir.Value, ir.Value]:
+        graph = self.graph
+        inv_freq = graph.constant(f"{name}.inv_freq", np.array(rope.inv_freq, np.float32))
+        with graph.scope(name):
+            positions = graph.op("Cast", [self.position_ids], "positions", {"to": _FLOAT.value})
+            column = graph.op("Unsqueeze", [positions, graph.constant("axis.last", np.array([-1]))], "column")
+            angles = graph.op("Mul", [column, inv_freq], "angles")
+            cos, sin = graph.op("Cos", [angles], "cos"), graph.op("Sin", [angles], "sin")
+            if rope.attention_factor == 1:
+                return cos, sin
+            factor = graph.scalar("attention_factor", rope.attention_factor)
+            return graph.op("Mul", [cos, factor], "cos.scaled"), graph.op("Mul", [sin, factor], "sin.scaled")
+
+    def window_mask(self, window: int) -> ir.Value:
+        """bool [batch, 1, seq, max_seq], true where a key slot lies inside the window: slot > position - window.
+
+        The causal half is Attention's own. Only layers that have a cache may ask.
+        """
+        if window not in self._masks:
+            with self.graph.shared(), self.graph.scope(f"mask.window_{window}"):
+                self._masks[window] = self._make_window_mask(window)
+        return self._masks[window]
+
+    def _make_window_mask(self, window: int) -> ir.Value:
+        graph = self.graph
+        length = graph.op("Shape", [self.past[0]], "max_seq.shape", {"start": 2, "end": 3})
+        max_seq = graph.op("Squeeze", [length], "max_seq")
+        zero, one = graph.constant("zero", np.array(0)), graph.constant("one", np.array(1))
+        slots = graph.op("Range", [zero, max_seq, one], "slots")
+        axes = graph.constant("axes.head_and_slot", np.array([1, 3]))
+        positions = graph.op("Unsqueeze", [self.position_ids, axes], "positions")
+        width = graph.constant(f"window_{window}", np.array(window))
+        return graph.op("Greater", [slots, graph.op("Sub", [positions, width], "start")], "inside")
+
+
+def declare(name: str, dtype: ir.DataType, shape: tuple[int | str, ...]) -> ir.Value:
+    """An input of the network."""
+    return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))

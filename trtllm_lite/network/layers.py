@@ -1,0 +1,72 @@
+"""How the blocks of a layer read from, and add to, the residual stream."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import onnx_ir as ir
+
+from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.norms import Norm
+
+
+class Block(Protocol):
+    """Attention, an MLP, or anything else between two states of the residual stream."""
+
+    def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
+        """Activations [batch, seq, hidden] to the same shape."""
+
+
+class Layer(Protocol):
+    """One decoder layer."""
+
+    def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
+        """The residual stream [batch, seq, hidden] behind the layer."""
+
+
+@dataclass(frozen=True)
+class Residual:
+    """hidden + post_norm(block(norm(hidden))); a norm that is None is left out."""
+
+    norm: Norm | None
+    block: Block
+    post_norm: Norm | None = None
+
+    def __call__(self, context: DecoderContext, hidden: ir.Value, name: str) -> ir.Value:
+        """``name`` is what the block is called."""
+        graph = context.graph
+        x = hidden if self.norm is None else self.norm(graph, hidden, f"{name}_norm")
+        with graph.scope(name):
+            x = self.block(context, x)
+        if self.post_norm is not None:
+            x = self.post_norm(graph, x, f"{name}_post_norm")
+        return graph.op("Add", [hidden, x], f"{name}_residual")
+
+
+@dataclass(frozen=True)
+class SequentialLayer:
+    """Attention, then the MLP on its result."""
+
+    attention: Residual
+    mlp: Residual
+
+    def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
+        return self.mlp(context, self.attention(context, hidden, "attention"), "mlp")
+
+
+@dataclass(frozen=True)
+class ParallelLayer:
+    """hidden + attention(norm(hidden)) + mlp(norm(hidden)), with one norm for both (GPT-J, arXiv 2204.02311)."""
+
+    norm: Norm
+    attention: Block
+    mlp: Block
+
+    def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
+        graph = context.graph
+        x = self.norm(graph, hidden, "norm")
+        with graph.scope("attention"):
+            mixed = self.attention(context, x)
+        with graph.scope("mlp"):
+            expanded = self.mlp(context, x)
+        attended = graph.op("Add", [hidden, mixed], "attention_residual")
+        return graph.op("Add", [attended, expanded], "mlp_residual")

@@ -1,0 +1,24 @@
+"""Linear layers."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trtllm_lite.network.graph import GraphBuilder
+from trtllm_lite.network.weight_expression import WeightExpression
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x @ weight.T (+ bias): ``weight`` is [out_features, in_features], ``bias`` [out_features]."""
+
+    weight: WeightExpression
+    bias: WeightExpression | None = None
+
+    def __call__(self, graph: GraphBuilder, x: ir.Value, name: str) -> ir.Value:
+        """From float32 [..., in_features] to [..., out_features]."""
+        transposed = graph.op("Transpose", [graph.matrix(self.weight, name)], f"{name}.transpose", {"perm": [1, 0]})
+        product = graph.op("MatMul", [x, transposed], name)
+        if self.bias is None:
+            return product
+        return graph.op("Add", [product, graph.vector(self.bias, f"{name}.bias")], f"{name}.bias")

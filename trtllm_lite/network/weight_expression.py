@@ -1,0 +1,188 @@
+"""Weights as lazy expressions over the tensors of a source: described when the network is built, computed when written.
+
+An expression knows its shape and the source tensors it needs without reading any of them, so that what is missing,
+unused or of the wrong shape is found first. Expressions are values: two that are equal are the same weight, and the
+network stores it once (tied embeddings).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Read = Callable[[str], NDArray]
+
+
+class WeightExpression(ABC):
+    """One weight of the network."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+
+    @abstractmethod
+    def sources(self) -> Iterator["SourceTensor"]:
+        """Every source tensor that the result needs; one that is used twice may come twice."""
+
+    @abstractmethod
+    def evaluate(self, read: Read) -> NDArray:
+        """The result, in the floating type of its sources or in float32; a view of what ``read`` returns if it can."""
+
+    def slice(self, start: int, stop: int, axis: int = 0) -> "Slice":
+        """The part from ``start`` up to ``stop`` along ``axis``."""
+        return Slice(self, start, stop, axis)
+
+    def split(self, *extents: int, axis: int = 0) -> tuple["Slice", ...]:
+        """Consecutive parts of these extents along ``axis``: how fused tensors are taken apart."""
+        starts = [sum(extents[:number]) for number in range(len(extents))]
+        return tuple(Slice(self, start, start + extent, axis) for start, extent in zip(starts, extents, strict=True))
+
+    def transpose(self) -> "Transpose":
+        """The matrix with its last two axes swapped."""
+        return Transpose(self)
+
+    def affine(self, scale: float = 1.0, offset: float = 0.0) -> "Affine":
+        """scale * self + offset, computed in float32."""
+        return Affine(self, scale, offset)
+
+
+@dataclass(frozen=True)
+class SourceTensor(WeightExpression):
+    """A tensor as the source stores it, under the name that the family gives it."""
+
+    name: str
+    extents: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extents
+
+    def sources(self) -> Iterator["SourceTensor"]:
+        yield self
+
+    def evaluate(self, read: Read) -> NDArray:
+        return read(self.name)
+
+
+@dataclass(frozen=True)
+class _OfOne(WeightExpression):
+    """An expression of one other, in its shape unless the subclass says otherwise."""
+
+    operand: WeightExpression
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.operand.shape
+
+    def sources(self) -> Iterator[SourceTensor]:
+        return self.operand.sources()
+
+
+@dataclass(frozen=True)
+class _OfSeveral(WeightExpression):
+    """An expression of several others."""
+
+    operands: tuple[WeightExpression, ...]
+
+    def sources(self) -> Iterator[SourceTensor]:
+        for operand in self.operands:
+            yield from operand.sources()
+
+
+@dataclass(frozen=True)
+class Slice(_OfOne):
+    """A range of one axis; of a memory-mapped source only that range is read."""
+
+    start: int
+    stop: int
+    axis: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        before = self.operand.shape
+        return (*before[: self.axis], self.stop - self.start, *before[self.axis + 1 :])
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read)[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
+
+
+@dataclass(frozen=True)
+class Transpose(_OfOne):
+    """The last two axes swapped."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *rest, rows, columns = self.operand.shape
+        return (*rest, columns, rows)
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read).swapaxes(-1, -2)
+
+
+@dataclass(frozen=True)
+class Affine(_OfOne):
+    """scale * operand + offset in float32, whatever the operand's type: norms that are trained around 0 get their 1."""
+
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read).astype(np.float32) * np.float32(self.scale) + np.float32(self.offset)
+
+
+@dataclass(frozen=True)
+class Concat(_OfSeveral):
+    """Operands one behind the other along ``axis``."""
+
+    axis: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        first = self.operands[0].shape
+        extent = sum(operand.shape[self.axis] for operand in self.operands)
+        return (*first[: self.axis], extent, *first[self.axis + 1 :])
+
+    def evaluate(self, read: Read) -> NDArray:
+        return np.concatenate([operand.evaluate(read) for operand in self.operands], self.axis)
+
+
+@dataclass(frozen=True)
+class Stack(_OfSeveral):
+    """Operands of one shape along a new first axis, such as the experts of a layer."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.operands), *self.operands[0].shape)
+
+    def evaluate(self, read: Read) -> NDArray:
+        first = self.operands[0].evaluate(read)
+        result = np.empty(self.shape, first.dtype)
+        result[0] = first
+        for number, operand in enumerate(self.operands[1:], 1):  # one at a time: none outlives its copy
+            result[number] = operand.evaluate(read)
+        return result
+
+
+@dataclass(frozen=True)
+class HalvesFromPairs(_OfOne):
+    """The rows of a query or key projection, or its bias, reordered for RoPE by halves (:func:`halves_from_pairs`)."""
+
+    heads: int
+
+    def evaluate(self, read: Read) -> NDArray:
+        return halves_from_pairs(self.operand.evaluate(read), self.heads)
+
+
+def halves_from_pairs(rows: NDArray, heads: int) -> NDArray:
+    """Within each head, rows 2i and 2i+1 go to i and i + head_dim/2.
+
+    A model whose RoPE rotates neighbours (2i, 2i+1) becomes one that rotates (i, i + head_dim/2): with the rows of
+    queries and keys reordered alike, their products stay what they are. ``rows`` is [heads * head_dim, …].
+    """
+    head_dim = math.prod(rows.shape[:1]) // heads
+    pairs = rows.reshape(heads, head_dim // 2, 2, *rows.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(rows.shape)

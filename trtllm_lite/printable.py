@@ -1,0 +1,25 @@
+"""Text from files, made safe for a terminal."""
+
+_LAYOUT = "\n\t"
+_CELL = 1000
+
+
+def printable(text: str) -> str:
+    """``text`` with every character escaped that a terminal would obey instead of print, but for line ends and tabs.
+
+    Names and messages in engines, checkpoints and models come from strangers: escape sequences in them could rewrite
+    what the screen shows.
+    """
+    return "".join(
+        character if character.isprintable() or character in _LAYOUT else _escaped(character) for character in text
+    )
+
+
+def one_line(text: str) -> str:
+    """:func:`printable` ``text`` for one cell of a table: line ends are escaped too, and what is long is cut."""
+    cut = text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+    return "".join(character if character.isprintable() else _escaped(character) for character in cut)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()

@@ -1,0 +1,37 @@
+"""Progress bars on stderr, in terminals and notebooks."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+# Called with (stage, done, total).
+Report = Callable[[str, int, int], None]
+
+
+@contextmanager
+def progress_bars(wanted: bool = True) -> Iterator[Report]:
+    """Yields ``report(stage, done, total)``, which draws one bar for each stage if somebody watches."""
+    if not wanted or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        yield lambda _stage, _done, _total: None  # without the time to import rich
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    # Without ipywidgets rich would warn in a notebook, again and again.
+    watched = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not watched) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total)
+            progress.update(tasks[stage], completed=done, total=total)
+
+        yield report

@@ -1,0 +1,83 @@
+"""The sampling arguments of ``ModelRunner.generate``, and the requests that they and the prompts come to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trtllm_lite.runtime.api.arguments import GENERATE, reject_unsupported
+from trtllm_lite.runtime.session.prompts import Prompts
+from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.sampling_params import MAX_SEQUENCES, SamplingParams
+from trtllm_lite.runtime.text.words import words_per_prompt
+from trtllm_lite.runtime.values import check_positive, per_request, whole_number
+
+# ModelRunner's names of what SamplingParams has; one value for all prompts, or a list with one for each.
+_SAMPLING = {
+    "max_new_tokens": "max_tokens",
+    "end_id": "end_id",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "random_seed": "seed",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "stop_words_list": "stop",
+    "bad_words_list": "bad",
+}
+_SEQUENCES = ("num_return_sequences", "num_beams", "length_penalty", "early_stopping")
+ARGUMENTS = (*_SAMPLING, *_SEQUENCES, "pad_id")
+# The ranges of those that SamplingParams calls otherwise.
+_RENAMED = {"max_new_tokens": (1, 2**24), "random_seed": (0, 2**64 - 1)}
+
+
+def make_requests(prompts: Prompts, sampling: dict[str, Any], wanted: dict[str, Any]) -> list[Request]:
+    """The requests of all prompts, one prompt after the other."""
+    batch_size = len(prompts.token_ids)
+    common = _sequences(sampling)
+    spread = {name: _per_prompt(name, value, batch_size) for name, value in sampling.items()}
+    requests = []
+    for row, ids in enumerate(prompts.token_ids):
+        own = {_SAMPLING[name]: values[row] for name, values in spread.items() if values[row] is not None}
+        params = SamplingParams(**{"max_tokens": None, **own, **common, **wanted})
+        requests += Request(ids, _as_tensorrt_llm(params)).sequences()
+    return requests
+
+
+def _as_tensorrt_llm(params: SamplingParams) -> SamplingParams:
+    """``params`` with TensorRT-LLM's defaults in place of the model's: its top_k is 1 if neither is given."""
+    if params.use_beam_search or (params.top_k is None and params.top_p is None):
+        return replace(params, temperature=0.0)
+    values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    return replace(params, **{name: value for name, value in values.items() if getattr(params, name) is None})
+
+
+def _sequences(sampling: dict[str, Any]) -> dict[str, Any]:
+    """Takes out of ``sampling`` what says how many sequences to make, and how; returns it as SamplingParams has it."""
+    given = {name: sampling.pop(name) for name in _SEQUENCES if name in sampling}
+    num_beams = given.pop("num_beams", 1)
+    check_positive("num_beams", num_beams)
+    count = whole_number("num_return_sequences", given.pop("num_return_sequences", num_beams), 1, MAX_SEQUENCES)
+    beams = {"use_beam_search": True, "best_of": num_beams} if num_beams > 1 else {}
+    return {"n": count, **beams, **given}
+
+
+def _per_prompt(name: str, value: Any, batch_size: int) -> list[Any]:
+    if name in ("stop_words_list", "bad_words_list"):
+        return words_per_prompt(name, value, batch_size)
+    values = per_request(name, value, batch_size)
+    if name in _RENAMED:  # SamplingParams would say another name
+        for entry in values:
+            if entry is not None:
+                whole_number(name, entry, *_RENAMED[name])
+    return values
+
+
+def with_config(config: Any, given: Mapping[str, Any], supported: Sequence[str]) -> dict[str, Any]:
+    """The sampling arguments that are not None, those of ``sampling_config`` filled in."""
+    fields = {} if config is None else dict(config if isinstance(config, Mapping) else vars(config))
+    others = {name: value for name, value in fields.items() if name not in ARGUMENTS}
+    reject_unsupported("sampling_config", others, GENERATE, supported)
+    merged = {**fields, **{name: value for name, value in given.items() if value is not None}}
+    return {name: merged[name] for name in ARGUMENTS if merged.get(name) is not None}

@@ -1,0 +1,146 @@
+"""The process that renders chat templates: started when it is first needed, and again after one that had to end.
+
+A template comes with a model, so it is data to distrust. Jinja's sandbox keeps it from Python objects, but bounds
+neither memory nor time; a process of its own does, whatever the template does.
+"""
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError, plain
+
+MAX_RENDERED_CHARS = 1 << 24
+MAX_REQUEST_CHARS = 1 << 25  # of the messages and the other names, as JSON
+_MEMORY_BYTES = 1 << 29
+_CPU_SECONDS = 2
+_PIPE_BYTES = 1 << 16
+_WORKER = Path(__file__).with_name("template_worker.py")
+
+
+def render_template(source: str, names: Mapping[str, Any]) -> str:
+    """What the Jinja template ``source`` prints, given ``names`` (JSON values).
+
+    Raises EngineError if it is no valid template, ArgumentError if it refuses the names, needs too much memory or time
+    or prints more than MAX_RENDERED_CHARS characters, LimitError if the names are too large.
+    """
+    request = _as_json({"source": source, "names": names})
+    if len(request) > MAX_REQUEST_CHARS:
+        raise LimitError(
+            f"the messages and the chat template come to {len(request):,} characters of JSON, which exceeds "
+            f"{MAX_REQUEST_CHARS:,}: shorten the messages"
+        )
+    answer = _process.ask(request)
+    if "invalid" in answer:
+        raise EngineError(f"the chat template is not valid Jinja ({plain(answer['invalid'])}): convert again with one")
+    if "refused" in answer:
+        raise ArgumentError(f"the model's chat template refuses these messages: {plain(answer['refused'])}")
+    return str(answer["text"])
+
+
+def _as_json(value: Any) -> bytes:
+    try:
+        return json.dumps(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(
+            f"the messages or the arguments of the chat template are not JSON ({plain(str(error))}): expected "
+            "dictionaries, lists, strings, numbers, True, False and None"
+        ) from error
+
+
+class _TemplateProcess:
+    """One process for all templates; threads take turns."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: bytes) -> dict[str, str]:
+        """The answer to ``request`` (see ``template_worker``). Raises ArgumentError if the process ended over it."""
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._process = _start()
+            process = self._process
+            try:
+                answer = _exchange(process, request)
+            except BaseException:  # what has been written or read no longer says where the next frame starts
+                self.stop()
+                raise
+            if answer is None:
+                self.stop()
+        if answer is None:
+            raise ArgumentError(_why_it_ended(process.returncode))
+        return answer
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            with process:  # closes the pipes, and waits
+                process.kill()
+
+
+def _start() -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-P", str(_WORKER), str(_MEMORY_BYTES), str(_CPU_SECONDS), str(MAX_RENDERED_CHARS)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            bufsize=0,  # a fork must not inherit half a request
+            start_new_session=True,  # Ctrl-C in a terminal is not meant for it
+        )
+    except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
+        raise EngineError(
+            f"chat templates are rendered in a process of their own, and Python ({sys.executable}) does not start "
+            f"({plain(str(error))}): allow it, or render the prompt yourself and pass it as text"
+        ) from error
+
+
+def _exchange(process: "subprocess.Popen[bytes]", request: bytes) -> Any:
+    """The answer, or None if the process has ended instead."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    rest = memoryview(request + b"\n")
+    try:
+        while rest:
+            rest = rest[process.stdin.write(rest) or 0 :]
+    except BrokenPipeError:
+        return None
+    answer = bytearray()
+    while not answer.endswith(b"\n"):
+        piece = process.stdout.read(_PIPE_BYTES)
+        if not piece:
+            return None
+        answer += piece
+    return json.loads(answer)
+
+
+def _why_it_ended(status: int) -> str:
+    if status == -signal.SIGPROF:
+        return f"the model's chat template computes for more than {_CPU_SECONDS} s: shorten the messages"
+    return (
+        f"the process that renders chat templates ended (status {status}), perhaps for want of memory, of which it may "
+        f"take {_MEMORY_BYTES >> 20} MiB: shorten the messages"
+    )
+
+
+def _forget_after_fork() -> None:
+    """The process, and the lock that another thread may have held, are the parent's."""
+    global _process
+    _process = _TemplateProcess()
+
+
+_process = _TemplateProcess()
+os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(lambda: _process.stop())
