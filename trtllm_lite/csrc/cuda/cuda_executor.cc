@@ -97,6 +97,11 @@ void CudaExecutor::place_tensors() {
         break;
     }
   }
+  const auto output = [this](const char* name) { return addresses_[static_cast<std::size_t>(plan_.outputs.at(name))]; };
+  logits_ = output("logits");
+  tokens_ = output("tokens");
+  logprobs_ = output("logprobs");
+  sampling_slots_ = output("sampling_slots");
 }
 
 void CudaExecutor::place_inputs(const InputLayout& layout) {

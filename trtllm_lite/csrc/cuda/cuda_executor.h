@@ -80,10 +80,10 @@ class CudaExecutor {
   // Of the library that does the products. Throws DeviceError if there is none.
   std::int64_t cublaslt_version() const;
   Stream stream() const { return stream_.get(); }
-  DevicePtr logits() const { return addresses_[static_cast<std::size_t>(plan_.outputs.at("logits"))]; }
-  DevicePtr tokens() const { return addresses_[static_cast<std::size_t>(plan_.outputs.at("tokens"))]; }
-  DevicePtr logprobs() const { return addresses_[static_cast<std::size_t>(plan_.outputs.at("logprobs"))]; }
-  DevicePtr sampling_slots() const { return addresses_[static_cast<std::size_t>(plan_.outputs.at("sampling_slots"))]; }
+  DevicePtr logits() const { return logits_; }
+  DevicePtr tokens() const { return tokens_; }
+  DevicePtr logprobs() const { return logprobs_; }
+  DevicePtr sampling_slots() const { return sampling_slots_; }
 
   // Whole KV blocks: keys and values of all layers, block_bytes() of them. Page-locked memory on the host's side.
   std::size_t block_bytes() const;
@@ -122,8 +122,9 @@ class CudaExecutor {
   DeviceBuffer arena_, state_, inputs_, cache_;
   std::vector<CacheTensors> cache_tensors_;
   Addresses addresses_;
-  std::vector<std::pair<std::size_t, StepInputIndex>> input_tensors_;  // tensor of the plan, which input
-  std::map<std::int64_t, OwnedGraphExec> graphs_;                      // by padded rows
+  DevicePtr logits_ = 0, tokens_ = 0, logprobs_ = 0, sampling_slots_ = 0;  // of the plan's outputs
+  std::vector<std::pair<std::size_t, StepInputIndex>> input_tensors_;      // tensor of the plan, which input
+  std::map<std::int64_t, OwnedGraphExec> graphs_;                          // by padded rows
 };
 
 }  // namespace tl::cuda
