@@ -1,11 +1,12 @@
 """CpuExecutor: what a step refuses, that its result depends neither on batch nor on chunks, and what it reserves."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.unit.csrc.tiny_engine import NUM_BLOCKS, VOCAB, TinyEngine
+from tests.unit.csrc.tiny_engine import HIDDEN, MAX_NUM_TOKENS, NUM_BLOCKS, VOCAB, TinyEngine
 from trtllm_lite import _testing
 from trtllm_lite._core import CpuExecutor, Engine
 from trtllm_lite.errors import ArgumentError, LimitError
@@ -189,3 +190,21 @@ def test_engine_outlives_its_name(tiny: TinyEngine, tmp_path) -> None:
     executor = CpuExecutor(Engine(str(path)))
     path.unlink()
     assert np.isfinite(_testing.step(executor, **valid_step())).all()
+
+
+def test_a_collective_of_one_rank_hands_its_operand_on(tiny: TinyEngine, tmp_path: Path) -> None:
+    path = tmp_path / "plain.engine"
+    path.write_bytes(tiny.to_bytes())
+    expected = _testing.step(CpuExecutor(Engine(str(path))), **valid_step())
+    tensors, index = tiny.plan["tensors"], len(tiny.plan["tensors"])
+    tensors.append(tiny.tensor("n3") | {"name": "reduced", "offset": tiny.plan["arena_bytes"]})
+    tiny.plan["arena_bytes"] += MAX_NUM_TOKENS * HIDDEN * 4
+    source = {"tensor": tensors.index(tiny.tensor("n3")), "offset": 0}
+    reduce = {"kind": "collective", "op": "all_reduce", "rows": MAX_NUM_TOKENS, "features": HIDDEN, "dtype": "float32"}
+    gather = tiny.instruction("GatherRows")
+    gather["operands"]["x"] = index
+    place = tiny.instructions().index(gather)
+    tiny.instructions().insert(place, reduce | {"x": source, "y": {"tensor": index, "offset": 0}})
+    path = tmp_path / "reduced.engine"
+    path.write_bytes(tiny.to_bytes())
+    np.testing.assert_array_equal(_testing.step(CpuExecutor(Engine(str(path))), **valid_step()), expected)
