@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..cuda.activation import ACTIVATION_FLAGS
+from ..cuda.lowering import Lowering, Step
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
 from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, features, kernel, launch
@@ -43,3 +44,13 @@ def gate_mul(y: Buffer, both: Buffer, rows: Extent, *, activation: str) -> Launc
     defines["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
     specialised = kernel("gated_linear/gate_mul.cuh", "gate_mul", _GATE_THREADS, 0, defines)
     return launch(specialised, (rows, -(-gated // (_ELEMENTS_PER_THREAD * _GATE_THREADS))), y, both)
+
+
+def lower(op: Lowering) -> list[Step]:
+    """The streaming kernel, or what is fastest for many rows."""
+    how = op.streaming()
+    if how is None:
+        return op.product(op.new("y"))
+    weight, x = op.matrix("weight"), op.rows("x")
+    more = {"norm": op.norm(), "bias": op.optional_vector("bias"), "activation": op.attribute("activation")}
+    return [stream(op.new("y"), x, weight, op.num_rows("y"), how, **more)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ..launch import Buffer, Launch, Operand, features, kernel, launch, symbol
+from ..cuda.lowering import Lowering, Step
+from ..launch import features, kernel, launch, symbol
 
 _THREADS = 128
 
 
-def gather_rows(y: Buffer, x: Operand, indices: Buffer) -> Launch:
+def lower(op: Lowering) -> list[Step]:
     """y[i] = x[indices[i]] for num_logits rows of 16-bit elements."""
+    y = op.new("y")
     specialised = kernel("gather_rows/cuda.cuh", "gather_rows", _THREADS, 0, {"TL_HIDDEN": features(y)})
-    return launch(specialised, (symbol("num_logits"),), y, x, indices)
+    return [launch(specialised, (symbol("num_logits"),), y, op.rows("x"), op.inputs["logits_indices"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..cuda.activation import ACTIVATION_FLAGS
+from ..cuda.lowering import Lowering, Step
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
 from ..launch import Buffer, Extent, Launch, Operand, launch
@@ -56,3 +57,14 @@ def tiled(
     }
     kernel = how.kernel("linear/tiled.cuh", "linear_tiled", weight, flags)
     return launch(kernel, how.grid(weight), *how.maps(x, weight), y, bias, residual, rows)
+
+
+def lower(op: Lowering) -> list[Step]:
+    """The streaming kernel, or what is fastest for many rows."""
+    how = op.streaming()
+    if how is None:
+        return op.product(op.result("y"))
+    weight, x = op.matrix("weight"), op.rows("x")
+    more = {"norm": op.norm(), "activation": op.attribute("activation")}
+    more |= {"residual": op.optional_rows("residual"), "bias": op.optional_vector("bias")}
+    return [stream(op.result("y"), x, weight, op.num_rows("y"), how, **more)]

@@ -1,258 +1,98 @@
-"""PagedAttention on a GPU: RoPE and cache write, then one launch for decode rows and one for the others."""
+"""PagedAttention on a GPU: rotated queries, keys and values into the cache, then attention."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import e, log2
-
-from ..cuda.stream import Streaming
-from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Launch, Operand, Slice, kernel, launch, symbol
-
-_ROPE_WARPS = 8
-_MAX_DIM_OF_128_ROWS = 128
-_TILE_TOKENS = 32  # of a decoding warp's stage
-_MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128
-_MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
-_PREFILL = "paged_attention_prefill"
-_MANY = 1 << 29  # above every number of sequences; the runtime takes no larger divisor
-_WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
-MAX_GROUP = 16  # query heads that share a key/value head
-# Scores are right to a cap * 2^-21 (score_scale.cuh): with this one to 2^-12, as float16 holds weights.
-_MAX_SOFTCAP = 512
+from ..cuda.lowering import Lowering, Step
+from ..launch import Buffer, Launch
+from .launches import Cache, HeadNorm, Heads, Scores, Tables, decode, prefill, qkv_stream, rope_cache
 
 
-Tables = tuple[Buffer | None, Buffer | None]
+def rotates_in_products(rotary_dim: int) -> bool:
+    """Does the epilogue of a product have the pairs that RoPE turns in one thread?"""
+    return rotary_dim % 16 == 0
 
 
-@dataclass(frozen=True)
-class Heads:
-    """The extents that the kernels of a layer are specialised for."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    tokens_per_block: int
-    dtype: str
-    rotary_dim: int  # leading elements of a query or key head that RoPE turns; 0: no RoPE
-
-    @property
-    def group(self) -> int:
-        """Query heads that share a key/value head."""
-        return self.num_heads // self.num_kv_heads
-
-    def defines(self) -> dict[str, int]:
-        """Macros of every kernel of this folder that reads heads."""
-        return {
-            "TL_HEADS": self.num_heads,
-            "TL_KV_HEADS": self.num_kv_heads,
-            "TL_HEAD_DIM": self.head_dim,
-            "TL_PAGE": self.tokens_per_block,
-            "TL_FP16": DTYPE_FLAGS[self.dtype],
-        }
-
-    def rope_defines(self) -> dict[str, int]:
-        """Macros of the kernels that rotate."""
-        return self.defines() | {"TL_ROTARY_DIM": self.rotary_dim}
-
-    @property
-    def rotates_in_products(self) -> bool:
-        """Whether the epilogue of a product has the pairs that RoPE turns in one thread."""
-        return self.rotary_dim % 16 == 0
-
-    def problems(self) -> list[str]:
-        """What the kernels do not support, a sentence each."""
-        found = []
-        if self.rotary_dim % 4:
-            found.append(f"RoPE turns {self.rotary_dim} elements of a head, expected a multiple of 4")
-        if self.head_dim % 16 or self.head_dim > 256:
-            found.append(f"head_dim is {self.head_dim}, expected a multiple of 16 up to 256")
-        if self.group > MAX_GROUP:
-            found.append(f"{self.group} query heads share a key/value head, expected at most {MAX_GROUP}")
-        return found
+def lower(op: Lowering) -> list[Step]:
+    """The queries; then one launch for decode rows, and one for other rows where there may be some."""
+    heads, scores = _heads(op), Scores(*(op.attribute(name) for name in ("scale", "window", "softcap")))
+    _refuse(op, [*heads.problems(), *scores.problems()])
+    shape = (heads.num_kv_heads, heads.head_dim)
+    keys, values = (op.cache(name, *shape) for name in ("key_cache", "value_cache"))
+    inputs = op.inputs
+    cache = Cache(keys, values, inputs["cu_seqlens"], inputs["past_lens"], inputs["block_tables"], op.slots)
+    query = Buffer(f"{op.name}.query", op.dtype, op.extents("y"))
+    first = _queries(op, query, cache, heads)
+    output = op.new("y")
+    attend = _decode(op, output, query, cache, heads, scores)
+    if op.decode:
+        return [first, attend]
+    others = prefill(output, query, cache, heads=heads, device=op.device, scores=scores)
+    return [first, attend, _fitting(op, heads, others)]
 
 
-@dataclass(frozen=True)
-class Scores:
-    """What becomes of products of queries and keys: ``scale``, then the soft cap, then the mask of ``window`` tokens.
-
-    A ``softcap`` of 0 means none, and so does a ``window`` of 0.
-    """
-
-    scale: float
-    window: int
-    softcap: float
-
-    def defines(self) -> dict[str, int]:
-        """Macros of the kernels that compute scores."""
-        return {"TL_SOFTCAP": int(self.softcap > 0)}
-
-    def arguments(self) -> tuple[float, ...]:
-        """Arguments of those kernels, in order: the window and the fields of ``ScoreScale``."""
-        cap = (-2 / self.softcap, 2 * self.softcap * log2(e)) if self.softcap > 0 else ()
-        return self.window, self.scale * log2(e), *cap
-
-    def problems(self) -> list[str]:
-        """What the kernels do not support, a sentence each."""
-        if self.softcap <= _MAX_SOFTCAP:
-            return []
-        return [f"softcap is {self.softcap}, expected at most {_MAX_SOFTCAP}, up to which scores are precise"]
+def _heads(op: Lowering) -> Heads:
+    _, num_kv_heads, head_dim, _ = op.extents("key_cache")
+    assert isinstance(num_kv_heads, int)
+    assert isinstance(head_dim, int)
+    rotary_dim = 0
+    if op.has("cos"):  # RoPE turns two elements for each column of its table
+        columns = op.extents("cos")[-1]
+        assert isinstance(columns, int)
+        rotary_dim = 2 * columns
+    return Heads(op.attribute("num_heads"), num_kv_heads, head_dim, op.tokens_per_block, op.dtype, rotary_dim)
 
 
-@dataclass(frozen=True)
-class Cache:
-    """The paged cache of a layer, and how the step's sequences lie in it."""
-
-    keys: Buffer
-    values: Buffer
-    cu_seqlens: Buffer
-    past_lens: Buffer
-    block_tables: Buffer
-    slots: Buffer
-
-    @property
-    def row_blocks(self) -> int:
-        """Entries of a row of the block tables."""
-        extent = self.block_tables.shape[1]
-        assert isinstance(extent, int)
-        return extent
+def _queries(op: Lowering, query: Buffer, cache: Cache, heads: Heads) -> Launch:
+    """Rotated queries; keys and values go into the cache."""
+    if op.has("qkv"):
+        qkv = op.rows("qkv")
+        return rope_cache(query, cache, qkv, _tables(op), heads=heads, norm=_head_norm(op))
+    how = op.streaming()
+    assert how is not None
+    x, norm, bias, weight = op.rows("x"), op.norm(), op.optional_vector("bias"), op.matrix("weight")
+    rows = op.num_rows("y")
+    return qkv_stream(query, cache, x, weight, _tables(op), rows, how, heads=heads, norm=norm, bias=bias)
 
 
-@dataclass(frozen=True)
-class HeadNorm:
-    """RMS norms of query and key heads, float32 [head_dim] each."""
-
-    query: Buffer
-    key: Buffer
-    epsilon: float
+def _tables(op: Lowering) -> Tables:
+    """Cosines and sines of RoPE, which some networks do without."""
+    return op.optional_rows("cos"), op.optional_rows("sin")
 
 
-def qkv_stream(
-    query: Buffer,
-    cache: Cache,
-    x: Operand,
-    weight: Buffer,
-    tables: Tables,
-    rows: Extent,
-    how: Streaming,
-    *,
-    heads: Heads,
-    norm: tuple[Buffer, float] | None = None,
-    bias: Buffer | None = None,
-) -> Launch:
-    """The QKV product of a few rows with RoPE, as ``tables`` (cosines, sines) say, and the cache write behind it."""
-    defines = heads.rope_defines() | {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
-    specialised = how.kernel("paged_attention/qkv.cuh", "qkv_linear", weight, defines)
-    norm_weight, epsilon = norm or (None, 0.0)
-    arguments = (query, cache.keys, cache.values, x, weight, norm_weight, bias, *tables, cache.slots, rows, epsilon)
-    return launch(specialised, how.grid(weight), *arguments)
-
-
-def rope_cache(
-    query: Buffer, cache: Cache, qkv: Operand, tables: Tables, *, heads: Heads, norm: HeadNorm | None
-) -> Launch:
-    """Optional head norms, RoPE and the cache write of any number of tokens; queries go to ``query``."""
-    defines = heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
-    specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
-    norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)
-    arguments = (query, cache.keys, cache.values, qkv, *tables, cache.slots, *norms)
-    return launch(specialised, (symbol("num_tokens"),), *arguments)
-
-
-def decode(
-    output: Buffer,
-    query: Buffer,
-    cache: Cache,
-    *,
-    heads: Heads,
-    device: Device,
-    max_seqs: int,
-    max_sms: int,
-    scores: Scores,
-    few_rows: bool,
-) -> Launch | None:
-    """Attention of the leading num_decode_seqs sequences, one new token each; None if ``device`` is too small.
-
-    ``max_sms`` bounds the blocks of its grid. With ``few_rows`` it leaves shared memory to the kernel behind it, which
-    may then start beside it.
-    """
-    bound = max(_MIN_MAX_SEQS, 1 << (max_seqs - 1).bit_length())
-    specialised = _decode_kernel(heads, scores, device, bound, max_sms, few_rows)
-    if specialised is None:
+def _head_norm(op: Lowering) -> HeadNorm | None:
+    query, key = op.optional_vector("query_norm"), op.optional_vector("key_norm")
+    if query is None and key is None:
         return None
-    row = heads.group * (heads.head_dim + 2)
-    partials = Buffer("attention_partials", "float32", ("num_sms", 2 * row))
-    arrivals = Buffer("attention_arrivals", "int32", ("num_seqs", heads.num_kv_heads), "state")
-    pointers = (output, query, cache.keys, cache.values, cache.past_lens, cache.block_tables, partials, arrivals)
-    grid = (symbol("num_sms"), _one_if("num_decode_seqs"))
-    return launch(specialised, grid, *pointers, symbol("num_decode_seqs"), cache.row_blocks, *scores.arguments())
+    if query is None or key is None:
+        op.refuse("the GPU kernels normalise queries and keys or neither, and it does one of both")
+    return HeadNorm(query, key, op.attribute("norm_epsilon"))
 
 
-def _decode_kernel(
-    heads: Heads, scores: Scores, device: Device, max_seqs: int, max_grid: int, few_rows: bool
-) -> Kernel | None:
-    """The widest block whose ring has two stages."""
-    for warps in (4, 2, 1):
-        modest = few_rows and warps == 4 and heads.group <= 4
-        shared_bytes = min(device.shared_bytes, _MODEST_SHARED_BYTES) if modest else device.shared_bytes
-        table = (2 * max_seqs + 1) * 4 + 32
-        results = max(warps * (heads.head_dim + 2), max_grid) * heads.group * 4 + 32
-        stage = warps * (2 * _TILE_TOKENS * heads.head_dim * 2 + 8)
-        if shared_bytes - table - results >= 2 * stage:
-            defines = heads.defines() | scores.defines()
-            defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": max_grid}
-            defines |= {"TL_SHARED_BYTES": shared_bytes}
-            reason = f"{warps} warps are the most whose ring has two stages in {shared_bytes} bytes of shared memory"
-            name = "paged_attention_decode"
-            return kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines, reason)
-    return None
+def _decode(op: Lowering, output: Buffer, query: Buffer, cache: Cache, heads: Heads, scores: Scores) -> Launch:
+    num_seqs = op.symbols["num_seqs"]
+
+    def launch_for(max_seqs: int, few_rows: bool) -> Launch | None:
+        how = {"max_seqs": max_seqs, "max_sms": op.symbols["num_sms"]}
+        return decode(output, query, cache, heads=heads, device=op.device, scores=scores, few_rows=few_rows, **how)
+
+    launch = launch_for(num_seqs, op.decode)
+    if launch is None and launch_for(1, True) is not None:
+        op.refuse(
+            f"attention keeps a table of the batch in shared memory, and on {op.device.arch} there is no room for one "
+            f"of {num_seqs:,} sequences: lower max_batch_size"
+        )
+    return _fitting(op, heads, launch)
 
 
-def prefill(
-    output: Buffer, query: Buffer, cache: Cache, *, heads: Heads, device: Device, scores: Scores
-) -> Launch | None:
-    """Attention of the sequences behind the decode rows, any number of tokens each; None if ``device`` is too small."""
-    uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
-    specialised, grid, extra = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device)
-    if specialised.shared_bytes > device.shared_bytes:
-        return None
-    seqs = (
-        Slice(cache.cu_seqlens, symbol("num_decode_seqs", 4)),
-        Slice(cache.past_lens, symbol("num_decode_seqs", 4)),
-        Slice(cache.block_tables, symbol("num_decode_seqs", 4 * cache.row_blocks)),
-    )
-    numbers = (symbol("num_prefill_seqs"), cache.row_blocks)
-    pointers = (output, query, cache.keys, cache.values, *seqs)
-    return launch(specialised, grid, *pointers, *numbers, *scores.arguments(), *extra)
+def _fitting(op: Lowering, heads: Heads, launch: Launch | None) -> Launch:
+    if launch is None:
+        op.refuse(
+            f"attention with a head_dim of {heads.head_dim} needs more shared memory than {op.device.arch} has "
+            f"({op.device.shared_bytes:,} bytes a block): build for another target"
+        )
+    return launch
 
 
-def _wgmma_prefill(
-    heads: Heads, scores: Scores, device: Device
-) -> tuple[Kernel, tuple[Extent, ...], tuple[Buffer, ...]]:
-    """Queries padded to 128 bytes, stages of keys and values, bookkeeping; blocks take work until there is none."""
-    step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
-    shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + 5 * step * heads.head_dim * 2 + 288
-    defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
-    source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
-    grid = (symbol("num_sms"), _one_if("num_prefill_seqs"))
-    taken = Buffer("attention_items_taken", "int32", (1,), "state")
-    return kernel(source, _PREFILL, 384, shared_bytes, defines, reason), grid, (taken,)
-
-
-def _mma_prefill(
-    heads: Heads, scores: Scores, device: Device
-) -> tuple[Kernel, tuple[Extent | int, ...], tuple[Buffer, ...]]:
-    """Two stages of 64 keys and values, or of 32 where shared memory is short."""
-    rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
-    shared_bytes = (rows + 4 * 64) * pitch
-    if shared_bytes > device.shared_bytes:
-        shared_bytes = (rows + 4 * 32) * pitch
-    defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
-    source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
-    # At least the sum over sequences of the rounded-up quotients; 0 where all rows are decode rows.
-    blocks = symbol("num_prefill_tokens", 1, rows // heads.group) + symbol("num_prefill_seqs")
-    return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks), ()
-
-
-def _one_if(name: str) -> Extent:
-    """1, or 0 if the symbol is 0: then there is nothing to launch."""
-    return symbol(name, 1, _MANY)
+def _refuse(op: Lowering, problems: list[str]) -> None:
+    if problems:
+        op.refuse(f"the GPU kernels do not support this attention: {'; '.join(problems)}")

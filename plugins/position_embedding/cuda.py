@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from ..launch import DTYPE_FLAGS, Buffer, Launch, features, kernel, launch, symbol
+from ..cuda.lowering import Lowering, Step
+from ..launch import DTYPE_FLAGS, features, kernel, launch, symbol
 
 _THREADS = 128
 
 
-def position_embedding(y: Buffer, x: Buffer, position_ids: Buffer, weight: Buffer) -> Launch:
-    """y[t] = x[t] + weight[position_ids[t]] for num_tokens rows."""
+def lower(op: Lowering) -> list[Step]:
+    """y[t] = x[t] + weight[position_ids[t]] for num_tokens rows; refuses sequences longer than the table."""
+    table, y = op.matrix("weight"), op.new("y")
+    rows = table.shape[0]
+    if isinstance(rows, int) and rows < op.max_seq_len:
+        op.refuse(
+            f"max_seq_len is {op.max_seq_len}, and the table {table.name} knows {rows} positions: set max_seq_len "
+            f"(and max_input_len) to at most {rows}"
+        )
     defines = {"TL_HIDDEN": features(y), "TL_FP16": DTYPE_FLAGS[y.dtype]}
     specialised = kernel("position_embedding/cuda.cuh", "position_embedding", _THREADS, 0, defines)
-    return launch(specialised, (symbol("num_tokens"),), y, x, position_ids, weight)
+    return [launch(specialised, (symbol("num_tokens"),), y, op.rows("x"), op.inputs["position_ids"], table)]

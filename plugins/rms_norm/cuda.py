@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, features, kernel, launch
+from ..cuda.lowering import Lowering, Step
+from ..cuda.row_norm import RowNorm
+from ..launch import launch
 
 
-def rms_norm(
-    y: Buffer,
-    x: Operand,
-    weight: Buffer,
-    epsilon: float,
-    rows: Extent,
-    *,
-    residual: Operand | None = None,
-    total: Buffer | None = None,
-) -> Launch:
-    """total = x [+ residual]; y = total / sqrt(mean(total^2) + epsilon) * weight, a block a row.
+def lower(op: Lowering) -> list[Step]:
+    """total = x [+ residual]; y = total / sqrt(mean(total^2) + epsilon) * weight.
 
     ``total`` is written where there is a ``residual``, and only there.
     """
-    hidden = features(y)
-    vectors = 1 << (hidden // 8 - 1).bit_length()
-    threads = min(512, max(32, vectors if vectors <= 128 else vectors // 2))
-    defines = {
-        "TL_HIDDEN": hidden,
-        "TL_THREADS": threads,
-        "TL_RESIDUAL": int(residual is not None),
-        "TL_FP16": DTYPE_FLAGS[y.dtype],
-    }
-    specialised = kernel("rms_norm/cuda.cuh", "rms_norm", threads, 0, defines)
-    return launch(specialised, (rows,), y, total, x, weight, residual, epsilon)
+    rows = RowNorm.of(op)
+    weight, epsilon = op.vector("weight"), op.attribute("epsilon")
+    specialised = rows.kernel("rms_norm/cuda.cuh", "rms_norm")
+    return [launch(specialised, (op.num_rows("y"),), rows.y, rows.total, rows.x, weight, rows.residual, epsilon)]

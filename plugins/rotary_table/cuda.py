@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..cuda.lowering import Lowering, Step
 from ..launch import Buffer, Launch, features, kernel, launch, symbol
 
 # Step inputs in the order of the kernel's arguments; past_lens are written, too.
@@ -32,3 +33,10 @@ def rotary_table(
     sources = (*(inputs[name] for name in _INPUTS), last_tokens, inv_freq)
     extents = (symbol("num_seqs"), features(inputs["block_tables"]), scale)
     return launch(specialised, (symbol("num_tokens"),), cos, sin, slots, *sources, *extents)
+
+
+def lower(op: Lowering) -> list[Step]:
+    """One launch."""
+    cos, sin = op.new("cos", "float32"), op.new("sin", "float32")
+    how = {"scale": op.attribute("scale"), "tokens_per_block": op.tokens_per_block}
+    return [rotary_table(cos, sin, op.slots, op.vector("inv_freq"), op.inputs, op.sampled.last_tokens, **how)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..cuda.lowering import Lowering, Step
 from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, features, kernel, launch
 from .expression import MAX_ROWS, MAX_VECTORS, evaluate
 
@@ -54,3 +55,15 @@ def rowwise(
     specialised = kernel("rowwise/cuda.cuh", "rowwise", _THREADS, 0, defines)
     pointers = [*operands, *[None] * (MAX_ROWS - len(operands)), *vectors, *[None] * (MAX_VECTORS - len(vectors))]
     return launch(specialised, (rows, -(-width // (_THREADS * _ELEMENTS_PER_THREAD))), y, *pointers, constants)
+
+
+def lower(op: Lowering) -> list[Step]:
+    """One launch."""
+    rows = [op.rows(name) for name in _names("x", MAX_ROWS) if op.has(name)]
+    vectors = [op.vector(name) for name in _names("v", MAX_VECTORS) if op.has(name)]
+    constants = op.optional_vector("constants")
+    return [rowwise(op.result("y"), op.attribute("program"), op.num_rows("y"), rows, vectors, constants)]
+
+
+def _names(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(count)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ..launch import Buffer, Device, Launch, features, kernel, launch, symbol
+from .outputs import EDIT_WORDS, SLOT_WORDS, Outputs
 
 # Step inputs in the order of SamplingInputs, one entry a row of logits.
 PARAMETERS = {"sample_slots": "int32", "sample_counter": "int32"}
@@ -16,33 +16,6 @@ _FIRST_ARCH_WITH_CLUSTERS = 90
 # draws from 256 rows of 128,256 in 221 us with eight blocks a row, in 118 us with two.
 _CLUSTERS = ((8, 8), (16, 4))
 _BLOCKS_OF_MANY_ROWS = 2
-_SLOT_WORDS, _EDIT_WORDS, _LOGPROB_WORDS = 24, 4, 42  # SamplingSlot, LogitEdit and DrawnLogprobs of slot.cuh
-_MAX_COUNTED_TOKENS = 32 * 1024  # of a sequence that penalises its tokens; longer ones are sampled on the host
-_MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, besides
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What sampling writes: ``tokens`` and ``logprobs`` of the step, ``last_tokens`` and ``slots`` for the next.
-
-    ``last_tokens`` has the complement of a token that ends its sequence.
-    """
-
-    tokens: Buffer
-    logprobs: Buffer
-    last_tokens: Buffer
-    slots: Buffer
-
-
-def outputs(vocab_size: int, max_seq_len: int) -> Outputs:
-    """Buffers for rows of ``vocab_size`` logits of sequences of at most ``max_seq_len`` tokens."""
-    max_edits = min(vocab_size, min(max_seq_len, _MAX_COUNTED_TOKENS) + _MAX_GIVEN_EDITS)
-    return Outputs(
-        Buffer("tokens", "int32", ("num_logits",)),
-        Buffer("logprobs", "int32", ("num_logits", _LOGPROB_WORDS)),
-        Buffer("last_tokens", "int32", ("num_slots",), "state"),
-        Buffer("sampling_slots", "int32", ("num_slots", _SLOT_WORDS + _EDIT_WORDS * max_edits), "state"),
-    )
 
 
 def sample(to: Outputs, logits: Buffer, inputs: Mapping[str, Buffer], device: Device, max_rows: int) -> Launch:
@@ -53,7 +26,7 @@ def sample(to: Outputs, logits: Buffer, inputs: Mapping[str, Buffer], device: De
     cluster = next((blocks for most, blocks in _CLUSTERS if max_rows <= most), _BLOCKS_OF_MANY_ROWS)
     winners = Buffer("sample_winners", "int32", ("num_logits", 2 * _BLOCKS_PER_ROW))  # 64 bits each
     arrivals = Buffer("sample_arrivals", "int32", ("num_logits",), "state")
-    max_edits = (features(to.slots) - _SLOT_WORDS) // _EDIT_WORDS
+    max_edits = (features(to.slots) - SLOT_WORDS) // EDIT_WORDS
     defines = {"TL_VOCAB": features(logits), "TL_SHARED_BYTES": _SHARED_BYTES, "TL_CLUSTER": cluster}
     specialised = kernel("sample/cuda.cuh", "sample", _THREADS, _SHARED_BYTES, defines)
     parameters = (inputs[name] for name in PARAMETERS)

@@ -4,7 +4,7 @@ import ctypes
 
 import torch
 
-from plugins.paged_attention.cuda import Scores
+from plugins.paged_attention.launches import Scores
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape, dtype_flag
 

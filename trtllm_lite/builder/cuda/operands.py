@@ -16,7 +16,8 @@ from trtllm_lite.builder.weights import PLAN_DTYPES, extents
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Buffer
-from trtllm_lite.plugins.sample import cuda as sampling
+from trtllm_lite.plugins.sample.cuda import PARAMETERS
+from trtllm_lite.plugins.sample.outputs import outputs
 
 _NUMPY_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 
@@ -50,7 +51,7 @@ class Operands:
         vocab = next(dims(value) or () for value in graph.outputs if value.name == LOGITS)[-1]
         assert isinstance(vocab, int)
         self.logits = Buffer(LOGITS, "float32", ("num_logits", vocab))
-        self.sampled = sampling.outputs(vocab, limits.max_seq_len)
+        self.sampled = outputs(vocab, limits.max_seq_len)
 
     @property
     def outputs(self) -> tuple[Buffer, ...]:
@@ -118,7 +119,7 @@ def _step_inputs(limits: BuildLimits) -> list[Buffer]:
     extents |= {"cu_seqlens": ("num_seqs_plus_1",), "past_lens": ("num_seqs",), "logits_indices": ("num_logits",)}
     return [
         *(Buffer(name, "int32", shape, "input") for name, shape in extents.items()),
-        *(Buffer(name, dtype, ("num_logits",), "input") for name, dtype in sampling.PARAMETERS.items()),
+        *(Buffer(name, dtype, ("num_logits",), "input") for name, dtype in PARAMETERS.items()),
         # The row stride is the bound, so that it is a constant of the kernels' arguments.
         Buffer("block_tables", "int32", ("num_seqs", limits.max_blocks_per_seq), "input"),
     ]

@@ -1,0 +1,85 @@
+"""What ``lower(op)`` of ``plugins/<op>/cuda.py`` is given: one operator of a program, its operands as buffers.
+
+``lower`` returns the steps that compute the operator. Operands have the names of ``schema.toml``. Besides those, passes
+for GPUs give products what their kernels do in a prologue or an epilogue:
+
+- ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention);
+- ``residual``: rows that are added to the result (Linear);
+- PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where one kernel computes these rows, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol, TypeAlias
+
+from ..launch import Buffer, Device, Extent, Launch, Matmul
+from ..sample.outputs import Outputs
+from .stream import Streaming
+
+Step: TypeAlias = Launch | Matmul
+Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
+
+
+class Lowering(Protocol):
+    """One operator while a program is made of it. Methods raise BuildError for what the device cannot do."""
+
+    name: str
+    device: Device
+    dtype: str  # of activations
+    decode: bool  # does each sequence have one new token?
+    max_tokens: int  # of a step that runs the program
+    max_seq_len: int
+    tokens_per_block: int
+    symbols: Mapping[str, int]  # the bound of each symbol
+    inputs: Mapping[str, Buffer]  # step inputs
+    slots: Buffer  # where each token lies in the paged cache
+    sampled: Outputs
+
+    def has(self, operand: str) -> bool:
+        """Is the optional input or output there?"""
+
+    def attribute(self, name: str) -> Any:
+        """The value of an attribute."""
+
+    def extents(self, operand: str) -> tuple[int | str, ...]:
+        """The shape of an operand: integers and symbols."""
+
+    def num_rows(self, output: str) -> Extent:
+        """Rows of an output in a step."""
+
+    def rows(self, operand: str) -> Buffer:
+        """Activations that an operator before has computed."""
+
+    def optional_rows(self, operand: str) -> Buffer | None:
+        """Those of an operand that may be absent."""
+
+    def new(self, output: str, dtype: str | None = None) -> Buffer:
+        """Memory for an output, of the activations' type or ``dtype``."""
+
+    def result(self, output: str) -> Buffer:
+        """As :meth:`new`, for operators that can write float32: logits, and what becomes logits row by row."""
+
+    def matrix(self, operand: str) -> Buffer:
+        """A weight matrix, row-major, of the activations' type."""
+
+    def vector(self, operand: str) -> Buffer:
+        """A float32 weight."""
+
+    def optional_vector(self, operand: str) -> Buffer | None:
+        """A float32 weight that may be absent."""
+
+    def cache(self, operand: str, *shape: int) -> Buffer:
+        """The paged cache of a layer; ``shape`` is that of a token."""
+
+    def norm(self) -> Norm | None:
+        """The RMS norm of x that is this operator's to compute."""
+
+    def streaming(self) -> Streaming | None:
+        """How a kernel for few rows streams ``weight``; None if there are many rows, or if it does not fit."""
+
+    def product(self, y: Buffer) -> list[Step]:
+        """y = the product of ``x`` and ``weight`` with all that goes with it, by what is fastest for many rows."""
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Raise BuildError, which names the operator."""

@@ -1,0 +1,39 @@
+"""What the kernels that normalise rows share: a block a row, and the sum with a residual in front of the norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..launch import DTYPE_FLAGS, Buffer, Kernel, features, kernel
+from .lowering import Lowering
+
+
+@dataclass(frozen=True)
+class RowNorm:
+    """Rows of a norm: y = norm(x), or total = x + residual and y = norm(total)."""
+
+    y: Buffer
+    x: Buffer
+    residual: Buffer | None
+    total: Buffer | None
+
+    @classmethod
+    def of(cls, op: Lowering) -> RowNorm:
+        """The operands of ``op``; a sum that nobody reads is scratch."""
+        x, residual, total = op.rows("x"), op.optional_rows("residual"), None
+        if residual is not None:
+            total = op.new("sum") if op.has("sum") else Buffer(f"{op.name}.sum", op.dtype, op.extents("y"))
+        return cls(op.new("y"), x, residual, total)
+
+    def kernel(self, source: str, name: str, **more: int) -> Kernel:
+        """The kernel for these rows: each block holds one in registers, eight or more elements a thread."""
+        hidden = features(self.y)
+        vectors = 1 << (hidden // 8 - 1).bit_length()
+        threads = min(512, max(32, vectors if vectors <= 128 else vectors // 2))
+        defines = more | {
+            "TL_HIDDEN": hidden,
+            "TL_THREADS": threads,
+            "TL_RESIDUAL": int(self.residual is not None),
+            "TL_FP16": DTYPE_FLAGS[self.y.dtype],
+        }
+        return kernel(source, name, threads, 0, defines)

@@ -1,0 +1,65 @@
+"""What the passes for GPUs make of a network: which operators remain, and what they read."""
+
+import pytest
+
+from tests.unit.builder.cuda_engines import LIMITS, cuda_shape
+from tests.unit.builder.networks import Shape, network
+from trtllm_lite.builder.cuda.limits import decode_buckets, step_buckets
+from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, ops_of
+from trtllm_lite.builder.cuda.passes import run_device_passes
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.plugins.launch import Device
+
+H200 = Device("sm_90a", 227 * 1024)
+DECODE = decode_buckets(BuildLimits(**LIMITS))[0]
+MIXED = step_buckets(64)[-1]
+
+
+def _ops(bucket, **changes: object) -> list[Op]:
+    shape: Shape = cuda_shape(**changes)
+    model, _ = run_passes(network(shape))
+    return run_device_passes(ops_of(model.graph), ProgramKind(H200, bucket))
+
+
+def _kinds(ops: list[Op]) -> dict[str, int]:
+    return {kind: sum(op.kind == kind for op in ops) for kind in sorted({op.kind for op in ops})}
+
+
+def test_a_decode_step_has_five_operators_a_layer_at_most() -> None:
+    ops = _ops(DECODE)
+    assert _kinds(ops) == {"Embedding": 1, "GatedLinear": 2, "Linear": 5, "PagedAttention": 2, "RotaryTable": 1}
+    for op in ops:
+        if op.kind == "PagedAttention":
+            assert {"x", "weight", "x_norm"} <= op.inputs.keys()
+            assert "qkv" not in op.inputs
+        if op.kind == "GatedLinear":
+            assert "x_norm" in op.inputs
+            assert op.attributes["x_norm_epsilon"] == pytest.approx(1e-5)
+    assert sum("residual" in op.inputs for op in ops) == 4
+
+
+def test_steps_of_many_rows_keep_norms_and_gather() -> None:
+    kinds = _kinds(_ops(MIXED))
+    assert kinds["RmsNorm"] == 5
+    assert kinds["GatherRows"] >= 1
+
+
+def test_every_value_is_made_before_it_is_read() -> None:
+    """A product that takes a residual moves behind whatever makes that residual."""
+    for bucket in (DECODE, MIXED):
+        for changes in ({}, {"parallel": True, "layer_norm": True}, {"post_norms": True, "mlp": "gelu_tanh"}):
+            ops = _ops(bucket, **changes)
+            made = {value for op in ops for value in op.outputs.values()}
+            done: set = set()
+            for op in ops:
+                assert made & set(op.inputs.values()) <= done, f"{op.name} reads what is not computed yet"
+                done |= set(op.outputs.values())
+
+
+def test_head_norms_keep_attention_and_its_product_apart() -> None:
+    ops = _ops(DECODE, qk_norm=True, head_dim=32)
+    links = Links(ops)
+    attentions = [op for op in ops if op.kind == "PagedAttention"]
+    assert len(attentions) == 2
+    assert all(links.producer(op.inputs["qkv"], "Linear") is not None for op in attentions)

@@ -1,0 +1,113 @@
+"""The fused graph as a list of operators whose operands have names: what the passes of this device rewrite.
+
+Operators may have operands here that their schema does not know: what a device pass has moved into a prologue or an
+epilogue. ``plugins/cuda/lowering.py`` lists them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.cuda.limits import Bucket
+from trtllm_lite.builder.graph import attribute, dims
+from trtllm_lite.plugins.cuda.stream import StreamConfig, stream_config
+from trtllm_lite.plugins.launch import Device
+from trtllm_lite.plugins.schema import all_schemas
+
+Attributes: TypeAlias = Mapping[str, int | float | str]
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operator: ``kind`` is its name in its schema, operands that are absent are missing."""
+
+    kind: str
+    name: str
+    inputs: Mapping[str, ir.Value]
+    outputs: Mapping[str, ir.Value]
+    attributes: Attributes = field(default_factory=dict)
+
+    def with_inputs(self, **inputs: ir.Value) -> "Op":
+        """This operator with other, or more, inputs."""
+        return replace(self, inputs={**self.inputs, **inputs})
+
+    def without(self, *names: str) -> "Op":
+        """This operator without the inputs and outputs ``names``."""
+        inputs, outputs = (
+            {name: value for name, value in operands.items() if name not in names}
+            for operands in (self.inputs, self.outputs)
+        )
+        return replace(self, inputs=inputs, outputs=outputs)
+
+
+@dataclass(frozen=True)
+class ProgramKind:
+    """What a program is made for: a device, and the steps of a bucket."""
+
+    device: Device
+    bucket: Bucket
+
+    def streams(self, op: Op) -> StreamConfig | None:
+        """How ``op`` streams its weight; None if it has many rows, or is too large for that."""
+        if not self.bucket.decode:
+            return None
+        *_, out_features, in_features = static_dims(op.inputs["weight"])
+        return stream_config(out_features, in_features, self.bucket.max_tokens, self.device)
+
+
+DevicePass: TypeAlias = Callable[[list[Op], ProgramKind], list[Op]]
+
+
+def ops_of(graph: ir.Graph) -> list[Op]:
+    """The operators of ``graph``, which holds fused ones only, in its order."""
+    found = []
+    for node in graph:
+        schema = all_schemas()[node.op_type]
+        inputs = {a.name: value for a, value in zip(schema.inputs, node.inputs, strict=False) if value is not None}
+        outputs = {a.name: value for a, value in zip(schema.outputs, node.outputs, strict=False) if value.name}
+        attributes = {declared.name: attribute(node, declared.name) for declared in schema.attributes}
+        found.append(Op(node.op_type, str(node.name), inputs, outputs, attributes))
+    return found
+
+
+class Links:
+    """Who makes and who reads each value of a list of operators."""
+
+    def __init__(self, ops: Iterable[Op]) -> None:
+        self.producers: dict[ir.Value, Op] = {}
+        self.readers: dict[ir.Value, list[Op]] = {}
+        for op in ops:
+            self.producers |= dict.fromkeys(op.outputs.values(), op)
+            for value in op.inputs.values():
+                self.readers.setdefault(value, []).append(op)
+
+    def producer(self, value: ir.Value | None, kind: str) -> Op | None:
+        """The operator that makes ``value``, if it is of ``kind``."""
+        op = None if value is None else self.producers.get(value)
+        return op if op is not None and op.kind == kind else None
+
+    def only_reader(self, value: ir.Value) -> Op | None:
+        """The one operator that reads ``value``, once; None if there are more, or if it is an output of the graph."""
+        readers = self.readers.get(value, [])
+        return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
+
+
+def without_unread(ops: Sequence[Op]) -> list[Op]:
+    """``ops`` without those none of whose outputs is read."""
+    kept: list[Op] = []
+    read: set[ir.Value] = set()
+    for op in reversed(ops):
+        if any(value in read or value.is_graph_output() for value in op.outputs.values()):
+            kept.append(op)
+            read |= set(op.inputs.values())
+    return kept[::-1]
+
+
+def static_dims(value: ir.Value) -> tuple[int, ...]:
+    """The extents of a weight."""
+    shape = dims(value) or ()
+    numbers = tuple(extent for extent in shape if isinstance(extent, int))
+    assert len(numbers) == len(shape)
+    return numbers

@@ -1,0 +1,16 @@
+"""What only GPUs want of the fused graph, in order: each pass is a function from operators to operators."""
+
+from trtllm_lite.builder.cuda.ops import DevicePass, Op, ProgramKind, without_unread
+from trtllm_lite.builder.cuda.passes.norm_prologue import norm_prologue
+from trtllm_lite.builder.cuda.passes.qkv_epilogue import qkv_epilogue
+from trtllm_lite.builder.cuda.passes.residual_epilogue import residual_epilogue
+from trtllm_lite.builder.cuda.passes.rows_with_logits import rows_with_logits
+
+PASSES: tuple[DevicePass, ...] = (rows_with_logits, residual_epilogue, qkv_epilogue, norm_prologue)
+
+
+def run_device_passes(ops: list[Op], program: ProgramKind) -> list[Op]:
+    """The operators of a program of that kind."""
+    for device_pass in PASSES:
+        ops = without_unread(device_pass(ops, program))
+    return ops

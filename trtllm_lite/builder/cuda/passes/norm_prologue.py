@@ -1,0 +1,31 @@
+"""A streaming product normalises its rows in its prologue."""
+
+from dataclasses import replace
+
+from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
+
+
+def norm_prologue(ops: list[Op], program: ProgramKind) -> list[Op]:
+    """Product(x=RmsNorm(z, w)) becomes Product(x=z, x_norm=w) where x stays in shared memory."""
+    links = Links(ops)
+    rewritten = []
+    for op in ops:
+        norm = _norm(op, links, program)
+        if norm is None:
+            rewritten.append(op)
+            continue
+        attributes = {**op.attributes, "x_norm_epsilon": norm.attributes["epsilon"]}
+        read = op.with_inputs(x=norm.inputs["x"], x_norm=norm.inputs["weight"])
+        rewritten.append(replace(read, attributes=attributes))
+    return rewritten
+
+
+def _norm(op: Op, links: Links, program: ProgramKind) -> Op | None:
+    """The norm of one buffer in front of a product that can do it."""
+    if op.kind not in ("Linear", "GatedLinear", "PagedAttention") or "x" not in op.inputs:
+        return None
+    norm = links.producer(op.inputs["x"], "RmsNorm")
+    if norm is None or op.inputs["x"] is not norm.outputs["y"] or "residual" in norm.inputs:
+        return None
+    config = program.streams(op)
+    return norm if config is not None and not config.stream_x else None

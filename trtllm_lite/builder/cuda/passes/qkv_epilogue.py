@@ -1,0 +1,28 @@
+"""A streaming product of queries, keys and values rotates them and writes the cache in its epilogue."""
+
+from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
+from trtllm_lite.builder.graph import dims
+from trtllm_lite.plugins.paged_attention.cuda import rotates_in_products
+
+
+def qkv_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
+    """PagedAttention(qkv=Linear(x, weight, bias)) becomes PagedAttention(x, weight, bias) where kernels can do that."""
+    links = Links(ops)
+    products = {op: linear for op in ops if (linear := _product(op, links, program)) is not None}
+    rewritten = []
+    for op in ops:
+        linear = products.get(op)
+        rewritten.append(op if linear is None else op.without("qkv").with_inputs(**linear.inputs))
+    return rewritten
+
+
+def _product(attention: Op, links: Links, program: ProgramKind) -> Op | None:
+    if attention.kind != "PagedAttention" or {"query_norm", "key_norm"} & attention.inputs.keys():
+        return None
+    linear = links.producer(attention.inputs["qkv"], "Linear")
+    if linear is None or links.only_reader(attention.inputs["qkv"]) is not attention:
+        return None
+    columns = (dims(attention.inputs.get("cos")) or (0,))[-1]
+    assert isinstance(columns, int)
+    can = linear.attributes["activation"] == "none" and rotates_in_products(2 * columns)
+    return linear if can and program.streams(linear) is not None else None
