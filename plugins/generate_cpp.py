@@ -43,11 +43,12 @@ def argument_row(schema: Schema, argument: Argument) -> str:
     alias = schema.input_index(argument.alias) if argument.alias else -1
     below = symbols.index(argument.below) if argument.below else -1
     partner = schema.input_index(argument.present_with) if argument.present_with else -1
+    scales = schema.input_index(argument.scaled_by) if argument.scaled_by else -1
     return (
         f'    {{.name = "{argument.name}", .dtypes = {bit_mask(argument.dtypes, "DType")}, '
         f".layouts = {bit_mask(argument.layouts, 'Layout')}, .optional = {str(argument.optional).lower()}, "
         f'.alias = {alias}, .step_input = "{argument.step_input or ""}", .below = {below}, '
-        f".present_with = {partner}, .rank = {len(argument.shape)}, .shape = {{{shape}}}}},\n"
+        f".present_with = {partner}, .scaled_by = {scales}, .rank = {len(argument.shape)}, .shape = {{{shape}}}}},\n"
     )
 
 

@@ -31,7 +31,7 @@ class Device:
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Row-major memory on the device; equal only to itself.
+    """Memory on the device, row-major but for weights of another ``layout``; equal only to itself.
 
     ``shape`` holds integers and symbols. ``kind``: ``arena`` (lives from its first to its last use in a program),
     ``weight``, ``cache``, ``input`` (set by each step) or ``state`` (zero at load, kept between steps).
@@ -41,6 +41,7 @@ class Buffer:
     dtype: str
     shape: tuple[int | str, ...]
     kind: str = "arena"
+    layout: str = "row_major"
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,14 @@ class Launch:
     kernel: Kernel
     grid: tuple[Extent, Extent, Extent]
     arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class WeightBuffers:
+    """A weight matrix [..., out, in]: 16-bit ``values``, or int8 ones (mma_k16) with a float32 ``scale`` a row."""
+
+    values: Buffer
+    scale: Buffer | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import numpy as np
 
 PANEL_WIDTH = 64
 GATED_HALF = PANEL_WIDTH // 2
+MMA_K = 16
+_MMA_ORDER = np.arange(MMA_K).reshape(2, 4, 2).swapaxes(0, 1).reshape(-1)  # 0 1 8 9, 2 3 10 11, …
 
 
 def packed_shape(logical_shape: Sequence[int], layout: str) -> tuple[int, ...]:
@@ -19,6 +21,8 @@ def packed_shape(logical_shape: Sequence[int], layout: str) -> tuple[int, ...]:
     match layout, tuple(logical_shape):
         case "row_major", shape:
             return shape
+        case "mma_k16", (*_, depth) if depth % MMA_K == 0:
+            return tuple(logical_shape)
         case "panel64", (features, depth):
             return (-(-features // PANEL_WIDTH), depth, PANEL_WIDTH)
         case "gated_panel64", (2, features, depth):
@@ -31,6 +35,12 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
     return array.view(f"u{array.dtype.itemsize}")
 
 
+def _in_order(array: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Each run of ``len(order)`` elements of the last axis in that order."""
+    runs = array.reshape(*array.shape[:-1], -1, len(order))
+    return np.ascontiguousarray(runs[..., order].reshape(array.shape))
+
+
 def pack(array: np.ndarray, layout: str) -> np.ndarray:
     """Store a logical weight ``[N, K]`` (panel64) or ``[2, I, K]`` (gated_panel64) as C-contiguous ``[panels, K, 64]``.
 
@@ -40,6 +50,8 @@ def pack(array: np.ndarray, layout: str) -> np.ndarray:
     source = _as_bytes(np.ascontiguousarray(array))
     if layout == "row_major":
         return source.view(array.dtype)
+    if layout == "mma_k16":
+        return _in_order(source, _MMA_ORDER).view(array.dtype)
     packed = np.zeros(shape, source.dtype)
     parts = source[None] if layout == "panel64" else source
     width = PANEL_WIDTH // len(parts)
@@ -57,6 +69,8 @@ def unpack(array: np.ndarray, layout: str, logical_shape: Sequence[int]) -> np.n
         raise ValueError(f"layout {layout!r} stores {tuple(logical_shape)} as {expected}, found {array.shape}")
     if layout == "row_major":
         return array
+    if layout == "mma_k16":
+        return _in_order(_as_bytes(array), np.argsort(_MMA_ORDER)).view(array.dtype)
     depth = array.shape[1]
     stored = _as_bytes(np.ascontiguousarray(array)).transpose(0, 2, 1)
     if layout == "panel64":

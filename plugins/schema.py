@@ -30,6 +30,8 @@ class Argument:
     ``step_input`` (int32 inputs only) names the step input that must be passed here, because kernels use its values as
     indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
     ``present_with`` (optional inputs only) names an optional input: a call has both or neither.
+    ``scaled_by`` names the optional input that holds the scales of this one: a call has it if and only if the dtype of
+    this one wants scales (``DType.scaled``).
     """
 
     name: str
@@ -42,6 +44,7 @@ class Argument:
     step_input: str | None = None
     below: str | None = None
     present_with: str | None = None
+    scaled_by: str | None = None
 
 
 @dataclass(frozen=True)

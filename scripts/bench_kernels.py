@@ -86,13 +86,14 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         "lm_head": (model.vocab, model.hidden),
     }
     for name, (features, depth) in shapes.items():
-        inputs = [activations(rows, depth), weight((features, depth), "panel64", dtype), None]
-        layouts = ["row_major", "panel64", "row_major"]
+        inputs = [activations(rows, depth), weight((features, depth), "panel64", dtype), None, None]
+        layouts = ["row_major", "panel64", "row_major", "row_major"]
         outputs: list[np.ndarray | None] = [activations(rows, features)]
         flops = 2.0 * rows * features * depth
         yield Case("Linear", name, rows, inputs, outputs, {"activation": "none"}, layouts, flops)
     shape = (2, model.intermediate, model.hidden)
-    gated: list[np.ndarray | None] = [activations(rows, model.hidden), weight(shape, "gated_panel64", dtype), None]
+    packed = weight(shape, "gated_panel64", dtype)
+    gated: list[np.ndarray | None] = [activations(rows, model.hidden), packed, None, None]
     yield Case(
         "GatedLinear",
         "gate_up",
@@ -100,7 +101,7 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         gated,
         [activations(rows, model.intermediate)],
         {"activation": "silu"},
-        ["row_major", "gated_panel64", "row_major"],
+        ["row_major", "gated_panel64", "row_major", "row_major"],
         2.0 * rows * float(np.prod(shape)),
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
 NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere")  # of Hugging Face, and on CPUs
@@ -103,6 +104,22 @@ def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
         for module in model.modules():
             if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # of Gemma
                 scale.copy_(scale.to(getattr(torch, dtype)).float())
+    return model
+
+
+def quantize_linear_layers(model: PreTrainedModel) -> PreTrainedModel:
+    """``model`` with linear layers, but for the LM head, as int8 with a scale for each output feature means them."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear | Conv1D)}
+    with torch.no_grad():
+        for name, layer in layers.items():
+            if name.endswith("lm_head"):
+                continue
+            inputs = 0 if isinstance(layer, Conv1D) else 1  # the axis of GPT-2's [in, out]
+            weight = layer.weight.float()
+            scale = weight.abs().amax(inputs, keepdim=True) / 127
+            layer.weight.copy_(torch.fake_quantize_per_channel_affine(
+                weight, scale.flatten(), torch.zeros(scale.numel(), dtype=torch.int32), 1 - inputs, -127, 127
+            ))
     return model
 
 

@@ -130,9 +130,9 @@ __device__ __forceinline__ void stage_begin(u32 full, u32 bytes) {
 #endif
 }
 
-// Row r of `source`, `stride` elements apart, lands at `target + r * pitch`. `bytes` of each; a multiple of 16.
+// Row r of `source`, `stride` bytes apart, lands at `target + r * pitch`. `bytes` of each; a multiple of 16.
 template <int kRows>
-__device__ __forceinline__ void stage_copy_rows(u32 target, u32 pitch, const u16* source, u32 stride, int rows,
+__device__ __forceinline__ void stage_copy_rows(u32 target, u32 pitch, const void* source, u32 stride, int rows,
                                                 u32 bytes, u32 full, int lane, u64 policy) {
   const u64 from = __cvta_generic_to_global(source);
 #if TL_HAS_BULK_COPY
@@ -143,7 +143,7 @@ __device__ __forceinline__ void stage_copy_rows(u32 target, u32 pitch, const u16
       asm volatile(
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
           "%4;" ::"r"(target + r * pitch),
-          "l"(from + static_cast<u64>(r) * stride * 2), "r"(bytes), "r"(full), "l"(policy)
+          "l"(from + static_cast<u64>(r) * stride), "r"(bytes), "r"(full), "l"(policy)
           : "memory");
     }
   }
@@ -151,7 +151,7 @@ __device__ __forceinline__ void stage_copy_rows(u32 target, u32 pitch, const u16
   for (int r = 0; r < rows; ++r) {
     for (u32 offset = lane * 16; offset < bytes; offset += 32 * 16) {
       asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(target + r * pitch + offset),
-                   "l"(from + static_cast<u64>(r) * stride * 2 + offset), "l"(policy)
+                   "l"(from + static_cast<u64>(r) * stride + offset), "l"(policy)
                    : "memory");
     }
   }

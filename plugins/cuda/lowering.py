@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol, TypeAlias
 
-from ..launch import Buffer, Device, Extent, Launch, Matmul
+from ..launch import Buffer, Device, Extent, Launch, Matmul, WeightBuffers
 from ..sample.outputs import Outputs
 from .stream import Streaming
 
@@ -62,6 +62,9 @@ class Lowering(Protocol):
 
     def matrix(self, operand: str) -> Buffer:
         """A weight matrix, row-major, of the activations' type."""
+
+    def weight(self) -> WeightBuffers:
+        """The matrix ``weight`` of a product, in whatever format it is stored."""
 
     def vector(self, operand: str) -> Buffer:
         """A float32 weight."""

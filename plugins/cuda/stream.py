@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, kernel, symbol
+from ..launch import DTYPE_FLAGS, Device, Extent, Kernel, WeightBuffers, kernel, symbol
 
 _THREADS = 288
 _CONSUMER_WARPS, _ROWS_PER_TILE, _MAX_STAGES = 8, 16, 16
@@ -27,6 +27,7 @@ class StreamConfig:
     stream_x: bool
     in_flight_bytes: int
     reason: str
+    weight_bytes: int  # of an element
 
     def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
         """What barriers, partial sums and x leave for the ring."""
@@ -36,15 +37,17 @@ class StreamConfig:
 
     def stage_bytes(self, tokens: int) -> int:
         """A stage of weights, and of x where it travels too."""
-        rows = _ROWS_PER_TILE * self.tiles_per_stage + (tokens if self.stream_x else 0)
-        return (self.stage_k * 2 + 16) * rows
+        weights = (self.stage_k * self.weight_bytes + 16) * _ROWS_PER_TILE * self.tiles_per_stage
+        return weights + (tokens * (self.stage_k * 2 + 16) if self.stream_x else 0)
 
 
-def stream_config(out_features: int, in_features: int, tokens: int, device: Device) -> StreamConfig | None:
+def stream_config(
+    out_features: int, in_features: int, weight_bytes: int, tokens: int, device: Device
+) -> StreamConfig | None:
     """The first candidate that fits ``device``; None if none does, or if the extents fit no tile."""
     if out_features % 8 or in_features % 16:
         return None
-    for candidate in _candidates(device):
+    for candidate in _candidates(device, weight_bytes):
         ring = candidate.ring_bytes(in_features, tokens, device.shared_bytes)
         wanted = max(2 * candidate.stage_bytes(tokens), _RING_SHARE * device.shared_bytes)
         if ring >= wanted:
@@ -52,12 +55,18 @@ def stream_config(out_features: int, in_features: int, tokens: int, device: Devi
     return None
 
 
-def _candidates(device: Device) -> list[StreamConfig]:
+def _candidates(device: Device, weight_bytes: int) -> list[StreamConfig]:
+    """Copies of 2 KB, or else of 1, and of half of that where x travels, too."""
     stays = "x stays in shared memory"
     travels = "x is too large to stay in shared memory and travels with the weights"
-    resident = [StreamConfig(depth, 1, False, _IN_FLIGHT_BYTES, stays) for depth in (1024, 512)]
-    shapes = ((512, 2), (512, 1), (256, 1))
-    return resident + [StreamConfig(depth, tiles, True, device.shared_bytes, travels) for depth, tiles in shapes]
+    resident = [
+        StreamConfig(copy // weight_bytes, 1, False, _IN_FLIGHT_BYTES, stays, weight_bytes) for copy in (2048, 1024)
+    ]
+    shapes = ((1024, 2), (1024, 1), (512, 1))
+    return resident + [
+        StreamConfig(copy // weight_bytes, tiles, True, device.shared_bytes, travels, weight_bytes)
+        for copy, tiles in shapes
+    ]
 
 
 @dataclass(frozen=True)
@@ -69,9 +78,9 @@ class Streaming:
     device: Device
     config: StreamConfig
 
-    def kernel(self, source: str, name: str, weight: Buffer, more: dict[str, int]) -> Kernel:
-        """The kernel for ``weight`` [..., out, in]; ``more`` are the macros besides those of every such product."""
-        out_features, in_features = weight.shape[-2:]
+    def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
+        """The kernel for ``weight``; ``more`` are the macros besides those of every such product."""
+        out_features, in_features = weight.values.shape[-2:]
         assert isinstance(out_features, int)
         assert isinstance(in_features, int)
         defines = more | {
@@ -80,6 +89,7 @@ class Streaming:
             "TL_TOKENS": self.tokens,
             "TL_STAGE_K": self.config.stage_k,
             "TL_TILES_PER_STAGE": self.config.tiles_per_stage,
+            "TL_INT8": int(weight.scale is not None),
             "TL_STREAM_X": int(self.config.stream_x),
             "TL_SHARED_BYTES": self.device.shared_bytes,
             "TL_IN_FLIGHT_BYTES": self.config.in_flight_bytes,
@@ -87,8 +97,8 @@ class Streaming:
         }
         return kernel(source, name, _THREADS, self.device.shared_bytes, defines, self.config.reason)
 
-    def grid(self, weight: Buffer) -> tuple[Extent]:
+    def grid(self, weight: WeightBuffers) -> tuple[Extent]:
         """One block per SM; fewer where there are fewer groups of 16-row tiles."""
-        rows = prod(extent for extent in weight.shape[:-1] if isinstance(extent, int))
+        rows = prod(extent for extent in weight.values.shape[:-1] if isinstance(extent, int))
         groups = -(-rows // (_ROWS_PER_TILE * self.config.tiles_per_stage))
         return (Extent(groups) if groups <= _MANY_GROUPS else symbol("num_sms"),)

@@ -1,6 +1,6 @@
 // y = x @ weight.T for at most 16 rows of x: decoding, where the weights are read once and everything else is small.
 //
-// Bytes moved: the weights, once (N * K * 2); x and y are noise. Floor: those bytes over the memory bandwidth. FLOPs
+// Bytes moved: the weights, once (N * K * 2, or N * K of int8); x and y are noise. Floor: those bytes over the memory bandwidth. FLOPs
 // (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
 //
 // One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh).
@@ -10,12 +10,14 @@
 //
 // What is done with a tile is an Op (see plugins/linear/cuda.cuh):
 //   kTiles                          number of 16-row tiles
-//   const u16* rows(tile, h)        first of the tile's rows 8h..8h+7 (h in 0..1), which lie kIn elements apart
+//   const void* weight              row-major rows of kIn elements
+//   u64 first_row(tile, h)          number of the first of the tile's rows 8h..8h+7 (h in 0..1), neighbours
 //   int num_rows(tile, h)           how many of those exist (8, but at the end of the weights)
-//   float2 begin(tile, f, m)        loads what store() needs, early enough to hide the latency
-//   store(tile, f, m, a, b, begun)  results of rows f and f + 8 (f in 0..7) for token m
+//   Begun begin(tile, f, m)         loads what store() needs, early enough to hide the latency
+//   store(tile, f, m, a, b, begun)  results of rows f and f + 8 (f in 0..7) for token m, scaled
 #pragma once
 
+#include "cuda/int8.cuh"
 #include "cuda/weight_ring.cuh"
 
 #ifndef TL_RACECHECK
@@ -26,6 +28,12 @@ namespace tl {
 
 constexpr int kStreamThreads = kConsumerThreads + 32;
 
+// What an Op loads for two results before they are there: the scales of their rows of int8, and two numbers of its own.
+struct Begun {
+  float x, y;
+  float scale_a, scale_b;
+};
+
 // The consuming warps' tile: accumulators of kTilesPerStage x kTokenTiles fragments over this warp's share of k.
 template <class Ring>
 struct TileSums {
@@ -34,7 +42,7 @@ struct TileSums {
   // `x_row` is what this lane hands to ldmatrix: its token's row, or 16 zero bytes (and `x_mask` 0) past the last
   // token.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, u32 x_row, u32 x_mask, int warp, int lane) {
-    const u32 a_row = data + (lane % 16) * Ring::kPitch + lane / 16 * 16;
+    const u32 a_row = data + (lane % 16) * Ring::kPitch + (Ring::kInt8 ? 0 : lane / 16 * 16);
 #pragma unroll
     for (int i = 0; i < ceil_div(Ring::kStageK / 16, kConsumerWarps); ++i) {
       const int k = (warp + i * kConsumerWarps) * 16;
@@ -50,7 +58,15 @@ struct TileSums {
 #pragma unroll
       for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
         u32 a[4];
-        load_matrix_x4(a, a_row + tile * kRowsPerTile * Ring::kPitch + k * 2);
+        const u32 from = a_row + tile * kRowsPerTile * Ring::kPitch + k * Ring::kWeightBytes;
+        if constexpr (Ring::kInt8) {
+          u32 bytes[2];
+          load_matrix_x2(bytes, from);
+          widen_int8(bytes[0], a[0], a[2]);
+          widen_int8(bytes[1], a[1], a[3]);
+        } else {
+          load_matrix_x4(a, from);
+        }
 #pragma unroll
         for (int t = 0; t < Ring::kTokenTiles; ++t) mma(sums[tile][t], a, b[2 * t], b[2 * t + 1]);
       }
@@ -121,7 +137,7 @@ struct Consumer {
     for (int i = 0; i < groups; ++i, buffer ^= 1) {
       const int tile = (blockIdx.x + i * gridDim.x) * Ring::kTilesPerStage + sub_tile;
       const bool stores = thread < kStores && stored_token < rows && tile < Op::kTiles;
-      const float2 begun = stores ? op.begin(tile, feature, stored_token) : make_float2(0.0f, 0.0f);
+      const Begun begun = stores ? op.begin(tile, feature, stored_token) : Begun{};
       TileSums<Ring> part;
       for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
         barrier_wait(at.full(), at.parity);
@@ -139,6 +155,10 @@ struct Consumer {
           const int at_row = (w * Ring::kTokens + stored_token) * Ring::kStageRows + sub_tile * kRowsPerTile + feature;
           a += sums(buffer)[at_row];
           b += sums(buffer)[at_row + 8];
+        }
+        if (Ring::kInt8) {
+          a *= begun.scale_a;
+          b *= begun.scale_b;
         }
         op.store(tile, feature, stored_token, a, b, begun);
       }

@@ -13,18 +13,21 @@ constexpr int kRowsPerTile = 16;
 constexpr int kMaxStages = 16;
 
 // kTokens: rows of x at most. kStageK: depth of a stage. kTilesPerStage: 16-row tiles side by side in a stage.
+// kInt8: weights are bytes, in the order of the layout mma_k16, not 16-bit elements.
 // kStageX: a stage also has room for its share of x. kXBytes: room for x that stays.
 // kSharedBytes: the whole dynamic allocation; the ring takes what the rest leaves.
 // kInFlightBytes: most bytes under way at a time (see Producer).
-template <int kTokens_, int kStageK_, int kTilesPerStage_, bool kStageX, int kXBytes, int kSharedBytes,
+template <int kTokens_, int kStageK_, int kTilesPerStage_, bool kInt8_, bool kStageX, int kXBytes, int kSharedBytes,
           int kInFlightBytes>
 struct Ring {
+  static constexpr bool kInt8 = kInt8_;
+  static constexpr int kWeightBytes = kInt8 ? 1 : 2;  // of an element
   static constexpr int kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
   static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);
   // 16 bytes of padding put the eight rows of an ldmatrix into different banks.
-  static constexpr u32 kPitch = kStageK * 2 + 16;
-  static constexpr u32 kStageBytes = kPitch * (kStageRows + (kStageX ? kTokens : 0));
+  static constexpr u32 kPitch = kStageK * kWeightBytes + 16, kStagedXPitch = kStageK * 2 + 16;
+  static constexpr u32 kStageBytes = kPitch * kStageRows + (kStageX ? kStagedXPitch * kTokens : 0);
   static constexpr int kSumFloats = kConsumerWarps * kTokens * kStageRows;
   // Shared memory: barriers | 16 zero bytes | two buffers of partial sums | x | stages
   static constexpr u32 kZeroOffset = kMaxStages * 16;
@@ -63,7 +66,7 @@ struct Product {
   static constexpr int kIn = kIn_, kChunks = ceil_div(kIn, Ring::kStageK);
   static constexpr int kLastK = kIn - (kChunks - 1) * Ring::kStageK;
   static constexpr bool kStreamX = kStreamX_;
-  static constexpr u32 kXPitch = kStreamX ? Ring::kPitch : kIn * 2 + 16;
+  static constexpr u32 kXPitch = kStreamX ? Ring::kStagedXPitch : kIn * 2 + 16;
   static_assert(kIn % 16 == 0, "in_features must be a multiple of 16");
   __device__ __forceinline__ static int chunk_k(int chunk) { return chunk == kChunks - 1 ? kLastK : Ring::kStageK; }
 };
@@ -100,31 +103,33 @@ struct Producer {
     barrier_wait(at.empty(), at.parity ^ 1);
   }
 
-  // Rows 8h..8h+7 of a tile lie kIn elements apart; past the last feature there is nothing to copy.
+  // Rows 8h..8h+7 of a tile lie one behind the other; past the last feature there is nothing to copy.
   template <class Product, class Op>
   __device__ __forceinline__ void weights(const Op& op, int group, int chunk) {
     constexpr int kHalves = 2 * Ring::kTilesPerStage;
-    const u32 bytes = Product::chunk_k(chunk) * 2;
-    int copied = Product::kStreamX ? rows : 0;
+    const u32 bytes = Product::chunk_k(chunk) * Ring::kWeightBytes;
+    u32 copied = Product::kStreamX ? rows * Product::chunk_k(chunk) * 2 : 0;
     int present[kHalves];
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) {
       present[i] = op.num_rows(group * Ring::kTilesPerStage + i / 2, i % 2);
-      copied += present[i];
+      copied += present[i] * bytes;
     }
-    stage_begin(at.full(), copied * bytes);
+    stage_begin(at.full(), copied);
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) {
-      const u16* from = op.rows(group * Ring::kTilesPerStage + i / 2, i % 2) + chunk * Ring::kStageK;
-      stage_copy_rows<8>(at.data() + i * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn, present[i], bytes,
-                         at.full(), lane, policy);
+      const u64 first = op.first_row(group * Ring::kTilesPerStage + i / 2, i % 2);
+      const char* from = static_cast<const char*>(op.weight) +
+                         (first * Product::kIn + chunk * Ring::kStageK) * Ring::kWeightBytes;
+      stage_copy_rows<8>(at.data() + i * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBytes,
+                         present[i], bytes, at.full(), lane, policy);
     }
     if (!Product::kStreamX) stage_commit(at.full());
   }
 
   template <class Product>
   __device__ __forceinline__ void activations(const RingPosition<Ring>& to, const u16* x, int chunk) {
-    stage_copy_rows<Ring::kTokens>(to.x_data(), Ring::kPitch, x + chunk * Ring::kStageK, Product::kIn, rows,
+    stage_copy_rows<Ring::kTokens>(to.x_data(), Ring::kStagedXPitch, x + chunk * Ring::kStageK, Product::kIn * 2, rows,
                                    Product::chunk_k(chunk) * 2, to.full(), lane, policy);
     stage_commit(to.full());
   }

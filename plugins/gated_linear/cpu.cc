@@ -8,6 +8,7 @@ namespace tl::TL_ISA {
 void gated_linear(const KernelArgs& args) {
   constexpr int kHalf = kPanelWidth / 2;
   const Tensor& weight = args.inputs[gated_linear::kWeight];
+  const float* scale = args.inputs[gated_linear::kWeightScale].as<const float>();
   const float* bias = args.inputs[gated_linear::kBias].as<const float>();
   float* y = args.outputs[gated_linear::kY].as<float>();
   const auto activation = gated_linear::attributes_of(args).activation;
@@ -16,6 +17,10 @@ void gated_linear(const KernelArgs& args) {
     const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
       Vec gate = load(sums), up = load(sums + kHalf);
+      if (scale) {
+        gate = gate * load_first(scale + n, last - n);
+        up = up * load_first(scale + features + n, last - n);
+      }
       if (bias) {
         gate = gate + load_first(bias + n, last - n);
         up = up + load_first(bias + features + n, last - n);

@@ -1,6 +1,6 @@
 // GatedLinear for a few rows: y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]].
 //
-// Bytes: 2*I*K*2 for the weights. FLOPs: 4*M*I*K. Floor: bytes / bandwidth (I = 14336, K = 4096: 235 MB, 52.5 us at
+// Bytes: 2*I*K*2 for the weights, half with TL_INT8 (then each feature has a scale). FLOPs: 4*M*I*K. Floor: bytes / bandwidth (I = 14336, K = 4096: 235 MB, 52.5 us at
 // 4.47 TB/s). Launch and macros as in linear/cuda.cuh; TL_OUT is the number of gated features I, TL_BIAS 0 or 1,
 // TL_ACTIVATION as in cuda/activation.cuh.
 #include "cuda/activation.cuh"
@@ -13,18 +13,19 @@ namespace tl {
 struct GatedOp {
   static constexpr int kTiles = TL_OUT / 8;
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
-  const u16* weight;
-  const float* bias;  // [2, TL_OUT]
+  const void* weight;
+  const float* scale;  // [2, TL_OUT]
+  const float* bias;   // [2, TL_OUT]
   u16* y;
 
-  __device__ __forceinline__ const u16* rows(int tile, int half) const {
-    return weight + static_cast<u64>(half * TL_OUT + tile * 8) * TL_IN;
-  }
+  __device__ __forceinline__ u64 first_row(int tile, int half) const { return half * TL_OUT + tile * 8; }
   __device__ __forceinline__ int num_rows(int tile, int) const { return tile < kTiles ? 8 : 0; }
-  __device__ __forceinline__ float2 begin(int tile, int f, int) const {
-    return TL_BIAS ? make_float2(bias[tile * 8 + f], bias[TL_OUT + tile * 8 + f]) : make_float2(0.0f, 0.0f);
+  __device__ __forceinline__ Begun begin(int tile, int f, int) const {
+    const int gate = tile * 8 + f, up = TL_OUT + gate;
+    return {TL_BIAS ? bias[gate] : 0.0f, TL_BIAS ? bias[up] : 0.0f, TL_INT8 ? scale[gate] : 1.0f,
+            TL_INT8 ? scale[up] : 1.0f};
   }
-  __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, float2 begun) const {
+  __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, Begun begun) const {
     gate += begun.x;
     up += begun.y;
     y[static_cast<u64>(m) * TL_OUT + tile * 8 + f] = pack1(activate<TL_ACTIVATION>(gate) * up);
@@ -34,11 +35,11 @@ struct GatedOp {
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
-    gated_linear(tl::u16* y, const tl::u16* x, const tl::u16* weight, const float* norm_weight,
+    gated_linear(tl::u16* y, const tl::u16* x, const void* weight, const float* weight_scale, const float* norm_weight,
                  const float* bias, int rows, float epsilon) {
   constexpr int kXBytes = TL_STREAM_X ? 0 : TL_TOKENS * (TL_IN * 2 + 16);
-  using Ring =
-      tl::Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X, kXBytes, TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES>;
-  tl::stream_linear<Ring, tl::Product<Ring, TL_IN, TL_STREAM_X>, TL_NORM>(x, norm_weight, epsilon, rows,
-                                                                          tl::GatedOp{weight, bias, y});
+  using Ring = tl::Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, TL_INT8, TL_STREAM_X, kXBytes, TL_SHARED_BYTES,
+                        TL_IN_FLIGHT_BYTES>;
+  tl::stream_linear<Ring, tl::Product<Ring, TL_IN, TL_STREAM_X>, TL_NORM>(
+      x, norm_weight, epsilon, rows, tl::GatedOp{weight, weight_scale, bias, y});
 }

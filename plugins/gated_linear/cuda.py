@@ -6,7 +6,7 @@ from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.lowering import Lowering, Step
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
-from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, features, kernel, launch
+from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, WeightBuffers, features, kernel, launch
 
 _GATE_THREADS, _ELEMENTS_PER_THREAD = 256, 16
 
@@ -14,7 +14,7 @@ _GATE_THREADS, _ELEMENTS_PER_THREAD = 256, 16
 def stream(
     y: Buffer,
     x: Operand,
-    weight: Buffer,
+    weight: WeightBuffers,
     rows: Extent,
     how: Streaming,
     *,
@@ -27,7 +27,8 @@ def stream(
     flags["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
     kernel = how.kernel("gated_linear/cuda.cuh", "gated_linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
-    return launch(kernel, how.grid(weight), y, x, weight, norm_weight, bias, rows, epsilon)
+    operands = (weight.values, weight.scale, norm_weight, bias)
+    return launch(kernel, how.grid(weight), y, x, *operands, rows, epsilon)
 
 
 def tiled(y: Buffer, x: Operand, weight: Buffer, rows: Extent, how: Tiling, *, activation: str) -> Launch:
@@ -51,6 +52,6 @@ def lower(op: Lowering) -> list[Step]:
     how = op.streaming()
     if how is None:
         return op.product(op.new("y"))
-    weight, x = op.matrix("weight"), op.rows("x")
+    weight, x = op.weight(), op.rows("x")
     more = {"norm": op.norm(), "bias": op.optional_vector("bias"), "activation": op.attribute("activation")}
     return [stream(op.new("y"), x, weight, op.num_rows("y"), how, **more)]

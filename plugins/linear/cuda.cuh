@@ -1,10 +1,11 @@
-// Linear for a few rows: y = [rms_norm](x) @ weight.T [+ bias] [+ residual], 16-bit in, float32 sums.
+// Linear for a few rows: y = [rms_norm](x) @ weight.T [* weight_scale] [+ bias] [+ residual], 16-bit in, float32 sums.
 //
-// Bytes: N*K*2 for the weights. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (N = K = 4096: 33.5 MB, 7.5 us at 4.47 TB/s).
+// Bytes: N*K*2 for the weights, N*K with TL_INT8. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (N = K = 4096: 33.5 MB, 7.5 us at 4.47 TB/s).
 // Launch: kStreamThreads (288) threads, TL_SHARED_BYTES of dynamic shared memory, one block per SM at most.
 //
 // Macros: TL_IN, TL_OUT (features), TL_TOKENS (most rows: 1, 2, 4, 8, 16), TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X,
-// TL_SHARED_BYTES and TL_IN_FLIGHT_BYTES (see cuda/weight_ring.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1),
+// TL_SHARED_BYTES and TL_IN_FLIGHT_BYTES (see cuda/weight_ring.cuh), TL_INT8 (weights are
+// int8, layout mma_k16, with a scale a feature), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1),
 // TL_FLOAT_OUT (1: y is float32), TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
 #include "cuda/activation.cuh"
 #include "cuda/stream_linear.cuh"
@@ -16,14 +17,13 @@ namespace tl {
 struct LinearOp {
   static constexpr int kTiles = ceil_div(TL_OUT, kRowsPerTile);
   static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual would be added before the activation");
-  const u16* weight;
+  const void* weight;
+  const float* scale;  // of each feature
   void* y;
   const float* bias;
   const u16* residual;
 
-  __device__ __forceinline__ const u16* rows(int tile, int half) const {
-    return weight + static_cast<u64>(tile * kRowsPerTile + half * 8) * TL_IN;
-  }
+  __device__ __forceinline__ u64 first_row(int tile, int half) const { return tile * kRowsPerTile + half * 8; }
   __device__ __forceinline__ int num_rows(int tile, int half) const {
     if (TL_OUT % (kRowsPerTile * TL_TILES_PER_STAGE) == 0) return 8;
     const int left = TL_OUT - (tile * kRowsPerTile + half * 8);
@@ -36,9 +36,12 @@ struct LinearOp {
     if (TL_RESIDUAL) value += unpack1(__ldcg(residual + static_cast<u64>(m) * TL_OUT + feature));
     return value;
   }
-  __device__ __forceinline__ float2 begin(int tile, int f, int m) const {
-    const int feature = tile * kRowsPerTile + f;
-    return make_float2(added(feature, m), added(feature + 8, m));
+  __device__ __forceinline__ float scale_of(int feature) const {
+    return TL_INT8 && feature < TL_OUT ? scale[feature] : 1.0f;
+  }
+  __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
+    const int first = tile * kRowsPerTile + f, second = first + 8;
+    return {added(first, m), added(second, m), scale_of(first), scale_of(second)};
   }
   __device__ __forceinline__ void put(int feature, int m, float value) const {
     if (feature >= TL_OUT) return;
@@ -49,7 +52,7 @@ struct LinearOp {
       static_cast<u16*>(y)[at] = pack1(value);
     }
   }
-  __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, float2 begun) const {
+  __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, Begun begun) const {
     put(tile * kRowsPerTile + f, m, activate<TL_ACTIVATION>(a + begun.x));
     put(tile * kRowsPerTile + f + 8, m, activate<TL_ACTIVATION>(b + begun.y));
   }
@@ -58,11 +61,12 @@ struct LinearOp {
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
-    linear(void* y, const tl::u16* x, const tl::u16* weight, const float* norm_weight, const float* bias,
-           const tl::u16* residual, int rows, float epsilon) {
+    linear(void* y, const tl::u16* x, const void* weight, const float* weight_scale, const float* norm_weight,
+           const float* bias, const tl::u16* residual, int rows, float epsilon) {
   constexpr int kXBytes = TL_STREAM_X ? 0 : TL_TOKENS * (TL_IN * 2 + 16);
-  using Ring =
-      tl::Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X, kXBytes, TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES>;
-  tl::stream_linear<Ring, tl::Product<Ring, TL_IN, TL_STREAM_X>, TL_NORM>(x, norm_weight, epsilon, rows,
-                                                                          tl::LinearOp{weight, y, bias, residual});
+  using Ring = tl::Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, TL_INT8, TL_STREAM_X, kXBytes, TL_SHARED_BYTES,
+                        TL_IN_FLIGHT_BYTES>;
+  using Product = tl::Product<Ring, TL_IN, TL_STREAM_X>;
+  tl::stream_linear<Ring, Product, TL_NORM>(x, norm_weight, epsilon, rows,
+                                            tl::LinearOp{weight, weight_scale, y, bias, residual});
 }

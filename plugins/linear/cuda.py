@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.lowering import Lowering, Step
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
-from ..launch import Buffer, Extent, Launch, Operand, launch
+from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, WeightBuffers, kernel, launch
+
+_DEQUANTIZE_THREADS, _ELEMENTS_PER_THREAD = 256, 16
 
 
 def stream(
     y: Buffer,
     x: Operand,
-    weight: Buffer,
+    weight: WeightBuffers,
     rows: Extent,
     how: Streaming,
     *,
@@ -23,7 +27,7 @@ def stream(
 ) -> Launch:
     """y = activation([rms_norm](x) @ weight.T [+ bias]) [+ residual]; not both an activation and a residual.
 
-    x, weight and residual are 16-bit, y is that or float32; ``norm`` (weight, epsilon) and bias are float32.
+    x and residual are 16-bit, y is that or float32; ``norm`` (weight, epsilon) and bias are float32.
     """
     flags = {
         "TL_NORM": int(norm is not None),
@@ -32,9 +36,10 @@ def stream(
         "TL_FLOAT_OUT": int(y.dtype == "float32"),
         "TL_ACTIVATION": ACTIVATION_FLAGS[activation],
     }
-    kernel = how.kernel("linear/cuda.cuh", "linear", weight, flags)
+    specialised = how.kernel("linear/cuda.cuh", "linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
-    return launch(kernel, how.grid(weight), y, x, weight, norm_weight, bias, residual, rows, epsilon)
+    operands = (weight.values, weight.scale, norm_weight, bias, residual)
+    return launch(specialised, how.grid(weight), y, x, *operands, rows, epsilon)
 
 
 def tiled(
@@ -55,8 +60,19 @@ def tiled(
         "TL_FLOAT_OUT": int(y.dtype == "float32"),
         "TL_ACTIVATION": ACTIVATION_FLAGS[activation],
     }
-    kernel = how.kernel("linear/tiled.cuh", "linear_tiled", weight, flags)
-    return launch(kernel, how.grid(weight), *how.maps(x, weight), y, bias, residual, rows)
+    specialised = how.kernel("linear/tiled.cuh", "linear_tiled", weight, flags)
+    return launch(specialised, how.grid(weight), *how.maps(x, weight), y, bias, residual, rows)
+
+
+def dequantize(to: Buffer, weight: WeightBuffers) -> Launch:
+    """``to`` [..., out, in] = the 16-bit elements that int8 ``weight`` means."""
+    in_features = weight.values.shape[-1]
+    assert isinstance(in_features, int)
+    size = prod(extent for extent in weight.values.shape if isinstance(extent, int))
+    defines = {"TL_IN": in_features, "TL_THREADS": _DEQUANTIZE_THREADS, "TL_FP16": DTYPE_FLAGS[to.dtype]}
+    specialised = kernel("linear/dequantize.cuh", "dequantize", _DEQUANTIZE_THREADS, 0, defines)
+    grid = -(-size // (_ELEMENTS_PER_THREAD * _DEQUANTIZE_THREADS))
+    return launch(specialised, (grid,), to, weight.values, weight.scale, size // in_features)
 
 
 def lower(op: Lowering) -> list[Step]:
@@ -64,7 +80,7 @@ def lower(op: Lowering) -> list[Step]:
     how = op.streaming()
     if how is None:
         return op.product(op.result("y"))
-    weight, x = op.matrix("weight"), op.rows("x")
+    weight, x = op.weight(), op.rows("x")
     more = {"norm": op.norm(), "activation": op.attribute("activation")}
     more |= {"residual": op.optional_rows("residual"), "bias": op.optional_vector("bias")}
     return [stream(op.result("y"), x, weight, op.num_rows("y"), how, **more)]

@@ -9,9 +9,11 @@ from ..activations import activate
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [N, K], bias [N] | None) -> (y [rows, N] float32,)``."""
-    x, weight, bias = inputs
+    """``(x [rows, K], weight [N, K], weight_scale [N] | None, bias [N] | None) -> (y [rows, N] float32,)``."""
+    x, weight, scale, bias = inputs
     y = x.astype(np.float64) @ weight.astype(np.float64).T
+    if scale is not None:
+        y = y * scale
     if bias is not None:
         y = y + bias
     return (activate(attributes["activation"], y).astype(np.float32),)

@@ -49,7 +49,7 @@ def _queries(op: Lowering, query: Buffer, cache: Cache, heads: Heads) -> Launch:
         return rope_cache(query, cache, qkv, _tables(op), heads=heads, norm=_head_norm(op))
     how = op.streaming()
     assert how is not None
-    x, norm, bias, weight = op.rows("x"), op.norm(), op.optional_vector("bias"), op.matrix("weight")
+    x, norm, bias, weight = op.rows("x"), op.norm(), op.optional_vector("bias"), op.weight()
     rows = op.num_rows("y")
     return qkv_stream(query, cache, x, weight, _tables(op), rows, how, heads=heads, norm=norm, bias=bias)
 

@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from math import e, log2
 
 from ..cuda.stream import Streaming
-from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Launch, Operand, Slice, kernel, launch, symbol
+from ..launch import (
+    DTYPE_FLAGS,
+    Buffer,
+    Device,
+    Extent,
+    Kernel,
+    Launch,
+    Operand,
+    Slice,
+    WeightBuffers,
+    kernel,
+    launch,
+    symbol,
+)
 
 _ROPE_WARPS = 8
 _MAX_DIM_OF_128_ROWS = 128
@@ -125,7 +138,7 @@ def qkv_stream(
     query: Buffer,
     cache: Cache,
     x: Operand,
-    weight: Buffer,
+    weight: WeightBuffers,
     tables: Tables,
     rows: Extent,
     how: Streaming,
@@ -138,8 +151,8 @@ def qkv_stream(
     defines = heads.rope_defines() | {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
     specialised = how.kernel("paged_attention/qkv.cuh", "qkv_linear", weight, defines)
     norm_weight, epsilon = norm or (None, 0.0)
-    arguments = (query, cache.keys, cache.values, x, weight, norm_weight, bias, *tables, cache.slots, rows, epsilon)
-    return launch(specialised, how.grid(weight), *arguments)
+    operands = (x, weight.values, weight.scale, norm_weight, bias, *tables, cache.slots)
+    return launch(specialised, how.grid(weight), query, cache.keys, cache.values, *operands, rows, epsilon)
 
 
 def rope_cache(

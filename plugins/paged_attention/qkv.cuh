@@ -17,7 +17,8 @@ struct QkvOp {
   static constexpr int kTiles = (TL_HEADS + 2 * TL_KV_HEADS) * kTilesPerHead;
   static_assert(TL_HEAD_DIM % 16 == 0, "head_dim must be a multiple of 16");
   static_assert(TL_ROTARY_DIM % 16 == 0 && TL_ROTARY_DIM <= TL_HEAD_DIM, "tiles are rotated as a whole");
-  const u16* weight;
+  const void* weight;
+  const float* scale;  // of each feature
   const float* bias;
   u16* q;          // [tokens, heads, dim]
   u16* key_cache;  // see cache.cuh
@@ -34,18 +35,25 @@ struct QkvOp {
   __device__ __forceinline__ static int distance_of(int tile) {
     return kTurned == kTilesPerHead || tile % kTilesPerHead < kTurned ? kHalf : 8;
   }
-  __device__ __forceinline__ const u16* rows(int tile, int half) const {
-    const int row = tile / kTilesPerHead * TL_HEAD_DIM + first_of(tile) + half * distance_of(tile);
-    return weight + static_cast<u64>(row) * TL_IN;
+  __device__ __forceinline__ u64 first_row(int tile, int half) const {
+    return tile / kTilesPerHead * TL_HEAD_DIM + first_of(tile) + half * distance_of(tile);
   }
   __device__ __forceinline__ int num_rows(int tile, int) const { return tile < kTiles ? 8 : 0; }
-  __device__ __forceinline__ float2 begin(int tile, int f, int m) const {
+  __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
+    Begun begun{1.0f, 0.0f, 1.0f, 1.0f};
+    if (TL_INT8) {
+      const int feature = tile / kTilesPerHead * TL_HEAD_DIM + first_of(tile) + f;
+      begun.scale_a = scale[feature];
+      begun.scale_b = scale[feature + distance_of(tile)];
+    }
     const bool is_value = tile / kTilesPerHead >= TL_HEADS + TL_KV_HEADS;
-    if (is_value || (kTurned < kTilesPerHead && tile % kTilesPerHead >= kTurned)) return make_float2(1.0f, 0.0f);
+    if (is_value || (kTurned < kTilesPerHead && tile % kTilesPerHead >= kTurned)) return begun;
     const int at = m * kHalf + first_of(tile) + f;
-    return make_float2(cos[at], sin[at]);
+    begun.x = cos[at];
+    begun.y = sin[at];
+    return begun;
   }
-  __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, float2 turn) const {
+  __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, Begun turn) const {
     const int head = tile / kTilesPerHead, d = first_of(tile) + f, other = d + distance_of(tile);
     if (TL_BIAS) {
       a += bias[head * TL_HEAD_DIM + d];
@@ -70,13 +78,14 @@ struct QkvOp {
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
-    qkv_linear(tl::u16* q, tl::u16* key_cache, tl::u16* value_cache, const tl::u16* x, const tl::u16* weight,
-               const float* norm_weight, const float* bias, const float* cos, const float* sin, const int* slots,
-               int rows, float epsilon) {
+    qkv_linear(tl::u16* q, tl::u16* key_cache, tl::u16* value_cache, const tl::u16* x, const void* weight,
+               const float* weight_scale, const float* norm_weight, const float* bias, const float* cos,
+               const float* sin, const int* slots, int rows, float epsilon) {
   constexpr int kXBytes = TL_STREAM_X ? 0 : TL_TOKENS * (TL_IN * 2 + 16);
-  using Ring =
-      tl::Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X, kXBytes, TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES>;
+  using Ring = tl::Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, TL_INT8, TL_STREAM_X, kXBytes, TL_SHARED_BYTES,
+                        TL_IN_FLIGHT_BYTES>;
   using Product = tl::Product<Ring, TL_IN, TL_STREAM_X>;
-  tl::stream_linear<Ring, Product, TL_NORM>(x, norm_weight, epsilon, rows,
-                                            tl::QkvOp{weight, bias, q, key_cache, value_cache, cos, sin, slots});
+  tl::stream_linear<Ring, Product, TL_NORM>(
+      x, norm_weight, epsilon, rows,
+      tl::QkvOp{weight, weight_scale, bias, q, key_cache, value_cache, cos, sin, slots});
 }

@@ -49,6 +49,33 @@ inline void cvt_rn_f16x2_f32(u32& to, float high, float low) {
 inline void cvt_rn_bf16x2_f32(u32& to, float high, float low) {
   to = static_cast<u32>(from_float<false>(high)) << 16 | from_float<false>(low);
 }
+inline void prmt_b32(u32& to, u32 low, u32 high, u32 selector) {
+  const u64 bytes = static_cast<u64>(high) << 32 | low;
+  u32 picked = 0;
+  for (int i = 0; i < 4; ++i) {
+    const u32 which = selector >> 4 * i & 0xf;
+    if (which > 7) fail("prmt with the selector 0x%x: only bytes without their sign are supported", selector);
+    picked |= static_cast<u32>(bytes >> 8 * which & 0xff) << 8 * i;
+  }
+  to = picked;
+}
+// Two elements, each rounded once.
+template <bool kHalf, class Function>
+u32 for_each_half(const Function& function) {
+  const u32 low = from_float<kHalf>(function(0)), high = from_float<kHalf>(function(16));
+  return high << 16 | low;
+}
+template <bool kHalf>
+float element(u32 pair, int shift) {
+  return to_float<kHalf>(static_cast<u16>(pair >> shift));
+}
+inline void sub_f16x2(u32& to, u32 a, u32 b) {
+  to = for_each_half<true>([=](int at) { return element<true>(a, at) - element<true>(b, at); });
+}
+inline void fma_rn_bf16x2(u32& to, u32 a, u32 b, u32 c) {
+  to = for_each_half<false>(
+      [=](int at) { return std::fma(element<false>(a, at), element<false>(b, at), element<false>(c, at)); });
+}
 inline void ex2_approx_ftz_f32(float& to, float x) { to = std::exp2(x); }
 inline void rcp_approx_ftz_f32(float& to, float x) { to = 1.0f / x; }
 inline u32 cluster_ctarank() { return rank_in_cluster(); }

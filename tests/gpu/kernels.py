@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from plugins.cuda.activation import ACTIVATION_FLAGS
-from tests.gpu.device import GPU, Kernel, Machine, num_sms
+from tests.gpu.device import GPU, Machine
 
 STREAM_THREADS = 288
 WHOLE_SM_BYTES = 227 * 1024
@@ -35,9 +35,10 @@ def stream_config(in_features: int, tokens: int) -> StreamConfig:
 
 
 def _stream_defines(
-    out: int, in_features: int, tokens: int, dtype: torch.dtype, config: StreamConfig
+    out: int, in_features: int, tokens: int, dtype: torch.dtype, config: StreamConfig, int8: bool
 ) -> dict[str, int | str]:
     return {
+        "TL_INT8": int(int8),
         "TL_IN": in_features,
         "TL_OUT": out,
         "TL_TOKENS": tokens,
@@ -64,16 +65,18 @@ class Linear:
         bias: bool = False,
         residual: bool = False,
         float_out: bool = False,
+        int8: bool = False,
         config: StreamConfig | None = None,
+        machine: Machine = GPU,
     ) -> None:
         config = config or stream_config(in_features, tokens)
-        defines = _stream_defines(out, in_features, tokens, dtype, config)
+        defines = _stream_defines(out, in_features, tokens, dtype, config, int8)
         flags = {"TL_NORM": norm, "TL_BIAS": bias, "TL_RESIDUAL": residual, "TL_FLOAT_OUT": float_out}
         flags["TL_ACTIVATION"] = False
         defines.update({name: int(value) for name, value in flags.items()})
-        self.kernel = Kernel("linear/cuda.cuh", "linear", STREAM_THREADS, config.shared_bytes, defines)
+        self.kernel = machine.kernel("linear/cuda.cuh", "linear", STREAM_THREADS, config.shared_bytes, defines)
         tiles = -(-out // (16 * config.tiles_per_stage))
-        self.grid = min(num_sms(), tiles)
+        self.grid = min(machine.num_sms, tiles)
 
     def __call__(
         self,
@@ -81,13 +84,14 @@ class Linear:
         x: torch.Tensor,
         weight: torch.Tensor,
         *,
+        weight_scale: torch.Tensor | None = None,
         norm_weight: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         residual: torch.Tensor | None = None,
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (y, x, weight, norm_weight, bias, residual, x.shape[0], epsilon)
+        arguments = (y, x, weight, weight_scale, norm_weight, bias, residual, x.shape[0], epsilon)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 
@@ -103,13 +107,16 @@ class GatedLinear:
         *,
         norm: bool = False,
         bias: bool = False,
+        int8: bool = False,
         config: StreamConfig | None = None,
+        machine: Machine = GPU,
     ) -> None:
         config = config or stream_config(in_features, tokens)
         flags = {"TL_NORM": int(norm), "TL_BIAS": int(bias), "TL_ACTIVATION": ACTIVATION_FLAGS["silu"]}
-        defines = _stream_defines(out, in_features, tokens, dtype, config) | flags
-        self.kernel = Kernel("gated_linear/cuda.cuh", "gated_linear", STREAM_THREADS, config.shared_bytes, defines)
-        self.grid = min(num_sms(), -(-out // (8 * config.tiles_per_stage)))
+        defines = _stream_defines(out, in_features, tokens, dtype, config, int8) | flags
+        source, shared_bytes = "gated_linear/cuda.cuh", config.shared_bytes
+        self.kernel = machine.kernel(source, "gated_linear", STREAM_THREADS, shared_bytes, defines)
+        self.grid = min(machine.num_sms, -(-out // (8 * config.tiles_per_stage)))
 
     def __call__(
         self,
@@ -117,12 +124,14 @@ class GatedLinear:
         x: torch.Tensor,
         weight: torch.Tensor,
         *,
+        weight_scale: torch.Tensor | None = None,
         norm_weight: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        self.kernel(y, x, weight, norm_weight, bias, x.shape[0], epsilon, grid=self.grid, programmatic=programmatic)
+        arguments = (y, x, weight, weight_scale, norm_weight, bias, x.shape[0], epsilon)
+        self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 
 @dataclass(frozen=True)
@@ -162,11 +171,12 @@ class QkvLinear:
         *,
         norm: bool = True,
         rotary_dim: int | None = None,
+        int8: bool = False,
         config: StreamConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
         config = config or stream_config(shape.hidden, tokens)
-        defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config)
+        defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config, int8)
         defines |= {
             "TL_HEADS": shape.heads,
             "TL_KV_HEADS": shape.kv_heads,
@@ -188,6 +198,7 @@ class QkvLinear:
         x: torch.Tensor,
         weight: torch.Tensor,
         *,
+        weight_scale: torch.Tensor | None = None,
         cos: torch.Tensor,
         sin: torch.Tensor,
         slots: torch.Tensor,
@@ -196,5 +207,6 @@ class QkvLinear:
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (q, key_cache, value_cache, x, weight, norm_weight, bias, cos, sin, slots, x.shape[0], epsilon)
+        operands = (x, weight, weight_scale, norm_weight, bias, cos, sin, slots)
+        arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)

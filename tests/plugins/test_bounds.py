@@ -60,8 +60,17 @@ def run_guarded(op: str, inputs: list, attributes: dict, layout: str, isa: str) 
 def test_products(isa: str, dtype: str, rows: int) -> None:
     x = np.ones((rows, 131), np.float32)
     weight = np.ones((2, 70, 131), WEIGHT_DTYPES[dtype])
-    run_guarded("Linear", [x, weight[0], np.ones(70, np.float32)], {"activation": "gelu"}, "panel64", isa)
-    run_guarded("GatedLinear", [x, weight, np.ones((2, 70), np.float32)], {"activation": "silu"}, "gated_panel64", isa)
+    run_guarded("Linear", [x, weight[0], None, np.ones(70, np.float32)], {"activation": "gelu"}, "panel64", isa)
+    gated = [x, weight, None, np.ones((2, 70), np.float32)]
+    run_guarded("GatedLinear", gated, {"activation": "silu"}, "gated_panel64", isa)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_products_of_int8(isa: str, rows: int) -> None:
+    x = np.ones((rows, 131), np.float32)
+    weight, scale = np.ones((2, 70, 131), np.int8), np.ones((2, 70), np.float32)
+    run_guarded("Linear", [x, weight[0], scale[0], None], {"activation": "gelu"}, "panel64", isa)
+    run_guarded("GatedLinear", [x, weight, scale, None], {"activation": "silu"}, "gated_panel64", isa)
 
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)

@@ -5,6 +5,7 @@ import pytest
 
 from tests.plugins.harness import WEIGHT_DTYPES, assert_close, assert_same_bits, reference, run
 
+DTYPES = (*WEIGHT_DTYPES, "int8")
 PLAIN, SILU = {"activation": "none"}, {"activation": "silu"}
 ROWS = (1, 3, 17, 65, 129)
 # (features, depth): whole panels, tails in either, depths around the 128 of a chunk.
@@ -12,16 +13,19 @@ SHAPES = ((64, 64), (1, 1), (33, 7), (100, 129), (200, 577), (130, 1536))
 
 
 def operands(rows: int, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
-    """x and a weight of logical ``shape``, scaled so that outputs are about 1."""
+    """x, a weight of logical ``shape`` and its scales if it has some; outputs are about 1."""
     rng = np.random.default_rng([rows, *shape])
     x = rng.standard_normal((rows, shape[-1]), np.float32)
+    if dtype == "int8":
+        weight = rng.integers(-127, 128, shape, np.int8)
+        return [x, weight, rng.uniform(0.4, 1, shape[:-1]).astype(np.float32) / np.float32(73 * shape[-1] ** 0.5)]
     weight = rng.standard_normal(shape, np.float32) / np.sqrt(np.float32(shape[-1]))
-    return [x, weight.astype(WEIGHT_DTYPES[dtype])]
+    return [x, weight.astype(WEIGHT_DTYPES[dtype]), None]
 
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_linear_matches_reference(isa: str, rows: int, shape: tuple[int, int], dtype: str, with_bias: bool) -> None:
     bias = np.linspace(-1, 1, shape[0], dtype=np.float32) if with_bias else None
@@ -35,7 +39,7 @@ def test_linear_matches_reference(isa: str, rows: int, shape: tuple[int, int], d
 def test_activations(isa: str, op: str, layout: str, activation: str) -> None:
     shape = (2, 70, 33) if op == "GatedLinear" else (70, 33)
     inputs = [*operands(9, shape, "bfloat16"), np.linspace(-4, 4, int(np.prod(shape[:-1])), dtype=np.float32)]
-    inputs[2] = inputs[2].reshape(shape[:-1])
+    inputs[3] = inputs[3].reshape(shape[:-1])
     attributes = {"activation": activation}
     actual = run(op, inputs, attributes, isa=isa, layout=layout)
     assert_close(actual["y"], reference(op, inputs, attributes)["y"], "bfloat16")
@@ -45,7 +49,7 @@ def test_activations(isa: str, op: str, layout: str, activation: str) -> None:
 def test_an_activation_is_precise_everywhere(isa: str, activation: str) -> None:
     """To a few ulps of each value, also in the tails, where a difference with 1 would cancel."""
     x = np.concatenate([np.linspace(-5, 5, 2001), np.linspace(-80, 80, 321), [1e-20, -1e-20, 0]]).astype(np.float32)
-    inputs = [x[:, None], np.ones((1, 1), np.float32), None]
+    inputs = [x[:, None], np.ones((1, 1), np.float32), None, None]
     actual = run("Linear", inputs, {"activation": activation}, isa=isa, layout="panel64")["y"]
     expected = reference("Linear", inputs, {"activation": activation})["y"]
     # gelu_tanh's own formula cancels in float64 below -6, where it is 1e-13 and less.
@@ -54,13 +58,13 @@ def test_an_activation_is_precise_everywhere(isa: str, activation: str) -> None:
 
 @pytest.mark.parametrize("activation", ["none", "silu", "gelu", "gelu_tanh"])
 def test_an_activation_keeps_nan(isa: str, activation: str) -> None:
-    inputs = [np.full((2, 1), np.nan, np.float32), np.ones((3, 1), np.float32), None]
+    inputs = [np.full((2, 1), np.nan, np.float32), np.ones((3, 1), np.float32), None, None]
     assert np.isnan(run("Linear", inputs, {"activation": activation}, isa=isa, layout="panel64")["y"]).all()
 
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_gated_linear_matches_reference(isa: str, rows: int, shape: tuple[int, int], dtype: str) -> None:
     inputs = [*operands(rows, (2, *shape), dtype), None]
     actual = run("GatedLinear", inputs, SILU, isa=isa, layout="gated_panel64")
@@ -77,15 +81,15 @@ def test_gate_and_up_have_their_own_biases(isa: str, rows: int, shape: tuple[int
 
 
 @pytest.mark.parametrize(("op", "layout"), [("Linear", "panel64"), ("GatedLinear", "gated_panel64")])
-@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_row_does_not_depend_on_batch_or_threads(isa: str, op: str, layout: str, dtype: str) -> None:
     shape = (2, 100, 577) if op == "GatedLinear" else (200, 577)
-    x, weight = operands(129, shape, dtype)
+    x, *weight = operands(129, shape, dtype)
     attributes = SILU if op == "GatedLinear" else PLAIN
-    whole = run(op, [x, weight, None], attributes, isa=isa, layout=layout, num_threads=1)["y"]
+    whole = run(op, [x, *weight, None], attributes, isa=isa, layout=layout, num_threads=1)["y"]
     for first, rows in [(0, 1), (5, 2), (7, 3), (1, 4), (2, 5), (60, 6), (10, 7), (30, 8), (11, 13), (3, 19), (20, 97)]:
         for num_threads in (1, 3):
-            rows_of_x = [x[first : first + rows], weight, None]
+            rows_of_x = [x[first : first + rows], *weight, None]
             part = run(op, rows_of_x, attributes, isa=isa, layout=layout, num_threads=num_threads)["y"]
             assert_same_bits(part, whole[first : first + rows])
 
@@ -94,15 +98,15 @@ def test_gate_that_overflows_exp(isa: str) -> None:
     """silu(-1000) is 0 and silu(1000) is 1000, not NaN."""
     x = np.array([[-1000.0], [1000.0], [-88.5], [0.0]], np.float32)
     weight = np.ones((2, 3, 1), np.float32)
-    y = run("GatedLinear", [x, weight, None], SILU, isa=isa, layout="gated_panel64")["y"]
+    y = run("GatedLinear", [x, weight, None, None], SILU, isa=isa, layout="gated_panel64")["y"]
     np.testing.assert_allclose(y, [[0] * 3, [1e6] * 3, [0] * 3, [0] * 3], atol=1e-30)
 
 
 def test_non_finite_row_stays_in_its_row(isa: str) -> None:
-    x, weight = operands(9, (70, 33), "bfloat16")
-    clean = run("Linear", [x, weight, None], PLAIN, isa=isa, layout="panel64")["y"]
+    x, *weight = operands(9, (70, 33), "bfloat16")
+    clean = run("Linear", [x, *weight, None], PLAIN, isa=isa, layout="panel64")["y"]
     x[4] = np.nan
-    y = run("Linear", [x, weight, None], PLAIN, isa=isa, layout="panel64")["y"]
+    y = run("Linear", [x, *weight, None], PLAIN, isa=isa, layout="panel64")["y"]
     assert np.isnan(y[4]).all()
     others = [row for row in range(9) if row != 4]
     assert_same_bits(y[others], clean[others])

@@ -16,6 +16,7 @@ from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
+from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
 
 
 def build_engine(
@@ -28,6 +29,7 @@ def build_engine(
     max_num_tokens: int | None = None,
     tokens_per_block: int | None = None,
     gather_context_logits: bool = False,
+    qformat: str = FULL_PRECISION,
     target: str | Sequence[str] = CPU,
     strip_plan: bool = False,
     input_timing_cache: Path | None = None,
@@ -38,8 +40,9 @@ def build_engine(
     """Compile the checkpoint into ``output_dir``, which appears whole or not at all; returns the engine's manifest.
 
     Limits are those of :meth:`BuildLimits.for_model`; ``target`` is ``cpu``, or one or several GPU architectures
-    (``sm_90``). The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the
-    largest weight.
+    (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the checkpoint (``full_prec``), or
+    as bytes with a scale for each output feature (``int8_wo``). The same checkpoint and limits give the same bytes on
+    every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` chooses algorithms of matrix products by what was measured on a GPU before; with
     ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used, with what the
@@ -66,12 +69,12 @@ def build_engine(
     )
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
-    job = _fuse(checkpoint, limits, targets, strip_plan, tuning, report)
+    job = _fuse(checkpoint, limits, qformat, targets, strip_plan, tuning, report)
     report("fuse", 1, 1)
     parts = backend.compile(job)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
         files = _copy_tokenizer(checkpoint, directory)
-        manifest = parts.manifest(checkpoint.config, limits, job.fusions, files, stripped=strip_plan)
+        manifest = parts.manifest(checkpoint.config, limits, job.fusions, files, qformat=qformat, stripped=strip_plan)
         _write(directory, parts, manifest, partial(report, "write"))
     return manifest
 
@@ -103,6 +106,7 @@ def plan_memory(
     max_num_tokens: int | None = None,
     tokens_per_block: int | None = None,
     gather_context_logits: bool = False,
+    qformat: str = FULL_PRECISION,
     target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
 ) -> MemoryPlan:
@@ -123,7 +127,7 @@ def plan_memory(
         tokens_per_block=tokens_per_block,
         gather_context_logits=gather_context_logits,
     )
-    return backend.memory(_fuse(checkpoint, limits, targets, False, Tuning(), _ignore), num_threads)
+    return backend.memory(_fuse(checkpoint, limits, qformat, targets, False, Tuning(), _ignore), num_threads)
 
 
 def _ignore(stage: str, done: int, total: int) -> None:
@@ -138,13 +142,14 @@ def _path(path: Path | None) -> Path | None:
 def _fuse(
     checkpoint: Checkpoint,
     limits: BuildLimits,
+    qformat: str,
     targets: tuple[str, ...],
     strip_plan: bool,
     tuning: Tuning,
     report: Progress,
 ) -> BuildJob:
     """The job whose graph is the network as fused operators. Raises BuildError."""
-    model, fusions = run_passes(checkpoint.model)
+    model, fusions = run_passes(quantize_weights(checkpoint.model, qformat))
     check_all_fused(model, fusions)
     return BuildJob(checkpoint, model.graph, tuple(fusions), limits, targets, strip_plan, tuning, report)
 

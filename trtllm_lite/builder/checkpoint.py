@@ -14,10 +14,11 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from trtllm_lite.builder.graph import dims
-from trtllm_lite.builder.weights import absent, extents, stored
+from trtllm_lite.builder.weights import absent, stored
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.network.tensors import extents
 
 NETWORK_FILE = "network.onnx"
 MIN_OPSET = 24

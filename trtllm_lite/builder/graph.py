@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.builder.weights import extents
-from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, all_schemas
+from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, Argument, all_schemas
 
 WEIGHT_DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MAX_CONSTANT_SIZE = 4096  # elements; anything larger is a weight, whose data stays on disk while passes run
@@ -88,25 +87,43 @@ def value_of(name: str, dtype: ir.DataType, shape: Sequence[Dim | None]) -> ir.V
     return ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
 
 
-def add_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """Register ``tensor`` under ``name``, which must be free."""
-    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(extents(tensor)), const_value=tensor)
-    graph.register_initializer(value)
-    return value
-
-
 def fused_node(
     op_type: str,
     name: str,
-    inputs: Sequence[ir.Value | None],
-    outputs: Sequence[ir.Value],
+    inputs: Mapping[str, ir.Value | None],
+    outputs: Mapping[str, ir.Value],
     attributes: Mapping[str, int | float | str] | None = None,
 ) -> ir.Node:
-    """A node of our domain; the verifier checks it against its schema after the pass."""
-    types = {attribute.name: _ATTRIBUTE_TYPES[attribute.type] for attribute in all_schemas()[op_type].attributes}
+    """A node of our domain, its operands by the names of its schema; the verifier checks it after the pass."""
+    schema = all_schemas()[op_type]
+    types = {attribute.name: _ATTRIBUTE_TYPES[attribute.type] for attribute in schema.attributes}
     typed = {key: types[key](value) for key, value in (attributes or {}).items()}
     converted = ir.convenience.convert_attributes(typed)
-    return ir.Node(DOMAIN, op_type, inputs, converted, outputs=outputs, name=name, version=DOMAIN_VERSION)
+    given = _in_order(schema.inputs, inputs)
+    made = [value or ir.Value(name="") for value in _in_order(schema.outputs, outputs)]
+    return ir.Node(DOMAIN, op_type, given, converted, outputs=made, name=name, version=DOMAIN_VERSION)
+
+
+def _in_order(arguments: Sequence[Argument], values: Mapping[str, ir.Value | None]) -> list[ir.Value | None]:
+    """The values in the order of a schema, without absent ones at the end."""
+    names = [argument.name for argument in arguments]
+    assert values.keys() <= set(names), f"expected operands among {names}, found {list(values)}"
+    ordered = [values.get(name) for name in names]
+    while ordered and ordered[-1] is None:
+        ordered.pop()
+    return ordered
+
+
+def operands(node: ir.Node) -> dict[str, ir.Value]:
+    """The inputs of a fused node by name; absent ones are missing."""
+    arguments = all_schemas()[node.op_type].inputs
+    return {a.name: value for a, value in zip(arguments, node.inputs, strict=False) if value is not None}
+
+
+def results(node: ir.Node) -> dict[str, ir.Value]:
+    """The outputs of a fused node by name; absent ones are missing."""
+    arguments = all_schemas()[node.op_type].outputs
+    return {a.name: value for a, value in zip(arguments, node.outputs, strict=False) if value.name}
 
 
 def replace_value(old: ir.Value, new: ir.Value) -> None:

@@ -22,6 +22,7 @@ def inspect_checkpoint(path: Path) -> Inspection:
         file_bytes={file.name: file.stat().st_size for file in sorted(Path(path).iterdir()) if file.is_file()},
         model=to_json(checkpoint.config),
         target="",
+        qformat="",
         limits={},
         gather_context_logits=None,
         kv_cache={},

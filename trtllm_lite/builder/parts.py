@@ -32,6 +32,7 @@ class EngineParts:
         fusions: Sequence[Fusion],
         files: Mapping[str, str],
         *,
+        qformat: str,
         stripped: bool,
     ) -> Manifest:
         """The manifest of the engine; ``files`` maps files beside it to their checksums."""
@@ -45,6 +46,7 @@ class EngineParts:
             files=dict(files),
             memory=self.memory.to_manifest(),
             fusions=tuple(fusions),
+            qformat=qformat,
             stripped=stripped,
             tactics=self.tactics,
         )

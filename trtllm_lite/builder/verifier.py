@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import Dim, dims
 from trtllm_lite.builder.weights import PLAN_DTYPES
+from trtllm_lite.engine.vocabulary import DTYPES
 from trtllm_lite.plugins.schema import DOMAIN, Argument, Attribute, Schema, all_schemas
 
 _ONNX_TYPES = {"int": ir.AttributeType.INT, "float": ir.AttributeType.FLOAT, "str": ir.AttributeType.STRING}
@@ -64,10 +65,14 @@ def _check_schema(node: ir.Node, schema: Schema) -> Iterator[str]:
         yield f"has {len(node.inputs)} inputs and {len(node.outputs)} outputs, more than its schema"
         return
     present = {argument.name for argument, value in inputs if value is not None}
+    dtypes = {a.name: PLAN_DTYPES.get(value.dtype) for a, value in inputs if value is not None and value.dtype}
     for argument, value in (*inputs, *outputs):
         yield from _check_argument(argument, value, symbols)
         if argument.present_with and (argument.name in present) != (argument.present_with in present):
             yield f"{argument.name} should be there if and only if {argument.present_with} is"
+        dtype = dtypes.get(argument.name)
+        if argument.scaled_by and dtype and DTYPES[dtype].scaled != (argument.scaled_by in present):
+            yield f"{argument.scaled_by} should be there if and only if {argument.name} has a dtype that wants scales"
 
 
 def _check_attributes(declared: tuple[Attribute, ...], node: ir.Node) -> Iterator[str]:

@@ -1,9 +1,6 @@
-"""Weights that stay on disk until the engine is written: lazily evaluated tensors and the operations on them.
+"""Weights of a checkpoint, which stay on disk until the engine is written."""
 
-Each evaluation reads its sources again and nothing is cached, so that a build holds one weight at a time.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
@@ -11,22 +8,15 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.errors import EngineError
+from trtllm_lite.network.tensors import lazy
 
 PLAN_DTYPES = {
     ir.DataType.FLOAT: "float32",
     ir.DataType.FLOAT16: "float16",
     ir.DataType.BFLOAT16: "bfloat16",
     ir.DataType.INT32: "int32",
+    ir.DataType.INT8: "int8",
 }
-
-
-def _lazy(load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
-    return ir.LazyTensor(lambda: ir.Tensor(load(), dtype=dtype), dtype=dtype, shape=ir.Shape(shape))
-
-
-def extents(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """The shape of a tensor in integers; tensors, unlike values, have no symbols."""
-    return tuple(dim for dim in tensor.shape if isinstance(dim, int))
 
 
 def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
@@ -44,7 +34,7 @@ def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) ->
             raise EngineError(f"expected {num_bytes} bytes at {offset} of {path}, found {data.size}: convert again")
         return data.view(dtype.numpy()).reshape(shape)
 
-    return _lazy(load, dtype, shape)
+    return lazy(load, dtype, shape)
 
 
 def absent(name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
@@ -53,22 +43,4 @@ def absent(name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor
     def load() -> np.ndarray:
         raise EngineError(f"a model config has no weights, {name} was asked for: pass a checkpoint or --strip_plan")
 
-    return _lazy(load, dtype, shape)
-
-
-def concatenate(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
-    """``tensors`` of one dtype joined along their first axis."""
-    first = extents(tensors[0])
-    rows = sum(extents(tensor)[0] for tensor in tensors)
-    return _lazy(lambda: np.concatenate([tensor.numpy() for tensor in tensors]), tensors[0].dtype, (rows, *first[1:]))
-
-
-def stack(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
-    """``tensors`` of one dtype and shape along a new first axis."""
-    shape = (len(tensors), *extents(tensors[0]))
-    return _lazy(lambda: np.stack([tensor.numpy() for tensor in tensors]), tensors[0].dtype, shape)
-
-
-def zeros(size: int) -> ir.LazyTensor:
-    """A float32 vector of zeros."""
-    return _lazy(lambda: np.zeros(size, np.float32), ir.DataType.FLOAT, (size,))
+    return lazy(load, dtype, shape)

@@ -44,6 +44,14 @@ def _build_options(function: Decorated) -> Decorated:
         ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
+            "--qformat",
+            type=click.Choice(["full_prec", "int8_wo"]),
+            default="full_prec",
+            show_default=True,
+            help="How the weights of linear layers are stored: as in the checkpoint, or as bytes with a scale for each "
+            "output feature.",
+        ),
+        click.option(
             "--target",
             multiple=True,
             default=["cpu"],
@@ -166,11 +174,11 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     from trtllm_lite.runtime.session.device import check_num_threads
     from trtllm_lite.units import counted, format_bytes
 
-    target, num_threads = limits.pop("target"), limits.pop("num_threads")
+    qformat, target, num_threads = (limits.pop(name) for name in ("qformat", "target", "num_threads"))
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
     source = _source(checkpoint_dir, model_config)
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
-    memory = plan_memory(source, target=target, num_threads=num_threads, **asdict(bounds))
+    memory = plan_memory(source, qformat=qformat, target=target, num_threads=num_threads, **asdict(bounds))
     values = memory.to_dict()
     if as_json:
         click.echo(json.dumps(values, indent=2))

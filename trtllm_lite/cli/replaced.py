@@ -18,7 +18,8 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
 
 
 _ONE_DEVICE = "engines run on one device so far; leave it out"
-_NOT_QUANTIZED = "quantized weights are not supported yet; choose the storage type with `convert --dtype`"
+_INT8_WEIGHTS = "use `trtllm-lite build --qformat int8_wo`"
+_NOT_QUANTIZED = "of all quantization only int8 weights are supported so far: `trtllm-lite build --qformat int8_wo`"
 _LORA = "LoRA is not supported yet; merge the adapter into the model before converting it"
 _SPECULATION = "speculative decoding is not supported yet; leave it out"
 _ENCODER = "only decoder models of text are supported; leave it out"
@@ -38,12 +39,13 @@ _PARALLEL = _merge(
 )
 _QUANTIZED = _merge(
     [
-        _same("use_weight_only per_channel per_token per_group", _NOT_QUANTIZED, _OFF),
+        _same("use_weight_only", _INT8_WEIGHTS, _OFF),
+        _same("weight_only_precision", _INT8_WEIGHTS),
+        _same("per_channel per_token per_group", _NOT_QUANTIZED, _OFF),
         _same("int8_kv_cache fp8_kv_cache use_fp8 use_fp8_rowwise enable_fp8", _NOT_QUANTIZED, _OFF),
-        _same("smoothquant use_smooth_quant weight_only_precision quant_mode group_size", _NOT_QUANTIZED, _OFF),
+        _same("smoothquant use_smooth_quant quant_mode group_size", _NOT_QUANTIZED, _OFF),
         _same("quant_ckpt_path quant_config modelopt_quant_ckpt_path", _NOT_QUANTIZED),
         _same("calib_dataset calib_size calib_max_seq_length dataset_cache_dir awq_block_size", _NOT_QUANTIZED),
-        _same("qformat", _NOT_QUANTIZED, ("full_prec", "none")),
         _same("autoq_format auto_quantize_bits quantize_lm_head", _NOT_QUANTIZED, _OFF),
         _same("kv_cache_dtype", "the KV cache has the type of the engine; leave it out", ("auto", "none")),
     ]
@@ -54,6 +56,7 @@ CONVERT = _merge(
         _EVERYWHERE,
         _PARALLEL,
         _QUANTIZED,
+        _same("qformat", _INT8_WEIGHTS, ("full_prec", "none")),
         _same("load_by_shard load_model_on_cpu", "weights are always streamed on the CPU", harmless=True),
         _same("use_parallel_embedding embedding_sharding_dim", _ONE_DEVICE, _OFF),
         _same("use_embedding_sharing", "tied embeddings are always stored once", harmless=True),

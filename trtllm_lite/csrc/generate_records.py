@@ -72,6 +72,7 @@ def dtypes_header() -> str:
 def vocabulary_header() -> str:
     """``engine/vocabulary.h``."""
     stored = ", ".join(f'"{dtype.stored}"' for dtype in words.DTYPES.values())
+    scaled = ", ".join(str(dtype.scaled).lower() for dtype in words.DTYPES.values())
     constants = {
         "kFormatVersion": words.FORMAT_VERSION,
         "kPlanVersion": words.PLAN_VERSION,
@@ -94,6 +95,7 @@ def vocabulary_header() -> str:
         + "\n"
         + names_of("DType", tuple(words.DTYPES))
         + f"constexpr std::string_view kStoredNames[] = {{{stored}}};\n"
+        + f"constexpr bool kIsScaled[] = {{{scaled}}};\n"
         + names_of("Layout", words.LAYOUTS)
         + enumeration("TensorKind", words.TENSOR_KINDS)
         + names_of("TensorKind", words.TENSOR_KINDS)

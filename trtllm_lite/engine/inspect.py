@@ -47,6 +47,7 @@ class Inspection:
     file_bytes: dict[str, int]
     model: dict[str, Any]
     target: str
+    qformat: str
     limits: dict[str, int]
     gather_context_logits: bool | None
     kv_cache: dict[str, Any]
@@ -65,6 +66,8 @@ class Inspection:
         made_for = f" for {self.target}" if self.target else ""
         console.print(Text.assemble((self.kind, "bold"), " ", one_line(self.path)), soft_wrap=True)
         console.print(Text(one_line(f"made by {self.producer}{made_for}")), soft_wrap=True)
+        if self.qformat:
+            console.print(Text(one_line(f"weights of linear layers: {self.qformat}")), soft_wrap=True)
         _print_table(console, "model", self.model)
         _print_table(console, "limits", self._limits())
         _print_table(console, "KV cache", self.kv_cache)
@@ -108,6 +111,7 @@ def inspect_engine(path: Path) -> Inspection:
         file_bytes=_file_bytes(engine),
         model=to_json(manifest.model),
         target=_target(engine),
+        qformat=manifest.qformat,
         limits=to_json(manifest.limits),
         gather_context_logits=manifest.gather_context_logits,
         kv_cache=to_json(manifest.kv_cache),

@@ -80,7 +80,8 @@ class Tactic:
 class Manifest:
     """``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal.
 
-    The weights of a ``stripped`` engine are not in its file: the runtime makes random ones, for benchmarks.
+    ``qformat`` says how the weights of linear layers are stored. The weights of a ``stripped`` engine are not in its
+    file: the runtime makes random ones, for benchmarks.
     """
 
     producer: str = field(metadata=_PYTHON_ONLY)
@@ -93,6 +94,7 @@ class Manifest:
     memory: Memory = field(metadata=_PYTHON_ONLY)
     fusions: tuple[Fusion, ...] = field(metadata=_PYTHON_ONLY)
     stripped: bool = False
+    qformat: str = field(default="full_prec", metadata=_PYTHON_ONLY)
     tactics: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
 
     def to_json(self, indent: int | None = None) -> str:

@@ -21,10 +21,14 @@ MAX_JSON_BYTES = 1 << 26  # of a manifest or plan, far above any engine's
 
 @dataclass(frozen=True)
 class DType:
-    """``item_bytes`` of one element; ``stored`` is the name that safetensors files have for it."""
+    """``item_bytes`` of one element; ``stored`` is the name that safetensors files have for it.
+
+    Elements of a ``scaled`` type mean nothing without scales, which are an operand of their own.
+    """
 
     item_bytes: int
     stored: str
+    scaled: bool = False
 
 
 DTYPES = {
@@ -32,12 +36,12 @@ DTYPES = {
     "float16": DType(2, "F16"),
     "bfloat16": DType(2, "BF16"),
     "int32": DType(4, "I32"),
-    "int8": DType(1, "I8"),
+    "int8": DType(1, "I8", scaled=True),
     "uint8": DType(1, "U8"),
 }
 
 # How the bytes of a weight lie; plugins/README.md has the table.
-LAYOUTS = ("row_major", "panel64", "gated_panel64")
+LAYOUTS = ("row_major", "panel64", "gated_panel64", "mma_k16")
 
 # Where a tensor lies: in the arena (overwritten within a step), in the file (weight), in the paged KV cache, where the
 # executor puts the inputs of a step, or in memory that is zero at load and kept between steps (state).

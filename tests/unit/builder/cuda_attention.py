@@ -56,6 +56,7 @@ def qkv_linear(
     values: Pointer,
     x: Pointer,
     weight: Pointer,
+    weight_scale: Pointer | None,
     norm_weight: Pointer | None,
     bias: Pointer | None,
     cos: Pointer | None,
@@ -65,7 +66,7 @@ def qkv_linear(
     epsilon: float,
 ) -> None:
     del grid
-    result = product(macros, x, weight, norm_weight, rows, epsilon)
+    result = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon)
     if macros["TL_BIAS"]:
         result += at(bias, np.float32, macros["TL_OUT"])
     heads = result.reshape(rows, -1, macros["TL_HEAD_DIM"])

@@ -15,6 +15,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
+from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
 
 LIMITS = {"max_batch_size": 3, "max_input_len": 16, "max_seq_len": 48, "tokens_per_block": 32}
 
@@ -50,9 +51,15 @@ CUDA_VARIANTS = {
 }
 
 
-def lowered(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = False, **limits: int) -> Lowered:
+def lowered(
+    shape: Shape | None = None,
+    targets: str = "sm_90",
+    tiled: bool = False,
+    qformat: str = FULL_PRECISION,
+    **limits: int,
+) -> Lowered:
     """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
-    model, _ = run_passes(network(shape or cuda_shape()))
+    model, _ = run_passes(quantize_weights(network(shape or cuda_shape()), qformat))
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
     devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
     timings = tiles_first(model.graph, dtype, bounds, devices[0]) if tiled else None
@@ -65,7 +72,7 @@ def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = 
     return make_plan(programs, {specialised: f"{number:064x}" for specialised, number in programs.kernels().items()})
 
 
-def save_cuda_engine(path: Path, shape: Shape | None = None, targets: str = "sm_90", **limits: int) -> EngineFile:
+def save_cuda_engine(path: Path, shape: Shape | None = None, targets: str = "sm_90", **limits: Any) -> EngineFile:
     """Build ``path / "engine"`` from ``path / "checkpoint"``, both new; returns what the engine says about itself."""
     checkpoint = save_checkpoint(path / "checkpoint", shape or cuda_shape())
     build_engine(checkpoint, path / "engine", **{**LIMITS, **limits}, target=targets)

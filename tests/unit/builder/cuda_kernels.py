@@ -13,6 +13,7 @@ import numpy as np
 
 from trtllm_lite.plugins.activations import activate
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
+from trtllm_lite.plugins.packing import unpack
 
 Pointer = np.ndarray
 Macros = Mapping[str, Any]
@@ -43,8 +44,24 @@ def normalised(x: np.ndarray, weight: Pointer, epsilon: float) -> np.ndarray:
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + epsilon) * scale
 
 
+def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, rows: int) -> np.ndarray:
+    """The weight [rows, in] of a product in float64: 16-bit elements, or bytes in the order of mma_k16 and scales."""
+    features = macros["TL_IN"]
+    if not macros["TL_INT8"]:
+        return at(weight, half_type(macros), rows, features).astype(np.float64)
+    stored = unpack(at(weight, np.int8, rows, features), "mma_k16", (rows, features))
+    return stored.astype(np.float64) * at(scale, np.float32, rows, 1)
+
+
 def product(
-    macros: Macros, x: Pointer, weight: Pointer, norm_weight: Pointer | None, rows: int, epsilon: float, parts: int = 1
+    macros: Macros,
+    x: Pointer,
+    weight: Pointer,
+    weight_scale: Pointer | None,
+    norm_weight: Pointer | None,
+    rows: int,
+    epsilon: float,
+    parts: int = 1,
 ) -> np.ndarray:
     """x @ weight.T of a streaming kernel, float64 [rows, parts * out]."""
     assert rows <= macros["TL_TOKENS"]
@@ -52,7 +69,14 @@ def product(
     source = at(x, half, rows, features).astype(np.float64)
     if macros["TL_NORM"]:
         source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
-    return source @ at(weight, half, parts * macros["TL_OUT"], features).astype(np.float64).T
+    return source @ matrix(macros, weight, weight_scale, parts * macros["TL_OUT"]).T
+
+
+@kernel
+def dequantize(macros: Macros, grid: Grid, to: Pointer, weight: Pointer, weight_scale: Pointer, rows: int) -> None:
+    assert grid[0] * macros["TL_THREADS"] * 16 >= rows * macros["TL_IN"]
+    wide = matrix({**macros, "TL_INT8": 1}, weight, weight_scale, rows)
+    at(to, half_type(macros), rows, macros["TL_IN"])[...] = wide
 
 
 @kernel
@@ -202,6 +226,7 @@ def linear(
     y: Pointer,
     x: Pointer,
     weight: Pointer,
+    weight_scale: Pointer | None,
     norm_weight: Pointer | None,
     bias: Pointer | None,
     residual: Pointer | None,
@@ -209,7 +234,7 @@ def linear(
     epsilon: float,
 ) -> None:
     del grid
-    finish_linear(macros, product(macros, x, weight, norm_weight, rows, epsilon), y, bias, residual)
+    finish_linear(macros, product(macros, x, weight, weight_scale, norm_weight, rows, epsilon), y, bias, residual)
 
 
 @kernel
@@ -219,13 +244,14 @@ def gated_linear(
     y: Pointer,
     x: Pointer,
     weight: Pointer,
+    weight_scale: Pointer | None,
     norm_weight: Pointer | None,
     bias: Pointer | None,
     rows: int,
     epsilon: float,
 ) -> None:
     del grid
-    both = product(macros, x, weight, norm_weight, rows, epsilon, parts=2)
+    both = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon, parts=2)
     if macros["TL_BIAS"]:
         both += at(bias, np.float32, 2 * macros["TL_OUT"])
     gate, up = np.split(both, 2, axis=1)

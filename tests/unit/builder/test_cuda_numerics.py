@@ -8,6 +8,7 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape, network
 from tests.unit.builder.scenario import Feeds, Sequences
+from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
 
 BLOCK = LIMITS["tokens_per_block"]
 
@@ -22,10 +23,12 @@ def _state(shape: Shape) -> Sequences:
     return Sequences(shape, num_seqs=3, tokens_per_block=BLOCK, num_blocks=6)
 
 
-def _check(card: CudaInterpreter, state: Sequences, lens: list[int], program: str) -> None:
+def _check(
+    card: CudaInterpreter, state: Sequences, lens: list[int], program: str, qformat: str = FULL_PRECISION
+) -> None:
     feeds = state.feeds(lens)
     actual = card.step(_step_inputs(feeds, len(lens)), program)
-    (expected,) = state.step([network(state.shape)], lens, feeds)
+    (expected,) = state.step([quantize_weights(network(state.shape), qformat)], lens, feeds)
     assert_close(actual, expected, card.dtype, table=ROUNDED_TOLERANCES)
     assert np.array_equal(card.tokens(), actual.argmax(-1))
 
@@ -43,6 +46,16 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
         ([1, 1, 1], "decode_4"),
     ):
         _check(card, state, lens, program)
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
+def test_programs_of_int8_weights_compute_what_the_quantized_network_does(variant: str, tiled: bool) -> None:
+    shape = CUDA_VARIANTS[variant]
+    card, state = CudaInterpreter(lowered(shape, tiled=tiled, qformat="int8_wo")), _state(shape)
+    for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
+        _check(card, state, lens, program, "int8_wo")
+    assert "dequantize" in card.ran
 
 
 def test_a_padded_decode_step_computes_the_same() -> None:

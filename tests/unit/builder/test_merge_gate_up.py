@@ -2,7 +2,7 @@ import numpy as np
 
 from tests.unit.builder.networks import network
 from tests.unit.builder.structure import find, insert_after, operators, run_until, set_attribute, set_input
-from trtllm_lite.builder.graph import dims
+from trtllm_lite.builder.graph import dims, operands
 
 
 def test_gate_up_and_activation_become_one() -> None:
@@ -23,7 +23,7 @@ def test_gate_up_and_activation_become_one() -> None:
 def test_biases_are_stacked_like_weights() -> None:
     source = network("mlp_bias")
     model, _ = run_until("merge_gate_up", source)
-    bias = find(model, "layers.1.mlp.gate_up_proj").inputs[2].const_value.numpy()
+    bias = operands(find(model, "layers.1.mlp.gate_up_proj"))["bias"].const_value.numpy()
     parts = [source.graph.initializers[f"model.layers.1.mlp.{kind}_proj.bias"] for kind in ("gate", "up")]
     np.testing.assert_array_equal(bias, np.stack([part.const_value.numpy() for part in parts]))
 
@@ -31,7 +31,7 @@ def test_biases_are_stacked_like_weights() -> None:
 def test_a_missing_bias_becomes_zeros() -> None:
     model = set_input(network("mlp_bias"), "layers.0.mlp.swish", 0, "layers.0.mlp.gate_proj_out")
     result, _ = run_until("merge_gate_up", model)
-    bias = find(result, "layers.0.mlp.gate_up_proj").inputs[2].const_value.numpy()
+    bias = operands(find(result, "layers.0.mlp.gate_up_proj"))["bias"].const_value.numpy()
     assert not bias[0].any()
     assert bias[1].all()
 

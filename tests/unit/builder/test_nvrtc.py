@@ -18,6 +18,7 @@ LINEAR = {
     "TL_TOKENS": 1,
     "TL_STAGE_K": 512,
     "TL_TILES_PER_STAGE": 1,
+    "TL_INT8": 0,
     "TL_STREAM_X": 0,
     "TL_SHARED_BYTES": 96 * 1024,
     "TL_IN_FLIGHT_BYTES": 64 * 1024,
@@ -48,6 +49,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
     "layer_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_BIAS": 1},
     "linear/cuda.cuh": LINEAR,
+    "linear/dequantize.cuh": {"TL_IN": 4096, "TL_THREADS": 256},
     "linear/tiled.cuh": LINEAR | TILED,
     "paged_attention/decode.cuh": HEADS
     | SOFTCAP

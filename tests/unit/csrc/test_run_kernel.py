@@ -19,17 +19,17 @@ def linear_call() -> dict[str, Any]:
     weight = pack(rng.standard_normal((OUT, IN), np.float32), "panel64")
     return {
         "op": "Linear",
-        "inputs": [rng.standard_normal((ROWS, IN), np.float32), weight, None],
+        "inputs": [rng.standard_normal((ROWS, IN), np.float32), weight, None, None],
         "outputs": [np.empty((ROWS, OUT), np.float32)],
         "attributes": {"activation": "none"},
-        "layouts": ["row_major", "panel64", "row_major"],
+        "layouts": ["row_major", "panel64", "row_major", "row_major"],
     }
 
 
 def test_runs_a_valid_call() -> None:
     call = linear_call()
     run_kernel(**call)
-    x, packed, _ = call["inputs"]
+    x, packed, *_ = call["inputs"]
     weight = packed.transpose(0, 2, 1).reshape(-1, IN)[:OUT]
     np.testing.assert_allclose(call["outputs"][0], x @ weight.T, rtol=1e-5, atol=1e-5)
 
@@ -40,8 +40,16 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "missing operand": (lambda c: c["inputs"].__setitem__(0, None), "input x: expected an operand, found none"),
     "dtype": (lambda c: c["inputs"].__setitem__(0, np.zeros((ROWS, IN), np.int32)), "input x: dtype int32"),
     "unknown dtype": (lambda c: c["inputs"].__setitem__(0, np.zeros((ROWS, IN))), "expected arrays of float32"),
+    "a scale of a float weight": (
+        lambda c: c["inputs"].__setitem__(2, np.ones(OUT, np.float32)),
+        "input weight: expected weight_scale if and only if the dtype wants scales, found dtype float32",
+    ),
+    "int8 without scales": (
+        lambda c: c["inputs"].__setitem__(1, c["inputs"][1].astype(np.int8)),
+        "input weight: expected weight_scale if and only if the dtype wants scales, found dtype int8",
+    ),
     "layout": (lambda c: c.update(layouts=None), "input weight: layout row_major"),
-    "unknown layout": (lambda c: c.update(layouts=["row_major", "tiles", "row_major"]), "unknown layout tiles"),
+    "unknown layout": (lambda c: c.update(layouts=["row_major", "tiles", "row_major", "row_major"]), "unknown layout tiles"),
     "rank": (lambda c: c["outputs"].__setitem__(0, np.zeros(ROWS, np.float32)), "output y: expected rank 2, found 1"),
     "depth": (
         lambda c: c["inputs"].__setitem__(0, np.zeros((ROWS, IN + 1), np.float32)),
@@ -57,7 +65,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda c: c.update(attributes={"activation": "relu"}),
         "activation: expected one of none silu gelu gelu_tanh",
     ),
-    "wrong bf16 dtype": (lambda c: c.update(dtypes=["bfloat16", "float32", "float32"]), "does not describe the array"),
+    "wrong bf16 dtype": (lambda c: c.update(dtypes=["bfloat16", "float32", "float32", "float32"]), "does not describe the array"),
 }
 
 

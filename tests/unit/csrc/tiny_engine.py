@@ -42,6 +42,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "memory": {"weights": 0, "kv_cache": 0, "workspace": 0},
     "fusions": [],
     "stripped": False,
+    "qformat": "full_prec",
     "tactics": [],
 }
 MANIFEST: dict[str, Any] = {

@@ -11,10 +11,11 @@ from trtllm_lite.builder.graph import attribute, dims, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.last_token_gather import LOGITS
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
-from trtllm_lite.builder.weights import PLAN_DTYPES, extents
+from trtllm_lite.builder.weights import PLAN_DTYPES
 from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.writer import Weight, weight_offsets
 from trtllm_lite.errors import BuildError
+from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.packing import pack, packed_shape
 from trtllm_lite.plugins.schema import LAYOUTS, Schema, all_schemas
 

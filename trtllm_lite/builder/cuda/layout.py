@@ -106,4 +106,4 @@ class _Layout:
 
 
 def _tensor(buffer: Buffer, offset: int) -> PlanTensor:
-    return PlanTensor(buffer.name, buffer.dtype, buffer.shape, "row_major", buffer.kind, offset)
+    return PlanTensor(buffer.name, buffer.dtype, buffer.shape, buffer.layout, buffer.kind, offset)

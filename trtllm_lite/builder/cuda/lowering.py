@@ -23,7 +23,8 @@ from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.lowering import Norm
 from trtllm_lite.plugins.cuda.stream import Streaming
-from trtllm_lite.plugins.launch import Buffer, Device, Extent, features, symbol
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, WeightBuffers, features, symbol
+from trtllm_lite.plugins.linear.cuda import dequantize
 from trtllm_lite.plugins.sample.cuda import sample
 from trtllm_lite.plugins.sample.outputs import Outputs
 from trtllm_lite.plugins.schema import all_schemas
@@ -158,6 +159,9 @@ class _OpLowering:
     def matrix(self, operand: str) -> Buffer:
         return self._operands.matrix(self._op.inputs[operand])
 
+    def weight(self) -> WeightBuffers:
+        return self._operands.weight(self._op.inputs)
+
     def vector(self, operand: str) -> Buffer:
         return self._operands.vector(self._op.inputs[operand])
 
@@ -177,10 +181,14 @@ class _OpLowering:
     def product(self, y: Buffer) -> list[Step]:
         rows = self.extents("y")[0]
         assert isinstance(rows, str)
+        weight, first = self.weight(), []
+        if weight.scale is not None:
+            widened = Buffer(f"{self.name}.dequantized", self.dtype, weight.values.shape)
+            first, weight = [dequantize(widened, weight)], WeightBuffers(widened)
         bias = self._operands.bias(self._op.inputs["bias"]) if self.has("bias") else None
         site = Site(
             y=y,
-            weight=self.matrix("weight"),
+            weight=weight.values,
             x=self.rows("x"),
             rows=self.num_rows("y"),
             max_rows=min(self.max_tokens, self.symbols[rows]),
@@ -188,7 +196,7 @@ class _OpLowering:
             residual=self.optional_rows("residual"),
             bias=bias,
         )
-        return implement(site, self._program.choose(site), self.device)
+        return [*first, *implement(site, self._program.choose(site), self.device)]
 
     def refuse(self, problem: str) -> NoReturn:
         raise BuildError(f"{self.name}: {problem}")

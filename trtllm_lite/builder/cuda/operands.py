@@ -1,6 +1,6 @@
 """What all programs of a GPU engine share: weights, caches, step inputs and state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,10 +12,12 @@ from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.graph import dims, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.last_token_gather import LOGITS
-from trtllm_lite.builder.weights import PLAN_DTYPES, extents
+from trtllm_lite.builder.weights import PLAN_DTYPES
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
-from trtllm_lite.plugins.launch import Buffer
+from trtllm_lite.network.tensors import extents
+from trtllm_lite.plugins.launch import Buffer, WeightBuffers
+from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.sample.cuda import PARAMETERS
 from trtllm_lite.plugins.sample.outputs import outputs
 
@@ -68,6 +70,12 @@ class Operands:
             )
         return buffer
 
+    def weight(self, operands: Mapping[str, ir.Value]) -> WeightBuffers:
+        """The matrix of a product among its ``operands``, in the format that it is stored in."""
+        if "weight_scale" not in operands:
+            return WeightBuffers(self.matrix(operands["weight"]))
+        return WeightBuffers(self._weight(operands["weight"], "mma_k16"), self.vector(operands["weight_scale"]))
+
     def vector(self, value: ir.Value) -> Buffer:
         """A float32 weight."""
         buffer = self._weight(value)
@@ -96,20 +104,24 @@ class Operands:
             self.caches[name] = Buffer(name, self.dtype, shape, "cache")
         return self.caches[name]
 
-    def _weight(self, value: ir.Value) -> Buffer:
+    def _weight(self, value: ir.Value, layout: str = "row_major") -> Buffer:
         if value not in self._by_value:
             tensor = weight_tensor(value)
             if tensor is None:
                 raise BuildError(f"expected {value.name} to be a weight, but the network computes it")
             dtype = PLAN_DTYPES[tensor.dtype]
-            self._by_value[value] = self._store(str(value.name), dtype, extents(tensor), tensor.numpy)
+            self._by_value[value] = self._store(
+                str(value.name), dtype, extents(tensor), lambda: pack(tensor.numpy(), layout), layout
+            )
         return self._by_value[value]
 
-    def _store(self, name: str, dtype: str, shape: tuple[int, ...], read: Callable[[], np.ndarray]) -> Buffer:
+    def _store(
+        self, name: str, dtype: str, shape: tuple[int, ...], read: Callable[[], np.ndarray], layout: str = "row_major"
+    ) -> Buffer:
         def load() -> memoryview:
             return np.ascontiguousarray(read()).reshape(-1).view("u1").data
 
-        buffer = Buffer(name, dtype, shape, "weight")
+        buffer = Buffer(name, dtype, shape, "weight", layout)
         self.weights[buffer] = Weight(name, dtype, shape, load)
         return buffer
 

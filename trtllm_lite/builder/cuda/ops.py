@@ -11,10 +11,9 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.limits import Bucket
-from trtllm_lite.builder.graph import attribute, dims
+from trtllm_lite.builder.graph import dims, operands, results
 from trtllm_lite.plugins.cuda.stream import StreamConfig, stream_config
 from trtllm_lite.plugins.launch import Device
-from trtllm_lite.plugins.schema import all_schemas
 
 Attributes: TypeAlias = Mapping[str, int | float | str]
 
@@ -53,8 +52,11 @@ class ProgramKind:
         """How ``op`` streams its weight; None if it has many rows, or is too large for that."""
         if not self.bucket.decode:
             return None
-        *_, out_features, in_features = static_dims(op.inputs["weight"])
-        return stream_config(out_features, in_features, self.bucket.max_tokens, self.device)
+        weight = op.inputs["weight"]
+        *_, out_features, in_features = static_dims(weight)
+        assert weight.dtype is not None
+        item_bytes = int(weight.dtype.itemsize)
+        return stream_config(out_features, in_features, item_bytes, self.bucket.max_tokens, self.device)
 
 
 DevicePass: TypeAlias = Callable[[list[Op], ProgramKind], list[Op]]
@@ -62,14 +64,11 @@ DevicePass: TypeAlias = Callable[[list[Op], ProgramKind], list[Op]]
 
 def ops_of(graph: ir.Graph) -> list[Op]:
     """The operators of ``graph``, which holds fused ones only, in its order."""
-    found = []
+    ops = []
     for node in graph:
-        schema = all_schemas()[node.op_type]
-        inputs = {a.name: value for a, value in zip(schema.inputs, node.inputs, strict=False) if value is not None}
-        outputs = {a.name: value for a, value in zip(schema.outputs, node.outputs, strict=False) if value.name}
-        attributes = {declared.name: attribute(node, declared.name) for declared in schema.attributes}
-        found.append(Op(node.op_type, str(node.name), inputs, outputs, attributes))
-    return found
+        attributes = {name: found.value for name, found in node.attributes.items()}
+        ops.append(Op(node.op_type, str(node.name), operands(node), results(node), attributes))
+    return ops
 
 
 class Links:

@@ -67,21 +67,18 @@ def _why_no_residual(node: ir.Node) -> str:
 def _fuse(graph: ir.Graph, node: ir.Node, add: ir.Node | None) -> None:
     normalised = node.outputs[0]
     shape, path = dims(normalised) or (), str(node.name)
-    outputs = [value_of(f"{path}.norm", ir.DataType.FLOAT, shape)]
-    inputs = [node.inputs[0], node.inputs[1]]
-    bias = list(node.inputs[2:])
-    inputs += [None, *bias] if bias else []
+    outputs = {"y": value_of(f"{path}.norm", ir.DataType.FLOAT, shape)}
+    inputs = dict(zip(("x", "weight", "bias"), node.inputs, strict=False))
     if add is not None:
-        stream, update = add.inputs
-        inputs = [update, node.inputs[1], stream, *bias]
+        inputs["residual"], inputs["x"] = add.inputs
         if _is_read_elsewhere(add, node):
-            outputs.append(value_of(f"{path}.sum", ir.DataType.FLOAT, shape))
+            outputs["sum"] = value_of(f"{path}.sum", ir.DataType.FLOAT, shape)
     attributes = {"epsilon": float(attribute(node, "epsilon", 1e-5))}
     # In the place of the Add, because other readers of the sum may come before the norm.
     graph.insert_before(add or node, fused_node(_FUSED[node.op_type], path, inputs, outputs, attributes))
-    replace_value(normalised, outputs[0])
-    if add is not None and len(outputs) > 1:
-        replace_value(add.outputs[0], outputs[1])
+    replace_value(normalised, outputs["y"])
+    if add is not None and "sum" in outputs:
+        replace_value(add.outputs[0], outputs["sum"])
 
 
 def _is_read_elsewhere(add: ir.Node, norm: ir.Node) -> bool:

@@ -56,7 +56,8 @@ def _fuse(graph: ir.Graph, node: ir.Node) -> None:
     result = _result(node)
     output = value_of(f"{node.name}.embedding", ir.DataType.FLOAT, dims(result) or ())
     token_ids = None if cast is None else cast.inputs[0]
-    graph.insert_before(node, fused_node("Embedding", str(node.name), [token_ids, node.inputs[0]], [output]))
+    inputs = {"token_ids": token_ids, "weight": node.inputs[0]}
+    graph.insert_before(node, fused_node("Embedding", str(node.name), inputs, {"y": output}))
     replace_value(result, output)
 
 

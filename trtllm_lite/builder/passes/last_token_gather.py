@@ -74,7 +74,7 @@ def _is_row_wise(node: ir.Node) -> bool:
 
 def _gather(graph: ir.Graph, value: ir.Value, indices: ir.Value, before: ir.Node | None) -> ir.Value:
     output = value_of(f"{value.name}.wanted", ir.DataType.FLOAT, [NUM_LOGITS, *(dims(value) or ())[1:]])
-    node = fused_node("GatherRows", f"{value.name}.gather", [value, indices], [output])
+    node = fused_node("GatherRows", f"{value.name}.gather", {"x": value, "indices": indices}, {"y": output})
     if before is None:
         graph.append(node)
     else:

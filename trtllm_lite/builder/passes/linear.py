@@ -1,11 +1,10 @@
-"""MatMul with a transposed weight, the Cast that widens the weight, and the Add of a bias become one Linear."""
+"""MatMul with a transposed weight, what widens or dequantizes the weight, and the Add of a bias become one Linear."""
 
 from collections.abc import Iterable
 
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
-    WEIGHT_DTYPES,
     attribute,
     dims,
     fused_node,
@@ -18,32 +17,29 @@ from trtllm_lite.builder.graph import (
     weight_tensor,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.quantize.formats import FORMATS, StoredMatrix
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     decisions = []
     for node in nodes_of(graph, "MatMul"):
-        weight = _weight(node.inputs[1])
-        if weight is None or len(dims(node.inputs[0]) or ()) != 2:
-            reason = "expected packed rows times the transpose of a float weight matrix"
+        matrix = _matrix(node.inputs[1])
+        if matrix is None or len(dims(node.inputs[0]) or ()) != 2:
+            names = ", ".join(known.name for known in FORMATS)
+            reason = f"expected packed rows times the transpose of a weight matrix in a known format ({names})"
             decisions.append(Decision(site(node), False, reason))
             continue
-        _fuse(graph, node, weight)
+        _fuse(graph, node, matrix)
         decisions.append(Decision(site(node), True))
     return decisions
 
 
-def _weight(value: ir.Value | None) -> ir.Value | None:
-    """W [N, K] if ``value`` is Transpose(W) or Transpose(Cast(W, float32))."""
+def _matrix(value: ir.Value | None) -> StoredMatrix | None:
+    """W [N, K] if ``value`` is Transpose(W), in any format that W may be stored in."""
     transpose = produced_by(value, "Transpose")
     if transpose is None or tuple(attribute(transpose, "perm", (1, 0))) != (1, 0):
         return None
-    source = transpose.inputs[0]
-    cast = produced_by(source, "Cast")
-    weight = source if cast is None else cast.inputs[0]
-    tensor = weight_tensor(weight)
-    is_matrix = tensor is not None and tensor.dtype in WEIGHT_DTYPES and len(tensor.shape) == 2
-    return weight if is_matrix and source is not None and source.dtype == ir.DataType.FLOAT else None
+    return next((matrix for known in FORMATS if (matrix := known.recognise(transpose.inputs[0]))), None)
 
 
 def _bias(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
@@ -57,19 +53,19 @@ def _bias(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     return (add, other) if other.dtype == ir.DataType.FLOAT else None
 
 
-def _fuse(graph: ir.Graph, node: ir.Node, weight: ir.Value) -> None:
+def _fuse(graph: ir.Graph, node: ir.Node, matrix: StoredMatrix) -> None:
     found = _bias(node)
     result, bias = (found[0].outputs[0], found[1]) if found else (node.outputs[0], None)
     output = value_of(f"{node.name}.linear", ir.DataType.FLOAT, dims(result) or ())
-    inputs = [node.inputs[0], weight, *([bias] if bias is not None else [])]
-    plain = {"activation": "none"}
-    graph.insert_before(node, fused_node("Linear", str(node.name), inputs, [output], plain))
+    inputs = {"x": node.inputs[0], **matrix.operands, "bias": bias}
+    fused = fused_node("Linear", str(node.name), inputs, {"y": output}, {"activation": "none"})
+    graph.insert_before(node, fused)
     replace_value(result, output)
 
 
 def _ensures(graph: ir.Graph) -> Iterable[str]:
     for node in nodes_of(graph, "MatMul"):
-        if _weight(node.inputs[1]) is not None and len(dims(node.inputs[0]) or ()) == 2:
+        if _matrix(node.inputs[1]) is not None and len(dims(node.inputs[0]) or ()) == 2:
             yield f"{node.name} is a linear layer left behind"
 
 

@@ -14,6 +14,7 @@ from trtllm_lite.builder.graph import (
     fused_node,
     nodes_of,
     only_user,
+    operands,
     replace_value,
     site,
     value_of,
@@ -53,7 +54,7 @@ def _fuse(graph: ir.Graph, node: ir.Node) -> None:
     result = node.outputs[0]
     output = value_of(f"{node.name}.linear", ir.DataType.FLOAT, dims(result) or ())
     attributes = {"activation": activation_of(node) or ""}
-    graph.insert_before(linear, fused_node("Linear", str(linear.name), list(linear.inputs), [output], attributes))
+    graph.insert_before(linear, fused_node("Linear", str(linear.name), operands(linear), {"y": output}, attributes))
     replace_value(result, output)
 
 

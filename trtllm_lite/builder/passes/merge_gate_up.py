@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
-    add_initializer,
     dims,
     fused_by,
     fused_node,
     nodes_of,
+    operands,
     replace_value,
     site,
     value_of,
@@ -17,7 +17,8 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of, describe
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.builder.weights import extents, stack, zeros
+from trtllm_lite.network.tensors import add_initializer, stack, zeros
+from trtllm_lite.quantize.formats import matrix_of
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -43,24 +44,24 @@ def _obstacle(activation: ir.Node, gate: ir.Node | None, up: ir.Node | None) -> 
         return f"the {'gate' if gate is None else 'up'} factor does not come straight from a Linear"
     if activation_of(activation) is None:
         return f"the gate goes through {describe(activation)}, which no fused operator computes"
-    if gate.inputs[0] is not up.inputs[0]:
+    if operands(gate)["x"] is not operands(up)["x"]:
         return "gate and up read different inputs"
-    tensors = [weight_tensor(linear.inputs[1]) for linear in (gate, up)]
-    forms = {(tensor.dtype, tuple(tensor.shape)) for tensor in tensors if tensor is not None}
+    matrices = [matrix_of(operands(linear)) for linear in (gate, up)]
+    forms = {(matrix.form, matrix.shape) for matrix in matrices}
     return None if len(forms) == 1 else "the weights of gate and up differ in type or shape"
 
 
 def _fuse(graph: ir.Graph, mul: ir.Node, gate: ir.Node, up: ir.Node, name: str, activation: str) -> None:
     path = f"{name}.gate_up_proj"
-    tensors = [tensor for linear in (gate, up) if (tensor := weight_tensor(linear.inputs[1])) is not None]
-    weight = add_initializer(graph, f"{path}.weight", stack(tensors))
-    inputs = [gate.inputs[0], weight]
-    biases = [weight_tensor(linear.inputs[2]) if len(linear.inputs) > 2 else None for linear in (gate, up)]
+    matrices = [matrix_of(operands(linear)) for linear in (gate, up)]
+    weight = matrices[0].format.stack(graph, path, matrices)
+    inputs = {"x": operands(gate)["x"], **weight.operands}
+    biases = [weight_tensor(operands(linear).get("bias")) for linear in (gate, up)]
     if any(bias is not None for bias in biases):
-        parts = [zeros(extents(tensors[0])[0]) if bias is None else bias for bias in biases]
-        inputs.append(add_initializer(graph, f"{path}.bias", stack(parts)))
+        parts = [zeros(matrices[0].shape[0]) if bias is None else bias for bias in biases]
+        inputs["bias"] = add_initializer(graph, f"{path}.bias", stack(parts))
     output = value_of(f"{path}.gated", ir.DataType.FLOAT, dims(mul.outputs[0]) or ())
-    graph.insert_before(mul, fused_node("GatedLinear", path, inputs, [output], {"activation": activation}))
+    graph.insert_before(mul, fused_node("GatedLinear", path, inputs, {"y": output}, {"activation": activation}))
     replace_value(mul.outputs[0], output)
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
-    add_initializer,
     dims,
     fused_by,
     fused_node,
     nodes_of,
+    operands,
     replace_value,
     site,
     value_of,
@@ -21,7 +21,8 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect, match_cache, match_heads
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.builder.weights import concatenate, extents, zeros
+from trtllm_lite.network.tensors import add_initializer, concatenate, zeros
+from trtllm_lite.quantize.formats import matrix_of
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -49,37 +50,29 @@ def _projections(attention: ir.Node) -> list[ir.Node]:
         assert linear is not None
         linears.append(linear)
     expect(len({id(linear) for linear in linears}) == 3, "query, key and value share a projection")
-    expect(len({linear.inputs[0] for linear in linears}) == 1, "query, key and value read different inputs")
-    dtypes = {_weight(linear).dtype for linear in linears}
-    expect(len(dtypes) == 1, f"the weights have different types: {', '.join(sorted(str(dtype) for dtype in dtypes))}")
+    expect(len({operands(linear)["x"] for linear in linears}) == 1, "query, key and value read different inputs")
+    forms = {matrix_of(operands(linear)).form for linear in linears}
+    expect(len(forms) == 1, f"the weights have different types: {', '.join(sorted(' '.join(form) for form in forms))}")
     return linears
-
-
-def _weight(linear: ir.Node) -> ir.TensorProtocol:
-    tensor = weight_tensor(linear.inputs[1])
-    assert tensor is not None  # the linear pass takes initializers only
-    return tensor
-
-
-def _bias(linear: ir.Node) -> ir.TensorProtocol | None:
-    return weight_tensor(linear.inputs[2]) if len(linear.inputs) > 2 else None
 
 
 def _merge(graph: ir.Graph, linears: list[ir.Node], name: str) -> None:
     path = f"{name}.qkv_proj"
-    sizes = [extents(_weight(linear))[0] for linear in linears]
-    inputs = [linears[0].inputs[0], add_initializer(graph, f"{path}.weight", concatenate([*map(_weight, linears)]))]
-    biases = [_bias(linear) for linear in linears]
+    matrices = [matrix_of(operands(linear)) for linear in linears]
+    sizes = [matrix.shape[0] for matrix in matrices]
+    merged_weight = matrices[0].format.concatenate(graph, path, matrices)
+    inputs = {"x": operands(linears[0])["x"], **merged_weight.operands}
+    biases = [weight_tensor(operands(linear).get("bias")) for linear in linears]
     if any(bias is not None for bias in biases):
         parts = [zeros(size) if bias is None else bias for bias, size in zip(biases, sizes, strict=True)]
-        inputs.append(add_initializer(graph, f"{path}.bias", concatenate(parts)))
+        inputs["bias"] = add_initializer(graph, f"{path}.bias", concatenate(parts))
     rows = (dims(linears[0].outputs[0]) or ("",))[0] or ""
     merged = value_of(f"{path}.linear", ir.DataType.FLOAT, [rows, sum(sizes)])
     parts_out = [value_of(f"{path}.{kind}", ir.DataType.FLOAT, [rows, n]) for kind, n in zip("qkv", sizes, strict=True)]
     lengths = add_initializer(graph, f"{path}.sizes", ir.tensor(sizes, dtype=ir.DataType.INT64))
     split = ir.node("Split", [merged, lengths], {"axis": -1}, outputs=parts_out, name=f"{path}.split")
     first = next(node for node in graph if node in linears)
-    graph.insert_before(first, [fused_node("Linear", path, inputs, [merged], {"activation": "none"}), split])
+    graph.insert_before(first, [fused_node("Linear", path, inputs, {"y": merged}, {"activation": "none"}), split])
     for linear, part in zip(linears, parts_out, strict=True):
         replace_value(linear.outputs[0], part)
 

@@ -140,10 +140,14 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
         "key_cache": [NUM_BLOCKS, heads, head_dim, TOKENS_PER_BLOCK],
         "value_cache": [NUM_BLOCKS, heads, TOKENS_PER_BLOCK, head_dim],
     }
-    pasts = [value_of(f"{kind}.{index}", ir.DataType.FLOAT, shape) for kind, shape in shapes.items()]
-    presents = [value_of(f"{kind}_out.{index}", ir.DataType.FLOAT, shape) for kind, shape in shapes.items()]
+    pasts = {kind: value_of(f"{kind}.{index}", ir.DataType.FLOAT, shape) for kind, shape in shapes.items()}
+    presents = {
+        f"{kind}_out": value_of(f"{kind}_out.{index}", ir.DataType.FLOAT, shape) for kind, shape in shapes.items()
+    }
     output = value_of(f"{attention.name}.paged", ir.DataType.FLOAT, dims(match.output) or ())
-    inputs = [match.qkv, query.cos, query.sin, *pasts, *shared, query.norm, match.key.norm]
+    inputs = {"qkv": match.qkv, "cos": query.cos, "sin": query.sin, **pasts}
+    inputs |= {str(value.name): value for value in shared}
+    inputs |= {"query_norm": query.norm, "key_norm": match.key.norm}
     attributes = {
         "num_heads": query.heads,
         "scale": match.scale,
@@ -151,11 +155,12 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
         "softcap": match.softcap,
         "norm_epsilon": query.norm_epsilon or match.key.norm_epsilon,
     }
-    graph.insert_before(
-        attention, fused_node("PagedAttention", str(attention.name), inputs, [output, *presents], attributes)
-    )
+    outputs = {"y": output, **presents}
+    graph.insert_before(attention, fused_node("PagedAttention", str(attention.name), inputs, outputs, attributes))
     replace_value(match.output, output)
-    for cache, past, present in zip((match.key_cache, match.value_cache), pasts, presents, strict=True):
+    for cache, past, present in zip(
+        (match.key_cache, match.value_cache), pasts.values(), presents.values(), strict=True
+    ):
         graph.inputs[graph.inputs.index(cache.past)] = past
         graph.outputs[graph.outputs.index(cache.present)] = present
 

@@ -75,8 +75,8 @@ def _fuse(graph: ir.Graph, gather: ir.Node, positions: ir.Value) -> None:
     assert found is not None
     add, x = found
     output = value_of(f"{gather.name}.position_embedding", ir.DataType.FLOAT, dims(add.outputs[0]) or ())
-    inputs = [x, positions, gather.inputs[0]]
-    graph.insert_before(add, fused_node("PositionEmbedding", str(gather.name), inputs, [output]))
+    inputs = {"x": x, "position_ids": positions, "weight": gather.inputs[0]}
+    graph.insert_before(add, fused_node("PositionEmbedding", str(gather.name), inputs, {"y": output}))
     replace_value(add.outputs[0], output)
 
 

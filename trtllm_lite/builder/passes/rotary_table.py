@@ -76,11 +76,15 @@ def _fuse(graph: ir.Graph, cos: ir.Node, sin: ir.Node) -> None:
     half = (dims(frequencies) or (0,))[0]
     name = site(cos, sin) or "rotary"
     # Named by the nodes, because a network may have several tables at one site.
-    outputs = [value_of(f"{node.name}.table", ir.DataType.FLOAT, [NUM_TOKENS, half or 0]) for node in (cos, sin)]
+    outputs = {
+        kind: value_of(f"{node.name}.table", ir.DataType.FLOAT, [NUM_TOKENS, half or 0])
+        for kind, node in (("cos", cos), ("sin", sin))
+    }
+    inputs = {"position_ids": positions, "inv_freq": frequencies}
     scale = {"scale": _scaled(cos)[1]}
     first = next(node for node in graph if node in (cos, sin))
-    graph.insert_before(first, fused_node("RotaryTable", name, [positions, frequencies], outputs, scale))
-    for node, output in zip((cos, sin), outputs, strict=True):
+    graph.insert_before(first, fused_node("RotaryTable", name, inputs, outputs, scale))
+    for node, output in zip((cos, sin), outputs.values(), strict=True):
         replace_value(_scaled(node)[0], output)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
-    add_initializer,
     dims,
     fused_node,
     only_user,
@@ -24,6 +23,7 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
+from trtllm_lite.network.tensors import add_initializer
 from trtllm_lite.plugins.rowwise.expression import (
     ARITY,
     MAX_CONSTANTS,
@@ -150,15 +150,14 @@ def _cost(chain: _Chain, node: ir.Node) -> str:
 
 def _fuse(graph: ir.Graph, node: ir.Node, chain: _Chain) -> None:
     rows, vectors, constants = chain.operands()
-    inputs: list[ir.Value | None] = [*rows, *[None] * (MAX_ROWS - len(rows))]
-    inputs += [*vectors, *[None] * (MAX_VECTORS - len(vectors))]
+    inputs = {f"x{i}": value for i, value in enumerate(rows)} | {f"v{i}": value for i, value in enumerate(vectors)}
     if constants:
         tensor = ir.tensor(np.array(constants, np.float32), name=f"{node.name}.constants")
-        inputs.append(add_initializer(graph, f"{node.name}.constants", tensor))
+        inputs["constants"] = add_initializer(graph, f"{node.name}.constants", tensor)
     result = node.outputs[0]
     output = value_of(f"{node.name}.rowwise", ir.DataType.FLOAT, dims(result) or ())
     program = {"program": " ".join(chain.words())}
-    graph.insert_before(node, fused_node("Rowwise", str(node.name), inputs, [output], program))
+    graph.insert_before(node, fused_node("Rowwise", str(node.name), inputs, {"y": output}, program))
     replace_value(result, output)
 
 

@@ -16,8 +16,9 @@ namespace tl::TL_ISA {
 constexpr int kPanelWidth = 64;
 // Of a panel as stored; with the chunk that follows it, it fits the first-level cache.
 constexpr std::int64_t kChunkBytes = 16 * 1024;
+constexpr std::int64_t kMaxChunkDepth = kChunkBytes / (kPanelWidth * sizeof(BFloat16));  // widened, it fits the second
 template <typename Weight>
-constexpr std::int64_t kChunkDepth = kChunkBytes / (kPanelWidth * sizeof(Weight));
+constexpr std::int64_t kChunkDepth = min(kMaxChunkDepth, kChunkBytes / (kPanelWidth * sizeof(Weight)));
 // Rows of one task: their sums take 24 KiB.
 constexpr std::int64_t kMaxTaskRows = 96;
 // Fewer rows than this do not pay for reading the panel again.
@@ -31,7 +32,7 @@ constexpr std::int64_t kTasksPerThread = 8;
 
 // One task's memory in the thread's scratch.
 struct PanelScratch {
-  alignas(64) float widened[kChunkDepth<BFloat16> * kPanelWidth];
+  alignas(64) float widened[kMaxChunkDepth * kPanelWidth];
   alignas(64) float sums[kMaxTaskRows * kPanelWidth];
 };
 static_assert(sizeof(PanelScratch) <= kScratchBytesPerThread);
@@ -61,13 +62,14 @@ TL_INLINE void stream_panel(const Product<Weight>& p) {
 // Several tiles pass over each chunk, and ask for the next one meanwhile.
 template <typename Weight>
 TL_INLINE void multiply_chunks(Product<Weight> p, float* widened) {
-  // Half of the lines in each of the first two passes.
-  constexpr int kLines = kPanelLines<Weight> / 2;
+  // Half of the lines in each of the first two passes; a row of bytes is one line.
+  constexpr int kLines = kPanelLines<Weight> > 1 ? kPanelLines<Weight> / 2 : 1;
   const bool widens = sizeof(Weight) < sizeof(float) && p.rows >= kMinRowsToWiden;
   for (std::int64_t left = p.depth; left > 0; left -= kChunkDepth<Weight>) {
     p.depth = min(left, kChunkDepth<Weight>);
     const Weight* next = p.w + p.depth * kPanelWidth;
-    const Prefetch prefetch = prefetch_range(next, p.depth * kPanelWidth, kPanelWidth / 2);
+    constexpr int kStep = kLines * kLineBytes / sizeof(Weight);
+    const Prefetch prefetch = prefetch_range(next, p.depth * kPanelWidth, kStep);
     if (widens) {
       widen(p.w, p.depth * kPanelWidth, widened);
       multiply<kLines>(
@@ -132,6 +134,8 @@ void multiply_panels(const Tensor& x, const Tensor& weight, std::int64_t panels,
       return multiply_panels(x, weight.as<const BFloat16>(), panels, pool, epilogue);
     case DType::kFloat16:
       return multiply_panels(x, weight.as<const Float16>(), panels, pool, epilogue);
+    case DType::kInt8:
+      return multiply_panels(x, weight.as<const std::int8_t>(), panels, pool, epilogue);
     default:
       return multiply_panels(x, weight.as<const float>(), panels, pool, epilogue);
   }

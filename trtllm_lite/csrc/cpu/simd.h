@@ -80,7 +80,7 @@ TL_INLINE Vec tanh(Vec x) {
 // x / (1 + e^-x)
 TL_INLINE Vec silu(Vec x) { return x / (broadcast(1.0f) + exp(zero() - x)); }
 
-TL_INLINE std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+TL_INLINE constexpr std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 TL_INLINE std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 TL_INLINE std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

@@ -20,6 +20,9 @@ TL_INLINE Vec load(const BFloat16* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 TL_INLINE Vec load(const Float16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+TL_INLINE Vec load(const std::int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
 TL_INLINE void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
 
 // All ones in lanes first .. last-1.

@@ -29,6 +29,9 @@ TL_INLINE Vec load(const BFloat16* p) {
 TL_INLINE Vec load(const Float16* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+TL_INLINE Vec load(const std::int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
 TL_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
 
 // Bits first .. last-1; bounds are clamped to the lanes.

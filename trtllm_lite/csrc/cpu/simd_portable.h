@@ -9,6 +9,7 @@ typedef float Vec __attribute__((vector_size(16)));
 typedef std::int32_t IntVec __attribute__((vector_size(16)));
 typedef std::uint32_t BitsVec __attribute__((vector_size(16)));
 typedef std::uint16_t HalfVec __attribute__((vector_size(8)));
+typedef std::int8_t ByteVec __attribute__((vector_size(4)));
 constexpr int kLanes = 4;
 // Accumulators a register-blocked loop may hold, leaving room for operands.
 constexpr int kMaxAccumulators = 12;
@@ -37,6 +38,11 @@ TL_INLINE Vec load(const Float16* p) {
   const BitsVec is_special = reinterpret_cast<BitsVec>(magnitude >= (31u << 23));
   const BitsVec absolute = (special & is_special) | (reinterpret_cast<BitsVec>(finite) & ~is_special);
   return reinterpret_cast<Vec>(absolute | ((bits & 0x8000) << 16));
+}
+TL_INLINE Vec load(const std::int8_t* p) {
+  ByteVec bytes;
+  __builtin_memcpy(&bytes, p, sizeof(bytes));
+  return __builtin_convertvector(bytes, Vec);
 }
 TL_INLINE void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof(x)); }
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -19,20 +22,35 @@ std::uint16_t to_bits(float value, DType dtype) {
                                     (bits >> 13 & 0x3ff));
 }
 
-std::vector<std::uint16_t> make_pattern(DType dtype, float deviation) {
-  constexpr std::size_t kPatternItems = (std::size_t{4} << 20) + 24;  // no power of two: no two rows are alike
-  std::vector<std::uint16_t> pattern(kPatternItems);
+constexpr std::size_t kPatternItems = (std::size_t{4} << 20) + 24;  // no power of two: no two rows are alike
+
+// `Item` is what convert(value) makes of normal values.
+template <typename Item, typename Convert>
+std::vector<std::byte> make_pattern(float deviation, const Convert& convert) {
+  std::vector<std::byte> pattern(kPatternItems * sizeof(Item));
   std::mt19937 generator(0);
   std::normal_distribution<float> normal(0, deviation);
-  for (std::uint16_t& value : pattern) value = to_bits(normal(generator), dtype);
+  for (std::size_t i = 0; i < kPatternItems; ++i) {
+    const Item item = convert(normal(generator));
+    std::memcpy(pattern.data() + i * sizeof(Item), &item, sizeof(Item));
+  }
   return pattern;
+}
+
+std::vector<std::byte> make_pattern(DType dtype, float deviation) {
+  if (dtype == DType::kInt8) {
+    return make_pattern<std::int8_t>(deviation / kInt8Scale, [](float value) {
+      return static_cast<std::int8_t>(std::clamp(std::round(value), -127.0f, 127.0f));
+    });
+  }
+  return make_pattern<std::uint16_t>(deviation, [dtype](float value) { return to_bits(value, dtype); });
 }
 
 }  // namespace
 
 RandomValues::RandomValues(const Device& device, DType dtype, float deviation, Stream stream) {
-  const std::vector<std::uint16_t> values = make_pattern(dtype, deviation);
-  const std::size_t bytes = values.size() * sizeof(values[0]);
+  const std::vector<std::byte> values = make_pattern(dtype, deviation);
+  const std::size_t bytes = values.size();
   pattern_ = DeviceBuffer(device, bytes, "random values", "use a GPU with more memory");
   driver().check(driver().copy_to_device(pattern_.address(), values.data(), bytes, stream), "making up values");
   driver().check(driver().stream_synchronize(stream), "making up values");

@@ -7,9 +7,12 @@
 
 namespace tl::cuda {
 
+// The scale with which made-up int8 values mean what others do.
+constexpr float kInt8Scale = 0.02f / 42;
+
 class RandomValues {
  public:
-  // Normal ones of mean 0, as bfloat16 or float16; the same in every process.
+  // Normal ones of mean 0, as bfloat16, float16, or int8 to be multiplied with kInt8Scale; the same in every process.
   RandomValues(const Device& device, DType dtype, float deviation, Stream stream);
 
   // Puts copies on the stream that fill `bytes` from `to` on.

@@ -29,6 +29,12 @@ class CallChecker {
       } else if (!specs[i].optional) {
         fail(where + ": expected an operand, found none");
       }
+      const int scales = specs[i].scaled_by;
+      if (scales >= 0 && operands[i] != nullptr &&
+          kIsScaled[static_cast<int>(operands[i]->dtype)] != (operands[static_cast<std::size_t>(scales)] != nullptr)) {
+        fail(where + ": expected " + std::string(specs[static_cast<std::size_t>(scales)].name) +
+             " if and only if the dtype wants scales, found dtype " + std::string(to_string(operands[i]->dtype)));
+      }
       const int partner = specs[i].present_with;
       if (partner >= 0 && (operands[i] == nullptr) != (operands[static_cast<std::size_t>(partner)] == nullptr)) {
         fail(where + ": expected an operand if and only if there is one for " +
@@ -140,6 +146,9 @@ std::vector<std::int64_t> stored_shape(Layout layout, const std::vector<std::int
     case Layout::kPanel64:
       if (logical.size() != 2) return {};
       return {panels(logical[0], kPanel), logical[1], kPanel};
+    case Layout::kMmaK16:
+      if (logical.empty() || logical.back() % 16 != 0) return {};
+      return logical;
     case Layout::kGatedPanel64:
       if (logical.size() != 3 || logical[0] != 2) return {};
       return {panels(logical[1], kPanel / 2), logical[2], kPanel};

@@ -1,6 +1,8 @@
 #include "engine/container.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string>
 
 #include "engine/checksums.h"
 #include "engine/crc32c.h"
@@ -38,10 +40,12 @@ std::string_view read_header(std::span<const std::byte> file) {
 }
 
 std::int64_t dtype_size(const JsonView& dtype) {
-  if (dtype.string() == "U8") return 1;
-  if (dtype.string() == "F16" || dtype.string() == "BF16") return 2;
-  if (dtype.string() == "F32") return 4;
-  dtype.fail("one of U8, F16, BF16, F32");
+  std::string known;
+  for (std::size_t i = 0; i < std::size(kStoredNames); ++i) {
+    if (dtype.string() == kStoredNames[i]) return kItemBytes[i];
+    known += (known.empty() ? "" : ", ") + std::string(kStoredNames[i]);
+  }
+  dtype.fail("one of " + known);
 }
 
 Entry read_entry(const JsonView& json, std::span<const std::byte> data) {

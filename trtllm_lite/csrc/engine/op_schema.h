@@ -34,6 +34,7 @@ struct ArgumentSpec {
   std::string_view step_input;  // int32 inputs: the step input that must be passed here
   int below = -1;               // the symbol that bounds the values of the step input from above
   int present_with = -1;        // the optional input that is there if and only if this one is
+  int scaled_by = -1;           // the optional input that is there if and only if this one's dtype wants scales
   int rank = 0;
   ExtentSpec shape[kMaxRank] = {};
 };

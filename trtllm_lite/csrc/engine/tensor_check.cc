@@ -91,7 +91,8 @@ class TensorChecker {
     if (!all_integers(tensor.shape)) fail(tensor, "expected a shape of integers");
     if (!is_float(tensor.dtype) && tensor.dtype != DType::kInt8) fail(tensor, "expected a dtype that weights have");
     const bool is_cpu = manifest_.target.kind == TargetKind::kCpu;
-    if (!is_cpu && tensor.layout != Layout::kRowMajor) fail(tensor, "expected row_major");
+    const bool has_panels = tensor.layout == Layout::kPanel64 || tensor.layout == Layout::kGatedPanel64;
+    if (is_cpu ? tensor.layout == Layout::kMmaK16 : has_panels) fail(tensor, "expected a layout of its device");
     std::vector<std::int64_t> logical;
     for (const Dim& dim : tensor.shape) logical.push_back(dim.value);
     const std::vector<std::int64_t> stored = stored_shape(tensor.layout, logical);

@@ -1,0 +1,41 @@
+// Weights of one byte: integers of -127..127, widened exactly to the 16-bit type on their way into the tensor cores.
+#pragma once
+
+#include "cuda/mma.cuh"
+
+namespace tl {
+
+__device__ __forceinline__ u32 pick_bytes(u32 low, u32 high, u32 selector) {
+  u32 picked;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(picked) : "r"(low), "r"(high), "r"(selector));
+  return picked;
+}
+
+// a - b for two 16-bit elements.
+__device__ __forceinline__ u32 subtract2(u32 a, u32 b) {
+  u32 difference;
+#if TL_FP16
+  asm("sub.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+#else
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(b), "r"(0xbf80bf80u), "r"(a));  // b * -1 + a
+#endif
+  return difference;
+}
+
+// Bytes 0 and 1 of `bytes` become the elements of `first`, bytes 2 and 3 those of `second`.
+//
+// A byte under the right exponent is a number: in float16, 1024 + (byte + 128). A bfloat16 has seven bits for its
+// fraction: the byte's low seven bits make 128 + low, and its sign bit, the lowest of the exponent, 128 or 256.
+__device__ __forceinline__ void widen_int8(u32 bytes, u32& first, u32& second) {
+#if TL_FP16
+  const u32 shifted = bytes ^ 0x80808080u;
+  first = subtract2(pick_bytes(shifted, 0x64646464u, 0x4140), 0x64806480u);
+  second = subtract2(pick_bytes(shifted, 0x64646464u, 0x4342), 0x64806480u);
+#else
+  const u32 low = pick_bytes(bytes, 0x43434343u, 0x4140), high = pick_bytes(bytes, 0x43434343u, 0x4342);
+  first = subtract2(low & 0xff7fff7fu, low & 0xff80ff80u);
+  second = subtract2(high & 0xff7fff7fu, high & 0xff80ff80u);
+#endif
+}
+
+}  // namespace tl

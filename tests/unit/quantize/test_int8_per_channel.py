@@ -1,0 +1,91 @@
+"""The int8 format: what it stores, what the network says, and what the passes make of it."""
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from tests.unit.builder.networks import VARIANTS, network
+from tests.unit.builder.scenario import Sequences
+from trtllm_lite.builder.graph import operands
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.errors import BuildError
+from trtllm_lite.quantize.formats import Int8PerChannel, matrix_of
+from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
+
+INT8 = Int8PerChannel()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_an_element_is_off_by_half_a_step_at_most(dtype: type) -> None:
+    matrix = np.random.default_rng(0).standard_normal((2, 33, 70)).astype(dtype)
+    tensors = INT8.pack(matrix)
+    assert (tensors["weight"].dtype, tensors["weight_scale"].dtype) == (np.int8, np.float32)
+    off = np.abs(INT8.dequantize(tensors) - matrix.astype(np.float32))
+    assert (off <= tensors["weight_scale"][..., None] * 0.50001).all()
+    assert (np.abs(tensors["weight"]).max(-1) == 127).all()
+
+
+def test_rows_of_zeros_stay_zeros() -> None:
+    tensors = INT8.pack(np.zeros((3, 5), np.float32))
+    assert not INT8.dequantize(tensors).any()
+    assert np.isfinite(tensors["weight_scale"]).all()
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen2", "gpt2", "phi3", "mlp_bias", "bfloat16"])
+def test_fused_operators_compute_what_the_quantized_network_does(variant: str) -> None:
+    quantized = quantize_weights(network(variant), "int8_wo")
+    fused, _ = run_passes(quantized)
+    kinds = {matrix_of(operands(node)).format.name for node in fused.graph if "Linear" in node.op_type}
+    assert kinds == {"plain", "int8_per_channel"}  # plain: the LM head
+    state = Sequences(VARIANTS[variant], num_seqs=3)
+    for lens in ([7, 1, 4], [1, 1, 1]):
+        expected, actual = state.step([quantized, fused], lens)
+        np.testing.assert_allclose(actual, expected, atol=2e-5)
+
+
+def test_the_quantized_network_is_standard_onnx() -> None:
+    """onnxruntime runs it, with logits near those of the original."""
+    original = network("qwen2")
+    state = Sequences(VARIANTS["qwen2"], num_seqs=3)
+    feeds = state.feeds([7, 1, 4]) | state.caches
+    feeds |= {name: feeds[f"{name}.padded"] for name in ("position_ids", "past_lens")}
+    logits = []
+    for model in (original, quantize_weights(original, "int8_wo")):
+        session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+        named = {value.name: feeds[value.name] for value in session.get_inputs()}
+        logits.append(session.run(["logits"], named)[0])
+    assert not np.array_equal(*logits)
+    assert np.corrcoef(logits[0].ravel(), logits[1].ravel())[0, 1] > 0.999
+
+
+def test_full_precision_is_the_network_itself() -> None:
+    original = network("llama")
+    assert quantize_weights(original, FULL_PRECISION) is original
+
+
+def test_an_unknown_qformat_names_those_there_are() -> None:
+    with pytest.raises(BuildError, match="qformat is 'fp3': expected one of full_prec, int8_wo"):
+        quantize_weights(network("llama"), "fp3")
+
+
+@pytest.mark.parametrize("change", ["axis", "zero_point", "scalar_scale"])
+def test_another_dequantization_is_not_this_format(change: str) -> None:
+    """The pass that finds no format says so, and the build lists what it left."""
+    quantized = quantize_weights(network("llama"), "int8_wo")
+    node = next(node for node in quantized.graph if node.op_type == "DequantizeLinear")
+    if change == "axis":
+        node.attributes["axis"] = ir.AttrInt64("axis", 1)
+    elif change == "zero_point":
+        zeros = ir.tensor(np.ones(node.inputs[1].shape[0], np.int8), name="zeros")
+        value = ir.Value(name="zeros", type=ir.TensorType(ir.DataType.INT8), shape=zeros.shape, const_value=zeros)
+        quantized.graph.register_initializer(value)
+        node.resize_inputs(3)
+        node.replace_input_with(2, value)
+    else:
+        scale = ir.tensor(np.ones(1, np.float32), name="scalar")
+        value = ir.Value(name="scalar", type=ir.TensorType(ir.DataType.FLOAT), shape=scale.shape, const_value=scale)
+        quantized.graph.register_initializer(value)
+        node.replace_input_with(1, value)
+    assert INT8.recognise(node.outputs[0]) is None

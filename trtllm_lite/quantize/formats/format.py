@@ -1,0 +1,95 @@
+"""What a format knows; everything else handles stored matrices without looking into them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.network.tensors import add_initializer, concatenate, extents, stack
+
+Join = Callable[[Sequence[ir.TensorProtocol]], ir.TensorProtocol]
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """A matrix [..., out, in] in one format: the initializers that fused operators take as operands of these names."""
+
+    format: "Format"
+    operands: Mapping[str, ir.Value]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the matrix that is meant."""
+        return extents(self.tensor("weight"))
+
+    @property
+    def form(self) -> tuple[str, ...]:
+        """Equal for matrices that can be joined."""
+        return (self.format.name, *(self.tensor(operand).dtype.name for operand in self.operands))
+
+    def tensor(self, operand: str) -> ir.TensorProtocol:
+        """What is stored as ``operand``; its data may be on disk still."""
+        tensor = self.operands[operand].const_value
+        assert tensor is not None
+        return tensor
+
+
+class Format(ABC):
+    """One way to store a matrix of float32 [out, in]; rows, one for each output feature, are stored independently.
+
+    ``operands`` are the tensors that it takes, ``weight`` and perhaps others; ``weight_dtypes`` tell it from others.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    weight_dtypes: tuple[ir.DataType, ...]
+
+    @abstractmethod
+    def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
+        """The matrix, if the network makes the float32 ``value`` of a weight stored in this format."""
+
+    @abstractmethod
+    def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The float32 matrix [..., out, in] that ``tensors``, by operand, mean: the reference for all kernels."""
+
+    def concatenate(self, graph: ir.Graph, path: str, matrices: Sequence[StoredMatrix]) -> StoredMatrix:
+        """The rows of ``matrices``, all of one form, below each other: a merged projection of q, k and v."""
+        return self._joined(graph, path, concatenate, matrices)
+
+    def stack(self, graph: ir.Graph, path: str, matrices: Sequence[StoredMatrix]) -> StoredMatrix:
+        """``matrices`` of one form and shape along a new first axis: gate and up projections."""
+        return self._joined(graph, path, stack, matrices)
+
+    def _joined(self, graph: ir.Graph, path: str, join: Join, matrices: Sequence[StoredMatrix]) -> StoredMatrix:
+        def joined(operand: str) -> ir.Value:
+            return add_initializer(graph, f"{path}.{operand}", join([matrix.tensor(operand) for matrix in matrices]))
+
+        return StoredMatrix(self, {operand: joined(operand) for operand in self.operands})
+
+
+class QuantizedFormat(Format):
+    """A format that weights are converted to."""
+
+    @abstractmethod
+    def pack(self, matrix: np.ndarray) -> dict[str, np.ndarray]:
+        """The tensors, by operand, that store a float matrix [..., out, in]."""
+
+    @abstractmethod
+    def express(self, graph: ir.Graph, before: ir.Node, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+        """``tensor`` [out, in] in this format, and, in front of ``before``, the standard operator that dequantizes it.
+
+        Returns the float32 value, which :meth:`recognise` recognises. Nothing is quantized before it is asked for.
+        """
+
+
+def initializer(value: ir.Value | None) -> ir.Value | None:
+    """``value`` if it is a weight, or None."""
+    return value if value is not None and value.is_initializer() and value.const_value is not None else None
+
+
+def made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    """The standard operator that makes ``value``, if it is ``op_type``."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.domain == "" and node.op_type == op_type else None

@@ -1,0 +1,29 @@
+"""Floating-point matrices as they are; the network widens 16-bit ones by a Cast."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.quantize.formats.format import Format, StoredMatrix, initializer, made_by
+
+
+class Plain(Format):
+    """float32, float16 or bfloat16."""
+
+    name = "plain"
+    operands = ("weight",)
+    weight_dtypes = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+    def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
+        """As :meth:`Format.recognise`: W, or Cast(W, float32)."""
+        cast = made_by(value, "Cast")
+        weight = initializer(value if cast is None else cast.inputs[0])
+        if value is None or value.dtype != ir.DataType.FLOAT or weight is None:
+            return None
+        is_matrix = weight.dtype in self.weight_dtypes and weight.shape is not None and len(weight.shape) == 2
+        return StoredMatrix(self, {"weight": weight}) if is_matrix else None
+
+    def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+        """As :meth:`Format.dequantize`."""
+        return tensors["weight"].astype(np.float32)

@@ -1,0 +1,67 @@
+"""Weight-only quantization without calibration: the matrices of a network's products in another format.
+
+Embeddings and the LM head stay as they are: an embedding is looked up, not multiplied, and logits are what small errors
+hurt most.
+"""
+
+import onnx_ir as ir
+
+from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.quantize.formats import Int8PerChannel, Plain, QuantizedFormat
+from trtllm_lite.quantize.formats.format import made_by
+
+FULL_PRECISION = "full_prec"  # weights as the checkpoint has them
+# Names as TensorRT-LLM's quantize.py has them.
+QFORMATS: dict[str, QuantizedFormat] = {"int8_wo": Int8PerChannel()}
+_LM_HEAD = "lm_head"
+
+
+def quantize_weights(network: ir.Model, qformat: str) -> ir.Model:
+    """``network`` whose linear layers, but for the LM head, dequantize weights in the format of ``qformat``.
+
+    ``full_prec`` is the network itself. Weights are quantized when they are asked for. Raises BuildError if ``qformat``
+    is unknown, or if there is nothing that it applies to.
+    """
+    if qformat == FULL_PRECISION:
+        return network
+    if qformat not in QFORMATS:
+        raise BuildError(f"qformat is {shown(qformat)}: expected one of {', '.join((FULL_PRECISION, *QFORMATS))}")
+    quantized = network.clone()
+    done: dict[ir.Value, ir.Value] = {}
+    for node in [node for node in quantized.graph if node.op_type == "Transpose"]:
+        source, matrix = node.inputs[0], Plain().recognise(node.inputs[0])
+        if source is None or matrix is None or not _is_linear(node):
+            continue
+        if source not in done:
+            name, tensor = str(_initializer(source).name), matrix.tensor("weight")
+            done[source] = QFORMATS[qformat].express(quantized.graph, node, name, tensor)
+        node.replace_input_with(0, done[source])
+    if not done:
+        raise BuildError(f"qformat is {qformat}, and the network has no linear layer with a floating-point weight")
+    _remove_unread(quantized.graph, list(done))
+    return quantized
+
+
+def _is_linear(transpose: ir.Node) -> bool:
+    """Do only products that are no LM head read the transposed matrix?"""
+    uses = list(transpose.outputs[0].uses())
+    return bool(uses) and all(use.node.op_type == "MatMul" and use.node.name != _LM_HEAD for use in uses)
+
+
+def _initializer(value: ir.Value) -> ir.Value:
+    cast = made_by(value, "Cast")
+    source = value if cast is None else cast.inputs[0]
+    assert source is not None
+    return source
+
+
+def _remove_unread(graph: ir.Graph, values: list[ir.Value]) -> None:
+    """Remove the widened matrices that nothing reads any longer, and their weights."""
+    for value in values:
+        producer = value.producer()
+        if producer is not None and not value.uses():
+            source = producer.inputs[0]
+            graph.remove(producer, safe=True)
+            value = source if source is not None else value
+        if value.is_initializer() and not value.uses():
+            del graph.initializers[str(value.name)]
