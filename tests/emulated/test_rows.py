@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.row_checks import check_gate_mul, check_layer_norm, check_position_embedding, check_rowwise
+from tests.gpu.row_checks import (
+    check_cache_slots,
+    check_gate_mul,
+    check_layer_norm,
+    check_position_embedding,
+    check_rotary_table,
+    check_rowwise,
+)
 from trtllm_lite.plugins.rowwise.expression import ARITY
 
 FUNCTIONS = {
@@ -40,6 +47,15 @@ def test_gate_mul(activation: str) -> None:
 @pytest.mark.parametrize("hidden", [64, 1032])
 def test_position_embedding(hidden: int) -> None:
     check_position_embedding(5, hidden, torch.bfloat16, Emulator())
+
+
+@pytest.mark.parametrize(("page", "groups"), [(16, 1), (64, 3)])
+def test_cache_slots(page: int, groups: int) -> None:
+    check_cache_slots([1, 17, 65, 1, 129], [500, 0, 31, 32, 63], page, groups, Emulator())
+
+
+def test_rotary_table() -> None:
+    check_rotary_table(torch.tensor([0, 1, 77, 131071], dtype=torch.int32), 24, 1.25, Emulator())
 
 
 @pytest.mark.parametrize("word", ARITY)

@@ -38,8 +38,9 @@ class DecodeStep:
         self.head = Linear(shape.vocab, shape.hidden, bucket, norm=True, float_out=True, config=configs.get("head"))
         self.embedding = Kernel("embedding/cuda.cuh", "embedding", 128, 0, {"TL_HIDDEN": shape.hidden})
         half = shape.head_dim // 2
-        rotary = {"TL_HALF_DIM": half, "TL_PAGE": shape.page}
-        self.rotary_table = Kernel("rotary_table/cuda.cuh", "rotary_table", half, 0, rotary)
+        slots = {"TL_PAGE": shape.page, "TL_GROUPS": 1}
+        self.cache_slots = Kernel("cache_slots/cuda.cuh", "cache_slots", 128, 0, slots)
+        self.rotary_table = Kernel("rotary_table/cuda.cuh", "rotary_table", half, 0, {"TL_HALF_DIM": half})
         self.sample = Sample(shape.vocab, batch)
         self._make_weights()
         self._make_buffers(past)
@@ -93,12 +94,13 @@ class DecodeStep:
     def run(self, programmatic: bool = True) -> None:
         """``programmatic``: every kernel may start before its predecessor has finished."""
         batch, linked = self.batch, {"programmatic": programmatic}
-        ids = (self.tokens, self.sampling["sample_slots"], self.last_tokens)
+        token_slots = self.sampling["sample_slots"]
+        step = (self.past_lens, token_slots, self.cu_seqlens, self.block_tables, self.last_tokens)
+        bounds = (batch, batch, self.block_tables.shape[1])
+        self.cache_slots(self.slots, self.past_lens, *step, *bounds, grid=-(-batch // 128), **linked)
+        ids = (self.tokens, token_slots, self.last_tokens)
         self.embedding(self.hidden, *ids, self.table, grid=batch, **linked)
-        made = (self.cos, self.sin, self.slots, self.past_lens)
-        step = (self.past_lens, self.sampling["sample_slots"], self.cu_seqlens, self.block_tables, self.last_tokens)
-        bounds = (batch, self.block_tables.shape[1], 1.0)
-        self.rotary_table(*made, *step, self.inv_freq, *bounds, grid=batch, **linked)
+        self.rotary_table(self.cos, self.sin, self.past_lens, self.inv_freq, 1.0, grid=batch, **linked)
         for layer in range(self.layers):
             self._run_layer(layer, linked)
         norm = self.norms[2 * self.layers]

@@ -49,6 +49,38 @@ def check_position_embedding(rows: int, hidden: int, dtype: torch.dtype, machine
     assert torch.equal(y, x + table[positions.long()])
 
 
+def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: int, machine: Machine) -> None:
+    """Sequences of so many new and past tokens; of those with one new token, the second has ended."""
+    device, count, num_tokens = machine.device, len(lengths), sum(lengths)
+    columns = max(p + n for p, n in zip(past, lengths, strict=True)) // page + 1
+    positions = torch.cat([torch.arange(p, p + n) for p, n in zip(past, lengths, strict=True)])
+    starts = torch.tensor([0, *lengths]).cumsum(0)
+    tables = torch.randperm(count * groups * columns).view(count, groups, columns)
+    slots = torch.full((groups, num_tokens), -1, device=device, dtype=torch.int32)
+    decoding = [sequence for sequence, length in enumerate(lengths) if length == 1][:2]
+    token_slots = torch.full((num_tokens,), -1)
+    token_slots[starts[decoding]] = torch.tensor([2, 0])
+    step = (past_lens := torch.tensor(past), positions, token_slots, starts, tables, torch.tensor([~5, ~6, 7]))
+    past_lens, *others = (tensor.int().to(device) for tensor in step)
+    kernel = machine.kernel("cache_slots/cuda.cuh", "cache_slots", 128, 0, {"TL_PAGE": page, "TL_GROUPS": groups})
+    kernel(slots, past_lens, *others, num_tokens, count, columns, grid=-(-num_tokens // 128))
+    assert past_lens.tolist() == [0 if sequence == decoding[1] else p for sequence, p in enumerate(past)]
+    owners = torch.repeat_interleave(torch.arange(count), torch.tensor(lengths))
+    expected = tables[owners, :, positions // page].T * page + positions % page
+    assert torch.equal(slots.cpu(), expected.int())
+
+
+def check_rotary_table(positions: torch.Tensor, half_dim: int, scale: float, machine: Machine) -> None:
+    """The angle is a float32 product, as in the reference implementations of RoPE."""
+    inv_freq = 500000.0 ** -(torch.arange(half_dim, device=machine.device) / half_dim)
+    cos, sin = (torch.full((len(positions), half_dim), POISON, device=machine.device) for _ in range(2))
+    kernel = machine.kernel("rotary_table/cuda.cuh", "rotary_table", half_dim, 0, {"TL_HALF_DIM": half_dim})
+    kernel(cos, sin, positions, inv_freq, scale, grid=len(positions))
+    angles = (positions[:, None].float() * inv_freq).double()
+    torch.testing.assert_close(cos.double(), scale * angles.cos(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(sin.double(), scale * angles.sin(), rtol=0, atol=1e-6)
+
+
 def check_rowwise(
     program: str, expected: torch.Tensor, operands: list[torch.Tensor | None], dtype: torch.dtype, machine: Machine
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.timing_caches import save_tiles_first
 from tests.tolerances import GPU_TOLERANCES, assert_close
 from trtllm_lite.builder import build_engine
@@ -38,6 +38,14 @@ class Case:
             return self.reference(torch.from_numpy(tokens).long()[None]).logits[0].numpy()
 
 
+def _in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
+    """``shape`` with the names that the family's config has for its fields, without those it has none for."""
+    if family == "gpt2":
+        names = {"hidden_size": "n_embd", "intermediate_size": "n_inner", "num_attention_heads": "n_head"}
+        return {names[name]: value for name, value in shape.items() if name in names}
+    return {name: value for name, value in shape.items() if name != "head_dim" or family not in ("phi3", "cohere")}
+
+
 def make_case(
     family: str, dtype: str, directory: Path, tiled: bool = False, qformat: str = FULL_PRECISION, **overrides: Any
 ) -> Case:
@@ -46,7 +54,7 @@ def make_case(
     ``tiled``: with tiled products wherever they can be.
     """
     wide = {"intermediate_size": 128} if tiled else {}
-    shape = SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide | overrides
+    shape = _in_words_of(family, SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide) | overrides
     model = save_tiny_model(family, directory / "model", dtype=getattr(torch, dtype), **shape)
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
     cache = save_tiles_first(directory / "checkpoint", directory / "tiles.json", **LIMITS) if tiled else None
@@ -55,7 +63,8 @@ def make_case(
     return Case(dtype, ModelRunner.from_dir(directory / "engine"), model.float())
 
 
-KINDS = [(family, dtype, tiled) for family in FAMILIES for dtype in ("bfloat16", "float16") for tiled in (False, True)]
+DTYPES = ("bfloat16", "float16")
+KINDS = [(family, dtype, tiled) for family in NETWORK_FAMILIES for dtype in DTYPES for tiled in (False, True)]
 
 
 @pytest.fixture(scope="module", params=KINDS)

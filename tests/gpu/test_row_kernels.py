@@ -1,4 +1,4 @@
-"""Kernels that touch each row once: embedding, gather, norm, SwiGLU, rotary table, rotation into the cache."""
+"""Kernels that touch each row once: embedding, gather, norms, SwiGLU, cache slots, rotary table, cache writes."""
 
 import pytest
 import torch
@@ -7,7 +7,14 @@ from tests.gpu.attention_checks import attention_shape, check_rope_cache
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import GPU, Kernel
 from tests.gpu.kernels import dtype_flag
-from tests.gpu.row_checks import check_gate_mul, check_layer_norm, check_position_embedding, check_rowwise
+from tests.gpu.row_checks import (
+    check_cache_slots,
+    check_gate_mul,
+    check_layer_norm,
+    check_position_embedding,
+    check_rotary_table,
+    check_rowwise,
+)
 
 EPSILON = 1e-5
 ROWS = [1, 3, 17, 65, 129]
@@ -93,29 +100,15 @@ def test_rms_norm(rows: int, hidden: int, threads: int, residual: bool, dtype: t
 
 
 @pytest.mark.parametrize("page", [32, 64])
-def test_rotary_table_slots_and_ended_sequences(page: int) -> None:
-    lengths, past = [1, 17, 65, 1, 129], [5000, 0, 31, 32, 63]
-    positions = torch.cat([torch.arange(p, p + n) for p, n in zip(past, lengths, strict=True)]).int().cuda()
-    cu_seqlens = torch.tensor([0, *lengths]).cumsum(0).int().cuda()
-    tables = torch.randperm(len(lengths) * 200).view(len(lengths), 200).int().cuda()
-    inv_freq = 500000.0 ** -(torch.arange(64, device="cuda") / 64)
-    cos, sin = (torch.full((len(positions), 64), POISON, device="cuda") for _ in range(2))
-    slots = torch.full((len(positions),), -1, device="cuda", dtype=torch.int32)
-    kernel = Kernel("rotary_table/cuda.cuh", "rotary_table", 64, 0, {"TL_HALF_DIM": 64, "TL_PAGE": page})
-    token_slots = torch.full_like(positions, -1)
-    token_slots[0], token_slots[83] = 2, 0  # the sequences of one token; the second has ended
-    last_tokens = torch.tensor([~5, ~6, 7]).int().cuda()
-    past_lens = torch.tensor(past).int().cuda()
-    step = (past_lens, positions, token_slots, cu_seqlens, tables, last_tokens)
-    kernel(cos, sin, slots, *step, inv_freq, len(lengths), tables.shape[1], 1.25, grid=len(positions))
-    assert past_lens.tolist() == [*past[:3], 0, past[4]]
-    # The angle is a float32 product, as in the reference implementations of RoPE.
-    angles = (positions[:, None].float() * inv_freq).double()
-    torch.testing.assert_close(cos.double(), 1.25 * angles.cos(), rtol=0, atol=1e-6)
-    torch.testing.assert_close(sin.double(), 1.25 * angles.sin(), rtol=0, atol=1e-6)
-    seqs = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).cuda()
-    blocks = tables[seqs, (positions // page).long()]
-    assert torch.equal(slots, blocks * page + positions % page)
+@pytest.mark.parametrize("groups", [1, 6])
+def test_cache_slots(page: int, groups: int) -> None:
+    check_cache_slots([1, 17, 65, 1, 129], [5000, 0, 31, 32, 63], page, groups, GPU)
+
+
+@pytest.mark.parametrize("half_dim", [64, 128])
+def test_rotary_table(half_dim: int) -> None:
+    positions = torch.cat([torch.arange(100), torch.tensor([5000, 131071, 1000003])]).int().cuda()
+    check_rotary_table(positions, half_dim, 1.25, GPU)
 
 
 @pytest.mark.parametrize("norm", [False, True])

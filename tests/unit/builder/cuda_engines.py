@@ -44,6 +44,16 @@ CUDA_VARIANTS = {
     "gemma3": cuda_shape(
         mlp="gelu_tanh", post_norms=True, qk_norm=True, windows=(5, 0), embedding_scale=8.0, thetas=(100.0, 5000.0)
     ),
+    "gpt2": cuda_shape(
+        layer_norm=True,
+        norm_bias=True,
+        learned_positions=True,
+        mlp="plain",
+        linear_bias=True,
+        qkv_bias=True,
+        kv_heads=4,
+        rotary_dim=0,
+    ),
     "cohere": cuda_shape(layer_norm=True, parallel=True, logit_scale=0.25),
     "plain": cuda_shape(
         layer_norm=True, norm_bias=True, learned_positions=True, mlp="plain", linear_bias=True, qkv_bias=True

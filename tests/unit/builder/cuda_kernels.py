@@ -94,11 +94,9 @@ def _ints(count: int, *pointers: Pointer) -> list[list[int]]:
 
 
 @kernel
-def rotary_table(
+def cache_slots(
     macros: Macros,
     grid: Grid,
-    cos: Pointer,
-    sin: Pointer,
     slots: Pointer,
     past_lens: Pointer,
     position_ids: Pointer,
@@ -106,22 +104,30 @@ def rotary_table(
     cu_seqlens: Pointer,
     block_tables: Pointer,
     last_tokens: Pointer,
-    inv_freq: Pointer,
+    num_tokens: int,
     num_seqs: int,
     max_blocks: int,
-    scale: float,
 ) -> None:
-    rows, half, page = grid[0], macros["TL_HALF_DIM"], macros["TL_PAGE"]
+    page, groups = macros["TL_PAGE"], macros["TL_GROUPS"]
+    assert 0 <= 128 * grid[0] - num_tokens < 128
+    positions = at(position_ids, np.int32, num_tokens)
+    owners = np.searchsorted(at(cu_seqlens, np.int32, num_seqs + 1), np.arange(num_tokens), side="right") - 1
+    for owner, slot in zip(owners, at(token_slots, np.int32, num_tokens), strict=True):
+        if slot >= 0 and at(last_tokens, np.int32, slot + 1)[slot] < 0:
+            at(past_lens, np.int32, num_seqs)[owner] = 0
+    blocks = at(block_tables, np.int32, num_seqs, groups, max_blocks)[owners, :, positions // page].T
+    at(slots, np.int32, groups, num_tokens)[...] = blocks * page + positions % page
+
+
+@kernel
+def rotary_table(
+    macros: Macros, grid: Grid, cos: Pointer, sin: Pointer, position_ids: Pointer, inv_freq: Pointer, scale: float
+) -> None:
+    rows, half = grid[0], macros["TL_HALF_DIM"]
     positions = at(position_ids, np.int32, rows)
     angles = positions[:, None].astype(np.float32) * at(inv_freq, np.float32, half)
     at(cos, np.float32, rows, half)[...] = scale * np.cos(angles.astype(np.float64))
     at(sin, np.float32, rows, half)[...] = scale * np.sin(angles.astype(np.float64))
-    owners = np.searchsorted(at(cu_seqlens, np.int32, num_seqs + 1), np.arange(rows), side="right") - 1
-    for owner, slot in zip(owners, at(token_slots, np.int32, rows), strict=True):
-        if slot >= 0 and at(last_tokens, np.int32, slot + 1)[slot] < 0:
-            at(past_lens, np.int32, num_seqs)[owner] = 0
-    blocks = at(block_tables, np.int32, num_seqs, max_blocks)[owners, positions // page]
-    at(slots, np.int32, rows)[...] = blocks * page + positions % page
 
 
 @kernel

@@ -129,6 +129,7 @@ def test_inspect_shows_targets_and_programs(tmp_path: Path) -> None:
     assert found.operators == {}
     assert found.programs["mixed (sm_90a)"]["matmul"] == 9
     assert found.programs["decode_1 (sm_80)"] == {
+        "cache_slots": 1,
         "embedding": 1,
         "rotary_table": 1,
         "qkv_linear": 2,

@@ -38,9 +38,10 @@ def test_rope_of_an_odd_part_is_refused() -> None:
         cuda_plan(cuda_shape(rotary_dim=10))
 
 
-def test_a_network_without_rope_is_refused() -> None:
-    with pytest.raises(BuildError, match="the network has no RoPE"):
-        cuda_plan(cuda_shape(rotary_dim=0, learned_positions=True))
+def test_a_network_without_rope_has_slots_and_no_table() -> None:
+    kernels = _kernels(cuda_plan(CUDA_VARIANTS["gpt2"]), 0)
+    assert kernels[:3] == ["cache_slots", "embedding", "position_embedding"]
+    assert "rotary_table" not in kernels
 
 
 def test_a_table_of_too_few_positions_is_refused() -> None:

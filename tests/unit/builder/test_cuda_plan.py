@@ -44,21 +44,22 @@ def _touched(instruction: LaunchInstruction | MatmulInstruction) -> set[int]:
 def test_a_decode_layer_is_five_kernels() -> None:
     plan = cuda_plan()
     layer = ["qkv_linear", "paged_attention_decode", "linear", "gated_linear", "linear"]
-    assert _ran(plan, _program(plan, "decode_2")) == ["embedding", "rotary_table", *layer, *layer, "linear", "sample"]
+    expected = ["cache_slots", "embedding", "rotary_table", *layer, *layer, "linear", "sample"]
+    assert _ran(plan, _program(plan, "decode_2")) == expected
 
 
 def test_a_mixed_layer_uses_products_of_cublaslt() -> None:
     plan = cuda_plan()
     attention = ["rms_norm", "matmul", "rope_cache", "paged_attention_decode", "paged_attention_prefill"]
     rest = ["matmul", "rms_norm", "matmul", "gate_mul", "matmul"]
-    expected = ["embedding", "rotary_table", *attention, *rest, *attention]
+    expected = ["cache_slots", "embedding", "rotary_table", *attention, *rest, *attention]
     expected += ["gather_rows", "gather_rows", *rest, "rms_norm", "matmul", "sample"]
     assert _ran(plan, _program(plan, "mixed")) == expected
 
 
 def test_head_norms_keep_rope_out_of_the_product() -> None:
     plan = cuda_plan(CUDA_VARIANTS["qwen3"])
-    assert _ran(plan, _program(plan, "decode_1"))[2:5] == ["linear", "rope_cache", "paged_attention_decode"]
+    assert _ran(plan, _program(plan, "decode_1"))[3:6] == ["linear", "rope_cache", "paged_attention_decode"]
 
 
 def test_residuals_are_added_by_the_product_before_the_norm() -> None:
@@ -72,7 +73,7 @@ def test_biases_are_rounded_for_cublaslt_only() -> None:
     product = next(step for step in _program(plan, "mixed").instructions if isinstance(step, MatmulInstruction))
     assert product.bias is not None
     assert plan.tensors[product.bias.tensor].dtype == "bfloat16"
-    fused = _program(plan, "decode_1").instructions[2]
+    fused = _program(plan, "decode_1").instructions[3]
     assert isinstance(fused, LaunchInstruction)
     vectors = [plan.tensors[index] for index in _touched(fused) if plan.tensors[index].name.endswith("qkv_proj.bias")]
     assert [vector.dtype for vector in vectors] == ["float32"]
@@ -131,7 +132,8 @@ def test_gates_are_one_tiled_kernel() -> None:
     plan = cuda_plan(tiled=True)
     layer = ["rms_norm", "linear_tiled", "rope_cache", "paged_attention_decode", "paged_attention_prefill"]
     # A depth of 96 is no multiple of a tile's.
-    expected = ["embedding", "rotary_table", *layer, "linear_tiled", "rms_norm", "gated_linear_tiled", "matmul"]
+    expected = ["cache_slots", "embedding", "rotary_table", *layer]
+    expected += ["linear_tiled", "rms_norm", "gated_linear_tiled", "matmul"]
     assert _ran(plan, _program(plan, "mixed"))[: len(expected)] == expected
 
 

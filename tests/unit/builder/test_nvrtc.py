@@ -42,6 +42,7 @@ SOFTCAP = {"TL_SOFTCAP": 1}
 GELU = {"TL_ACTIVATION": 2}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int | str]] = {
+    "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "gated_linear/cuda.cuh": LINEAR | GELU,
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
@@ -60,7 +61,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1},
-    "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64, "TL_PAGE": 32},
+    "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64},
     "rowwise/cuda.cuh": {
         "TL_EXPRESSION": rowwise_expression("x0 x1 add gelu x2 gelu_tanh sub neg v0 mul c1 div tanh exp sqrt relu"),
         "TL_FEATURES": 4096,

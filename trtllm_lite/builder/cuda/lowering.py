@@ -16,11 +16,11 @@ from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, ops_of
 from trtllm_lite.builder.cuda.passes import run_device_passes
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
-from trtllm_lite.builder.cuda.unsupported import refuse_unsupported
 from trtllm_lite.builder.graph import Dim, dims
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.cache_slots.cuda import cache_slots
 from trtllm_lite.plugins.cuda.lowering import Norm
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.launch import Buffer, Device, Extent, WeightBuffers, features, symbol
@@ -37,11 +37,11 @@ def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, c
 
     Raises BuildError for what the kernels do not support.
     """
-    refuse_unsupported(graph)
     kind = ProgramKind(device, bucket)
     ops = run_device_passes(ops_of(graph), kind)
     program = _Program(kind, operands, choose, Links(ops))
-    steps: list[Step] = []
+    last_tokens, page = operands.sampled.last_tokens, operands.limits.tokens_per_block
+    steps: list[Step] = [cache_slots(program.slots, operands.inputs, last_tokens, page)]
     for op in ops:
         plugin = import_module(f"trtllm_lite.plugins.{all_schemas()[op.kind].folder}.cuda")
         steps += plugin.lower(_OpLowering(op, program))

@@ -1,0 +1,44 @@
+// Cache slots: where each token's keys and values lie in the paged cache, once per step for all layers: token t of
+// sequence s at position p has slot block_tables[s, g, p / TL_PAGE] * TL_PAGE + p % TL_PAGE in cache group g.
+//
+// A token that was sampled last by a sequence which it ended (last_tokens[token_slots[t]] is a complement) needs no
+// attention: its sequence's past_lens become 0, so that attention reads one token. What comes of it, keys and values of
+// further layers too, is wrong, and nobody may use it.
+//
+// Bytes: 4 a token and group, and as many read. FLOPs: none. Floor: latency, about 2 us. Launch: a thread for each
+// token. Macros: TL_PAGE, TL_GROUPS.
+#include "cuda/async.cuh"
+
+namespace tl {
+
+// The sequence that owns a token: the last one that starts at it or before.
+__device__ __forceinline__ int sequence_of(int token, const int* cu_seqlens, int num_seqs) {
+  int low = 0, high = num_seqs - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (cu_seqlens[middle] <= token) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+}  // namespace tl
+
+extern "C" __global__ void cache_slots(int* slots, int* past_lens, const int* position_ids, const int* token_slots,
+                                       const int* cu_seqlens, const int* block_tables, const int* last_tokens,
+                                       int num_tokens, int num_seqs, int max_blocks) {
+  tl::wait_for_previous_kernel();
+  tl::allow_next_kernel();
+  const int token = blockIdx.x * blockDim.x + threadIdx.x;
+  if (token >= num_tokens) return;
+  const int sequence = tl::sequence_of(token, cu_seqlens, num_seqs), position = position_ids[token];
+  const int sampler = token_slots[token];
+  if (sampler >= 0 && last_tokens[sampler] < 0) past_lens[sequence] = 0;
+  for (int group = 0; group < TL_GROUPS; ++group) {
+    const int* table = block_tables + (static_cast<tl::u64>(sequence) * TL_GROUPS + group) * max_blocks;
+    slots[static_cast<tl::u64>(group) * num_tokens + token] = table[position / TL_PAGE] * TL_PAGE + position % TL_PAGE;
+  }
+}
