@@ -16,6 +16,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts, write_parts
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.errors import BuildError, DeviceError
+from trtllm_lite.quantize.weight_only import FULL_PRECISION
 
 
 class CudaBackend:
@@ -74,7 +75,9 @@ def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:
     def make(directory: str, timings: TimingCache | None) -> Path:
         parts = parts_of(lowered, partial(job.report, "compile"), timings)
         engine = Path(directory) / ENGINE_FILE
-        write_parts(engine, parts, parts.manifest(job.checkpoint.config, job.limits, job.fusions, {}, stripped=True))
+        model, limits = job.checkpoint.config, job.limits
+        manifest = parts.manifest(model, limits, job.fusions, {}, qformat=FULL_PRECISION, stripped=True)
+        write_parts(engine, parts, manifest)
         return engine
 
     progress = partial(job.report, "measure")
