@@ -31,7 +31,7 @@ def cli() -> None:
     """
 
 
-_OBJECTS_BETWEEN_SEARCHES = 100_000
+_OBJECTS_BETWEEN_SEARCHES = 1_000_000
 
 
 for command in (convert, plan, build, generate, inspect, bench, cache):
@@ -41,7 +41,7 @@ for command in (convert, plan, build, generate, inspect, bench, cache):
 def main() -> None:
     """Entry point of the console script, whose process runs one command and ends.
 
-    A build makes objects by the hundred thousand, and hardly one that only a search for cycles would free: searching as
+    A build makes objects by the hundred thousand, and hardly one that only a search for cycles would free. Searching as
     often as Python does by default, and once more at the end, took a quarter of its time.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES)
