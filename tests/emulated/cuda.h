@@ -4,8 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <map>
-#include <tuple>
 
 #include "machine.h"
 
@@ -89,12 +87,8 @@ namespace emulated {
 // The variable of this block that one `__shared__ float name[n];` declares; `Tag` is another type for each of them.
 template <class Variable, class Tag>
 Variable& static_shared(const Tag&) {
-  struct Memory {
-    Variable variable;
-    Memory() { std::memset(&variable, 0xff, sizeof(variable)); }  // NaN, as machine.h does for all shared memory
-  };
-  static std::map<std::tuple<unsigned, unsigned, unsigned>, Memory> blocks;
-  return blocks[{here->block.x, here->block.y, here->block.z}].variable;
+  static const char tag = 0;
+  return *reinterpret_cast<Variable*>(static_shared(&tag, sizeof(Variable), alignof(Variable)));
 }
 
 }  // namespace emulated
