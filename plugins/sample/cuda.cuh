@@ -71,11 +71,13 @@ __device__ __forceinline__ int choose(u64 best, const float* logits, const Seque
 
 // As choose(), after the sequence's edits.
 __device__ __forceinline__ int choose_edited(u64 best, float* logits, const Sequence& sequence, u64* columns) {
-  if (sequence.num_edits == 0 || best == kUnusable) return choose(best, logits, sequence, columns);
-  change_row(sequence, logits);
-  best = row_max(best_key(logits, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads));
+  const bool edited = sequence.num_edits > 0 && best != kUnusable;
+  if (edited) {
+    change_row(sequence, logits);
+    best = row_max(best_key(logits, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads));
+  }
   const int token = choose(best, logits, sequence, columns);
-  mend_row(sequence, logits);
+  if (edited) mend_row(sequence, logits);
   return token;
 }
 

@@ -20,12 +20,13 @@ __device__ __forceinline__ u64 best_below(const float* logits, u64 limit) {
 // The keys of the row's `count` <= kMaxTopLogprobs best tokens, best first, in `sorted` of the cluster's first block;
 // 0 where there is none. Each block finds its own; then the first ranks all of them.
 __device__ __forceinline__ void find_top(const float* logits, int count, u64 (&sorted)[kMaxTopLogprobs]) {
-  __shared__ u64 mine[kMaxTopLogprobs], all[kBlocks * kMaxTopLogprobs];
-  u64 next = best_below(logits, kUnusable);
+  __shared__ u64 mine[kMaxTopLogprobs];
+  __shared__ u64 all[kBlocks * kMaxTopLogprobs];
+  u64 next = kUnusable, best = kUnusable;
   for (int i = 0; i < count; ++i) {
-    const u64 best = block_max(next);
+    if (best == next && best > 0) next = best_below(logits, best);  // the last one was this thread's
+    best = block_max(next);
     if (threadIdx.x == 0) mine[i] = best;
-    if (best == next && best > 0) next = best_below(logits, best);
   }
   cluster_sync();
   const int number = threadIdx.x, total = kBlocks * count;

@@ -112,14 +112,10 @@ __device__ __forceinline__ u64 sum_run(const float* logits, int begin, int lengt
   return warp_sum(sum);
 }
 
-// The sums of measure(id, logit) over runs of equal length, one for each warp of the cluster, into `sums`; returns that
-// of the row, in all threads.
-template <class Measure>
-__device__ __forceinline__ u64 sum_runs(const float* logits, const Measure& measure, u64 (&sums)[kBlocks * kWarps]) {
+// Puts each warp's sum into `sums`, in the order of the cluster's warps; returns that of all, in all threads.
+__device__ __forceinline__ u64 gather_sums(u64 sum, u64 (&sums)[kBlocks * kWarps]) {
   __shared__ u64 mine[kWarps];
-  const int warp = threadIdx.x / 32;
-  const u64 sum = sum_run(logits, 0, TL_VOCAB, kBlocks * kWarps, cluster_rank() * kWarps + warp, measure);
-  if (threadIdx.x % 32 == 0) mine[warp] = sum;
+  if (threadIdx.x % 32 == 0) mine[threadIdx.x / 32] = sum;
   cluster_sync();
   if (threadIdx.x < kBlocks * kWarps) {
     sums[threadIdx.x] = load_of_block(mine + threadIdx.x % kWarps, threadIdx.x / kWarps);
@@ -135,25 +131,31 @@ __device__ __forceinline__ u64 sum_runs(const float* logits, const Measure& meas
 template <class Measure>
 __device__ __forceinline__ u64 row_sum(const float* logits, const Measure& measure) {
   __shared__ u64 sums[kBlocks * kWarps];
-  return sum_runs(logits, measure, sums);
+  const int run = cluster_rank() * kWarps + threadIdx.x / 32;
+  return gather_sums(sum_run(logits, 0, TL_VOCAB, kBlocks * kWarps, run, measure), sums);
 }
 
 // The lowest id at which the sum of measure(id, logit) over all ids up to it exceeds target(sum over the row), which
-// must be less than that sum. The run of a warp that holds the id is shared by the warps of each block, and so on. The
-// same in all threads.
+// must be less than that sum. The warps of the cluster share the row; then those of each block share the run of a warp
+// that holds the id, and so on. The same in all threads.
 template <class Measure, class Target>
 __device__ __forceinline__ int find_by_sum(const float* logits, const Measure& measure, const Target& target) {
-  __shared__ u64 mine[kWarps], sums[kBlocks * kWarps];
+  __shared__ u64 sums[kBlocks * kWarps];
   const int warp = threadIdx.x / 32;
-  int begin = 0, length = TL_VOCAB;
-  u64 left = target(sum_runs(logits, measure, sums));
-  descend(begin, length, left, kBlocks * kWarps, [&](int i) { return sums[i]; });
+  int begin = 0, length = TL_VOCAB, runs = kBlocks * kWarps, run = cluster_rank() * kWarps + warp;
+  u64 left = 0;
+#pragma unroll 1
   while (length > 1) {
-    const u64 sum = sum_run(logits, begin, length, kWarps, warp, measure);
-    __syncthreads();  // the last use of `mine` is over
-    if (threadIdx.x % 32 == 0) mine[warp] = sum;
-    __syncthreads();
-    descend(begin, length, left, kWarps, [&](int i) { return mine[i]; });
+    const u64 sum = sum_run(logits, begin, length, runs, run, measure);
+    if (length == TL_VOCAB) {
+      left = target(gather_sums(sum, sums));
+    } else {
+      __syncthreads();  // the last use of `sums` is over
+      if (threadIdx.x % 32 == 0) sums[warp] = sum;
+      __syncthreads();
+    }
+    descend(begin, length, left, runs, [&](int i) { return sums[i]; });
+    runs = kWarps, run = warp;
   }
   return begin;
 }

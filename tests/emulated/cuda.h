@@ -4,8 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <map>
-#include <tuple>
 
 #include "machine.h"
 
@@ -13,6 +11,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
@@ -43,13 +42,21 @@ inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
+using std::isinf;
+
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
 inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
+inline int __clz(unsigned bits) { return std::countl_zero(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline float __expf(float x) { return std::exp(x); }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline unsigned long long __float2ull_rn(float x) { return static_cast<unsigned long long>(std::nearbyint(x)); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 template <class T>
@@ -77,15 +84,11 @@ T atomicAdd(T* target, std::type_identity_t<T> value) {
 
 namespace emulated {
 
-// The array of this block that one `__shared__ float name[n];` declares; `Tag` is another type for each of them.
-template <class Array, class Tag>
-Array& static_shared(const Tag&) {
-  struct Memory {
-    Array array;
-    Memory() { std::memset(&array, 0xff, sizeof(array)); }  // NaN, as machine.h does for all shared memory
-  };
-  static std::map<std::tuple<unsigned, unsigned, unsigned>, Memory> blocks;
-  return blocks[{here->block.x, here->block.y, here->block.z}].array;
+// The variable of this block that one `__shared__ float name[n];` declares; `Tag` is another type for each of them.
+template <class Variable, class Tag>
+Variable& static_shared(const Tag&) {
+  static const char tag = 0;
+  return *reinterpret_cast<Variable*>(static_shared(&tag, sizeof(Variable), alignof(Variable)));
 }
 
 }  // namespace emulated

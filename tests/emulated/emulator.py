@@ -91,11 +91,13 @@ def _runtime() -> tuple[Path, ...]:
     )
 
 
-def _compile(source: Path, name: str, defines: dict[str, int | str], arch: int) -> tuple[ctypes.CDLL, int]:
-    """The kernel's library and the blocks of its clusters."""
+def _compile(source: Path, name: str, defines: dict[str, int | str], arch: int) -> ctypes.CDLL:
+    """The kernel's library."""
     macros = [f"-D{key}={value}" for key, value in sorted((defines | {"__CUDA_ARCH__": arch}).items())]
     kernel = translate(_run(_COMPILER, "-std=c++20", "-E", "-x", "c++", *macros, "-I", PLUGINS, source))
+    cluster = re.search(r"__cluster_dims__\((.+), 1, 1\)", kernel)
     launcher = f"""
+extern "C" int emulated_cluster() {{ return {cluster[1] if cluster is not None else 1}; }}
 extern "C" bool emulated_launch(const emulated::LaunchConfig* config, void* const* arguments, char* message,
                                 unsigned message_bytes) {{
   return emulated::launch_kernel({name}, *config, arguments, message, message_bytes);
@@ -105,8 +107,7 @@ extern "C" bool emulated_launch(const emulated::LaunchConfig* config, void* cons
     content = _headers() + "".join(map(str, _runtime())) + text
     options = ("-x", "c++", "-", "-x", "none", *_runtime())
     library = _built(f"{name}.so", content, _COMPILER, *_FLAGS, "-shared", *options, text=text)
-    cluster = re.search(r"__cluster_dims__\((\d+), 1, 1\)", kernel)
-    return ctypes.CDLL(str(library)), int(cluster[1]) if cluster is not None else 1
+    return ctypes.CDLL(str(library))
 
 
 class Emulator:
@@ -132,7 +133,8 @@ class EmulatedKernel:
     ) -> None:
         self.machine, self.name, self.threads, self.shared_bytes = machine, name, threads, shared_bytes
         number = int(machine.arch.removeprefix("sm_").removesuffix("a")) * 10
-        library, self._cluster = _compile(PLUGINS / source, name, defines, number)
+        library = _compile(PLUGINS / source, name, defines, number)
+        self._cluster: int = library.emulated_cluster()
         self._launch = library.emulated_launch
         self._launch.restype = ctypes.c_bool
 

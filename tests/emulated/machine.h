@@ -36,6 +36,9 @@ constexpr u32 kAllLanes = 0xffffffff;
 char* shared(u32 address, u32 bytes, const char* what);
 u32 shared_address(const void* pointer);
 char* dynamic_shared_begin();
+// A variable of the kernel's own, at the same address in all blocks; `variable` is any address that tells it from
+// others.
+char* static_shared(const void* variable, u32 bytes, u32 alignment);
 u32 map_to_block(u32 address, u32 rank);
 u32 rank_in_cluster();
 // Memory of the launch's tensors.

@@ -9,26 +9,48 @@ Block& block_of(Block& from, u32& address) {
   return *from.cluster->blocks.at(rank - 1);
 }
 
+bool lies_in(std::ptrdiff_t offset, u32 bytes, u32 begin, u32 size) {
+  return offset >= begin && offset + bytes <= static_cast<std::ptrdiff_t>(begin) + size;
+}
+
+bool is_shared(std::ptrdiff_t offset, u32 bytes) {
+  const u32 size = machine->config->shared_bytes;
+  return lies_in(offset, bytes, 0, size) || lies_in(offset, bytes, size + kGuardBytes, kStaticBytes);
+}
+
 char* checked(Block& from, u32 address, u32 bytes, const char* what) {
-  const u32 given = address, size = machine->config->shared_bytes;
+  const u32 given = address;
   Block& block = block_of(from, address);
   if (block.storage == nullptr) fail("%s: 0x%x is of a block that has ended", what, given);
-  if (address < kSharedBase || address - kSharedBase > size || bytes > size - (address - kSharedBase)) {
-    fail("%s: %u bytes at 0x%x are outside of the %u bytes of shared memory at 0x%x", what, bytes, given, size,
-         kSharedBase);
+  const std::ptrdiff_t offset = static_cast<std::ptrdiff_t>(address) - kSharedBase;
+  if (!is_shared(offset, bytes)) {
+    fail("%s: %u bytes at 0x%x are outside of the %u bytes of shared memory at 0x%x", what, bytes, given,
+         machine->config->shared_bytes, kSharedBase);
   }
-  return block.memory + (address - kSharedBase);
+  return block.memory + offset;
 }
 
 char* shared(u32 address, u32 bytes, const char* what) { return checked(my_block(), address, bytes, what); }
 
 u32 shared_address(const void* pointer) {
   const std::ptrdiff_t offset = static_cast<const char*>(pointer) - my_block().memory;
-  if (offset < 0 || offset > machine->config->shared_bytes) fail("%p is not in shared memory", pointer);
+  if (!is_shared(offset, 0)) fail("%p is not in shared memory", pointer);
   return static_cast<u32>(offset) + kSharedBase;
 }
 
 char* dynamic_shared_begin() { return my_block().memory; }
+
+char* static_shared(const void* variable, u32 bytes, u32 alignment) {
+  const auto [place, is_new] = machine->statics.try_emplace(variable, 0);
+  if (is_new) {
+    place->second = (machine->statics_end + alignment - 1) / alignment * alignment;
+    machine->statics_end = place->second + bytes;
+    if (machine->statics_end > kStaticBytes)
+      fail("a kernel's own shared variables take more than %u bytes", kStaticBytes);
+  }
+  return my_block().memory + machine->config->shared_bytes + kGuardBytes + place->second;
+}
+
 u32 map_to_block(u32 address, u32 rank) { return address | (rank + 1) << kRankShift; }
 u32 rank_in_cluster() { return my_block().rank; }
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 _ASM = re.compile(r"\basm\b(?:\s+volatile\b)?\s*\(")
 _SHARED = re.compile(r"\bextern\s+__shared__\s+__align__\((\d+)\)\s+(\w+)\s+(\w+)\[\];")
-_STATIC_SHARED = re.compile(r"\b__shared__\s+(\w+)\s+(\w+)\[([^\]]+)\];")
+_STATIC_SHARED = re.compile(r"\b__shared__\s+(\w+)\s+(\w+)(\[[^\]]+\])?;")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _REGISTERS = {"r": "emulated::u32", "l": "emulated::u64", "f": "float", "h": "emulated::u16"}  # constraint -> type
 _DECLARED = {"pred": "bool", "b64": "emulated::u64", "u32": "emulated::u32", "f16": "emulated::u16"}
@@ -13,7 +13,7 @@ _OPENING, _CLOSING = "([{", ")]}"
 
 
 def translate(preprocessed: str) -> str:
-    """C++ in which no asm statement and no ``__shared__`` array is left.
+    """C++ in which no asm statement and no ``__shared__`` variable is left.
 
     ``preprocessed`` has no macros left in its asm statements. A PTX instruction that ``ptx.h`` lacks becomes a call of
     a function that is not declared, and asm of another form a ValueError.
@@ -25,7 +25,7 @@ def translate(preprocessed: str) -> str:
         at = end + 1
     text = "".join([*parts, preprocessed[at:]])
     text = _SHARED.sub(r"\2* const \3 = emulated::dynamic_shared<\2>(\1);", text)
-    return _STATIC_SHARED.sub(r"auto& \2 = emulated::static_shared<\1[\3]>([] {});", text)
+    return _STATIC_SHARED.sub(r"auto& \2 = emulated::static_shared<\1\3>([] {});", text)
 
 
 def _walk(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:

@@ -65,10 +65,10 @@ void start_block(Index index, u32 rank, std::shared_ptr<Cluster> cluster) {
   block->rank = rank;
   block->cluster = cluster;
   cluster->blocks.push_back(block.get());
-  block->storage = std::make_unique<char[]>(config.shared_bytes + kGuardBytes + 1024);
+  block->storage = std::make_unique<char[]>(config.shared_bytes + kGuardBytes + kStaticBytes + 1024);
   const auto address = reinterpret_cast<std::uintptr_t>(block->storage.get());
   block->memory = block->storage.get() + (1024 - address % 1024) % 1024;
-  std::memset(block->memory, kPoison, config.shared_bytes + kGuardBytes);
+  std::memset(block->memory, kPoison, config.shared_bytes + kGuardBytes + kStaticBytes);
   block->running = config.block.x;
   block->warps.resize((config.block.x + kLanes - 1) / kLanes);
   for (std::size_t w = 0; w < block->warps.size(); ++w) {

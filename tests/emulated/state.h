@@ -16,7 +16,8 @@ namespace emulated {
 
 constexpr u32 kSharedBase = 1024;  // where a block's shared memory begins in its address space
 constexpr u32 kRankShift = 24;     // an address above these bits names a block of the cluster: its rank + 1
-constexpr u32 kGuardBytes = 4096;
+constexpr u32 kGuardBytes = 4096;  // behind what the launch asks for; then come variables of the kernel's own
+constexpr u32 kStaticBytes = 48 * 1024;
 constexpr int kPoison = 0xff;  // NaN in every type
 constexpr u64 kBarrierMark = 0x6d62617272696572;
 constexpr std::size_t kStackBytes = 128 * 1024;
@@ -104,6 +105,8 @@ struct Machine {
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<Warp*> ready;
   std::vector<BulkCopy> copies;
+  std::map<const void*, u32> statics;  // where the kernel's own shared variables lie, behind each other
+  u32 statics_end = 0;
   char* stacks;
   std::vector<char*> free_stacks;
   std::map<Fiber*, char*> stack_of;

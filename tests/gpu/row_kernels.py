@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from plugins.cuda.activation import ACTIVATION_FLAGS
-from tests.gpu.device import Kernel
+from tests.gpu.device import GPU, Kernel, Machine
 from tests.gpu.kernels import dtype_flag
 from tests.gpu.sampling import Sampling
 
@@ -60,13 +60,22 @@ class Sample:
     SHARED_BYTES = 64 * 1024
     MAX_TOP = 20
 
-    def __init__(self, vocab: int, rows: int, *, blocks: int = 8, cluster: int = 8, max_edits: int = 64) -> None:
-        self.blocks, self.max_edits = blocks, max_edits
+    def __init__(
+        self,
+        vocab: int,
+        rows: int,
+        *,
+        blocks: int = 8,
+        cluster: int = 8,
+        max_edits: int = 64,
+        machine: Machine = GPU,
+    ) -> None:
+        self.blocks, self.max_edits, self.device = blocks, max_edits, machine.device
         defines: dict[str, int | str] = {"TL_VOCAB": vocab, "TL_SHARED_BYTES": self.SHARED_BYTES, "TL_CLUSTER": cluster}
-        self.kernel = Kernel("sample/cuda.cuh", "sample", self.THREADS, self.SHARED_BYTES, defines)
-        self.winners = torch.empty(rows * blocks, device="cuda", dtype=torch.int64)
-        self.arrivals = torch.zeros(rows, device="cuda", dtype=torch.int32)
-        self.logprobs = torch.full((rows, 2 + 2 * self.MAX_TOP), -7, device="cuda", dtype=torch.int32)
+        self.kernel = machine.kernel("sample/cuda.cuh", "sample", self.THREADS, self.SHARED_BYTES, defines)
+        self.winners = torch.empty(rows * blocks, device=self.device, dtype=torch.int64)
+        self.arrivals = torch.zeros(rows, device=self.device, dtype=torch.int32)
+        self.logprobs = torch.full((rows, 2 + 2 * self.MAX_TOP), -7, device=self.device, dtype=torch.int32)
 
     def inputs(self, slots: list[int], rows: list[Sampling]) -> dict[str, torch.Tensor]:
         """The step inputs of the rows and the records of their slots, on the card."""
@@ -77,8 +86,9 @@ class Sample:
                 records[slot, : len(record)] = record
         counters = [_GREEDY if replace(row, stops=()) == _PLAIN else row.token_index for row in rows]
         columns = {"sample_slots": slots, "sample_counter": counters}
-        inputs = {name: torch.tensor(columns[name], device="cuda", dtype=torch.int32) for name in _SAMPLING_POINTERS}
-        return inputs | {"slots": torch.from_numpy(records).cuda()}
+        inputs = {name: torch.tensor(columns[name], dtype=torch.int32) for name in _SAMPLING_POINTERS}
+        inputs["slots"] = torch.from_numpy(records)
+        return {name: values.to(self.device) for name, values in inputs.items()}
 
     def __call__(
         self,

@@ -136,11 +136,22 @@ def test_the_public_names_load_when_they_are_used():
     assert [name for name in loaded if name.startswith("trtllm_lite")] == ["trtllm_lite"]
 
 
+def packages_loaded_by(*arguments):
+    """What a command imports, by the first part of each name."""
+    call = f"try:\n    cli({arguments!r})\nfinally:\n    print(*sys.modules)"
+    process = run_python(f"import sys\nfrom trtllm_lite.cli import cli\n{call}")
+    assert process.returncode == 0, process.stderr
+    return {name.split(".")[0] for name in process.stdout.splitlines()[-1].split()}
+
+
 def test_help_loads_nothing_heavy():
-    code = "import sys\nfrom trtllm_lite.cli import cli\ntry:\n    cli(['--help'])\nfinally:\n    print(*sys.modules)"
-    process = run_python(code)
-    loaded = {name.split(".")[0] for name in process.stdout.splitlines()[-1].split()}
-    assert not loaded & {*HEAVY, "numpy", "tokenizers", "rich", "jinja2"}
+    assert not packages_loaded_by("--help") & {*HEAVY, "numpy", "tokenizers", "rich", "jinja2"}
+
+
+def test_planning_a_model_config_loads_the_packages_of_networks_alone():
+    config = Path(__file__).parents[2] / "configs" / "models" / "llama-3.1-8b.json"
+    loaded = packages_loaded_by("plan", "--model_config", str(config), "--target", "sm_90", "--json")
+    assert loaded & {*HEAVY, "cuda"} == {"ml_dtypes", "onnx", "onnx_ir"}
 
 
 def test_the_package_says_that_it_is_typed():

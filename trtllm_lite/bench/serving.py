@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -27,8 +27,8 @@ class Run:
 
     ``seconds`` is from the first submission to the last token. ``kv_use`` are samples of the share of the KV cache's
     blocks that requests held, taken every 50 ms. ``steps`` of the engine took ``host_s_per_step`` of the event loop's
-    own time each, those that only decode ``host_s_per_decode_step`` (None if there were none): medians of its means
-    over 50 ms, so that the step in which hundreds of requests end together stands for itself only.
+    own time each, a median of its means over 50 ms, so that the step in which hundreds of requests end together stands
+    for itself only; those that only decode took ``host_s_per_decode_step``, their median (None if there were none).
     """
 
     records: list[RequestRecord]
@@ -110,8 +110,8 @@ class _Client:
             outputs=[self._outputs[row] for row in rows],
             seconds=max(record.token_times_s[-1] for record in self._records.values()) - first,
             steps=self._samples[-1].num_steps - before.num_steps,
-            host_s_per_step=_seconds_per_step(marks, "host_seconds", "num_steps") or 0.0,
-            host_s_per_decode_step=_seconds_per_step(marks, "decode_host_seconds", "num_decode_steps"),
+            host_s_per_step=_host_s_per_step(marks),
+            host_s_per_decode_step=median_between(before.decode_host_times, self._samples[-1].decode_host_times),
             kv_use=[stats.num_used_blocks / self._session.limits.num_blocks for stats in self._samples],
         )
 
@@ -180,15 +180,25 @@ class _Client:
             self._next_sample_s = self._now() + _SAMPLE_SECONDS
 
 
-def _seconds_per_step(samples: Sequence[Stats], seconds: str, steps: str) -> float | None:
-    """Median, over the times between ``samples``, of the mean of a step; None if there was no step."""
-    sums = [(getattr(stats, seconds), getattr(stats, steps)) for stats in samples]
+def _host_s_per_step(samples: Sequence[Stats]) -> float:
+    """Median, over the times between ``samples``, of the mean of a step; 0 if there was no step."""
     means = [
-        (seconds_after - seconds_before) / (steps_after - steps_before)
-        for (seconds_before, steps_before), (seconds_after, steps_after) in pairwise(sums)
-        if steps_after > steps_before
+        (after.host_seconds - before.host_seconds) / (after.num_steps - before.num_steps)
+        for before, after in pairwise(samples)
+        if after.num_steps > before.num_steps
     ]
-    return statistics.median(means) if means else None
+    return statistics.median(means) if means else 0.0
+
+
+def median_between(before: Mapping[float, int], after: Mapping[float, int]) -> float | None:
+    """Median of the values that ``after`` counts, and ``before`` does not yet; None if there are none."""
+    counts = {value: count - before.get(value, 0) for value, count in sorted(after.items())}
+    left = (sum(counts.values()) + 1) // 2
+    for value, count in counts.items():
+        left -= count
+        if left <= 0 < count:
+            return value
+    return None
 
 
 def _request(planned: PlannedRequest) -> Request:

@@ -29,18 +29,14 @@ def assign_offsets(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) ->
     order = sorted(range(len(lifetimes)), key=lambda index: (-lifetimes[index].num_bytes, index))
     offsets = [0] * len(lifetimes)
     arena_bytes = 0
-    placed: list[int] = []
+    placed: list[tuple[Lifetime, tuple[int, int]]] = []
     for index in order:
         lifetime = lifetimes[index]
-        occupied = sorted(
-            (offsets[other], offsets[other] + align(lifetimes[other].num_bytes, alignment))
-            for other in placed
-            if lifetime.overlaps(lifetimes[other])
-        )
         size = align(lifetime.num_bytes, alignment)
-        offsets[index] = _tightest_gap(occupied, size)
-        arena_bytes = max(arena_bytes, offsets[index] + size)
-        placed.append(index)
+        begin = _tightest_gap(sorted(place for other, place in placed if lifetime.overlaps(other)), size)
+        offsets[index] = begin
+        arena_bytes = max(arena_bytes, begin + size)
+        placed.append((lifetime, (begin, begin + size)))
     return offsets, arena_bytes
 
 

@@ -21,7 +21,7 @@ def dims(value: ir.Value | None) -> tuple[Dim | None, ...] | None:
     """Extents as integers and symbols (None: unknown extent), or None if the rank is unknown."""
     if value is None or value.shape is None:
         return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape.dims)
 
 
 def produced_by(value: ir.Value | None, *op_types: str, domain: str = "") -> ir.Node | None:

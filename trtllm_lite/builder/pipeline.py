@@ -28,7 +28,7 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
     done: list[str] = []
     for graph_pass in passes:
         try:
-            model, decisions = graph_pass(model)
+            decisions = graph_pass(model.graph)
         except PassError as error:
             raise _defect(str(error), done) from error
         broken = list(violations(model))

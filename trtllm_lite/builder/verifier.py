@@ -1,6 +1,7 @@
 """Checks a graph between passes: well-formed, in order, and made of operators that exist, used as their schemas say."""
 
 from collections.abc import Iterator
+from functools import cache
 
 import onnx
 import onnx_ir as ir
@@ -51,9 +52,15 @@ def _check_operator(node: ir.Node, opsets: dict[str, int]) -> Iterator[str]:
             yield f"{node.name}: {DOMAIN} has no operator {node.op_type}; it has {', '.join(all_schemas())}"
         else:
             yield from (f"{node.op_type} {node.name}: {problem}" for problem in _check_schema(node, schema))
-    elif node.domain or not onnx.defs.has(node.op_type, opsets.get("", 1)):
+    elif node.domain or not _is_standard(node.op_type, opsets.get("", 1)):
         domain = node.domain or f"ONNX opset {opsets.get('', 1)}"
         yield f"{node.name}: {node.op_type} is not an operator of {domain}"
+
+
+@cache
+def _is_standard(op_type: str, opset: int) -> bool:
+    """Whether ONNX has the operator."""
+    return bool(onnx.defs.has(op_type, opset))
 
 
 def _check_schema(node: ir.Node, schema: Schema) -> Iterator[str]:

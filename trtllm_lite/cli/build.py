@@ -140,11 +140,11 @@ def _next_step(manifest: "Manifest", output_dir: str) -> str:
 
 
 def _has_gpu() -> bool:
+    from trtllm_lite import _core
     from trtllm_lite.errors import DeviceError
-    from trtllm_lite.runtime.core import core
 
     try:
-        core().cuda_device_memory()
+        _core.cuda_device_memory()
     except DeviceError:
         return False
     return True

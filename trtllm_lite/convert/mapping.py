@@ -9,7 +9,6 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.dtypes import NUMPY, ONNX
 from trtllm_lite.convert.family import Family, find_family, find_model_type, supported_architectures
 from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named_for, nearest_fit
-from trtllm_lite.convert.gguf_file import open_gguf
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
@@ -62,6 +61,8 @@ def _open_source(path: Path) -> Source:
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
             raise ConvertError(f"expected {path} to be a directory or a GGUF file, found another kind of file")
+    from trtllm_lite.convert.gguf_file import open_gguf  # brings the package gguf, which no other source needs
+
     return open_gguf(path)
 
 

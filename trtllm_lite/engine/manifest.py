@@ -3,12 +3,11 @@
 As in ``plan.py`` the records are the schema; the C++ runtime skips what is ``python_only``, for people and for Python.
 """
 
-import json
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
-from trtllm_lite.engine.records import Native, OneOf, from_json, parse_json, to_json
+from trtllm_lite.engine.records import Native, OneOf, from_json, json_text, parse_json
 from trtllm_lite.network.config import ModelConfig
 
 _PYTHON_ONLY = {"python_only": True}
@@ -99,8 +98,7 @@ class Manifest:
 
     def to_json(self, indent: int | None = None) -> str:
         """JSON, identical for equal manifests; compact unless ``indent`` is given."""
-        separators = (",", ":") if indent is None else (",", ": ")
-        return json.dumps(to_json(self), indent=indent, separators=separators)
+        return json_text(self, indent)
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":

@@ -8,12 +8,11 @@ Numbers that depend on a step (grids, row counts, offsets) are :class:`Extent`: 
 sets for each step. ``Plan.symbols`` bounds each symbol from above, and memory is sized by the bounds.
 """
 
-import json
 from dataclasses import dataclass, field
 from math import prod
 from typing import Annotated, Literal, TypeAlias
 
-from trtllm_lite.engine.records import Hex, IndexOf, Native, OneOf, Range, Text, from_json, parse_json, to_json
+from trtllm_lite.engine.records import Hex, IndexOf, Native, OneOf, Range, Text, from_json, json_text, parse_json
 from trtllm_lite.engine.vocabulary import (
     DTYPES,
     LAYOUTS,
@@ -263,7 +262,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Compact JSON, identical for equal plans."""
-        return json.dumps(to_json(self), separators=(",", ":"))
+        return json_text(self)
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":

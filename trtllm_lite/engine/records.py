@@ -88,13 +88,24 @@ def json_key(field: dataclasses.Field) -> str:
 
 def to_json(value: Any) -> Any:
     """``value`` as plain JSON types; records become objects whose keys are in field order."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {json_key(field): to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {key: to_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
-    return value
+    return json.loads(json_text(value))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON of ``value``, which may hold records: identical for equal values, and compact unless ``indent`` is given."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(value, default=_shallow, indent=indent, separators=separators)
+
+
+def _shallow(record: Any) -> dict[str, Any]:
+    """The fields of a record by JSON key, as they are."""
+    return {key: getattr(record, name) for key, name in _keys(record.__class__)}
+
+
+@cache
+def _keys(record: Any) -> tuple[tuple[str, str], ...]:
+    """JSON key and name of each field."""
+    return tuple((json_key(field), field.name) for field in dataclasses.fields(record))
 
 
 def parse_json(text: str | bytes, where: str) -> Any:

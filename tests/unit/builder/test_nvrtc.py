@@ -211,8 +211,15 @@ def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(nvrtc, "import_module", missing)
     monkeypatch.setattr(nvrtc, "_nvrtc", nvrtc._nvrtc.__wrapped__)
+    (tmp_path / "kernel.cuh").touch()
     with pytest.raises(BuildError, match=r"pip install 'trtllm_lite\[cuda\]'"):
-        compile_kernel(tmp_path / "kernel.cuh", {}, "sm_80", cache_dir=tmp_path)
+        compile_kernel(tmp_path / "kernel.cuh", {}, "sm_80", include_root=tmp_path, cache_dir=tmp_path)
+
+
+def test_what_is_in_the_cache_needs_no_compiler(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    cubin = project.compile()
+    monkeypatch.delattr(nvrtc, "_nvrtc")
+    assert project.compile() == cubin
 
 
 def test_an_unwritable_cache_is_an_error(project: Project) -> None:

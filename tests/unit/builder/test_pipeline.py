@@ -19,6 +19,13 @@ def test_every_pass_has_its_own_name_and_decisions_follow_the_order_of_passes() 
     assert seen == [name for name in names if name not in others]
 
 
+def test_the_network_is_left_as_it_is() -> None:
+    model = network("llama")
+    before = str(model)
+    run_passes(model)
+    assert str(model) == before
+
+
 def test_a_pass_that_breaks_the_graph_is_named_with_those_before_it() -> None:
     def sabotage(graph: ir.Graph) -> list[Decision]:
         next(iter(graph)).op_type = "Nonsense"

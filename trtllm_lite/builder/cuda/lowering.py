@@ -45,8 +45,8 @@ def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, c
     for op in ops:
         plugin = import_module(f"trtllm_lite.plugins.{all_schemas()[op.kind].folder}.cuda")
         steps += plugin.lower(_OpLowering(op, program))
-    # Engines for any batch size have the same kernels: what bounds the rows is the bucket.
-    steps.append(sample(operands.sampled, operands.logits, operands.inputs, device, bucket.max_tokens))
+    max_rows = min(bucket.max_tokens, operands.symbols["num_logits"])
+    steps.append(sample(operands.sampled, operands.logits, operands.inputs, device, max_rows))
     return steps
 
 

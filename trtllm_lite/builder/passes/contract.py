@@ -1,4 +1,7 @@
-"""What a pass is: a pure function from model to model that states what it needs, guarantees and decided."""
+"""What a pass is: a rewriting of a graph that states what it needs, guarantees and decided.
+
+The pipeline as a whole is a pure function: it copies the network once, and its passes rewrite the copy.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -31,7 +34,7 @@ def always(graph: ir.Graph) -> Iterable[str]:  # noqa: ARG001 (the signature of 
 
 @dataclass(frozen=True)
 class GraphPass:
-    """``rewrite`` changes the private copy it is given and returns its decisions.
+    """``rewrite`` changes the graph it is given and returns its decisions.
 
     ``requires`` and ``ensures`` yield a sentence for every violation of the pre- and postcondition.
     """
@@ -41,14 +44,13 @@ class GraphPass:
     requires: Condition = always
     ensures: Condition = always
 
-    def __call__(self, model: ir.Model) -> tuple[ir.Model, list[Decision]]:
-        """The rewritten model, without dead nodes; ``model`` is left as it is. Raises PassError."""
-        self._check("precondition", self.requires(model.graph))
-        result = model.clone()
-        decisions = self.rewrite(result.graph)
-        remove_dead(result.graph)
-        self._check("postcondition", self.ensures(result.graph))
-        return result, decisions
+    def __call__(self, graph: ir.Graph) -> list[Decision]:
+        """Rewrite ``graph`` and remove its dead nodes. Raises PassError; the graph is of no use then."""
+        self._check("precondition", self.requires(graph))
+        decisions = self.rewrite(graph)
+        remove_dead(graph)
+        self._check("postcondition", self.ensures(graph))
+        return decisions
 
     def _check(self, which: str, violations: Iterable[str]) -> None:
         listed = list(violations)

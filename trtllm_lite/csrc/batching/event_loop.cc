@@ -168,10 +168,7 @@ void EventLoop::complete_oldest() {
   const double step = seconds(now_ - last_results_), host = step - seconds(waited_);
   work_stats_.step_seconds += step;
   work_stats_.host_seconds += host;
-  if (num_launches_ == 1 && launched_only_decodes_) {
-    work_stats_.decode_host_seconds += host;
-    ++work_stats_.num_decode_steps;
-  }
+  if (num_launches_ == 1 && launched_only_decodes_) work_stats_.decode_host_times.add(host);
   count_from(now_);
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "batching/duration_counts.h"
 #include "batching/events.h"
 #include "batching/scheduler.h"
 
@@ -17,9 +18,7 @@ struct LoopStats {
   std::array<std::int64_t, 6> num_ended{};  // by FinishReason
   double step_seconds = 0;                  // from one step's results to the next one's, in sum
   double host_seconds = 0;                  // of that, spent by the loop itself and not waiting for the device
-  // Of the host's seconds, those in which one step was launched, one that only decodes; and how many there were.
-  double decode_host_seconds = 0;
-  std::int64_t num_decode_steps = 0;
+  DurationCounts decode_host_times;         // the host's for one step, where all it launched was one that only decodes
   // Sums over ended requests that had a first token; divide by num_timed for means.
   double queue_seconds = 0, first_token_seconds = 0, seconds_per_token = 0;
   std::int64_t num_timed = 0;

@@ -217,10 +217,12 @@ nb::dict stats_dict(const PyEventLoop& loop) {
   out["num_steps"] = stats.num_steps;
   out["num_failed_steps"] = stats.num_failed_steps;
   out["num_generated_tokens"] = stats.num_generated_tokens;
-  out["num_decode_steps"] = stats.num_decode_steps;
   out["step_seconds"] = stats.step_seconds;
   out["host_seconds"] = stats.host_seconds;
-  out["decode_host_seconds"] = stats.decode_host_seconds;
+  nb::dict decode_host_times;
+  stats.decode_host_times.for_each(
+      [&](double seconds, std::uint32_t count) { decode_host_times[nb::float_(seconds)] = count; });
+  out["decode_host_times"] = decode_host_times;
   return out;
 }
 

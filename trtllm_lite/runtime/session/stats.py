@@ -32,8 +32,8 @@ class Stats:
 
     ``prefix_hit_rate`` is the share of looked-up prompt tokens that the KV cache held. A preempted request is computed
     again or was swapped to host memory; ``num_recomputed_tokens`` says what that cost. ``num_steps`` took
-    ``step_seconds``, of which the host did not wait for the device in ``host_seconds``; of those it spent
-    ``decode_host_seconds`` on ``num_decode_steps`` of steps that only decode.
+    ``step_seconds``, of which the host did not wait for the device in ``host_seconds``. ``decode_host_times`` counts
+    the steps that only decode by the host's seconds for one, to 3%.
     """
 
     num_running: int
@@ -51,8 +51,7 @@ class Stats:
     num_generated_tokens: int
     step_seconds: float
     host_seconds: float
-    num_decode_steps: int
-    decode_host_seconds: float
+    decode_host_times: dict[float, int]
     latencies: Latencies
     recent_latencies: Latencies
 

@@ -1,0 +1,112 @@
+"""What sampling must draw and report, on any machine: tokens of a float64 reference with the same random number."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.gpu.device import GPU, Machine
+from tests.gpu.row_kernels import MAX_STOPS, Sample
+from tests.gpu.sampling import Sampling, draw
+
+WAYS = [
+    Sampling(),
+    Sampling(temperature=0.0),
+    Sampling(temperature=0.3),
+    Sampling(temperature=5.0),
+    Sampling(top_k=1),
+    Sampling(top_k=40),
+    Sampling(top_p=0.9),
+    Sampling(top_p=0.05),
+    Sampling(top_p=0.0),
+    Sampling(top_p=0.999, temperature=2.0),
+    Sampling(min_p=0.1),
+    Sampling(top_k=500, top_p=0.7, min_p=0.02, temperature=0.8),
+    Sampling(top_k=1 << 20, top_p=0.5),
+]
+
+
+def draw_all(
+    logits: torch.Tensor, ways: list[Sampling], blocks: int = 8, cluster: int = 8, machine: Machine = GPU
+) -> list[int]:
+    """The tokens of all rows, drawn twice, with what else the kernel leaves behind checked."""
+    rows = len(logits)
+    sample = Sample(logits.shape[1], rows, blocks=blocks, cluster=cluster, machine=machine)
+    slots = torch.randperm(rows + 3)[:rows].tolist()
+    given = logits.clone()
+    for _ in range(2):  # the second finds what the first left of the arrival counts
+        tokens = torch.full((rows,), -7, device=logits.device, dtype=torch.int32)
+        last_tokens = torch.full((rows + 3,), -7, device=logits.device, dtype=torch.int32)
+        sample(tokens, logits, last_tokens, sample.inputs(slots, ways))
+        result: list[int] = tokens.tolist()
+        expected = [-7] * (rows + 3)
+        for slot, token, way in zip(slots, result, ways, strict=True):
+            if token >= 0:
+                expected[slot] = ~token if token in way.stops[:MAX_STOPS] else token
+        assert last_tokens.tolist() == expected
+    assert not sample.arrivals.any()
+    assert torch.equal(logits.view(torch.int32), given.view(torch.int32))
+    return result
+
+
+def ways_of(rows: int) -> list[Sampling]:
+    """Every way in turn, each row with its own random number."""
+    seeds = torch.randint(1 << 62, (rows,)).tolist()
+    return [
+        replace(WAYS[row % len(WAYS)], seed=seed * 2 + 1, token_index=row, sequence_index=row % 3)
+        for row, seed in enumerate(seeds)
+    ]
+
+
+def with_edits(way: Sampling, vocab: int, number: int) -> Sampling:
+    """Penalties, biases and bans over the tokens that are likely to be drawn, ``vocab // 7`` apart."""
+    ids = [(number + i * (vocab // 7)) % vocab for i in range(7)]
+    history = [ids[i] for i in torch.randint(5, (12,)).tolist()]
+    kinds: list[dict[str, Any]] = [
+        {"repetition_penalty": 1.3},
+        {"repetition_penalty": 0.8, "presence_penalty": 0.6, "frequency_penalty": -0.3},
+        {"presence_penalty": -0.5, "frequency_penalty": 0.7, "logit_bias": ((ids[0], 2.0), (ids[6], -1.5))},
+        {"logit_bias": ((ids[1], -100.0), (ids[5], 1.25)), "banned": (ids[2], ids[3])},
+        {"repetition_penalty": 1.1, "stops": (ids[0], ids[5]), "min_tokens": way.token_index + number // 6 % 2},
+        {},
+    ]
+    return replace(way, prompt=tuple(history[:5]), generated=tuple(history[5:]), **kinds[number % len(kinds)])
+
+
+def peaks_of(rows: int, vocab: int, device: str = "cuda") -> torch.Tensor:
+    """Logits that leave the seven tokens of each row's edits likely, and a tie among them."""
+    logits = torch.randn(rows, vocab, device=device)
+    for row in range(rows):
+        for i in range(7):
+            logits[row, (row + i * (vocab // 7)) % vocab] += 6 + i // 2
+        logits[row, (row + vocab // 7) % vocab] = logits[row, row % vocab]
+    return logits
+
+
+def check_logprobs(rows: int, vocab: int, spread: float, machine: Machine = GPU) -> None:
+    """Tokens, and what is reported of them, for rows with ties and rows of a few tokens."""
+    ways = [
+        replace(with_edits(way, vocab, row), logprobs=(None, 0, 1, 5, min(20, vocab))[row % 5])
+        for row, way in enumerate(ways_of(rows))
+    ]
+    logits = (peaks_of(rows, vocab, machine.device) * spread).round(decimals=1)  # ties
+    logits[::4, 3:] = float("-inf")
+    logits[::4, :3] = torch.tensor([1.0, 2.0, 0.0], device=machine.device)
+    sample = Sample(vocab, rows, machine=machine)
+    tokens, last_tokens = (torch.zeros(len(ways), device=machine.device, dtype=torch.int32) for _ in range(2))
+    sample(tokens, logits, last_tokens, sample.inputs(list(range(len(ways))), ways))
+    for row, (way, token) in enumerate(zip(ways, tokens.tolist(), strict=True)):
+        assert token == draw(logits[row], way)
+        if way.logprobs is None or token < 0:
+            assert (sample.logprobs[row] == -7).all()
+            continue
+        own = logits[row].cpu().double()
+        expected = own.log_softmax(0)
+        best = torch.sort(own, descending=True, stable=True).indices[: way.logprobs]
+        best = best[own[best] > float("-inf")]
+        logprob, rank, top, values = sample.described(row)
+        assert logprob == pytest.approx(float(expected[token]), rel=2e-6, abs=2e-6)
+        assert rank == 1 + int((own > own[token]).sum())
+        assert top == best.tolist()
+        assert values == pytest.approx(expected[best].tolist(), rel=2e-6, abs=2e-6)
