@@ -127,6 +127,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         chat: bool = False,
+        chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int | Sequence[int] = 0,
@@ -137,9 +138,10 @@ class LLM:
         """Continue prompts, and wait for all; any number may be given, they are batched in flight.
 
         A prompt is a string, a list of token ids, a dictionary of either ({"prompt": …}, {"prompt_token_ids": …}), or
-        (``chat=True``) a user's message or a list of messages, which goes through the model's chat template. The
-        template also gets ``tools`` (JSON schemas of functions) and the names of ``chat_template_kwargs``, such as
-        {"enable_thinking": False}. One prompt gives a :class:`RequestOutput`, a list of them a list of those.
+        (``chat=True``) a user's message or a list of messages, which goes through the model's chat template, or of
+        several through the one named ``chat_template``. The template also gets ``tools`` (JSON schemas of functions)
+        and the names of ``chat_template_kwargs``, such as {"enable_thinking": False}. One prompt gives a
+        :class:`RequestOutput`, a list of prompts a list of outputs.
         The other arguments are one value for all prompts or a list with one for each: requests of a greater
         ``priority`` (-100 to 100) are served earlier, ``timeout`` is in seconds from submission, only requests of equal
         ``cache_salt`` share KV cache content. ``use_tqdm`` shows progress if stderr is a terminal.
@@ -147,7 +149,7 @@ class LLM:
         Raises, before anything runs, ArgumentError and LimitError for any of the prompts. A prompt of a list that fails
         while it runs carries its ``error``; a single one raises EngineError.
         """
-        template = Chat.wanted(chat, tools, chat_template_kwargs)
+        template = Chat.wanted(chat, chat_template, tools, chat_template_kwargs)
         queue = self._prompts(prompts, sampling_params, template, priority, timeout, cache_salt)
         for row, prompt in enumerate(queue):
             self.session.check(prompt.request, row if len(queue) > 1 else None)
@@ -163,6 +165,7 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         chat: bool = False,
+        chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         streaming: bool = False,
@@ -178,7 +181,7 @@ class LLM:
         """
         if not _is_single(prompt, chat):
             raise ArgumentError("generate_async takes one prompt: a string, a list of token ids or (chat) of messages")
-        template = Chat.wanted(chat, tools, chat_template_kwargs)
+        template = Chat.wanted(chat, chat_template, tools, chat_template_kwargs)
         (only,) = self._prompts(prompt, sampling_params, template, priority, timeout, cache_salt)
         return self._start(only, streaming=streaming)
 

@@ -15,6 +15,7 @@ from trtllm_lite.units import counted
 @click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote.")
 @click.option("--prompt", required=True, help="The text to continue, or with --chat a message; - reads stdin.")
 @click.option("--chat", is_flag=True, help="Put the prompt through the model's chat template.")
+@click.option("--chat_template", metavar="NAME", help="With --chat: which of the model's templates. [default: default]")
 @click.option("--max_new_tokens", default=64, show_default=True, help="Tokens to generate at most.")
 @click.option("--temperature", type=float, help="Of draws by --top_k or --top_p. [default: 1]")
 @click.option("--top_k", type=int, help="Draw from this many of the likeliest tokens; 0 means all. [default: greedy]")

@@ -1,6 +1,7 @@
 """The config keys that decoder families share: sizes, activation functions, sliding windows."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.errors import shown
 from trtllm_lite.network.decoder import Sizes
 from trtllm_lite.network.mlp import ACTIVATIONS, Activation
 
@@ -37,7 +38,7 @@ def read_activation(config: ConfigFields, key: str = "hidden_act", default: str 
     if name is None:
         name = default
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        config.problem(key, f"expected one of {', '.join(ACTIVATIONS)}, found {name!r}, which is not supported")
+        config.problem(key, f"expected one of {', '.join(ACTIVATIONS)}, found {shown(name)}, which is not supported")
         name = default
     return ACTIVATIONS[name]
 
@@ -62,6 +63,7 @@ def read_layer_types(config: ConfigFields, default: list[bool]) -> list[bool]:
     if types is None:
         return default
     if not isinstance(types, list) or len(types) != len(default) or not all(kind in _LAYER_TYPES for kind in types):
-        config.problem("layer_types", f"expected {len(default)} times {' or '.join(_LAYER_TYPES)}, found {types!r}")
+        expected = f"{len(default)} times {' or '.join(_LAYER_TYPES)}"
+        config.problem("layer_types", f"expected {expected}, found {shown(types)}")
         return default
     return [kind == "sliding_attention" for kind in types]

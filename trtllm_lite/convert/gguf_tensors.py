@@ -88,13 +88,17 @@ class GgufTensor:
 
 
 def check_types(path: Path, tensors: Iterable[Any]) -> None:
-    """Raise ConvertError for tensors of types that the ``gguf`` package cannot expand."""
+    """Raise ConvertError for tensors of types that the ``gguf`` package cannot expand, or of impossible shapes."""
     unknown = []
     for tensor in tensors:
         try:
             _expand_rows(tensor.data[:1], tensor.tensor_type)
         except NotImplementedError:
             unknown.append(f"{tensor.name} ({tensor.tensor_type.name})")
+        except (IndexError, ValueError) as error:
+            raise ConvertError(
+                f"the tensor {tensor.name} of {path} has a shape that does not fit its type: download the file again"
+            ) from error
     if unknown:
         raise ConvertError(f"{path} holds tensors of types that cannot be expanded: {', '.join(sorted(unknown))}")
 

@@ -7,7 +7,7 @@ from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.tokenizer_files import FILES as TOKENIZER_FILES
 from trtllm_lite.convert.tokenizer_files import read_tokenizer
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 
 _INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -46,8 +46,8 @@ def download(hub_id: str) -> Path:
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConvertError(
-            f"{hub_id!r} is neither a local directory or .gguf file nor a model that could be fetched from the Hugging "
-            f"Face hub ({reason}): check the spelling, the network and your access (`hf auth login`), "
+            f"{shown(hub_id)} is neither a local directory or .gguf file nor a model that could be fetched from the "
+            f"Hugging Face hub ({reason}): check the spelling, the network and your access (`hf auth login`), "
             "or pass a local path"
         ) from error
 

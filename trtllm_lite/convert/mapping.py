@@ -130,7 +130,8 @@ def _architectures(source: Source) -> list[str]:
         return [model_type] if family is None else [family.architectures[0]]
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise ConvertError(
-            f"expected 'architectures' in the config of {source.description} to name a class, found {architectures!r}"
+            f"expected 'architectures' in the config of {source.description} to name a class, found "
+            f"{shown(architectures)}"
         )
     return architectures
 
@@ -140,6 +141,6 @@ def _choose_dtype(source: Source, dtype: str) -> str:
     if dtype in NUMPY:
         return dtype
     if dtype != "auto":
-        raise ConvertError(f"expected --dtype to be one of auto, {', '.join(NUMPY)}, found {dtype!r}")
+        raise ConvertError(f"expected --dtype to be one of auto, {', '.join(NUMPY)}, found {shown(dtype)}")
     found = {info.dtype for info in source.tensors.values() if len(info.shape) == 2}
     return found.pop() if len(found) == 1 else "float32"

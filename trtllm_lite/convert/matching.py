@@ -7,6 +7,7 @@ from itertools import groupby
 
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.network.graph import Weight
+from trtllm_lite.printable import one_line
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Mismatch:
         lines = []
         for kind, names in (("missing", self.missing), ("unused", self.unused), ("wrong shape", self.reshaped)):
             if names:
-                lines.append(f"{kind} ({len(names)}): {', '.join(fold(names))}")
+                lines.append(f"{kind} ({len(names)}): {', '.join(map(one_line, fold(names)))}")
         return "\n  ".join(lines)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.rope_types import ORIGINAL, USUAL_ROPE, RopeDefaults, RopeSizes, read_type
+from trtllm_lite.errors import shown
 from trtllm_lite.network.rope import Rope
 
 _NEUTRAL = frozenset({"finetuned"})
@@ -46,11 +47,11 @@ def _parameters(config: ConfigFields) -> tuple[str, dict[str, Any]]:
     if isinstance(legacy, dict) and set(legacy) <= {"type", "rope_type"} and set(legacy.values()) <= {"default"}:
         legacy = None  # it says that nothing is stretched
     if current and legacy and current != legacy:
-        config.problem("rope_scaling", f"contradicts rope_parameters: {legacy!r} and {current!r}")
+        config.problem("rope_scaling", f"contradicts rope_parameters: {shown(legacy)} and {shown(current)}")
     name = "rope_parameters" if current or not legacy else "rope_scaling"
     raw = current or legacy or {}
     if not isinstance(raw, dict):
-        config.problem(name, f"expected an object, found {raw!r}")
+        config.problem(name, f"expected an object, found {shown(raw)}")
         raw = {}
     return name, raw
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.errors import shown
 from trtllm_lite.network import rope
 from trtllm_lite.network.rope import Frequencies, Rope
 
@@ -60,7 +61,7 @@ def read_type(fields: ConfigFields, kind: Any, theta: float, sizes: RopeSizes) -
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
         known = ", ".join(name for name in _READERS if name != FREQUENCY_FACTORS)
-        fields.problem("rope_type", f"expected one of {known}, found {kind!r}, which is not supported")
+        fields.problem("rope_type", f"expected one of {known}, found {shown(kind)}, which is not supported")
         return _rope(rope.plain(RopeDefaults.theta, sizes.dim))
     result = _try_to_read(reader, fields, theta, sizes)
     if result is None:
@@ -161,7 +162,7 @@ def _factors(fields: ConfigFields, key: str, count: int) -> Frequencies:
     factors = fields.take(key)
     are_numbers = isinstance(factors, list) and all(type(value) in (int, float) and value > 0 for value in factors)
     if not are_numbers or len(factors) != count:
-        fields.problem(key, f"expected {count} positive numbers, found {factors!r}")
+        fields.problem(key, f"expected {count} positive numbers, found {shown(factors)}")
         return np.ones(count, np.float32)
     return np.array(factors, np.float32)
 

@@ -7,12 +7,13 @@ Control tokens, which SentencePiece itself never finds in text, are found, as ch
 one is a text of its own, with the space in front that the first word has. Llama 2 was trained on such prompts.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens, in SentencePiece and in GGUF
 SPACE = "\u2581"
@@ -81,12 +82,14 @@ def _check(vocabulary: Vocabulary) -> None:
             f"the tokenizer has a token of {longest} characters, expected at most {MAX_PIECE_CHARACTERS}: "
             "check the file"
         )
+    if not all(map(math.isfinite, vocabulary.scores)):
+        raise ConvertError("the tokenizer has a token whose score is not a number: check the file")
     unused = vocabulary.of_type(UNUSED)
     if vocabulary.unigram and unused:
-        raise ConvertError(_unsupported(f"unused pieces in a Unigram model ({unused[0]!r})"))
+        raise ConvertError(_unsupported(f"unused pieces in a Unigram model ({shown(unused[0])})"))
     spaced = [piece for piece in vocabulary.of_type(USER_DEFINED) if SPACE in piece]
     if vocabulary.add_dummy_prefix and spaced and not vocabulary.unigram:
-        raise ConvertError(_unsupported(f"user-defined pieces with spaces ({spaced[0]!r}) and a dummy prefix"))
+        raise ConvertError(_unsupported(f"user-defined pieces with spaces ({shown(spaced[0])}) and a dummy prefix"))
 
 
 def _unsupported(what: str) -> str:

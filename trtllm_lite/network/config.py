@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from trtllm_lite.errors import EngineError
+from trtllm_lite.errors import EngineError, shown
 
 FORMAT_VERSION = 2
 
@@ -56,8 +56,8 @@ class ModelConfig:
         version = raw.get("format_version")
         if version != FORMAT_VERSION:
             raise EngineError(
-                f"expected checkpoint format_version {FORMAT_VERSION}, found {version!r}: convert the model again with "
-                "this version of trtllm_lite, or use the version that wrote it"
+                f"expected checkpoint format_version {FORMAT_VERSION}, found {shown(version)}: convert the model again "
+                "with this version of trtllm_lite, or use the version that wrote it"
             )
         _check_keys(cls, raw)
         return cls(**raw)
@@ -79,11 +79,11 @@ class ModelConfig:
 def _check_keys(cls: type, raw: dict[str, Any]) -> None:
     hints = get_type_hints(cls)
     names = {entry.name for entry in fields(cls)}
-    problems = [f"unknown key {name!r}" for name in sorted(set(raw) - names)]
-    problems += [f"missing key {name!r}" for name in sorted(names - set(raw))]
+    problems = [f"unknown key {shown(name)}" for name in sorted(set(raw) - names)]
+    problems += [f"missing key {shown(name)}" for name in sorted(names - set(raw))]
     for name in sorted(names & set(raw)):
         if not _matches(raw[name], hints[name]):
-            problems.append(f"{name} is {raw[name]!r}, expected {hints[name]}")
+            problems.append(f"{name} is {shown(raw[name])}, expected {hints[name]}")
     if problems:
         raise EngineError(f"config.json is not a trtllm_lite checkpoint's: {'; '.join(problems)}: convert again")
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.graph import OPSET_VERSION
+from trtllm_lite.printable import one_line
 
 NETWORK_FILE = "network.onnx"
 WEIGHTS_FILE = "weights.safetensors"
@@ -35,7 +36,8 @@ def load_network(checkpoint_dir: Path) -> ir.Model:
     if not problems:
         problems = _check_onnx(path)
     if problems:
-        raise EngineError(f"{path} is not a network this version can use: {'; '.join(problems)}: convert again")
+        listed = "; ".join(map(one_line, problems))
+        raise EngineError(f"{path} is not a network this version can use: {listed}: convert again")
     return model
 
 
@@ -111,7 +113,9 @@ def _check_weights(graph: ir.Graph, directory: Path) -> list[str]:
         if not isinstance(tensor, ir.ExternalTensor):
             continue
         end = (tensor.offset or 0) + (tensor.length or 0)
-        if str(tensor.location) != WEIGHTS_FILE:
+        if tensor.dtype == ir.DataType.UNDEFINED:
+            problems.append(f"{value.name} has no type")
+        elif str(tensor.location) != WEIGHTS_FILE:
             problems.append(f"{value.name} is stored in {tensor.location}, expected {WEIGHTS_FILE}")
         elif tensor.length != tensor.nbytes or not 0 <= (tensor.offset or 0) <= end <= size:
             problems.append(f"{value.name} occupies bytes {tensor.offset}..{end} of {WEIGHTS_FILE} ({size} bytes)")

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_lite.errors import EngineError, TrtllmLiteError, plain
+from trtllm_lite.errors import EngineError, TrtllmLiteError
+from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.request_handle import RequestHandle
@@ -69,7 +70,7 @@ class EventPump:
             while (events := self.loop.poll(_POLL_SECONDS)) is not None:
                 self._deliver(*events)
         except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
-            reason = plain(repr(error))
+            reason = one_line(repr(error))
             self._fail(EngineError(f"the thread that delivers results failed ({reason}): open the engine again"))
 
     def _deliver(self, tokens: list[Any], ends: list[Any]) -> None:
@@ -109,7 +110,7 @@ class EventPump:
         except Exception as error:  # noqa: BLE001 - tokenizers raise anything
             handle.cancel()
             with handle.notifier:
-                handle.fail(EngineError(f"the request failed while its output was handled: {plain(repr(error))}"))
+                handle.fail(EngineError(f"the request failed while its output was handled: {one_line(repr(error))}"))
 
     def _fail(self, failure: EngineError) -> None:
         with self._lock:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.errors import ArgumentError, LimitError, plain, shown
+from trtllm_lite.errors import ArgumentError, LimitError, shown
+from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.text.chat import Message
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_length, is_list, is_whole_number
@@ -25,20 +26,30 @@ _DICTIONARIES = ("prompt_token_ids", "prompt")
 
 @dataclass(frozen=True)
 class Chat:
-    """Prompts are conversations, of which the model's chat template makes text; what it is given besides them."""
+    """Prompts are conversations, of which a chat template of the model makes text: the one named ``template``.
 
+    None leaves the choice of the template to :meth:`ChatTemplate.render`, which gets ``tools`` and ``arguments``, too.
+    """
+
+    template: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
     arguments: Mapping[str, Any] | None = None
 
     @classmethod
     def wanted(
-        cls, chat: bool, tools: Sequence[Mapping[str, Any]] | None, arguments: Mapping[str, Any] | None
+        cls,
+        chat: bool,
+        template: str | None,
+        tools: Sequence[Mapping[str, Any]] | None,
+        arguments: Mapping[str, Any] | None,
     ) -> "Chat | None":
-        """None without ``chat``. Raises ArgumentError for the others without it."""
+        """None without ``chat``. Raises ArgumentError if one of the other arguments is given without it."""
         check_flag("chat", chat)
-        if not chat and (tools is not None or arguments is not None):
-            raise ArgumentError("tools and chat_template_kwargs are for the model's chat template: pass chat=True too")
-        return cls(tools, arguments) if chat else None
+        if not chat and (template, tools, arguments) != (None, None, None):
+            raise ArgumentError(
+                "chat_template, tools and chat_template_kwargs are for the model's chat template: pass chat=True too"
+            )
+        return cls(template, tools, arguments) if chat else None
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,7 @@ def _as_text(prompt: Any, chat: Chat | None, tokenizer: Tokenizer) -> str:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if not is_conversation(messages):
         raise ArgumentError(f"a prompt is {shown(messages)}: expected a string or a list of messages with chat=True")
-    return tokenizer.chat_template.render(messages, tools=chat.tools, arguments=chat.arguments)
+    return tokenizer.chat_template.render(messages, template=chat.template, tools=chat.tools, arguments=chat.arguments)
 
 
 def _check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int) -> None:
@@ -168,7 +179,7 @@ def _as_array(name: str, prompt: Any) -> NDArray[Any]:
     try:
         return np.asarray(prompt)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(f"{name} is not a list of token ids ({plain(str(error))}): {_EXPECTED}") from error
+        raise ArgumentError(f"{name} is not a list of token ids ({one_line(str(error))}): {_EXPECTED}") from error
 
 
 def _checked(name: str, ids: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, EngineError, LimitError, plain, shown
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError, shown
+from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.event_pump import EventPump
@@ -188,7 +189,7 @@ def _engine_path(directory: Path, rank: int) -> Path:
         )
     if rank and (directory / "rank0.engine").is_file():
         raise EngineError(f"{directory} has no {path.name}: this engine was built for one rank, pass rank=0")
-    found = plain(", ".join(sorted(entry.name for entry in directory.iterdir())[:8])) or "nothing"
+    found = one_line(", ".join(sorted(entry.name for entry in directory.iterdir())[:8])) or "nothing"
     raise EngineError(
         f"{directory} holds no {path.name} (found: {found}): make an engine with `trtllm-lite convert`, then "
         "`trtllm-lite build`"

@@ -36,6 +36,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         *,
+        template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
@@ -43,21 +44,27 @@ class ChatTemplate:
 
         A message is {"role": …, "content": …}; a content is a string, or as in OpenAI's API a list of parts, of which
         those of text are supported ({"type": "text", "text": …}; lines of the content). ``tools`` are JSON schemas of
-        functions the model may call; of several templates, "tool_use" is taken for them. ``arguments`` are further
-        names that the template may use, such as ``enable_thinking`` (HF's and vLLM's chat_template_kwargs).
+        functions the model may call. ``arguments`` are further names that the template may use, such as
+        ``enable_thinking`` (HF's and vLLM's chat_template_kwargs). ``template`` names one of several templates; without
+        it "default" is taken, or with ``tools`` the one called "tool_use", if there is one.
 
         Raises ArgumentError if something is malformed, the template refuses it, or its output is too long; EngineError
         if the template itself is not valid.
         """
         names = {"documents": None, "add_generation_prompt": True, **self._special_tokens, **_checked(arguments)}
         names |= {"messages": flat_messages(messages), "tools": _checked_tools(tools)}
-        name = _WITH_TOOLS if tools and _WITH_TOOLS in self._sources else _DEFAULT
-        if name not in self._sources:
+        return render_template(self._source(template, bool(tools)), names)
+
+    def _source(self, name: str | None, with_tools: bool) -> str:
+        if name is None:
+            name = _WITH_TOOLS if with_tools and _WITH_TOOLS in self._sources else _DEFAULT
+        if not isinstance(name, str) or name not in self._sources:
             raise ArgumentError(
-                f"this model has no chat template named {name}, only {', '.join(map(shown, sorted(self._sources)))}: "
-                "pass the whole prompt as text, without chat=True"
+                f"this model has no chat template named {shown(name)}, only "
+                f"{', '.join(map(shown, sorted(self._sources)))}: name one of those as chat_template, or pass the "
+                "whole prompt as text, without chat=True"
             )
-        return render_template(self._sources[name], names)
+        return self._sources[name]
 
 
 def flat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtllm_lite.errors import ArgumentError, EngineError, LimitError, plain
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.printable import one_line
 
 MAX_RENDERED_CHARS = 1 << 24
 MAX_REQUEST_CHARS = 1 << 25  # of the messages and the other names, as JSON
@@ -39,9 +40,11 @@ def render_template(source: str, names: Mapping[str, Any]) -> str:
         )
     answer = _process.ask(request)
     if "invalid" in answer:
-        raise EngineError(f"the chat template is not valid Jinja ({plain(answer['invalid'])}): convert again with one")
+        raise EngineError(
+            f"the chat template is not valid Jinja ({one_line(answer['invalid'])}): convert again with one that is"
+        )
     if "refused" in answer:
-        raise ArgumentError(f"the model's chat template refuses these messages: {plain(answer['refused'])}")
+        raise ArgumentError(f"the model's chat template refuses these messages: {one_line(answer['refused'])}")
     return str(answer["text"])
 
 
@@ -50,7 +53,7 @@ def _as_json(value: Any) -> bytes:
         return json.dumps(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(
-            f"the messages or the arguments of the chat template are not JSON ({plain(str(error))}): expected "
+            f"the messages or the arguments of the chat template are not JSON ({one_line(str(error))}): expected "
             "dictionaries, lists, strings, numbers, True, False and None"
         ) from error
 
@@ -103,7 +106,7 @@ def _start() -> "subprocess.Popen[bytes]":
     except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
         raise EngineError(
             f"chat templates are rendered in a process of their own, and Python ({sys.executable}) does not start "
-            f"({plain(str(error))}): allow it, or render the prompt yourself and pass it as text"
+            f"({one_line(str(error))}): allow it, or render the prompt yourself and pass it as text"
         ) from error
 
 
