@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, fields
 
+from trtllm_lite.engine.vocabulary import MAX_CACHE_BLOCKS, MAX_EXTENT, MAX_STEP_SEQS, MAX_STEP_TOKENS
 from trtllm_lite.errors import BuildError, shown
 
 BLOCK_SIZES = (16, 32, 64, 128)  # those powers of two that PagedAttention accepts
 DEFAULT_MAX_NUM_TOKENS = 2048
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
 SPARE_SLOTS = 8
-_MAX_EXTENT = 2**31 - 1  # extents travel as int32
+_MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,11 @@ class BuildLimits:
             self.tokens_per_block in BLOCK_SIZES,
             f"tokens_per_block is {self.tokens_per_block}: expected one of {', '.join(map(str, BLOCK_SIZES))}",
         )
-        _check_extent("max_batch_size * max_seq_len (in blocks)", self.num_blocks)
+        _require(
+            self.num_blocks <= MAX_CACHE_BLOCKS,
+            f"max_batch_size {self.max_batch_size} and max_seq_len {self.max_seq_len} take {self.num_blocks:,} blocks "
+            f"of {self.tokens_per_block} tokens, above {MAX_CACHE_BLOCKS:,}, which no machine holds: lower one of them",
+        )
 
     @classmethod
     def for_model(
@@ -136,8 +141,9 @@ class BuildLimits:
 
 
 def _check_extent(name: str, value: object) -> None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_EXTENT
-    _require(is_count, f"{name} is {shown(value)}: expected an integer from 1 to {_MAX_EXTENT}")
+    most = _MOST.get(name, MAX_EXTENT - 1)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+    _require(is_count, f"{name} is {shown(value)}: expected an integer from 1 to {most}")
 
 
 def _require(condition: bool, message: str) -> None:

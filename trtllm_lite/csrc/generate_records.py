@@ -81,6 +81,9 @@ def vocabulary_header() -> str:
         "kMaxExtent": words.MAX_EXTENT,
         "kMaxBytes": words.MAX_BYTES,
         "kMaxJsonBytes": words.MAX_JSON_BYTES,
+        "kMaxStepSeqs": words.MAX_STEP_SEQS,
+        "kMaxStepTokens": words.MAX_STEP_TOKENS,
+        "kMaxCacheBlocks": words.MAX_CACHE_BLOCKS,
     }
     inputs = "".join(
         f'    {{"{item.name}", {len(item.shape)}, {{{", ".join(f"Symbol::{enumerator(s)}" for s in item.shape)}}}}},'

@@ -15,6 +15,11 @@ DEVICE_ALIGNMENT = 256  # bytes: of weights and everything else that a GPU reads
 MAX_EXTENT = 1 << 30  # extents and integer attributes stay below, so that a product of two fits in 64 bits
 MAX_BYTES = 1 << 50  # of a tensor, an arena, an offset
 MAX_NAME_BYTES = 512
+# What a runtime keeps for a step and for the KV cache on the host grows with these, whatever the model is. The bounds
+# are several times what the largest machines can use.
+MAX_STEP_SEQS = 1 << 16  # sequences of a step
+MAX_STEP_TOKENS = 1 << 24  # tokens of a step
+MAX_CACHE_BLOCKS = 1 << 26  # blocks of the KV cache, and entries of the block tables of a step
 MAX_RANK = 4
 MAX_JSON_BYTES = 1 << 26  # of a manifest or plan, far above any engine's
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 
 #include "engine/call_flow.h"
 #include "engine/launch_check.h"
@@ -41,10 +40,10 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
   const Limits& limits = manifest.limits;
   const KvCache& cache = manifest.kv_cache;
   const Bounds bounds(plan.symbols);
-  const std::int64_t most = std::numeric_limits<std::int32_t>::max();
   const std::int64_t num_seqs = plan.symbols[Symbol::kNumSeqs], num_tokens = plan.symbols[Symbol::kNumTokens];
-  bounds.expect(Symbol::kNumTokens, std::max(limits.max_num_tokens, num_seqs), most, "the manifest's max_num_tokens");
-  bounds.expect(Symbol::kNumSeqs, limits.max_batch_size, most, "the manifest's max_batch_size");
+  bounds.expect(Symbol::kNumTokens, std::max(limits.max_num_tokens, num_seqs), kMaxStepTokens,
+                "the manifest's max_num_tokens or more");
+  bounds.expect(Symbol::kNumSeqs, limits.max_batch_size, kMaxStepSeqs, "the manifest's max_batch_size or more");
   bounds.exactly(Symbol::kNumSeqsPlus1, num_seqs + 1, "one more than num_seqs");
   bounds.exactly(Symbol::kNumDecodeSeqs, num_seqs, "num_seqs");
   bounds.exactly(Symbol::kNumPrefillSeqs, num_seqs, "num_seqs");
@@ -52,8 +51,10 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
   bounds.expect(Symbol::kNumLogits, num_seqs, num_tokens, "num_seqs or more, num_tokens or less");
   bounds.exactly(Symbol::kMaxBlocksPerSeq, (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
                  "the blocks of max_seq_len tokens");
-  bounds.exactly(Symbol::kNumBlocks, cache.num_blocks, "the manifest's num_blocks");
-  bounds.expect(Symbol::kNumSlots, limits.max_batch_size, most, "max_batch_size or more");
+  bounds.expect(Symbol::kMaxBlocksPerSeq, 1, kMaxCacheBlocks / num_seqs, "block tables of at most 2^26 entries");
+  bounds.expect(Symbol::kNumBlocks, cache.num_blocks, std::min(cache.num_blocks, kMaxCacheBlocks),
+                "the manifest's num_blocks, at most 2^26");
+  bounds.expect(Symbol::kNumSlots, limits.max_batch_size, 2 * kMaxStepSeqs, "max_batch_size or more");
 }
 
 void check_cuda_settings(const Plan& plan, TargetKind target) {

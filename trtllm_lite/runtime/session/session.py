@@ -13,7 +13,14 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.event_pump import EventPump
-from trtllm_lite.runtime.session.limits import RunnerLimits, RunnerOptions, runner_limits
+from trtllm_lite.runtime.session.limits import (
+    RunnerLimits,
+    RunnerOptions,
+    available_host_memory,
+    check_host_memory,
+    memory_for,
+    runner_limits,
+)
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
 from trtllm_lite.runtime.session.request import Request
@@ -137,20 +144,22 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     options = device_options(manifest.target, options)
     limits = runner_limits(manifest, options, available_memory(native, manifest))
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
-    executor = make_executor(
-        native, engine, manifest.target, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks
-    )
-    loop = native.EventLoop(
-        executor,
-        max_batch_size=limits.max_batch_size,
-        max_input_len=limits.max_input_len,
-        max_seq_len=min(limits.max_seq_len, limits.cache_len),
-        max_num_tokens=limits.max_num_tokens,
-        num_host_blocks=limits.num_host_blocks,
-        max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
-        enable_block_reuse=options.kv_cache.enable_block_reuse,
-        enable_chunked_context=options.enable_chunked_context,
-    )
+    check_host_memory(limits, available_host_memory())
+    with memory_for(limits):
+        executor = make_executor(
+            native, engine, manifest.target, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks
+        )
+        loop = native.EventLoop(
+            executor,
+            max_batch_size=limits.max_batch_size,
+            max_input_len=limits.max_input_len,
+            max_seq_len=min(limits.max_seq_len, limits.cache_len),
+            max_num_tokens=limits.max_num_tokens,
+            num_host_blocks=limits.num_host_blocks,
+            max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
+            enable_block_reuse=options.kv_cache.enable_block_reuse,
+            enable_chunked_context=options.enable_chunked_context,
+        )
     return Session(
         manifest=manifest,
         limits=limits,
