@@ -33,6 +33,7 @@ _MAX_QUEUED = 512
 _ARGUMENTS = (
     *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "enable_chunked_prefill"),
     *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "gather_context_logits", "num_threads"),
+    "ignore_config_keys",
 )
 
 
@@ -58,6 +59,8 @@ class LLM:
     - ``dtype``: storage type of the matrices, "auto" for the model's own (see ``trtllm-lite convert``)
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
+    - ``ignore_config_keys``: keys of the model's config.json that are not supported and that you know not to matter;
+      they are left out when the model is converted (see ``trtllm-lite convert``)
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
     - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
       may be spread over several steps)
@@ -81,6 +84,7 @@ class LLM:
         max_input_len: int | None = None,
         max_seq_len: int | None = None,
         max_num_tokens: int | None = None,
+        ignore_config_keys: Sequence[str] = (),
         gather_context_logits: bool = False,
         num_threads: int | None = None,
         **others: Any,
@@ -91,6 +95,7 @@ class LLM:
         _check_text("tokenizer", tokenizer, "a directory with a tokenizer.json", str | Path | None)
         _check_text("target", target, "cpu or GPU architectures such as sm_90", str | None)
         _check_text("dtype", dtype, "auto, float32, float16 or bfloat16", str)
+        ignored = _config_keys(ignore_config_keys)
         kv_cache = _config("kv_cache_config", KvCacheConfig, kv_cache_config)
         limits = {
             "max_batch_size": max_batch_size,
@@ -110,9 +115,10 @@ class LLM:
             self.session = open_session(self.engine_dir, 0, options)
         else:
             check_num_threads(num_threads, on_gpu=target not in (None, "cpu"))
-            recipe = Recipe(target or "cpu", dtype, limits, kv_cache.tokens_per_block, gather_context_logits)
+            recipe = Recipe(target or "cpu", dtype, limits, kv_cache.tokens_per_block, gather_context_logits, ignored)
             self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
         _check_engine(self.session, target, dtype, gather_context_logits)
+        _check_ignored(self.session, ignored)
         if tokenizer is not None:
             self.session.tokenizer = Tokenizer.from_files(Path(tokenizer))
 
@@ -319,6 +325,24 @@ def _check_engine(session: Session, target: str | None, dtype: str, gather_conte
         )
     if gather_context_logits and not session.manifest.gather_context_logits:
         raise ArgumentError("this engine was built without gather_context_logits: build it again with it")
+
+
+def _config_keys(keys: Any) -> tuple[str, ...]:
+    """``ignore_config_keys``, sorted. Raises ArgumentError unless it is a list of names."""
+    if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
+        raise ArgumentError(f"ignore_config_keys is {shown(keys)}: expected a list of keys of the model's config.json")
+    return tuple(sorted(set(keys)))
+
+
+def _check_ignored(session: Session, keys: Sequence[str]) -> None:
+    """Raise ArgumentError if the model was converted, before this call, with other keys ignored than ``keys``."""
+    ignored = session.manifest.model.ignored_config_keys
+    others = sorted(set(keys) - set(ignored))
+    if others:
+        raise ArgumentError(
+            f"ignore_config_keys names {', '.join(map(shown, others))}, and the model was converted without ignoring "
+            "that: leave it out, or pass the model itself to have it converted again"
+        )
 
 
 def _names(targets: str) -> set[str]:

@@ -124,7 +124,7 @@ class ConfigFields:
                 self.problem(
                     key,
                     f"{shown(value)} is not mapped and might change the results; "
-                    f"if you know that it does not, pass --ignore_config_keys {key}",
+                    f"if you know that it does not, pass --ignore_config_keys {key} (ignore_config_keys of LLM)",
                 )
 
     def finish(self) -> None:

@@ -37,7 +37,7 @@ def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opene
     try:
         source = find_model(model)
         entry = cache_directory(ENGINES) / engine_key(source, recipe)
-        checkpoint = cache_directory(CHECKPOINTS) / checkpoint_key(source, recipe.dtype)
+        checkpoint = cache_directory(CHECKPOINTS) / checkpoint_key(source, recipe)
     except OSError as error:
         raise ConvertError(
             f"cannot read {one_line(str(error.filename))}: {error.strerror}: check the path and its permissions"
@@ -111,14 +111,17 @@ def _convert_and_build(source: Path, model: str, recipe: Recipe, entry: Path, ch
                 return
             except EngineError:  # the checkpoint is damaged
                 shutil.rmtree(checkpoint)
-        _convert(source, checkpoint, recipe.dtype, report)
+        _convert(source, checkpoint, recipe, report)
         _build(checkpoint, recipe, entry, report)
 
 
-def _convert(source: Path, checkpoint: Path, dtype: str, report: Report) -> None:
+def _convert(source: Path, checkpoint: Path, recipe: Recipe, report: Report) -> None:
     from trtllm_lite.convert import convert_checkpoint
 
-    convert_checkpoint(str(source), checkpoint, dtype, lambda _, done, total: report("convert", done, total))
+    def progress(_: str, done: int, total: int) -> None:
+        report("convert", done, total)
+
+    convert_checkpoint(str(source), checkpoint, recipe.dtype, progress, recipe.ignore_config_keys)
 
 
 def _build(checkpoint: Path, recipe: Recipe, entry: Path, report: Report) -> None:

@@ -15,13 +15,17 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an engine is made; None leaves a limit to the model and the builder's defaults."""
+    """How an engine is made; None leaves a limit to the model and the builder's defaults.
+
+    ``ignore_config_keys``, sorted, are left out of the model's config when it is converted.
+    """
 
     target: str
     dtype: str
     limits: Mapping[str, int | None]
     tokens_per_block: int | None
     gather_context_logits: bool
+    ignore_config_keys: tuple[str, ...] = ()
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
@@ -38,9 +42,9 @@ def engine_key(source: Path, recipe: Recipe) -> str:
     return _key(source, "engine", recipe)
 
 
-def checkpoint_key(source: Path, dtype: str) -> str:
-    """The key of the checkpoint of the model ``source``, whatever limits engines of it have. Raises OSError."""
-    return _key(source, "checkpoint", dtype)
+def checkpoint_key(source: Path, recipe: Recipe) -> str:
+    """The key of the checkpoint that ``recipe`` makes of the model ``source``, whatever its limits. Raises OSError."""
+    return _key(source, "checkpoint", (recipe.dtype, recipe.ignore_config_keys))
 
 
 def _key(source: Path, kind: str, how: Any) -> str:
