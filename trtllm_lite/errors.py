@@ -38,7 +38,7 @@ class LimitError(TrtllmLiteError):
 
 
 class OverloadedError(TrtllmLiteError):
-    """Too many requests are outstanding: this one is sound, and may be sent again when others have ended."""
+    """Too many requests are outstanding. The refused request is valid, and may be sent again when others have ended."""
 
 
 class OutputError(TrtllmLiteError):
@@ -46,7 +46,7 @@ class OutputError(TrtllmLiteError):
 
 
 def shown(value: object) -> str:
-    """``value`` as a message quotes it: its repr, without the middle of what is long, at most 500 characters.
+    """``value`` as a message quotes it: its repr of at most 500 characters, from which the middle of long parts is cut.
 
     Control characters are escaped. Never raises.
     """

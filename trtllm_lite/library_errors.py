@@ -1,4 +1,4 @@
-"""Errors of libraries that raise nothing narrower than Exception, as errors of ours."""
+"""Turns errors of libraries that raise nothing narrower than Exception into errors of this package."""
 
 from types import TracebackType
 

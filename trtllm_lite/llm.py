@@ -1,4 +1,4 @@
-"""LLM: from a model, checkpoint or engine to text in one line. Composes convert, build (cached) and runtime."""
+"""LLM goes from a model, checkpoint or engine to text in one line: it composes convert, build (cached) and runtime."""
 
 import itertools
 import shutil
@@ -28,7 +28,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, per_request
 
 _Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig)
-# Sequences of one call of generate() that are queued at a time; the event loop bounds those of all callers.
+# One call of generate() queues at most this many sequences at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
 _ARGUMENTS = (
     *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "enable_chunked_prefill"),
@@ -49,13 +49,13 @@ class _Prompt:
 class LLM:
     """Generates text with one model. Threads and coroutines may share it.
 
-    ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. What is
-    no engine yet becomes one, in a cache that later calls find it in: ``$XDG_CACHE_HOME/trtllm_lite``, of at most
-    ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
+    ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. Of
+    everything but an engine an engine is made, in a cache where later calls find it: ``$XDG_CACHE_HOME/trtllm_lite``,
+    of at most ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
 
     - ``tokenizer``: a directory with another tokenizer.json than the engine's own
-    - ``target``: what it runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs on
-      either); default: the CPU, or the engine's own
+    - ``target``: what the engine runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs
+      on either); default: the CPU, or the target that a given engine was built for
     - ``dtype``: storage type of the matrices, "auto" for the model's own (see ``trtllm-lite convert``)
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
@@ -201,7 +201,7 @@ class LLM:
         Processes that run the older one go on with it. Raises OutputError; EngineError if the engine's files are gone.
         """
         _check_text("engine_dir", engine_dir, "a directory", str | Path)
-        # Whatever else a manifest may name, these are the files of an engine.
+        # A manifest may name other files; only these are copied.
         files = (ENGINE_FILE, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in self.session.manifest.files))
         with atomic_directory(Path(engine_dir), CONFIG_FILE) as directory:
             for name in files:
@@ -223,7 +223,7 @@ class LLM:
     def _prompts(
         self, prompts: Any, params: Any, chat: Chat | None, priority: Any, timeout: Any, cache_salt: Any
     ) -> list[_Prompt]:
-        """Prompts in any of their forms as requests, not yet held against the limits."""
+        """The requests for prompts in any form; they are not checked against the engine's limits yet."""
         batch = [prompts] if is_token_ids(prompts) else prompts
         vocab_size, max_input_len = self.session.manifest.model.vocab_size, self.session.limits.max_input_len
         parsed = parse_prompts(batch, chat, self.tokenizer, vocab_size, max_input_len)
@@ -248,7 +248,7 @@ class LLM:
         return result
 
     def _run(self, prompts: Sequence[_Prompt], report: Callable[[int, int], None]) -> list[Generation]:
-        """Run all to their ends, a bounded number at a time and of greater priority first."""
+        """Run all requests to their ends: a bounded number at a time, requests of greater priority first."""
         order = sorted(range(len(prompts)), key=lambda row: -prompts[row].request.priority)
         window = max(_MAX_QUEUED // max(prompt.request.params.num_sequences for prompt in prompts), 1)
         started: dict[int, Generation] = {}
@@ -282,7 +282,10 @@ class LLM:
 
 
 def _config(name: str, kind: type[_Config], value: Any) -> _Config:
-    """``value`` as a ``kind``: one, its fields as a dictionary, or None for the defaults. Raises ArgumentError."""
+    """The ``kind`` that ``value`` is, or whose fields it holds as a dictionary; None stands for the defaults.
+
+    Raises ArgumentError.
+    """
     if value is None:
         return kind()
     if isinstance(value, kind):
@@ -300,7 +303,7 @@ def _fields(kind: Any) -> tuple[str, ...]:
 def _is_engine(path: Path) -> bool:
     try:
         return (path / ENGINE_FILE).is_file()
-    except OSError:  # it cannot be looked at, which is told where it is opened as a model
+    except OSError:  # opening the path as a model will raise an error that says why
         return False
 
 
@@ -314,7 +317,7 @@ def _is_single(prompts: Any, chat: bool) -> bool:
 
 
 def _check_engine(session: Session, target: str | None, dtype: str, gather_context_logits: bool) -> None:
-    """Hold what the engine was built with against what was asked for."""
+    """Raise ArgumentError if the engine was built with another target, dtype or gather_context_logits than asked."""
     targets = session.manifest.target.archs or ("cpu",)
     if target is not None and not _names(target) <= _names(",".join(targets)):
         raise ArgumentError(f"target is {shown(target)}, but this engine runs on {', '.join(targets)}: leave it out")
@@ -346,5 +349,5 @@ def _check_ignored(session: Session, keys: Sequence[str]) -> None:
 
 
 def _names(targets: str) -> set[str]:
-    """What ``targets``, separated by commas, are called: sm_90 and sm_90a are one."""
+    """The names in ``targets``, which commas separate; sm_90 and sm_90a count as one."""
     return {name.strip().removesuffix("a") for name in targets.split(",")}

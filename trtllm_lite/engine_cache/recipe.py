@@ -1,4 +1,4 @@
-"""How an engine is made, and the keys of what is made: digests of everything it depends on."""
+"""How an engine is made, and the cache's keys: digests of everything that an engine or checkpoint depends on."""
 
 import hashlib
 import os
@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_WHOLE = 1 << 24  # files up to this size count with all their bytes, larger ones (weights) with their ends and date
+# The digest of a file of at most this many bytes covers all of them; that of a larger one its two ends and its date.
+_WHOLE = 1 << 24
 _END = 1 << 16
 _PACKAGE = Path(__file__).parents[1]
 
@@ -69,7 +70,7 @@ def _content(path: Path) -> bytes:
 
 @cache
 def _code_digest() -> str:
-    """Of every source file of this package and of its plugins: what has the same version may still have been edited."""
+    """A digest of every source file of this package and its plugins, which may change while the version stays."""
     from trtllm_lite import plugins
 
     digest = hashlib.sha256()
