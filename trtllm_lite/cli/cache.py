@@ -11,14 +11,15 @@ from trtllm_lite.cli.framework import Group
 def cache() -> None:
     """List or clear the engines that LLM made of models, and their checkpoints.
 
-    The cache is $XDG_CACHE_HOME/trtllm_lite, by default ~/.cache/trtllm_lite. When it takes more than
-    TRTLLM_LITE_CACHE_SIZE (by default 64 GiB), the entries that were unused for longest are removed.
+    The cache is $XDG_CACHE_HOME/trtllm_lite, by default ~/.cache/trtllm_lite. When
+    it takes more than TRTLLM_LITE_CACHE_SIZE (by default 64 GiB), the entries that
+    were unused for longest are removed.
     """
 
 
 @cache.command(name="list")
 def list_entries() -> None:
-    """Show each entry, the model it was made of, and when it was used last."""
+    """Show each entry: its model, kind, size and last use."""
     from trtllm_lite.cli.console import print_table
     from trtllm_lite.engine_cache import cache_limit, list_cache
     from trtllm_lite.files import cache_directory
@@ -42,7 +43,7 @@ def list_entries() -> None:
 
 @cache.command(name="clear")
 def clear() -> None:
-    """Remove all entries; models that run keep the files that they have open."""
+    """Remove all entries; running models keep their open files."""
     from trtllm_lite.engine_cache import clear_cache
     from trtllm_lite.units import format_bytes
 

@@ -1,4 +1,4 @@
-"""``config.json`` of a checkpoint: what later stages need besides the graph, independent of the family."""
+"""``config.json`` of a checkpoint, which tells later stages what they need besides the graph, whatever the family."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
@@ -15,9 +15,10 @@ class ModelConfig:
     """Sizes in elements, ids in tokens.
 
     ``architecture`` is the source's Hugging Face class name, ``dtype`` the storage type of matrices; ``generation``
-    holds the source's sampling defaults (temperature, top_k, …); ``tokenizer`` says whether the checkpoint has one, or
-    only takes and gives token ids; ``ignored_config_keys`` are keys of the source's config that nobody read because the
-    user said so. Nothing here describes the computation: that is the graph's job, so a new family needs no new field.
+    holds the source's sampling defaults (temperature, top_k, …); ``tokenizer`` says whether the checkpoint has a
+    tokenizer, or only takes and gives token ids; ``ignored_config_keys`` are keys of the source's config that were left
+    unread because the user said so. No field describes the computation, which is the graph's job, so that a new family
+    needs no new field.
     """
 
     producer: str

@@ -69,7 +69,7 @@ def _check_graph(graph: ir.Graph) -> list[str]:
 
 
 def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:
-    """The contract above, with the sizes that are the model's own taken from the graph."""
+    """The inputs and outputs of the module's contract, with the model's sizes taken from the graph."""
     layers = (len(graph.inputs) - 3) // 2
     cache = _signature(graph.inputs[3])[2] if len(graph.inputs) > 3 else ()
     cache = (
@@ -102,7 +102,7 @@ def _compare(what: str, expected: list[_Signature], found: list[_Signature]) -> 
 
 
 def _check_weights(graph: ir.Graph, directory: Path) -> list[str]:
-    """Every large initializer lies inside WEIGHTS_FILE."""
+    """Problems of large initializers, all of which must lie inside WEIGHTS_FILE."""
     problems = []
     path = directory / WEIGHTS_FILE
     size = path.stat().st_size if path.is_file() else None

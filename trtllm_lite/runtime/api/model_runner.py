@@ -1,4 +1,4 @@
-"""ModelRunner: load an engine, generate. The names are those of TensorRT-LLM's ModelRunner."""
+"""ModelRunner loads an engine and generates; its names are those of TensorRT-LLM's ModelRunner."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.words import Word
 from trtllm_lite.runtime.values import whole_number
 
-# One value for all prompts, or a list with one for each; None is the default.
+# An argument of these types is one value for all prompts, or a list with a value for each; None is the default.
 Ints = int | Sequence[int | None] | NDArray[Any] | None
 Floats = float | Sequence[float | None] | NDArray[Any] | None
 WordLists = str | Sequence[Word] | Sequence[Sequence[Word] | None] | None
@@ -85,9 +85,9 @@ class ModelRunner:
     ) -> "ModelRunner":
         """Load the engine of ``rank`` from ``engine_dir``. Nothing is compiled; the file is mapped and checked.
 
-        The first six tighten what the engine was built for. The others are fields of KvCacheConfig, SchedulerConfig and
-        RunnerOptions (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``). Of ``others``, what TensorRT-LLM's
-        function has is accepted with a value that asks for nothing.
+        The first six options tighten limits that the engine was built for. The following ones are fields of
+        KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and RunnerOptions. Other
+        arguments of TensorRT-LLM's function are accepted with a value that asks for nothing.
 
         Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or one that it was not
         built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an argument that
@@ -155,8 +155,8 @@ class ModelRunner:
         a list of messages ({"role", "content"}), and goes through the model's chat template (of several the one named
         ``chat_template``), as do ``tools`` and the names of ``chat_template_kwargs``.
 
-        ``sampling_config``, a dictionary or object, has values of the class's list for those that are not given. Of
-        ``others``, what TensorRT-LLM's function has is accepted with a value that asks for nothing.
+        ``sampling_config``, a dictionary or object, gives values to sampling arguments that are not given themselves.
+        Other arguments of TensorRT-LLM's function are accepted with a value that asks for nothing.
 
         ``output_context_logits`` (engines built with --gather_context_logits), ``output_generation_logits``,
         ``output_log_probs`` and ``output_cum_log_probs`` come with ``return_dict`` only.
@@ -212,7 +212,7 @@ class ModelRunner:
 
 
 def _run(outputs: list[Output]) -> Iterator[None]:
-    """``steps``; leaving it before its end cancels what still runs."""
+    """``steps``; closing the iterator before its end cancels the requests that still run."""
     try:
         yield from steps(outputs)
     finally:

@@ -16,7 +16,7 @@ Rows = Sequence[Sequence[Output]]  # [prompt][sequence]
 
 @dataclass(frozen=True)
 class Extras:
-    """Which further entries of the result dictionary a call of ``ModelRunner.generate`` asks for (its ``output_*``)."""
+    """The further entries of the result dictionary that a call of ``ModelRunner.generate`` asks for (``output_*``)."""
 
     context_logits: bool
     generation_logits: bool
@@ -39,7 +39,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class ResultForm:
-    """The form of what one call of ``ModelRunner.generate`` returns for ``prompts``; that class describes the forms."""
+    """Makes the result of one call of ``ModelRunner.generate`` for ``prompts``; that class describes the forms."""
 
     pad_id: int
     prompts: Prompts
@@ -47,7 +47,7 @@ class ResultForm:
     extras: Extras
 
     def result(self, outputs: Sequence[Output], *, partial: bool) -> Any:
-        """``outputs`` are those of all prompts, one prompt after the other; ``partial``: texts are only what is new."""
+        """The result for ``outputs``, those of one prompt after the other; ``partial``: texts hold only what is new."""
         count = len(outputs) // len(self.prompts.token_ids)
         rows = [outputs[start : start + count] for start in range(0, len(outputs), count)]
         if self.return_dict:

@@ -1,4 +1,4 @@
-"""Limits of a loaded engine: those it was built for, or tighter ones chosen at load time."""
+"""The limits of a loaded engine: those that it was built for, or tighter ones that are chosen when it is loaded."""
 
 import os
 from collections.abc import Iterator
@@ -42,11 +42,11 @@ class RunnerLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerOptions:
-    """How to run an engine: limits tighter than its own (None leaves those), memory, order of service.
+    """How to run an engine: limits tighter than the engine's (None keeps the engine's), memory, order of service.
 
     ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
-    max_num_tokens. ``num_threads``: on the CPU; None: as many as there are cores. Raises ArgumentError for a value that
-    makes no sense.
+    max_num_tokens. ``num_threads``: threads of a CPU engine; None means one for each core. Raises ArgumentError for a
+    value that makes no sense.
     """
 
     max_batch_size: int | None = None
@@ -75,7 +75,7 @@ class RunnerOptions:
 
 
 _NOTED_BYTES = 128  # more than the event loop keeps of a block besides its token ids (csrc/batching)
-_MAX_THREADS = 1 << 16  # the C++ side says how many the machine bears
+_MAX_THREADS = 1 << 16  # the C++ side refuses numbers that the machine cannot run
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
 
 

@@ -1,4 +1,4 @@
-"""Prompts in any of their forms, turned into checked token ids."""
+"""Turns prompts of any form into checked token ids."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +19,7 @@ Prompt = str | Sequence[int] | NDArray[Any] | Mapping[str, Any] | Sequence[Messa
 
 MAX_PROMPT_IDS = 1 << 20
 """Most token ids that a prompt may come with, more than any engine takes."""
-_ROOMY_TOKEN_CHARS = 32  # more than tokens of text have
+_ROOMY_TOKEN_CHARS = 32  # ordinary tokens of text have fewer characters
 _EXPECTED = "expected a list of prompts: token-id lists, strings, or (with chat=True) strings or lists of messages"
 _DICTIONARIES = ("prompt_token_ids", "prompt")
 
@@ -54,9 +54,9 @@ class Chat:
 
 @dataclass(frozen=True)
 class Prompts:
-    """``token_ids`` are int32[prompt_len] arrays; ``texts`` what was tokenized, if text came in: then text goes out.
+    """``token_ids`` are int32[prompt_len] arrays; ``texts`` are the texts that they were made of, None for token ids.
 
-    ``single`` says that one bare prompt came in, so one bare result goes out.
+    Prompts of text get text as results. ``single`` says that one bare prompt was given, which gets one bare result.
     """
 
     token_ids: list[NDArray[np.int32]]
@@ -65,7 +65,7 @@ class Prompts:
 
     @property
     def textual(self) -> bool:
-        """Whether text came in."""
+        """Whether the prompts were given as text."""
         return self.texts is not None
 
 
@@ -111,12 +111,12 @@ def as_texts(value: Any) -> Any:
 
 
 def is_token_ids(value: Any) -> bool:
-    """Whether ``value`` is one prompt of token ids, by its first."""
+    """Whether ``value`` is one prompt of token ids, judged by its first entry."""
     return is_list(value) and len(value) > 0 and is_whole_number(value[0])
 
 
 def is_conversation(value: Any) -> bool:
-    """Whether ``value`` is one prompt of chat messages, by its first."""
+    """Whether ``value`` is one prompt of chat messages, judged by its first entry."""
     return is_list(value) and len(value) > 0 and isinstance(value[0], Mapping)
 
 
@@ -131,7 +131,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _unwrapped(prompt: Any) -> Any:
-    """What a prompt dictionary holds."""
+    """The text or token ids in a prompt dictionary; any other prompt as it is."""
     if not isinstance(prompt, Mapping):
         return prompt
     if "role" in prompt:
@@ -160,8 +160,8 @@ def _as_text(prompt: Any, chat: Chat | None, tokenizer: Tokenizer) -> str:
 
 
 def _check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int) -> None:
-    """Refuse what is certainly too long before it is tokenized, which takes seconds for megabytes."""
-    if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # most prompts: the vocabulary need not be looked through
+    """Raise LimitError for a text that is certainly too long, before it is tokenized: megabytes would take seconds."""
+    if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # which spares most prompts a search of the vocabulary
         return
     most = max_input_len * max(tokenizer.max_token_chars, _ROOMY_TOKEN_CHARS)
     if len(text) > most:
@@ -174,7 +174,7 @@ def _check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int)
 def _as_array(name: str, prompt: Any) -> NDArray[Any]:
     if isinstance(prompt, str):
         raise ArgumentError("a prompt is str: strings and token ids do not mix")
-    with suppress(TypeError):  # no length: one value, which is told of below
+    with suppress(TypeError):  # no length: a single value, which is an error below
         check_length(name, len(prompt), MAX_PROMPT_IDS, "token ids")
     try:
         return np.asarray(prompt)

@@ -34,8 +34,9 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 class Session:
     """Takes requests, from any thread, and runs them together.
 
-    ``executor`` is a ``_core.CpuExecutor``, ``pump`` delivers what the ``_core.EventLoop`` over it does; tests put
-    stand-ins in their place. A session lives while somebody holds it or the handle of a request.
+    ``executor`` is a ``_core.CpuExecutor`` or ``_core.CudaExecutor``; ``pump`` delivers the events of the
+    ``_core.EventLoop`` over it; tests put stand-ins in their place. A session lives as long as something refers to it
+    or to the handle of one of its requests.
     """
 
     manifest: Manifest
@@ -45,15 +46,15 @@ class Session:
     tokenizer: Tokenizer | None
 
     def __post_init__(self) -> None:
-        # At the interpreter's exit too: the thread must be gone before what it uses.
+        # This also runs at the interpreter's exit: the pump's thread must end before the objects that it uses.
         self._close = weakref.finalize(self, self.pump.close)
 
     def check(self, request: Request, row: int | None = None) -> None:
-        """Raise what :meth:`submit` would, but for a full queue; messages name prompt number ``row`` of several."""
+        """Raise what :meth:`submit` would raise but for a full queue; ``row`` is the prompt's number among several."""
         self._native_params(request, row)
 
     def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
-        """Queue a request; returns at once. Handles to wait for together take the same ``notifier``.
+        """Queue a request; returns at once. Requests that are waited for together take the same ``notifier``.
 
         Raises LimitError (prompt or output too long), ArgumentError (parameters that do not fit the model),
         OverloadedError (too many requests outstanding: try again later), EngineError (the session is broken).
@@ -61,7 +62,7 @@ class Session:
         return self.submit_all([request], notifier)[0]
 
     def submit_all(self, requests: Sequence[Request], notifier: Notifier | None = None) -> list[RequestHandle]:
-        """:meth:`submit` several requests, all or, if one raises, none."""
+        """:meth:`submit` several requests; if one raises, none of them runs."""
         natives = [
             self._native_params(request, row if len(requests) > 1 else None) for row, request in enumerate(requests)
         ]
@@ -80,11 +81,11 @@ class Session:
         return handles
 
     def cancel(self, request_id: int) -> None:
-        """End a request within a step; one that has ended already is left alone."""
+        """End a request within a step; a request that has ended already stays as it is."""
         self.pump.loop.cancel(request_id)
 
     def stats(self) -> Stats:
-        """What the session has done so far."""
+        """Counts and times of what the session has done so far."""
         return make_stats(self.pump.loop.stats(), self.pump.latencies)
 
     def close(self) -> None:
@@ -92,7 +93,7 @@ class Session:
         self._close()
 
     def _native_params(self, request: Request, row: int | None = None) -> Any:
-        """``_core.sampling.SamplingParams`` of request number ``row``, held against the limits."""
+        """``_core.sampling.SamplingParams`` of request number ``row``, checked against the limits."""
         params, prompt_len = request.params, len(request.prompt_ids)
         name = "the prompt" if row is None else f"prompt {row}"
         check_prompt_len(name, prompt_len, self.limits)
@@ -131,9 +132,9 @@ class Session:
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
     """Load ``rank``'s engine of ``engine_dir``: map and check the file, reserve the KV cache, read the tokenizer.
 
-    Raises EngineError if the directory holds no engine or a broken one, DeviceError if it is for a GPU and there is
-    none that it can run on, LimitError if an option exceeds the engine or the engine the GPU's memory, ArgumentError if
-    an option makes no sense.
+    Raises EngineError if the directory holds no engine or a broken one, DeviceError if the engine is for a GPU and
+    there is none that it can run on, LimitError if an option exceeds the engine's limits or the engine needs more
+    memory than there is, ArgumentError if an option makes no sense.
     """
     directory = Path(engine_dir)
     engine_path = _engine_path(directory, rank)
@@ -170,7 +171,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
 
 
 def check_end_ids(manifest: Manifest) -> None:
-    """Raise EngineError if an end-of-sequence token of the model is none of its tokens."""
+    """Raise EngineError if an end-of-sequence token of the model is not in its vocabulary."""
     model = manifest.model
     outside = [token for token in model.eos_token_ids if not 0 <= token < model.vocab_size]
     if outside:

@@ -21,7 +21,7 @@ _DECODING = LibraryErrors(EngineError, "the tokenizer fails on its own tokens", 
 
 
 class Tokenizer:
-    """Text to token ids and back, and chat messages to text.
+    """Converts text to token ids and back, and chat messages to text.
 
     ``settings`` is the content of tokenizer_config.json: special token strings and the chat template.
     """
@@ -73,7 +73,7 @@ class Tokenizer:
 
     @cached_property
     def speller(self) -> Speller:
-        """What texts may be spelled with; made when it is first needed, which takes a moment for large vocabularies."""
+        """Finds spellings of texts. It is made when it is first needed: large vocabularies take a moment."""
         with _DECODING:
             return Speller(
                 self._backend.get_vocab_size(with_added_tokens=True),
@@ -89,7 +89,7 @@ class Tokenizer:
         if not is_unicode(text):
             raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
         with _ENCODING:
-            # Unlike encode, this lets other threads run meanwhile.
+            # Unlike the library's encode, its encode_batch_fast lets other threads run meanwhile.
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 
