@@ -36,9 +36,9 @@ def build_engine(
     """Compile the checkpoint into ``output_dir``, which appears whole or not at all; returns the engine's manifest.
 
     ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
-    several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the checkpoint (``full_prec``), or
-    as bytes with a scale for each output feature (``int8_wo``). The same checkpoint and limits give the same bytes on
-    every machine. Memory peaks at a few times the largest weight.
+    several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
+    checkpoint (``full_prec``), or as bytes with a scale for each output feature (``int8_wo``). The same checkpoint and
+    limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` chooses algorithms of matrix products by what was measured on a GPU before; with
     ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used, with what the

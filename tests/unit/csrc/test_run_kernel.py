@@ -49,7 +49,10 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "input weight: expected weight_scale if and only if the dtype wants scales, found dtype int8",
     ),
     "layout": (lambda c: c.update(layouts=None), "input weight: layout row_major"),
-    "unknown layout": (lambda c: c.update(layouts=["row_major", "tiles", "row_major", "row_major"]), "unknown layout tiles"),
+    "unknown layout": (
+        lambda c: c.update(layouts=["row_major", "tiles", "row_major", "row_major"]),
+        "unknown layout tiles",
+    ),
     "rank": (lambda c: c["outputs"].__setitem__(0, np.zeros(ROWS, np.float32)), "output y: expected rank 2, found 1"),
     "depth": (
         lambda c: c["inputs"].__setitem__(0, np.zeros((ROWS, IN + 1), np.float32)),
@@ -65,7 +68,10 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda c: c.update(attributes={"activation": "relu"}),
         "activation: expected one of none silu gelu gelu_tanh",
     ),
-    "wrong bf16 dtype": (lambda c: c.update(dtypes=["bfloat16", "float32", "float32", "float32"]), "does not describe the array"),
+    "wrong bf16 dtype": (
+        lambda c: c.update(dtypes=["bfloat16", "float32", "float32", "float32"]),
+        "does not describe the array",
+    ),
 }
 
 
