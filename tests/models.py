@@ -117,9 +117,11 @@ def quantize_linear_layers(model: PreTrainedModel) -> PreTrainedModel:
             inputs = 0 if isinstance(layer, Conv1D) else 1  # the axis of GPT-2's [in, out]
             weight = layer.weight.float()
             scale = weight.abs().amax(inputs, keepdim=True) / 127
-            layer.weight.copy_(torch.fake_quantize_per_channel_affine(
-                weight, scale.flatten(), torch.zeros(scale.numel(), dtype=torch.int32), 1 - inputs, -127, 127
-            ))
+            layer.weight.copy_(
+                torch.fake_quantize_per_channel_affine(
+                    weight, scale.flatten(), torch.zeros(scale.numel(), dtype=torch.int32), 1 - inputs, -127, 127
+                )
+            )
     return model
 
 

@@ -1,4 +1,4 @@
-"""The chat templates of a Hugging Face directory, from wherever the version of transformers that saved it put them."""
+"""Reads the chat templates of a Hugging Face directory from the places where versions of transformers put them."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def read_chat_templates(path: Path, settings: dict[str, Any]) -> str | list[dict
 
 
 def as_setting(templates: dict[str, str]) -> str | list[dict[str, str]] | None:
-    """``templates``, by name, as tokenizer_config.json has them: one that is called "default" stands for itself."""
+    """``templates``, by name, as tokenizer_config.json has them: a list, or a single template that is the default."""
     if set(templates) <= {_DEFAULT}:
         return templates.get(_DEFAULT)
     return [{"name": name, "template": template} for name, template in sorted(templates.items())]

@@ -1,4 +1,4 @@
-"""Reads Hugging Face's config.json strictly: typed, and nothing that could change the mathematics passes unread."""
+"""Reads Hugging Face's config.json strictly: values are typed, and no key that may change the results stays unread."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.printable import one_line
 
-# Keys that describe training, serving, bookkeeping or tokenization, never the forward pass at inference.
+# These keys describe training, serving, bookkeeping or tokenization, never the forward pass at inference.
 _NEUTRAL = """
     architectures model_type torch_dtype dtype transformers_version use_cache cache_implementation name_or_path
     initializer_range attention_dropout hidden_dropout dropout resid_pdrop embd_pdrop attn_pdrop gradient_checkpointing
@@ -56,7 +56,7 @@ class ConfigFields:
         return self._config.get(key)
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _MAX_INTEGER) -> int:
-        """An integer, positive unless ``minimum`` says otherwise; without ``default`` it must be there."""
+        """The integer ``key``, positive unless ``minimum`` says otherwise; without ``default`` the key is required."""
         value = self.take(key)
         if value is None and default is not None:
             return default
@@ -92,7 +92,7 @@ class ConfigFields:
         return self.number(key, default)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """true or false."""
+        """The boolean ``key``."""
         value = self.take(key)
         if value is None:
             return default
@@ -102,14 +102,14 @@ class ConfigFields:
         return value
 
     def expect(self, key: str, *allowed: Any) -> None:
-        """The key must be absent, null or one of ``allowed``: other values are mathematics we do not have."""
+        """Record a problem unless ``key`` is absent, null or one of ``allowed``, the values that are supported."""
         value = self.take(key)
         if value is not None and value not in allowed:
             options = " or ".join(map(shown, allowed))
             self.problem(key, f"expected {options}, found {shown(value)}, which is not supported")
 
     def unread(self) -> list[str]:
-        """Keys that nobody read, that are not neutral, and that switch something on."""
+        """The keys that were not read, are not neutral, and have a value that switches something on."""
         keys = sorted(set(self._config) - self._read - self._neutral)
         # null, false, 0 and empty: a feature that is switched off
         return [key for key in keys if self._config[key] and not key.startswith("_")]

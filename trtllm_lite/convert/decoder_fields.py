@@ -46,8 +46,8 @@ def read_activation(config: ConfigFields, key: str = "hidden_act", default: str 
 def qwen_windows(config: ConfigFields, layers: int) -> list[int]:
     """The sliding windows of ``layers`` layers as Qwen configs give them, in tokens, 0 for none.
 
-    Only with ``use_sliding_window``, and then in the layers that ``layer_types`` says, else in those from
-    ``max_window_layers`` on.
+    With ``use_sliding_window`` the layers that ``layer_types`` names have the window, or without that key the layers
+    from number ``max_window_layers`` on.
     """
     used, window = config.flag("use_sliding_window"), config.integer("sliding_window", 4096)
     first = config.integer("max_window_layers", 28, minimum=0)
@@ -58,7 +58,7 @@ def qwen_windows(config: ConfigFields, layers: int) -> list[int]:
 
 
 def read_layer_types(config: ConfigFields, default: list[bool]) -> list[bool]:
-    """For each layer whether its attention slides: ``layer_types``, or ``default`` if the config has none."""
+    """For each layer whether it has a sliding window, by ``layer_types``; ``default`` if the config lacks that key."""
     types = config.take("layer_types")
     if types is None:
         return default

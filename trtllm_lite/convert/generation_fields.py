@@ -1,4 +1,4 @@
-"""The sampling defaults of a model's generation_config.json, checked: what a runtime would refuse is found here."""
+"""Checks the sampling defaults of a model's generation_config.json, so that convert refuses what runtimes would."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -19,7 +19,7 @@ from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 
-# Divisors of the RoPE frequencies, which the config mapping reads.
+# These tensors hold divisors of the RoPE frequencies; they become part of the config.
 _ROPE_FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 

@@ -37,7 +37,7 @@ def open_directory(path: Path) -> Source:
 
 
 def download(hub_id: str) -> Path:
-    """Fetch a model (weights, settings, tokenizer, never code or pickles) into Hugging Face's cache; its folder."""
+    """Fetch a model (no code, no pickles) into Hugging Face's cache; returns its folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -53,7 +53,7 @@ def download(hub_id: str) -> Path:
 
 
 def _find_shards(path: Path) -> list[Path]:
-    """The weight files: those of the index, else model.safetensors, else the only *.safetensors there is."""
+    """The weight files: those that the index names, else model.safetensors, else the only *.safetensors file."""
     if (path / _INDEX).is_file():
         return _indexed_shards(path)
     if (path / "model.safetensors").is_file():

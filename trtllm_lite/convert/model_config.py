@@ -1,4 +1,4 @@
-"""The network of a config.json alone: a model's shape, for engines and plans that need no weights."""
+"""Makes the network of a config.json alone: a model's shape, for engines and plans that need no weights."""
 
 import json
 from dataclasses import dataclass

@@ -18,7 +18,7 @@ constexpr std::int64_t kWord = 4;  // bytes of an int32
   throw EngineError("plan." + where + ": " + message);
 }
 
-// A bound of a symbol, against what it must be.
+// Compares the bounds of symbols with the values that they must have.
 class Bounds {
  public:
   explicit Bounds(const Extents& bounds) : bounds_(bounds) {}
@@ -94,7 +94,7 @@ const PlanTensor& check_output(const Plan& plan, const char* name, TensorKind ki
            std::to_string(rank) + " axes, the first " + std::string(to_string(rows)) + ", found another tensor");
 }
 
-// Rows of words of plugins/sample/slot.cuh.
+// Checks the tensors whose rows are the structs of plugins/sample/slot.cuh.
 void check_sampling_outputs(const Plan& plan) {
   check_output(plan, "tokens", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 1);
   const PlanTensor& logprobs = check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
@@ -121,7 +121,7 @@ void check_outputs(const Plan& plan, const Manifest& manifest) {
   if (manifest.target.kind == TargetKind::kCuda) check_sampling_outputs(plan);
 }
 
-// Which instructions a target's executor has.
+// Whether the target's executor has such instructions.
 bool runs_on(const Instruction& instruction, TargetKind target) {
   if (std::holds_alternative<CollectiveInstruction>(instruction)) return true;
   return std::holds_alternative<CallInstruction>(instruction) == (target == TargetKind::kCpu);
