@@ -47,7 +47,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One call: its operands, and what it must move and compute at least."""
+    """One kernel call: its operands, and the least bytes and operations that it takes."""
 
     op: str
     name: str
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def bytes(self) -> float:
-        """Of all operands, once; of the caches of PagedAttention (read only), each once."""
+        """Bytes of all operands, each counted once, and of the caches that PagedAttention reads."""
         distinct = {id(array): array for array in (*self.inputs, *self.outputs) if array is not None}
         return sum(array.nbytes for array in distinct.values())
 
@@ -107,7 +107,7 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
 
 
 def rms_norm_case(model: Model, rows: int) -> Case:
-    """With residual and sum, as inside a layer."""
+    """RmsNorm with residual and sum, as inside a layer."""
     inputs: list[np.ndarray | None] = [activations(rows, model.hidden) for _ in range(3)]
     inputs[1] = activations(model.hidden)
     outputs: list[np.ndarray | None] = [activations(rows, model.hidden) for _ in range(2)]
@@ -165,7 +165,7 @@ def cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
 
 
 def seconds_per_call(case: Case, options: argparse.Namespace) -> float:
-    """The chosen percentile over all calls."""
+    """Seconds of a call: the chosen percentile over all calls."""
     samples = _testing.time_kernel(
         case.op,
         case.inputs,

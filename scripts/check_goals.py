@@ -1,6 +1,6 @@
-"""Holds latency reports of CPU engines against the project's goals; exit code 1 if one is missed.
+"""Compares latency reports of CPU engines with the project's goals; exit code 1 if a goal is missed.
 
-Memory beyond weights and KV cache, load time, speed beside transformers in float32 on two cores, each with a bound.
+The goals bound memory beyond weights and KV cache, load time, and speed beside transformers in float32 on two cores.
 """
 
 import argparse
@@ -19,7 +19,7 @@ LEAST_DECODE = {"bfloat16": 4.0, "float16": 4.0, "float32": 2.4}
 
 @dataclass(frozen=True)
 class Goal:
-    """One goal and what was reached of it."""
+    """A goal, and the value that was measured for it."""
 
     name: str
     value: float
@@ -37,7 +37,7 @@ class Goal:
 
 
 def goals(report: Mapping[str, Any]) -> Iterator[Goal]:
-    """The goals that apply to a report of ``bench latency``; those beside transformers need its figures in it."""
+    """The goals that apply to a report of ``bench latency``; some need the report to have figures of transformers."""
     figures, baseline = report["figures"], report["baseline"]
     if report["engine"]["target"] != "cpu":
         return

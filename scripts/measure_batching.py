@@ -3,7 +3,7 @@
     trtllm-lite build --checkpoint_dir CKPT --output_dir ENGINE --max_batch_size 64 --max_input_len 1024
     python scripts/measure_batching.py --engine_dir ENGINE --json batching.json
 
-Variants take turns, and the best of the rounds counts: other guests of a machine come and go, and only ever slow it.
+The variants take turns, and the best round of each counts: other guests of the machine come and go, and only slow it.
 """
 
 import argparse
@@ -38,13 +38,13 @@ class Finding:
 
     @property
     def ratio(self) -> float:
-        """What is held against the goal."""
+        """The ratio that is compared with the goal."""
         first, second = self.figures.values()
         return first / second
 
     @property
     def row(self) -> list[str]:
-        """For the table."""
+        """The finding as a row of the table."""
         verdict = "met" if self.ratio >= self.goal else "MISSED"
         figures = ", ".join(f"{name} {value:.4g}" for name, value in self.figures.items())
         return [self.name, figures, f"{self.ratio:.2f}×", f"≥ {self.goal:g}×", verdict]
@@ -68,7 +68,7 @@ def rate(run: Run) -> float:
 
 
 def batching(engine_dir: str, rounds: int) -> list[Finding]:
-    """64 mixed requests together, some of them one at a time, and all in a quarter of the KV cache that they fill."""
+    """Measure 64 mixed requests together, some of them one at a time, and all in a quarter of the KV cache."""
     whole = open_engine(engine_dir, max_tokens_in_paged_kv_cache=MIXED.num_requests * 256)
     requests = make(MIXED, whole)
     quarter = _demand(requests, whole) // 4
@@ -94,7 +94,7 @@ def batching(engine_dir: str, rounds: int) -> list[Finding]:
 
 
 def shared_prefix(engine_dir: str, rounds: int) -> list[Finding]:
-    """Seconds to the first token of requests that share 512 tokens with an earlier one, with and without reuse."""
+    """Measure seconds to the first token of requests that share 512 tokens, with and without reuse of prefixes."""
     times: dict[str, float] = defaultdict(lambda: float("inf"))
     for _ in range(rounds):
         outputs = []
@@ -114,7 +114,7 @@ def _finding(name: str, figures: Mapping[str, float], first: str, second: str, g
 
 
 def _demand(requests: Sequence[PlannedRequest], session: Session) -> int:
-    """Tokens of whole KV cache blocks that the requests need side by side; a last token is never stored."""
+    """Tokens in the KV cache blocks that the requests need side by side; a request's last token is never stored."""
     limits = session.limits
     blocks = sum(limits.blocks_for(request.prompt_len + request.output_len - 1) for request in requests)
     return blocks * limits.tokens_per_block

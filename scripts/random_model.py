@@ -1,6 +1,6 @@
 """Writes a Hugging Face model of random weights: ``random_model.py SHAPE DIRECTORY``, a shape of configs/models.
 
-Needs torch and transformers; takes a GPU where there is one.
+The script needs torch and transformers, and uses a GPU where there is one.
 """
 
 import json
@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 
 
 def main() -> None:
-    """The weights are transformers' initial ones, in the shape's own type; the tokenizer knows nothing but numbers."""
+    """Write the model: transformers' initial weights, in the shape's own type, and a tokenizer of numbers alone."""
     shape, directory = map(Path, sys.argv[1:])
     config = LlamaConfig(**json.loads(shape.read_text()))
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):

@@ -25,9 +25,9 @@ COLUMNS = (
 
 
 def record(name: str, reports: list[Path], commit: str | None) -> None:
-    """Store ``reports`` in the baseline ``name``, in place of those of the same model, type and shape.
+    """Store ``reports`` in the baseline ``name``, in place of reports of the same model, type and shape.
 
-    ``commit`` is put where a report does not know its own.
+    A report that does not know its commit gets ``commit``.
     """
     loaded = [report for path in reports for report in json.loads(path.read_text())]
     for report in loaded:
@@ -39,14 +39,14 @@ def record(name: str, reports: list[Path], commit: str | None) -> None:
 
 
 def subject(report: dict[str, Any]) -> str:
-    """What a report measures."""
+    """The part of a report that says what it measures."""
     engine = report["engine"]
     parts = (report["benchmark"], engine["hidden_size"], engine["dtype"], engine["stripped"], report["shape"])
     return json.dumps(parts, sort_keys=True)
 
 
 def row(latency: dict[str, Any], throughput: dict[str, Any]) -> list[str]:
-    """One storage type's line of the table."""
+    """The line of the table for one storage type."""
     figures, baseline = latency["figures"], latency["baseline"]
 
     def beside(name: str) -> str:
@@ -90,7 +90,7 @@ GPU_COLUMNS = ("Llama-3.1-8B shape, bfloat16", "measured", "floor", "reached", "
 
 
 def gpu_table(path: Path) -> str:
-    """The Markdown of one GPU's baseline file, beside what ``peers-<same name>`` holds for the same shapes."""
+    """The Markdown of one GPU's baseline file, with the peers' figures of ``peers-<same name>`` for its shapes."""
     reports = json.loads(path.read_text())
     peers = json.loads((path.parent / f"peers-{path.name}").read_text())
     rows = sorted((gpu_row(report, peers["figures"]) for report in reports), key=place_of_row)
@@ -119,7 +119,7 @@ def gpu_table(path: Path) -> str:
 
 
 def place_of_row(cells: list[str]) -> tuple[int, int]:
-    """Times per token by batch, first tokens by prompt, the start-up, throughput as measured, the smaller model."""
+    """The sorting key of a report: times per token, first tokens, the start-up, throughput, then the smaller model."""
     kinds = ("time per token", "first token", "start-up", "", "1B")
     kind = next(kind for kind in sorted(kinds, reverse=True) if cells[0].startswith(kind))
     last = cells[0].split()[-1]

@@ -2,7 +2,8 @@
 
 Every message says what was expected, what was found, and what the user can do about it.
 The C++ extension raises the same classes (see ``csrc/bindings``). A message quotes a value that came from outside with
-:func:`shown`.
+:func:`shown`, and repeats text of somebody else's making, such as another library's message, with
+:func:`trtllm_lite.printable.one_line`.
 """
 
 import reprlib
@@ -37,7 +38,7 @@ class LimitError(TrtllmLiteError):
 
 
 class OverloadedError(TrtllmLiteError):
-    """Too many requests are outstanding: this one is sound, and may be sent again when others have ended."""
+    """Too many requests are outstanding. The refused request is valid, and may be sent again when others have ended."""
 
 
 class OutputError(TrtllmLiteError):
@@ -45,20 +46,11 @@ class OutputError(TrtllmLiteError):
 
 
 def shown(value: object) -> str:
-    """``value`` as a message quotes it: its repr, without the middle of what is long, at most 500 characters.
+    """``value`` as a message quotes it: its repr of at most 500 characters, from which the middle of long parts is cut.
 
     Control characters are escaped. Never raises.
     """
     return _QUOTES.repr(value)
-
-
-def plain(text: str) -> str:
-    """``text`` of somebody else's making as a message repeats it: printable, at most 400 characters.
-
-    What :func:`shown` is for values, this is for the messages of templates and of other libraries.
-    """
-    head = text if len(text) <= _MAX_PLAIN else text[: _MAX_PLAIN - 3] + "..."
-    return "".join(character if character.isprintable() else " " for character in head)
 
 
 class _Quotes(reprlib.Repr):
@@ -69,7 +61,6 @@ class _Quotes(reprlib.Repr):
         return super().repr_int(x, level)
 
 
-_MAX_PLAIN = 400
 _QUOTES = _Quotes()
 _QUOTES.maxstring = _QUOTES.maxother = 80
 _QUOTES.maxdict = _QUOTES.maxlist = _QUOTES.maxtuple = _QUOTES.maxset = 5

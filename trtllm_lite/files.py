@@ -1,11 +1,11 @@
 """Output directories and files that appear whole or not at all.
 
-They are written as a temporary sibling and renamed into place, so that a crash, a full disk or Ctrl-C never leaves
-something half-written, and a reader never sees a mixture of old and new.
+An output is written as a temporary sibling and renamed into place, so that a crash, a full disk or Ctrl-C never leaves
+half of it, and a reader never sees a mixture of old and new.
 
-That is also how to replace an engine under a process that runs it: engines are mapped into memory, and the process goes
-on with the old file for as long as it runs, because a rename leaves that file as it was. ``cp`` over it, or whatever
-else writes into it, changes the weights of the running process, or ends it (SIGBUS) where the file became shorter.
+An engine that a process runs must be replaced by such a rename, too. Engines are mapped into memory, and the process
+goes on with the old file for as long as it runs, because a rename leaves that file as it was. ``cp`` over the file, or
+any other write into it, changes the weights of the running process, or ends it (SIGBUS) if the file became shorter.
 """
 
 import ctypes
@@ -40,13 +40,15 @@ _RENAME_EXCHANGE = 2
 
 
 def library_directories() -> list[str]:
-    """Where packages such as nvidia-cublas put their shared libraries."""
+    """The directories in which packages such as nvidia-cublas put their shared libraries."""
     places = [Path(entry) / "nvidia" for entry in sys.path]
     return [str(path) for place in places for path in sorted(place.glob("*/lib"))]
 
 
 def cache_directory(kind: str) -> Path:
-    """Where what can be made again is kept: ``$XDG_CACHE_HOME/trtllm_lite/<kind>``, by default below ``~/.cache``.
+    """The directory of a kind of files that can be made again: ``$XDG_CACHE_HOME/trtllm_lite/<kind>``.
+
+    Without the variable it is below ``~/.cache``.
 
     Raises OutputError if there is neither the variable nor a home directory.
     """
@@ -67,7 +69,7 @@ def writing(what: str, remedy: str) -> Iterator[None]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Have ``path`` hold ``data``, or, if this raises (OSError), what it held before."""
+    """Write ``data`` to the file ``path``, which keeps its old content if this raises OSError."""
     temporary = temporary_name(path)
     try:
         temporary.write_bytes(data)
@@ -79,7 +81,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Raise OSError if :func:`write_file` could not make ``path`` now: to be asked before the work, not after it."""
+    """Raise OSError if :func:`write_file` could not write ``path`` now, so that this shows before the work is done."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = temporary_name(path)
@@ -138,7 +140,7 @@ def _resolve(path: Path) -> Path:
 
 
 def _check_replaceable(path: Path, marker: str) -> None:
-    """Refuse early, before any work is done, to replace what another program wrote, or where this process stands."""
+    """Raise OutputError if ``path`` holds another program's files or is the working directory of this process."""
     if path.exists() and not path.is_dir():
         raise OutputError(f"the output directory {path} is a file: choose another output directory")
     if path == Path.cwd():
@@ -251,7 +253,7 @@ def _as_output_error(path: Path, temporary: Path | None) -> Iterator[None]:
 
 
 def _concerns(error: OSError, path: Path, temporary: Path | None) -> bool:
-    """Whether ``error`` is about the output: a file of it, a parent that had to be made, or a write without a name."""
+    """Whether ``error`` concerns the output: one of its files, a parent that had to be made, or a write to no file."""
     if error.filename is None or temporary is None:
         return True
     subject = Path(os.fsdecode(error.filename))
@@ -259,7 +261,7 @@ def _concerns(error: OSError, path: Path, temporary: Path | None) -> bool:
 
 
 def _space(path: Path, temporary: Path | None) -> str:
-    """What is known about space: bytes written so far and bytes free on the file system of ``path``."""
+    """The part of a message about space: bytes written so far, and bytes free on the file system of ``path``."""
     parent = next(parent for parent in path.parents if parent.exists())
     try:
         free = f"{shutil.disk_usage(parent).free:,} bytes free"

@@ -1,4 +1,4 @@
-"""LLM: from a model, checkpoint or engine to text in one line. Composes convert, build (cached) and runtime."""
+"""LLM goes from a model, checkpoint or engine to text in one line: it composes convert, build (cached) and runtime."""
 
 import itertools
 import shutil
@@ -28,11 +28,12 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, per_request
 
 _Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig)
-# Sequences of one call of generate() that are queued at a time; the event loop bounds those of all callers.
+# One call of generate() queues at most this many sequences at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
 _ARGUMENTS = (
     *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "enable_chunked_prefill"),
     *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "gather_context_logits", "num_threads"),
+    "ignore_config_keys",
 )
 
 
@@ -48,16 +49,18 @@ class _Prompt:
 class LLM:
     """Generates text with one model. Threads and coroutines may share it.
 
-    ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. What is
-    no engine yet becomes one, in a cache that later calls find it in: ``$XDG_CACHE_HOME/trtllm_lite``, of at most
-    ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
+    ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. Of
+    everything but an engine an engine is made, in a cache where later calls find it: ``$XDG_CACHE_HOME/trtllm_lite``,
+    of at most ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
 
     - ``tokenizer``: a directory with another tokenizer.json than the engine's own
-    - ``target``: what it runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs on
-      either); default: the CPU, or the engine's own
+    - ``target``: what the engine runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs
+      on either); default: the CPU, or the target that a given engine was built for
     - ``dtype``: storage type of the matrices, "auto" for the model's own (see ``trtllm-lite convert``)
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
+    - ``ignore_config_keys``: keys of the model's config.json that are not supported and that you know not to matter;
+      they are left out when the model is converted (see ``trtllm-lite convert``)
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
     - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
       may be spread over several steps)
@@ -81,6 +84,7 @@ class LLM:
         max_input_len: int | None = None,
         max_seq_len: int | None = None,
         max_num_tokens: int | None = None,
+        ignore_config_keys: Sequence[str] = (),
         gather_context_logits: bool = False,
         num_threads: int | None = None,
         **others: Any,
@@ -91,6 +95,7 @@ class LLM:
         _check_text("tokenizer", tokenizer, "a directory with a tokenizer.json", str | Path | None)
         _check_text("target", target, "cpu or GPU architectures such as sm_90", str | None)
         _check_text("dtype", dtype, "auto, float32, float16 or bfloat16", str)
+        ignored = _config_keys(ignore_config_keys)
         kv_cache = _config("kv_cache_config", KvCacheConfig, kv_cache_config)
         limits = {
             "max_batch_size": max_batch_size,
@@ -110,9 +115,10 @@ class LLM:
             self.session = open_session(self.engine_dir, 0, options)
         else:
             check_num_threads(num_threads, on_gpu=target not in (None, "cpu"))
-            recipe = Recipe(target or "cpu", dtype, limits, kv_cache.tokens_per_block, gather_context_logits)
+            recipe = Recipe(target or "cpu", dtype, limits, kv_cache.tokens_per_block, gather_context_logits, ignored)
             self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
         _check_engine(self.session, target, dtype, gather_context_logits)
+        _check_ignored(self.session, ignored)
         if tokenizer is not None:
             self.session.tokenizer = Tokenizer.from_files(Path(tokenizer))
 
@@ -127,6 +133,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         chat: bool = False,
+        chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: int | Sequence[int] = 0,
@@ -137,9 +144,10 @@ class LLM:
         """Continue prompts, and wait for all; any number may be given, they are batched in flight.
 
         A prompt is a string, a list of token ids, a dictionary of either ({"prompt": …}, {"prompt_token_ids": …}), or
-        (``chat=True``) a user's message or a list of messages, which goes through the model's chat template. The
-        template also gets ``tools`` (JSON schemas of functions) and the names of ``chat_template_kwargs``, such as
-        {"enable_thinking": False}. One prompt gives a :class:`RequestOutput`, a list of them a list of those.
+        (``chat=True``) a user's message or a list of messages, which goes through the model's chat template, or of
+        several through the one named ``chat_template``. The template also gets ``tools`` (JSON schemas of functions)
+        and the names of ``chat_template_kwargs``, such as {"enable_thinking": False}. One prompt gives a
+        :class:`RequestOutput`, a list of prompts a list of outputs.
         The other arguments are one value for all prompts or a list with one for each: requests of a greater
         ``priority`` (-100 to 100) are served earlier, ``timeout`` is in seconds from submission, only requests of equal
         ``cache_salt`` share KV cache content. ``use_tqdm`` shows progress if stderr is a terminal.
@@ -147,7 +155,7 @@ class LLM:
         Raises, before anything runs, ArgumentError and LimitError for any of the prompts. A prompt of a list that fails
         while it runs carries its ``error``; a single one raises EngineError.
         """
-        template = Chat.wanted(chat, tools, chat_template_kwargs)
+        template = Chat.wanted(chat, chat_template, tools, chat_template_kwargs)
         queue = self._prompts(prompts, sampling_params, template, priority, timeout, cache_salt)
         for row, prompt in enumerate(queue):
             self.session.check(prompt.request, row if len(queue) > 1 else None)
@@ -163,6 +171,7 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         chat: bool = False,
+        chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         streaming: bool = False,
@@ -178,7 +187,7 @@ class LLM:
         """
         if not _is_single(prompt, chat):
             raise ArgumentError("generate_async takes one prompt: a string, a list of token ids or (chat) of messages")
-        template = Chat.wanted(chat, tools, chat_template_kwargs)
+        template = Chat.wanted(chat, chat_template, tools, chat_template_kwargs)
         (only,) = self._prompts(prompt, sampling_params, template, priority, timeout, cache_salt)
         return self._start(only, streaming=streaming)
 
@@ -192,7 +201,7 @@ class LLM:
         Processes that run the older one go on with it. Raises OutputError; EngineError if the engine's files are gone.
         """
         _check_text("engine_dir", engine_dir, "a directory", str | Path)
-        # Whatever else a manifest may name, these are the files of an engine.
+        # A manifest may name other files; only these are copied.
         files = (ENGINE_FILE, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in self.session.manifest.files))
         with atomic_directory(Path(engine_dir), CONFIG_FILE) as directory:
             for name in files:
@@ -214,7 +223,7 @@ class LLM:
     def _prompts(
         self, prompts: Any, params: Any, chat: Chat | None, priority: Any, timeout: Any, cache_salt: Any
     ) -> list[_Prompt]:
-        """Prompts in any of their forms as requests, not yet held against the limits."""
+        """The requests for prompts in any form; they are not checked against the engine's limits yet."""
         batch = [prompts] if is_token_ids(prompts) else prompts
         vocab_size, max_input_len = self.session.manifest.model.vocab_size, self.session.limits.max_input_len
         parsed = parse_prompts(batch, chat, self.tokenizer, vocab_size, max_input_len)
@@ -239,7 +248,7 @@ class LLM:
         return result
 
     def _run(self, prompts: Sequence[_Prompt], report: Callable[[int, int], None]) -> list[Generation]:
-        """Run all to their ends, a bounded number at a time and of greater priority first."""
+        """Run all requests to their ends: a bounded number at a time, requests of greater priority first."""
         order = sorted(range(len(prompts)), key=lambda row: -prompts[row].request.priority)
         window = max(_MAX_QUEUED // max(prompt.request.params.num_sequences for prompt in prompts), 1)
         started: dict[int, Generation] = {}
@@ -273,7 +282,10 @@ class LLM:
 
 
 def _config(name: str, kind: type[_Config], value: Any) -> _Config:
-    """``value`` as a ``kind``: one, its fields as a dictionary, or None for the defaults. Raises ArgumentError."""
+    """The ``kind`` that ``value`` is, or whose fields it holds as a dictionary; None stands for the defaults.
+
+    Raises ArgumentError.
+    """
     if value is None:
         return kind()
     if isinstance(value, kind):
@@ -291,7 +303,7 @@ def _fields(kind: Any) -> tuple[str, ...]:
 def _is_engine(path: Path) -> bool:
     try:
         return (path / ENGINE_FILE).is_file()
-    except OSError:  # it cannot be looked at, which is told where it is opened as a model
+    except OSError:  # opening the path as a model will raise an error that says why
         return False
 
 
@@ -305,7 +317,7 @@ def _is_single(prompts: Any, chat: bool) -> bool:
 
 
 def _check_engine(session: Session, target: str | None, dtype: str, gather_context_logits: bool) -> None:
-    """Hold what the engine was built with against what was asked for."""
+    """Raise ArgumentError if the engine was built with another target, dtype or gather_context_logits than asked."""
     targets = session.manifest.target.archs or ("cpu",)
     if target is not None and not _names(target) <= _names(",".join(targets)):
         raise ArgumentError(f"target is {shown(target)}, but this engine runs on {', '.join(targets)}: leave it out")
@@ -318,6 +330,24 @@ def _check_engine(session: Session, target: str | None, dtype: str, gather_conte
         raise ArgumentError("this engine was built without gather_context_logits: build it again with it")
 
 
+def _config_keys(keys: Any) -> tuple[str, ...]:
+    """``ignore_config_keys``, sorted. Raises ArgumentError unless it is a list of names."""
+    if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
+        raise ArgumentError(f"ignore_config_keys is {shown(keys)}: expected a list of keys of the model's config.json")
+    return tuple(sorted(set(keys)))
+
+
+def _check_ignored(session: Session, keys: Sequence[str]) -> None:
+    """Raise ArgumentError if the model was converted, before this call, with other keys ignored than ``keys``."""
+    ignored = session.manifest.model.ignored_config_keys
+    others = sorted(set(keys) - set(ignored))
+    if others:
+        raise ArgumentError(
+            f"ignore_config_keys names {', '.join(map(shown, others))}, and the model was converted without ignoring "
+            "that: leave it out, or pass the model itself to have it converted again"
+        )
+
+
 def _names(targets: str) -> set[str]:
-    """What ``targets``, separated by commas, are called: sm_90 and sm_90a are one."""
+    """The names in ``targets``, which commas separate; sm_90 and sm_90a count as one."""
     return {name.strip().removesuffix("a") for name in targets.split(",")}

@@ -1,7 +1,7 @@
 """Text from files, made safe for a terminal."""
 
 _LAYOUT = "\n\t"
-_CELL = 1000
+_MAX_LINE = 1000
 
 
 def printable(text: str) -> str:
@@ -16,8 +16,8 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """:func:`printable` ``text`` for one cell of a table: line ends are escaped too, and what is long is cut."""
-    cut = text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+    """``text`` for a message or a cell of a table: line ends are escaped, too, and long text is cut."""
+    cut = text if len(text) <= _MAX_LINE else f"{text[: _MAX_LINE - 1]}…"
     return "".join(character if character.isprintable() else _escaped(character) for character in cut)
 
 

@@ -15,7 +15,7 @@ Report = Callable[[str, int, int], None]
 
 @contextmanager
 def progress_bars(wanted: bool = True) -> Iterator[Report]:
-    """Yields ``report(stage, done, total)``, which draws one bar for each stage if somebody watches."""
+    """Yields ``report(stage, done, total)``, which draws a bar for each stage, in a terminal or notebook."""
     if not wanted or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
         yield lambda _stage, _done, _total: None  # without the time to import rich
         return

@@ -1,7 +1,7 @@
-"""Temporary directories beside an output directory, and what killed processes left of theirs.
+"""Makes temporary directories beside an output directory, and removes those that killed processes left behind.
 
-Who fills a temporary directory holds a lock (flock) on it, which the kernel drops when that process ends, however it
-ends: a temporary directory that can be locked belongs to nobody any more.
+The process that fills a temporary directory holds a lock (flock) on it, which the kernel drops when the process ends,
+however it ends. A temporary directory that can be locked therefore belongs to no running process.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ _RANDOM_BYTES = 4
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside ``path`` that nobody has."""
+    """An unused name beside ``path``."""
     return path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM_BYTES)}.tmp")
 
 
@@ -27,8 +27,8 @@ def temporary_name(path: Path) -> Path:
 def temporary_directory(path: Path) -> Iterator[Path]:
     """Yield a new, empty directory beside ``path``, to be renamed; it is removed if the body raises.
 
-    Those that killed processes left behind are removed first. Raises OSError;
-    OutputError if the parent of ``path`` takes no directories.
+    Temporary directories that killed processes left behind are removed first. Raises OSError, or OutputError if the
+    parent of ``path`` takes no directories.
     """
     sweep(path.parent, glob.escape(path.name))
     descriptor = None
@@ -46,7 +46,7 @@ def temporary_directory(path: Path) -> Iterator[Path]:
 
 
 def sweep(parent: Path, name: str = "*") -> None:
-    """Remove the temporary directories in ``parent``, beside what matches the pattern ``name``, that nobody holds."""
+    """Remove the temporary directories of outputs that match the pattern ``name`` in ``parent``, unless locked."""
     pattern = f".{name}.{'[0-9a-f]' * (2 * _RANDOM_BYTES)}.tmp"
     for directory in parent.glob(pattern):
         try:

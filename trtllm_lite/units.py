@@ -1,4 +1,4 @@
-"""Numbers for people: of bytes, in binary units everywhere, and of things."""
+"""Writes numbers for people: bytes in binary units, and counts of things."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
@@ -8,7 +8,7 @@ def format_bytes(num_bytes: float) -> str:
     """``num_bytes`` in the largest unit that keeps it at 1 or more, with one digit behind the point: 1.5 GiB."""
     scaled, unit = float(num_bytes), _UNITS[0]
     for larger in _UNITS[1:]:
-        # Not 1024.0 MiB for what rounds to a GiB.
+        # A size that rounds to 1 GiB is not written as 1024.0 MiB.
         if abs(round(scaled, 1)) < _STEP:
             break
         scaled, unit = scaled / _STEP, larger

@@ -111,6 +111,22 @@ def test_a_damaged_engine_is_made_again(model_dir: Path, capfd: pytest.CaptureFi
     assert f"{directory} is damaged and made again" in capfd.readouterr().err
 
 
+def test_config_keys_are_ignored_on_request(model_dir: Path, llm: LLM, tmp_path: Path) -> None:
+    model = shutil.copytree(model_dir, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "flavour": "salty"}))
+    with pytest.raises(ConvertError, match=r"flavour: 'salty' is not mapped .*ignore_config_keys of LLM"):
+        LLM(model, **LIMITS)
+    with LLM(model, ignore_config_keys=["flavour"], **LIMITS) as ignoring:
+        assert ignoring.session.manifest.model.ignored_config_keys == ["flavour"]
+        assert ignoring.generate([5, 6, 7], GREEDY).outputs[0].token_ids == (
+            llm.generate([5, 6, 7], GREEDY).outputs[0].token_ids
+        )
+        engine_dir = ignoring.engine_dir
+    with LLM(engine_dir, ignore_config_keys=["flavour"]):
+        pass
+
+
 def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_path: Path) -> None:
     convert_checkpoint(str(model_dir), tmp_path / "checkpoint")
     expected = llm.generate([5, 6, 7], GREEDY).outputs[0].token_ids
@@ -142,6 +158,9 @@ def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_
         ({"target": 5}, "target is 5: expected cpu or GPU architectures"),
         ({"dtype": None}, "dtype is None: expected auto"),
         ({"tokenizer": 5}, "tokenizer is 5: expected a directory"),
+        ({"ignore_config_keys": "flavour"}, "ignore_config_keys is 'flavour': expected a list of keys"),
+        ({"ignore_config_keys": [5]}, r"ignore_config_keys is \[5\]: expected a list of keys"),
+        ({"ignore_config_keys": ["flavour"]}, "names 'flavour', and the model was converted without ignoring that"),
     ],
 )
 def test_what_an_engine_is_not(model_dir: Path, arguments: dict[str, Any], message: str) -> None:

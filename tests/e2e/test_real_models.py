@@ -3,6 +3,7 @@
 The files are fetched by hand (scripts/fetch_model.sh): tests of absent ones are skipped.
 """
 
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
-NUM_NEW_TOKENS = 24
 LIMITS = {"max_batch_size": 4, "max_input_len": 128, "max_seq_len": 160}
 TEXTS = (
     "def fibonacci(n):\n    ",
@@ -37,14 +37,20 @@ def _find(name: str) -> Path:
 
 def _encode(tokenizer: Tokenizer, file: Path) -> list[list[int]]:
     """The prompts, which must be those of transformers."""
-    theirs = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     prompts = [tokenizer.encode(text) for text in TEXTS]
-    assert prompts == [theirs(text).input_ids for text in TEXTS]
+    assert prompts == _their_prompts(file)
     return prompts
 
 
+@cache
+def _their_prompts(file: Path) -> list[list[int]]:
+    theirs = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    return [theirs(text).input_ids for text in TEXTS]
+
+
+@lru_cache(maxsize=1)
 class _Reference:
-    """transformers on the dequantized file."""
+    """transformers on the dequantized file; the last file stays loaded, which takes longer than its use."""
 
     def __init__(self, file: Path) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(
@@ -57,15 +63,14 @@ class _Reference:
             return self._model(torch.tensor([tokens])).logits[0].numpy()
 
 
-def test_an_engine_of_qwen2_gives_the_tokens_of_transformers(tmp_path: Path) -> None:
-    file = _find("qwen2.5-coder-0.5b")
-    convert_checkpoint(str(file), tmp_path / "checkpoint", "float32")
-    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **LIMITS)
-    runner = ModelRunner.from_dir(tmp_path / "engine")
-    prompts = _encode(Tokenizer.from_files(tmp_path / "engine"), file)
+def _check_engine(checkpoint: Path, directory: Path, file: Path, num_new_tokens: int, texts: int) -> None:
+    """Hold an engine's logits and greedy tokens against transformers, for the first ``texts`` prompts together."""
+    build_engine(checkpoint, directory, **LIMITS)
+    runner = ModelRunner.from_dir(directory)
+    prompts = _encode(Tokenizer.from_files(directory), file)[:texts]
     result = runner.generate(
         prompts,
-        max_new_tokens=NUM_NEW_TOKENS,
+        max_new_tokens=num_new_tokens,
         end_id=-1,
         temperature=0,
         return_dict=True,
@@ -74,19 +79,38 @@ def test_an_engine_of_qwen2_gives_the_tokens_of_transformers(tmp_path: Path) -> 
     del runner
     reference = _Reference(file)
     for number, prompt in enumerate(prompts):
-        tokens = result["output_ids"][number][0][len(prompt) :][:NUM_NEW_TOKENS].tolist()
+        tokens = result["output_ids"][number][0][len(prompt) :][:num_new_tokens].tolist()
         logits = reference.logits([*prompt, *tokens[:-1]])[len(prompt) - 1 :]
         assert_close(result["generation_logits"][number][0], logits)
         assert tokens == np.argmax(logits, axis=1).tolist()
 
 
-def test_the_network_of_gemma_3_gives_the_logits_of_transformers(tmp_path: Path) -> None:
-    """A long prompt, too, which leaves the windows of 512 tokens."""
+def test_an_engine_of_qwen2_gives_the_tokens_of_transformers(tmp_path: Path) -> None:
+    file = _find("qwen2.5-coder-0.5b")
+    convert_checkpoint(str(file), tmp_path / "checkpoint", "float32")
+    _check_engine(tmp_path / "checkpoint", tmp_path / "engine", file, num_new_tokens=24, texts=4)
+
+
+@pytest.fixture(scope="module")
+def gemma_3(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Gemma 3 270M, the file and its checkpoint in float32."""
     file = _find("gemma-3-270m")
-    convert_checkpoint(str(file), tmp_path, "float32")
-    prompts = _encode(Tokenizer.from_files(tmp_path), file)
+    checkpoint = tmp_path_factory.mktemp("gemma3") / "checkpoint"
+    convert_checkpoint(str(file), checkpoint, "float32")
+    return file, checkpoint
+
+
+def test_an_engine_of_gemma_3_gives_the_tokens_of_transformers(gemma_3: tuple[Path, Path], tmp_path: Path) -> None:
+    file, checkpoint = gemma_3
+    _check_engine(checkpoint, tmp_path / "engine", file, num_new_tokens=8, texts=2)
+
+
+def test_the_network_of_gemma_3_gives_the_logits_of_transformers(gemma_3: tuple[Path, Path]) -> None:
+    """A long prompt, too, which leaves the windows of 512 tokens."""
+    file, checkpoint = gemma_3
+    prompts = _encode(Tokenizer.from_files(checkpoint), file)
     long = [token for _ in range(15) for prompt in prompts for token in prompt][:600]
     reference = _Reference(file)
     for prompt in (*prompts, long):
-        [logits] = OnnxRunner(tmp_path, 1, 640).step([np.array(prompt)])
+        [logits] = OnnxRunner(checkpoint, 1, 640).step([np.array(prompt)])
         assert_close(logits, reference.logits(prompt))

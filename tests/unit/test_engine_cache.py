@@ -19,8 +19,8 @@ from trtllm_lite.runtime.core import core
 LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16, "max_num_tokens": None}
 
 
-def recipe(**limits: int) -> Recipe:
-    return Recipe("cpu", "auto", {**LIMITS, **limits}, 16, gather_context_logits=False)
+def recipe(*ignored: str, **limits: int) -> Recipe:
+    return Recipe("cpu", "auto", {**LIMITS, **limits}, 16, gather_context_logits=False, ignore_config_keys=ignored)
 
 
 @pytest.fixture
@@ -37,8 +37,9 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The checkpoints that were converted, of any model."""
     made: list[Path] = []
 
-    def convert_checkpoint(source: str, path: Path, dtype: str, progress: Any) -> None:
+    def convert_checkpoint(source: str, path: Path, dtype: str, progress: Any, ignored: tuple[str, ...]) -> None:
         assert (Path(source).name, dtype) == ("model", "auto")
+        assert set(ignored) <= {"flavour"}
         progress("weight", 1, 1)
         made.append(save_checkpoint(path))
 
@@ -56,6 +57,13 @@ def test_other_limits_take_another_engine_of_the_same_checkpoint(model: Path, co
     assert len(converted) == 1
     assert converted[0].is_dir()
     assert capfd.readouterr().err.count(f"of {model} in ") == 2
+
+
+def test_ignored_keys_take_another_checkpoint(model: Path, converted: list[Path]) -> None:
+    plain, _ = open_cached(str(model), recipe(), load)
+    ignoring, _ = open_cached(str(model), recipe("flavour"), load)
+    assert plain != ignoring
+    assert len(set(converted)) == 2
 
 
 def test_a_damaged_checkpoint_is_converted_again(model: Path, converted: list[Path]) -> None:

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from importlib import resources
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import trtllm_lite
 PACKAGE = Path(trtllm_lite.__file__).parent
 
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
-PLAIN = {"errors", "files", "temporaries", "units", "printable", "progress", "_core"}
+PLAIN = {"errors", "files", "temporaries", "units", "printable", "progress", "library_errors", "_core"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
@@ -21,6 +22,7 @@ ALLOWED = {
     "units": set(),
     "printable": set(),
     "progress": set(),
+    "library_errors": set(),
     "network": {"plugins"},
     "convert": {"network", "plugins"},
     "quantize": {"network", "plugins"},
@@ -162,3 +164,12 @@ def test_the_product_does_without_what_is_for_tests():
     """``_testing`` is no part of a wheel."""
     users = [path for path in PACKAGE.rglob("*.py") if "_testing" in path.read_text()]
     assert users == []
+
+
+def test_wheels_are_built_without_what_is_for_tests():
+    """The module ``_testing`` is built only where cmake is told so, and its stub is left out."""
+    root = Path(__file__).parents[2]
+    assert 'option(TRTLLM_LITE_TESTING "Build trtllm_lite._testing" OFF)' in (root / "CMakeLists.txt").read_text()
+    scikit_build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["scikit-build"]
+    assert "TRTLLM_LITE_TESTING" not in str(scikit_build)
+    assert "trtllm_lite/_testing.pyi" in scikit_build["wheel"]["exclude"]

@@ -11,8 +11,8 @@ from trtllm_lite.bench.metrics import METRICS, Better, flatten, judged_direction
 from trtllm_lite.errors import ArgumentError, shown
 
 DEFAULT_TOLERANCE = 0.05
-# The parts of a report that must be equal for its figures to be comparable, and within them what may differ; and the
-# parts that a comparison uses besides.
+# Figures of two reports are compared only if these parts of the reports are equal, but for the entries in _IGNORED.
+# _REQUIRED adds the parts that a comparison prints or judges.
 _IDENTITY = ("benchmark", "engine", "shape", "runtime", "terms", "machine")
 _IGNORED = {"machine.system"}
 _REQUIRED = {*_IDENTITY, "commit", "date", "figures"}
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """One judged number of a report and its baseline; ``relative`` is (now - baseline) / baseline."""
+    """One number of a report beside its baseline, and the verdict; ``relative`` is (now - baseline) / baseline."""
 
     name: str
     part: str
@@ -56,7 +56,7 @@ class Tolerance:
 
 
 def parse_tolerance(texts: Sequence[str]) -> Tolerance:
-    """From texts like ``0.05`` (for all) and ``time_to_first_token_s=0.2``.
+    """The tolerance that texts like ``0.05`` (for all metrics) and ``time_to_first_token_s=0.2`` describe.
 
     Raises ArgumentError for another form, a share that is negative, or a metric that is unknown or not judged.
     """
@@ -81,7 +81,7 @@ def parse_tolerance(texts: Sequence[str]) -> Tolerance:
 
 
 def read_reports(path: str | Path) -> list[dict[str, Any]]:
-    """The reports of a JSON file that ``trtllm-lite bench --json`` wrote. Raises ArgumentError if it is none."""
+    """The reports of a file that ``trtllm-lite bench --json`` wrote. Raises ArgumentError for any other file."""
     try:
         reports = json.loads(Path(path).read_text())
     except OSError as error:
@@ -115,9 +115,9 @@ def find_baseline(report: Mapping[str, Any], baselines: Sequence[Mapping[str, An
 
 
 def changes(figures: Mapping[str, Any], baseline: Mapping[str, Any], tolerance: Tolerance) -> list[Change]:
-    """Every number of ``baseline`` that has a direction, held against that of ``figures``; zeros have no ratio.
+    """Compares every number of ``baseline`` that has a direction with the same number of ``figures``; skips zeros.
 
-    Raises ArgumentError if there is none, or ``figures`` lack one: nothing passes because it was not measured.
+    Raises ArgumentError if there is no such number, or if ``figures`` lack one: no figure passes unmeasured.
     """
     numbers = {(name, part): number for name, part, number in flatten(figures)}
     found = []
@@ -136,7 +136,7 @@ def changes(figures: Mapping[str, Any], baseline: Mapping[str, Any], tolerance: 
 
 
 def _is_report(entry: Any) -> bool:
-    """Whether what a file holds has the parts of a report, with numbers for figures."""
+    """Whether an entry of a baseline file has the parts of a report, with numbers for figures."""
     if not isinstance(entry, dict) or not set(entry) >= _REQUIRED:
         return False
     figures = entry["figures"]
@@ -153,7 +153,7 @@ def _verdict(better: Better, old: float, now: float, tolerance: float) -> Verdic
 
 
 def _differences(report: Mapping[str, Any], baseline: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Baseline's and report's value of each entry of their identities that differs."""
+    """The entries of the two identities that differ: (value in the baseline, value in the report) by key."""
     now, old = _flat_identity(report), _flat_identity(baseline)
     keys = [key for key in {**old, **now} if key not in _IGNORED]
     return {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}

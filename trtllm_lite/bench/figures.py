@@ -1,4 +1,4 @@
-"""From what happened to each request to the figures of a report."""
+"""Computes the figures of a report from the records of its requests."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from trtllm_lite.errors import ArgumentError, shown
 
 PERCENTILES = (50, 95, 99)
-# Names and unit (milliseconds) are those of `vllm bench serve --goodput`.
+# The objectives have the names and the unit (milliseconds) of `vllm bench serve --goodput`.
 OBJECTIVES = ("ttft", "tpot", "e2el")
 
 
@@ -87,7 +87,7 @@ def serving_figures(records: Sequence[RequestRecord], seconds: float) -> dict[st
 
 
 def priority_figures(records: Sequence[RequestRecord]) -> dict[str, dict[str, Any]]:
-    """Latencies of the requests of each priority, the greatest first; nothing if all have the same."""
+    """Latencies of the requests of each priority, the greatest first; empty if all requests have the same priority."""
     priorities = sorted({record.priority for record in records}, reverse=True)
     if len(priorities) == 1:
         return {}
@@ -126,9 +126,9 @@ def parse_objectives(texts: Sequence[str]) -> dict[str, float]:
 def goodput_figures(
     records: Sequence[RequestRecord], seconds: float, objectives: Mapping[str, float]
 ) -> dict[str, float]:
-    """Share and rate of the requests that met every objective; nothing without objectives.
+    """Share and rate of the requests that met every objective; empty without objectives.
 
-    An output of one token has no time per token, and so meets that objective.
+    An output of one token has no time per token, and so meets the objective ``tpot``.
     """
     if not objectives:
         return {}

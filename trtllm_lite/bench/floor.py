@@ -24,9 +24,10 @@ from trtllm_lite.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device was seen to do at most, each per second; None: not known.
+    """The highest rates that a device was measured to reach, each per second; None where a rate is not known.
 
-    Bytes read from its memory, matrix operations, bytes that came from the host's memory.
+    ``bandwidth`` counts bytes read from the device's memory, ``flops`` operations of matrix products,
+    ``host_bandwidth`` bytes copied from the host's memory.
     """
 
     bandwidth: float | None = None
@@ -47,8 +48,8 @@ def latency_floors(
 ) -> dict[str, Any]:
     """How near the first tokens after ``first_s`` and a mean decode step of ``step_s`` seconds come to the ceilings.
 
-    First tokens take the products and the attention of all prompts, and no less than reading the weights. Without
-    ceilings there are the bytes alone.
+    The floor of the first tokens is the time of the products and the attention of all prompts, or the time to read the
+    weights if that is longer. Without ceilings only the numbers of bytes are reported.
     """
     weights, cache = weight_bytes_per_step(engine), kv_bytes_per_step(engine, shape)
     figures: dict[str, Any] = {"weight_bytes_per_step": weights, "kv_bytes_per_step": cache}
@@ -76,7 +77,7 @@ def start_up_floor(engine: EngineFile, ceilings: Ceilings, seconds: float) -> di
 def serving_floor(
     engine: EngineFile, requests: Sequence[PlannedRequest], max_batch_size: int, ceilings: Ceilings, seconds: float
 ) -> dict[str, Any]:
-    """How near ``requests``, served in ``seconds``, come to the ceilings: prompts and decode steps, one by one."""
+    """How near ``requests``, served in ``seconds``, come to the sum of the floors of their prompts and decode steps."""
     if ceilings.bandwidth is None or ceilings.flops is None:
         return {}
     manifest, cache = engine.manifest, engine.manifest.kv_cache
@@ -91,7 +92,7 @@ def serving_floor(
 
 
 def _products_floor(engine: EngineFile, batch_size: int, ceilings: Ceilings) -> float:
-    """Seconds of a decode step without attention: reading the weights, or its products if they take longer."""
+    """Seconds of a decode step without attention: the time to read the weights, or of the products if longer."""
     assert ceilings.bandwidth is not None
     reading = weight_bytes_per_step(engine) / ceilings.bandwidth
     if ceilings.flops is None:
@@ -101,7 +102,7 @@ def _products_floor(engine: EngineFile, batch_size: int, ceilings: Ceilings) -> 
 
 
 def prompt_flops(manifest: Manifest, length: int) -> float:
-    """Operations up to the first token of a prompt of ``length`` tokens: a multiplication and an addition are two."""
+    """Operations up to the first token of a prompt of ``length`` tokens; a multiply-add counts two."""
     model = manifest.model
     attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * length**2 / 2  # causal
     return 2 * _layer_weights(manifest) * length + attention + _head_flops(manifest)
@@ -119,14 +120,14 @@ def _head_flops(manifest: Manifest) -> int:
 
 
 def weight_bytes_per_step(engine: EngineFile) -> int:
-    """Bytes of weights that any step must read: all but tables of which it looks up a few rows."""
+    """Bytes of weights that any step must read: all weights but the tables of which a step looks up a few rows."""
     plan = engine.plan
     read = {index for instruction in plan.programs[0].instructions for index in _operands(plan, instruction)}
     return sum(_stored_bytes(engine, plan.tensors[index]) for index in read if plan.tensors[index].kind == "weight")
 
 
 def _stored_bytes(engine: EngineFile, tensor: PlanTensor) -> int:
-    """Bytes of a weight with the padding of its layout; a stripped engine has none, and its weights no padding."""
+    """Bytes of a weight with the padding of its layout. Weights of a stripped engine are counted without it."""
     stored = engine.tensors.get(f"weights.{tensor.name}")
     return tensor.max_bytes(engine.plan.symbols) if stored is None else stored.num_bytes
 
@@ -149,7 +150,7 @@ def _operands(plan: Plan, instruction: Instruction) -> list[int]:
 
 
 def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:
-    """Bytes of keys and values that a decode step of ``shape`` reads, in the mean over its steps.
+    """Bytes of keys and values that a decode step of ``shape`` reads, as the mean over all of its decode steps.
 
     Step k of output_len - 1 attends to the prompt and k tokens after it.
     """

@@ -22,8 +22,8 @@ from trtllm_lite.runtime import ModelRunner
 class LatencyBench:
     """An engine loaded once, on which any of ``shapes`` can be measured.
 
-    The KV cache is sized to the largest of them, so that all of it is used. Without a bandwidth among the ``ceilings``
-    the host's is measured for a CPU engine, and no floor of it reckoned for others.
+    The KV cache is sized to the largest shape, so that all of it is used. If the ``ceilings`` have no bandwidth, that
+    of the host is measured for a CPU engine; an engine for GPUs then gets no floors.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class LatencyBench:
             shape.check_fits(self._runner.limits)
 
     def measure(self, shape: LatencyShape, on_repeat: Callable[[int, int], None]) -> dict[str, Any]:
-        """Figures by name: seconds, tokens per second, bytes. Medians over the repeats, after one that warms up.
+        """Figures by name, in seconds, tokens per second and bytes: medians over the repeats, after one warm-up run.
 
         The time per token is (time of ``output_len`` tokens - time of 1 token) / (``output_len`` - 1). Peak memory
-        is the whole process's (CPU engines), from before the engine is loaded (first shape) or since the shape before.
-        The start-up ends with the first token of the first shape.
+        is that of the whole process (CPU engines only): for the first shape since before the engine was loaded, for
+        every other shape since the one before it. The start-up ends with the first token of the first shape.
         """
         prompts = shape.prompts(self._engine.manifest.model.vocab_size)
         runs = []
@@ -87,7 +87,7 @@ class LatencyBench:
         }
 
     def _probe_bandwidth(self) -> None:
-        """Keep the best that was seen: other guests of the host slow memory down for a while."""
+        """Measure the bandwidth, and keep the best of all measurements: other guests of the host slow memory down."""
         if not self._on_cpu:
             return
         if self._ceilings.bandwidth is None:

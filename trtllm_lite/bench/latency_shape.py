@@ -11,7 +11,7 @@ from trtllm_lite.runtime.session.limits import RunnerLimits
 
 @dataclass(frozen=True)
 class LatencyShape:
-    """What is measured: ``batch_size`` random prompts of ``input_len`` tokens, each continued by ``output_len``."""
+    """A batch to measure: ``batch_size`` random prompts of ``input_len`` tokens, each continued by ``output_len``."""
 
     input_len: int = 128
     output_len: int = 129
@@ -30,7 +30,7 @@ class LatencyShape:
         return self.input_len + self.output_len
 
     def prompts(self, vocab_size: int) -> list[NDArray[np.int32]]:
-        """int32[input_len] each; the same for equal seeds."""
+        """The prompts, int32[input_len] each; equal seeds give equal prompts."""
         generator = np.random.default_rng(self.seed)
         return list(generator.integers(0, vocab_size, (self.batch_size, self.input_len), dtype=np.int32))
 

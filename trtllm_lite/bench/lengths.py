@@ -27,10 +27,10 @@ class Lengths(Protocol):
 
     @property
     def longest(self) -> int | None:
-        """The greatest length that can be drawn; None if the distribution has no end of its own and takes any bound."""
+        """The greatest length that can be drawn; None for a distribution without an upper end."""
 
     def draw(self, generator: np.random.Generator, at_most: int) -> int:
-        """A length from ``shortest`` to ``at_most``; a ``longest`` is not above ``at_most``."""
+        """Draw a length from ``shortest`` to ``at_most``, which is not below ``longest`` unless that is None."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Uniform:
 class LogNormal:
     """Lengths whose logarithms are normal, given by the median and the 95th percentile, cut at a bound.
 
-    The tail beyond the bound is left out, not heaped up at the bound: the shape below stays as it was.
+    Lengths beyond the bound are never drawn; they are not drawn as the bound instead, so that the shape of the
+    distribution below the bound stays as it is.
     """
 
     median: float

@@ -22,9 +22,9 @@ _PROBE_REPEATS = 8
 
 
 def describe(target: str) -> dict[str, Any]:
-    """What a report needs to be compared with another: commit, date, versions, machine.
+    """The entries by which reports are compared: commit, date, versions, machine.
 
-    ``target`` is the engine's; the GPU is named if it is ``cuda``. Raises DeviceError if there is none.
+    ``target`` is the engine's target; for ``cuda`` the GPU is named. Raises DeviceError if there is no GPU then.
     """
     described: dict[str, Any] = {
         "commit": _commit(),
@@ -43,7 +43,7 @@ def num_cores() -> int:
 
 
 def busy_cores() -> float:
-    """Cores that the machine has kept busy over the last minute; figures taken beside other work are too low."""
+    """Cores that the machine has kept busy over the last minute. Figures measured beside other work are too low."""
     return os.getloadavg()[0]
 
 
@@ -72,7 +72,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int:
-    """Bytes of the largest resident set since :func:`reset_peak_memory`: everything, the interpreter too (Linux)."""
+    """Bytes of the process's largest resident set since :func:`reset_peak_memory`, interpreter included (Linux)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -94,7 +94,7 @@ def _commit() -> str | None:
 def _gpu() -> tuple[str, str]:
     """Name and driver version of the GPU that engines run on, which CUDA_VISIBLE_DEVICES chooses.
 
-    A process of its own asks for them: to start the driver here would shorten the start-up that is measured.
+    A child process asks the driver: if this process started the driver now, the start-up measured later would be short.
     """
     command = [sys.executable, "-P", "-m", __spec__.name]  # not what lies in the working directory
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -106,7 +106,7 @@ def _gpu() -> tuple[str, str]:
 
 
 def _driver_version() -> str | None:
-    """The NVIDIA driver's, the same for all GPUs; None without the tool that comes with it."""
+    """The version of the NVIDIA driver, which is the same for all GPUs; None where nvidia-smi is not installed."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""Every figure that a report may hold: its name for people, its unit, and which way is better. Declared here once."""
+"""Declares every figure that a report may hold: its name for people, its unit, and which way is better."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from typing import Any
 
 from trtllm_lite.units import format_bytes
 
-# The parts of a distribution that a comparison judges: the 99th percentile of a short run is one request.
+# A comparison judges these parts of a distribution. It leaves out the 99th percentile: in a short run that is a single
+# request.
 JUDGED = ("p50", "p95")
 
 
@@ -102,7 +103,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def flatten(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
-    """Name, part and value of every single number: part is ``p95`` and the like, or empty for a plain figure."""
+    """Name, part and value of every number in ``figures``; the part is such as ``p95``, or empty for a plain figure."""
     for name, value in figures.items():
         if isinstance(value, Mapping):
             for part, number in value.items():
@@ -112,5 +113,5 @@ def flatten(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
 
 
 def judged_direction(name: str, part: str) -> Better | None:
-    """Which way the number should go, or None if a comparison only shows it. KeyError for an undeclared figure."""
+    """Which way a number should go, or None if a comparison only shows it. Raises KeyError for an undeclared figure."""
     return METRICS[name].better if not part or part in JUDGED else None

@@ -1,4 +1,4 @@
-"""What every JSON report says beside its figures: where, with what, and what exactly was measured."""
+"""The identity of a JSON report: where, with what, and what exactly was measured."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -21,9 +21,9 @@ def identity(
 ) -> dict[str, Any]:
     """A report without figures: commit, date, versions, machine, engine, shape and options of the runtime.
 
-    Known before anything is measured, so that a baseline of something else is refused at once. ``runtime`` are the
-    arguments of ``ModelRunner.from_dir``, ``terms`` what figures are reckoned with (objectives, a price); entries that
-    are None or empty are left out.
+    The identity is known before anything is measured, so that a baseline of another measurement is refused at once.
+    ``runtime`` holds the arguments of ``ModelRunner.from_dir``, ``terms`` the objectives and the price that figures are
+    computed with. Entries that are None or empty are left out.
     """
     manifest = read_engine(Path(engine_dir)).manifest
     model = manifest.model

@@ -25,10 +25,11 @@ OnFinished = Callable[[int, int], None]  # how many requests have finished, of h
 class Run:
     """What happened to the requests, in their order; ``outputs`` are the generated token ids.
 
-    ``seconds`` is from the first submission to the last token. ``kv_use`` are samples of the share of the KV cache's
-    blocks that requests held, taken every 50 ms. ``steps`` of the engine took ``host_s_per_step`` of the event loop's
-    own time each, a median of its means over 50 ms, so that the step in which hundreds of requests end together stands
-    for itself only; those that only decode took ``host_s_per_decode_step``, their median (None if there were none).
+    ``seconds`` counts from the first submission to the last token. ``kv_use`` are samples, one every 50 ms, of the
+    share of the KV cache's blocks that requests held. ``steps`` is the number of steps of the engine. Each took
+    ``host_s_per_step`` seconds of the event loop's own time: a median of the means over 50 ms, so that one step in which
+    hundreds of requests end together does not change it. A step that only decodes took ``host_s_per_decode_step``, the
+    median of all of these (None if there was no such step).
     """
 
     records: list[RequestRecord]
@@ -42,7 +43,7 @@ class Run:
 
 @dataclass
 class _Sent:
-    """A request under way, and when its tokens came; instants in seconds from the start."""
+    """A request under way and the times of its tokens, in seconds from the start of the run."""
 
     row: int
     handle: RequestHandle
@@ -69,7 +70,7 @@ def serve(
 
 
 def host_figure(runs: Sequence[Run]) -> dict[str, float]:
-    """The median of the ``runs``' host time per decode step, by its name; empty if no step of theirs only decodes."""
+    """The median of ``host_s_per_decode_step`` over the runs, by its name; empty if no step only decoded."""
     found = [run.host_s_per_decode_step for run in runs if run.host_s_per_decode_step is not None]
     return {"host_s_per_decode_step": statistics.median(found)} if found else {}
 
@@ -141,7 +142,7 @@ class _Client:
         now, running = self._now(), self._running
         self._running = []
         for sent in running:
-            ended = sent.handle.ended  # looked at first: what has ended has all its responses
+            ended = sent.handle.ended  # read before the responses: a request that has ended has all of them
             sent.token_times_s += [now] * (len(sent.handle.responses) - len(sent.token_times_s))
             if ended:
                 self._end(sent)
@@ -202,7 +203,7 @@ def median_between(before: Mapping[float, int], after: Mapping[float, int]) -> f
 
 
 def _request(planned: PlannedRequest) -> Request:
-    """Greedy, without penalties, and never ended before its length."""
+    """The request for a greedy continuation without penalties, of exactly the planned length."""
     params = SamplingParams(
         max_tokens=planned.output_len, temperature=0.0, repetition_penalty=1.0, ignore_eos=True, detokenize=False
     )

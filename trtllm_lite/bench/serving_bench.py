@@ -1,4 +1,4 @@
-"""What ``bench throughput`` and ``bench serve-sim`` measure: a workload on an engine loaded for it."""
+"""The measurement of ``bench throughput`` and ``bench serve-sim``: a workload, on an engine that is loaded for it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,11 +26,11 @@ def measure_serving(
     ceilings: Ceilings,
     on_finished: OnFinished,
 ) -> dict[str, Any]:
-    """``workload`` on the engine loaded with ``runtime`` (arguments of ``ModelRunner.from_dir``): parts of a report.
+    """Run ``workload`` on the engine, loaded with ``runtime`` (arguments of ``ModelRunner.from_dir``).
 
-    They are ``figures`` by name, and ``by_priority`` the latencies of each priority, if there are several.
-    ``objectives`` are in seconds by name (see ``figures.parse_objectives``). Raises LimitError if a request of the
-    workload exceeds a limit of the engine, before any runs.
+    Returns two parts of a report: ``figures`` by name, and ``by_priority`` with the latencies of each priority, if
+    there are several. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). Raises LimitError if a
+    request of the workload exceeds a limit of the engine, before any runs.
     """
     runner = ModelRunner.from_dir(engine_dir, **runtime)
     requests = workload.requests(runner.session.manifest.model.vocab_size, runner.limits)
@@ -46,7 +46,7 @@ def measure_serving(
 
 
 def _warm_up(batch_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
-    """Requests that end one after the other, so that batches of many sizes do what is done on first use."""
+    """Run requests that end one after the other, so that batches of many sizes have done what a first use costs."""
     longest = min(_WARM_UP_TOKENS, limits.max_output_len, limits.max_seq_len - 1, limits.cache_len - 1)
     lengths = [1 + row * longest // batch_size for row in range(batch_size)]
     return [PlannedRequest(0.0, np.zeros(1, np.int32), length) for length in lengths]

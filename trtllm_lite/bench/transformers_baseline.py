@@ -1,6 +1,7 @@
-"""transformers in float32 on the same prompts: the baseline that ``bench latency --compare_transformers`` prints.
+"""Measures transformers in float32 on the same prompts, as the baseline of ``bench latency --compare_transformers``.
 
-Runs as a process of its own (``python -m``), so that its memory and threads do not touch the engine's figures.
+This module runs in a process of its own (``python -m``), so that its memory and threads leave the engine's figures
+alone.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Workloads: what requests ask for and when they arrive, made from a seed. No data set is needed or shipped."""
+"""Workloads, made from a seed without any data set: the lengths of requests, and when they arrive."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class PlannedRequest:
 
 @dataclass(frozen=True)
 class Workload:
-    """What to measure, in the words of the command line; equal workloads give equal requests.
+    """The requests of a measurement, described by the options of the command line. Equal workloads give equal requests.
 
     ``input_len`` and ``output_len``: see ``lengths.FORMS``. A share ``prefix_share`` of the prompts begins with the
     same ``prefix_len`` tokens, in front of ``input_len`` tokens of their own. ``priorities`` is one priority, or
@@ -63,9 +63,10 @@ class Workload:
         _parse_priorities(self.priorities)
 
     def requests(self, vocab_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
-        """The requests in order of arrival; every aspect has its own random numbers, so that changing one keeps others.
+        """The requests in order of arrival.
 
-        ``limits`` bound the distributions that have no end of their own. Raises LimitError if a fixed or uniform length
+        Arrivals, lengths, prefixes and priorities have random numbers of their own, so that changing one keeps the
+        others. ``limits`` bound distributions that have no upper end. Raises LimitError if a fixed or uniform length
         can exceed them: nothing is cut.
         """
         streams = np.random.default_rng(self.seed).spawn(5)
@@ -87,7 +88,7 @@ class Workload:
         ]
 
     def _lengths(self, limits: RunnerLimits, generator: np.random.Generator) -> list[tuple[int, int]]:
-        """Own prompt tokens and output tokens of each request. The prefix has a place in all, also where it is not."""
+        """Prompt tokens, without the prefix, and output tokens of each request; room for the prefix is left in all."""
         inputs, outputs = parse_lengths("input_len", self.input_len), parse_lengths("output_len", self.output_len)
         seq_len = min(limits.max_seq_len, limits.cache_len)
         own_len = min(limits.max_input_len, seq_len - _least_room(outputs)) - self.prefix_len
@@ -110,7 +111,7 @@ class Workload:
 
 
 def _least_room(lengths: Lengths) -> int:
-    """Tokens to keep free for a draw: the longest, or the shortest of a distribution that takes any bound."""
+    """Tokens to keep free for a draw: the longest length, or the shortest of a distribution without an upper end."""
     return lengths.shortest if lengths.longest is None else lengths.longest
 
 

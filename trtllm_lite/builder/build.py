@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 from trtllm_lite import _core
 from trtllm_lite.builder.backends import BuildJob, Progress, Tuning, backend_of
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cpu.planning import CPU
-from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts, write_parts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
@@ -23,12 +24,6 @@ def build_engine(
     checkpoint_dir: Path | Checkpoint,
     output_dir: Path,
     *,
-    max_batch_size: int | None = None,
-    max_input_len: int | None = None,
-    max_seq_len: int | None = None,
-    max_num_tokens: int | None = None,
-    tokens_per_block: int | None = None,
-    gather_context_logits: bool = False,
     qformat: str = FULL_PRECISION,
     target: str | Sequence[str] = CPU,
     strip_plan: bool = False,
@@ -36,13 +31,14 @@ def build_engine(
     output_timing_cache: Path | None = None,
     fast_build: bool = False,
     progress: Progress | None = None,
+    **limits: Unpack[GivenLimits],
 ) -> Manifest:
     """Compile the checkpoint into ``output_dir``, which appears whole or not at all; returns the engine's manifest.
 
-    Limits are those of :meth:`BuildLimits.for_model`; ``target`` is ``cpu``, or one or several GPU architectures
-    (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the checkpoint (``full_prec``), or
-    as bytes with a scale for each output feature (``int8_wo``). The same checkpoint and limits give the same bytes on
-    every machine. Memory peaks at a few times the largest weight.
+    ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
+    several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
+    checkpoint (``full_prec``), or as bytes with a scale for each output feature (``int8_wo``). The same checkpoint and
+    limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` chooses algorithms of matrix products by what was measured on a GPU before; with
     ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used, with what the
@@ -58,23 +54,15 @@ def build_engine(
     backend.check(targets, strip_plan, tuning)
     report("fuse", 0, 1)
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
-    limits = BuildLimits.for_model(
-        checkpoint.config.max_position_embeddings,
-        max_batch_size=max_batch_size,
-        max_input_len=max_input_len,
-        max_seq_len=max_seq_len,
-        max_num_tokens=max_num_tokens,
-        tokens_per_block=tokens_per_block,
-        gather_context_logits=gather_context_logits,
-    )
+    bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
-    job = _fuse(checkpoint, limits, qformat, targets, strip_plan, tuning, report)
+    job = _fuse(checkpoint, bounds, qformat, targets, strip_plan, tuning, report)
     report("fuse", 1, 1)
     parts = backend.compile(job)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
         files = _copy_tokenizer(checkpoint, directory)
-        manifest = parts.manifest(checkpoint.config, limits, job.fusions, files, qformat=qformat, stripped=strip_plan)
+        manifest = parts.manifest(checkpoint.config, bounds, job.fusions, files, qformat=qformat, stripped=strip_plan)
         _write(directory, parts, manifest, partial(report, "write"))
     return manifest
 
@@ -100,15 +88,10 @@ def _read_back(engine: Path) -> None:
 def plan_memory(
     checkpoint_dir: Path | Checkpoint,
     *,
-    max_batch_size: int | None = None,
-    max_input_len: int | None = None,
-    max_seq_len: int | None = None,
-    max_num_tokens: int | None = None,
-    tokens_per_block: int | None = None,
-    gather_context_logits: bool = False,
     qformat: str = FULL_PRECISION,
     target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
+    **limits: Unpack[GivenLimits],
 ) -> MemoryPlan:
     """What an engine built with these limits would need, without building it or reading a weight.
 
@@ -118,16 +101,8 @@ def plan_memory(
     backend, targets = backend_of([target] if isinstance(target, str) else target)
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
-    limits = BuildLimits.for_model(
-        checkpoint.config.max_position_embeddings,
-        max_batch_size=max_batch_size,
-        max_input_len=max_input_len,
-        max_seq_len=max_seq_len,
-        max_num_tokens=max_num_tokens,
-        tokens_per_block=tokens_per_block,
-        gather_context_logits=gather_context_logits,
-    )
-    return backend.memory(_fuse(checkpoint, limits, qformat, targets, False, Tuning(), _ignore), num_threads)
+    bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
+    return backend.memory(_fuse(checkpoint, bounds, qformat, targets, False, Tuning(), _ignore), num_threads)
 
 
 def _ignore(stage: str, done: int, total: int) -> None:

@@ -1,14 +1,27 @@
 """The limits that an engine is built for, checked against each other and the model before any work is done."""
 
 from dataclasses import dataclass, fields
+from typing import Any, TypedDict, Unpack
 
+from trtllm_lite.engine.vocabulary import MAX_CACHE_BLOCKS, MAX_EXTENT, MAX_STEP_SEQS, MAX_STEP_TOKENS
 from trtllm_lite.errors import BuildError, shown
 
 BLOCK_SIZES = (16, 32, 64, 128)  # those powers of two that PagedAttention accepts
 DEFAULT_MAX_NUM_TOKENS = 2048
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
 SPARE_SLOTS = 8
-_MAX_EXTENT = 2**31 - 1  # extents travel as int32
+_MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS}
+
+
+class GivenLimits(TypedDict, total=False):
+    """The limits that ``build_engine`` and ``plan_memory`` take as arguments; None leaves one to its default."""
+
+    max_batch_size: int | None
+    max_input_len: int | None
+    max_seq_len: int | None
+    max_num_tokens: int | None
+    tokens_per_block: int | None
+    gather_context_logits: bool
 
 
 @dataclass(frozen=True)
@@ -54,38 +67,30 @@ class BuildLimits:
             self.tokens_per_block in BLOCK_SIZES,
             f"tokens_per_block is {self.tokens_per_block}: expected one of {', '.join(map(str, BLOCK_SIZES))}",
         )
-        _check_extent("max_batch_size * max_seq_len (in blocks)", self.num_blocks)
+        _require(
+            self.num_blocks <= MAX_CACHE_BLOCKS,
+            f"max_batch_size {self.max_batch_size} and max_seq_len {self.max_seq_len} take {self.num_blocks:,} blocks "
+            f"of {self.tokens_per_block} tokens, above {MAX_CACHE_BLOCKS:,}, which no machine holds: lower one of them",
+        )
 
     @classmethod
     def for_model(
         cls,
         max_position_embeddings: int,
-        *,
-        max_batch_size: int | None = None,
-        max_input_len: int | None = None,
-        max_seq_len: int | None = None,
-        max_num_tokens: int | None = None,
-        tokens_per_block: int | None = None,
-        gather_context_logits: bool = False,
+        **given: Unpack[GivenLimits],
     ) -> "BuildLimits":
         """Limits of an engine of a model with so many positions; None is the default, or less if that does not fit.
 
         Only what was given can be refused. Raises BuildError.
         """
-        given = {
-            "max_batch_size": max_batch_size,
-            "max_input_len": max_input_len,
-            "max_seq_len": max_seq_len,
-            "max_num_tokens": max_num_tokens,
-            "tokens_per_block": tokens_per_block,
-        }
-        values = {name: value for name, value in given.items() if value is not None}
+        gathers = given.pop("gather_context_logits", False)
+        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name, value in values.items():
             _check_extent(name, value)
         values.setdefault("max_seq_len", min(cls.max_seq_len, max_position_embeddings))
         values.setdefault("max_input_len", min(cls.max_input_len, values["max_seq_len"]))
         values.setdefault("max_batch_size", min(cls.max_batch_size, values.get("max_num_tokens", cls.max_batch_size)))
-        limits = cls(**values, gather_context_logits=gather_context_logits)
+        limits = cls(**values, gather_context_logits=gathers)
         limits.check_model(max_position_embeddings)
         return limits
 
@@ -136,8 +141,9 @@ class BuildLimits:
 
 
 def _check_extent(name: str, value: object) -> None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_EXTENT
-    _require(is_count, f"{name} is {shown(value)}: expected an integer from 1 to {_MAX_EXTENT}")
+    most = _MOST.get(name, MAX_EXTENT - 1)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+    _require(is_count, f"{name} is {shown(value)}: expected an integer from 1 to {most}")
 
 
 def _require(condition: bool, message: str) -> None:

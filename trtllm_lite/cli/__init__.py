@@ -25,8 +25,8 @@ def cli() -> None:
       2. trtllm-lite build    --checkpoint_dir CKPT --output_dir ENGINE
       3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"
 
-    `plan` predicts memory before step 2, `inspect` shows what a checkpoint or an engine is, `bench` measures one,
-    `cache` is about the engines that LLM makes by itself.
+    `plan` predicts memory before step 2, `inspect` describes a checkpoint or an engine, `bench` measures an engine,
+    `cache` lists and clears the engines that LLM makes by itself.
     Options may be spelled with _ or -.
     """
 

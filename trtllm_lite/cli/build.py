@@ -57,7 +57,7 @@ def _build_options(function: Decorated) -> Decorated:
             default=["cpu"],
             show_default=True,
             metavar="cpu|sm_90[,sm_80,…]",
-            help="What the engine runs on: the CPU, or NVIDIA GPUs of these architectures (needs none to build).",
+            help="What the engine runs on: the CPU, or NVIDIA GPUs of these architectures (building needs no GPU).",
         ),
     ]
     for option in reversed(options):
@@ -87,7 +87,7 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint
 @click.option(
     "--input_timing_cache",
     metavar="FILE",
-    help="What was measured on such a GPU before; configs/timing_caches/ has some.",
+    help="Timings that were measured on such a GPU before; configs/timing_caches/ has some.",
 )
 @click.option(
     "--output_timing_cache",
@@ -99,7 +99,8 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint
 def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str, **limits: Any) -> None:
     """Compile a checkpoint into an engine.
 
-    Takes seconds and no GPU. The same checkpoint and flags give the same bytes. Nothing is written if anything fails.
+    A build takes seconds and no GPU. The same checkpoint and flags give the same bytes. Nothing is written if anything
+    fails.
 
     \b
     Example:
@@ -158,7 +159,7 @@ def _has_gpu() -> bool:
 def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **limits: Any) -> None:
     """Predict the memory of an engine before building it.
 
-    Reads no weights and writes nothing. The flags are those of `build`.
+    `plan` reads no weights and writes nothing. Its flags are those of `build`.
 
     \b
     Example:

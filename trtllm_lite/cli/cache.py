@@ -11,14 +11,15 @@ from trtllm_lite.cli.framework import Group
 def cache() -> None:
     """List or clear the engines that LLM made of models, and their checkpoints.
 
-    They are in $XDG_CACHE_HOME/trtllm_lite, by default ~/.cache/trtllm_lite. Those unused for longest are removed when
-    all of them take more than TRTLLM_LITE_CACHE_SIZE (by default 64 GiB).
+    The cache is $XDG_CACHE_HOME/trtllm_lite, by default ~/.cache/trtllm_lite. When
+    it takes more than TRTLLM_LITE_CACHE_SIZE (by default 64 GiB), the entries that
+    were unused for longest are removed.
     """
 
 
 @cache.command(name="list")
 def list_entries() -> None:
-    """Show what is kept, of which model, and when it was used last."""
+    """Show each entry: its model, kind, size and last use."""
     from trtllm_lite.cli.console import print_table
     from trtllm_lite.engine_cache import cache_limit, list_cache
     from trtllm_lite.files import cache_directory
@@ -42,7 +43,7 @@ def list_entries() -> None:
 
 @cache.command(name="clear")
 def clear() -> None:
-    """Remove all of it; models that run keep what they have open."""
+    """Remove all entries; running models keep their open files."""
     from trtllm_lite.engine_cache import clear_cache
     from trtllm_lite.units import format_bytes
 

@@ -1,4 +1,4 @@
-"""Tables for people; imported only by commands that run."""
+"""Prints tables for people. Commands import this module when they run: rich takes a while to import."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ _FILE_WIDTH = 320
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; every column but the first is right-aligned. A header of empty names is left out.
+    """Print a table on stdout; every column but the first is right-aligned. A header of empty names is left out.
 
-    What a narrow terminal has no room for goes into further lines, and is never cut.
+    A cell that is too wide for the terminal goes on in further lines, and is never cut.
     """
     table = Table(title=Text(one_line(title)) if title else None, title_justify="left", show_header=any(header))
     for index, name in enumerate(header):
@@ -22,6 +22,6 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
     console = Console()
-    if not console.is_terminal:  # a file takes whole lines
+    if not console.is_terminal:  # lines of a file may be long
         console = Console(width=_FILE_WIDTH)
     console.print(table)

@@ -1,4 +1,4 @@
-"""What all commands share: spelling of options, errors as one message, options that TensorRT-LLM had."""
+"""The classes of all commands: spelling of options, errors as one message, options that TensorRT-LLM had."""
 
 import difflib
 import traceback
@@ -37,7 +37,7 @@ class Command(click.Command):
         self.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, help=help_text, callback=_debug))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; for an unknown option only those are suggested that --help lists."""
+        """Parse the options; for an unknown one only options that --help lists are suggested."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -66,7 +66,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of :class:`Command`, listed in the order they were added: that of the stages."""
+    """A group of :class:`Command`, listed in the order in which they were added, which is that of the stages."""
 
     command_class = Command
 
@@ -84,8 +84,8 @@ class Group(click.Group):
 class Replaced:
     """An option that TensorRT-LLM's tools have and this command does not need or support; its value may be left out.
 
-    A value of ``neutral`` asks for what happens anyway and is accepted. Every other is an error that ends with
-    ``remedy``, or, if the option is ``harmless`` (nothing comes out differently without it), accepted with a note.
+    A value among ``neutral`` asks for what happens anyway and is accepted. Every other value is an error that ends with
+    ``remedy``; if the option is ``harmless`` (the result is the same without it), the value is accepted with a note.
     """
 
     remedy: str
@@ -94,7 +94,7 @@ class Replaced:
 
 
 def replaced_options(table: Mapping[str, Replaced]) -> Callable[[Decorated], Decorated]:
-    """Decorator: hidden options that accept the neutral values of ``table`` and explain every other."""
+    """A decorator: adds hidden options that accept the neutral values of ``table`` and explain every other value."""
 
     def decorate(function: Decorated) -> Decorated:
         for name, entry in table.items():

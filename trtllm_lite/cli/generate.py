@@ -1,4 +1,4 @@
-"""``trtllm-lite generate``: an answer, token by token."""
+"""``trtllm-lite generate``: prints an answer token by token."""
 
 import sys
 import time
@@ -15,23 +15,24 @@ from trtllm_lite.units import counted
 @click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote.")
 @click.option("--prompt", required=True, help="The text to continue, or with --chat a message; - reads stdin.")
 @click.option("--chat", is_flag=True, help="Put the prompt through the model's chat template.")
+@click.option("--chat_template", metavar="NAME", help="With --chat: which of the model's templates. [default: default]")
 @click.option("--max_new_tokens", default=64, show_default=True, help="Tokens to generate at most.")
-@click.option("--temperature", type=float, help="Of draws by --top_k or --top_p. [default: 1]")
+@click.option("--temperature", type=float, help="Temperature of draws by --top_k or --top_p. [default: 1]")
 @click.option("--top_k", type=int, help="Draw from this many of the likeliest tokens; 0 means all. [default: greedy]")
 @click.option("--top_p", type=float, help="Draw from the likeliest tokens that together have this probability.")
-@click.option("--min_p", type=float, help="Of draws: drop tokens less likely than this share of the likeliest.")
+@click.option("--min_p", type=float, help="Never draw tokens less likely than this share of the likeliest.")
 @click.option(
     "--repetition_penalty", type=float, help="Above 1: tokens seen before are less likely. [default: the model's]"
 )
 @click.option("--presence_penalty", type=float, help="Lowers the logits of tokens that were generated before.")
-@click.option("--frequency_penalty", type=float, help="Lowers them by this for each time.")
+@click.option("--frequency_penalty", type=float, help="Lowers a token's logit each time it is generated.")
 @click.option("--random_seed", type=int, help="Makes sampling repeatable.")
 @click.option("--stop_words", multiple=True, help="Text that ends the answer; may be given several times.")
 @click.option("--bad_words", multiple=True, help="Text that must not appear; may be given several times.")
 @click.option(
     "--num_beams", default=1, show_default=True, help="Search with so many beams; the answer comes at the end."
 )
-@click.option("--length_penalty", type=float, help="Of a beam search: above 1 favours long answers. [default: 1]")
+@click.option("--length_penalty", type=float, help="With --num_beams: above 1 favours long answers. [default: 1]")
 @click.option("--end_id", type=int, help="Token that ends the answer; -1 for none. [default: the model's own]")
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
 @replaced_options(GENERATE)
@@ -75,7 +76,7 @@ def generate(
     )
     first, printed, result = 0.0, 0, {}
     for result in stream:
-        first = first or time.perf_counter()  # of a beam search, when all of it comes
+        first = first or time.perf_counter()  # the first token; a beam search gives all of its text at once
         click.echo(result["texts"][0][printed:], nl=False)
         sys.stdout.flush()
         printed = len(result["texts"][0])
@@ -85,7 +86,7 @@ def generate(
 
 
 def _batch_size(engine_dir: str, num_beams: int) -> int:
-    """The places that a search takes: no more than the engine has, so that the error for more speaks of beams."""
+    """Places in the batch for a beam search: at most the engine's, so that the error for more names the beams."""
     if num_beams <= 1:
         return 1
     from pathlib import Path

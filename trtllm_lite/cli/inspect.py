@@ -1,4 +1,4 @@
-"""``trtllm-lite inspect``: what a checkpoint or an engine is."""
+"""``trtllm-lite inspect``: describes a checkpoint or an engine."""
 
 import json
 
@@ -7,14 +7,14 @@ import click
 from trtllm_lite.cli.framework import Command
 
 
-@click.command(cls=Command, short_help="Show what a checkpoint or an engine is.")
+@click.command(cls=Command, short_help="Describe a checkpoint or an engine.")
 @click.argument("path", metavar="ENGINE|CKPT")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--kernels", is_flag=True, help="Also list the kernels of a GPU engine: how they are compiled, and why.")
+@click.option("--kernels", is_flag=True, help="Also list how each kernel of a GPU engine is compiled, and why.")
 def inspect(path: str, as_json: bool, kernels: bool) -> None:
-    """Show what a checkpoint or an engine is: model, limits, operators, memory by kind, size.
+    """Describe a checkpoint or an engine: model, limits, operators, memory by kind, size, fusions.
 
-    Fusions too: how many candidates each pass fused, and why the others were not.
+    For each pass it shows how many candidates were fused, and why the others were not.
 
     \b
     Examples:

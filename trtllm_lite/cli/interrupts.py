@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command alike: what it had begun to write is removed, and one word says what happened."""
+"""Lets Ctrl-C and SIGTERM end a command alike: files begun are removed, and one word says what happened."""
 
 import signal
 import threading
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-INTERRUPTED = 130  # what shells report for a process that Ctrl-C ended
-TERMINATED = 143  # and for one that SIGTERM ended
+INTERRUPTED = 130  # the exit code that shells report for a process that Ctrl-C ended
+TERMINATED = 143  # the exit code that shells report for a process that SIGTERM ended
 
 
 class Terminated(KeyboardInterrupt):

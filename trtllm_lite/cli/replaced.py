@@ -1,4 +1,4 @@
-"""Options of TensorRT-LLM's convert_checkpoint.py, quantize.py, trtllm-build and run.py: what replaces each of them."""
+"""Tables of what replaces the options of TensorRT-LLM's convert_checkpoint.py, quantize.py, trtllm-build and run.py."""
 
 from collections.abc import Iterable, Mapping
 
@@ -125,7 +125,7 @@ BUILD = _merge(
         _same("monitor_memory", "use `trtllm-lite plan`, which predicts the memory", _OFF),
     ]
 )
-# Those that build alone has: a command of build becomes one of plan by its name.
+# `plan` also accepts the options that only `build` has, so that a command line of `build` works with `plan` as well.
 PLAN = _merge(
     [
         _BUILD,

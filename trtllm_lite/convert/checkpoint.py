@@ -39,9 +39,9 @@ def convert_checkpoint(
     ``dtype`` is the storage type of matrices: float32, float16, bfloat16, or auto for the source's own (float16 for
     quantized GGUF files). Vectors are always float32. ``progress`` is called with (tensor name, bytes done, bytes in
     all) after each tensor. ``ignore_config_keys`` are taken out of the model's config before it is read: keys that are
-    not supported and that the user knows not to matter. Weights are computed one at a time; a source tensor that
-    several of them come from is kept until the next such: besides the memory-mapped source, memory holds the largest
-    tensors, never the model.
+    not supported and that the user knows not to matter. Weights are computed one at a time. A source tensor that
+    several weights are made of is kept until the next such tensor is read. Besides the memory-mapped source, memory
+    holds a few of the largest tensors, never the model.
 
     Raises ConvertError if the model cannot be mapped, OutputError if ``output_dir`` cannot be written; either way
     ``output_dir`` is as it was. Returns what was written as config.json.
@@ -89,7 +89,7 @@ def _write_weights(
 
 
 def _reader(mapped: MappedModel) -> Read:
-    """Reads source tensors; the last one that several weights need is kept, so that its expansion is done once."""
+    """A function that reads source tensors, and keeps the last one that several weights need: it is expanded once."""
     users = Counter(
         name for weight in mapped.network.weights for name in {tensor.name for tensor in weight.expression.sources()}
     )
@@ -115,7 +115,7 @@ def _write_network(directory: Path, mapped: MappedModel, infos: dict[str, Tensor
 
 
 def _write_tokenizer(directory: Path, source: Source) -> None:
-    """Nothing for a model that comes without a tokenizer."""
+    """Write the tokenizer files; none for a model without a tokenizer."""
     if source.tokenizer is None:
         return
     (directory / TOKENIZER_FILE).write_text(source.tokenizer, encoding="utf-8")
@@ -128,7 +128,7 @@ def _dtype_name(dtype: ir.DataType) -> str:
 
 
 def describe_model(mapped: MappedModel) -> ModelConfig:
-    """What later stages need to know of a model besides its network."""
+    """The content of config.json: what later stages need to know of a model besides its network."""
     source, sizes = mapped.source, mapped.decoder.sizes
     ids = {**source.config, **{key: value for key, value in source.generation.items() if value is not None}}
     eos_token_ids = _token_ids(ids.get("eos_token_id"), sizes.vocab_size)

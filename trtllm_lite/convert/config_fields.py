@@ -1,13 +1,14 @@
-"""Reads Hugging Face's config.json strictly: typed, and nothing that could change the mathematics passes unread."""
+"""Reads Hugging Face's config.json strictly: values are typed, and no key that may change the results stays unread."""
 
 import math
 from typing import Any
 
 import numpy as np
 
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.printable import one_line
 
-# Keys that describe training, serving, bookkeeping or tokenization, never the forward pass at inference.
+# These keys describe training, serving, bookkeeping or tokenization, never the forward pass at inference.
 _NEUTRAL = """
     architectures model_type torch_dtype dtype transformers_version use_cache cache_implementation name_or_path
     initializer_range attention_dropout hidden_dropout dropout resid_pdrop embd_pdrop attn_pdrop gradient_checkpointing
@@ -29,7 +30,7 @@ _MIN_NUMBER, _MAX_NUMBER = float(np.finfo(np.float32).tiny), float(np.finfo(np.f
 
 def _quantization(config: Any) -> str:
     method = config.get("quant_method") if isinstance(config, dict) else None
-    return f"the weights are quantized with {method or config!r}, which is not supported"
+    return f"the weights are quantized with {shown(method or config)}, which is not supported"
 
 
 class ConfigFields:
@@ -47,7 +48,7 @@ class ConfigFields:
 
     def problem(self, key: str, text: str) -> None:
         """Record that ``key`` is wrong."""
-        self.problems.append(f"{self._prefix}{key}: {text}")
+        self.problems.append(one_line(f"{self._prefix}{key}: {text}"))
 
     def take(self, key: str) -> Any:
         """The raw value, None if absent or null; the key counts as read."""
@@ -55,12 +56,12 @@ class ConfigFields:
         return self._config.get(key)
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _MAX_INTEGER) -> int:
-        """An integer, positive unless ``minimum`` says otherwise; without ``default`` it must be there."""
+        """The integer ``key``, positive unless ``minimum`` says otherwise; without ``default`` the key is required."""
         value = self.take(key)
         if value is None and default is not None:
             return default
         if type(value) is not int or not minimum <= value <= maximum:
-            self.problem(key, f"expected an integer in {minimum}..{maximum}, found {value!r}")
+            self.problem(key, f"expected an integer in {minimum}..{maximum}, found {shown(value)}")
             return default or 1
         return value
 
@@ -77,7 +78,7 @@ class ConfigFields:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            self.problem(key, f"expected a positive number, found {value!r}")
+            self.problem(key, f"expected a positive number, found {shown(value)}")
             return default
         if not _MIN_NUMBER <= value <= _MAX_NUMBER:
             self.problem(key, f"expected a number from {_MIN_NUMBER:.3g} to {_MAX_NUMBER:.3g}, which float32 can hold")
@@ -91,24 +92,24 @@ class ConfigFields:
         return self.number(key, default)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """true or false."""
+        """The boolean ``key``."""
         value = self.take(key)
         if value is None:
             return default
         if not isinstance(value, bool):
-            self.problem(key, f"expected true or false, found {value!r}")
+            self.problem(key, f"expected true or false, found {shown(value)}")
             return default
         return value
 
     def expect(self, key: str, *allowed: Any) -> None:
-        """The key must be absent, null or one of ``allowed``: other values are mathematics we do not have."""
+        """Record a problem unless ``key`` is absent, null or one of ``allowed``, the values that are supported."""
         value = self.take(key)
         if value is not None and value not in allowed:
-            options = " or ".join(repr(option) for option in allowed)
-            self.problem(key, f"expected {options}, found {value!r}, which is not supported")
+            options = " or ".join(map(shown, allowed))
+            self.problem(key, f"expected {options}, found {shown(value)}, which is not supported")
 
     def unread(self) -> list[str]:
-        """Keys that nobody read, that are not neutral, and that switch something on."""
+        """The keys that were not read, are not neutral, and have a value that switches something on."""
         keys = sorted(set(self._config) - self._read - self._neutral)
         # null, false, 0 and empty: a feature that is switched off
         return [key for key in keys if self._config[key] and not key.startswith("_")]
@@ -122,8 +123,8 @@ class ConfigFields:
             else:
                 self.problem(
                     key,
-                    f"{value!r} is not mapped and might change the results; "
-                    f"if you know that it does not, pass --ignore_config_keys {key}",
+                    f"{shown(value)} is not mapped and might change the results; "
+                    f"if you know that it does not, pass --ignore_config_keys {key} (ignore_config_keys of LLM)",
                 )
 
     def finish(self) -> None:

@@ -1,6 +1,7 @@
 """The config keys that decoder families share: sizes, activation functions, sliding windows."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.errors import shown
 from trtllm_lite.network.decoder import Sizes
 from trtllm_lite.network.mlp import ACTIVATIONS, Activation
 
@@ -37,7 +38,7 @@ def read_activation(config: ConfigFields, key: str = "hidden_act", default: str 
     if name is None:
         name = default
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        config.problem(key, f"expected one of {', '.join(ACTIVATIONS)}, found {name!r}, which is not supported")
+        config.problem(key, f"expected one of {', '.join(ACTIVATIONS)}, found {shown(name)}, which is not supported")
         name = default
     return ACTIVATIONS[name]
 
@@ -45,8 +46,8 @@ def read_activation(config: ConfigFields, key: str = "hidden_act", default: str 
 def qwen_windows(config: ConfigFields, layers: int) -> list[int]:
     """The sliding windows of ``layers`` layers as Qwen configs give them, in tokens, 0 for none.
 
-    Only with ``use_sliding_window``, and then in the layers that ``layer_types`` says, else in those from
-    ``max_window_layers`` on.
+    With ``use_sliding_window`` the layers that ``layer_types`` names have the window, or without that key the layers
+    from number ``max_window_layers`` on.
     """
     used, window = config.flag("use_sliding_window"), config.integer("sliding_window", 4096)
     first = config.integer("max_window_layers", 28, minimum=0)
@@ -57,11 +58,12 @@ def qwen_windows(config: ConfigFields, layers: int) -> list[int]:
 
 
 def read_layer_types(config: ConfigFields, default: list[bool]) -> list[bool]:
-    """For each layer whether its attention slides: ``layer_types``, or ``default`` if the config has none."""
+    """For each layer whether it has a sliding window, by ``layer_types``; ``default`` if the config lacks that key."""
     types = config.take("layer_types")
     if types is None:
         return default
     if not isinstance(types, list) or len(types) != len(default) or not all(kind in _LAYER_TYPES for kind in types):
-        config.problem("layer_types", f"expected {len(default)} times {' or '.join(_LAYER_TYPES)}, found {types!r}")
+        expected = f"{len(default)} times {' or '.join(_LAYER_TYPES)}"
+        config.problem("layer_types", f"expected {expected}, found {shown(types)}")
         return default
     return [kind == "sliding_attention" for kind in types]

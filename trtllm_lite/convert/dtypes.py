@@ -1,4 +1,4 @@
-"""Storage types of weights: one table for every file format, and the rounding between them."""
+"""The storage types of weights: their names in every file format, and the rounding between them."""
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +15,7 @@ SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def cast(array: NDArray, dtype: str) -> NDArray:
-    """Round to nearest even; values beyond float16's 65504 become infinite (:func:`overflows` finds them)."""
+    """Round values to a storage type, to nearest even; beyond float16's 65504 they become infinite."""
     with np.errstate(over="ignore"):
         return array.astype(NUMPY[dtype], copy=False)
 

@@ -1,4 +1,4 @@
-"""What a model family declares, and the registry that finds families by architecture."""
+"""The declaration of a model family, and the registry that finds families by architecture."""
 
 import difflib
 import importlib
@@ -25,14 +25,15 @@ ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq"
 class Gguf:
     """How llama.cpp stores the family (its conversion/ folder; names in gguf-py/gguf/tensor_mapping.py).
 
-    ``architecture`` is its general.architecture. ``roles`` and ``keys`` are what the family has besides the usual
-    tensors and metadata, or instead of them: a tensor's name to its role, a key (without the architecture) to that of
-    config.json. ``config`` is given the config so far and returns what else there is to say, in Hugging Face's terms.
+    ``architecture`` is the file's general.architecture. ``roles`` maps names of tensors to their roles, ``keys`` maps
+    metadata keys (without the architecture) to keys of config.json; both list what differs from most families.
+    ``config`` is given the config so far and returns the entries that are still missing, in Hugging Face's terms.
 
-    What llama.cpp has changed in the tensors, the conversion changes back. With ``interleaved_rope`` the rows of the
-    query and key projections are reordered so that RoPE rotates neighbouring elements; ``transposed`` are the roles of
-    matrices whose axes are swapped; with ``norms_plus_one`` the weights of norms are 1 larger. With ``optional_bias``
-    the config has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file only shows by its tensors.
+    The conversion undoes what llama.cpp changes in tensors. With ``interleaved_rope`` llama.cpp has reordered the rows
+    of the query and key projections so that RoPE rotates neighbouring elements; ``transposed`` are the roles of
+    matrices whose axes it has swapped; with ``norms_plus_one`` it has added 1 to the weights of norms. With
+    ``optional_bias`` the config has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its
+    tensors.
     """
 
     architecture: str
@@ -49,11 +50,11 @@ class Gguf:
 class Family:
     """One model family, declared in one file.
 
-    ``architectures`` are Hugging Face class names; ``read_model`` composes the model that a config.json describes, and
-    every key it does not read is an error unless it is known not to matter. ``tensor_names`` are the source's names by
-    role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` regular expressions of names that carry no
-    information. Sources whose names all lack ``optional_prefix``, as those saved without the LM head do, are given it.
-    ``model_type`` is that of config.json where it is not ``name``.
+    ``architectures`` are Hugging Face class names. ``read_model`` composes the model that a config.json describes;
+    every key that it does not read is an error unless the key is known not to matter. ``tensor_names`` are the source's
+    names by role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` are regular expressions for names of
+    tensors that carry no information. If all names of a source lack ``optional_prefix``, as in models saved without the
+    LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not ``name``.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Family:
 
 @cache
 def all_families() -> dict[str, Family]:
-    """Families by name: every module of ``families/`` and every entry point of the group, each a ``FAMILY``."""
+    """Families by name: the ``FAMILY`` of every module in ``families/`` and of every entry point of the group."""
     package = importlib.import_module("trtllm_lite.convert.families")
     found = [
         (f"{package.__name__}.{module.name}", importlib.import_module(f"{package.__name__}.{module.name}").FAMILY)

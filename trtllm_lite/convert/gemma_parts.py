@@ -37,8 +37,8 @@ GGUF_KEYS = {
 def gguf_score_size(config: dict[str, Any], largest: int) -> dict[str, Any]:
     """query_pre_attn_scalar, which GGUF files lack.
 
-    llama.cpp knows it by the number of layers: the ``largest`` model of each generation, of 27 billion parameters, has
-    hidden_size / num_attention_heads, every other one head_dim.
+    llama.cpp derives it from the number of layers: in the ``largest`` model of each generation, of 27 billion
+    parameters, it is hidden_size / num_attention_heads, in every other model head_dim.
     """
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if config.get("num_hidden_layers") == largest and isinstance(hidden, int) and isinstance(heads, int) and heads:
@@ -48,7 +48,7 @@ def gguf_score_size(config: dict[str, Any], largest: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class GemmaParts(UsualParts):
-    """``scale`` is the factor on scores, ``bias`` whether attention's four projections have one."""
+    """``scale`` is the factor on scores; ``bias`` says whether attention's four projections have biases."""
 
     activation: Activation
     scale: float
@@ -58,7 +58,7 @@ class GemmaParts(UsualParts):
     def read(cls, config: ConfigFields) -> "GemmaParts":
         """Read the keys that both generations share."""
         epsilon = config.number("rms_norm_eps", 1e-6)
-        config.take("hidden_act")  # of older configs: never what the models compute, which is hidden_activation
+        config.take("hidden_act")  # a key of older configs, which the models ignore: they compute hidden_activation
         config.expect("use_bidirectional_attention", False)
         return cls(
             read_sizes(config, head_dim=256),
@@ -70,7 +70,7 @@ class GemmaParts(UsualParts):
         )
 
     def layer(self, tensors: Tensors, attention: Block) -> SequentialLayer:
-        """A norm before and one behind each block."""
+        """A layer with a norm before and a norm behind each block."""
 
         def residual(name: str, block: Block) -> Residual:
             norms = (self.norm(tensors, f"{name}_{place}", self.sizes.hidden_size) for place in ("norm", "post_norm"))
@@ -81,7 +81,7 @@ class GemmaParts(UsualParts):
         return SequentialLayer(residual("attention", attention), residual("mlp", mlp))
 
     def capped_decoder(self, config: ConfigFields, layers: tuple[Layer, ...], softcap: float | None) -> Decoder:
-        """``layers`` between an embedding and a head, tied unless the config says otherwise.
+        """A decoder of ``layers`` between embedding and head, which share a matrix unless the config says otherwise.
 
         ``softcap`` is the family's default for ``final_logit_softcapping``.
         """

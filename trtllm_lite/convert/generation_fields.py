@@ -1,10 +1,10 @@
-"""The sampling defaults of a model's generation_config.json, checked: what a runtime would refuse is found here."""
+"""Checks the sampling defaults of a model's generation_config.json, so that convert refuses what runtimes would."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from trtllm_lite import _core
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 
 _NUMBERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
@@ -20,7 +20,7 @@ def sampling_defaults(
     found = {name: generation[name] for name in names if generation.get(name) is not None}
     problems = []
     if not isinstance(found.get("do_sample", False), bool):
-        problems.append(f"do_sample: expected true or false, found {found['do_sample']!r}")
+        problems.append(f"do_sample: expected true or false, found {shown(found['do_sample'])}")
     native = _core.sampling.SamplingParams()
     native.end_ids = list(eos_ids)
     for name in _NUMBERS:
@@ -28,7 +28,7 @@ def sampling_defaults(
             try:
                 _set(native, name, found[name])
             except (TypeError, OverflowError):
-                problems.append(f"{name}: expected a number that the sampler can hold, found {found[name]!r}")
+                problems.append(f"{name}: expected a number that the sampler can hold, found {shown(found[name])}")
     problems += native.violations(vocab_size)
     if problems:
         raise ConvertError(

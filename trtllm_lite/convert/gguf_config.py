@@ -1,7 +1,7 @@
-"""GGUF metadata as a Hugging Face config, so that a family reads both alike.
+"""Turns GGUF metadata into a Hugging Face config, so that a family reads both alike.
 
-Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; those of the model's architecture that are neither
-mapped nor known not to matter become errors when the family reads the config.
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md describes the keys. A key of the model's architecture that is
+neither mapped nor known not to matter becomes an error when the family reads the config.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def read_config(
 ) -> dict[str, Any]:
     """The config of a file of ``family`` with these tensors; ``rope_factors``, by name, divide the RoPE frequencies.
 
-    Unmapped keys stay in the config under their own names, so that reading it reports them with everything else.
+    Unmapped keys stay in the config under their own names, so that the family reports them with all other problems.
     """
     prefix = f"{metadata['general.architecture']}."
     model = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
@@ -61,7 +61,7 @@ def read_config(
 
 
 def _vocab_size(metadata: dict[str, Any], tensors: Mapping[str, Any]) -> int | None:
-    """The number of tokens, or in a file without them of the embedding's rows, which come last in GGUF's shapes."""
+    """The number of tokens; for a file without tokens the rows of the embedding, which GGUF's shapes have last."""
     if "tokenizer.ggml.tokens" in metadata:
         return len(metadata["tokenizer.ggml.tokens"])
     embedding = tensors.get("token_embd.weight")
@@ -69,12 +69,12 @@ def _vocab_size(metadata: dict[str, Any], tensors: Mapping[str, Any]) -> int | N
 
 
 def _scalar(value: Any) -> Any:
-    """Sizes may be given per layer; only equal ones are the same as a scalar."""
+    """``value``; a list with a size for each layer becomes that size if all are equal."""
     return value[0] if isinstance(value, list) and len(set(value)) == 1 else value
 
 
 def _head_sizes(model: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """Values must be as wide as keys; RoPE over a part of the head becomes a partial_rotary_factor."""
+    """Take the sizes of heads out of ``model``; RoPE over a part of the head becomes a partial_rotary_factor."""
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
     derived = hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None
     head_dim = config.get("head_dim", derived)

@@ -4,6 +4,8 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, read by the `
 Face's names and row order; quantized blocks are expanded to float32 one tensor at a time.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,9 @@ from trtllm_lite.convert.gguf_header import check_header
 from trtllm_lite.convert.gguf_tensors import GgufTensor, check_types, expand
 from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
 from trtllm_lite.convert.source import Source
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 
-# Divisors of the RoPE frequencies, which the config mapping reads.
+# These tensors hold divisors of the RoPE frequencies; they become part of the config.
 _ROPE_FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 
@@ -28,7 +30,8 @@ def open_gguf(path: Path) -> Source:
     family = _find_family(path, metadata)
     check_types(path, raw.values())
     factors = {name: expand(raw.pop(f"{name}.weight")).tolist() for name in _ROPE_FACTORS if f"{name}.weight" in raw}
-    config = read_config(metadata, family, raw, factors)
+    with _consistent(path):
+        config = read_config(metadata, family, raw, factors)
     tensors = {tensor.name: tensor for tensor in (GgufTensor.of(raw[name], family, config) for name in raw)}
     tokenizer, tokenizer_config = read_tokenizer(metadata)
     return Source(
@@ -54,11 +57,20 @@ def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return metadata, {tensor.name: tensor for tensor in reader.tensors}
 
 
+@contextmanager
+def _consistent(path: Path) -> Iterator[None]:
+    """Turn what arithmetic raises about metadata of the wrong types into a ConvertError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConvertError(f"the metadata of {path} is inconsistent ({shown(error)}): download it again") from error
+
+
 def _find_family(path: Path, metadata: dict[str, Any]) -> Family:
     architecture = metadata.get("general.architecture")
     known = {family.gguf.architecture: family for family in all_families().values() if family.gguf}
-    if architecture not in known:
+    if not isinstance(architecture, str) or architecture not in known:
         raise ConvertError(
-            f"{path} has the GGUF architecture {architecture!r}, expected one of {', '.join(sorted(known))}"
+            f"{path} has the GGUF architecture {shown(architecture)}, expected one of {', '.join(sorted(known))}"
         )
     return known[architecture]

@@ -12,8 +12,8 @@ from trtllm_lite.errors import ConvertError
 
 _STRING, _ARRAY = 8, 9
 _SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-_MIN_STRING_BYTES = 8  # its length
-_MIN_TENSOR_BYTES = 24  # of its entry: a name's length, the number of dimensions, a type, an offset
+_MIN_STRING_BYTES = 8  # a string begins with its length
+_MIN_TENSOR_BYTES = 24  # a tensor's entry has at least a name's length, the number of dimensions, a type, an offset
 
 
 def check_header(path: Path) -> None:

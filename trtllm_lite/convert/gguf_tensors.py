@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file as Hugging Face has them: its names, shapes, order of rows, and plain types."""
+"""Turns tensors of a GGUF file into those of Hugging Face: names, shapes, order of rows, plain types."""
 
 import re
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ _ROLES = {
     "blk.{layer}.ffn_up": "up_proj",
     "blk.{layer}.ffn_down": "down_proj",
 }
-# Blocks of integers with float16 scales expand best to float16; the plain types stay what they are.
+# Quantized blocks, integers with float16 scales, are best stored as float16; plain types stay what they are.
 _PLAIN_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _QUANTIZED_DTYPE = "float16"
 
@@ -42,8 +42,8 @@ _QUANTIZED_DTYPE = "float16"
 class GgufTensor:
     """``raw`` is the reader's tensor, ``name`` Hugging Face's.
 
-    ``interleaved_heads`` is the number of heads whose rows RoPE has interleaved, 0 for none; ``offset`` what the stored
-    values are too large by.
+    ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, 0 for none; ``offset`` is the
+    amount by which the stored values are too large.
     """
 
     raw: Any
@@ -54,7 +54,7 @@ class GgufTensor:
 
     @classmethod
     def of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "GgufTensor":
-        """``raw`` of a file of ``family``; one without a role there keeps its name, to be reported as unused."""
+        """``raw`` as ``family`` names it; a tensor without a role there keeps its name, and is reported as unused."""
         stem, _, suffix = raw.name.rpartition(".")
         number = re.match(r"blk\.(\d+)\.", stem)
         declared = family.gguf or Gguf("")
@@ -73,7 +73,7 @@ class GgufTensor:
 
     @property
     def info(self) -> TensorInfo:
-        """The type that it is best stored as, and Hugging Face's shape."""
+        """The type in which the tensor is best stored, and Hugging Face's shape."""
         dtype, shape = _PLAIN_TYPES.get(self.raw.tensor_type.name, _QUANTIZED_DTYPE), _shape(self.raw)
         return TensorInfo(dtype, shape[::-1] if self.transposed else shape)
 
@@ -88,13 +88,17 @@ class GgufTensor:
 
 
 def check_types(path: Path, tensors: Iterable[Any]) -> None:
-    """Raise ConvertError for tensors of types that the ``gguf`` package cannot expand."""
+    """Raise ConvertError for tensors of types that the ``gguf`` package cannot expand, or of impossible shapes."""
     unknown = []
     for tensor in tensors:
         try:
             _expand_rows(tensor.data[:1], tensor.tensor_type)
         except NotImplementedError:
             unknown.append(f"{tensor.name} ({tensor.tensor_type.name})")
+        except (IndexError, ValueError) as error:
+            raise ConvertError(
+                f"the tensor {tensor.name} of {path} has a shape that does not fit its type: download the file again"
+            ) from error
     if unknown:
         raise ConvertError(f"{path} holds tensors of types that cannot be expanded: {', '.join(sorted(unknown))}")
 
@@ -105,7 +109,7 @@ def expand(tensor: Any) -> NDArray:
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:
-    """GGUF lists dimensions fastest first, everybody else slowest first."""
+    """The shape of the reader's tensor, slowest dimension first; GGUF lists the fastest first."""
     return tuple(int(extent) for extent in reversed(tensor.shape))
 
 

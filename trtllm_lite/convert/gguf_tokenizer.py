@@ -4,6 +4,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from trtllm_lite.convert.chat_templates import as_setting
 from trtllm_lite.convert.sentencepiece_tokenizer import (
     CONTROL,
     UNKNOWN,
@@ -12,11 +13,13 @@ from trtllm_lite.convert.sentencepiece_tokenizer import (
     add_around,
     build_tokenizer,
 )
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.library_errors import LibraryErrors
 
+_TEMPLATE = "tokenizer.chat_template"
 _TOKEN_STRINGS = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 
-# How text is cut before merges apply, by tokenizer.ggml.pre; as in the models' own tokenizer.json files.
+# The patterns that cut a text before merges apply, by tokenizer.ggml.pre, as in the models' own tokenizer.json files.
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -24,7 +27,7 @@ _LLAMA3_SPLIT = (
 _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
-_COMPOSED = ("qwen2", "command-r")  # whose text is brought to NFC first
+_COMPOSED = ("qwen2", "command-r")  # these tokenizers first bring a text to NFC
 
 
 def _gpt2() -> pre_tokenizers.PreTokenizer:
@@ -61,28 +64,32 @@ def read_tokenizer(metadata: dict[str, Any]) -> tuple[str | None, dict[str, Any]
     kind = ggml.get("model", "no_vocab")
     if kind == "no_vocab":
         return None, {}
-    if kind not in builders:
-        raise ConvertError(f"expected a GGUF tokenizer of model {' or '.join(builders)}, found {kind!r}")
-    try:
+    if not isinstance(kind, str) or kind not in builders:
+        raise ConvertError(f"expected a GGUF tokenizer of model {' or '.join(builders)}, found {shown(kind)}")
+    with LibraryErrors(ConvertError, "the GGUF file's tokenizer is inconsistent", "download it again"):
         tokenizer = builders[kind](ggml)
         add_around(tokenizer, _around(ggml, "bos"), _around(ggml, "eos"))
         strings = {ours: ggml.get(f"{theirs}_token_id") for ours, theirs in _TOKEN_STRINGS.items()}
         config = {name: ggml["tokens"][number] for name, number in strings.items() if number is not None}
-    except ConvertError:
-        raise
-    except Exception as error:  # tokenizers raises plain Exception on inconsistent vocabularies
-        raise ConvertError(f"the GGUF file's tokenizer is inconsistent ({error!r}): download it again") from error
-    if "tokenizer.chat_template" in metadata:
-        config["chat_template"] = metadata["tokenizer.chat_template"]
-    return tokenizer.to_str(), config
+        text = tokenizer.to_str()
+        Tokenizer.from_str(text)
+    template = as_setting(_chat_templates(metadata))
+    return text, config if template is None else config | {"chat_template": template}
+
+
+def _chat_templates(metadata: dict[str, Any]) -> dict[str, str]:
+    """Chat templates by name: ``tokenizer.chat_template`` is the default, ``tokenizer.chat_template.NAME`` another."""
+    found = {key.removeprefix(_TEMPLATE): value for key, value in metadata.items() if key.startswith(_TEMPLATE)}
+    names = {"": "default"} | {key: key[1:] for key in found if key.startswith(".")}
+    return {names[key]: value for key, value in found.items() if key in names and isinstance(value, str)}
 
 
 def _byte_level_bpe(ggml: dict[str, Any]) -> Tokenizer:
-    """GPT-2's kind: bytes spelled as printable characters, merges listed in order."""
+    """A tokenizer of GPT-2's kind: bytes spelled as printable characters, merges listed in order."""
     pre = ggml.get("pre", "default")
-    if pre not in _PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
         raise ConvertError(
-            f"expected tokenizer.ggml.pre to be one of {', '.join(_PRE_TOKENIZERS)}, found {pre!r}, which is not "
+            f"expected tokenizer.ggml.pre to be one of {', '.join(_PRE_TOKENIZERS)}, found {shown(pre)}, which is not "
             "supported: convert from the Hugging Face directory instead, which has a tokenizer.json"
         )
     vocab = {token: number for number, token in enumerate(ggml["tokens"])}
@@ -99,14 +106,14 @@ def _byte_level_bpe(ggml: dict[str, Any]) -> Tokenizer:
 
 
 def _sentencepiece_bpe(ggml: dict[str, Any]) -> Tokenizer:
-    """SentencePiece's BPE kind, by llama.cpp's names."""
+    """A tokenizer of SentencePiece's BPE kind, described by llama.cpp's names."""
     ggml.setdefault("add_bos_token", True)
     prefix = bool(ggml.get("add_space_prefix", True))
     return build_tokenizer(Vocabulary(ggml["tokens"], ggml["scores"], ggml["token_type"], add_dummy_prefix=prefix))
 
 
 def _add_special_tokens(tokenizer: Tokenizer, ggml: dict[str, Any]) -> None:
-    """Tokens that are matched whole."""
+    """Add the tokens that are matched whole."""
     typed = list(zip(ggml["tokens"], ggml.get("token_type", ()), strict=False))
     special = [token for token, kind in typed if kind in (UNKNOWN, CONTROL)]
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])

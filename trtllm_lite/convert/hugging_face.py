@@ -7,7 +7,7 @@ from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.tokenizer_files import FILES as TOKENIZER_FILES
 from trtllm_lite.convert.tokenizer_files import read_tokenizer
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 
 _INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -37,7 +37,7 @@ def open_directory(path: Path) -> Source:
 
 
 def download(hub_id: str) -> Path:
-    """Fetch a model (weights, settings, tokenizer, never code or pickles) into Hugging Face's cache; its folder."""
+    """Fetch a model (no code, no pickles) into Hugging Face's cache; returns its folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -46,14 +46,14 @@ def download(hub_id: str) -> Path:
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConvertError(
-            f"{hub_id!r} is neither a local directory or .gguf file nor a model that could be fetched from the Hugging "
-            f"Face hub ({reason}): check the spelling, the network and your access (`hf auth login`), "
+            f"{shown(hub_id)} is neither a local directory or .gguf file nor a model that could be fetched from the "
+            f"Hugging Face hub ({reason}): check the spelling, the network and your access (`hf auth login`), "
             "or pass a local path"
         ) from error
 
 
 def _find_shards(path: Path) -> list[Path]:
-    """The weight files: those of the index, else model.safetensors, else the only *.safetensors there is."""
+    """The weight files: those that the index names, else model.safetensors, else the only *.safetensors file."""
     if (path / _INDEX).is_file():
         return _indexed_shards(path)
     if (path / "model.safetensors").is_file():

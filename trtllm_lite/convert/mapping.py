@@ -1,4 +1,4 @@
-"""From a source to a network: finds the family, and checks config, tensors and types before anything is written."""
+"""Maps a source to a network: finds the family, and checks config, tensors and types before anything is written."""
 
 import re
 import shlex
@@ -67,7 +67,7 @@ def _open_source(path: Path) -> Source:
 
 
 def _refuse_own_output(path: Path) -> None:
-    """A directory that an earlier convert or build wrote has a config.json, too, but not a model's."""
+    """Raise ConvertError for a checkpoint or engine, whose config.json is not that of a model."""
     own = {
         NETWORK_FILE: ("a checkpoint", "build --checkpoint_dir"),
         "rank0.engine": ("an engine", "generate --engine_dir"),
@@ -81,7 +81,7 @@ def _refuse_own_output(path: Path) -> None:
 
 
 def map_model(source: Source, dtype: str) -> MappedModel:
-    """Map ``source`` to a network; one ConvertError lists everything about its config, or its tensors, that differs."""
+    """Map ``source`` to a network; one ConvertError lists all problems of its config, or else of its tensors."""
     chosen = _choose_dtype(source, dtype)
     architecture, family, decoder = read_model(source)
     check_num_layers(source, decoder)
@@ -100,7 +100,7 @@ def map_model(source: Source, dtype: str) -> MappedModel:
 
 
 def read_model(source: Source) -> tuple[str, Family, Decoder]:
-    """Architecture, family and model by the config alone; one ConvertError lists everything about it that differs."""
+    """Architecture, family and model, by the config alone; one ConvertError lists all problems of the config."""
     architecture, family = _find_family(source)
     fields = ConfigFields(source.config)
     decoder = family.read_model(fields)
@@ -124,23 +124,24 @@ def _find_family(source: Source) -> tuple[str, Family]:
 
 
 def _architectures(source: Source) -> list[str]:
-    """Class names: ``architectures``, or where the config has none, the class that its ``model_type`` stands for."""
+    """Class names: ``architectures``, or if the config has none, the class for its ``model_type``."""
     architectures, model_type = source.config.get("architectures"), source.config.get("model_type")
     if not architectures and isinstance(model_type, str):
         family = find_model_type(model_type)
         return [model_type] if family is None else [family.architectures[0]]
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):
         raise ConvertError(
-            f"expected 'architectures' in the config of {source.description} to name a class, found {architectures!r}"
+            f"expected 'architectures' in the config of {source.description} to name a class, found "
+            f"{shown(architectures)}"
         )
     return architectures
 
 
 def _choose_dtype(source: Source, dtype: str) -> str:
-    """``auto`` is the matrices' own type, float32 if they differ: nothing is lost."""
+    """The storage type: ``auto`` means that of the source's matrices, or float32 if they have several types."""
     if dtype in NUMPY:
         return dtype
     if dtype != "auto":
-        raise ConvertError(f"expected --dtype to be one of auto, {', '.join(NUMPY)}, found {dtype!r}")
+        raise ConvertError(f"expected --dtype to be one of auto, {', '.join(NUMPY)}, found {shown(dtype)}")
     found = {info.dtype for info in source.tensors.values() if len(info.shape) == 2}
     return found.pop() if len(found) == 1 else "float32"

@@ -7,11 +7,12 @@ from itertools import groupby
 
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.network.graph import Weight
+from trtllm_lite.printable import one_line
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Names of tensors the network needs but the source lacks, of those it has no use for, and wrong shapes."""
+    """Names of tensors that the source lacks, of tensors that the network does not use, and of misshapen ones."""
 
     missing: tuple[str, ...]
     unused: tuple[str, ...]
@@ -27,7 +28,7 @@ class Mismatch:
         lines = []
         for kind, names in (("missing", self.missing), ("unused", self.unused), ("wrong shape", self.reshaped)):
             if names:
-                lines.append(f"{kind} ({len(names)}): {', '.join(fold(names))}")
+                lines.append(f"{kind} ({len(names)}): {', '.join(map(one_line, fold(names)))}")
         return "\n  ".join(lines)
 
 
@@ -46,7 +47,7 @@ def compare(needed: Iterable[Weight], found: dict[str, TensorInfo]) -> Mismatch:
 
 
 def fold(names: Iterable[str]) -> list[str]:
-    """Names that differ only in their first number, as one: ``layers.0.x, layers.1.x`` become ``layers.{0-1}.x``."""
+    """Fold names that differ only in their first number: ``layers.0.x, layers.1.x`` become ``layers.{0-1}.x``."""
 
     def split(name: str) -> tuple[str, int, str]:
         match = re.match(r"(.*?\.)(\d+)(\..*)", name, re.DOTALL)

@@ -1,4 +1,4 @@
-"""The network of a config.json alone: a model's shape, for engines and plans that need no weights."""
+"""Makes the network of a config.json alone: a model's shape, for engines and plans that need no weights."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trtllm_lite.convert.checkpoint import describe_model
 from trtllm_lite.convert.dtypes import ONNX
 from trtllm_lite.convert.mapping import MappedModel, read_model
 from trtllm_lite.convert.source import Source
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import PRODUCER_PREFIX
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.network.decoder import build_network
@@ -35,7 +35,7 @@ def open_model_config(path: Path) -> WeightlessModel:
     source = _source(Path(path))
     dtype = source.config.get("dtype") or source.config.get("torch_dtype") or "float32"
     if dtype not in ONNX:
-        raise ConvertError(f"expected the dtype of {path} to be one of {', '.join(ONNX)}, found {dtype!r}")
+        raise ConvertError(f"expected the dtype of {path} to be one of {', '.join(ONNX)}, found {shown(dtype)}")
     architecture, family, decoder = read_model(source)
     network = build_network(decoder, ONNX[dtype])
     mapped = MappedModel(source, architecture, family, decoder, network, dtype)

@@ -4,6 +4,7 @@ from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.rope_types import ORIGINAL, USUAL_ROPE, RopeDefaults, RopeSizes, read_type
+from trtllm_lite.errors import shown
 from trtllm_lite.network.rope import Rope
 
 _NEUTRAL = frozenset({"finetuned"})
@@ -21,9 +22,9 @@ def read_rope(config: ConfigFields, head_dim: int, max_positions: int, defaults:
 def read_ropes_by_layer_type(
     config: ConfigFields, head_dim: int, max_positions: int, thetas: dict[str, tuple[str, float]]
 ) -> dict[str, Rope]:
-    """RoPE of each kind of layer in ``thetas``, which maps it to the old key of its theta and that key's default.
+    """RoPE of each kind of layer; ``thetas`` maps a kind to the key of its theta in old configs and the key's default.
 
-    ``rope_parameters`` has an object for every kind; the old ``rope_scaling`` is that of full attention alone.
+    ``rope_parameters`` has an object for every kind; the ``rope_scaling`` of old configs concerns full attention alone.
     """
     sizes = RopeSizes(head_dim, max_positions, None)
     old_thetas = {kind: config.number(key, default) for kind, (key, default) in thetas.items()}
@@ -44,13 +45,13 @@ def _parameters(config: ConfigFields) -> tuple[str, dict[str, Any]]:
     """The object with the parameters and the key that it stands under; {} if there is none."""
     current, legacy = config.take("rope_parameters"), config.take("rope_scaling")
     if isinstance(legacy, dict) and set(legacy) <= {"type", "rope_type"} and set(legacy.values()) <= {"default"}:
-        legacy = None  # it says that nothing is stretched
+        legacy = None  # such a rope_scaling says that nothing is stretched
     if current and legacy and current != legacy:
-        config.problem("rope_scaling", f"contradicts rope_parameters: {legacy!r} and {current!r}")
+        config.problem("rope_scaling", f"contradicts rope_parameters: {shown(legacy)} and {shown(current)}")
     name = "rope_parameters" if current or not legacy else "rope_scaling"
     raw = current or legacy or {}
     if not isinstance(raw, dict):
-        config.problem(name, f"expected an object, found {raw!r}")
+        config.problem(name, f"expected an object, found {shown(raw)}")
         raw = {}
     return name, raw
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.errors import shown
 from trtllm_lite.network import rope
 from trtllm_lite.network.rope import Frequencies, Rope
 
@@ -17,9 +18,9 @@ FREQUENCY_FACTORS = "frequency_factors"  # GGUF only: a tensor of divisors, one 
 
 @dataclass(frozen=True)
 class RopeDefaults:
-    """What a family means by absent keys, and whether its models may rotate a part of each head only (``partial``).
+    """The defaults of a family for absent keys; ``partial`` says whether its models may rotate only a part of a head.
 
-    ``original`` is the length of pretraining in tokens, None for max_position_embeddings.
+    ``original`` is the length of pretraining in tokens; None means max_position_embeddings.
     """
 
     theta: float = 10000.0
@@ -32,14 +33,14 @@ USUAL_ROPE = RopeDefaults()
 
 @dataclass(frozen=True)
 class RopeSizes:
-    """``dim`` elements of every head are rotated; ``original`` is the length of pretraining that the model says."""
+    """``dim`` is the number of rotated elements of a head, ``original`` the length of pretraining in the config."""
 
     dim: int
     max_positions: int
     original: int | None
 
     def rotated(self, fields: ConfigFields, factor: float, partial: bool) -> "RopeSizes":
-        """Only this part of every head, from its first element on; 1 unless ``partial``."""
+        """The share of every head that is rotated, from its first element on; 1 unless ``partial``."""
         if not partial and factor != 1:
             fields.problem("partial_rotary_factor", f"expected 1.0, found {factor}, which is not supported")
             return self
@@ -50,17 +51,17 @@ class RopeSizes:
         return replace(self, dim=dim)
 
     def read_original(self, fields: ConfigFields, minimum: int = 1) -> int:
-        """The length of pretraining in tokens; what stands beside the parameters wins, as in transformers."""
+        """The length of pretraining in tokens; a key beside the parameters takes precedence, as in transformers."""
         inside = fields.integer(ORIGINAL, self.max_positions, minimum)
         return inside if self.original is None else self.original
 
 
 def read_type(fields: ConfigFields, kind: Any, theta: float, sizes: RopeSizes) -> Rope:
-    """RoPE of one kind, whose parameters are ``fields``; what does not fit becomes a problem of theirs."""
+    """RoPE with the parameters ``fields``, of the kind that they name; problems are recorded in ``fields``."""
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
         known = ", ".join(name for name in _READERS if name != FREQUENCY_FACTORS)
-        fields.problem("rope_type", f"expected one of {known}, found {kind!r}, which is not supported")
+        fields.problem("rope_type", f"expected one of {known}, found {shown(kind)}, which is not supported")
         return _rope(rope.plain(RopeDefaults.theta, sizes.dim))
     result = _try_to_read(reader, fields, theta, sizes)
     if result is None:
@@ -72,7 +73,7 @@ def read_type(fields: ConfigFields, kind: Any, theta: float, sizes: RopeSizes) -
 
 
 def _try_to_read(reader: "_Reader", fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope | None:
-    """None if an angle, or a number on the way to it, is infinite or undefined."""
+    """RoPE of the kind; None if an angle, or a number that it is computed from, is infinite or undefined."""
     try:
         with np.errstate(all="ignore"):
             result = reader(fields, theta, sizes)
@@ -101,10 +102,10 @@ def _frequency_factors(fields: ConfigFields, theta: float, sizes: RopeSizes) -> 
 
 
 def _longrope(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
-    """One set of factors for every sequence, chosen as vLLM does: the long ones if the model goes beyond ``original``.
+    """LongRoPE with one set of factors for all sequences, as in vLLM: long ones if the model exceeds ``original``.
 
-    transformers takes the short ones for as long as a sequence is no longer than that; but then what is in the KV cache
-    would have to be computed again when it grows.
+    transformers takes the short factors while a sequence is no longer than ``original``; when it grows longer, all of
+    its keys in the KV cache would have to be computed again.
     """
     original = sizes.read_original(fields, minimum=2)
     short, long = (_factors(fields, f"{length}_factor", sizes.dim // 2) for length in ("short", "long"))
@@ -150,18 +151,18 @@ _READERS: dict[str, _Reader] = {
 
 
 def _required(fields: ConfigFields, key: str) -> float:
-    """A positive number that must be there."""
+    """The required positive number ``key``."""
     if fields.take(key) is None:
         fields.problem(key, "expected a positive number, found none")
     return fields.number(key, 1.0)
 
 
 def _factors(fields: ConfigFields, key: str, count: int) -> Frequencies:
-    """``count`` positive numbers that must be there."""
+    """The required list ``key`` of ``count`` positive numbers."""
     factors = fields.take(key)
     are_numbers = isinstance(factors, list) and all(type(value) in (int, float) and value > 0 for value in factors)
     if not are_numbers or len(factors) != count:
-        fields.problem(key, f"expected {count} positive numbers, found {factors!r}")
+        fields.problem(key, f"expected {count} positive numbers, found {shown(factors)}")
         return np.ones(count, np.float32)
     return np.array(factors, np.float32)
 

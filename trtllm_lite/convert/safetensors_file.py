@@ -20,7 +20,7 @@ from trtllm_lite.convert.dtypes import NUMPY, SAFETENSORS
 from trtllm_lite.errors import ConvertError
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
-MAX_RANK = 8  # of a tensor; experts stacked by layer have 4
+MAX_RANK = 8  # tensors have at most 4 dimensions: experts stacked by layer
 ALIGNMENT = 64
 _NAMES = {code: name for name, code in SAFETENSORS.items()}
 
@@ -46,7 +46,7 @@ class SafetensorsFile:
         self.path = path
         self.tensors: dict[str, TensorInfo] = {}
         self._offsets: dict[str, int] = {}
-        if not path.is_file():  # a pipe would be waited for without end
+        if not path.is_file():  # opening a pipe would wait for a writer
             raise ConvertError(f"expected {path} to be a plain file: copy the model's files there")
         with open(path, "rb") as file:
             size = path.stat().st_size
@@ -118,9 +118,9 @@ class Layout:
 
 
 def plan_layout(tensors: dict[str, TensorInfo]) -> Layout:
-    """Place tensors so that the data starts at a multiple of 64 and every one whose size allows it is aligned too.
+    """Place tensors so that the data, and every tensor for which that is possible, start at a multiple of 64 bytes.
 
-    The format has no gaps, so tensors of a multiple of 64 bytes come first, then the rest, widest elements first.
+    The format has no gaps, so tensors of a multiple of 64 bytes come first, then the others, widest elements first.
     """
 
     def key(name: str) -> tuple[bool, int]:

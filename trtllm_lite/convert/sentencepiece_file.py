@@ -32,6 +32,8 @@ def read_sentencepiece(path: Path) -> SentencePieceFile:
         raise ConvertError(f"expected {path} to be a SentencePiece model, but: {error}: download it again") from error
     if not model.pieces:
         raise ConvertError(f"expected {path} to be a SentencePiece model, found one without pieces: download it again")
+    if not all(isinstance(piece.piece, str) for piece in model.pieces):  # protobuf gives other texts as bytes
+        raise ConvertError(f"expected the pieces of {path} to be UTF-8, found other bytes: download it again")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     kind = trainer.ModelType.Name(trainer.model_type)
     odd = [kind] if kind not in _KINDS else []
@@ -58,5 +60,5 @@ def read_sentencepiece(path: Path) -> SentencePieceFile:
 
 
 def _piece(model: Any, number: int) -> str | None:
-    """-1 and ids outside the vocabulary mean that there is none."""
+    """Piece ``number`` of the model; None for -1 and other numbers outside the vocabulary."""
     return model.pieces[number].piece if 0 <= number < len(model.pieces) else None

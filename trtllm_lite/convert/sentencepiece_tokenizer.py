@@ -3,21 +3,22 @@
 SentencePiece (arXiv 1808.06226) spells spaces as U+2581 and knows two kinds of model: BPE, which joins the neighbours
 whose union scores best, and Unigram, which takes the likeliest segmentation.
 
-Control tokens, which SentencePiece itself never finds in text, are found, as chat templates need it; the text after
-one is a text of its own, with the space in front that the first word has. Llama 2 was trained on such prompts.
+Unlike SentencePiece, the tokenizer finds control tokens in text, as chat templates need it. The text after a control
+token is treated as a new text, whose first word gets a space in front. Llama 2 was trained on such prompts.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens, in SentencePiece and in GGUF
 SPACE = "\u2581"
 MAX_PIECE_CHARACTERS = 1024  # SentencePiece trains pieces of 16 unless told otherwise; work grows with the square
-_USER_DEFINED_SCORE = -0.1  # SentencePiece's own: likelier than anything that has to be likely
+_USER_DEFINED_SCORE = -0.1  # as in SentencePiece: above the score of any trained piece
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Vocabulary:
 
     @property
     def unknown_id(self) -> int:
-        """The token for what no piece spells."""
+        """The token for text that no piece spells."""
         return self.types.index(UNKNOWN) if UNKNOWN in self.types else 0
 
 
@@ -55,7 +56,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     special = vocabulary.of_type(UNKNOWN, CONTROL)
     tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in special])
     if not vocabulary.unigram:
-        # SentencePiece finds its user's pieces after normalisation. Here that would put the dummy prefix before them.
+        # SentencePiece finds user-defined pieces after normalisation. Here a dummy prefix would then come before them.
         normalized = not vocabulary.add_dummy_prefix
         defined = vocabulary.of_type(USER_DEFINED)
         tokenizer.add_tokens([AddedToken(piece, normalized=normalized) for piece in defined])
@@ -81,12 +82,14 @@ def _check(vocabulary: Vocabulary) -> None:
             f"the tokenizer has a token of {longest} characters, expected at most {MAX_PIECE_CHARACTERS}: "
             "check the file"
         )
+    if not all(map(math.isfinite, vocabulary.scores)):
+        raise ConvertError("the tokenizer has a token whose score is not a number: check the file")
     unused = vocabulary.of_type(UNUSED)
     if vocabulary.unigram and unused:
-        raise ConvertError(_unsupported(f"unused pieces in a Unigram model ({unused[0]!r})"))
+        raise ConvertError(_unsupported(f"unused pieces in a Unigram model ({shown(unused[0])})"))
     spaced = [piece for piece in vocabulary.of_type(USER_DEFINED) if SPACE in piece]
     if vocabulary.add_dummy_prefix and spaced and not vocabulary.unigram:
-        raise ConvertError(_unsupported(f"user-defined pieces with spaces ({spaced[0]!r}) and a dummy prefix"))
+        raise ConvertError(_unsupported(f"user-defined pieces with spaces ({shown(spaced[0])}) and a dummy prefix"))
 
 
 def _unsupported(what: str) -> str:
@@ -107,9 +110,9 @@ def _bpe(vocabulary: Vocabulary) -> models.BPE:
 
 
 def _unigram(vocabulary: Vocabulary) -> models.Unigram:
-    """Tokens that SentencePiece does not find by their likelihood get that of the unlikeliest piece.
+    """A Unigram model; tokens that SentencePiece does not find by likelihood get that of the unlikeliest piece.
 
-    So a text that spells one of them, such as ``<0x41>``, has it found all the same.
+    A text that spells such a token, such as ``<0x41>``, is therefore tokenized as that token.
     """
     table = list(zip(vocabulary.pieces, vocabulary.scores, vocabulary.types, strict=True))
     lowest = min((score for _, score, kind in table if kind == NORMAL), default=0.0)
@@ -119,10 +122,10 @@ def _unigram(vocabulary: Vocabulary) -> models.Unigram:
 
 
 def _merges_from_scores(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Every way to join two pieces into a third, best score first, so that ordinary BPE joins what SentencePiece does.
+    """Every way to join two pieces into a third, best score first, so that ordinary BPE joins as SentencePiece does.
 
-    Of the ways to make one piece, those come first whose right part can be the left part of another: of two places
-    that overlap, SentencePiece takes the left one.
+    Of several ways to make the same piece, a way whose right part can be the left part of another join comes first: of
+    two overlapping places, SentencePiece joins the left one.
     """
     normal = {
         piece: score

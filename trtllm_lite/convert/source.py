@@ -1,4 +1,4 @@
-"""What every kind of source (Hugging Face directory, GGUF file) offers to the conversion."""
+"""The interface of a source (Hugging Face directory, GGUF file) to the conversion."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -14,11 +14,11 @@ from trtllm_lite.errors import ConvertError
 class Source:
     """An opened model.
 
-    ``description`` is for messages. ``config`` and ``generation`` have the keys of Hugging Face's config.json and
-    generation_config.json; ``tensors`` Hugging Face's names, and the type each is best stored as. ``read`` returns one
-    tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json, None if the model has
-    none; ``tokenizer_config`` the chat template and the token strings. ``ignored_config_keys`` are keys that the user
-    had taken out of ``config`` and ``generation``.
+    ``description`` names the source in messages. ``config`` and ``generation`` have the keys of Hugging Face's
+    config.json and generation_config.json; ``tensors`` maps Hugging Face's names to shapes and best storage types.
+    ``read`` returns a tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json,
+    None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings.
+    ``ignored_config_keys`` are the keys that were taken out of ``config`` and ``generation`` because the user said so.
     """
 
     description: str
@@ -31,7 +31,7 @@ class Source:
     ignored_config_keys: tuple[str, ...] = ()
 
     def with_prefix(self, prefix: str, but: str) -> "Source":
-        """The source with ``prefix`` before every tensor's name if none has it; those called ``but`` keep theirs."""
+        """The source with ``prefix`` before the names of all tensors but ``but``, unless a name has it already."""
         if not prefix or any(name.startswith(prefix) for name in self.tensors):
             return self
         stored = {name if name.rpartition(".")[0] == but else f"{prefix}{name}": name for name in self.tensors}

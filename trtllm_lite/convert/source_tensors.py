@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.weight_expression import SourceTensor
 
-# Names without .weight and .bias by role, as most Hugging Face decoders have them; {layer} stands for a number.
+# Names of tensors by role, without .weight and .bias, as in most Hugging Face decoders; {layer} stands for a number.
 TENSOR_NAMES: Mapping[str, str] = {
     "embedding": "model.embed_tokens",
     "final_norm": "model.norm",
@@ -33,7 +33,7 @@ class Tensors:
     layer: int | None = None
 
     def of_layer(self, layer: int) -> "Tensors":
-        """Those of layer number ``layer``."""
+        """The tensors of layer number ``layer``."""
         return replace(self, layer=layer)
 
     def weight(self, role: str, *shape: int) -> SourceTensor:

@@ -5,54 +5,56 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
+from trtllm_lite.convert.chat_templates import NAMED_FILES, TEMPLATE_FILE, read_chat_templates
 from trtllm_lite.convert.json_file import read_json
 from trtllm_lite.convert.sentencepiece_file import SentencePieceFile, read_sentencepiece
 from trtllm_lite.convert.sentencepiece_tokenizer import add_around, build_tokenizer
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.library_errors import LibraryErrors
 
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCEPIECE_FILE = "tokenizer.model"
 SETTINGS_FILE = "tokenizer_config.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
-TEMPLATE_FILE = "chat_template.jinja"
-FILES = (TOKENIZER_FILE, SENTENCEPIECE_FILE, SETTINGS_FILE, ADDED_TOKENS_FILE, SPECIAL_TOKENS_FILE, TEMPLATE_FILE)
+FILES = (
+    *(TOKENIZER_FILE, SENTENCEPIECE_FILE, SETTINGS_FILE, ADDED_TOKENS_FILE, SPECIAL_TOKENS_FILE),
+    *(TEMPLATE_FILE, NAMED_FILES),
+)
+"""Names and patterns of the files of a model directory that :func:`read_tokenizer` reads."""
 
+_REMEDY = "download it again"
 _FLAGS = ("single_word", "lstrip", "rstrip", "special")
 
 
 def read_tokenizer(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """The text of tokenizer.json, None if the model has no tokenizer, and its chat template and token strings.
+    """The text of tokenizer.json, None if the model has no tokenizer, and its chat templates and token strings.
 
     Raises ConvertError if a file is damaged or a SentencePiece model cannot be expressed.
     """
     raw = {**read_json(path / SPECIAL_TOKENS_FILE), **read_json(path / SETTINGS_FILE)}
     settings = {name: token for name in ("bos", "eos", "pad", "unk") if (token := _token(raw.get(f"{name}_token")))}
     if (path / TOKENIZER_FILE).is_file():
-        text: str | None = _check(path / TOKENIZER_FILE)
+        text: str | None = _checked((path / TOKENIZER_FILE).read_bytes(), path / TOKENIZER_FILE)
     elif (path / SENTENCEPIECE_FILE).is_file():
         model = read_sentencepiece(path / SENTENCEPIECE_FILE)
         found = {"bos": model.bos, "eos": model.eos, "unk": model.unknown}
         settings = {name: token for name, token in found.items() if token} | settings
-        text = _from_sentencepiece(path, model, raw, settings)
+        with LibraryErrors(ConvertError, f"{path / SENTENCEPIECE_FILE} is not a tokenizer", _REMEDY):
+            content = _from_sentencepiece(path, model, raw, settings).encode()
+        text = _checked(content, path / SENTENCEPIECE_FILE)
     else:
         text = None
     config = {f"{name}_token": token for name, token in settings.items()}
-    template = _chat_template(path, raw)
+    template = read_chat_templates(path, raw)
     return text, config if template is None else config | {"chat_template": template}
 
 
-def _check(path: Path) -> str:
-    """The text of a tokenizer.json that can be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
+def _checked(content: bytes, path: Path) -> str:
+    """The text of a tokenizer.json, made of the file ``path``. Raises ConvertError unless the library can read it."""
+    with LibraryErrors(ConvertError, f"{path} is not a tokenizer", _REMEDY):
+        text = content.decode()
         Tokenizer.from_str(text)
-    except OSError:
-        raise
-    except BaseException as error:  # the library raises plain Exception, and panics that are not even that
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise ConvertError(f"expected {path} to be a tokenizer, but: {error}: download it again") from error
     return text
 
 
@@ -69,7 +71,7 @@ def _from_sentencepiece(path: Path, model: SentencePieceFile, raw: dict[str, Any
             tokenizer.add_tokens([token])  # how it is found in text changes, its id does not
         else:
             raise ConvertError(
-                f"{path} adds the token {token.content[:80]!r} as number {number} to a tokenizer where that is not the "
+                f"{path} adds the token {shown(token.content)} as number {number} to a tokenizer where that is not the "
                 f"next one ({tokenizer.get_vocab_size()}): create tokenizer.json with "
                 "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
             )
@@ -77,7 +79,7 @@ def _from_sentencepiece(path: Path, model: SentencePieceFile, raw: dict[str, Any
     eos = settings.get("eos") if raw.get("add_eos_token", False) else None
     missing = [token for token in (bos, eos) if token is not None and tokenizer.token_to_id(token) is None]
     if missing:
-        raise ConvertError(f"the tokenizer of {path} has no token {missing[0][:80]!r}: correct {SETTINGS_FILE}")
+        raise ConvertError(f"the tokenizer of {path} has no token {shown(missing[0])}: correct {SETTINGS_FILE}")
     add_around(tokenizer, bos, eos)
     return tokenizer.to_str()
 
@@ -99,7 +101,7 @@ def _added_tokens(path: Path, raw: dict[str, Any]) -> dict[int, AddedToken]:
             for number, entry in declared.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConvertError(f"expected the added tokens of {path} to be objects by id, but: {error!r}") from error
+        raise ConvertError(f"expected the added tokens of {path} to be objects by id, but: {shown(error)}") from error
 
 
 def _tokens(value: Any) -> list[str]:
@@ -110,18 +112,3 @@ def _tokens(value: Any) -> list[str]:
 def _token(value: Any) -> str | None:
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None
-
-
-def _chat_template(path: Path, raw: dict[str, Any]) -> str | None:
-    """The chat template, from wherever this version of transformers put it."""
-    separate = path / TEMPLATE_FILE
-    if separate.is_file():
-        try:
-            return separate.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ConvertError(f"expected {separate} to be UTF-8, but: {error}: download it again") from error
-    template = raw.get("chat_template")
-    if isinstance(template, list):  # several, by name
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None

@@ -1,6 +1,6 @@
-"""The blocks that most decoder families share, from the keys and tensor names that most of them use.
+"""Makes the blocks that most decoder families share, of the keys and tensor names that most of them use.
 
-A family takes those that fit and makes the others itself.
+A family takes the blocks that fit and makes the others itself.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ MakeNorm = Callable[[Tensors, str, int], Norm]
 
 
 def rms_norm(config: ConfigFields, epsilon: float = 1e-6) -> MakeNorm:
-    """What makes RMSNorms with the ``rms_norm_eps`` of the config; ``epsilon`` is the family's default."""
+    """A function that makes RMSNorms with the config's ``rms_norm_eps``; ``epsilon`` is the family's default."""
     epsilon = config.number("rms_norm_eps", epsilon)
     return lambda tensors, role, size: RmsNorm(tensors.weight(role, size), epsilon)
 
@@ -48,7 +48,7 @@ class UsualParts:
     norm: MakeNorm
 
     def layers(self, layer: Callable[[Tensors, int], Layer]) -> tuple[Layer, ...]:
-        """``layer`` of every layer's tensors and number."""
+        """All layers: ``layer`` called with the tensors and the number of each."""
         return tuple(layer(self.tensors.of_layer(number), number) for number in range(self.sizes.num_hidden_layers))
 
     def projections(self, tensors: Tensors, qkv_bias: bool = False, output_bias: bool = False) -> Projections:
@@ -68,13 +68,13 @@ class UsualParts:
         return self.norm(tensors, role, self.sizes.head_dim)
 
     def gated_mlp(self, tensors: Tensors, activation: Activation, bias: bool = False) -> GatedMlp:
-        """gate, up and down, each a tensor of its own."""
+        """A gated MLP of three linear layers (gate, up, down), each a tensor of its own."""
         hidden, wide = self.sizes.hidden_size, self.sizes.intermediate_size
         gate, up = (tensors.linear(role, wide, hidden, bias) for role in ("gate_proj", "up_proj"))
         return GatedMlp(gate, up, tensors.linear("down_proj", hidden, wide, bias), activation)
 
     def pre_norm_layer(self, tensors: Tensors, attention: Block, mlp: Block) -> SequentialLayer:
-        """A norm before attention and one before the MLP."""
+        """A layer with a norm before attention and a norm before the MLP."""
         hidden = self.sizes.hidden_size
         return SequentialLayer(
             Residual(self.norm(tensors, "attention_norm", hidden), attention),
@@ -87,7 +87,7 @@ class UsualParts:
         return self.tensors.linear(role, self.sizes.vocab_size, self.sizes.hidden_size)
 
     def decoder(self, config: ConfigFields, layers: tuple[Layer, ...]) -> Decoder:
-        """``layers`` between an embedding and a head, tied only if the config says ``tie_word_embeddings``."""
+        """A decoder of ``layers`` between embedding and head, which share a matrix if ``tie_word_embeddings``."""
         embedding = Embedding(self.tensors.weight("embedding", self.sizes.vocab_size, self.sizes.hidden_size))
         final_norm = self.norm(self.tensors, "final_norm", self.sizes.hidden_size)
         return Decoder(self.sizes, embedding, layers, final_norm, Head(self.head(config.flag("tie_word_embeddings"))))
@@ -95,7 +95,7 @@ class UsualParts:
 
 @dataclass(frozen=True)
 class LlamaParts(UsualParts):
-    """What Llama and the models like it have in common: RMSNorm, RoPE, gated MLP, a norm before each block."""
+    """Makes the parts of Llama and similar models: RMSNorm, RoPE, gated MLP, a norm before each block."""
 
     rope: Rope
     activation: Activation
@@ -109,9 +109,9 @@ class LlamaParts(UsualParts):
         epsilon: float = 1e-6,
         rope: RopeDefaults = USUAL_ROPE,
     ) -> "LlamaParts":
-        """Read the keys that they share; the arguments are the family's defaults.
+        """Read the keys that these models share; the arguments are the family's defaults.
 
-        Without one, ``head_dim`` is hidden size / heads.
+        Without a default, ``head_dim`` is hidden size / heads.
         """
         sizes = read_sizes(config, head_dim)
         rotation = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, rope)
@@ -124,6 +124,6 @@ class LlamaParts(UsualParts):
         query_norm: Norm | None = None,
         key_norm: Norm | None = None,
     ) -> Attention:
-        """Rotated attention over a window in tokens, 0 for all."""
+        """Attention with RoPE over a window in tokens; 0 means all tokens."""
         heads, rope = self.sizes.heads, self.rope
         return Attention(*projections, heads, rope=rope, window=window, query_norm=query_norm, key_norm=key_norm)

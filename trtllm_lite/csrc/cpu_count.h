@@ -1,4 +1,4 @@
-// How many threads to run.
+// Finds how many threads to run.
 #pragma once
 
 #include <cstdint>

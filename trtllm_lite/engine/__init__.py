@@ -1,1 +1,1 @@
-"""The engine file: write, read, inspect. Imports neither onnx nor onnx_ir, so that the runtime can use it."""
+"""Writes, reads and inspects engine files. It imports neither onnx nor onnx_ir, so that the runtime can use it."""

@@ -14,7 +14,7 @@ CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 LENGTH_BYTES = 8  # safetensors: a little-endian u64 with the length of the JSON header
-# Far above any engine's, low enough that a forged length costs little memory.
+# The bound is far above the header of any engine, and low enough that a forged length costs little memory.
 MAX_HEADER_BYTES = 1 << 26
 MAX_STORED_RANK = 8
 

@@ -1,4 +1,4 @@
-"""What an engine or a checkpoint is: model, limits, operators, fusions made and refused, memory, size."""
+"""Describes an engine or a checkpoint: model, limits, operators, fusions made and refused, memory, size."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ NETWORK_FILE = "network.onnx"
 
 @dataclass(frozen=True)
 class FusionSummary:
-    """Candidates of one pass: how many were fused, and site and reason of those that were not."""
+    """One pass: the number of its candidates, how many it fused, and site and reason of each that it did not fuse."""
 
     pass_name: str
     fused: int
@@ -36,9 +36,10 @@ class FusionSummary:
 class Inspection:
     """``kind`` is ``engine`` or ``checkpoint``; ``memory`` and ``file_bytes`` are in bytes.
 
-    ``operators`` counts fused operators of a CPU engine and standard ones of a checkpoint, ``programs`` what each
-    program of a GPU engine runs, by the kernel's name or ``matmul``. ``limits`` and most of ``memory`` are empty for a
-    checkpoint, and ``gather_context_logits`` is None; its ``fusions`` are those that a build would make.
+    ``operators`` counts the fused operators of a CPU engine and the standard operators of a checkpoint; ``programs``
+    counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. For a checkpoint
+    ``limits`` and most of ``memory`` are empty, ``gather_context_logits`` is None, and ``fusions`` are those that a
+    build would make.
     """
 
     kind: str
@@ -62,7 +63,7 @@ class Inspection:
         return asdict(self)
 
     def render(self, console: Console, *, kernels: bool = False) -> None:
-        """Print it for people; with ``kernels`` also how each kernel and product of a GPU engine was chosen."""
+        """Print the inspection; with ``kernels`` also how each kernel and product of a GPU engine was chosen."""
         made_for = f" for {self.target}" if self.target else ""
         console.print(Text.assemble((self.kind, "bold"), " ", one_line(self.path)), soft_wrap=True)
         console.print(Text(one_line(f"made by {self.producer}{made_for}")), soft_wrap=True)
@@ -87,7 +88,7 @@ class Inspection:
 def inspect_path(path: Path) -> Inspection:
     """Describe an engine directory, an engine file or a checkpoint directory; weights are not read.
 
-    Raises EngineError if ``path`` is none of them or is damaged.
+    Raises EngineError if ``path`` is none of the three or is damaged.
     """
     path = Path(path)
     if (path / NETWORK_FILE).is_file():
@@ -146,7 +147,7 @@ def _exact_bytes(size: int) -> str:
 
 
 def _inspect_checkpoint(path: Path) -> Inspection:
-    """A checkpoint's graph needs the build extra, which is imported for checkpoints only."""
+    """Describe a checkpoint. This needs the build extra, which is therefore imported for checkpoints only."""
     try:
         from trtllm_lite.builder.inspect import inspect_checkpoint
     except ImportError as error:
@@ -162,7 +163,7 @@ def _file_bytes(engine: EngineFile) -> dict[str, int]:
 
 
 def _target(engine: EngineFile) -> str:
-    """``cpu``, or the architectures of a GPU engine and the cuBLASLt that it must find."""
+    """``cpu``, or the architectures of a GPU engine and the version of cuBLASLt that it needs."""
     target, cuda = engine.manifest.target, engine.plan.cuda
     if cuda is None:
         return target.kind
@@ -208,7 +209,7 @@ def _text(value: Any) -> str:
 
 
 def _print_table(console: Console, title: str, rows: Mapping[str, Any]) -> None:
-    """What is printed comes from a file, and is text: neither markup of rich nor escape sequences of a terminal."""
+    """Print a table of texts from a file, as they are: neither as markup of rich nor as escapes of a terminal."""
     if not rows:
         return
     table = Table(title=Text(one_line(title)), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 2))

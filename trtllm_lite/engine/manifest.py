@@ -1,6 +1,7 @@
-"""What an engine is: model, limits, cache geometry, memory. Everything a runtime must know besides the plan.
+"""The manifest of an engine: model, limits, cache geometry, memory, everything a runtime must know besides the plan.
 
-As in ``plan.py`` the records are the schema; the C++ runtime skips what is ``python_only``, for people and for Python.
+As in ``plan.py`` the records are the schema. The C++ runtime skips fields that are ``python_only``: people and Python
+read those.
 """
 
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class KvCache:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by kind. ``workspace`` is everything else; every CPU thread adds its scratch at run time."""
+    """Bytes by kind. ``workspace`` is all but weights and KV cache; at run time each CPU thread adds its scratch."""
 
     weights: int
     kv_cache: int
@@ -58,7 +59,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Fusion:
-    """One decision of a builder pass: was the candidate at ``site`` fused, and if not, why."""
+    """A decision of a builder pass: whether it fused the candidate at ``site``, and if not, why."""
 
     pass_name: str = field(metadata={"key": "pass"})
     site: str
@@ -68,7 +69,7 @@ class Fusion:
 
 @dataclass(frozen=True)
 class Tactic:
-    """One choice among several ways to compute ``site``, and why it was made."""
+    """The chosen one of several ways to compute ``site``, and the reason."""
 
     site: str
     choice: str

@@ -61,8 +61,8 @@ Number: TypeAlias = Annotated[int | Extent, Native("ExtentExpr", "read_extent")]
 class PlanTensor:
     """One tensor. ``shape`` is logical, of integers and symbols; ``layout`` says how a weight's bytes lie.
 
-    ``offset`` in bytes: from the start of the arena or the state, or, for a weight, from the start of the engine's data
-    section, where the entry ``weights.<name>`` is. The executor places inputs and caches; their offset is 0.
+    ``offset`` is in bytes from the start of the arena or the state, or, for a weight, from the start of the engine's
+    data section, where the entry ``weights.<name>`` is. The executor places inputs and caches; their offset is 0.
     """
 
     name: Name
@@ -115,10 +115,9 @@ class FloatArgument:
 
 @dataclass(frozen=True)
 class BoxedTensor:
-    """Byte ``offset`` of an arena or weight tensor on as a row-major matrix [rows, columns] of its 16-bit elements.
+    """A row-major matrix [rows, columns] of 16-bit elements, from byte ``offset`` of an arena or weight tensor on.
 
-    The copy engine reads it in boxes of ``box_rows`` x ``box_columns``, swizzled by 128 bytes: a row of a box is what
-    is swizzled.
+    The copy engine reads the matrix in boxes of ``box_rows`` x ``box_columns``, whose rows are swizzled by 128 bytes.
     """
 
     tensor: TensorIndex
@@ -131,7 +130,7 @@ class BoxedTensor:
 
 @dataclass(frozen=True)
 class TensorMapArgument:
-    """The 128 bytes that the driver makes of a tensor map when the engine is loaded, aligned to 64."""
+    """A tensor map: 128 bytes, aligned to 64, that the driver makes of a :class:`BoxedTensor` at load."""
 
     tensor_map: BoxedTensor
 
@@ -144,9 +143,9 @@ LaunchArgument = TensorArgument | TensorMapArgument | IntArgument | FloatArgumen
 class LaunchInstruction:
     """``launch``: run compiled kernel number ``kernel``; skipped if an extent of ``grid`` is 0.
 
-    Arguments are packed with natural alignment in the order given; a struct passed by value is its fields in a row, but
-    not in a kernel that takes tensor maps.
-    ``programmatic``: it may start before its predecessor has finished (the kernel itself waits).
+    Arguments are packed with natural alignment in the order given. A struct that is passed by value is written as its
+    fields in a row; kernels that take tensor maps take no such structs. A ``programmatic`` launch may start before its
+    predecessor has finished (the kernel itself waits).
     """
 
     kind: Literal["launch"]
@@ -207,7 +206,7 @@ Instruction = CallInstruction | LaunchInstruction | MatmulInstruction | Collecti
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """Function ``name`` of the entry ``cubin.<key>``, where ``cubins`` maps an architecture to the key."""
+    """The function ``name`` of a cubin; ``cubins`` maps an architecture to the key of the entry ``cubin.<key>``."""
 
     name: Name
     cubins: dict[str, Name]
@@ -217,10 +216,10 @@ class CompiledKernel:
 
 @dataclass(frozen=True)
 class Program:
-    """The instructions of a step on devices of architecture ``arch``: ``cpu``, or that of a GPU such as ``sm_90a``.
+    """The instructions of a step on devices of architecture ``arch``: ``cpu``, or a GPU's such as ``sm_90a``.
 
-    It fits steps of at most ``max_tokens`` tokens and, with ``decode_only``, of rows that each have one new token and
-    one row of logits, in the same order.
+    The program fits steps of at most ``max_tokens`` tokens. With ``decode_only`` it fits only steps whose sequences
+    each have one new token and one row of logits, in the same order.
     """
 
     name: Name
@@ -232,10 +231,10 @@ class Program:
 
 @dataclass(frozen=True)
 class CudaSettings:
-    """What only GPU engines have.
+    """The settings that only GPU engines have.
 
-    Decode steps are padded to the next of ``decode_batches``. ``workspace_bytes`` is what cuBLASLt may use,
-    ``cublaslt_version`` that with which the products' algorithms were measured (0 if there are none).
+    Decode steps are padded to the next of ``decode_batches`` sequences. ``workspace_bytes`` is the workspace of
+    cuBLASLt; ``cublaslt_version`` is the version with which the products' algorithms were measured (0 if none were).
     """
 
     decode_batches: tuple[Count, ...]

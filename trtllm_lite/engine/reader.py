@@ -1,6 +1,6 @@
-"""Reads what an engine file says about itself without reading its weights.
+"""Reads header, manifest and plan of an engine file, but not its weights.
 
-The runtime's own reader is C++ and checks everything again, weights included; this one serves inspection. Sizes are
+The runtime has a reader in C++, which checks everything again, weights included; this one serves inspection. Sizes are
 checked before they are trusted, so that a hostile file costs neither memory nor time.
 """
 
@@ -76,7 +76,8 @@ def find_engine(path: Path) -> Path:
 def read_engine(path: Path) -> EngineFile:
     """Read the header, manifest and plan of an engine directory or file.
 
-    Raises EngineError if it is absent, truncated, not an engine, of a newer version, or if any of the three is damaged.
+    Raises EngineError if the file is absent, truncated, no engine, of another version, or if one of the three is
+    damaged.
     """
     path = find_engine(path)
     try:

@@ -1,7 +1,7 @@
-"""Frozen dataclasses <-> JSON, strictly: what a field's annotation does not allow is an EngineError that says where.
+"""Converts frozen dataclasses to JSON and back, strictly: a value that a field's annotation forbids is an EngineError.
 
-Annotations say more than types: ``Annotated[int, Range(0, 7)]``. The same annotations make the C++ reader
-(``csrc/generate_records.py``). Standard library only.
+Annotations say more than types, as in ``Annotated[int, Range(0, 7)]``. The C++ reader is generated from the same
+annotations (``csrc/generate_records.py``). This module needs the standard library alone.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class Range:
     high: int
 
     def expected(self, value: int) -> str | None:
-        """What was expected instead of ``value``; None if it is right."""
+        """A description of the values expected instead of ``value``; None if ``value`` is one of them."""
         return None if self.low <= value <= self.high else f"an integer from {self.low} to {self.high}"
 
 
@@ -75,7 +75,7 @@ class OneOf:
 
 @dataclasses.dataclass(frozen=True)
 class Native:
-    """The C++ type of a field that no rule gives, and the function that reads it; Python goes by the type alone."""
+    """The C++ type and reader of a field, where no rule of the generator gives them; Python ignores both."""
 
     type: str
     reader: str
@@ -157,7 +157,7 @@ class _Decoder:
             _require(isinstance(data, dict), "an object", data, where)
             value_type = typing.get_args(expected)[1]
             return {key: self.decode(value_type, entry, f"{where}.{key}") for key, entry in data.items()}
-        # bool is an int and JSON writes 1.0 as 1: neither may blur what a field holds.
+        # In Python a bool is an int, and JSON may write 1.0 as 1: a field takes exactly its own type.
         fits = type(data) is expected or (expected is float and type(data) is int)
         _require(fits, getattr(expected, "__name__", str(expected)), data, where)
         return float(data) if expected is float else data
@@ -172,7 +172,7 @@ class _Decoder:
         return value
 
     def _decode_items(self, items: tuple[Any, ...], data: Any, where: str) -> list[Any]:
-        """``items`` is (type,) or (type, ...) for any number of them, else one type for each."""
+        """Decode a tuple; ``items`` is (type,) or (type, ...) for any number of entries, else a type for each entry."""
         _require(isinstance(data, list), "a list", data, where)
         if len(items) == 1 or items[-1] is Ellipsis:
             items = items[:1] * len(data)
@@ -181,7 +181,7 @@ class _Decoder:
         return [self.decode(item, entry, f"{where}[{index}]") for index, (item, entry) in enumerate(pairs)]
 
     def decode_record(self, record: Any, data: Any, where: str) -> Any:
-        """Fields are decoded in the order in which they are declared."""
+        """Decode ``data`` as ``record``, field by field in the order of their declaration."""
         _require(isinstance(data, dict), "an object", data, where)
         is_root = not self.sizes
         fields = _fields(record)
@@ -200,7 +200,7 @@ class _Decoder:
         return record(**values)
 
     def _decode_union(self, options: tuple[Any, ...], data: Any, where: str) -> Any:
-        """Records of a union are told apart by their ``kind``, or else by their keys."""
+        """Decode one of several records, which differ in their ``kind`` or else in their keys."""
         records: list[Any] = [option for option in options if dataclasses.is_dataclass(option)]
         if isinstance(data, dict) and records:
             alike = [record for record in records if data.get("kind") == _kind(record) is not None]

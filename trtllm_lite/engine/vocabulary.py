@@ -1,22 +1,27 @@
-"""The words that engines are written in: dtypes, layouts, symbols, step inputs, bounds; nowhere else are they spelled.
+"""The vocabulary of engines: dtypes, layouts, symbols, step inputs, bounds. They are spelled nowhere else.
 
-``csrc/generate_records.py`` turns them into C++ (``engine/vocabulary.h``). Standard library only: the C++ build reads
-this file before anything is installed.
+``csrc/generate_records.py`` turns them into C++ (``engine/vocabulary.h``). This module needs the standard library
+alone, because the C++ build reads it before anything is installed.
 """
 
 from dataclasses import dataclass
 
 FORMAT = "trtllm_lite.engine"
-FORMAT_VERSION = 1  # the container: entries, alignment, checksums
-PLAN_VERSION = 4  # the plan and what its instructions mean
+FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
+PLAN_VERSION = 4  # version of the plan and the meaning of its instructions
 
-ALIGNMENT = 64  # bytes: of every entry of the file and every tensor of a CPU's arena
-DEVICE_ALIGNMENT = 256  # bytes: of weights and everything else that a GPU reads
-MAX_EXTENT = 1 << 30  # extents and integer attributes stay below, so that a product of two fits in 64 bits
-MAX_BYTES = 1 << 50  # of a tensor, an arena, an offset
+ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
+DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
+MAX_EXTENT = 1 << 30  # extents and integer attributes are smaller, so that a product of two fits in 64 bits
+MAX_BYTES = 1 << 50  # bound of the sizes of tensors and arenas, and of offsets
 MAX_NAME_BYTES = 512
+# The host memory that a runtime takes for steps and for its notes of the KV cache grows with these numbers, whatever
+# the model is. The bounds are several times what the largest machines can use.
+MAX_STEP_SEQS = 1 << 16  # sequences of a step
+MAX_STEP_TOKENS = 1 << 24  # tokens of a step
+MAX_CACHE_BLOCKS = 1 << 26  # blocks of the KV cache, and entries of the block tables of a step
 MAX_RANK = 4
-MAX_JSON_BYTES = 1 << 26  # of a manifest or plan, far above any engine's
+MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of any engine's
 
 
 @dataclass(frozen=True)
@@ -40,14 +45,15 @@ DTYPES = {
     "uint8": DType(1, "U8"),
 }
 
-# How the bytes of a weight lie; plugins/README.md has the table.
+# The orders in which a weight's elements are stored; plugins/README.md describes them.
 LAYOUTS = ("row_major", "panel64", "gated_panel64", "mma_k16")
 
-# Where a tensor lies: in the arena (overwritten within a step), in the file (weight), in the paged KV cache, where the
-# executor puts the inputs of a step, or in memory that is zero at load and kept between steps (state).
+# The kinds of memory a tensor may lie in: the arena, which is overwritten within a step; the file (weight); the paged
+# KV cache; the executor's inputs of a step; or memory that is zero at load and kept between steps (state).
 TENSOR_KINDS = ("arena", "weight", "cache", "input", "state")
 
-# Quantities that change from step to step, and what each counts. Rows of one new token ("decode") lead a batch.
+# The quantities that change from step to step, and what each counts. Sequences of one new token ("decode") lead a
+# batch.
 SYMBOLS = {
     "num_tokens": "new tokens of all sequences",
     "num_seqs": "sequences",

@@ -56,7 +56,7 @@ class _Entry:
 
 
 def weight_offsets(sizes: Sequence[int], alignment: int = ALIGNMENT) -> list[int]:
-    """Offset in the data section of each weight, given their bytes in file order: each starts aligned."""
+    """The aligned offset of each weight in the data section, given the sizes of the weights in file order."""
     offsets, end = [], 0
     for size in sizes:
         offsets.append(end)
@@ -100,7 +100,7 @@ def write_engine(
 
 
 def _lay_out(weights: Sequence[Weight], documents: Mapping[str, bytes], alignment: int) -> list[_Entry]:
-    """Entries in file order; safetensors allows no gaps, so the gaps are entries too."""
+    """The entries in file order. safetensors allows no gaps, so gaps are entries, too."""
     stored = [
         *(Weight(WEIGHT_PREFIX + weight.name, weight.dtype, weight.shape, weight.load) for weight in weights),
         *(_document(name, data) for name, data in documents.items()),
@@ -155,7 +155,7 @@ def _header(entries: list[_Entry], checksums: dict[str, str]) -> bytes:
 
 
 def _seal(header: bytes) -> bytes:
-    """Put the checksum of ``header`` into the place of its zero."""
+    """``header`` with its checksum in place of the zero."""
     unsealed = f'"header_crc32c":"{ZERO_CHECKSUM}"'.encode()
     sealed = f'"header_crc32c":"{crc32c(header):08x}"'.encode()
     return header.replace(unsealed, sealed, 1)

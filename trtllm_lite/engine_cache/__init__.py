@@ -1,4 +1,4 @@
-"""Engines that ``LLM`` makes of models, kept by the content of what they are made of, and the checkpoints between."""
+"""The cache of the engines that ``LLM`` makes of models, and of the checkpoints that it makes on the way."""
 
 from trtllm_lite.engine_cache.make import open_cached
 from trtllm_lite.engine_cache.recipe import Recipe

@@ -22,10 +22,12 @@ _Opened = TypeVar("_Opened")
 def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opened]) -> tuple[Path, _Opened]:
     """``open_engine`` of the engine made of ``model`` (a model or checkpoint), which is made if there is none.
 
-    Returns its directory too. An engine whose files are damaged is made again. Processes that want the same one wait
-    for the first. Shows progress, and says on stderr what it made. An engine that is there is only read.
+    Returns the engine's directory, too. An engine whose files are damaged is made again. Of several processes that want
+    the same engine the first makes it and the others wait. Making one shows progress, and says on stderr what was made.
+    An engine that is in the cache is only read.
 
-    Raises ConvertError, BuildError, EngineError; OutputError if the cache cannot be written; what ``open_engine`` does.
+    Raises ConvertError, BuildError, EngineError, what ``open_engine`` raises, and OutputError if the cache cannot be
+    written.
     """
     try:
         from trtllm_lite.convert.mapping import find_model
@@ -37,7 +39,7 @@ def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opene
     try:
         source = find_model(model)
         entry = cache_directory(ENGINES) / engine_key(source, recipe)
-        checkpoint = cache_directory(CHECKPOINTS) / checkpoint_key(source, recipe.dtype)
+        checkpoint = cache_directory(CHECKPOINTS) / checkpoint_key(source, recipe)
     except OSError as error:
         raise ConvertError(
             f"cannot read {one_line(str(error.filename))}: {error.strerror}: check the path and its permissions"
@@ -55,7 +57,7 @@ def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opene
 
 
 def _open_sound(entry: Path, open_engine: Callable[[Path], _Opened]) -> _Opened | None:
-    """``open_engine`` of ``entry``; None if there is none, or if it is its files that are damaged."""
+    """``open_engine`` of ``entry``; None if the entry does not exist, or if its files are damaged."""
     if not entry.is_dir():
         return None
     try:
@@ -91,7 +93,7 @@ def _make(source: Path, model: str, recipe: Recipe, entry: Path, checkpoint: Pat
         shutil.rmtree(entry)
     begin = time.perf_counter()
     backend, targets = backend_of([recipe.target])
-    backend.check(targets, False, Tuning())  # a name that there is not is an error before the model is converted
+    backend.check(targets, False, Tuning())  # an unknown target is an error before the model is converted
     with progress_bars() as report:
         if (source / NETWORK_FILE).is_file():
             _build(source, recipe, entry, report)
@@ -111,14 +113,17 @@ def _convert_and_build(source: Path, model: str, recipe: Recipe, entry: Path, ch
                 return
             except EngineError:  # the checkpoint is damaged
                 shutil.rmtree(checkpoint)
-        _convert(source, checkpoint, recipe.dtype, report)
+        _convert(source, checkpoint, recipe, report)
         _build(checkpoint, recipe, entry, report)
 
 
-def _convert(source: Path, checkpoint: Path, dtype: str, report: Report) -> None:
+def _convert(source: Path, checkpoint: Path, recipe: Recipe, report: Report) -> None:
     from trtllm_lite.convert import convert_checkpoint
 
-    convert_checkpoint(str(source), checkpoint, dtype, lambda _, done, total: report("convert", done, total))
+    def progress(_: str, done: int, total: int) -> None:
+        report("convert", done, total)
+
+    convert_checkpoint(str(source), checkpoint, recipe.dtype, progress, recipe.ignore_config_keys)
 
 
 def _build(checkpoint: Path, recipe: Recipe, entry: Path, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""How an engine is made, and the keys of what is made: digests of everything it depends on."""
+"""How an engine is made, and the cache's keys: digests of everything that an engine or checkpoint depends on."""
 
 import hashlib
 import os
@@ -8,20 +8,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_WHOLE = 1 << 24  # files up to this size count with all their bytes, larger ones (weights) with their ends and date
+# The digest of a file of at most this many bytes covers all of them; that of a larger one its two ends and its date.
+_WHOLE = 1 << 24
 _END = 1 << 16
 _PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an engine is made; None leaves a limit to the model and the builder's defaults."""
+    """How an engine is made; None leaves a limit to the model and the builder's defaults.
+
+    ``ignore_config_keys``, sorted, are left out of the model's config when it is converted.
+    """
 
     target: str
     dtype: str
     limits: Mapping[str, int | None]
     tokens_per_block: int | None
     gather_context_logits: bool
+    ignore_config_keys: tuple[str, ...] = ()
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
@@ -38,9 +43,9 @@ def engine_key(source: Path, recipe: Recipe) -> str:
     return _key(source, "engine", recipe)
 
 
-def checkpoint_key(source: Path, dtype: str) -> str:
-    """The key of the checkpoint of the model ``source``, whatever limits engines of it have. Raises OSError."""
-    return _key(source, "checkpoint", dtype)
+def checkpoint_key(source: Path, recipe: Recipe) -> str:
+    """The key of the checkpoint that ``recipe`` makes of the model ``source``, whatever its limits. Raises OSError."""
+    return _key(source, "checkpoint", (recipe.dtype, recipe.ignore_config_keys))
 
 
 def _key(source: Path, kind: str, how: Any) -> str:
@@ -65,7 +70,7 @@ def _content(path: Path) -> bytes:
 
 @cache
 def _code_digest() -> str:
-    """Of every source file of this package and of its plugins: what has the same version may still have been edited."""
+    """A digest of every source file of this package and its plugins, which may change while the version stays."""
     from trtllm_lite import plugins
 
     digest = hashlib.sha256()

@@ -1,7 +1,8 @@
 """The entries of the cache: locked while they are made, listed, trimmed to a size, cleared.
 
-An entry is a directory. Beside it lies its lock file, which also says what model it was made of. The date of the
-directory is that of its last use. What a process has open may be removed: the process keeps it.
+An entry is a directory. Beside it lies its lock file, which also holds the name of the model that the entry was made
+of. The date of the directory is that of the entry's last use. An entry may be removed while a process uses it: the
+process keeps the files that it has open.
 """
 
 import fcntl
@@ -27,7 +28,7 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True)
 class Entry:
-    """``kind`` is engines or checkpoints, ``model`` what it was made of, ``used`` seconds since 1970."""
+    """``kind`` is engines or checkpoints, ``model`` names the entry's model, ``used`` is in seconds since 1970."""
 
     path: Path
     kind: str
@@ -49,7 +50,7 @@ def cache_limit() -> int:
 
 
 def list_cache() -> list[Entry]:
-    """All entries, those used last first."""
+    """All entries, in the order of their last use, the latest first."""
     entries = [
         entry
         for kind in (ENGINES, CHECKPOINTS)
@@ -71,13 +72,13 @@ def trim(keep: Collection[Path]) -> None:
         try:
             if entry.path not in keep and _remove(entry.path):
                 total -= entry.num_bytes
-        except OutputError as error:  # somebody else's
+        except OutputError as error:  # the entry belongs to another user
             print(f"trtllm_lite: the engine cache is larger than {format_bytes(limit)}, and {error}", file=sys.stderr)
             return
 
 
 def clear_cache() -> tuple[int, int]:
-    """Remove all entries but those that are just being made; returns their number and bytes. Raises OutputError."""
+    """Remove all entries but those being made; returns how many were removed, and their bytes. Raises OutputError."""
     for kind in (ENGINES, CHECKPOINTS):
         sweep(cache_directory(kind))
     removed = [entry for entry in list_cache() if _remove(entry.path)]
@@ -128,7 +129,7 @@ def _directories(parent: Path) -> list[Path]:
 
 
 def _describe(path: Path, kind: str) -> Entry | None:
-    """None if the entry is removed meanwhile."""
+    """The entry at ``path``; None if it is removed meanwhile."""
     try:
         num_bytes = sum(file.stat().st_size for file in path.iterdir())
         used = path.stat().st_mtime

@@ -25,10 +25,10 @@ class Heads:
 class Attention:
     """Grouped-query attention: output(softmax(cap(scale * query . key)) value) over the tokens so far.
 
-    ``scale`` is 1/sqrt(head_dim) unless given (arXiv 1706.03762, section 3.2.1). ``rope`` rotates the first
-    2 * len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. ``window`` is in
-    tokens (a query at position p sees keys at positions > p - window), 0 for all. ``softcap`` bounds scores to
-    softcap * tanh(score / softcap), 0 for none.
+    ``scale`` is 1/sqrt(head_dim) unless given (arXiv 1706.03762, section 3.2.1). ``rope`` rotates the first 2 *
+    len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. ``window`` is in tokens:
+    a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. ``softcap`` bounds
+    scores to softcap * tanh(score / softcap); with 0 they are not bounded.
     """
 
     query: Linear
@@ -44,7 +44,7 @@ class Attention:
     softcap: float = 0.0
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
-        """Normalised activations [batch, seq, hidden] to the same shape; appends to the next cache of the context."""
+        """Map normalised activations [batch, seq, hidden] to the same shape; appends to the context's next cache."""
         graph, heads = context.graph, self.heads
         query = self._split(graph, self.query(graph, x, "q_proj"), heads.num_heads, "q", self.query_norm)
         key = self._split(graph, self.key(graph, x, "k_proj"), heads.num_kv_heads, "k", self.key_norm)
@@ -59,7 +59,7 @@ class Attention:
         return self.output(graph, merged, "o_proj")
 
     def _split(self, graph: GraphBuilder, projected: ir.Value, heads: int, role: str, norm: Norm | None) -> ir.Value:
-        """[batch, seq, heads * head_dim] to [batch, heads, seq, head_dim], every head normalised if there is a norm."""
+        """Reshape [batch, seq, heads * head_dim] to [batch, heads, seq, head_dim], and normalise heads by the norm."""
         split = graph.constant(f"shape.{heads}_heads", np.array([0, 0, heads, self.heads.head_dim]))
         by_head = graph.op("Reshape", [projected, split], f"{role}_heads")
         if norm is not None:

@@ -1,11 +1,11 @@
-"""``config.json`` of a checkpoint: what later stages need besides the graph, independent of the family."""
+"""``config.json`` of a checkpoint, which tells later stages what they need besides the graph, whatever the family."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from trtllm_lite.errors import EngineError
+from trtllm_lite.errors import EngineError, shown
 
 FORMAT_VERSION = 2
 
@@ -15,9 +15,10 @@ class ModelConfig:
     """Sizes in elements, ids in tokens.
 
     ``architecture`` is the source's Hugging Face class name, ``dtype`` the storage type of matrices; ``generation``
-    holds the source's sampling defaults (temperature, top_k, …); ``tokenizer`` says whether the checkpoint has one, or
-    only takes and gives token ids; ``ignored_config_keys`` are keys of the source's config that nobody read because the
-    user said so. Nothing here describes the computation: that is the graph's job, so a new family needs no new field.
+    holds the source's sampling defaults (temperature, top_k, …); ``tokenizer`` says whether the checkpoint has a
+    tokenizer, or only takes and gives token ids; ``ignored_config_keys`` are keys of the source's config that were left
+    unread because the user said so. No field describes the computation, which is the graph's job, so that a new family
+    needs no new field.
     """
 
     producer: str
@@ -56,8 +57,8 @@ class ModelConfig:
         version = raw.get("format_version")
         if version != FORMAT_VERSION:
             raise EngineError(
-                f"expected checkpoint format_version {FORMAT_VERSION}, found {version!r}: convert the model again with "
-                "this version of trtllm_lite, or use the version that wrote it"
+                f"expected checkpoint format_version {FORMAT_VERSION}, found {shown(version)}: convert the model again "
+                "with this version of trtllm_lite, or use the version that wrote it"
             )
         _check_keys(cls, raw)
         return cls(**raw)
@@ -79,11 +80,11 @@ class ModelConfig:
 def _check_keys(cls: type, raw: dict[str, Any]) -> None:
     hints = get_type_hints(cls)
     names = {entry.name for entry in fields(cls)}
-    problems = [f"unknown key {name!r}" for name in sorted(set(raw) - names)]
-    problems += [f"missing key {name!r}" for name in sorted(names - set(raw))]
+    problems = [f"unknown key {shown(name)}" for name in sorted(set(raw) - names)]
+    problems += [f"missing key {shown(name)}" for name in sorted(names - set(raw))]
     for name in sorted(names & set(raw)):
         if not _matches(raw[name], hints[name]):
-            problems.append(f"{name} is {raw[name]!r}, expected {hints[name]}")
+            problems.append(f"{name} is {shown(raw[name])}, expected {hints[name]}")
     if problems:
         raise EngineError(f"config.json is not a trtllm_lite checkpoint's: {'; '.join(problems)}: convert again")
 

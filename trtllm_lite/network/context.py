@@ -1,9 +1,9 @@
-"""What the layers of a decoder share: the inputs of a step, rotary tables, window masks, and the KV caches.
+"""The nodes that the layers of a decoder share: inputs of a step, rotary tables, window masks, KV caches.
 
-A cache is float32 [batch, kv_heads, max_seq, head_dim]; row b holds ``past_lens[b]`` tokens. New tokens are written
-behind them by TensorScatter, and Attention with ``nonpad_kv_seqlen`` aligns its causal mask with the end. Short rows
-are padded at the right: what pad tokens compute and write is garbage that no real token attends to, and the next step
-overwrites it. Position ids are past_lens[b] + 0, 1, …, for pads too.
+A cache is float32 [batch, kv_heads, max_seq, head_dim]; row b holds ``past_lens[b]`` tokens. TensorScatter writes new
+tokens behind them, and Attention with ``nonpad_kv_seqlen`` aligns its causal mask with the end. Short rows are padded
+at the right: the values of pad tokens are garbage that no real token attends to, and the next step overwrites them.
+Position ids are past_lens[b] + 0, 1, …, for pad tokens, too.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
 
 class DecoderContext:
-    """Declares inputs and caches, and makes what several layers need once, when the first asks for it."""
+    """Declares inputs and caches, and makes nodes that several layers need once, when the first layer asks for them."""
 
     def __init__(self, graph: GraphBuilder) -> None:
         self.graph = graph
@@ -42,7 +42,7 @@ class DecoderContext:
         return self.present[-2], self.present[-1]
 
     def total_lens(self) -> ir.Value:
-        """int64 [batch]: the tokens of each row once the new ones are in."""
+        """int64 [batch]: the tokens of each row, new ones included."""
         if self._total_lens is None:
             with self.graph.shared():
                 span = {"start": 1, "end": 2}
@@ -74,7 +74,7 @@ class DecoderContext:
     def window_mask(self, window: int) -> ir.Value:
         """bool [batch, 1, seq, max_seq], true where a key slot lies inside the window: slot > position - window.
 
-        The causal half is Attention's own. Only layers that have a cache may ask.
+        Attention itself masks the keys after the query. Only layers that have a cache may ask for this mask.
         """
         if window not in self._masks:
             with self.graph.shared(), self.graph.scope(f"mask.window_{window}"):

@@ -14,7 +14,7 @@ from trtllm_lite.network.norms import Norm
 
 @dataclass(frozen=True)
 class Sizes:
-    """What later stages need to know of a model besides its network; in elements."""
+    """The sizes of a model, in elements, that later stages need besides its network."""
 
     vocab_size: int
     hidden_size: int

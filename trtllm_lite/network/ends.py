@@ -14,8 +14,9 @@ from trtllm_lite.network.weight_expression import WeightExpression
 class Embedding:
     """table[ids] * scale + positions[position ids].
 
-    ``table`` is [vocab, hidden]; ``positions``, if the model has learned them, [max_positions, hidden]. ``scale`` is
-    rounded to the type that matrices are stored in, as the models that have one were trained.
+    ``table`` is [vocab, hidden]; ``positions`` is [max_positions, hidden], or None for models without learned
+    positions. ``scale`` is rounded to the type that matrices are stored in, because models with a scale were trained
+    so.
     """
 
     table: WeightExpression

@@ -1,4 +1,4 @@
-"""Records ONNX nodes under readable paths, and the weights that they need, without needing the weights' bytes."""
+"""Records ONNX nodes under readable paths, and the weights that they need, without reading the weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ Attribute = int | float | str | Sequence[int]
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor the network needs: ``value`` is its place in the graph, ``dtype`` how ``expression`` is stored."""
+    """A tensor of the network: ``value`` is its place in the graph, ``dtype`` the stored type of ``expression``."""
 
     name: str
     expression: WeightExpression
@@ -33,8 +33,8 @@ class Weight:
 class GraphBuilder:
     """Appends nodes; names are dotted paths like ``layers.3.attention.q_proj``, and so are their outputs.
 
-    Matrices are stored as ``dtype``, vectors as float32. A weight that is a source tensor keeps that tensor's name; one
-    that is computed is called ``weights.`` and the node that reads it (weights.layers.3.attention.q_proj.weight).
+    Matrices are stored as ``dtype``, vectors as float32. A weight that is a source tensor keeps that tensor's name; a
+    computed weight is named after the node that reads it (weights.layers.3.attention.q_proj.weight).
     """
 
     def __init__(self, dtype: ir.DataType) -> None:
@@ -49,12 +49,12 @@ class GraphBuilder:
 
     @property
     def nodes(self) -> list[ir.Node]:
-        """All nodes in order, what layers share first."""
+        """All nodes in order; nodes that layers share come first."""
         return [*self._shared, *self._nodes]
 
     @property
     def weights(self) -> tuple[Weight, ...]:
-        """Every weight asked for, in the order of first use."""
+        """Every weight of the network, in the order of first use."""
         return tuple(self._weights.values())
 
     @contextmanager
@@ -66,7 +66,7 @@ class GraphBuilder:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """What is added inside comes before all layers and outside of their paths; it must not depend on a layer."""
+        """Put nodes that are added inside before all layers and outside of their paths; they depend on no layer."""
         path, target = self._path, self._target
         self._path, self._target = [], self._shared
         yield
@@ -88,7 +88,7 @@ class GraphBuilder:
         return output
 
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
-        """A small initializer stored inside the network file; one per ``name``, which must mean one content."""
+        """A small initializer stored inside the network file. Equal names share it, and must mean equal content."""
         if name not in self.constants:
             tensor = ir.tensor(array, name=name)
             shape = ir.Shape(array.shape)

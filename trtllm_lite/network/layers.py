@@ -1,4 +1,4 @@
-"""How the blocks of a layer read from, and add to, the residual stream."""
+"""Layers: how blocks read from the residual stream and add to it."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +13,7 @@ class Block(Protocol):
     """Attention, an MLP, or anything else between two states of the residual stream."""
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
-        """Activations [batch, seq, hidden] to the same shape."""
+        """Map activations [batch, seq, hidden] to the same shape."""
 
 
 class Layer(Protocol):
@@ -32,7 +32,7 @@ class Residual:
     post_norm: Norm | None = None
 
     def __call__(self, context: DecoderContext, hidden: ir.Value, name: str) -> ir.Value:
-        """``name`` is what the block is called."""
+        """The residual stream behind the block, whose nodes are named ``name``."""
         graph = context.graph
         x = hidden if self.norm is None else self.norm(graph, hidden, f"{name}_norm")
         with graph.scope(name):
@@ -44,7 +44,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class SequentialLayer:
-    """Attention, then the MLP on its result."""
+    """Attention, and then the MLP on the attention's result."""
 
     attention: Residual
     mlp: Residual

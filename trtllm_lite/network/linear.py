@@ -16,7 +16,7 @@ class Linear:
     bias: WeightExpression | None = None
 
     def __call__(self, graph: GraphBuilder, x: ir.Value, name: str) -> ir.Value:
-        """From float32 [..., in_features] to [..., out_features]."""
+        """Map float32 [..., in_features] to [..., out_features]."""
         transposed = graph.op("Transpose", [graph.matrix(self.weight, name)], f"{name}.transpose", {"perm": [1, 0]})
         product = graph.op("MatMul", [x, transposed], name)
         if self.bias is None:

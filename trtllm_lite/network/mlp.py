@@ -19,11 +19,11 @@ class Activation:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
-        """The function of every element."""
+        """Apply the function to every element."""
         return context.graph.op(self.op_type, [x], self.name, self.attributes)
 
 
-# By transformers' names (ACT2FN). gelu_new and gelu_pytorch_tanh are the same approximation, written twice.
+# The keys are transformers' names (ACT2FN), in which gelu_new and gelu_pytorch_tanh are the same approximation.
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": Activation("Swish", "swish"),
     "swish": Activation("Swish", "swish"),
@@ -43,7 +43,7 @@ class GatedMlp:
     activation: Activation
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
-        """Activations [batch, seq, hidden] to the same shape."""
+        """Map activations [batch, seq, hidden] to the same shape."""
         graph = context.graph
         gate, up = self.gate(graph, x, "gate_proj"), self.up(graph, x, "up_proj")
         product = graph.op("Mul", [self.activation(context, gate), up], "gated")
@@ -59,6 +59,6 @@ class PlainMlp:
     activation: Activation
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
-        """Activations [batch, seq, hidden] to the same shape."""
+        """Map activations [batch, seq, hidden] to the same shape."""
         widened = self.up(context.graph, x, "up_proj")
         return self.down(context.graph, self.activation(context, widened), "down_proj")

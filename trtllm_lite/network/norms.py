@@ -20,7 +20,7 @@ class Norm(Protocol):
 class RmsNorm:
     """x / sqrt(mean(x^2) + epsilon) * weight (arXiv 1910.07467).
 
-    Where a model multiplies by 1 + w, ``weight`` is that sum, computed once when the weights are written.
+    For models that multiply by 1 + w, ``weight`` is 1 + w, computed once when the weights are written.
     """
 
     weight: WeightExpression

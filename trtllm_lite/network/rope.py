@@ -32,14 +32,14 @@ def plain(theta: float, head_dim: int) -> Frequencies:
 
 
 def linear(inv_freq: Frequencies, factor: float) -> Frequencies:
-    """Position interpolation: positions, hence frequencies, divided by ``factor`` (arXiv 2306.15595, equation 4)."""
+    """Position interpolation: divide positions, and so frequencies, by ``factor`` (arXiv 2306.15595, equation 4)."""
     return inv_freq / np.float32(factor)
 
 
 def divided(inv_freq: Frequencies, factors: Frequencies) -> Frequencies:
-    """One divisor per frequency, float32 [head_dim/2]: LongRoPE's rescale factors (arXiv 2402.13753, equation 1).
+    """Divide each frequency by its own factor, float32 [head_dim/2], as LongRoPE does (arXiv 2402.13753, equation 1).
 
-    GGUF files carry Llama 3.1's stretching in this form, too, precomputed.
+    GGUF files hold Llama 3.1's stretching as such factors, too.
     """
     return inv_freq / factors
 
@@ -81,7 +81,7 @@ def yarn(
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     if low == high:
-        high += 0.001  # a step instead of a ramp, without dividing by zero
+        high += 0.001  # keeps the ramp from dividing by zero: it becomes a step
     ramp = (np.arange(head_dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
     interpolated = np.clip(ramp, np.float32(0), np.float32(1))
     kept = 1 - interpolated

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.graph import OPSET_VERSION
+from trtllm_lite.printable import one_line
 
 NETWORK_FILE = "network.onnx"
 WEIGHTS_FILE = "weights.safetensors"
@@ -35,7 +36,8 @@ def load_network(checkpoint_dir: Path) -> ir.Model:
     if not problems:
         problems = _check_onnx(path)
     if problems:
-        raise EngineError(f"{path} is not a network this version can use: {'; '.join(problems)}: convert again")
+        listed = "; ".join(map(one_line, problems))
+        raise EngineError(f"{path} is not a network this version can use: {listed}: convert again")
     return model
 
 
@@ -67,7 +69,7 @@ def _check_graph(graph: ir.Graph) -> list[str]:
 
 
 def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:
-    """The contract above, with the sizes that are the model's own taken from the graph."""
+    """The inputs and outputs of the module's contract, with the model's sizes taken from the graph."""
     layers = (len(graph.inputs) - 3) // 2
     cache = _signature(graph.inputs[3])[2] if len(graph.inputs) > 3 else ()
     cache = (
@@ -100,7 +102,7 @@ def _compare(what: str, expected: list[_Signature], found: list[_Signature]) -> 
 
 
 def _check_weights(graph: ir.Graph, directory: Path) -> list[str]:
-    """Every large initializer lies inside WEIGHTS_FILE."""
+    """Problems of large initializers, all of which must lie inside WEIGHTS_FILE."""
     problems = []
     path = directory / WEIGHTS_FILE
     size = path.stat().st_size if path.is_file() else None
@@ -111,7 +113,9 @@ def _check_weights(graph: ir.Graph, directory: Path) -> list[str]:
         if not isinstance(tensor, ir.ExternalTensor):
             continue
         end = (tensor.offset or 0) + (tensor.length or 0)
-        if str(tensor.location) != WEIGHTS_FILE:
+        if tensor.dtype == ir.DataType.UNDEFINED:
+            problems.append(f"{value.name} has no type")
+        elif str(tensor.location) != WEIGHTS_FILE:
             problems.append(f"{value.name} is stored in {tensor.location}, expected {WEIGHTS_FILE}")
         elif tensor.length != tensor.nbytes or not 0 <= (tensor.offset or 0) <= end <= size:
             problems.append(f"{value.name} occupies bytes {tensor.offset}..{end} of {WEIGHTS_FILE} ({size} bytes)")

@@ -1,8 +1,8 @@
-"""Weights as lazy expressions over the tensors of a source: described when the network is built, computed when written.
+"""Weights as lazy expressions over the tensors of a source: made when the network is built, computed when written.
 
-An expression knows its shape and the source tensors it needs without reading any of them, so that what is missing,
-unused or of the wrong shape is found first. Expressions are values: two that are equal are the same weight, and the
-network stores it once (tied embeddings).
+An expression knows its shape and the source tensors it needs without reading any of them, so that missing, unused and
+misshapen tensors are found before any is read. Equal expressions are the same weight, which the network stores once
+(tied embeddings).
 """
 
 import math
@@ -26,18 +26,18 @@ class WeightExpression(ABC):
 
     @abstractmethod
     def sources(self) -> Iterator["SourceTensor"]:
-        """Every source tensor that the result needs; one that is used twice may come twice."""
+        """Every source tensor that the result needs; a tensor that is used twice may come twice."""
 
     @abstractmethod
     def evaluate(self, read: Read) -> NDArray:
-        """The result, in the floating type of its sources or in float32; a view of what ``read`` returns if it can."""
+        """The result, in the floating type of its sources or in float32; if possible a view of what ``read`` gives."""
 
     def slice(self, start: int, stop: int, axis: int = 0) -> "Slice":
         """The part from ``start`` up to ``stop`` along ``axis``."""
         return Slice(self, start, stop, axis)
 
     def split(self, *extents: int, axis: int = 0) -> tuple["Slice", ...]:
-        """Consecutive parts of these extents along ``axis``: how fused tensors are taken apart."""
+        """Consecutive parts of these extents along ``axis``, such as the query, key and value of a fused tensor."""
         starts = [sum(extents[:number]) for number in range(len(extents))]
         return tuple(Slice(self, start, start + extent, axis) for start, extent in zip(starts, extents, strict=True))
 
@@ -70,7 +70,7 @@ class SourceTensor(WeightExpression):
 
 @dataclass(frozen=True)
 class _OfOne(WeightExpression):
-    """An expression of one other, in its shape unless the subclass says otherwise."""
+    """An expression of one operand, whose shape it has unless the subclass says otherwise."""
 
     operand: WeightExpression
 
@@ -84,7 +84,7 @@ class _OfOne(WeightExpression):
 
 @dataclass(frozen=True)
 class _OfSeveral(WeightExpression):
-    """An expression of several others."""
+    """An expression of several operands."""
 
     operands: tuple[WeightExpression, ...]
 
@@ -95,7 +95,7 @@ class _OfSeveral(WeightExpression):
 
 @dataclass(frozen=True)
 class Slice(_OfOne):
-    """A range of one axis; of a memory-mapped source only that range is read."""
+    """A range of one axis; only that range is read of a memory-mapped source."""
 
     start: int
     stop: int
@@ -125,7 +125,7 @@ class Transpose(_OfOne):
 
 @dataclass(frozen=True)
 class Affine(_OfOne):
-    """scale * operand + offset in float32, whatever the operand's type: norms that are trained around 0 get their 1."""
+    """scale * operand + offset in float32, whatever the operand's type, as norms of models that store w - 1 need."""
 
     scale: float = 1.0
     offset: float = 0.0
@@ -162,7 +162,7 @@ class Stack(_OfSeveral):
         first = self.operands[0].evaluate(read)
         result = np.empty(self.shape, first.dtype)
         result[0] = first
-        for number, operand in enumerate(self.operands[1:], 1):  # one at a time: none outlives its copy
+        for number, operand in enumerate(self.operands[1:], 1):  # only one is in memory at a time
             result[number] = operand.evaluate(read)
         return result
 

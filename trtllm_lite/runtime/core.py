@@ -1,4 +1,4 @@
-"""The C++ extension, imported when it is first needed: its absence is an error that says what to do."""
+"""Imports the C++ extension when it is first needed; if it is missing, the error says what to do."""
 
 import importlib
 from functools import cache

@@ -1,4 +1,4 @@
-"""Values that users pass, checked before anything is made of them."""
+"""Checks values that users pass."""
 
 import numbers
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from trtllm_lite.errors import ArgumentError, LimitError, shown
 
 
 def is_list(value: Any) -> bool:
-    """Whether ``value`` has a length and entries that may be looked at twice: a list, tuple or array, not a string."""
+    """Whether ``value`` is a list, tuple or array, which has a length and can be read twice, and no string."""
     if isinstance(value, np.ndarray):
         return value.ndim > 0
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
@@ -63,9 +63,9 @@ def check_length(name: str, length: int, most: int, unit: str) -> None:
 
 
 def per_request(name: str, value: Any, batch_size: int) -> list[Any]:
-    """``value`` for each request: a list (or array) of that length, or one value for all.
+    """A list with a value for each of ``batch_size`` requests: the entries of ``value``, or ``value`` itself for all.
 
-    Raises ArgumentError if a list has another length.
+    Raises ArgumentError if ``value`` is a list of another length.
     """
     if not is_list(value):
         return [value] * batch_size

@@ -38,7 +38,12 @@ def test_rows_of_logits(logits_of_all: bool) -> None:
         ({"max_num_tokens": 16385}, "max_num_tokens is 16385, above .* = 16384: .* lower .* at most 16384"),
         ({"max_num_tokens": 0}, "max_num_tokens is 0: expected an integer from 1"),
         ({"tokens_per_block": 48}, "tokens_per_block is 48: expected one of 16, 32, 64, 128"),
-        ({"max_batch_size": 2**20, "max_seq_len": 2**20, "max_num_tokens": 2**21}, "in blocks"),
+        ({"max_batch_size": 2**16 + 1}, "max_batch_size is 65537: expected an integer from 1 to 65536"),
+        ({"max_num_tokens": 2**24 + 1}, "max_num_tokens is 16777217: expected an integer from 1 to 16777216"),
+        (
+            {"max_batch_size": 2**16, "max_seq_len": 2**20, "max_num_tokens": 2**20},
+            "max_batch_size 65536 and max_seq_len 1048576 take 2,147,483,648 blocks of 32 tokens, above 67,108,864",
+        ),
     ],
 )
 def test_contradictions_name_limit_value_and_remedy(limits: dict[str, int], message: str) -> None:

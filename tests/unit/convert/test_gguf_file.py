@@ -180,6 +180,8 @@ def test_rope_scaling(tmp_path: Path) -> None:
         ({"tokenizer.ggml.merges": ["h zz"]}, "tokenizer is inconsistent"),
         ({"tokenizer.ggml.merges": None}, "tokenizer is inconsistent"),
         ({"tokenizer.ggml.bos_token_id": 10**6}, "tokenizer is inconsistent"),
+        ({"llama.rope.dimension_count": "x"}, "metadata of .* is inconsistent"),
+        ({"tokenizer.ggml.tokens": 7}, "metadata of .* is inconsistent"),
     ],
 )
 def test_what_cannot_be_mapped_is_an_error(metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -205,6 +207,23 @@ def test_unknown_tensors_keep_their_names_in_the_report(tmp_path: Path) -> None:
     )
     with pytest.raises(ConvertError, match=r"unused \(1\): blk\.0\.ffn_gate_inp\.weight"):
         convert_checkpoint(str(path), tmp_path / "checkpoint")
+
+
+def test_a_tensor_without_dimensions_is_an_error(tmp_path: Path) -> None:
+    name = b"output_norm.weight"
+    whole = write_gguf(tiny_model("llama"), tmp_path / "m.gguf").read_bytes()
+    at = whole.index(name) + len(name)
+    assert whole[at : at + 4] == struct.pack("<I", 1)
+    (tmp_path / "m.gguf").write_bytes(whole[:at] + bytes(4) + whole[at + 12 :])
+    with pytest.raises(ConvertError, match=r"output_norm\.weight of .* has a shape that does not fit"):
+        open_gguf(tmp_path / "m.gguf")
+
+
+def test_an_architecture_that_is_no_text_is_an_error(tmp_path: Path) -> None:
+    metadata = struct.pack("<Q20sIIQI", 20, b"general.architecture", 9, 4, 1, 7)
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + metadata + bytes(99))
+    with pytest.raises(ConvertError, match=r"the GGUF architecture \[7\], expected one of"):
+        open_gguf(tmp_path / "m.gguf")
 
 
 def _entry(kind: int, value: bytes) -> bytes:

@@ -50,6 +50,12 @@ def test_smollm2_equals_transformers(metadata: dict[str, Any], smollm2_gguf: Pat
     ]
 
 
+def test_named_chat_templates_are_kept(metadata: dict[str, Any]) -> None:
+    named = {"tokenizer.chat_template": "a", "tokenizer.chat_template.rag": "b", "tokenizer.chat_templates": ["rag"]}
+    config = read_tokenizer({**metadata, **named})[1]
+    assert config["chat_template"] == [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}]
+
+
 def test_smollm2_cuts_at_every_digit(metadata: dict[str, Any]) -> None:
     tokenizer = Tokenizer.from_str(read_tokenizer(metadata)[0])
     assert tokenizer.encode(" 123a45").tokens == ["Ġ", "1", "2", "3", "a", "4", "5"]

@@ -3,8 +3,10 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from tests.models import BOS, CHAT_TEMPLATE, EOS, PAD, save_model, save_tiny_model, tiny_model
 from trtllm_lite.convert import convert_checkpoint
@@ -12,6 +14,7 @@ from trtllm_lite.convert.hugging_face import open_directory
 from trtllm_lite.convert.mapping import open_source
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.runtime.text.chat import ChatTemplate
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def test_sampling_defaults_can_be_left_out(model: Path, tmp_path: Path) -> None:
 def test_ignored_config_keys_are_recorded(model: Path, tmp_path: Path) -> None:
     settings = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**settings, "is_acme": True, "flavour": "x"}))
-    with pytest.raises(ConvertError, match=r"(?s)flavour: .*pass --ignore_config_keys flavour\n.*is_acme: True"):
+    with pytest.raises(ConvertError, match=r"(?s)flavour: .*pass --ignore_config_keys flavour \(.*\)\n.*is_acme: True"):
         convert_checkpoint(str(model), tmp_path / "checkpoint")
     with pytest.raises(ConvertError, match="which has no falvour: check the spelling"):
         convert_checkpoint(str(model), tmp_path / "checkpoint", ignore_config_keys=["falvour", "is_acme"])
@@ -124,6 +127,26 @@ def test_chat_template_and_tokens_from_every_place(model: Path) -> None:
     assert open_directory(model).tokenizer_config == {}
 
 
+@pytest.mark.parametrize("save_jinja_files", [True, False])
+def test_named_chat_templates_are_kept(model: Path, save_jinja_files: bool) -> None:
+    theirs = AutoTokenizer.from_pretrained(model)
+    theirs.chat_template = {"default": "a", "tool_use": "b", "rag": "c"}
+    theirs.save_pretrained(model, save_jinja_files=save_jinja_files)
+    assert AutoTokenizer.from_pretrained(model).chat_template == theirs.chat_template
+    found = open_directory(model).tokenizer_config["chat_template"]
+    assert {entry["name"]: entry["template"] for entry in found} == theirs.chat_template
+    template = ChatTemplate.from_settings(open_directory(model).tokenizer_config)
+    assert template is not None
+    assert template.render([{"role": "user", "content": "x"}], template="rag") == "c"
+
+
+@pytest.mark.parametrize("template", [7, ["x"], [{"name": [], "template": "x"}], [{"name": "default"}]])
+def test_a_malformed_chat_template_is_an_error(model: Path, template: Any) -> None:
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with pytest.raises(ConvertError, match=r"chat_template in tokenizer_config\.json"):
+        open_directory(model)
+
+
 def test_pickles_are_refused(model: Path) -> None:
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
     with pytest.raises(ConvertError, match=r"only pickles \(pytorch_model.bin\), which can run code"):
@@ -153,7 +176,7 @@ def test_a_damaged_config_is_an_error(model: Path, content: bytes) -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"model": {"type": "Unknown"}}'])
 def test_a_damaged_tokenizer_is_an_error(model: Path, content: bytes) -> None:
     (model / "tokenizer.json").write_bytes(content)
-    with pytest.raises(ConvertError, match=r"tokenizer\.json to be a tokenizer"):
+    with pytest.raises(ConvertError, match=r"tokenizer\.json is not a tokenizer"):
         open_directory(model)
 
 

@@ -123,6 +123,8 @@ def _edit(change: Callable[[ModelProto], object]) -> Callable[[bytes], bytes]:
         (_edit(lambda model: setattr(model.trainer_spec, "treat_whitespace_as_suffix", True)), "whitespace_as_suffix"),
         (_edit(lambda model: setattr(model.normalizer_spec, "escape_whitespaces", False)), "not escaped"),
         (_edit(lambda model: setattr(model.pieces[300], "piece", "x" * 300_000)), "a token of 300000 characters"),
+        (_edit(lambda model: setattr(model.pieces[300], "score", float("nan"))), "whose score is not a number"),
+        (lambda model: model.replace(b"\n\x03<s>", b"\n\x03\xff\xff\xff"), "to be UTF-8, found other bytes"),
         (_edit(lambda model: model.pieces.add(piece="▁▁", type=4)), "user-defined pieces with spaces"),
     ],
 )

@@ -1,10 +1,7 @@
-"""Fixtures: the tiny engine, on disk and open, and the sanitized reader."""
-
-from pathlib import Path
+"""Fixtures: the tiny engine, on disk and open."""
 
 import pytest
 
-from tests.unit.csrc.reader_harness import build_harness
 from tests.unit.csrc.tiny_engine import TinyEngine, make_tiny_engine
 from trtllm_lite._core import CpuExecutor, Engine
 
@@ -13,12 +10,6 @@ from trtllm_lite._core import CpuExecutor, Engine
 def tiny() -> TinyEngine:
     """A valid engine whose parts may be changed."""
     return make_tiny_engine()
-
-
-@pytest.fixture(scope="session")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The engine reader under AddressSanitizer, compiled once per session."""
-    return build_harness(tmp_path_factory.mktemp("harness"))
 
 
 @pytest.fixture(scope="module")

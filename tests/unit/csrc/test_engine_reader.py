@@ -208,6 +208,17 @@ PLANS: dict[str, tuple[Change, str]] = {
         lambda e: e.plan["symbols"].update(num_tokens=16),
         "expected 32 to .* the manifest's max_num_tokens",
     ),
+    "more sequences than a machine can run": (
+        lambda e: (
+            e.plan["symbols"].update(num_seqs=2**16 + 1, num_tokens=2**20, num_seqs_plus_1=2**16 + 2)
+            or e.plan["symbols"].update(num_decode_seqs=2**16 + 1, num_prefill_seqs=2**16 + 1, num_prefill_tokens=2**20)
+        ),
+        "num_seqs: expected 2 to 65536, the manifest's max_batch_size or more, found 65537",
+    ),
+    "more tokens than a machine can run": (
+        lambda e: e.plan["symbols"].update(num_tokens=2**24 + 1),
+        "num_tokens: expected 32 to 16777216",
+    ),
     "duplicate tensor": (
         set_tensor("value_cache.0", name="key_cache.0"),
         "expected a name that no other weight",
@@ -285,6 +296,18 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     ),
     "limits missing": (lambda e: e.manifest["limits"].pop("max_seq_len"), 'expected a member "max_seq_len"'),
     "limit zero": (lambda e: e.manifest["limits"].update(max_seq_len=0), "max_seq_len: expected an integer from 1"),
+    "block tables beyond any memory": (
+        lambda e: (
+            e.manifest["limits"].update(max_seq_len=2**29)
+            or e.plan["symbols"].update(max_blocks_per_seq=2**29 // 16, num_seqs=4, num_seqs_plus_1=5)
+            or e.plan["symbols"].update(num_decode_seqs=4, num_prefill_seqs=4, num_logits=4)
+        ),
+        r"max_blocks_per_seq: expected 1 to 16777216, block tables of at most 2\^26 entries, found 33554432",
+    ),
+    "more blocks than a machine can hold": (
+        lambda e: e.manifest["kv_cache"].update(num_blocks=2**26 + 1) or e.plan["symbols"].update(num_blocks=2**26 + 1),
+        r"num_blocks: expected .* the manifest's num_blocks, at most 2\^26, found 67108865",
+    ),
     "block size": (
         lambda e: e.manifest["kv_cache"].update(tokens_per_block=8),
         "blocks of max_seq_len|tokens_per_block",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.csrc.mutations import mutate
-from tests.unit.csrc.reader_harness import build_harness, verdicts
+from tests.fuzz.documents import mutate
+from tests.unit.csrc.reader_harness import verdicts
 from tests.unit.csrc.tiny_engine import TinyEngine
 from tests.unit.cuda.toy_engine import (
     ARENA_BYTES,
@@ -161,12 +161,6 @@ def test_accepts_the_toy_engine(tmp_path: Path) -> None:
     path = tmp_path / "rank0.engine"
     path.write_bytes(to_bytes(engine))
     assert len(json.loads(Engine(str(path)).plan)["programs"]) == 4
-
-
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The engine reader under sanitizers."""
-    return build_harness(tmp_path_factory.mktemp("harness"))
 
 
 def test_mutated_plans_are_refused_or_harmless(harness: Path, tmp_path: Path) -> None:

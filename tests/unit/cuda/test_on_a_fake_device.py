@@ -13,7 +13,8 @@ import pytest
 HERE = Path(__file__).parent
 PLUGINS = HERE.parents[2] / "plugins"
 FLAGS = ("-std=c++20", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
-# Each calls those before it.
+CASES = sorted(path.name for path in (HERE / "fake_device").glob("*_cases.py"))
+# Each library calls those before it.
 LIBRARIES = {"fake_libcuda.cc": "libcuda.so.1", "fake_libcublaslt.cc": "libcublasLt.so.13"}
 
 
@@ -28,7 +29,7 @@ def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("cases", ["executor_cases.py", "direct_cases.py", "product_cases.py", "machine_cases.py"])
+@pytest.mark.parametrize("cases", CASES)
 def test_cuda_executor(driver_directory: Path, cases: str) -> None:
     environment = os.environ | {"LD_LIBRARY_PATH": str(driver_directory)}
     command = [sys.executable, "-m", "pytest", "-q", str(HERE / "fake_device" / cases)]

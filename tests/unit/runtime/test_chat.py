@@ -189,7 +189,12 @@ def test_settings_of_tokenizer_config():
     template = ChatTemplate.from_settings(settings)
     assert template.render(USER) == "</s>"
     assert template.render(USER, tools=[{"name": "f"}]) == "t"
-    with pytest.raises(ArgumentError, match="no chat template named default, only 'rag'"):
+    assert template.render(USER, template="tool_use") == "t"
+    assert template.render(USER, template="default", tools=[{"name": "f"}]) == "</s>"
+    for name in ("rag", 7, []):
+        with pytest.raises(ArgumentError, match=r"no chat template named .*, only 'default', 'tool_use': name one"):
+            template.render(USER, template=name)
+    with pytest.raises(ArgumentError, match="no chat template named 'default', only 'rag'"):
         ChatTemplate.from_settings({"chat_template": [{"name": "rag", "template": "r"}]}).render(USER)
 
 

@@ -355,12 +355,15 @@ def test_prompts_may_be_dictionaries(runner):
 
 
 def test_templates_get_tools_and_arguments(runner, monkeypatch):
-    template = ChatTemplate({"default": "{{ tools[0].name }} {{ enable_thinking }}"}, {})
+    source = "{{ tools[0].name }} {{ enable_thinking }}"
+    template = ChatTemplate({"default": source, "rag": f"{{# named #}}{source}!"}, {})
     monkeypatch.setattr(runner.tokenizer, "chat_template", template)
     expected = runner.generate("fox False", max_new_tokens=5, end_id=-1)
     names = {"tools": [{"name": "fox"}], "chat_template_kwargs": {"enable_thinking": False}}
     assert runner.generate("x", chat=True, max_new_tokens=5, end_id=-1, **names) == expected
-    for given in ({"tools": []}, {"chat_template_kwargs": {}}):
+    named = runner.generate("x", chat=True, chat_template="rag", max_new_tokens=5, end_id=-1, **names)
+    assert named == runner.generate("fox False!", max_new_tokens=5, end_id=-1)
+    for given in ({"tools": []}, {"chat_template_kwargs": {}}, {"chat_template": "default"}):
         with pytest.raises(ArgumentError, match="pass chat=True too"):
             runner.generate("x", **given)
 

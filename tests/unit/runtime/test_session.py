@@ -10,7 +10,13 @@ from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options
-from trtllm_lite.runtime.session.limits import RunnerOptions, available_host_memory, runner_limits
+from trtllm_lite.runtime.session.limits import (
+    RunnerOptions,
+    available_host_memory,
+    check_host_memory,
+    memory_for,
+    runner_limits,
+)
 from trtllm_lite.runtime.session.session import check_end_ids
 
 from .doubles import fake_manifest
@@ -99,6 +105,19 @@ def test_a_share_of_the_free_memory():
 def test_options_beyond_the_engine(options, message):
     with pytest.raises(LimitError, match=message):
         limits(**options)
+
+
+def test_bookkeeping_that_the_host_cannot_hold():
+    built = replace(limits(), num_blocks=1 << 26, tokens_per_block=16)
+    check_host_memory(built, 1 << 40)
+    with pytest.raises(LimitError, match=r"67,108,864 blocks, for max_batch_size 4 .* and 1,000 are free: lower"):
+        check_host_memory(built, 1000)
+
+
+def test_too_little_memory_names_the_limits():
+    message = "max_batch_size 4, max_seq_len 40, max_num_tokens 16 and 40 blocks of KV cache: lower one"
+    with pytest.raises(LimitError, match=message), memory_for(limits()):
+        raise MemoryError
 
 
 def test_a_gpu_too_small_for_the_engine():

@@ -15,7 +15,7 @@ from trtllm_lite.errors import shown
 if TYPE_CHECKING:
     from trtllm_lite.bench.latency_shape import LatencyShape
 
-# A table each, which fits into 80 columns.
+# Each entry is printed as a table of its own, which fits into 80 columns.
 _POINT_METRICS = {
     "measured": ("time_to_first_token_s", "inter_token_latency_s", "prefill_tokens_per_s", "decode_tokens_per_s"),
     "floors": (
@@ -88,9 +88,9 @@ def latency(
     """Time to first token and time per token of whole batches, memory, and the fraction of the floor reached.
 
     Every combination of batch size and prompt length is measured, in one load of the engine. The time per token is
-    (time of output_len tokens - time of 1 token) / (output_len - 1). Its floor is the time to read the weights once,
-    or of the products if that is longer, and then the KV cache; that of the first token the time of its arithmetic, or
-    to read the weights if that takes longer.
+    (time of output_len tokens - time of 1 token) / (output_len - 1). The floor of the time per token is the time to
+    read the weights once (or to compute the products, if that is longer) plus the time to read the KV cache. The floor
+    of the first token is the time of its arithmetic, or the time to read the weights if that is longer.
     """
     from trtllm_lite.bench.latency import LatencyBench
     from trtllm_lite.bench.latency_shape import LatencyShape
@@ -125,7 +125,7 @@ def latency(
 
 
 def _print_points(shapes: "Sequence[LatencyShape]", reports: Sequence[Report]) -> None:
-    """Tables with a row for each shape, one of them of the ratios to transformers where those were measured."""
+    """Print tables with a row for each shape; the last has the ratios to transformers, where those were measured."""
     from trtllm_lite.bench.metrics import METRICS
     from trtllm_lite.cli.console import print_table
     from trtllm_lite.units import counted

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-REGRESSED = 3  # exit code; 1 is an error, 2 a wrong option
+REGRESSED = 3  # the exit code of a regression; 1 is an error, 2 a wrong option
 _LENGTHS = "tokens: N, LEAST:MOST, lognormal:MEDIAN:P95 or sharegpt"
 
 
@@ -38,7 +38,7 @@ ceiling_options = _together(
 engine_options = _together(
     click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote."),
     click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]"),
-    click.option("--seed", default=0, show_default=True, help="Of everything that is random."),
+    click.option("--seed", default=0, show_default=True, help="Seed of all random choices."),
 )
 
 result_options = _together(
@@ -60,11 +60,11 @@ result_options = _together(
 workload_options = _together(
     click.option("--num_requests", default=32, show_default=True, help="Requests in all."),
     click.option("--input_len", default="64:128", show_default=True, help=f"Length of the prompts in {_LENGTHS}."),
-    click.option("--output_len", default="64:128", show_default=True, help="Length of the outputs, likewise."),
+    click.option("--output_len", default="64:128", show_default=True, help="Length of the outputs, in the same forms."),
     click.option("--prefix_len", default=0, help="Tokens that prompts share, in front of input_len of their own."),
-    click.option("--prefix_share", default=1.0, show_default=True, help="Share of the prompts that begin with them."),
+    click.option("--prefix_share", default=1.0, show_default=True, help="Share of the prompts that have the prefix."),
     click.option("--priorities", default="0", show_default=True, help="Priorities and their weights, as in 0:9,50:1."),
-    click.option("--price_per_hour", type=float, help="Of the machine; adds the price of a million tokens."),
+    click.option("--price_per_hour", type=float, help="Price of the machine; adds the price of a million tokens."),
 )
 
 arrival_options = _together(
@@ -88,7 +88,7 @@ arrival_options = _together(
     ),
 )
 
-# Arguments of ModelRunner.from_dir.
+# These options become arguments of ModelRunner.from_dir.
 runtime_options = _together(
     click.option("--max_batch_size", type=int, help="Requests that run side by side. [default: the engine's]"),
     click.option("--max_num_tokens", type=int, help="Tokens of one step. [default: the engine's]"),
@@ -110,7 +110,7 @@ runtime_options = _together(
         "--capacity_scheduler_policy",
         default="GUARANTEED_NO_EVICT",
         show_default=True,
-        help="Or MAX_UTILIZATION: admits more, and preempts.",
+        help="GUARANTEED_NO_EVICT, or MAX_UTILIZATION, which admits more requests and preempts some.",
     ),
     click.option(
         "--enable_chunked_context", type=bool, default=True, show_default=True, help="Spread prompts over steps."
@@ -121,7 +121,7 @@ runtime_options = _together(
 def ceilings_of(
     memory_bandwidth: float | None, peak_tflops: float | None, host_bandwidth: float | None = None
 ) -> "Ceilings":
-    """What options in GB/s and TFLOPS say, in bytes and operations per second."""
+    """The ceilings that the options give in GB/s and TFLOPS, in bytes and operations per second."""
     from trtllm_lite.bench.floor import Ceilings
 
     return Ceilings(

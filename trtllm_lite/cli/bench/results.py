@@ -22,7 +22,10 @@ _BUSY_SHARE = 0.3
 
 @dataclass
 class Results:
-    """Made before anything is measured, so that what is wrong with the options or the baseline is told at once."""
+    """Writes and judges the reports of a benchmark.
+
+    It is made before anything is measured, so that errors in the options or the baseline show at once.
+    """
 
     json_path: str | None
     compare: str | None
@@ -42,7 +45,7 @@ class Results:
         self._expected: list[Mapping[str, Any]] = []
 
     def expect(self, identities: Sequence[Mapping[str, Any]]) -> None:
-        """Find the baseline of each measurement to come. Raises ArgumentError for one that has none."""
+        """Find the baseline of each measurement to come. Raises ArgumentError for a measurement that has none."""
         from trtllm_lite.bench.compare import find_baseline
 
         if self.compare:
@@ -74,7 +77,7 @@ class Results:
 
 
 def warn_if_busy() -> float:
-    """Say so if other work will spoil the figures; returns the load before the measurement."""
+    """Warn if other work on the machine will spoil the figures; returns the cores that were busy before."""
     from trtllm_lite.bench.machine import busy_cores, num_cores
 
     busy = busy_cores()
@@ -84,7 +87,7 @@ def warn_if_busy() -> float:
 
 
 def _label(report: Report) -> str:
-    """What tells the reports of one run apart: the shape of a batch, or just the benchmark."""
+    """The name of a report among those of one run: the shape of its batch, or the benchmark."""
     shape = report["shape"]
     batch = f", batch {shape['batch_size']}, prompt {shape['input_len']}" if "batch_size" in shape else ""
     return f"{report['benchmark']}{batch}"

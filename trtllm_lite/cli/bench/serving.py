@@ -44,8 +44,8 @@ def throughput(**options: Any) -> None:
 def serve_sim(goodput: tuple[str, ...], **options: Any) -> None:
     """Latencies of requests that arrive over time, as a server would see them.
 
-    Requests are sent in real time, each at its instant. Latencies count from there: to the first token, between
-    tokens, to the last one; the time per output token is a request's mean after its first token.
+    Requests are sent in real time. Latencies count from the instant at which a request is sent: to its first token,
+    between tokens, and to its last token. The time per output token is a request's mean after its first token.
 
     \b
     Examples:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def print_figures(title: str, figures: Mapping[str, Any]) -> None:
-    """Distributions as one table with a column for each percentile, plain figures as another."""
+    """Print distributions as a table with a column for each percentile, and plain figures as another table."""
     from trtllm_lite.bench.metrics import METRICS
     from trtllm_lite.cli.console import print_table
 

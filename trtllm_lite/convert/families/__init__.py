@@ -1,1 +1,1 @@
-"""Model families, one file each; every module here with a ``FAMILY`` is found by itself (see ``convert/family.py``)."""
+"""Model families, one file each; ``convert/family.py`` finds every module here that has a ``FAMILY``."""

@@ -23,7 +23,7 @@ ROPE = RopeDefaults(theta=500000.0)
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """``attention_bias`` stands for all four projections."""
+    """Read the config; ``attention_bias`` gives biases to all four projections of attention."""
     sizes, activation = read_sizes(config), read_activation(config)
     rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, ROPE)
     epsilon, bias = config.number("layer_norm_eps", 1e-5), config.flag("attention_bias")

@@ -12,7 +12,7 @@ from trtllm_lite.network.layers import Layer
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """The first layer slides unless ``layer_types`` says otherwise; a cap that is null is none."""
+    """Read the config; the first layer has a window unless ``layer_types`` says otherwise; a null cap caps nothing."""
     parts = GemmaParts.read(config)
     sizes = parts.sizes
     rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings)

@@ -12,12 +12,12 @@ from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 
-# By kind of layer: where configs before transformers 5 have theta, and what it is if they do not.
+# For each kind of layer the key of theta in configs older than transformers 5, and the default if it is absent.
 THETAS = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Every sixth layer sees all tokens, unless ``layer_types`` or ``sliding_window_pattern`` says otherwise."""
+    """Read the config; every sixth layer has no window unless ``layer_types`` or ``sliding_window_pattern`` says so."""
     parts = GemmaParts.read(config)
     sizes = parts.sizes
     ropes = read_ropes_by_layer_type(config, sizes.head_dim, sizes.max_position_embeddings, THETAS)
@@ -41,7 +41,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
-    """llama.cpp stores the RoPE of full attention; that of windowed layers is never stretched."""
+    """The RoPE of both kinds of layers: llama.cpp stores that of full attention; that of windows is never stretched."""
     theta = config.get("rope_local_base_freq", THETAS["sliding_attention"][1])
     windowed = {"rope_type": "default", "rope_theta": theta}
     ropes = {"full_attention": config["rope_parameters"], "sliding_attention": windowed}

@@ -29,7 +29,7 @@ NAMES = {
     "up_proj": "transformer.h.{layer}.mlp.c_fc",
     "down_proj": "transformer.h.{layer}.mlp.c_proj",
 }
-# Keys of other heads than the language model's, and of computing the same in another order.
+# These keys concern other heads than the language model's, or the order in which the same values are computed.
 _NO_MATHEMATICS = (
     *(f"summary_{key}" for key in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")),
     "reorder_and_upcast_attn",
@@ -37,7 +37,7 @@ _NO_MATHEMATICS = (
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """The keys have names of their own."""
+    """Read the config, whose keys have other names than most families'."""
     sizes, epsilon = _read_sizes(config), config.number("layer_norm_epsilon", 1e-5)
     activation = read_activation(config, "activation_function", "gelu_new")
     scale = sizes.head_dim**-0.5 if config.flag("scale_attn_weights", True) else 1.0

@@ -9,7 +9,7 @@ from trtllm_lite.network.layers import Layer
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Biases on all projections of a block or on none."""
+    """Read the config; all projections of a block have biases, or none has."""
     parts = LlamaParts.read(config)
     attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
 

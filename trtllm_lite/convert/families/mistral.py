@@ -9,7 +9,7 @@ from trtllm_lite.network.layers import Layer
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """``sliding_window`` null means full attention; absent means the 4096 of Mistral 7B v0.1."""
+    """Read the config; a null ``sliding_window`` means full attention, an absent one the 4096 of Mistral 7B v0.1."""
     parts = LlamaParts.read(config)
     window = config.nullable_integer("sliding_window", 4096) or 0
 

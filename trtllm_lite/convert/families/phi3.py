@@ -23,7 +23,7 @@ ROPE = RopeDefaults(original=4096, partial=True)
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """``sliding_window`` null or absent means full attention."""
+    """Read the config; a null or absent ``sliding_window`` means full attention."""
     parts = LlamaParts.read(config, NAMES, epsilon=1e-5, rope=ROPE)
     window = config.integer("sliding_window", 0)
     for key in ("interpolate_factor", "full_attn_mod"):  # Phi-4-mini has them, always as 1

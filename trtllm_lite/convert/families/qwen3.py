@@ -12,7 +12,7 @@ DEFAULT_HEAD_DIM = 128  # whatever hidden_size / num_attention_heads is
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """``attention_bias`` stands for all four projections."""
+    """Read the config; ``attention_bias`` gives biases to all four projections of attention."""
     parts = LlamaParts.read(config, head_dim=DEFAULT_HEAD_DIM)
     windows = qwen_windows(config, parts.sizes.num_hidden_layers)
     bias = config.flag("attention_bias")

@@ -1,4 +1,4 @@
-// What a beam search is asked for.
+// Bindings of the parameters of beam search.
 #include "sampling/beam_search.h"
 
 #include "bindings/sampling.h"

@@ -1,4 +1,4 @@
-// The event loop over an engine on any device.
+// Bindings of the event loop, over an engine on any device.
 #include "batching/event_loop.h"
 
 #include <nanobind/nanobind.h>
@@ -25,7 +25,7 @@ namespace {
 
 using PromptIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Some years; the clock can express it.
+// The longest timeout is some years, which the clock can express.
 constexpr double kMaxSeconds = 1e8;
 
 Clock::duration duration_of(double seconds) {
@@ -52,7 +52,7 @@ std::unique_ptr<StepExecutor> make_step_executor(cuda::CudaExecutor& executor, c
   return device;
 }
 
-// What Python holds: the loop, with the checks that its C++ callers make themselves.
+// The event loop as Python holds it, with the checks that C++ callers make themselves.
 class PyEventLoop {
  public:
   template <typename AnyExecutor>
@@ -97,7 +97,7 @@ class PyEventLoop {
     return loop_->submit(std::move(spec));
   }
 
-  // A fork's requests are not the loop's.
+  // In a fork of the process there is nothing to cancel: the requests belong to the parent.
   bool cancel(RequestId id) { return home().is_this() && loop_->cancel(id); }
 
   // Tokens and ends, or None when the loop is shut down and every event has been delivered.
@@ -127,7 +127,7 @@ class PyEventLoop {
  private:
   template <typename AnyExecutor>
   static EventLoop* make_loop(AnyExecutor& executor, const LoopOptions& options) {
-    const EventLoopConfig checked = config(executor, options);  // before memory is reserved for it
+    const EventLoopConfig checked = config(executor, options);  // checked before memory is reserved
     return new EventLoop(checked, make_step_executor(executor, options));
   }
 

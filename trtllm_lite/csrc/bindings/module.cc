@@ -5,7 +5,7 @@
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ runtime of trtllm_lite; see _core.pyi for its contract.";
-  // Threads that hold Python objects are not there in a fork, so that it cannot give these back when it ends.
+  // A fork has no copy of the threads that hold Python objects, so that it cannot release these objects when it ends.
   pthread_atfork(nullptr, nullptr, [] { nanobind::set_leak_warnings(false); });
   tl::bind_errors(module);
   tl::bind_crc32c(module);

@@ -1,4 +1,4 @@
-// What a request asks of sampling, and what is said of a token.
+// Bindings of sampling parameters, and of log probabilities.
 #include "bindings/sampling.h"
 
 #include <nanobind/stl/optional.h>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace sampling_bindings;
 
-// Token ids of Python, of which some are no int32: nanobind would only say that the types do not fit.
+// Converts token ids from Python, and names an id that is no int32: nanobind would only say that types do not fit.
 std::vector<TokenId> token_ids(const char* name, nb::handle given) {
   std::vector<TokenId> ids;
   for (const nb::handle item : given) {

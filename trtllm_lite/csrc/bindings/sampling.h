@@ -1,4 +1,4 @@
-// What the sampler's bindings share.
+// Helpers of the bindings of sampling, for the product's module and the tests' one.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Activation functions in vectors, and the choice between them that schemas spell as an attribute.
+// Activation functions of vectors, and the choice among them by an operator's attribute.
 #pragma once
 
 #include "cpu/simd.h"
@@ -30,7 +30,7 @@ TL_INLINE Vec gelu_tanh(Vec x) {
   return x / (broadcast(1.0f) + exp(cubic * broadcast(-1.5957691f)));
 }
 
-// `Activation` is the enumeration of an operator; one that it lacks is the identity.
+// `Activation` is the enumeration of an operator; the default case is the identity.
 template <typename Activation>
 TL_INLINE Vec activate(Activation activation, Vec x) {
   switch (activation) {

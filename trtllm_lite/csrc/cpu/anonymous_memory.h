@@ -1,4 +1,4 @@
-// Zeroed memory from the operating system, page by page as it is touched.
+// Zeroed memory that the operating system provides page by page as it is touched.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@
 namespace tl {
 namespace {
 
-// An engine of one rank: the sum over all ranks is x itself.
+// An engine has one rank, so that the sum over all ranks is x itself.
 void reduce_over_one_rank(const Tensor& x, const Tensor& y) {
   if (x.data == y.data) return;
   std::memcpy(y.data, x.data, static_cast<std::size_t>(x.shape[0] * x.shape[1] * item_size(x.dtype)));
@@ -29,7 +29,8 @@ CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::in
              "build the engine with a smaller --max_num_tokens"),
       state_(static_cast<std::size_t>(plan_.state_bytes), AnonymousMemory::Pages::kDefault, "state",
              "build the engine with a smaller --max_batch_size"),
-      // Ordinary pages: a short sequence then costs what it uses, not huge pages of every layer's cache.
+      // The cache has ordinary pages, so that a short sequence takes what it uses, not a huge page of every layer's
+      // cache.
       cache_(kv_cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
       inputs_(step_limits(engine, num_blocks_)) {
   const std::vector<std::byte*> places = place_tensors();
@@ -54,7 +55,7 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
         places.push_back(state_.data() + tensor.offset);
         break;
       case TensorKind::kWeight:
-        // Operands have one type for all; check_plan has seen to it that no call writes a weight.
+        // Inputs and outputs have the same operand type; check_plan has refused calls that write a weight.
         places.push_back(const_cast<std::byte*>(engine_.weight(tensor.name).data()));
         break;
       case TensorKind::kCache:

@@ -1,4 +1,4 @@
-// Executes an engine's plan, step by step. Knows no model and no operator.
+// Executes the plan of a CPU engine step by step. The executor knows no model and no operator.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace tl {
 
-// Bytes reserved. Scratch comes with every thread and is part of the workspace.
+// Bytes that are reserved. The workspace includes the scratch memory of every thread.
 struct MemoryUse {
   std::size_t weights = 0;
   std::size_t kv_cache = 0;
@@ -38,12 +38,12 @@ class CpuExecutor {
   // in a fork of the process.
   std::unique_ptr<float[]> step(const StepRequest& request);
 
-  // The same, but hands `use` the logits where they were computed, and the threads that are idle meanwhile. Both are
-  // only valid within the call.
+  // Runs one step and hands `use` the logits where they were computed, and the thread pool, which is idle then. Both
+  // are valid within the call only.
   using LogitsUse = std::function<void(std::span<const float> logits, ThreadPool& pool)>;
   void step(const StepRequest& request, const LogitsUse& use);
 
-  // Whole KV blocks: keys and values of all layers, block_bytes() of them. Like steps, copies take turns.
+  // Copies whole KV blocks: the keys and values of all layers, block_bytes() in all. Like steps, copies take turns.
   std::size_t block_bytes() const;
   void copy_block(std::int64_t src, std::int64_t dst);
   void save_block(std::int64_t block, std::span<std::byte> out);
@@ -59,7 +59,7 @@ class CpuExecutor {
 
  private:
   struct Call {
-    Kernel kernel;  // null: a collective
+    Kernel kernel;  // null for a collective
     const AttributeValue* attributes;
     std::size_t first_input;  // positions in operands_
     std::size_t first_output;

@@ -18,7 +18,7 @@ CpuStepExecutor::CpuStepExecutor(CpuExecutor& executor, std::int64_t num_host_bl
     : executor_(executor),
       rows_(executor.num_slots(), static_cast<int>(executor.vocab_size())),
       blocks_(static_cast<std::size_t>(executor.num_slots())),
-      // At least a page: there is no mapping of nothing.
+      // At least one byte is mapped, because an empty mapping is an error.
       host_cache_(std::max<std::size_t>(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), 1),
                   AnonymousMemory::Pages::kDefault, "swapped KV cache", "lower host_cache_size"),
       workspaces_(static_cast<std::size_t>(executor.num_threads())),
@@ -70,7 +70,7 @@ void CpuStepExecutor::work() {
     try {
       if (broken) throw StepError("the step before this one failed");
       run(batch, step.result);
-    } catch (...) {  // the event loop's to judge
+    } catch (...) {  // wait() rethrows the error for the event loop
       step.error = std::current_exception();
     }
     lock.lock();

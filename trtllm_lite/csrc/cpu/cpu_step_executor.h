@@ -1,4 +1,4 @@
-// The CPU as the event loop's device: a CpuExecutor and a RowSampler, driven by one worker thread.
+// CpuStepExecutor makes the CPU a device of the event loop: one worker thread drives a CpuExecutor and a RowSampler.
 #pragma once
 
 #include <condition_variable>
@@ -47,7 +47,7 @@ class CpuStepExecutor : public StepExecutor {
   BlockTables blocks_;
   AnonymousMemory host_cache_;
 
-  // The worker's: the step as the executor takes it.
+  // The step in the form that CpuExecutor takes; only the worker uses these.
   std::vector<std::int32_t> token_ids_, seq_lens_, past_lens_, block_tables_, logits_indices_;
   std::int64_t blocks_per_row_ = 1;
   std::vector<RowLogits> row_logits_;
@@ -57,7 +57,7 @@ class CpuStepExecutor : public StepExecutor {
   std::condition_variable launched_, finished_;
   std::deque<const StepBatch*> to_run_;
   std::deque<Finished> to_collect_;
-  bool broken_ = false;  // a step failed: those launched before anybody heard of it have nothing to build on
+  bool broken_ = false;  // a step failed, and steps launched before its failure was known must fail, too
   bool stopping_ = false;
   std::thread worker_;
 };

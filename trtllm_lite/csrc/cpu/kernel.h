@@ -38,7 +38,7 @@ struct KernelArgs {
   ThreadPool* pool;
 };
 
-// Arguments have been checked against the schema when the engine was loaded, and step inputs when the step began.
+// A kernel. Its arguments were checked against the schema when the engine was loaded, step inputs when the step began.
 using Kernel = void (*)(const KernelArgs&);
 
 // Bytes of 64-byte-aligned scratch that every thread of the pool owns.

@@ -8,7 +8,7 @@
 namespace tl {
 namespace {
 
-// The features that CMakeLists.txt compiles each instruction set for.
+// Whether the machine has the features that CMakeLists.txt compiles each instruction set for.
 bool machine_has(std::string_view isa) {
 #if defined(__x86_64__)
   if (isa == "avx2") {

@@ -1,4 +1,4 @@
-// Which kernels this build has, and which of them this machine can run.
+// Finds the kernels of this build that this machine can run.
 #pragma once
 
 #include <span>

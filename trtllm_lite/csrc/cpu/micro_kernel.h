@@ -40,7 +40,7 @@ TL_INLINE std::int64_t tile_rows(std::int64_t rows) {
   return rows <= kMaxTileRows ? rows : ceil_div(rows, ceil_div(rows, kMaxTileRows));
 }
 
-// Memory to ask for while multiplying: whatever is read next. Step k of a tile asks for the first lines of
+// The memory to prefetch while multiplying, which is read next. Step k of a tile prefetches the first lines of
 // next + k * step.
 struct Prefetch {
   const char* next = nullptr;
@@ -78,7 +78,7 @@ TL_INLINE void multiply_tile(const Product<Weight>& p, const Prefetch& prefetch)
   }
 }
 
-// The tile, asking for kLines lines a step until `prefetch` is used up.
+// Computes the tile, and prefetches kLines lines a step until `prefetch` is used up.
 template <int kRows, int kVecs, bool kPartial, int kLines, typename Weight>
 TL_INLINE void multiply_tile_and_prefetch(const Product<Weight>& p, Prefetch* prefetch) {
   if constexpr (kLines > 0) {

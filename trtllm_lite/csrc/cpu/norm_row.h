@@ -1,4 +1,4 @@
-// A row that is summed with its residual and then normalised: what RmsNorm and LayerNorm share.
+// The loop that RmsNorm and LayerNorm share: each row is added to its residual and then normalised.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Activations times a weight in panels of 64 features (plugins/README.md): what Linear and GatedLinear share.
+// The product of activations and a weight in panels of 64 features (plugins/README.md), for Linear and GatedLinear.
 //
 // Few rows: memory is the limit, each panel is streamed once and widened in registers. Many rows: arithmetic is the
 // limit, all rows pass over a chunk of the panel while it is in the first-level cache. Partial sums are floats in
@@ -14,20 +14,20 @@
 namespace tl::TL_ISA {
 
 constexpr int kPanelWidth = 64;
-// Of a panel as stored; with the chunk that follows it, it fits the first-level cache.
+// Bytes of a chunk of a stored panel; the chunk and the one that follows it fit the first-level cache.
 constexpr std::int64_t kChunkBytes = 16 * 1024;
 constexpr std::int64_t kMaxChunkDepth = kChunkBytes / (kPanelWidth * sizeof(BFloat16));  // widened, it fits the second
 template <typename Weight>
 constexpr std::int64_t kChunkDepth = min(kMaxChunkDepth, kChunkBytes / (kPanelWidth * sizeof(Weight)));
 // Rows of one task: their sums take 24 KiB.
 constexpr std::int64_t kMaxTaskRows = 96;
-// Fewer rows than this do not pay for reading the panel again.
+// Tasks of fewer rows are not made of larger ones: reading the panel again would cost more than it gains.
 constexpr std::int64_t kMinTaskRows = 24;
 // From here on, widening a chunk once is cheaper than widening it for every tile of rows.
 constexpr std::int64_t kMinRowsToWiden = 32;
-// How far a streamed panel is asked for before its use; covers the latency of memory at 40 GB/s.
+// How far ahead a streamed panel is prefetched; this covers the latency of memory at 40 GB/s.
 constexpr std::int64_t kPrefetchBytes = 8192;
-// Enough tasks that threads end together.
+// There are so many tasks for each thread that the threads end at about the same time.
 constexpr std::int64_t kTasksPerThread = 8;
 
 // One task's memory in the thread's scratch.
@@ -52,14 +52,14 @@ TL_INLINE Prefetch prefetch_range(const Weight* first, std::int64_t count, std::
 template <typename Weight>
 constexpr int kPanelLines = kPanelWidth * sizeof(Weight) / kLineBytes;
 
-// One tile holds all rows and columns: the panel goes by once.
+// Multiplies where one tile holds all rows and columns, so that the panel is read once.
 template <typename Weight>
 TL_INLINE void stream_panel(const Product<Weight>& p) {
   constexpr std::int64_t kAhead = kPrefetchBytes / sizeof(Weight);
   multiply<kPanelLines<Weight>>(p, prefetch_range(p.w + kAhead, p.depth * kPanelWidth, kPanelWidth));
 }
 
-// Several tiles pass over each chunk, and ask for the next one meanwhile.
+// Multiplies where several tiles pass over each chunk, and prefetch the next chunk meanwhile.
 template <typename Weight>
 TL_INLINE void multiply_chunks(Product<Weight> p, float* widened) {
   // Half of the lines in each of the first two passes; a row of bytes is one line.

@@ -134,7 +134,7 @@ void StepInputs::derive_positions() {
 
 void StepInputs::check_values() const {
   for (const ValueBound& bound : limits_.values) {
-    if (bound.input == kBlockTables) continue;  // check_block_numbers, as entries past a sequence's end may be anything
+    if (bound.input == kBlockTables) continue;  // check_block_numbers checks the entries within each sequence
     const StepInput& input = kStepInputs[bound.input];
     const std::int64_t limit = bound.bound.symbol ? extent(*bound.bound.symbol) : bound.bound.value;
     const std::int32_t* values = buffers_[static_cast<std::size_t>(bound.input)].data();
@@ -159,8 +159,8 @@ void StepInputs::check_block_numbers() const {
   }
 }
 
-// Two sequences may read the same block (a shared prefix), but one that is written must be nobody else's: the writes
-// would race, and one sequence would continue another's text.
+// Two sequences may read the same block (a shared prefix). A block that one sequence writes must belong to no other:
+// the writes would race, and one sequence would continue another's text.
 void StepInputs::check_written_blocks() {
   const std::int64_t num_seqs = extent(Symbol::kNumSeqs);
   std::int32_t shared = kNobody;

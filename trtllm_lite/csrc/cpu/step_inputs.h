@@ -10,7 +10,7 @@
 
 namespace tl {
 
-// The step inputs that a request says; others are not set.
+// The step inputs that a request gives; the others stay unset.
 constexpr StepInputIndex kRequestInputs[] = {kTokenIds, kPositionIds,   kCuSeqlens,
                                              kPastLens, kLogitsIndices, kBlockTables};
 
@@ -24,7 +24,7 @@ struct StepRequest {
   std::span<const std::int32_t> logits_indices;  // rows of token_ids whose logits are wanted
 };
 
-// What a step stays within.
+// The limits of a step.
 struct StepLimits {
   Extents bounds;                  // largest extent of each symbol; tables name blocks below kNumBlocks
   std::vector<ValueBound> values;  // of what a kernel indexes with
@@ -34,7 +34,7 @@ struct StepLimits {
   std::int64_t bound(Symbol symbol) const { return bounds[symbol]; }
 };
 
-// Those of a CPU engine whose caches have `num_blocks` blocks.
+// The limits of steps of a CPU engine whose caches have `num_blocks` blocks.
 StepLimits step_limits(const Engine& engine, std::int64_t num_blocks);
 
 class StepInputs {
@@ -45,7 +45,7 @@ class StepInputs {
   // through. Returns the extents of this step. Throws LimitError; the inputs are then undefined.
   Extents assign(const StepRequest& request);
 
-  // Where one of kRequestInputs lies; never changes.
+  // The address of one of kRequestInputs, which never changes.
   std::int32_t* data(StepInputIndex input) { return buffers_[input].data(); }
   std::size_t num_bytes() const;
 

@@ -12,7 +12,7 @@
 namespace tl {
 namespace {
 
-// Longer than the serial gap between two regions of a step, shorter than a scheduler's time slice.
+// A thread spins for this time: longer than the serial gap between two regions of a step, shorter than a time slice.
 constexpr std::chrono::microseconds kSpinTime{50};
 constexpr int kPausesPerClockRead = 32;
 constexpr std::align_val_t kScratchAlignment{64};
@@ -61,7 +61,7 @@ void ThreadPool::FreeScratch::operator()(std::byte* memory) const { ::operator d
 
 ThreadPool::ThreadPool(int num_threads) : runs_(static_cast<std::size_t>(num_threads)) {
   for (int thread = 0; thread < num_threads; ++thread) {
-    // Left untouched here, so that the pages land on the memory node of the thread that uses them first.
+    // The scratch stays untouched here, so that its pages land on the memory node of the thread that uses them first.
     scratch_.emplace_back(static_cast<std::byte*>(::operator new(kScratchBytesPerThread, kScratchAlignment)));
   }
   for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { worker_loop(thread); });
@@ -83,7 +83,7 @@ void ThreadPool::run(std::int64_t num_tasks, TaskRef task) {
   task_ = task;
   finished_.store(0, std::memory_order_relaxed);
   publish(num_tasks);
-  // Sequentially consistent with sleep_until_work: either it sees the tasks, or this load sees the sleeper.
+  // The load is sequentially consistent with sleep_until_work: that function sees the tasks, or this load the sleeper.
   if (num_sleeping_.load() > 0) {
     wake_epoch_.fetch_add(1);
     wake_epoch_.notify_all();
@@ -109,7 +109,7 @@ void ThreadPool::publish(std::int64_t num_tasks) {
   }
 }
 
-// Runs what is left of the owner's run; returns how many tasks that accounts for.
+// Runs the tasks that are left of the owner's run; returns how many there were.
 std::int64_t ThreadPool::drain(int thread, int owner) {
   std::int64_t finished = 0;
   std::int64_t task;
@@ -167,7 +167,7 @@ void ThreadPool::sleep_until_work(int thread) {
 
 void ThreadPool::wait_until_finished(std::int64_t num_tasks) const {
   const auto finished = [this, num_tasks] { return finished_.load(std::memory_order_acquire) == num_tasks; };
-  // A task still unfinished after the spin is long or its thread is off the core: offer it this one.
+  // A task that is unfinished after the spin is long, or its thread is off the core, for which this thread then yields.
   while (!spin_until(finished)) std::this_thread::yield();
 }
 

@@ -1,4 +1,4 @@
-// Calls of operators as executors use them: operands in the order of the operator's schema.
+// Resolves calls of operators for executors: operands come in the order of the operator's schema.
 #pragma once
 
 #include <vector>

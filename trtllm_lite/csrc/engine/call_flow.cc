@@ -10,7 +10,7 @@
 namespace tl {
 namespace {
 
-// Which tensor's bytes the arena holds where. Writing a tensor ends the life of every tensor that it overlaps.
+// Tracks which tensors the arena holds. Writing a tensor ends the life of every tensor that it overlaps.
 class ArenaContents {
  public:
   void write(int tensor, std::int64_t begin, std::int64_t end) {
@@ -36,7 +36,7 @@ class ArenaContents {
 class CallFlow {
  public:
   CallFlow(const Plan& plan, std::int64_t tokens_per_block) : plan_(plan) {
-    // Schema symbols that are called like a step symbol mean it; kernels rely on it when they use step inputs.
+    // A schema symbol with the name of a step symbol stands for it; kernels rely on that when they use step inputs.
     for (int symbol = 0; symbol < kNumSymbols; ++symbol) {
       known_[kSymbolNames[symbol]] = {0, static_cast<Symbol>(symbol)};
     }
@@ -70,7 +70,7 @@ class CallFlow {
     check_collective(std::get<CollectiveInstruction>(instruction));
   }
 
-  // Whole tensors: their shapes are what the collective says.
+  // A collective reads and writes whole tensors, whose shapes must be those that it names.
   void check_collective(const CollectiveInstruction& collective) {
     for (const TensorArgument* argument : {&collective.x, &collective.y}) {
       const PlanTensor& operand = tensor(argument->tensor);

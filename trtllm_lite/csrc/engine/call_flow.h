@@ -1,4 +1,4 @@
-// The calls of a CPU plan in order: schemas, step inputs, and what is alive in the arena when.
+// Checks the calls of a CPU plan in order: schemas, step inputs, and which tensors the arena holds at each call.
 #pragma once
 
 #include "engine/plan_check.h"

@@ -20,7 +20,7 @@ JsonView view_of(const Entry& entry, const Json& json, const std::string& name) 
   return {json, name};
 }
 
-// Every entry has a use: the two documents, weights and kernels that the plan names, padding.
+// Throws unless every entry has a use: the two documents, weights and kernels that the plan names, padding.
 void check_entry_names(const EngineContents& contents) {
   std::set<std::string> cubins;
   for (const CompiledKernel& kernel : contents.plan.kernels) {

@@ -145,7 +145,7 @@ bool JsonView::boolean() const {
 }
 
 void JsonView::fail(const std::string& expected) const {
-  // Containers are named, not printed: dumping one may take as long as parsing it.
+  // A container is named, not printed: printing it may take as long as parsing it.
   const std::string found =
       value_->is_structured() ? value_->type_name() : value_->dump(-1, ' ', true, Json::error_handler_t::replace);
   throw EngineError(path_.substr(0, 4 * kMaxQuoted) + ": expected " + expected + ", found " +

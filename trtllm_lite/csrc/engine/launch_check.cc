@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kMaxGrid[] = {std::numeric_limits<std::int32_t>::max(), 65535, 65535};
 constexpr std::int64_t kChunkBytes = 16;  // what the copy engine addresses
 
-// The largest extents of the steps that a program is chosen for.
+// The largest extents among the steps that a program may run.
 Extents bounds_of(const Plan& plan, const Program& program) {
   Extents bounds = plan.symbols;
   for (const Symbol symbol : {Symbol::kNumTokens, Symbol::kNumSeqs, Symbol::kNumDecodeSeqs, Symbol::kNumPrefillSeqs,
@@ -98,7 +98,7 @@ class ProgramChecker {
 
   void check_tensor_map(const BoxedTensor& map) const {
     const PlanTensor& source = tensor(map.tensor);
-    // Their places are known when the engine is loaded.
+    // The addresses in tensor maps are fixed when the engine is loaded.
     if (source.kind != TensorKind::kArena && source.kind != TensorKind::kWeight) {
       fail("expected a tensor map of an arena or weight tensor, found " + source.name);
     }

@@ -1,4 +1,4 @@
-// The launches and products of a GPU plan.
+// Checks the launches and products of a GPU plan.
 #pragma once
 
 #include "engine/container.h"
@@ -11,7 +11,7 @@ namespace tl {
 // tensor, and every product and collective reads and writes inside its operands. Tensors have passed check_tensors.
 void check_launches(const Plan& plan, const Container& container);
 
-// How an argument lies among a kernel's parameters.
+// The size and alignment of an argument among a kernel's parameters.
 struct ParameterSize {
   std::int64_t bytes, alignment;
 };

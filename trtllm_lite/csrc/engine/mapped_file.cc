@@ -19,7 +19,7 @@ namespace {
                     "; give the directory that trtllm-lite build wrote");
 }
 
-// Closes what it holds unless it is released.
+// A file descriptor that is closed at the end of its scope unless it is released.
 class FileDescriptor {
  public:
   // Non-blocking, so that a named pipe is refused below instead of waited for.

@@ -47,7 +47,7 @@ struct AttributeSpec {
   std::span<const std::string_view> choices;  // of kChoice
 };
 
-// What a text attribute may hold.
+// The kind of text that a text attribute may hold.
 struct TextRules {
   std::string_view characters;
   std::size_t max_length;
@@ -62,7 +62,7 @@ struct ConstraintSpec {
 
 struct PlanTensor;
 
-// What check.h beside a schema says is wrong with a call that fits the schema; empty if nothing is.
+// The check in the check.h beside a schema: what is wrong with a call that fits the schema; empty if nothing is.
 using CallCheck = std::string (*)(std::span<const PlanTensor* const> inputs,
                                   std::span<const AttributeValue> attributes);
 

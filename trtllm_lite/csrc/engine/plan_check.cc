@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 
 #include "engine/call_flow.h"
 #include "engine/launch_check.h"
@@ -19,7 +18,7 @@ constexpr std::int64_t kWord = 4;  // bytes of an int32
   throw EngineError("plan." + where + ": " + message);
 }
 
-// A bound of a symbol, against what it must be.
+// Compares the bounds of symbols with the values that they must have.
 class Bounds {
  public:
   explicit Bounds(const Extents& bounds) : bounds_(bounds) {}
@@ -41,10 +40,10 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
   const Limits& limits = manifest.limits;
   const KvCache& cache = manifest.kv_cache;
   const Bounds bounds(plan.symbols);
-  const std::int64_t most = std::numeric_limits<std::int32_t>::max();
   const std::int64_t num_seqs = plan.symbols[Symbol::kNumSeqs], num_tokens = plan.symbols[Symbol::kNumTokens];
-  bounds.expect(Symbol::kNumTokens, std::max(limits.max_num_tokens, num_seqs), most, "the manifest's max_num_tokens");
-  bounds.expect(Symbol::kNumSeqs, limits.max_batch_size, most, "the manifest's max_batch_size");
+  bounds.expect(Symbol::kNumTokens, std::max(limits.max_num_tokens, num_seqs), kMaxStepTokens,
+                "the manifest's max_num_tokens or more");
+  bounds.expect(Symbol::kNumSeqs, limits.max_batch_size, kMaxStepSeqs, "the manifest's max_batch_size or more");
   bounds.exactly(Symbol::kNumSeqsPlus1, num_seqs + 1, "one more than num_seqs");
   bounds.exactly(Symbol::kNumDecodeSeqs, num_seqs, "num_seqs");
   bounds.exactly(Symbol::kNumPrefillSeqs, num_seqs, "num_seqs");
@@ -52,8 +51,10 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
   bounds.expect(Symbol::kNumLogits, num_seqs, num_tokens, "num_seqs or more, num_tokens or less");
   bounds.exactly(Symbol::kMaxBlocksPerSeq, (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
                  "the blocks of max_seq_len tokens");
-  bounds.exactly(Symbol::kNumBlocks, cache.num_blocks, "the manifest's num_blocks");
-  bounds.expect(Symbol::kNumSlots, limits.max_batch_size, most, "max_batch_size or more");
+  bounds.expect(Symbol::kMaxBlocksPerSeq, 1, kMaxCacheBlocks / num_seqs, "block tables of at most 2^26 entries");
+  bounds.expect(Symbol::kNumBlocks, cache.num_blocks, std::min(cache.num_blocks, kMaxCacheBlocks),
+                "the manifest's num_blocks, at most 2^26");
+  bounds.expect(Symbol::kNumSlots, limits.max_batch_size, 2 * kMaxStepSeqs, "max_batch_size or more");
 }
 
 void check_cuda_settings(const Plan& plan, TargetKind target) {
@@ -93,7 +94,7 @@ const PlanTensor& check_output(const Plan& plan, const char* name, TensorKind ki
            std::to_string(rank) + " axes, the first " + std::string(to_string(rows)) + ", found another tensor");
 }
 
-// Rows of words of plugins/sample/slot.cuh.
+// Checks the tensors whose rows are the structs of plugins/sample/slot.cuh.
 void check_sampling_outputs(const Plan& plan) {
   check_output(plan, "tokens", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 1);
   const PlanTensor& logprobs = check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
@@ -120,7 +121,7 @@ void check_outputs(const Plan& plan, const Manifest& manifest) {
   if (manifest.target.kind == TargetKind::kCuda) check_sampling_outputs(plan);
 }
 
-// Which instructions a target's executor has.
+// Whether the target's executor has such instructions.
 bool runs_on(const Instruction& instruction, TargetKind target) {
   if (std::holds_alternative<CollectiveInstruction>(instruction)) return true;
   return std::holds_alternative<CallInstruction>(instruction) == (target == TargetKind::kCpu);

@@ -1,6 +1,6 @@
-// What makes a plan safe to execute, checked once when the engine is loaded, so that nothing has to be checked in a
-// step. What a compiled GPU kernel does with the addresses it is given is beyond any check: run GPU engines of those
-// whom you would trust to run code.
+// Checks once, when an engine is loaded, that its plan is safe to execute, so that a step need not check anything. No
+// check covers what compiled GPU kernels do with the addresses they are given: run only GPU engines of people whose
+// programs you would run.
 #pragma once
 
 #include <string>

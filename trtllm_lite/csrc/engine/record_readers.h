@@ -1,4 +1,4 @@
-// The readers that generated code is made of. Each throws EngineError with the path of what it reads.
+// The readers that generated code calls. Each throws EngineError with the path of the value that it reads.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What fields of an engine's records hold that no rule gives: extents, numbers that depend on a step, attributes.
+// The types of record fields for which the generator has no rule: extents, numbers that depend on a step, attributes.
 #pragma once
 
 #include <array>

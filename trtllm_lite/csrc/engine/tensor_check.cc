@@ -60,7 +60,7 @@ class TensorChecker {
     expect_no_offset(tensor);
   }
 
-  // Inside the arena or the state.
+  // Throws unless the tensor lies inside the arena or the state.
   void check_place(const PlanTensor& tensor, std::int64_t memory_bytes) const {
     for (const Dim& dim : tensor.shape) {
       // The number of blocks may be chosen when an executor is made, so nothing static can be sized by it.

@@ -1,4 +1,4 @@
-// Where the tensors of a plan lie.
+// Checks where the tensors of a plan lie.
 #pragma once
 
 #include "engine/container.h"

@@ -1,4 +1,4 @@
-// The versions that this build reads.
+// Checks that this build reads the versions of an engine.
 #pragma once
 
 #include "engine/json_reader.h"

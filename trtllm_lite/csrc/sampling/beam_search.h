@@ -27,8 +27,9 @@ struct BeamSearchParams {
   EarlyStopping early_stopping = EarlyStopping::kFalse;
 };
 
-// As violations(SamplingParams): the request's sampling parameters under beam search, too. They may edit logits, which
-// here are log-probabilities (as in transformers), but not draw: temperature 0 or 1, no truncation, no logprobs.
+// Everything wrong with a beam search, as violations(SamplingParams) says it, and with the request's sampling
+// parameters under it. They may edit logits, which here are log-probabilities (as in transformers), but not draw:
+// temperature 0 or 1, no truncation, no logprobs.
 std::vector<std::string> violations(const BeamSearchParams& beams, const SamplingParams& params, int vocab_size);
 
 struct BeamHypothesis {

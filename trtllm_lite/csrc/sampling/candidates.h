@@ -1,4 +1,4 @@
-// The few tokens of a row that can still be chosen, found without sorting the vocabulary.
+// Finds the few tokens of a row that can still be chosen, without sorting the vocabulary.
 #pragma once
 
 #include <span>

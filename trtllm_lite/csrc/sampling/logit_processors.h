@@ -1,4 +1,4 @@
-// What a request does to its own logits before a token is drawn.
+// Applies a request's edits to its logits before a token is drawn.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Repetition, presence and frequency penalties, from counts that a slot keeps as its tokens come.
+// Repetition, presence and frequency penalties, by counts that a slot keeps as its tokens come.
 #pragma once
 
 #include <span>
@@ -8,13 +8,13 @@
 
 namespace tl {
 
-// Which tokens a sequence holds. Memory and time go with the distinct tokens seen, never with the vocabulary: a
-// sorted array, so that no choice of tokens can degrade it the way colliding keys degrade a hash table.
+// Counts the tokens of a sequence. Memory and time grow with the number of distinct tokens, never with the vocabulary.
+// The counts are a sorted array, because no choice of tokens can slow that down as colliding keys slow a hash table.
 class TokenCounts {
  public:
   struct Entry {
     TokenId token;
-    int num_generated;  // 0: in the prompt only
+    int num_generated;  // 0 for a token of the prompt only
   };
 
   explicit TokenCounts(std::span<const TokenId> prompt);

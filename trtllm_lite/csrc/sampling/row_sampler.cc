@@ -11,7 +11,7 @@
 namespace tl {
 namespace {
 
-// The first prompt position whose outputs this row owes; beyond the row if it owes none.
+// The first prompt position whose outputs the request wants of this row; beyond the row if it wants none.
 int first_output_position(const StepRow& row, const RequestParams& params) {
   if (!params.context_logits && !params.sampling.prompt_logprobs) return row.past_len + row.num_tokens;
   return std::max(row.past_len, row.outputs_from);
@@ -21,7 +21,7 @@ constexpr const char* kOutOfMemory =
     "expected enough memory on the host for what this request asked for beside its tokens, found too little: ask for "
     "context logits or prompt_logprobs of a shorter prompt, or run fewer requests at once";
 
-// Gives back what the result holds: others may need it.
+// Frees the memory of the result, which other requests may need.
 void run_out_of_memory(RowResult& result) {
   result.outputs.reset();
   result.error = kOutOfMemory;
@@ -71,7 +71,7 @@ void RowSampler::finish_row(const StepBatch& batch, std::span<const RowLogits> a
                             std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result) {
   const StepRow& row = batch.rows[index];
   const bool is_later_beam = index > 0 && batch.rows[index - 1].request_slot == row.request_slot;
-  if (is_later_beam) return;  // its search takes its logits together with those of the first one
+  if (is_later_beam) return;  // the search takes the logits of all beams with those of the first
   describe_prompt(row, at[index], logits, workspace, result);
   if (!row.sample || !result.error.empty()) return;
   try {
@@ -129,7 +129,7 @@ void RowSampler::open_prompt(const StepRow& row, const RowLogits& at, RowResult&
     if (slot.params->context_logits) {
       outputs.context_logits = {std::make_unique_for_overwrite<float[]>(num_positions * vocab_size_), num_positions};
     }
-    // Nothing of the prompt follows its last position.
+    // The last position of a prompt has no prompt token behind it to describe.
     const int num_followed = std::min(at.num_positions, slot.num_prompt - 1 - at.first_position);
     if (slot.params->sampling.prompt_logprobs) outputs.prompt_logprobs.resize(static_cast<std::size_t>(num_followed));
   } catch (const std::bad_alloc&) {

@@ -1,4 +1,4 @@
-// What becomes of a step's logits on the host: tokens, beams, log probabilities, and the logits that were asked for.
+// Makes tokens, beams and log probabilities of a step's logits on the host, and copies the logits that are asked for.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace tl {
 
-// What a request asks of an executor.
+// The sampling parameters and wishes of a request in a slot.
 struct RequestParams : SlotParams {
   SamplingParams sampling;
-  std::uint32_t sequence_index = 0;  // among the sequences of one prompt that share a seed: each draws its own numbers
+  std::uint32_t sequence_index =
+      0;  // tells apart the sequences of one prompt that share a seed, so that each draws its own numbers
   std::optional<BeamSearchParams> beams;  // search instead of sampling; generation_logits does not go with it
   bool context_logits = false;            // needs an engine built with gather_context_logits, as prompt_logprobs do
   bool generation_logits = false;
@@ -27,24 +28,24 @@ struct LogitRows {
   std::size_t num_rows = 0;
 };
 
-// What a row yields beside its token; empty unless asked for.
+// The results of a row beside its token; empty unless the request asks for them.
 struct RequestOutputs : RowOutputs {
   explicit RequestOutputs(std::size_t num_logits) : vocab_size(num_logits) {}
 
   std::size_t vocab_size;
   std::optional<RowLogprobs> logprobs;       // of the sampled token
-  std::vector<float> generation_logits;      // [vocab_size], what the token was sampled from
+  std::vector<float> generation_logits;      // [vocab_size], the logits that the token was sampled from
   int first_position = 0;                    // of the prompt positions below
   LogitRows context_logits;                  // of prompt positions
   std::vector<RowLogprobs> prompt_logprobs;  // of the prompt tokens that follow the positions
   std::vector<BeamHypothesis> hypotheses;    // of a beam search at its end, best first
 };
 
-// Of a row, made when it is first asked for.
+// The extras of the row, which are made when they are first needed.
 RequestOutputs& outputs_of(RowResult& result, std::size_t vocab_size);
 
-// The rows of logits that belong to a row of the step: of prompt positions, then of the sampled one, which may be the
-// last of the former.
+// The rows of logits that belong to a row of the step: those of prompt positions, then that of the sampled position,
+// which may be the last of the prompt positions.
 struct RowLogits {
   std::int64_t first = 0;  // in the step's logits
   int num_rows = 0;
@@ -52,7 +53,7 @@ struct RowLogits {
   int first_position = 0;  // the first of them
 };
 
-// Holds what requests asked for, by slot. One thread, but for finish_row.
+// Samples rows for the requests that it holds by slot. One thread may use it, but several may call finish_row.
 class RowSampler {
  public:
   RowSampler(int num_slots, int vocab_size);
@@ -64,7 +65,7 @@ class RowSampler {
   // As StepExecutor::set_slot. Throws LimitError for parameters that are out of range.
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt);
-  // What is remembered of the sequence in a slot; null if the slot has none, or a beam search.
+  // The sampler's state of the sequence in a slot; null if the slot holds no sequence, or a beam search.
   const SlotState* sequence(int slot) const { return sampler_.slot(slot); }
   // After a row that could not be sampled this is an older token; the request has ended, nobody reads the result.
   std::int32_t last_token(int slot) const { return sampler_.slot(slot)->history().back(); }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-// One copy of each pass per instruction set, chosen when the library is loaded. AVX2 without FMA: contracted
+// Each pass is compiled once per instruction set; the loader chooses a copy. AVX2 comes without FMA: contracted
 // multiply-adds would round differently from the baseline copy. The sanitizers start too late for the loader's choice.
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define TL_PER_ISA __attribute__((target_clones("avx2", "default")))

@@ -1,4 +1,4 @@
-// The passes that read a whole row of logits. Everything else works on the blocks or the few tokens these leave over.
+// The passes that read a whole row of logits. All later work is on the blocks or the few tokens that they leave over.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace tl {
 
-// Long enough that the per-block work of a pass vanishes, short enough that visiting a block for one token is cheap.
+// A block is long enough that the work per block vanishes, and short enough that visiting one for a token is cheap.
 constexpr int kScanBlock = 128;
 
 // A row of logits and the largest of each run of kScanBlock, by which later steps skip nearly all of the vocabulary.
@@ -31,7 +31,7 @@ struct RowScan {
 // logit; 0 below exp(-87). The division comes first, as in transformers, so that ties after rounding are the same ties.
 float softmax_weight(float logit, float temperature, float max_scaled);
 
-// Why no token can be drawn from the row at this temperature (0 = greedy); null if one can.
+// The reason why no token can be drawn from the row at this temperature (0 = greedy); null if one can be drawn.
 const char* describe_unusable(const RowScan& scan, float temperature);
 
 // The sum of the weights of the row, in float64; the sums of its blocks, if wanted, go to block_sums [num_blocks].

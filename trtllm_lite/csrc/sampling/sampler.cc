@@ -12,8 +12,8 @@
 namespace tl {
 namespace {
 
-// In each draw_from_ function the last possible token takes what rounding leaves: uniform < 1, but target may round up
-// to the total, and a block's sum may differ from the sum of its tokens in order.
+// In each draw_from_ function the last possible token is the result where rounding leaves no other: uniform < 1, but
+// target may round up to the total, and a block's sum may differ from the sum of its tokens in order.
 TokenId draw_from_candidates(const Candidates& candidates, double uniform) {
   const double total = std::accumulate(candidates.weights.begin(), candidates.weights.end(), 0.0);
   const double target = uniform * total;
@@ -42,7 +42,7 @@ TokenId draw_from_block(const RowScan& scan, int block, float temperature, doubl
   return last_possible;
 }
 
-// The whole vocabulary is in the draw: find the block by the blocks' sums, then the token within it.
+// Draws from the whole vocabulary: finds the block by the blocks' sums, then the token within the block.
 TokenId draw_from_row(const RowScan& scan, float temperature, double uniform, std::vector<double>& block_sums) {
   block_sums.resize(scan.num_blocks());
   const double target = uniform * sum_weights(scan, temperature, block_sums.data());
@@ -83,7 +83,7 @@ void choose_token(const SlotState& slot, std::span<const float> logits, SamplerW
   const float temperature = slot.params().temperature;
   workspace.raw.assign(logits);
   const RowScan* scan = &workspace.raw;
-  // The raw row is judged even if the processors hide its NaN: a broken row is never half used.
+  // The raw row is checked even if the processors hide a NaN of it: no token is drawn from a broken row.
   if (!scan->has_nan_or_positive_inf) {
     const auto processed = process_logits(slot, logits, workspace.processed_logits);
     if (processed.data() != logits.data()) {

@@ -43,7 +43,8 @@ class Sampler {
   // what is wrong with the request, every violation on a line; then the slot is as it was. Empty = accepted.
   [[nodiscard]] std::string set_slot(int slot, SamplingParams params, std::span<const TokenId> prompt,
                                      std::span<const TokenId> generated = {}, std::uint32_t sequence_index = 0);
-  // The same for a beam search, which takes the rows of all its beams at once: see search().
+  // Puts a beam search into a slot as set_slot does a sequence. A search takes the rows of all its beams at once, with
+  // search().
   [[nodiscard]] std::string set_search(int slot, const BeamSearchParams& beams, SamplingParams params,
                                        std::span<const TokenId> prompt);
   void clear_slot(int slot);
@@ -60,10 +61,10 @@ class Sampler {
 
   int vocab_size() const { return vocab_size_; }
   int num_slots() const { return static_cast<int>(slots_.size()); }
-  // Null unless the slot holds a sequence, or a search.
+  // The sequence, or the search, in the slot; null if there is none.
   const SlotState* slot(int index) const { return std::get_if<SlotState>(&slots_[index]); }
   BeamSearch* search(int index) { return std::get_if<BeamSearch>(&slots_[index]); }
-  // Of the sequence or search in the slot, which is not free.
+  // The parameters of the sequence or search in the slot, which is not free.
   std::span<const TokenId> prompt(int index) const;
 
  private:

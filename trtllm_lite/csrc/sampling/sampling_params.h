@@ -1,4 +1,4 @@
-// What a request may ask of the sampler, and the limits that every request is held to before it reaches a slot.
+// The sampling parameters of a request, and their limits, which are checked before a request reaches a slot.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace tl {
 
 using TokenId = std::int32_t;
 
-// Caps on what one request can make the sampler store or compute; a request beyond one is refused, never cut.
+// Bounds on what one request can make the sampler store or compute; a request beyond a bound is refused, never cut.
 struct SamplingLimits {
-  // Below it, logits divided by the temperature overflow float32; what is meant is greedy decoding, which is 0.
+  // Logits divided by a smaller temperature overflow float32; greedy decoding is temperature 0.
   static constexpr float kMinTemperature = 0.01f;
   static constexpr float kMaxTemperature = 100.0f;
   static constexpr float kMinRepetitionPenalty = 0.01f;
@@ -61,7 +61,7 @@ std::vector<TokenId> ending_tokens(const SamplingParams& params);
 // and the remedy. Empty = valid. A list is reported once, by its first bad entry and the number of bad entries.
 std::vector<std::string> violations(const SamplingParams& params, int vocab_size);
 
-// The same sentence for token ids that lie outside the vocabulary; nothing when all are inside.
+// The sentence about token ids that lie outside the vocabulary; nothing if all of them are inside.
 std::optional<std::string> out_of_vocabulary(const char* name, std::span<const TokenId> tokens, int vocab_size);
 
 }  // namespace tl

@@ -1,4 +1,4 @@
-// What the sampler remembers of one sequence: its parameters and its own tokens, nothing of any other.
+// The sampler's state of one sequence: its parameters and its tokens. It depends on no other sequence.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tl {
 
-// Copying one is forking its sequence; the parameters are shared.
+// The sampler's state of one sequence. A copy of it is a fork of the sequence; both share the parameters.
 class SlotState {
  public:
   // `params` have no violations and the tokens lie inside the vocabulary. `generated`: tokens the sequence generated

@@ -16,7 +16,7 @@ struct Border {
 };
 
 constexpr int kSortBelow = 64;
-// Of a typical language model's row, the nucleus of top_p = 0.9 has fewer tokens than this.
+// The nucleus of top_p = 0.9 of a typical language model's row has fewer tokens than this.
 constexpr int kFirstGuess = 64;
 constexpr int kGuessGrowth = 8;
 

@@ -8,7 +8,7 @@
 
 namespace tl {
 
-// Grows to the vocabulary once, then nothing allocates.
+// Buffers that grow to the size of the vocabulary once; later rows allocate nothing.
 struct SamplerWorkspace {
   RowScan raw;
   RowScan processed;

@@ -1,7 +1,7 @@
-"""Names that TensorRT-LLM's ModelRunner and LLM know and this runtime does not support (yet), and what to do instead.
+"""The arguments that TensorRT-LLM's ModelRunner and LLM have and this runtime does not support, and what replaces them.
 
-A name with a value that asks for nothing (``lora_dir=None``) is accepted, so that old calls keep working; any other
-value is an error that says what replaces it, and so is a name that nobody knows.
+An argument with a value that asks for nothing (``lora_dir=None``) is accepted, so that old calls keep working. Any
+other value is an error that says what replaces the argument. An argument that neither has is an error, too.
 """
 
 import difflib
@@ -14,7 +14,7 @@ from trtllm_lite.errors import ArgumentError, shown
 
 @dataclass(frozen=True)
 class Unsupported:
-    """None, False, what is empty, and the values of ``neutral`` ask for nothing: they are accepted."""
+    """An argument that is accepted only if its value asks for nothing: None, False, empty, or one of ``neutral``."""
 
     remedy: str
     neutral: tuple[Any, ...] = ()

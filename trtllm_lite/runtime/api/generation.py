@@ -1,4 +1,4 @@
-"""Generation: one prompt on its way to one or several continuations."""
+"""Generation: a prompt that is being continued, once or several times."""
 
 import asyncio
 import math
@@ -23,9 +23,9 @@ from trtllm_lite.runtime.session.session import Session
 class Generation:
     """A prompt being continued: what ``LLM.generate_async`` returns.
 
-    ``result()`` waits for the end, and so does ``await``. Iterate, with ``for`` or ``async for``, for a
-    :class:`RequestOutput` after every step if it is ``streaming``, else for the last one. Cancelling a coroutine that
-    awaits it cancels it, and so does dropping it.
+    ``result()`` and ``await`` wait for the end. Iterating, with ``for`` or ``async for``, gives a
+    :class:`RequestOutput` after every step if the generation is ``streaming``, else only the last one. The generation
+    is cancelled when a coroutine that awaits it is cancelled, or when nothing refers to it any more.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Generation:
         if self._chooses and streaming:
             raise ArgumentError("best_of chooses when all have ended: leave streaming out, or best_of")
         if self._chooses and params.logprobs is None:
-            request = replace(request, params=replace(params, logprobs=0))  # what the best ones are chosen by
+            request = replace(request, params=replace(params, logprobs=0))  # needed to choose the best
         self.params = params
         self.prompt = prompt
         self.streaming = streaming
@@ -45,23 +45,23 @@ class Generation:
 
     @property
     def request_id(self) -> int:
-        """Unique in its LLM."""
+        """A number that no other request of the same LLM has."""
         return self._handles[0].request_id
 
     @property
     def finished(self) -> bool:
-        """Whether nothing follows."""
+        """Whether every continuation has ended."""
         return all(handle.ended for handle in self._handles)
 
     def cancel(self) -> None:
-        """End it within a step; its outputs keep what they have. Fine in every state."""
+        """End the generation within a step; its outputs keep what they have. An ended one stays as it is."""
         for handle in self._handles:
             handle.cancel()
 
     abort = cancel
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, whatever it is; False if ``timeout`` seconds have passed before."""
+        """Wait for the end, by an error or not; False if ``timeout`` seconds have passed before."""
         return self._handles[0].notifier.wait_until(lambda: self.finished, timeout)
 
     def result(self, timeout: float | None = None) -> RequestOutput:
@@ -77,7 +77,7 @@ class Generation:
         return output
 
     def outcome(self) -> RequestOutput:
-        """What there is now, an error included."""
+        """The output so far; an error is part of it, not raised."""
         outputs = self._outputs()
         for output in outputs:
             output.take_all()
@@ -141,5 +141,5 @@ class Generation:
 
 
 def _rank(completion: CompletionOutput) -> float:
-    """The likeliest first; what has generated nothing has no probability, and comes last."""
+    """Sorts the likeliest continuation first, and one that has generated nothing, and so has no probability, last."""
     return math.inf if completion.cumulative_logprob is None else -completion.cumulative_logprob

@@ -1,4 +1,4 @@
-"""ModelRunner: load an engine, generate. The names are those of TensorRT-LLM's ModelRunner."""
+"""ModelRunner loads an engine and generates; its names are those of TensorRT-LLM's ModelRunner."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.api.arguments import FROM_DIR, GENERATE, reject_unsupported
 from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps
-from trtllm_lite.runtime.api.result_form import ResultForm
+from trtllm_lite.runtime.api.result_form import Extras, ResultForm
 from trtllm_lite.runtime.api.sampling_arguments import ARGUMENTS, make_requests, with_config
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.limits import RunnerOptions
@@ -20,7 +20,7 @@ from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.words import Word
 from trtllm_lite.runtime.values import whole_number
 
-# One value for all prompts, or a list with one for each; None is the default.
+# An argument of these types is one value for all prompts, or a list with a value for each; None is the default.
 Ints = int | Sequence[int | None] | NDArray[Any] | None
 Floats = float | Sequence[float | None] | NDArray[Any] | None
 WordLists = str | Sequence[Word] | Sequence[Sequence[Word] | None] | None
@@ -42,6 +42,19 @@ class ModelRunner:
     - ``num_beams``: search with so many beams instead, and return the best num_return_sequences (default: all);
       ``length_penalty``, ``early_stopping``: see SamplingParams
     - ``pad_id``: fills the ends of shorter rows of ``output_ids``; default: the model's
+
+    For prompts of token ids :meth:`generate` returns an array, ``output_ids`` int32[batch, sequences, longest]: the ids
+    of each prompt and of its continuation (end ids and stop words included), padded with ``pad_id``. For prompts of
+    text it returns the continuations as strings (end ids and stop words excluded), or as lists of
+    ``num_return_sequences`` strings. With ``return_dict=True`` it returns a dictionary:
+
+    - ``output_ids``, ``sequence_lengths`` int32[batch, sequences] (prompts included), ``prompt_lengths`` int32[batch],
+      and for prompts of text ``texts``
+    - ``finish_reasons`` [batch][sequences]: end_id, stop_words, length
+    - ``context_logits`` [batch] float32[prompt_len, vocab]
+    - ``generation_logits`` [batch][sequences] float32[generated, vocab]
+    - ``log_probs`` [batch][sequences] float32[generated], ``cum_log_probs`` float32[batch, sequences]
+    - ``sequences_scores`` float32[batch, sequences], what a beam search ranked them by
     """
 
     def __init__(self, session: Session) -> None:
@@ -72,9 +85,9 @@ class ModelRunner:
     ) -> "ModelRunner":
         """Load the engine of ``rank`` from ``engine_dir``. Nothing is compiled; the file is mapped and checked.
 
-        The first six tighten what the engine was built for. The others are fields of KvCacheConfig, SchedulerConfig and
-        RunnerOptions (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``). Of ``others``, what TensorRT-LLM's
-        function has is accepted with a value that asks for nothing.
+        The first six options tighten limits that the engine was built for. The following ones are fields of
+        KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and RunnerOptions. Other
+        arguments of TensorRT-LLM's function are accepted with a value that asks for nothing.
 
         Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or one that it was not
         built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an argument that
@@ -106,6 +119,7 @@ class ModelRunner:
         *,
         texts: str | Sequence[str] | None = None,
         chat: bool = False,
+        chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         streaming: bool = False,
@@ -138,49 +152,30 @@ class ModelRunner:
 
         Prompts come as ``batch_input_ids``: a list of token-id lists (or arrays, or tensors), or of strings; or as
         ``texts``, strings only. One bare string is a batch of one. With ``chat=True`` a prompt is a user's message, or
-        a list of messages ({"role", "content"}), and goes through the model's chat template, as do ``tools`` and the
-        names of ``chat_template_kwargs``.
+        a list of messages ({"role", "content"}), and goes through the model's chat template (of several the one named
+        ``chat_template``), as do ``tools`` and the names of ``chat_template_kwargs``.
 
-        ``sampling_config``, a dictionary or object, has values of the class's list for those that are not given. Of
-        ``others``, what TensorRT-LLM's function has is accepted with a value that asks for nothing.
+        ``sampling_config``, a dictionary or object, gives values to sampling arguments that are not given themselves.
+        Other arguments of TensorRT-LLM's function are accepted with a value that asks for nothing.
 
         ``output_context_logits`` (engines built with --gather_context_logits), ``output_generation_logits``,
         ``output_log_probs`` and ``output_cum_log_probs`` come with ``return_dict`` only.
 
-        Returns int32[batch, sequences, longest] for token ids: prompt and generated ids (end ids and stop words
-        included), padded with ``pad_id``. For strings: their continuations (end ids and stop words excluded), or lists
-        of ``num_return_sequences``; a bare string's own. With ``return_dict=True`` a dictionary:
-
-        - ``output_ids`` (that array), ``sequence_lengths`` int32[batch, sequences] with prompts of ``prompt_lengths``
-          int32[batch], ``texts`` (for strings)
-        - ``finish_reasons`` [batch][sequences]: end_id, stop_words, length
-        - ``context_logits`` [batch] float32[prompt_len, vocab]
-        - ``generation_logits`` [batch][sequences] float32[generated, vocab]
-        - ``log_probs`` [batch][sequences] float32[generated], ``cum_log_probs`` float32[batch, sequences]
-        - ``sequences_scores`` float32[batch, sequences], what a beam search ranked them by
-
-        With ``streaming=True``, an iterator of partial results, one for each step that generated something: arrays and
-        dictionaries hold everything so far, strings only what is new. Closing it cancels the rest.
+        Returns what the class describes; for one bare string its continuation. With ``streaming=True`` returns an
+        iterator of partial results, one for each step that generated something: arrays and dictionaries hold everything
+        so far, strings only what is new. Closing the iterator cancels the rest.
 
         Raises, before anything runs: LimitError (batch, prompt or output too long), ArgumentError (anything else).
         """
         named = locals()
-        extras = (output_context_logits, output_generation_logits, output_log_probs, output_cum_log_probs)
-        if any(extras) and not return_dict:
-            raise ArgumentError("logits and log probabilities need return_dict=True: pass it, or leave output_* out")
+        extras = Extras(output_context_logits, output_generation_logits, output_log_probs, output_cum_log_probs)
+        extras.check(return_dict)
         reject_unsupported("generate", others, GENERATE, _names(self.generate))
         given = with_config(sampling_config, {name: named[name] for name in ARGUMENTS}, _names(self.generate))
-        prompts = self._parse_prompts(batch_input_ids, texts, Chat.wanted(chat, tools, chat_template_kwargs))
-        wanted = {
-            "detokenize": prompts.textual,
-            "return_context_logits": bool(output_context_logits),
-            "return_generation_logits": bool(output_generation_logits),
-            "logprobs": 0 if output_log_probs or output_cum_log_probs else None,
-        }
-        form = ResultForm(
-            self._pad_id(given.pop("pad_id", None)), prompts, return_dict, output_log_probs, output_cum_log_probs
-        )
-        requests = make_requests(prompts, given, wanted)
+        template = Chat.wanted(chat, chat_template, tools, chat_template_kwargs)
+        prompts = self._parse_prompts(batch_input_ids, texts, template)
+        form = ResultForm(self._pad_id(given.pop("pad_id", None)), prompts, return_dict, extras)
+        requests = make_requests(prompts, given, {"detokenize": prompts.textual, **extras.params()})
         outputs = [output for handle in self.session.submit_all(requests) for output in outputs_of(handle)]
         if streaming:
             return (form.result(outputs, partial=True) for _ in _run(outputs))
@@ -217,7 +212,7 @@ class ModelRunner:
 
 
 def _run(outputs: list[Output]) -> Iterator[None]:
-    """``steps``; leaving it before its end cancels what still runs."""
+    """``steps``; closing the iterator before its end cancels the requests that still run."""
     try:
         yield from steps(outputs)
     finally:

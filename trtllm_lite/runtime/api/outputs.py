@@ -1,4 +1,4 @@
-"""What requests have produced so far, step by step."""
+"""Collects what requests have produced so far, step by step."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from trtllm_lite.runtime.session.request_handle import RequestHandle
 
 
 class Output:
-    """Everything that the responses of one request taken so far add up to; of a beam search, hypothesis ``beam``.
+    """The sum of the responses of one request that were taken so far; of a beam search only hypothesis ``beam``.
 
-    The token ids hold all that was generated; the text ends before an end id or a stop word. ``score`` is a
-    hypothesis's.
+    The token ids hold all that was generated; the text ends before an end id or a stop word. ``score`` is that of the
+    hypothesis.
     """
 
     def __init__(self, handle: RequestHandle, beam: int = 0) -> None:
@@ -32,7 +32,7 @@ class Output:
 
     @property
     def request(self) -> Request:
-        """What was asked for."""
+        """The request that is answered."""
         return self.handle.request
 
     @property
@@ -41,7 +41,7 @@ class Output:
         return self.finish_reason is None and self.handle.has(self._num_taken)
 
     def skip(self) -> None:
-        """Nothing is new."""
+        """Mark that the current step brought nothing new."""
         self.new_text, self.num_new_tokens = "", 0
 
     def advance(self) -> None:
@@ -51,7 +51,7 @@ class Output:
         self._take(self.handle.responses[self._num_taken])
 
     def take_all(self) -> None:
-        """Take whatever is there; all of it is new."""
+        """Take all responses that are there, as new ones."""
         for response in self.handle.responses[self._num_taken :]:
             self._take(response)
         self.new_text, self.num_new_tokens = self.text, len(self.token_ids)
@@ -78,13 +78,13 @@ class Output:
 
 
 def outputs_of(handle: RequestHandle) -> list[Output]:
-    """One output, or the ``n`` best of a beam search."""
+    """The outputs of a request: one, or the ``n`` best of a beam search."""
     params = handle.request.params
     return [Output(handle, beam) for beam in range(params.n if params.use_beam_search else 1)]
 
 
 def steps(outputs: Sequence[Output]) -> Iterator[None]:
-    """Advance outputs whose handles share a notifier: at each step, by one response of each that has one.
+    """Advance outputs whose handles share a notifier. Each step takes one response of every output that has one.
 
     Raises EngineError if a request failed.
     """
@@ -109,7 +109,7 @@ def _unfinished(outputs: Sequence[Output]) -> bool:
 
 
 def _advance(outputs: Sequence[Output]) -> None:
-    with outputs[0].handle.notifier:  # all that one step of the engine brought, or nothing of it
+    with outputs[0].handle.notifier:  # the event pump publishes the responses of one step of the engine together
         ready = [output.ready for output in outputs]
     for output, is_ready in zip(outputs, ready, strict=True):
         if is_ready:

@@ -1,4 +1,4 @@
-"""RequestOutput: what a prompt has given so far. Plain data: it can be pickled, copied and made a dictionary."""
+"""RequestOutput: the continuations of a prompt so far, as plain data that can be pickled, copied, made a dictionary."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -32,12 +32,12 @@ class Logprob:
 class CompletionOutput:
     """One continuation.
 
-    ``token_ids`` hold all that was generated, ``text`` ends before what stopped it (see SamplingParams). ``text_diff``
-    and ``token_ids_diff`` are what is new since the output before. ``logprobs`` has for each token {token id: Logprob}
-    of itself and the likeliest, ``cumulative_logprob`` is the sum of the former; both are None unless asked for.
-    ``score`` is what a beam search ranked it by.
-    ``finish_reason`` is None while it runs, then "stop", "length", "cancelled", "timeout" or "error"; ``stop_reason``
-    is the stop string or the token (sequence) that stopped it, None for the model's end token.
+    ``token_ids`` hold all that was generated; ``text`` ends before the stop word or end token (see SamplingParams).
+    ``text_diff`` and ``token_ids_diff`` are the parts that the previous output did not have. ``logprobs`` has for each
+    token {token id: Logprob} of that token and the likeliest ones; ``cumulative_logprob`` is the sum over the generated
+    tokens; both are None unless asked for. ``score`` is the score that a beam search ranked the continuation by.
+    ``finish_reason`` is None while the continuation runs, then "stop", "length", "cancelled", "timeout" or "error";
+    ``stop_reason`` is the stop string or the token (sequence) that stopped it, None for the model's end token.
     ``generation_logits`` is float32[generated, vocab] if asked for.
     """
 
@@ -56,10 +56,10 @@ class CompletionOutput:
 
 @dataclass(frozen=True)
 class RequestMetrics:
-    """When a request got what, in seconds from submission.
+    """The times of a request's events, in seconds from its submission.
 
-    ``seconds_per_token`` is a mean over the tokens after the first. ``num_cached_tokens`` of the prompt were in the KV
-    cache already.
+    ``seconds_per_token`` is a mean over the tokens after the first. ``num_cached_tokens`` counts the tokens of the
+    prompt that were in the KV cache already.
     """
 
     queue_seconds: float
@@ -74,12 +74,12 @@ class RequestMetrics:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """What a prompt has given so far; ``finished`` says whether that is all.
+    """The continuations of a prompt so far; ``finished`` says whether they have ended.
 
-    ``prompt`` is the text, if it came as text. ``prompt_logprobs`` has an entry for each token of the prompt, None for
-    the first; ``context_logits`` is float32[prompt_len, vocab]; both are None unless asked for. ``metrics``
-    has the times of the first continuation once it has ended. ``num_truncated_tokens`` were dropped from the prompt's
-    start. ``error`` is what ended it, if something went wrong.
+    ``prompt`` is the prompt's text, None for token ids. ``prompt_logprobs`` has an entry for each token of the prompt,
+    None for the first; ``context_logits`` is float32[prompt_len, vocab]; both are None unless asked for. ``metrics``
+    has the times of the first continuation once it has ended. ``num_truncated_tokens`` is how many tokens were dropped
+    from the start of the prompt. ``error`` is the error that ended the request, if there was one.
     """
 
     request_id: int
@@ -95,7 +95,7 @@ class RequestOutput:
 
 
 def metrics_of(handle: RequestHandle) -> RequestMetrics | None:
-    """Of a request that has ended."""
+    """The metrics of a request that has ended."""
     if handle.timings is None:
         return None
     return RequestMetrics(**{field.name: getattr(handle.timings, field.name) for field in fields(RequestMetrics)})

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime.api.outputs import Output
 from trtllm_lite.runtime.session.prompts import Prompts
 
@@ -14,17 +15,39 @@ Rows = Sequence[Sequence[Output]]  # [prompt][sequence]
 
 
 @dataclass(frozen=True)
+class Extras:
+    """The further entries of the result dictionary that a call of ``ModelRunner.generate`` asks for (``output_*``)."""
+
+    context_logits: bool
+    generation_logits: bool
+    log_probs: bool
+    cum_log_probs: bool
+
+    def check(self, return_dict: bool) -> None:
+        """Raise ArgumentError if an entry is asked for where the result is no dictionary."""
+        if any(vars(self).values()) and not return_dict:
+            raise ArgumentError("logits and log probabilities need return_dict=True: pass it, or leave output_* out")
+
+    def params(self) -> dict[str, Any]:
+        """The fields of SamplingParams that make a request collect them."""
+        return {
+            "return_context_logits": bool(self.context_logits),
+            "return_generation_logits": bool(self.generation_logits),
+            "logprobs": 0 if self.log_probs or self.cum_log_probs else None,
+        }
+
+
+@dataclass(frozen=True)
 class ResultForm:
-    """What one call of ``ModelRunner.generate``, which describes it, returns for ``prompts``."""
+    """Makes the result of one call of ``ModelRunner.generate`` for ``prompts``; that class describes the forms."""
 
     pad_id: int
     prompts: Prompts
     return_dict: bool
-    log_probs: bool
-    cum_log_probs: bool
+    extras: Extras
 
     def result(self, outputs: Sequence[Output], *, partial: bool) -> Any:
-        """``outputs`` are those of all prompts, one prompt after the other; ``partial``: texts are only what is new."""
+        """The result for ``outputs``, those of one prompt after the other; ``partial``: texts hold only what is new."""
         count = len(outputs) // len(self.prompts.token_ids)
         rows = [outputs[start : start + count] for start in range(0, len(outputs), count)]
         if self.return_dict:
@@ -50,9 +73,9 @@ class ResultForm:
             result["generation_logits"] = [[_stack(output.generation_logits) for output in row] for row in rows]
         if params.use_beam_search:
             result["sequences_scores"] = np.array([[output.score for output in row] for row in rows], np.float32)
-        if self.log_probs:
+        if self.extras.log_probs:
             result["log_probs"] = log_probs(rows)
-        if self.cum_log_probs:
+        if self.extras.cum_log_probs:
             result["cum_log_probs"] = np.array([[row.sum() for row in rows] for rows in log_probs(rows)], np.float32)
         return result
 

@@ -1,4 +1,4 @@
-"""The sampling arguments of ``ModelRunner.generate``, and the requests that they and the prompts come to."""
+"""Makes requests of prompts and the sampling arguments of ``ModelRunner.generate``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from trtllm_lite.runtime.session.sampling_params import MAX_SEQUENCES, SamplingP
 from trtllm_lite.runtime.text.words import words_per_prompt
 from trtllm_lite.runtime.values import check_positive, per_request, whole_number
 
-# ModelRunner's names of what SamplingParams has; one value for all prompts, or a list with one for each.
+# The fields of SamplingParams by ModelRunner's names. A value holds for all prompts; a list has a value for each.
 _SAMPLING = {
     "max_new_tokens": "max_tokens",
     "end_id": "end_id",
@@ -28,7 +28,7 @@ _SAMPLING = {
 }
 _SEQUENCES = ("num_return_sequences", "num_beams", "length_penalty", "early_stopping")
 ARGUMENTS = (*_SAMPLING, *_SEQUENCES, "pad_id")
-# The ranges of those that SamplingParams calls otherwise.
+# The ranges of arguments whose names differ from those in SamplingParams.
 _RENAMED = {"max_new_tokens": (1, 2**24), "random_seed": (0, 2**64 - 1)}
 
 
@@ -46,7 +46,7 @@ def make_requests(prompts: Prompts, sampling: dict[str, Any], wanted: dict[str, 
 
 
 def _as_tensorrt_llm(params: SamplingParams) -> SamplingParams:
-    """``params`` with TensorRT-LLM's defaults in place of the model's: its top_k is 1 if neither is given."""
+    """``params`` with TensorRT-LLM's defaults in place of the model's: greedy unless top_k or top_p is given."""
     if params.use_beam_search or (params.top_k is None and params.top_p is None):
         return replace(params, temperature=0.0)
     values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -54,7 +54,7 @@ def _as_tensorrt_llm(params: SamplingParams) -> SamplingParams:
 
 
 def _sequences(sampling: dict[str, Any]) -> dict[str, Any]:
-    """Takes out of ``sampling`` what says how many sequences to make, and how; returns it as SamplingParams has it."""
+    """Move the arguments about numbers of sequences out of ``sampling``; returns them as fields of SamplingParams."""
     given = {name: sampling.pop(name) for name in _SEQUENCES if name in sampling}
     num_beams = given.pop("num_beams", 1)
     check_positive("num_beams", num_beams)
@@ -67,7 +67,7 @@ def _per_prompt(name: str, value: Any, batch_size: int) -> list[Any]:
     if name in ("stop_words_list", "bad_words_list"):
         return words_per_prompt(name, value, batch_size)
     values = per_request(name, value, batch_size)
-    if name in _RENAMED:  # SamplingParams would say another name
+    if name in _RENAMED:  # an error of SamplingParams would name another argument
         for entry in values:
             if entry is not None:
                 whole_number(name, entry, *_RENAMED[name])
@@ -75,7 +75,7 @@ def _per_prompt(name: str, value: Any, batch_size: int) -> list[Any]:
 
 
 def with_config(config: Any, given: Mapping[str, Any], supported: Sequence[str]) -> dict[str, Any]:
-    """The sampling arguments that are not None, those of ``sampling_config`` filled in."""
+    """The sampling arguments that are not None; arguments that are not given come from ``sampling_config``."""
     fields = {} if config is None else dict(config if isinstance(config, Mapping) else vars(config))
     others = {name: value for name, value in fields.items() if name not in ARGUMENTS}
     reject_unsupported("sampling_config", others, GENERATE, supported)

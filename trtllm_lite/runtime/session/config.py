@@ -1,4 +1,4 @@
-"""KvCacheConfig and SchedulerConfig: how an engine is run. The names are those of TensorRT-LLM's LLM API."""
+"""KvCacheConfig and SchedulerConfig say how an engine is run; their names are those of TensorRT-LLM's LLM API."""
 
 import numbers
 from dataclasses import dataclass
@@ -13,17 +13,18 @@ _CHUNKING = (None, "FIRST_COME_FIRST_SERVED")
 
 @dataclass(frozen=True, kw_only=True)
 class KvCacheConfig:
-    """The paged KV cache. It is never larger than a full batch of full sequences needs; these may make it smaller:
+    """The paged KV cache. It is never larger than a full batch of full sequences needs; three fields make it smaller:
 
-    - ``max_tokens``: tokens it holds, all sequences together
-    - ``free_gpu_memory_fraction``: its share of the device's free memory (of the host's, if that is the device)
-    - ``max_gpu_total_bytes``: its bytes; 0 and None mean no bound
+    - ``max_tokens``: tokens that it holds at most, all sequences together
+    - ``free_gpu_memory_fraction``: its share of the device's free memory (for CPU engines the host's)
+    - ``max_gpu_total_bytes``: its size at most; 0 and None mean no bound
 
     ``enable_block_reuse``: requests share the blocks of equal prefixes, and blocks of ended requests serve later ones
     until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts,
     the only policy it may be given with.
-    ``tokens_per_block`` and ``dtype`` are an engine's own: they say how to build one, and must agree with one that
-    exists; None and "auto" leave them open. The others are TensorRT-LLM's, accepted at the value that asks for nothing.
+    ``tokens_per_block`` and ``dtype`` are properties of an engine: they say how to build it, and must agree with an
+    engine that exists; None and "auto" leave them open. The other fields are TensorRT-LLM's, and are accepted with the
+    value that asks for nothing.
 
     Raises ArgumentError for a value that makes no sense.
     """
@@ -63,7 +64,7 @@ class KvCacheConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerConfig:
-    """Who runs when.
+    """The order in which requests are served.
 
     ``capacity_scheduler_policy``: GUARANTEED_NO_EVICT admits a request once all blocks it can ever need are certain;
     MAX_UTILIZATION admits more, and preempts the one that loses least if blocks run out. ``context_chunking_policy``:

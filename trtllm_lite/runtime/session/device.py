@@ -1,4 +1,4 @@
-"""Where an engine runs: the executor for its target, and how much memory there is for its KV cache."""
+"""Makes the executor for an engine's target, and finds how much memory there is for its KV cache."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,9 +29,9 @@ def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
 
 
 def available_memory(core: Any, manifest: Manifest) -> int:
-    """Bytes that the engine finds free for its KV cache, beside its weights and workspace.
+    """Bytes of the device's memory that are free for the KV cache, beside the engine's weights and workspace.
 
-    Raises DeviceError if it is for a GPU and there is none, LimitError if weights and workspace do not fit on it.
+    Raises DeviceError if the engine is for a GPU and there is none, LimitError if weights and workspace do not fit.
     """
     if manifest.target.kind == "cpu":
         return available_host_memory()

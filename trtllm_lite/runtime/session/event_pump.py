@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_lite.errors import EngineError, TrtllmLiteError, plain
+from trtllm_lite.errors import EngineError, TrtllmLiteError
+from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.request_handle import RequestHandle
@@ -17,10 +18,10 @@ _POLL_SECONDS = 60.0
 
 
 class EventPump:
-    """Runs beside an event loop (``_core.EventLoop``, or a stand-in) until :meth:`close`.
+    """A thread beside an event loop (``_core.EventLoop``, or a stand-in) that runs until :meth:`close`.
 
-    Signals and impatient callers cannot lose events: only this thread polls, and Python delivers signals to the main
-    thread. It holds requests weakly; one that nobody waits for any more is cancelled.
+    Signals and timeouts cannot lose events: only this thread polls, and Python delivers signals to the main thread. The
+    pump holds handles weakly; a request whose handle nobody holds any more is cancelled.
     """
 
     def __init__(self, loop: Any) -> None:
@@ -38,9 +39,9 @@ class EventPump:
 
         Raises LimitError as ``EventLoop.submit``, EngineError if this thread failed or in a fork of the process.
         """
-        self._home.check()  # first of all: a fork's copy of the lock may never open
+        self._home.check()  # before the lock is taken: a fork's copy of it may stay locked for ever
         request, params, loop = handle.request, handle.request.params, self.loop
-        with self._lock:  # no event is handed out before its handle is known
+        with self._lock:  # the thread hands out no event of the request before its handle is entered
             if self._failure is not None:
                 raise self._failure
             handle.request_id = request_id = loop.submit(
@@ -60,7 +61,7 @@ class EventPump:
     def close(self) -> None:
         """End all requests as cancelled, and the thread."""
         self.loop.shut_down(drain=False)
-        # The last handle may die here in the thread itself, and the session with it.
+        # The thread itself may drop the last handle, and so the session, whose end calls this.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -68,12 +69,12 @@ class EventPump:
         try:
             while (events := self.loop.poll(_POLL_SECONDS)) is not None:
                 self._deliver(*events)
-        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
-            reason = plain(repr(error))
+        except BaseException as error:  # noqa: BLE001 - every waiting request must get the error
+            reason = one_line(repr(error))
             self._fail(EngineError(f"the thread that delivers results failed ({reason}): open the engine again"))
 
     def _deliver(self, tokens: list[Any], ends: list[Any]) -> None:
-        """Hand out the events of one poll; whoever waits sees all that they brought at once."""
+        """Hand out the events of one poll. Waiting threads and coroutines see all of them at once."""
         events_of: dict[int, list[Any]] = defaultdict(list)
         for event in tokens:
             events_of[event.request_id].append(event)
@@ -103,13 +104,13 @@ class EventPump:
         return None if reference is None else reference()
 
     def _stage(self, handle: RequestHandle, events: list[Any], end: Any | None) -> None:
-        """An error in the handling of one request ends that one alone."""
+        """Give a handle its events; an error in handling them ends this request alone."""
         try:
             handle.stage(events, end)
         except Exception as error:  # noqa: BLE001 - tokenizers raise anything
             handle.cancel()
             with handle.notifier:
-                handle.fail(EngineError(f"the request failed while its output was handled: {plain(repr(error))}"))
+                handle.fail(EngineError(f"the request failed while its output was handled: {one_line(repr(error))}"))
 
     def _fail(self, failure: EngineError) -> None:
         with self._lock:

@@ -1,6 +1,8 @@
-"""Limits of a loaded engine: those it was built for, or tighter ones chosen at load time."""
+"""The limits of a loaded engine: those that it was built for, or tighter ones that are chosen when it is loaded."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
@@ -40,11 +42,11 @@ class RunnerLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerOptions:
-    """How to run an engine: limits tighter than its own (None leaves those), memory, order of service.
+    """How to run an engine: limits tighter than the engine's (None keeps the engine's), memory, order of service.
 
     ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
-    max_num_tokens. ``num_threads``: on the CPU; None: as many as there are cores. Raises ArgumentError for a value that
-    makes no sense.
+    max_num_tokens. ``num_threads``: threads of a CPU engine; None means one for each core. Raises ArgumentError for a
+    value that makes no sense.
     """
 
     max_batch_size: int | None = None
@@ -72,7 +74,8 @@ class RunnerOptions:
             )
 
 
-_MAX_THREADS = 1 << 16  # the C++ side says how many the machine bears
+_NOTED_BYTES = 128  # more than the event loop keeps of a block besides its token ids (csrc/batching)
+_MAX_THREADS = 1 << 16  # the C++ side refuses numbers that the machine cannot run
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
 
 
@@ -95,6 +98,33 @@ def runner_limits(manifest: Manifest, options: RunnerOptions, available_bytes: i
         num_host_blocks=_host_cache_bytes(options.kv_cache) // cache.bytes_per_block,
         tokens_per_block=cache.tokens_per_block,
     )
+
+
+def check_host_memory(limits: RunnerLimits, available_bytes: int) -> None:
+    """Raise LimitError if what the event loop notes of each block of the KV cache exceeds the host's free memory.
+
+    The content of the blocks is not counted: on a GPU it lies elsewhere, on a CPU it takes memory as it is written.
+    """
+    table_bytes = 4 * limits.max_batch_size * limits.blocks_for(limits.max_seq_len)
+    needed = limits.num_blocks * (_NOTED_BYTES + 4 * limits.tokens_per_block) + table_bytes
+    if needed > available_bytes:
+        raise LimitError(
+            f"a KV cache of {limits.num_blocks:,} blocks, for max_batch_size {limits.max_batch_size} and max_seq_len "
+            f"{limits.max_seq_len}, takes {needed:,} bytes of bookkeeping alone, and {available_bytes:,} are free: "
+            "lower one of the two, or the KV cache's max_tokens"
+        )
+
+
+@contextmanager
+def memory_for(limits: RunnerLimits) -> Iterator[None]:
+    """Turn a MemoryError inside ``with`` into a LimitError that names the limits which the memory grows with."""
+    try:
+        yield
+    except MemoryError as error:
+        raise LimitError(
+            f"there is not enough memory for max_batch_size {limits.max_batch_size}, max_seq_len {limits.max_seq_len}, "
+            f"max_num_tokens {limits.max_num_tokens} and {limits.num_blocks:,} blocks of KV cache: lower one of them"
+        ) from error
 
 
 def available_host_memory() -> int:

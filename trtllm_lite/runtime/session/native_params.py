@@ -1,4 +1,4 @@
-"""The parameters of the C++ sampler, filled from values that users give."""
+"""Fills the parameters of the C++ sampler from values that users give."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ FIELDS: Mapping[str, str] = {
 
 
 def native_params(values: Mapping[str, Any]) -> Any:
-    """C++ parameters with ``values``; a None leaves what is neutral."""
+    """C++ parameters with ``values``; None leaves a parameter at its neutral value."""
     native = core().sampling.SamplingParams()
     for name, value in values.items():
         if value is not None:
@@ -37,7 +37,7 @@ def native_params(values: Mapping[str, Any]) -> Any:
 
 
 def set_param(native: Any, name: str, value: Any, expected: str) -> None:
-    """Set one of them. Raises ArgumentError if its type does not take ``value``; ``violations`` checks the ranges."""
+    """Set a C++ parameter. Raises ArgumentError if its type does not take ``value``; ``violations`` checks ranges."""
     try:
         if isinstance(value, bool):
             raise TypeError

@@ -1,4 +1,4 @@
-"""Waking threads and coroutines that wait for the same thing."""
+"""Wakes threads and coroutines that wait for the same thing."""
 
 import asyncio
 import contextlib
@@ -10,10 +10,10 @@ from trtllm_lite.runtime.core import core
 
 
 class Notifier:
-    """A condition variable that coroutines may wait on too.
+    """A condition variable on which coroutines can wait, too.
 
     State that the conditions depend on is changed inside ``with notifier:``, followed by :meth:`notify`. In a fork of
-    the process nobody changes it: waiting there for what has not come yet raises EngineError.
+    the process no thread changes the state: waiting there for a condition that does not hold yet raises EngineError.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class Notifier:
         self._condition.__exit__(kind, error, tb)
 
     def notify(self) -> None:
-        """Have everyone who waits look again. Call it inside ``with``."""
+        """Let all waiting threads and coroutines check their conditions again. Call it inside ``with``."""
         self._condition.notify_all()
         futures, self._futures = self._futures, []
         for future in futures:
-            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody awaits it any more
+            with contextlib.suppress(RuntimeError):  # raised if the waiter's event loop is closed
                 future.get_loop().call_soon_threadsafe(_resolve, future)
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -55,7 +55,10 @@ class Notifier:
             await future
 
     def _is_ready_in_fork(self, ready: Callable[[], bool]) -> bool:
-        """False at home. In a fork, whose copy of the lock may never open, what is ``ready`` is so for good."""
+        """Whether this is a fork of the process and ``ready`` holds, without the lock, whose copy may stay locked.
+
+        Raises EngineError in a fork where ``ready`` does not hold: no thread there would change that.
+        """
         if self._home.is_this():
             return False
         if not ready():

@@ -1,4 +1,4 @@
-"""How long prompts and outputs may be within an engine's limits."""
+"""Checks the lengths of prompts and outputs against an engine's limits."""
 
 from trtllm_lite.errors import LimitError
 from trtllm_lite.runtime.session.limits import RunnerLimits
@@ -19,7 +19,7 @@ def check_prompt_len(name: str, prompt_len: int, limits: RunnerLimits) -> None:
 
 
 def output_len(name: str, prompt_len: int, wanted: int | None, limits: RunnerLimits) -> int:
-    """How many tokens the prompt ``name`` may generate: ``wanted``, or (None) as many as fit.
+    """The tokens that the prompt ``name`` may generate: ``wanted``, or as many as fit if that is None.
 
     Raises LimitError if ``wanted`` is more than fits: nothing is ever cut.
     """

@@ -1,4 +1,4 @@
-"""Prompts in any of their forms, turned into checked token ids."""
+"""Turns prompts of any form into checked token ids."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.errors import ArgumentError, LimitError, plain, shown
+from trtllm_lite.errors import ArgumentError, LimitError, shown
+from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.text.chat import Message
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_length, is_list, is_whole_number
@@ -18,34 +19,44 @@ Prompt = str | Sequence[int] | NDArray[Any] | Mapping[str, Any] | Sequence[Messa
 
 MAX_PROMPT_IDS = 1 << 20
 """Most token ids that a prompt may come with, more than any engine takes."""
-_ROOMY_TOKEN_CHARS = 32  # more than tokens of text have
+_ROOMY_TOKEN_CHARS = 32  # ordinary tokens of text have fewer characters
 _EXPECTED = "expected a list of prompts: token-id lists, strings, or (with chat=True) strings or lists of messages"
 _DICTIONARIES = ("prompt_token_ids", "prompt")
 
 
 @dataclass(frozen=True)
 class Chat:
-    """Prompts are conversations, of which the model's chat template makes text; what it is given besides them."""
+    """Prompts are conversations, of which a chat template of the model makes text: the one named ``template``.
 
+    None leaves the choice of the template to :meth:`ChatTemplate.render`, which gets ``tools`` and ``arguments``, too.
+    """
+
+    template: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
     arguments: Mapping[str, Any] | None = None
 
     @classmethod
     def wanted(
-        cls, chat: bool, tools: Sequence[Mapping[str, Any]] | None, arguments: Mapping[str, Any] | None
+        cls,
+        chat: bool,
+        template: str | None,
+        tools: Sequence[Mapping[str, Any]] | None,
+        arguments: Mapping[str, Any] | None,
     ) -> "Chat | None":
-        """None without ``chat``. Raises ArgumentError for the others without it."""
+        """None without ``chat``. Raises ArgumentError if one of the other arguments is given without it."""
         check_flag("chat", chat)
-        if not chat and (tools is not None or arguments is not None):
-            raise ArgumentError("tools and chat_template_kwargs are for the model's chat template: pass chat=True too")
-        return cls(tools, arguments) if chat else None
+        if not chat and (template, tools, arguments) != (None, None, None):
+            raise ArgumentError(
+                "chat_template, tools and chat_template_kwargs are for the model's chat template: pass chat=True too"
+            )
+        return cls(template, tools, arguments) if chat else None
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """``token_ids`` are int32[prompt_len] arrays; ``texts`` what was tokenized, if text came in: then text goes out.
+    """``token_ids`` are int32[prompt_len] arrays; ``texts`` are the texts that they were made of, None for token ids.
 
-    ``single`` says that one bare prompt came in, so one bare result goes out.
+    Prompts of text get text as results. ``single`` says that one bare prompt was given, which gets one bare result.
     """
 
     token_ids: list[NDArray[np.int32]]
@@ -54,7 +65,7 @@ class Prompts:
 
     @property
     def textual(self) -> bool:
-        """Whether text came in."""
+        """Whether the prompts were given as text."""
         return self.texts is not None
 
 
@@ -100,12 +111,12 @@ def as_texts(value: Any) -> Any:
 
 
 def is_token_ids(value: Any) -> bool:
-    """Whether ``value`` is one prompt of token ids, by its first."""
+    """Whether ``value`` is one prompt of token ids, judged by its first entry."""
     return is_list(value) and len(value) > 0 and is_whole_number(value[0])
 
 
 def is_conversation(value: Any) -> bool:
-    """Whether ``value`` is one prompt of chat messages, by its first."""
+    """Whether ``value`` is one prompt of chat messages, judged by its first entry."""
     return is_list(value) and len(value) > 0 and isinstance(value[0], Mapping)
 
 
@@ -120,7 +131,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _unwrapped(prompt: Any) -> Any:
-    """What a prompt dictionary holds."""
+    """The text or token ids in a prompt dictionary; any other prompt as it is."""
     if not isinstance(prompt, Mapping):
         return prompt
     if "role" in prompt:
@@ -145,12 +156,12 @@ def _as_text(prompt: Any, chat: Chat | None, tokenizer: Tokenizer) -> str:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if not is_conversation(messages):
         raise ArgumentError(f"a prompt is {shown(messages)}: expected a string or a list of messages with chat=True")
-    return tokenizer.chat_template.render(messages, tools=chat.tools, arguments=chat.arguments)
+    return tokenizer.chat_template.render(messages, template=chat.template, tools=chat.tools, arguments=chat.arguments)
 
 
 def _check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int) -> None:
-    """Refuse what is certainly too long before it is tokenized, which takes seconds for megabytes."""
-    if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # most prompts: the vocabulary need not be looked through
+    """Raise LimitError for a text that is certainly too long, before it is tokenized: megabytes would take seconds."""
+    if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # which spares most prompts a search of the vocabulary
         return
     most = max_input_len * max(tokenizer.max_token_chars, _ROOMY_TOKEN_CHARS)
     if len(text) > most:
@@ -163,12 +174,12 @@ def _check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int)
 def _as_array(name: str, prompt: Any) -> NDArray[Any]:
     if isinstance(prompt, str):
         raise ArgumentError("a prompt is str: strings and token ids do not mix")
-    with suppress(TypeError):  # no length: one value, which is told of below
+    with suppress(TypeError):  # no length: a single value, which is an error below
         check_length(name, len(prompt), MAX_PROMPT_IDS, "token ids")
     try:
         return np.asarray(prompt)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(f"{name} is not a list of token ids ({plain(str(error))}): {_EXPECTED}") from error
+        raise ArgumentError(f"{name} is not a list of token ids ({one_line(str(error))}): {_EXPECTED}") from error
 
 
 def _checked(name: str, ids: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:

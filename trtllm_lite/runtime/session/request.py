@@ -1,4 +1,4 @@
-"""What goes into the event loop, and what comes out of it token by token."""
+"""Requests, which go into the event loop, and responses, which come out of it token by token."""
 
 import numbers
 import secrets
@@ -33,7 +33,7 @@ class Request:
     ``sequence_index`` differs. A greater ``priority`` (-100 to 100) is served earlier; after ``timeout`` seconds the
     request ends with what it has. Only requests of equal ``cache_salt`` share KV cache content.
 
-    Raises ArgumentError for a priority, timeout or salt that is none.
+    Raises ArgumentError for a priority, timeout or salt of the wrong type or out of its range.
     """
 
     prompt_ids: NDArray[np.int32]
@@ -52,7 +52,7 @@ class Request:
             raise ArgumentError(f"cache_salt is {shown(self.cache_salt)}: expected a string of valid Unicode")
 
     def sequences(self) -> "list[Request]":
-        """A request for each sequence that is drawn; the first alone reports on the prompt. A search is one request."""
+        """A request for each sequence to draw, of which only the first reports on the prompt; one for a beam search."""
         params = self.params
         if params.use_beam_search:
             return [self]
@@ -65,11 +65,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """What one step added to a request. The last one of each has a ``finish_reason``.
+    """What one step added to a request. The last response of a request has a ``finish_reason``.
 
-    ``token_id`` is None where a request ends without another token (cancelled, timed out). ``text`` is what has become
-    certain: a token may add none, or that of several. ``logprobs`` (``_core.sampling.RowLogprobs``) and
-    ``generation_logits`` float32[vocab], what the token was drawn from, are there if the request asked for them.
+    ``token_id`` is None where a request ends without another token (cancelled, timed out). ``text`` is the text that
+    has become certain: a token may add none, or the text of several tokens. ``logprobs``
+    (``_core.sampling.RowLogprobs``) and ``generation_logits`` float32[vocab], from which the token was drawn, are there
+    if the request asked for them.
     """
 
     token_id: int | None
@@ -81,7 +82,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A sequence that beam search has found; ``score`` is what it was ranked by."""
+    """A sequence that a beam search has found, and the ``score`` by which it was ranked."""
 
     token_ids: list[int]
     text: str

@@ -1,4 +1,4 @@
-"""RequestHandle: one request on its way through the event loop."""
+"""RequestHandle: a request in the event loop, as its submitter sees it."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -23,9 +23,10 @@ _FINISH_REASONS = {
 
 
 class RequestHandle:
-    """What ``Session.submit`` returns. Iterate over it, with ``for`` or ``async for``, for each :class:`Response`.
+    """What ``Session.submit`` returns; iterating over it, with ``for`` or ``async for``, gives each :class:`Response`.
 
-    A handle that nobody holds any more cancels its request. Handles that are waited for together share a ``notifier``.
+    The request is cancelled when nothing refers to its handle any more. Handles that are waited for together share a
+    ``notifier``.
     """
 
     def __init__(
@@ -62,16 +63,16 @@ class RequestHandle:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing follows."""
+        """Whether the request has ended."""
         return self.timings is not None or self.error is not None
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why the sequence ended, if it has, and not with an error."""
+        """Why the sequence ended; None while it runs, or if an error ended it."""
         return self.responses[-1].finish_reason if self.responses else None
 
     def stop_reason(self, last_token: int | None) -> str | int | tuple[int, ...] | None:
-        """What stopped a sequence that ended with ``last_token``: a stop word, or that token of ``stop_token_ids``."""
+        """The stop word, or token of ``stop_token_ids``, that stopped a sequence which ended with ``last_token``."""
         if self._text.match is not None:
             return self._text.match
         return last_token if last_token in self.native.stop_token_ids else None
@@ -115,7 +116,8 @@ class RequestHandle:
             yield self.responses[position]
             position += 1
 
-    # What follows is the event pump's: it stages the events of one poll for every request, then publishes them.
+    # The event pump calls the following methods: it stages the events of one poll for every request, then publishes
+    # them.
 
     def stage(self, events: list[Any], end: Any | None) -> None:
         """Take in events of this request, and its end if that has come (``_core.TokenEvent``, ``_core.RequestEnd``)."""
@@ -129,7 +131,7 @@ class RequestHandle:
             self.cancel()
 
     def publish(self) -> None:
-        """Show what is staged; the caller holds the notifier. A stop word's last token waits for the request's end."""
+        """Add what is staged to the responses; the caller holds the notifier. The last token waits for the end."""
         if self._end is None and self._text.match is not None:
             return
         self.responses += self._staged

@@ -1,4 +1,4 @@
-"""SamplingParams: what one request may ask of generation, and how that becomes the C++ sampler's parameters."""
+"""SamplingParams: the wishes of a request, and how they become the C++ sampler's parameters."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _FLAGS = (
 _EARLY_STOPPING = {False: "FALSE", True: "TRUE", "never": "NEVER"}
 _DRAWS = ("temperature", "top_k", "top_p", "min_p")
 _ANY_VOCABULARY = 2**31 - 1
-_MAX_VOCABULARY = 1 << 20  # tokens; more than any model has
+_MAX_VOCABULARY = 1 << 20  # no model has so many tokens
 _MAX_TOKENS = 2**24
 MAX_SEQUENCES = 128
 """Most continuations that one prompt may ask for."""
@@ -33,8 +33,8 @@ class SamplingParams:
 
     Length and end:
 
-    - ``max_tokens``: tokens to generate at most; None means as many as fit. ``min_tokens``: nothing ends before
-    - ``end_id``: the token that ends the text instead of the model's own; -1 for none, as ``ignore_eos``
+    - ``max_tokens``: tokens to generate at most; None means as many as fit. ``min_tokens``: tokens to generate at least
+    - ``end_id``: the token that ends the text, instead of the model's; -1 means that none does, as ``ignore_eos``
     - ``stop``: a string or token-id list, or several in a list (64 of 256 characters or ids); ``stop_token_ids``:
       single tokens that end it too. The text ends before them unless ``include_stop_str_in_output``; the token ids
       always hold them
@@ -47,26 +47,28 @@ class SamplingParams:
       A sequence's score is the sum of its log probabilities over its length to the power of ``length_penalty``;
       ``early_stopping`` (True, False, "never") says when to stop looking for better ones, as in transformers
 
-    Draws. Of a request that gives none of the first four, the model's own generation defaults decide, and without those
-    the likeliest token is taken; one that gives some takes the others from those defaults:
+    Draws. A request that gives none of temperature, top_k, top_p and min_p takes the model's own generation defaults,
+    and the likeliest token if the model has none; a request that gives some of the four takes the others from the
+    defaults:
 
     - ``temperature`` (0: the likeliest token), ``top_k`` (0: all), ``top_p``, ``min_p``
     - ``repetition_penalty`` (None: the model's default), ``presence_penalty``, ``frequency_penalty``
-    - ``seed``: gives the same tokens again, whatever else runs; None draws one
+    - ``seed``: equal seeds give equal tokens, whatever else runs; None draws a seed
     - ``bad``: a string or token-id list that must not appear, or several in a list (1024 of 64 characters or ids);
       ``bad_token_ids``: single tokens. For a string every token that holds it is impossible, and so is the end of every
       sequence of tokens in which the tokenizer would write it: at the start of a text, after a space or a line break. A
       model may still spell it in other pieces, letter by letter
-    - ``logit_bias``: {token id: added to its logit}; ``allowed_token_ids``: all others are impossible
+    - ``logit_bias``: {token id: number that is added to its logit}; ``allowed_token_ids``: all others are impossible
 
     Output:
 
     - ``logprobs``, ``prompt_logprobs``: how many of the likeliest tokens to report beside the chosen one, 0 to 20, for
-      each generated token, and for each of the prompt but the first; None reports nothing. They are of the model's own
-      distribution, before penalties, temperature and truncation
-    - ``return_context_logits``, ``return_generation_logits``: the logits themselves. Those of prompts, and
-      ``prompt_logprobs``, need an engine built with gather_context_logits
-    - ``detokenize``: False leaves the text empty. ``skip_special_tokens``: False has their names in the text
+      each generated token, and for each token of the prompt but the first; None reports nothing. The probabilities are
+      those of the model's own distribution, before penalties, temperature and truncation
+    - ``return_context_logits``, ``return_generation_logits``: report the logits of the prompt and of generated tokens.
+      ``prompt_logprobs`` and context logits need an engine built with gather_context_logits
+    - ``detokenize``: False leaves the text empty. ``skip_special_tokens``: False puts the names of special tokens into
+      the text
 
     ``truncate_prompt_tokens`` keeps only the last so many tokens of a prompt; the output says how many were dropped.
     ``guided_decoding`` is not supported.
@@ -132,7 +134,7 @@ class SamplingParams:
 
     @cached_property
     def stop_words(self) -> Words:
-        """``stop``, its strings and its token sequences apart."""
+        """``stop``, with strings and token sequences separated."""
         return parse_words("stop", self.stop, WordLimits(core().MAX_STOP_WORDS, core().MAX_STOP_WORD_LENGTH))
 
     @cached_property
@@ -196,7 +198,7 @@ class SamplingParams:
             )
 
     def _check_lists(self) -> None:
-        """Refuse what is no list, or too long a one, before anything is made of its entries."""
+        """Raise for an argument that is no list, or too long a list, before its entries are looked at."""
         native = core().sampling
         most = {
             "stop_token_ids": native.MAX_STOP_TOKENS,
@@ -215,7 +217,7 @@ class SamplingParams:
         return [] if self.bad_token_ids is None else [(token,) for token in self.bad_token_ids]
 
     def _bans(self, tokenizer: Tokenizer | None, vocab_size: int, end_ids: frozenset[int]) -> dict[str, Any]:
-        """``bad_words``, and the ``allowed_token_ids`` that are left where ``bad`` bans more tokens than those list."""
+        """``bad_words``; if ``bad`` bans more tokens than fit there, also the ``allowed_token_ids`` that are left."""
         if self._bad.texts and tokenizer is None:
             raise ArgumentError("this engine has no tokenizer: give bad words as token ids")
         spellings = [tokenizer.speller.spellings(text) for text in self._bad.texts if tokenizer is not None]
@@ -233,7 +235,7 @@ class SamplingParams:
 
 
 def _draws(params: SamplingParams, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """temperature, top_k, top_p and min_p: given, or of the model's defaults, or neutral (None)."""
+    """temperature, top_k, top_p and min_p as given, else from the model's defaults, else neutral (absent)."""
     given = {name: getattr(params, name) for name in _DRAWS if getattr(params, name) is not None}
     if params.use_beam_search or (not given and not defaults.get("do_sample")):
         return {"temperature": 0.0, **given}

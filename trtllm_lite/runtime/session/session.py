@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, EngineError, LimitError, plain, shown
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError, shown
+from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.event_pump import EventPump
-from trtllm_lite.runtime.session.limits import RunnerLimits, RunnerOptions, runner_limits
+from trtllm_lite.runtime.session.limits import (
+    RunnerLimits,
+    RunnerOptions,
+    available_host_memory,
+    check_host_memory,
+    memory_for,
+    runner_limits,
+)
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
 from trtllm_lite.runtime.session.request import Request
@@ -26,8 +34,9 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 class Session:
     """Takes requests, from any thread, and runs them together.
 
-    ``executor`` is a ``_core.CpuExecutor``, ``pump`` delivers what the ``_core.EventLoop`` over it does; tests put
-    stand-ins in their place. A session lives while somebody holds it or the handle of a request.
+    ``executor`` is a ``_core.CpuExecutor`` or ``_core.CudaExecutor``; ``pump`` delivers the events of the
+    ``_core.EventLoop`` over it; tests put stand-ins in their place. A session lives as long as something refers to it
+    or to the handle of one of its requests.
     """
 
     manifest: Manifest
@@ -37,15 +46,15 @@ class Session:
     tokenizer: Tokenizer | None
 
     def __post_init__(self) -> None:
-        # At the interpreter's exit too: the thread must be gone before what it uses.
+        # This also runs at the interpreter's exit: the pump's thread must end before the objects that it uses.
         self._close = weakref.finalize(self, self.pump.close)
 
     def check(self, request: Request, row: int | None = None) -> None:
-        """Raise what :meth:`submit` would, but for a full queue; messages name prompt number ``row`` of several."""
+        """Raise what :meth:`submit` would raise but for a full queue; ``row`` is the prompt's number among several."""
         self._native_params(request, row)
 
     def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
-        """Queue a request; returns at once. Handles to wait for together take the same ``notifier``.
+        """Queue a request; returns at once. Requests that are waited for together take the same ``notifier``.
 
         Raises LimitError (prompt or output too long), ArgumentError (parameters that do not fit the model),
         OverloadedError (too many requests outstanding: try again later), EngineError (the session is broken).
@@ -53,7 +62,7 @@ class Session:
         return self.submit_all([request], notifier)[0]
 
     def submit_all(self, requests: Sequence[Request], notifier: Notifier | None = None) -> list[RequestHandle]:
-        """:meth:`submit` several requests, all or, if one raises, none."""
+        """:meth:`submit` several requests; if one raises, none of them runs."""
         natives = [
             self._native_params(request, row if len(requests) > 1 else None) for row, request in enumerate(requests)
         ]
@@ -72,11 +81,11 @@ class Session:
         return handles
 
     def cancel(self, request_id: int) -> None:
-        """End a request within a step; one that has ended already is left alone."""
+        """End a request within a step; a request that has ended already stays as it is."""
         self.pump.loop.cancel(request_id)
 
     def stats(self) -> Stats:
-        """What the session has done so far."""
+        """Counts and times of what the session has done so far."""
         return make_stats(self.pump.loop.stats(), self.pump.latencies)
 
     def close(self) -> None:
@@ -84,7 +93,7 @@ class Session:
         self._close()
 
     def _native_params(self, request: Request, row: int | None = None) -> Any:
-        """``_core.sampling.SamplingParams`` of request number ``row``, held against the limits."""
+        """``_core.sampling.SamplingParams`` of request number ``row``, checked against the limits."""
         params, prompt_len = request.params, len(request.prompt_ids)
         name = "the prompt" if row is None else f"prompt {row}"
         check_prompt_len(name, prompt_len, self.limits)
@@ -123,9 +132,9 @@ class Session:
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
     """Load ``rank``'s engine of ``engine_dir``: map and check the file, reserve the KV cache, read the tokenizer.
 
-    Raises EngineError if the directory holds no engine or a broken one, DeviceError if it is for a GPU and there is
-    none that it can run on, LimitError if an option exceeds the engine or the engine the GPU's memory, ArgumentError if
-    an option makes no sense.
+    Raises EngineError if the directory holds no engine or a broken one, DeviceError if the engine is for a GPU and
+    there is none that it can run on, LimitError if an option exceeds the engine's limits or the engine needs more
+    memory than there is, ArgumentError if an option makes no sense.
     """
     directory = Path(engine_dir)
     engine_path = _engine_path(directory, rank)
@@ -136,20 +145,22 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     options = device_options(manifest.target, options)
     limits = runner_limits(manifest, options, available_memory(native, manifest))
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
-    executor = make_executor(
-        native, engine, manifest.target, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks
-    )
-    loop = native.EventLoop(
-        executor,
-        max_batch_size=limits.max_batch_size,
-        max_input_len=limits.max_input_len,
-        max_seq_len=min(limits.max_seq_len, limits.cache_len),
-        max_num_tokens=limits.max_num_tokens,
-        num_host_blocks=limits.num_host_blocks,
-        max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
-        enable_block_reuse=options.kv_cache.enable_block_reuse,
-        enable_chunked_context=options.enable_chunked_context,
-    )
+    check_host_memory(limits, available_host_memory())
+    with memory_for(limits):
+        executor = make_executor(
+            native, engine, manifest.target, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks
+        )
+        loop = native.EventLoop(
+            executor,
+            max_batch_size=limits.max_batch_size,
+            max_input_len=limits.max_input_len,
+            max_seq_len=min(limits.max_seq_len, limits.cache_len),
+            max_num_tokens=limits.max_num_tokens,
+            num_host_blocks=limits.num_host_blocks,
+            max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
+            enable_block_reuse=options.kv_cache.enable_block_reuse,
+            enable_chunked_context=options.enable_chunked_context,
+        )
     return Session(
         manifest=manifest,
         limits=limits,
@@ -160,7 +171,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
 
 
 def check_end_ids(manifest: Manifest) -> None:
-    """Raise EngineError if an end-of-sequence token of the model is none of its tokens."""
+    """Raise EngineError if an end-of-sequence token of the model is not in its vocabulary."""
     model = manifest.model
     outside = [token for token in model.eos_token_ids if not 0 <= token < model.vocab_size]
     if outside:
@@ -188,7 +199,7 @@ def _engine_path(directory: Path, rank: int) -> Path:
         )
     if rank and (directory / "rank0.engine").is_file():
         raise EngineError(f"{directory} has no {path.name}: this engine was built for one rank, pass rank=0")
-    found = plain(", ".join(sorted(entry.name for entry in directory.iterdir())[:8])) or "nothing"
+    found = one_line(", ".join(sorted(entry.name for entry in directory.iterdir())[:8])) or "nothing"
     raise EngineError(
         f"{directory} holds no {path.name} (found: {found}): make an engine with `trtllm-lite convert`, then "
         "`trtllm-lite build`"

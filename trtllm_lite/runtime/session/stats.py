@@ -1,4 +1,4 @@
-"""What a session has done so far, in numbers."""
+"""Counts and times of what a session has done so far."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _ROW = 6  # requests, seconds of three kinds, seconds of decoding, tokens decode
 
 @dataclass(frozen=True)
 class Latencies:
-    """Means over ``num_requests`` requests that generated something, in seconds; 0 where there are none.
+    """Means over ``num_requests`` requests that generated something, in seconds; 0 if there were no such requests.
 
     ``queue_seconds`` is from submission to admission, ``first_token_seconds`` from submission to the first token,
     ``total_seconds`` from submission to the end, ``seconds_per_token`` a mean over all tokens but the first ones.
@@ -28,12 +28,12 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Stats:
-    """Counts since the engine was opened, but for what is now (``running``, ``waiting``, ``used``, ``free``).
+    """Counts since the engine was opened; numbers with running, waiting, used or free in their names are current.
 
     ``prefix_hit_rate`` is the share of looked-up prompt tokens that the KV cache held. A preempted request is computed
-    again or was swapped to host memory; ``num_recomputed_tokens`` says what that cost. ``num_steps`` took
-    ``step_seconds``, of which the host did not wait for the device in ``host_seconds``. ``decode_host_times`` counts
-    the steps that only decode by the host's seconds for one, to 3%.
+    again (``num_recomputed_tokens`` in all) or was swapped to host memory. ``num_steps`` steps took ``step_seconds``;
+    in ``host_seconds`` of these the host did not wait for the device. ``decode_host_times`` counts the steps that only
+    decode by the seconds that the host needed for one, to 3%.
     """
 
     num_running: int
@@ -74,16 +74,16 @@ class LatencyLog:
         self._recent.append(row)
 
     def overall(self) -> Latencies:
-        """Of all requests."""
+        """Latencies over all requests."""
         return _means(self._sums)
 
     def recent(self) -> Latencies:
-        """Of the last hundred."""
+        """Latencies over the last hundred requests."""
         return _means(sum(self._recent, np.zeros(_ROW)))
 
 
 def make_stats(counts: Mapping[str, Any], latencies: LatencyLog) -> Stats:
-    """From the dictionary of ``_core.EventLoop.stats``."""
+    """The statistics in the dictionary that ``_core.EventLoop.stats`` returns."""
     plain = {field.name: counts[field.name] for field in fields(Stats) if field.name in counts}
     return Stats(
         **plain,

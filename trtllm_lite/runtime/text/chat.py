@@ -1,4 +1,4 @@
-"""Chat templates: what a model's Jinja template makes of a conversation."""
+"""Chat templates turn a conversation into the prompt that a model was trained on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _OWN_NAMES = ("messages", "tools")
 class ChatTemplate:
     """The chat templates of a model, by name, and the special tokens they may name (``bos_token``, ``eos_token``, …).
 
-    They are rendered by :func:`render_template`, in a process of bounded memory, time and output.
+    The templates are rendered by :func:`render_template`, in a process of bounded memory, time and output.
     """
 
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
@@ -36,32 +36,39 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         *,
+        template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt for the assistant's answer to ``messages``.
 
-        A message is {"role": …, "content": …}; a content is a string, or as in OpenAI's API a list of parts, of which
-        those of text are supported ({"type": "text", "text": …}; lines of the content). ``tools`` are JSON schemas of
-        functions the model may call; of several templates, "tool_use" is taken for them. ``arguments`` are further
-        names that the template may use, such as ``enable_thinking`` (HF's and vLLM's chat_template_kwargs).
+        A message is {"role": …, "content": …}. The content is a string, or as in OpenAI's API a list of parts, which
+        must be text ({"type": "text", "text": …}) and become lines of the content. ``tools`` are JSON schemas of
+        functions that the model may call. ``arguments`` are further names that the template may use, such as
+        ``enable_thinking`` (HF's and vLLM's chat_template_kwargs). ``template`` names one of several templates; without
+        it "default" is taken, or with ``tools`` the one called "tool_use", if there is one.
 
         Raises ArgumentError if something is malformed, the template refuses it, or its output is too long; EngineError
         if the template itself is not valid.
         """
         names = {"documents": None, "add_generation_prompt": True, **self._special_tokens, **_checked(arguments)}
         names |= {"messages": flat_messages(messages), "tools": _checked_tools(tools)}
-        name = _WITH_TOOLS if tools and _WITH_TOOLS in self._sources else _DEFAULT
-        if name not in self._sources:
+        return render_template(self._source(template, bool(tools)), names)
+
+    def _source(self, name: str | None, with_tools: bool) -> str:
+        if name is None:
+            name = _WITH_TOOLS if with_tools and _WITH_TOOLS in self._sources else _DEFAULT
+        if not isinstance(name, str) or name not in self._sources:
             raise ArgumentError(
-                f"this model has no chat template named {name}, only {', '.join(map(shown, sorted(self._sources)))}: "
-                "pass the whole prompt as text, without chat=True"
+                f"this model has no chat template named {shown(name)}, only "
+                f"{', '.join(map(shown, sorted(self._sources)))}: name one of those as chat_template, or pass the "
+                "whole prompt as text, without chat=True"
             )
-        return render_template(self._sources[name], names)
+        return self._sources[name]
 
 
 def flat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """``messages`` with contents that are strings. Raises ArgumentError for what is no message of text."""
+    """``messages`` with strings as contents. Raises ArgumentError for messages that have other content than text."""
     if not messages:
         raise ArgumentError("a conversation is empty: expected at least one message")
     return [_flat(message) for message in messages]
@@ -116,7 +123,7 @@ def _checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, 
 
 
 def _sources(value: Any) -> dict[str, str]:
-    """The templates of ``chat_template`` by name: it is one, or a list of {"name": …, "template": …}."""
+    """The templates by name in the setting ``chat_template``: a template, or a list of {"name": …, "template": …}."""
     if value is None:
         return {}
     entries = value if isinstance(value, list) else [{"name": _DEFAULT, "template": value}]

@@ -1,8 +1,8 @@
 """Incremental detokenization: the pieces of text that each new token adds, for any tokenizer.
 
 Decoding token by token loses spaces (a decoder strips the first one it sees) and splits characters whose bytes are
-spread over tokens. So a window is decoded instead, which starts with the tokens of the last piece as context, and only
-text that later tokens cannot change is released.
+spread over tokens. The detokenizer therefore decodes a window, which starts with the tokens of the last piece as
+context, and releases only text that later tokens cannot change.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # A UTF-8 character has at most 4 bytes and a token at least one: an incomplete character spans at most 3 tokens.
 _MAX_INCOMPLETE_TOKENS = 3
 _MAX_HELD_TOKENS = 16
-# What no incomplete character explains is released as it is.
+# A longer run of broken bytes is no incomplete character, and is released as it is.
 _MAX_UNSETTLED_TOKENS = 64
 _MAX_SILENT_TOKENS = 16
 _PROMPT_CONTEXT = 8
@@ -30,7 +30,7 @@ class IncrementalDetokenizer:
         self._decode = decode
         # The window is _context + _held; _released is the prefix of its text that the prompt or earlier pieces hold.
         self._context = _prompt_context(decode, [int(token) for token in prompt_ids[-_LONGEST_PROMPT_CONTEXT:]])
-        self._num_silent = 0  # tokens at the end of the context that have printed nothing
+        self._num_silent = 0  # how many tokens at the end of the context have printed nothing
         self._held: list[int] = []
         self._released = decode(self._context)
 
@@ -45,13 +45,13 @@ class IncrementalDetokenizer:
         return ""
 
     def finish(self) -> str:
-        """What is still held back, with U+FFFD for characters that never became complete."""
+        """The text that is still held back, with U+FFFD for characters that never became complete."""
         if not self._held:
             return ""
         return self._release(self._window_text(), len(self._held))
 
     def _window_text(self) -> str:
-        """Text of the window; without its context if later bytes have changed what the context decodes to."""
+        """The text of the window, without the context if later bytes have changed the context's text."""
         text = self._decode(self._context + self._held)
         if text.startswith(self._released) or text.endswith(REPLACEMENT):
             return text
@@ -63,7 +63,7 @@ class IncrementalDetokenizer:
         return self._decode(self._held)
 
     def _release(self, text: str, num_tokens: int) -> str:
-        """Release ``text`` of the window as far as it is new; the first ``num_tokens`` held tokens have become text."""
+        """Release the new part of ``text``, the window's; the first ``num_tokens`` held tokens have become text."""
         if not text.startswith(self._released):
             self._forget_context()
             text = self._decode(self._held[:num_tokens])
@@ -81,7 +81,7 @@ class IncrementalDetokenizer:
         self._context, self._num_silent, self._released = [], 0, ""
 
     def _add_silent(self, tokens: list[int]) -> None:
-        """Keep the tokens that printed something last, and of those that have printed nothing since the last ones."""
+        """Keep as context the last tokens that printed something, and a few tokens after them that printed nothing."""
         self._context += tokens
         self._num_silent += len(tokens)
         first = len(self._context) - self._num_silent
@@ -89,7 +89,7 @@ class IncrementalDetokenizer:
         del self._context[first : len(self._context) - self._num_silent]
 
     def _release_settled(self, text: str) -> str:
-        """In a long run of broken bytes, release all that an incomplete last character cannot be part of."""
+        """In a long run of broken bytes, release all but the bytes that may belong to an incomplete last character."""
         for end in range(len(self._held) - _MAX_INCOMPLETE_TOKENS, 0, -1):
             head = self._decode(self._context + self._held[:end])
             if head + self._decode(self._held[end:]) == text:
@@ -98,7 +98,7 @@ class IncrementalDetokenizer:
 
 
 def _prompt_context(decode: Callable[[Sequence[int]], str], prompt_ids: list[int]) -> list[int]:
-    """The last tokens of the prompt, from the start of a character on."""
+    """The last tokens of the prompt, beginning at the start of a character."""
     shortest = min(_PROMPT_CONTEXT, len(prompt_ids))
     for length in range(shortest, min(shortest + _MAX_INCOMPLETE_TOKENS, len(prompt_ids)) + 1):
         context = prompt_ids[len(prompt_ids) - length :]

@@ -1,29 +1,29 @@
-"""How a tokenizer can write a text: the single tokens that hold it, and the sequences of tokens it would choose."""
+"""Finds how a tokenizer can write a text: single tokens that hold it, and the sequences of tokens it would choose."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-# In front of a token that is decoded, since decoders strip the space of the first one.
+# A token is decoded behind this text, since decoders strip the space of the first token.
 _FIRST = "\n"
-# What a word has other tokens after than at the start of a text.
+# A word may have other tokens after these texts than at the start of a text.
 _BEFORE = ("", " ", _FIRST)
 _SEPARATOR = "\0"
 
 
 @dataclass(frozen=True)
 class Spellings:
-    """``tokens`` hold the text, each of ``sequences`` spells it without any of them."""
+    """``tokens`` are single tokens that hold the text; each of ``sequences`` spells it with several others."""
 
     tokens: frozenset[int]
     sequences: tuple[tuple[int, ...], ...]
 
 
 class Speller:
-    """Spells texts with the tokens of one tokenizer, of which it keeps what each prints.
+    """Spells texts with the tokens of one tokenizer, and remembers the text of each token.
 
-    ``encode`` maps text to token ids without special tokens, ``decode_batch`` lists of them to texts.
+    ``encode`` maps text to token ids without special tokens, ``decode_batch`` lists of token ids to texts.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Speller:
         self.spellings = lru_cache(maxsize=1024)(self._spellings)
 
     def _spellings(self, text: str) -> Spellings:
-        """What spells ``text``, which is not empty."""
+        """The spellings of ``text``, which is not empty."""
         tokens = frozenset(self._holding(text))
         written = dict.fromkeys(tuple(self._after(before, text)) for before in _BEFORE)
         return Spellings(tokens, tuple(word for word in written if word and tokens.isdisjoint(word)))
@@ -58,7 +58,7 @@ class Speller:
         return found
 
     def _after(self, before: str, text: str) -> list[int]:
-        """Tokens of ``text`` after ``before``; a space belongs to them, a line break does not."""
+        """The tokens of ``text`` behind ``before``; a space in between belongs to them, a line break does not."""
         ids = self._encode(before + text)
         if before != _FIRST:
             return ids

@@ -1,4 +1,4 @@
-"""Finding stop words: sequences of token ids, or strings across token boundaries."""
+"""Finds stop words in a stream: sequences of token ids, or strings across token boundaries."""
 
 from typing import Any, Generic, TypeVar
 
@@ -8,10 +8,10 @@ Stream = TypeVar("Stream", str, list[int])
 
 
 class StopFilter(Generic[Stream]):
-    """Passes on a stream up to the first stop word, but for what may yet turn out to be the start of one.
+    """Passes on a stream up to the first stop word, and holds back what may yet turn out to be the start of one.
 
-    So text that has been streamed is never taken back. ``nothing`` is an empty piece of the stream; ``include`` leaves
-    the stop word itself in.
+    Text that has been streamed is therefore never taken back. ``nothing`` is an empty piece of the stream; with
+    ``include`` the stop word itself is passed on, too.
     """
 
     def __init__(self, words: WordMatcher, nothing: Stream, include: bool = False) -> None:
@@ -26,7 +26,7 @@ class StopFilter(Generic[Stream]):
     def push(self, piece: Stream, armed: bool = True) -> Stream:
         """Add a piece; returns what is certainly not part of a stop word.
 
-        Sets ``match`` if a stop word ends in the piece; one that ends while not ``armed`` is none.
+        Sets ``match`` if a stop word ends in the piece, unless it is not ``armed``: then stop words are ignored.
         """
         self._held = self._held + piece
         start = len(self._held) - len(piece)
@@ -42,6 +42,6 @@ class StopFilter(Generic[Stream]):
         return released
 
     def finish(self) -> Stream:
-        """What is still held back: generation ended inside a stop word."""
+        """The text or tokens still held back, when generation ended inside a possible stop word."""
         released, self._held = self._held, self._nothing
         return released

@@ -1,7 +1,7 @@
 """The process that renders chat templates: started when it is first needed, and again after one that had to end.
 
 A template comes with a model, so it is data to distrust. Jinja's sandbox keeps it from Python objects, but bounds
-neither memory nor time; a process of its own does, whatever the template does.
+neither memory nor time; the process bounds both, whatever the template does.
 """
 
 import atexit
@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtllm_lite.errors import ArgumentError, EngineError, LimitError, plain
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.printable import one_line
 
 MAX_RENDERED_CHARS = 1 << 24
-MAX_REQUEST_CHARS = 1 << 25  # of the messages and the other names, as JSON
+MAX_REQUEST_CHARS = 1 << 25  # bytes of the messages and the other names, as JSON
 _MEMORY_BYTES = 1 << 29
 _CPU_SECONDS = 2
 _PIPE_BYTES = 1 << 16
@@ -26,10 +27,10 @@ _WORKER = Path(__file__).with_name("template_worker.py")
 
 
 def render_template(source: str, names: Mapping[str, Any]) -> str:
-    """What the Jinja template ``source`` prints, given ``names`` (JSON values).
+    """The text that the Jinja template ``source`` renders to, given ``names`` (JSON values).
 
-    Raises EngineError if it is no valid template, ArgumentError if it refuses the names, needs too much memory or time
-    or prints more than MAX_RENDERED_CHARS characters, LimitError if the names are too large.
+    Raises EngineError if ``source`` is no valid template, ArgumentError if it refuses the names, needs too much memory
+    or time, or renders to more than MAX_RENDERED_CHARS characters, LimitError if the names are too large.
     """
     request = _as_json({"source": source, "names": names})
     if len(request) > MAX_REQUEST_CHARS:
@@ -39,9 +40,11 @@ def render_template(source: str, names: Mapping[str, Any]) -> str:
         )
     answer = _process.ask(request)
     if "invalid" in answer:
-        raise EngineError(f"the chat template is not valid Jinja ({plain(answer['invalid'])}): convert again with one")
+        raise EngineError(
+            f"the chat template is not valid Jinja ({one_line(answer['invalid'])}): convert again with one that is"
+        )
     if "refused" in answer:
-        raise ArgumentError(f"the model's chat template refuses these messages: {plain(answer['refused'])}")
+        raise ArgumentError(f"the model's chat template refuses these messages: {one_line(answer['refused'])}")
     return str(answer["text"])
 
 
@@ -50,7 +53,7 @@ def _as_json(value: Any) -> bytes:
         return json.dumps(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(
-            f"the messages or the arguments of the chat template are not JSON ({plain(str(error))}): expected "
+            f"the messages or the arguments of the chat template are not JSON ({one_line(str(error))}): expected "
             "dictionaries, lists, strings, numbers, True, False and None"
         ) from error
 
@@ -70,7 +73,7 @@ class _TemplateProcess:
             process = self._process
             try:
                 answer = _exchange(process, request)
-            except BaseException:  # what has been written or read no longer says where the next frame starts
+            except BaseException:  # after half a request or answer nothing says where the next one starts
                 self.stop()
                 raise
             if answer is None:
@@ -83,7 +86,7 @@ class _TemplateProcess:
         """End the process, if there is one."""
         process, self._process = self._process, None
         if process is not None:
-            with process:  # closes the pipes, and waits
+            with process:  # leaving the block closes the pipes and waits for the process
                 process.kill()
 
 
@@ -103,12 +106,12 @@ def _start() -> "subprocess.Popen[bytes]":
     except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
         raise EngineError(
             f"chat templates are rendered in a process of their own, and Python ({sys.executable}) does not start "
-            f"({plain(str(error))}): allow it, or render the prompt yourself and pass it as text"
+            f"({one_line(str(error))}): allow it, or render the prompt yourself and pass it as text"
         ) from error
 
 
 def _exchange(process: "subprocess.Popen[bytes]", request: bytes) -> Any:
-    """The answer, or None if the process has ended instead."""
+    """The answer to a request, or None if the process ended instead of answering."""
     assert process.stdin is not None
     assert process.stdout is not None
     rest = memoryview(request + b"\n")
@@ -136,7 +139,7 @@ def _why_it_ended(status: int) -> str:
 
 
 def _forget_after_fork() -> None:
-    """The process, and the lock that another thread may have held, are the parent's."""
+    """Start afresh in a fork: the process, and the lock that another thread may have held, belong to the parent."""
     global _process
     _process = _TemplateProcess()
 

@@ -5,7 +5,7 @@ are lines of JSON. A request has ``source`` (the template) and ``names`` (what i
 says why there is none: ``invalid`` (the template itself is wrong) or ``refused`` (it does not take these names). A
 template that computes too long ends the process; one that asks for too much memory gets a MemoryError or ends it too.
 
-It imports nothing of the package, so that it starts at once.
+The program imports nothing of this package, so that it starts at once.
 """
 
 import datetime

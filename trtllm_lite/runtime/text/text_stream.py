@@ -1,4 +1,4 @@
-"""The text of one sequence as its tokens come: detokenized, and cut where a stop word begins."""
+"""Makes the text of one sequence as its tokens come: detokenizes them, and cuts the text where a stop word begins."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,9 +10,9 @@ from trtllm_lite.runtime.text.words import Words
 class TextStream:
     """Turns tokens into pieces of text, none of which is ever taken back.
 
-    ``decode`` maps token ids to text; None makes no text, and finds stop sequences only. Without ``returns_text`` text
-    is made to look for stop strings in, and not returned. Stop words that are complete before ``min_tokens`` tokens are
-    none. ``include_stop`` leaves what ended the text in it.
+    ``decode`` maps token ids to text; if it is None, there is no text, and only stop sequences are found. Without
+    ``returns_text`` the text is only searched for stop strings, and not returned. A stop word that is complete before
+    ``min_tokens`` tokens does not count. With ``include_stop`` the text keeps the stop word that ended it.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TextStream:
         return text if self._returns_text else ""
 
     def finish(self) -> str:
-        """The text that was held back: generation ended inside what might have been a stop word or a character."""
+        """The text still held back, when generation ended inside a possible stop word or an incomplete character."""
         armed = self._num_tokens >= self._min_tokens
         text = self._add(self._sequences.finish(), armed)
         if self._detokenizer is not None and self._texts.match is None:

@@ -4,45 +4,24 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import tokenizers
 
-from trtllm_lite.errors import ArgumentError, EngineError, TrtllmLiteError, plain, shown
+from trtllm_lite.errors import ArgumentError, EngineError, shown
+from trtllm_lite.library_errors import LibraryErrors
+from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.text.chat import ChatTemplate
 from trtllm_lite.runtime.text.spellings import Speller
 from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain
 from trtllm_lite.runtime.values import is_unicode
 
-
-class _LibraryErrors:
-    """Inside ``with``, whatever the tokenizers library raises becomes ``kind``.
-
-    It has nothing narrower than Exception, and panics, which are not even that.
-    """
-
-    def __init__(self, kind: type[TrtllmLiteError], what: str, remedy: str) -> None:
-        self._kind = kind
-        self._what = what
-        self._remedy = remedy
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if kind is None or issubclass(kind, TrtllmLiteError):
-            return
-        if issubclass(kind, Exception) or kind.__name__ == "PanicException":
-            raise self._kind(f"{self._what} ({plain(str(error))}): {self._remedy}") from error
-
-
-_ENCODING = _LibraryErrors(ArgumentError, "the tokenizer fails on this text", "pass token ids, or another text")
-_DECODING = _LibraryErrors(EngineError, "the tokenizer fails on its own tokens", "convert again")
+_ENCODING = LibraryErrors(ArgumentError, "the tokenizer fails on this text", "pass token ids, or another text")
+_DECODING = LibraryErrors(EngineError, "the tokenizer fails on its own tokens", "convert again")
 
 
 class Tokenizer:
-    """Text to token ids and back, and chat messages to text.
+    """Converts text to token ids and back, and chat messages to text.
 
     ``settings`` is the content of tokenizer_config.json: special token strings and the chat template.
     """
@@ -72,13 +51,13 @@ class Tokenizer:
 
     @classmethod
     def _parse(cls, directory: Path, contents: Mapping[str, bytes]) -> "Tokenizer":
-        with _LibraryErrors(EngineError, f"{directory / TOKENIZER_FILE} is not a tokenizer", "convert again"):
+        with LibraryErrors(EngineError, f"{directory / TOKENIZER_FILE} is not a tokenizer", "convert again"):
             backend = tokenizers.Tokenizer.from_buffer(contents[TOKENIZER_FILE])
         try:
             settings = json.loads(contents.get(SETTINGS_FILE, b"{}"))
         except (ValueError, RecursionError) as error:
             raise EngineError(
-                f"{directory / SETTINGS_FILE} is not JSON ({plain(str(error))}): convert again"
+                f"{directory / SETTINGS_FILE} is not JSON ({one_line(str(error))}): convert again"
             ) from error
         if not isinstance(settings, dict):
             raise EngineError(
@@ -94,7 +73,7 @@ class Tokenizer:
 
     @cached_property
     def speller(self) -> Speller:
-        """What texts may be spelled with; made when it is first needed, which takes a moment for large vocabularies."""
+        """Finds spellings of texts. It is made when it is first needed: large vocabularies take a moment."""
         with _DECODING:
             return Speller(
                 self._backend.get_vocab_size(with_added_tokens=True),
@@ -110,7 +89,7 @@ class Tokenizer:
         if not is_unicode(text):
             raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
         with _ENCODING:
-            # Unlike encode, this lets other threads run meanwhile.
+            # Unlike the library's encode, its encode_batch_fast lets other threads run meanwhile.
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 

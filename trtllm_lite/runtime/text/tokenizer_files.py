@@ -1,4 +1,4 @@
-"""Reading the tokenizer files of an engine, which may come from anywhere: known names, plain files of bounded size."""
+"""Reads the tokenizer files of an engine, which may come from anywhere: known names, plain files of bounded size."""
 
 import os
 import stat
@@ -9,15 +9,15 @@ from trtllm_lite.engine.format import TOKENIZER_FILES
 from trtllm_lite.errors import EngineError, shown
 
 TOKENIZER_FILE, SETTINGS_FILE = TOKENIZER_FILES
-# Several times the largest there are.
+# These limits are several times the sizes of the largest tokenizer files known.
 _MAX_BYTES: Mapping[str, int] = {TOKENIZER_FILE: 1 << 27, SETTINGS_FILE: 1 << 24}
 
 
 def read_checked(directory: Path, checksums: Mapping[str, str], crc32c: Callable[[bytes], int]) -> dict[str, bytes]:
     """The files of a manifest, by name, each held against its checksum (8 hex digits).
 
-    Raises EngineError, before it reads, for a name that no tokenizer file has, a file outside ``directory``, or what is
-    no plain file; then for one that is too large or differs.
+    Raises EngineError, before anything is read, for a name that no tokenizer file has, a file outside ``directory``, or
+    one that is no plain file; then for a file that is too large or differs from its checksum.
     """
     for name in checksums:
         if name not in TOKENIZER_FILES:
@@ -47,7 +47,7 @@ def read_plain(path: Path) -> bytes:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # or a FIFO would wait for somebody who writes
+    return os.open(path, flags | os.O_NONBLOCK)  # otherwise opening a FIFO would wait for a writer
 
 
 def _read_checked(path: Path, checksum: str, crc32c: Callable[[bytes], int]) -> bytes:

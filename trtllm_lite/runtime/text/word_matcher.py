@@ -1,4 +1,4 @@
-"""Finding any of several words in a stream, in a time that depends on neither their number nor their lengths."""
+"""Finds any of several words in a stream, in a time that depends on neither their number nor their lengths."""
 
 from collections import deque
 from collections.abc import Hashable, Sequence
@@ -7,14 +7,15 @@ from collections.abc import Hashable, Sequence
 class WordMatcher:
     """The automaton of Aho and Corasick (Efficient string matching, 1975) over characters or token ids.
 
-    A state stands for the longest end of the stream that is the start of a word; :data:`START` for none.
+    A state stands for the longest end of the stream that is the start of a word; :data:`START` means that there is
+    none.
     """
 
     START = 0
 
     def __init__(self, words: Sequence[Sequence[Hashable]]) -> None:
         self._next: list[dict[Hashable, int]] = [{}]
-        self._shorter = [0]  # the state of the next shorter end of the stream that is the start of a word
+        self._shorter = [0]  # for each state the next shorter end of the stream that is the start of a word
         self.depth = [0]
         """By state: how long that end of the stream is."""
         self.found: list[Sequence[Hashable] | None] = [None]
@@ -24,7 +25,7 @@ class WordMatcher:
         self._link()
 
     def after(self, state: int, symbol: Hashable) -> int:
-        """The state once ``symbol`` has come."""
+        """The state that follows ``state`` when ``symbol`` comes."""
         while symbol not in self._next[state]:
             if state == self.START:
                 return self.START
@@ -32,7 +33,10 @@ class WordMatcher:
         return self._next[state][symbol]
 
     def unfinished(self, state: int) -> int:
-        """``state``, or if that is a word that no other continues, the next shorter one: what may become a word yet."""
+        """The longest end of the stream that may still become a word: ``state``, or the next shorter one.
+
+        The shorter one is taken if ``state`` is a whole word that no longer word continues.
+        """
         while not self._next[state] and state != self.START:
             state = self._shorter[state]
         return state
@@ -50,7 +54,7 @@ class WordMatcher:
         self.found[state] = word
 
     def _link(self) -> None:
-        """Breadth first, so that shorter states are known."""
+        """Link the states breadth first, because a state's link is found by the links of shorter states."""
         queue = deque(self._next[self.START].values())
         while queue:
             state = queue.popleft()

@@ -1,4 +1,4 @@
-"""Words that stop or must not appear: text, or sequences of token ids."""
+"""Parses stop words and banned words, which are texts or sequences of token ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Word = str | Sequence[int]
 
 @dataclass(frozen=True)
 class WordLimits:
-    """Most words of a request, and most characters or token ids of one."""
+    """The most words that a request may have, and the most characters or token ids of a word."""
 
     num_words: int
     length: int
@@ -22,7 +22,7 @@ class WordLimits:
 
 @dataclass(frozen=True)
 class Words:
-    """Words of one request, those given as text and those given as token ids."""
+    """The words of one request: words given as text, and words given as token ids."""
 
     texts: tuple[str, ...] = ()
     sequences: tuple[tuple[int, ...], ...] = ()
@@ -32,20 +32,20 @@ class Words:
 
     @cached_property
     def text_matcher(self) -> WordMatcher:
-        """Finds ``texts`` in characters."""
+        """The automaton that finds ``texts`` in a stream of characters."""
         return WordMatcher(self.texts)
 
     @cached_property
     def sequence_matcher(self) -> WordMatcher:
-        """Finds ``sequences`` in token ids."""
+        """The automaton that finds ``sequences`` in a stream of token ids."""
         return WordMatcher(self.sequences)
 
 
 def parse_words(name: str, value: Any, limits: WordLimits) -> Words:
-    """Words from a string, or a list of strings and token-id lists; None means none.
+    """The words in a string, or in a list of strings and token-id lists; None stands for no words.
 
-    ``name`` is the argument's. Raises LimitError for too many or too long ones, ArgumentError for anything else, and
-    for an empty word.
+    ``name`` is the argument's name in messages. Raises LimitError for too many or too long words, ArgumentError for an
+    empty word or any other value.
     """
     words = [] if value is None else [value] if isinstance(value, str) else value
     if is_list(words):
@@ -64,9 +64,9 @@ def parse_words(name: str, value: Any, limits: WordLimits) -> Words:
 
 
 def words_per_prompt(name: str, value: Any, batch_size: int) -> list[Any]:
-    """What :func:`parse_words` takes for each prompt of a batch: ``value`` is that for all, or a list of one for each.
+    """The argument of :func:`parse_words` for each prompt of a batch: ``value`` itself, or its entry for the prompt.
 
-    Raises ArgumentError if it is neither.
+    Raises ArgumentError if ``value`` is neither one argument nor a list of one for each prompt.
     """
     if value is None or isinstance(value, str):
         return [value] * batch_size

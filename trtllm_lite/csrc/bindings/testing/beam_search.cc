@@ -1,4 +1,4 @@
-// One beam search, driven by hand.
+// Lets tests drive a beam search by hand.
 #include "sampling/beam_search.h"
 
 #include "bindings/sampling.h"

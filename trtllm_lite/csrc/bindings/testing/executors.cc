@@ -1,4 +1,4 @@
-// Steps by hand, without an event loop, on executors of `_core`.
+// Lets tests run steps on executors of `_core`, without an event loop.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

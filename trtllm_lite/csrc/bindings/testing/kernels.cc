@@ -1,4 +1,4 @@
-// run_kernel and time_kernel: how tests and benchmarks reach a kernel without an engine.
+// run_kernel and time_kernel, by which tests and benchmarks call a kernel without an engine.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -36,7 +36,7 @@ DType dtype_of(const Array& array) {
   throw EngineError("run_kernel: expected arrays of float32, float16, int32, or uint16 with the bits of bfloat16");
 }
 
-// One side of a call: logical description for the schema check, pointers for the kernel.
+// The inputs or the outputs of a call: their logical description for the schema check, their pointers for the kernel.
 class Operands {
  public:
   Operands(const Arrays& arrays, const Names& layouts, const Names& dtypes) : arrays_(arrays) {

@@ -1,4 +1,4 @@
-// The KV cache's bookkeeping for Python: what tests drive without an engine.
+// Lets tests drive the KV cache's bookkeeping without an engine.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -58,7 +58,7 @@ class NumberedKvCache {
     sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
   }
 
-  // The copies that come before the writing; nothing if blocks are missing.
+  // Returns the copies that must come before the writing; nothing if there are too few blocks.
   std::optional<std::vector<Copy>> write(int number, int num_tokens) {
     Numbered& sequence = at(number);
     const auto& kv = std::get<KvSequence>(sequence.handle);

@@ -1,4 +1,4 @@
-// The sampler, driven by hand.
+// Lets tests drive the sampler by hand.
 #include "bindings/sampling.h"
 
 #include <nanobind/stl/array.h>

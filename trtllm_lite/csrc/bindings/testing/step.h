@@ -1,4 +1,4 @@
-// A step of any executor: arrays in, logits out.
+// Runs a step of any executor: takes arrays, returns logits.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -13,7 +13,7 @@ template <int kRank>
 using Int32Array =
     nanobind::ndarray<const std::int32_t, nanobind::ndim<kRank>, nanobind::c_contig, nanobind::device::cpu>;
 
-// Owned by the array that is returned: nobody else sees or reuses it.
+// The returned array owns its memory.
 template <typename T, typename... Extents>
 auto owning_array(std::unique_ptr<T[]> data, Extents... extents) {
   T* pointer = data.release();

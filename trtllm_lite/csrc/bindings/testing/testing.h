@@ -1,5 +1,4 @@
-// What only tests and benchmarks of kernels reach, in a module of its own: one function per concept; module.cc calls
-// all.
+// The functions that fill the module for tests and benchmarks of kernels, one per concept; module.cc calls them all.
 #pragma once
 
 #include <nanobind/nanobind.h>

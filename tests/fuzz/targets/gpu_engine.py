@@ -1,0 +1,34 @@
+"""An engine for GPUs: inspected, and read as the runtime does before it asks for a device."""
+
+import copy
+import io
+import random
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.fuzz.documents import mutate
+from tests.fuzz.engines import built_engine
+from tests.unit.cuda.toy_engine import VOCAB, make_toy_engine, to_bytes
+from trtllm_lite._core import Engine
+from trtllm_lite.engine.inspect import inspect_path
+
+COUNT = 200
+
+
+class Target:
+    """The toy engine, described as a model that the builder knows."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._engine = make_toy_engine()
+        self._engine.manifest["model"] = built_engine(scratch).manifest["model"] | {"vocab_size": VOCAB}
+
+    def write(self, rng: random.Random, directory: Path) -> None:
+        engine = copy.deepcopy(self._engine)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            mutate(rng, rng.choice((engine.plan, engine.plan, engine.manifest)))
+        (directory / "rank0.engine").write_bytes(to_bytes(engine))
+
+    def read(self, directory: Path) -> None:
+        inspect_path(directory).render(Console(file=io.StringIO(), width=80), kernels=True)
+        Engine(str(directory / "rank0.engine"))

@@ -1,0 +1,13 @@
+"""Whatever is in a file or a request, it is read or refused by one of our errors, in bounded memory and time."""
+
+import pytest
+
+from tests.fuzz.runner import run
+from tests.fuzz.targets import NAMES, load_target
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inputs_are_read_or_refused(name: str) -> None:
+    outcome = run(name, 0, load_target(name).COUNT)
+    assert outcome.failed_seed is None, outcome.report
+    assert 0 < outcome.accepted < load_target(name).COUNT, outcome.accepted

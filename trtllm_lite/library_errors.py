@@ -1,0 +1,27 @@
+"""Turns errors of libraries that raise nothing narrower than Exception into errors of this package."""
+
+from types import TracebackType
+
+from trtllm_lite.errors import TrtllmLiteError
+from trtllm_lite.printable import one_line
+
+
+class LibraryErrors:
+    """Inside ``with``, whatever the tokenizers library raises becomes ``kind``: "WHAT (the library's message): REMEDY".
+
+    Its panics come as an exception that is not even an Exception. Our own errors pass as they are.
+    """
+
+    def __init__(self, kind: type[TrtllmLiteError], what: str, remedy: str) -> None:
+        self._kind = kind
+        self._what = what
+        self._remedy = remedy
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None or issubclass(kind, TrtllmLiteError):
+            return
+        if issubclass(kind, Exception) or kind.__name__ == "PanicException":
+            raise self._kind(f"{self._what} ({one_line(str(error))}): {self._remedy}") from error
