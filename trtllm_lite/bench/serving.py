@@ -27,9 +27,9 @@ class Run:
 
     ``seconds`` counts from the first submission to the last token. ``kv_use`` are samples, one every 50 ms, of the
     share of the KV cache's blocks that requests held. ``steps`` is the number of steps of the engine. Each took
-    ``host_s_per_step`` seconds of the event loop's own time: a median of the means over 50 ms, so that one step in which
-    hundreds of requests end together does not change it. A step that only decodes took ``host_s_per_decode_step``, the
-    median of all of these (None if there was no such step).
+    ``host_s_per_step`` seconds of the event loop's own time: a median of the means over 50 ms, so that one step in
+    which hundreds of requests end together does not change it. A step that only decodes took
+    ``host_s_per_decode_step``, the median of all of these (None if there was no such step).
     """
 
     records: list[RequestRecord]
