@@ -4,6 +4,7 @@ Largest first, each into the tightest gap that is free during its whole life (Pi
 "greedy by size").
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,15 +14,11 @@ from trtllm_lite.engine.vocabulary import ALIGNMENT
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A tensor of ``num_bytes``, written by instruction ``first`` and last read by ``last`` (both inclusive)."""
+    """A tensor of ``num_bytes``, live from instruction ``first``, which writes it, to ``last``, its last reader."""
 
     num_bytes: int
     first: int
     last: int
-
-    def overlaps(self, other: "Lifetime") -> bool:
-        """Are both live during some instruction? An instruction's inputs and outputs are."""
-        return self.first <= other.last and other.first <= self.last
 
 
 def assign_offsets(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> tuple[list[int], int]:
@@ -29,14 +26,16 @@ def assign_offsets(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) ->
     order = sorted(range(len(lifetimes)), key=lambda index: (-lifetimes[index].num_bytes, index))
     offsets = [0] * len(lifetimes)
     arena_bytes = 0
-    placed: list[tuple[Lifetime, tuple[int, int]]] = []
+    occupied: dict[int, set[tuple[int, int]]] = defaultdict(set)  # ranges of bytes, by instruction
     for index in order:
         lifetime = lifetimes[index]
         size = align(lifetime.num_bytes, alignment)
-        begin = _tightest_gap(sorted(place for other, place in placed if lifetime.overlaps(other)), size)
+        during = [occupied[instruction] for instruction in range(lifetime.first, lifetime.last + 1)]
+        begin = _tightest_gap(sorted(set().union(*during)), size)
+        for ranges in during:
+            ranges.add((begin, begin + size))
         offsets[index] = begin
         arena_bytes = max(arena_bytes, begin + size)
-        placed.append((lifetime, (begin, begin + size)))
     return offsets, arena_bytes
 
 

@@ -12,17 +12,23 @@ Specialised = tuple[Kernel, str]  # for an architecture
 
 
 def compile_kernels(kernels: Iterable[Specialised], progress: Callable[[int, int], None]) -> dict[Specialised, Cubin]:
-    """The machine code of each; cached ones cost a read. ``progress`` is called with (done, all of them).
+    """The machine code of each, in their order; cached ones cost a read. ``progress`` is called with (done, all).
 
     NVRTC runs without Python's lock, so threads are enough. Raises BuildError.
     """
     wanted = list(dict.fromkeys(kernels))
+    longest_first = sorted(wanted, key=_source_bytes, reverse=True)  # no thread is left with a long one at the end
     compiled: dict[Specialised, Cubin] = {}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for specialised, cubin in zip(wanted, pool.map(_compile, wanted), strict=True):
+        for specialised, cubin in zip(longest_first, pool.map(_compile, longest_first), strict=True):
             compiled[specialised] = cubin
             progress(len(compiled), len(wanted))
-    return compiled
+    return {specialised: compiled[specialised] for specialised in wanted}
+
+
+def _source_bytes(specialised: Specialised) -> int:
+    kernel, _ = specialised
+    return (PLUGIN_ROOT / kernel.source).stat().st_size
 
 
 def _compile(specialised: Specialised) -> Cubin:

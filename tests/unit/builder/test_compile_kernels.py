@@ -1,0 +1,30 @@
+"""Kernels compile several at a time: the longest begin first, and results come in the order of the plan."""
+
+from dataclasses import replace
+
+import pytest
+
+from trtllm_lite.builder.cuda import compile as compiling
+from trtllm_lite.builder.nvrtc import Cubin
+from trtllm_lite.plugins.launch import Kernel
+
+SHORT = Kernel("gather_rows/cuda.cuh", "gather_rows", 128, 0, ())
+LONG = Kernel("paged_attention/decode.cuh", "paged_attention_decode", 128, 0, ())
+
+
+def test_the_longest_begin_first_and_results_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Kernel] = []
+
+    def compile_one(specialised: compiling.Specialised) -> Cubin:
+        begun.append(specialised[0])
+        return Cubin(specialised[0].name, b"")
+
+    monkeypatch.setattr(compiling, "_compile", compile_one)
+    monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda _: {0})
+    other = replace(SHORT, threads=64)
+    seen: list[tuple[int, int]] = []
+    wanted = [(SHORT, "sm_90a"), (LONG, "sm_90a"), (SHORT, "sm_90a"), (other, "sm_90a")]
+    compiled = compiling.compile_kernels(wanted, lambda done, total: seen.append((done, total)))
+    assert begun == [LONG, SHORT, other]
+    assert list(compiled) == [(SHORT, "sm_90a"), (LONG, "sm_90a"), (other, "sm_90a")]
+    assert seen == [(1, 3), (2, 3), (3, 3)]
