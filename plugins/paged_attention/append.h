@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "problem.h"
+#include "cache_block.h"
 
 namespace tl::TL_ISA {
 
@@ -56,10 +56,9 @@ inline void append_token(const AttentionProblem& p, std::int64_t seq, std::int64
   for (std::int64_t h = 0; h < p.num_kv_heads; ++h) {
     alignas(64) float key[kMaxHeadDim];
     rotate_head(p, token, keys + h * dim, p.key_norm, key);
-    float* key_block = p.key_cache + p.block_offset(seq, block, h);
-    float* value_block = p.value_cache + p.block_offset(seq, block, h);
-    for (std::int64_t d = 0; d < dim; ++d) key_block[d * p.tokens_per_block + slot] = key[d];
-    for (std::int64_t d = 0; d < dim; ++d) value_block[slot * dim + d] = values[h * dim + d];
+    const std::int64_t first = p.block_offset(seq, block, h);
+    write_cache(p, p.key_cache, first + slot, p.tokens_per_block, key, dim);
+    write_cache(p, p.value_cache, first + slot * dim, 1, values + h * dim, dim);
   }
 }
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "cpu/micro_kernel.h"
-#include "problem.h"
+#include "cache_block.h"
 
 namespace tl::TL_ISA {
 
@@ -44,6 +44,7 @@ struct AttentionScratch {
   alignas(64) float split_sums[kMaxTileFloats];
   alignas(64) float merged_sums[kMaxTileFloats];
   alignas(64) float split_maxima[kMaxTileQueries], split_totals[kMaxTileQueries];
+  alignas(64) float block[kMaxTokensPerBlock * kMaxHeadDim];  // of a cache of 16-bit elements
   alignas(64) float merged_maxima[kMaxTileQueries], merged_totals[kMaxTileQueries];
 
   SoftmaxState split() { return {split_maxima, split_totals, split_sums}; }
@@ -129,29 +130,41 @@ TL_INLINE void cap_scores(float* scores, std::int64_t columns, float cap) {
   }
 }
 
-TL_INLINE void prefetch_block(const float* block, std::int64_t size) {
-  constexpr std::int64_t kLineFloats = kLineBytes / sizeof(float);
-  if (!block) return;
-  for (std::int64_t i = 0; i < size; i += kLineFloats) __builtin_prefetch(block + i);
+// A block of keys or values of a step; no memory stands for none.
+struct CacheBlock {
+  const void* cache;
+  std::int64_t first;  // element
+};
+
+TL_INLINE void prefetch_block(const AttentionProblem& p, const CacheBlock& block) {
+  if (!block.cache) return;
+  const std::int64_t item = item_size(p.cache_dtype), bytes = p.tokens_per_block * p.head_dim * item;
+  const char* start = static_cast<const char*>(block.cache) + block.first * item;
+  for (std::int64_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(start + i);
 }
 
 // Blocks first .. last-1, one step; the sequence goes on to block end-1.
 inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::int64_t first, std::int64_t last,
-                        std::int64_t end, const float* queries, float* scores, const SoftmaxState& state) {
+                        std::int64_t end, AttentionScratch* scratch, const SoftmaxState& state) {
+  const float* queries = scratch->queries;
+  float* scores = scratch->scores;
   const std::int64_t count = last - first, width = p.tokens_per_block, stride = sums_stride(p);
   // What the step reads, in order: keys of its blocks, values of its blocks, then keys of the next step.
-  const auto block_at = [&](std::int64_t index) -> const float* {
+  const auto block_at = [&](std::int64_t index) -> CacheBlock {
     const bool is_value = index >= count && index < 2 * count;
     const std::int64_t block = first + (index < count ? index : index - count);
-    if (block >= end) return nullptr;
-    return (is_value ? p.value_cache : p.key_cache) + p.block_offset(tile.seq, block, tile.kv_head);
+    if (block >= end) return {nullptr, 0};
+    return {is_value ? p.value_cache : p.key_cache, p.block_offset(tile.seq, block, tile.kv_head)};
+  };
+  const auto read = [&](const CacheBlock& block) {
+    return read_cache(p, block.cache, block.first, width * p.head_dim, scratch->block);
   };
   const std::int64_t start = first * width, tokens = min(last * width, position_of(p, tile, tile.rows - 1) + 1) - start;
   const std::int64_t columns = ceil_div(tokens, kLanes) * kLanes;
   for (std::int64_t i = 0; i < tile.rows * columns; i += kLanes) store(scores + i, zero());
   for (std::int64_t i = 0; i < count; ++i) {
-    prefetch_block(block_at(i + 1), width * p.head_dim);
-    multiply(Product<float>{queries, p.head_dim, block_at(i), width, scores + i * width, columns, tile.rows, p.head_dim,
+    prefetch_block(p, block_at(i + 1));
+    multiply(Product<float>{queries, p.head_dim, read(block_at(i)), width, scores + i * width, columns, tile.rows, p.head_dim,
                             min(width, columns - i * width)});
   }
   for (std::int64_t r = 0; r < tile.rows; ++r) {
@@ -161,15 +174,15 @@ inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::i
                state.totals + r, state.sums + r * stride, stride);
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    prefetch_block(block_at(count + i + 1), width * p.head_dim);
-    multiply(Product<float>{scores + i * width, columns, block_at(count + i), p.head_dim, state.sums, stride, tile.rows,
+    prefetch_block(p, block_at(count + i + 1));
+    multiply(Product<float>{scores + i * width, columns, read(block_at(count + i)), p.head_dim, state.sums, stride, tile.rows,
                             min(width, tokens - i * width), p.head_dim});
   }
 }
 
 // The state of `tile` over one split.
-inline void attend_split(const AttentionProblem& p, const QueryTile& tile, std::int64_t split, const float* queries,
-                         float* scores, const SoftmaxState& state) {
+inline void attend_split(const AttentionProblem& p, const QueryTile& tile, std::int64_t split,
+                         AttentionScratch* scratch, const SoftmaxState& state) {
   reset(p, tile.rows, state);
   const std::int64_t visible = p.first_visible(position_of(p, tile, 0)) / p.tokens_per_block;
   const std::int64_t end =
@@ -177,7 +190,7 @@ inline void attend_split(const AttentionProblem& p, const QueryTile& tile, std::
   const std::int64_t step = blocks_per_step(p);
   for (std::int64_t begin = split * blocks_per_split(p); begin < end; begin += step) {
     const std::int64_t first = max(begin, visible), last = min(begin + step, end);
-    if (first < last) attend_step(p, tile, first, last, end, queries, scores, state);
+    if (first < last) attend_step(p, tile, first, last, end, scratch, state);
   }
 }
 

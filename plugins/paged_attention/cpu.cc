@@ -62,7 +62,7 @@ void attend_tiles(const AttentionProblem& p, std::int64_t num_tiles, ThreadPool*
     reset(p, tile.rows, scratch->merged());
     const SplitRange splits = splits_of(p, tile.seq);
     for (std::int64_t i = 0; i < splits.count; ++i) {
-      attend_split(p, tile, splits.first + i, scratch->queries, scratch->scores, scratch->split());
+      attend_split(p, tile, splits.first + i, scratch, scratch->split());
       merge(p, tile.rows, scratch->split(), scratch->merged());
     }
     write_y(p, tile, scratch->merged());
@@ -118,8 +118,7 @@ class SplitAttention {
     const QueryTile tile = make_tile(p_, seq, (index - first) / splits.count);
     auto* scratch = static_cast<AttentionScratch*>(pool_->scratch(thread));
     load_queries(p_, tile, scratch->queries);
-    attend_split(p_, tile, splits.first + (index - first) % splits.count, scratch->queries, scratch->scores,
-                 state(index));
+    attend_split(p_, tile, splits.first + (index - first) % splits.count, scratch, state(index));
   }
 
   void merge_splits(std::int64_t index, int thread) const {

@@ -15,7 +15,9 @@ constexpr std::int64_t kMaxTokensPerBlock = 128;
 struct AttentionProblem {
   const float *qkv, *cos, *sin, *query_norm, *key_norm;
   const std::int32_t *cu_seqlens, *past_lens, *block_tables;
-  float *key_cache, *value_cache, *y;
+  void *key_cache, *value_cache;
+  DType cache_dtype;
+  float* y;
   std::int64_t num_tokens, num_seqs, max_blocks_per_seq;
   std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
   std::int64_t half_dim;  // pairs of a head that are rotated; the elements behind them stay
@@ -25,7 +27,7 @@ struct AttentionProblem {
 
   std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
 
-  // Where a head's block of a sequence starts in either cache.
+  // The element at which a head's block of a sequence starts in either cache.
   std::int64_t block_offset(std::int64_t seq, std::int64_t block, std::int64_t kv_head) const {
     const std::int64_t physical = block_tables[seq * max_blocks_per_seq + block];
     return (physical * num_kv_heads + kv_head) * head_dim * tokens_per_block;
@@ -51,8 +53,9 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .cu_seqlens = in(paged_attention::kCuSeqlens).as<const std::int32_t>(),
       .past_lens = in(paged_attention::kPastLens).as<const std::int32_t>(),
       .block_tables = in(paged_attention::kBlockTables).as<const std::int32_t>(),
-      .key_cache = args.outputs[paged_attention::kKeyCacheOut].as<float>(),
-      .value_cache = args.outputs[paged_attention::kValueCacheOut].as<float>(),
+      .key_cache = args.outputs[paged_attention::kKeyCacheOut].data,
+      .value_cache = args.outputs[paged_attention::kValueCacheOut].data,
+      .cache_dtype = key_cache.dtype,
       .y = args.outputs[paged_attention::kY].as<float>(),
       .num_tokens = in(paged_attention::kQkv).shape[0],
       .num_seqs = in(paged_attention::kPastLens).shape[0],

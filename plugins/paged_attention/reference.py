@@ -35,7 +35,7 @@ def _attend(
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
-    """Inputs as in ``schema.toml`` -> ``(y, key_cache_out, value_cache_out)`` float32; the inputs stay as they are."""
+    """Inputs as in ``schema.toml`` -> ``(y, key_cache_out, value_cache_out)``, y in float32; inputs are not changed."""
     qkv, cos, sin, key_cache, value_cache, cu_seqlens, past_lens, block_tables, query_norm, key_norm = inputs
     key_cache, value_cache = key_cache.copy(), value_cache.copy()
     _, num_kv_heads, head_dim, block_size = key_cache.shape

@@ -1,5 +1,6 @@
 """The whole way, checkpoint to tokens, against transformers in float32."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
-from tests.tolerances import assert_close
+from tests.tolerances import ROUNDED_TOLERANCES, assert_close
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.convert import convert_checkpoint
@@ -72,6 +75,46 @@ def smollm2_outputs(smollm2: ModelRunner, smollm2_prompts: list[list[int]]) -> l
         for start in range(0, len(smollm2_prompts), 8)
         for output in generate(smollm2, smollm2_prompts[start : start + 8], NUM_NEW_TOKENS)
     ]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_cache_of_16_bits_is_half_as_large_and_bit_stable(family: str, dtype: str, tmp_path: Path) -> None:
+    """Against transformers with the keys and values of every layer rounded alike; the same alone and in company."""
+    model = save_tiny_model(family, tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    how = {"tokens_per_block": 16, **TINY_LIMITS}
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", kv_cache_dtype=dtype, **how)
+    wide, narrow = (
+        plan_memory(tmp_path / "checkpoint", kv_cache_dtype=name, **how).kv_cache for name in ("auto", dtype)
+    )
+    runner = ModelRunner.from_dir(tmp_path / "engine")
+    cache = runner.session.manifest.kv_cache
+    assert cache.dtype == dtype
+    assert narrow * 2 == wide == cache.num_blocks * cache.bytes_per_block * 2
+    prompts = random_prompts(seed=7, count=4)
+    together = generate(runner, prompts, 12)
+    for prompt, output in zip(prompts, together, strict=True):
+        assert_identical(generate(runner, [prompt], 12), [output])
+    register_rounding(model, getattr(torch, dtype))
+    for prompt, (tokens, logits) in zip(prompts, together, strict=True):
+        expected = reference_logits(model, prompt + tokens[:-1])[len(prompt) - 1 :]
+        assert_close(logits, expected, dtype, table=ROUNDED_TOLERANCES)
+
+
+def register_rounding(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Let ``model`` attend to keys (rotated) and values as a cache of ``dtype`` returns them."""
+
+    def rounded(
+        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *more: Any, **how: Any
+    ) -> Any:
+        return eager(module, query, key.to(dtype).float(), value.to(dtype).float(), *more, **how)
+
+    eager = sys.modules[type(model).__module__].eager_attention_forward
+    name = f"rounded_to_{dtype}"
+    ALL_ATTENTION_FUNCTIONS.register(name, rounded)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+    model.config._attn_implementation = name
 
 
 class TinyEngine:

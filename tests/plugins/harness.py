@@ -63,7 +63,7 @@ def run(
     _testing.run_kernel(
         op,
         [_raw(array) for array in arrays],
-        [outputs.get(argument.name) for argument in schema.outputs],
+        [_raw(outputs.get(argument.name)) for argument in schema.outputs],
         attributes,
         layouts=layouts,
         isa=isa,

@@ -39,13 +39,13 @@ class AttentionShape:
 
 
 class PagedCache:
-    """Key and value caches, all NaN, that hand out shuffled blocks to sequences."""
+    """Key and value caches of ``dtype``, all NaN, that hand out shuffled blocks to sequences."""
 
-    def __init__(self, shape: AttentionShape, num_blocks: int, seed: int = 0) -> None:
+    def __init__(self, shape: AttentionShape, num_blocks: int, seed: int = 0, dtype: type = np.float32) -> None:
         self.shape = shape
         dims = (shape.head_dim, shape.tokens_per_block)
-        self.keys = np.full((num_blocks, shape.num_kv_heads, *dims), np.nan, np.float32)
-        self.values = np.full((num_blocks, shape.num_kv_heads, *dims[::-1]), np.nan, np.float32)
+        self.keys = np.full((num_blocks, shape.num_kv_heads, *dims), np.nan, dtype)
+        self.values = np.full((num_blocks, shape.num_kv_heads, *dims[::-1]), np.nan, dtype)
         self._free = list(np.random.default_rng(seed).permutation(num_blocks))
         self._tables: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}

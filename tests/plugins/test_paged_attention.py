@@ -1,5 +1,6 @@
 """PagedAttention against its reference, and its independence from chunking, batch, blocks and threads."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -7,6 +8,8 @@ from tests.plugins.harness import assert_close, assert_same_bits, reference
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens, step
 from trtllm_lite.errors import EngineError
 
+# Of an element of a cache, relative: half a step of its type.
+ROUNDING = {"float32": 1e-5, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 SHAPES = {
     "gqa3": AttentionShape(num_heads=9, num_kv_heads=3),
     "mha": AttentionShape(num_heads=2, num_kv_heads=2, head_dim=32, tokens_per_block=16),
@@ -37,8 +40,9 @@ def check_step(tokens: Tokens, cache: PagedCache, new_tokens: list[tuple[int, in
     y = step(tokens, cache, new_tokens, isa, threads)
     assert_close(np.concatenate(y), expected["y"])
     for actual, name in ((cache.keys, "key_cache_out"), (cache.values, "value_cache_out")):
-        np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected[name]))
-        np.testing.assert_allclose(actual, expected[name], rtol=1e-5, atol=1e-6)
+        wide, wanted = actual.astype(np.float32), expected[name].astype(np.float32)
+        np.testing.assert_array_equal(np.isnan(wide), np.isnan(wanted))
+        np.testing.assert_allclose(wide, wanted, rtol=ROUNDING[actual.dtype.name], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -57,6 +61,42 @@ def test_matches_reference(isa: str, name: str, num_threads: int) -> None:
     check_step(tokens, cache, [(1, 65), (0, 1), (3, 129)], isa, num_threads)
     check_step(tokens, cache, [(0, 1), (1, 1), (2, 1), (3, 1)], isa, num_threads)
     check_step(tokens, cache, [(3, 1)], isa, num_threads)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest", "window"])
+def test_caches_of_16_bits_match_the_reference(isa: str, name: str, dtype: type) -> None:
+    """Keys and values are rounded once, when they are appended. What rounds the other way moves y by that much."""
+    shape = SHAPES[name]
+    tokens, cache = Tokens(shape, [150, 90]), PagedCache(shape, num_blocks=32, dtype=dtype)
+    for new_tokens in ([(0, 70), (1, 1)], [(1, 65), (0, 1)], [(0, 1), (1, 1)]):
+        inputs = tokens.inputs(cache, new_tokens)
+        expected = reference("PagedAttention", inputs, shape.attributes)
+        y = np.concatenate(step(tokens, cache, new_tokens, isa))
+        np.testing.assert_allclose(y, expected["y"], atol=2 * ROUNDING[np.dtype(dtype).name])
+        for actual, wanted in ((cache.keys, "key_cache_out"), (cache.values, "value_cache_out")):
+            wide, exact = actual.astype(np.float32), expected[wanted].astype(np.float32)
+            np.testing.assert_array_equal(np.isnan(wide), np.isnan(exact))
+            np.testing.assert_allclose(wide, exact, rtol=2 * ROUNDING[np.dtype(dtype).name], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_values_are_rounded_to_the_nearest(isa: str, dtype: type) -> None:
+    """Values of every size, halfway cases, infinities and NaN, exactly as numpy rounds them."""
+    shape = AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64)
+    tokens, cache = Tokens(shape, [40]), PagedCache(shape, num_blocks=1, dtype=dtype)
+    bits = np.random.default_rng(0).integers(0, 2**32, (40, 256), np.uint32)
+    bits[::2] &= np.uint32(0xFFFFF000 if dtype == np.float16 else 0xFFFF8000)  # halfway between two neighbours, often
+    values = bits.view(np.float32)
+    values[::3] = (np.random.default_rng(1).standard_normal((14, 256)) * 10.0 ** np.arange(-9, 5)[:, None]).astype("f4")
+    tokens.qkv[0][:, -256:] = values
+    step(tokens, cache, [(0, 40)], isa)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = values.astype(dtype)
+    found = cache.tokens_of(0)[1][0]
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), np.isnan(values))
+    is_number = ~np.isnan(values)
+    np.testing.assert_array_equal(found.view(np.uint16)[is_number], expected.view(np.uint16)[is_number])
 
 
 def results(

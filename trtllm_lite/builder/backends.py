@@ -19,6 +19,9 @@ from trtllm_lite.errors import BuildError, shown
 Progress = Callable[[str, int, int], None]
 
 
+AUTO_DTYPE = "auto"  # whatever is usual on the target
+
+
 @dataclass(frozen=True)
 class Tuning:
     """What is measured, or was, to choose among ways to compute; see ``build_engine``."""
@@ -32,14 +35,15 @@ class Tuning:
 class BuildJob:
     """One engine to be made: ``graph`` is the network of ``checkpoint`` as fused operators, made by ``fusions``.
 
-    ``targets`` are names that the backend accepts. Without weights in the engine (``strip_plan``) the runtime makes
-    random ones.
+    ``kv_cache_dtype`` is the type that the KV cache should have, or ``auto``. ``targets`` are names that the backend
+    accepts. Without weights in the engine (``strip_plan``) the runtime makes random ones.
     """
 
     checkpoint: Checkpoint
     graph: ir.Graph
     fusions: tuple[Fusion, ...]
     limits: BuildLimits
+    kv_cache_dtype: str
     targets: tuple[str, ...]
     strip_plan: bool
     tuning: Tuning

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Unpack
 
 from trtllm_lite import _core
-from trtllm_lite.builder.backends import BuildJob, Progress, Tuning, backend_of
+from trtllm_lite.builder.backends import AUTO_DTYPE, BuildJob, Progress, Tuning, backend_of
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
@@ -25,6 +25,7 @@ def build_engine(
     output_dir: Path,
     *,
     qformat: str = FULL_PRECISION,
+    kv_cache_dtype: str = AUTO_DTYPE,
     target: str | Sequence[str] = CPU,
     strip_plan: bool = False,
     input_timing_cache: Path | None = None,
@@ -37,8 +38,10 @@ def build_engine(
 
     ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
     several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
-    checkpoint (``full_prec``), or as bytes with a scale for each output feature (``int8_wo``). The same checkpoint and
-    limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
+    checkpoint (``full_prec``), or as bytes with a scale for each output feature (``int8_wo``). ``kv_cache_dtype`` is
+    the type of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32; that of activations on
+    GPUs. The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the largest
+    weight.
 
     ``input_timing_cache`` chooses algorithms of matrix products by what was measured on a GPU before; with
     ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used, with what the
@@ -57,7 +60,7 @@ def build_engine(
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
-    job = _fuse(checkpoint, bounds, qformat, targets, strip_plan, tuning, report)
+    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, strip_plan, tuning, report)
     report("fuse", 1, 1)
     parts = backend.compile(job)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
@@ -89,6 +92,7 @@ def plan_memory(
     checkpoint_dir: Path | Checkpoint,
     *,
     qformat: str = FULL_PRECISION,
+    kv_cache_dtype: str = AUTO_DTYPE,
     target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
     **limits: Unpack[GivenLimits],
@@ -102,7 +106,8 @@ def plan_memory(
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
-    return backend.memory(_fuse(checkpoint, bounds, qformat, targets, False, Tuning(), _ignore), num_threads)
+    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, False, Tuning(), _ignore)
+    return backend.memory(job, num_threads)
 
 
 def _ignore(stage: str, done: int, total: int) -> None:
@@ -118,6 +123,7 @@ def _fuse(
     checkpoint: Checkpoint,
     limits: BuildLimits,
     qformat: str,
+    kv_cache_dtype: str,
     targets: tuple[str, ...],
     strip_plan: bool,
     tuning: Tuning,
@@ -126,7 +132,9 @@ def _fuse(
     """The job whose graph is the network as fused operators. Raises BuildError."""
     model, fusions = run_passes(quantize_weights(checkpoint.model, qformat))
     check_all_fused(model, fusions)
-    return BuildJob(checkpoint, model.graph, tuple(fusions), limits, targets, strip_plan, tuning, report)
+    return BuildJob(
+        checkpoint, model.graph, tuple(fusions), limits, kv_cache_dtype, targets, strip_plan, tuning, report
+    )
 
 
 def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:

@@ -52,6 +52,13 @@ def _build_options(function: Decorated) -> Decorated:
             "output feature.",
         ),
         click.option(
+            "--kv_cache_dtype",
+            type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
+            default="auto",
+            show_default=True,
+            help="Type of the KV cache: on CPUs any, of which auto is float32; on GPUs that of activations.",
+        ),
+        click.option(
             "--target",
             multiple=True,
             default=["cpu"],
@@ -175,11 +182,12 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     from trtllm_lite.runtime.session.device import check_num_threads
     from trtllm_lite.units import counted, format_bytes
 
-    qformat, target, num_threads = (limits.pop(name) for name in ("qformat", "target", "num_threads"))
+    given = {name: limits.pop(name) for name in ("qformat", "kv_cache_dtype", "target", "num_threads")}
+    target, num_threads = given["target"], given["num_threads"]
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
     source = _source(checkpoint_dir, model_config)
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
-    memory = plan_memory(source, qformat=qformat, target=target, num_threads=num_threads, **asdict(bounds))
+    memory = plan_memory(source, **given, **asdict(bounds))
     values = memory.to_dict()
     if as_json:
         click.echo(json.dumps(values, indent=2))

@@ -47,7 +47,6 @@ _QUANTIZED = _merge(
         _same("quant_ckpt_path quant_config modelopt_quant_ckpt_path", _NOT_QUANTIZED),
         _same("calib_dataset calib_size calib_max_seq_length dataset_cache_dir awq_block_size", _NOT_QUANTIZED),
         _same("autoq_format auto_quantize_bits quantize_lm_head", _NOT_QUANTIZED, _OFF),
-        _same("kv_cache_dtype", "the KV cache has the type of the engine; leave it out", ("auto", "none")),
     ]
 )
 
@@ -57,6 +56,7 @@ CONVERT = _merge(
         _PARALLEL,
         _QUANTIZED,
         _same("qformat", _INT8_WEIGHTS, ("full_prec", "none")),
+        _same("kv_cache_dtype", "use `trtllm-lite build --kv_cache_dtype`", ("auto", "none")),
         _same("load_by_shard load_model_on_cpu", "weights are always streamed on the CPU", harmless=True),
         _same("use_parallel_embedding embedding_sharding_dim", _ONE_DEVICE, _OFF),
         _same("use_embedding_sharing", "tied embeddings are always stored once", harmless=True),

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 
 from trtllm_lite import _core
-from trtllm_lite.builder.backends import BuildJob, Tuning
+from trtllm_lite.builder.backends import AUTO_DTYPE, BuildJob, Tuning
 from trtllm_lite.builder.cpu.planning import CPU, make_plan
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.engine.vocabulary import ALIGNMENT
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, shown
+
+_CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 class CpuBackend:
@@ -35,7 +37,7 @@ class CpuBackend:
 
     def compile(self, job: BuildJob) -> EngineParts:
         """As :meth:`Backend.compile`."""
-        planned = make_plan(job.graph, job.limits)
+        planned = make_plan(job.graph, job.limits, _cache_dtype(job))
         return EngineParts(
             target=Target(CPU),
             plan=planned.plan.to_json(),
@@ -50,4 +52,15 @@ class CpuBackend:
         """As :meth:`Backend.memory`."""
         # Affinity and control groups decide how many threads "all" is; only the runtime knows.
         threads = _core.resolve_num_threads(num_threads or 0)
-        return plan_bytes(make_plan(job.graph, job.limits), threads)
+        return plan_bytes(make_plan(job.graph, job.limits, _cache_dtype(job)), threads)
+
+
+def _cache_dtype(job: BuildJob) -> str:
+    """The type of the KV cache. Raises BuildError if the kernels have no such cache."""
+    dtype = _CACHE_DTYPES[0] if job.kv_cache_dtype == AUTO_DTYPE else job.kv_cache_dtype
+    if dtype not in _CACHE_DTYPES:
+        raise BuildError(
+            f"kv_cache_dtype is {shown(dtype)}: expected one of {', '.join((AUTO_DTYPE, *_CACHE_DTYPES))} for the "
+            "target cpu"
+        )
+    return dtype

@@ -1,7 +1,7 @@
 """Turns the fused graph into the plan of a CPU engine: tensors with offsets, and calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -30,8 +30,8 @@ class Planned:
     weights: tuple[Weight, ...]
 
 
-def make_plan(graph: ir.Graph, limits: BuildLimits) -> Planned:
-    """Plan ``graph``, which holds fused operators only. Raises BuildError if a weight cannot be laid out."""
+def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32") -> Planned:
+    """Plan ``graph``, which holds fused operators only, with a KV cache of ``cache_dtype``. Raises BuildError if a weight cannot be laid out."""
     layouts = _weight_layouts(graph)
     weights = tuple(_stored_weight(value, layout) for value, layout in layouts.items())
     offsets = dict(zip(layouts, weight_offsets([weight.num_bytes for weight in weights]), strict=True))
@@ -43,7 +43,8 @@ def make_plan(graph: ir.Graph, limits: BuildLimits) -> Planned:
 
     def add(value: ir.Value, kind: str, offset: int = 0, layout: str = "row_major") -> None:
         index[value] = len(tensors)
-        tensors.append(_tensor(value, limits, kind, offset, layout))
+        tensor = _tensor(value, limits, kind, offset, layout)
+        tensors.append(replace(tensor, dtype=cache_dtype) if kind == "cache" else tensor)
 
     for value in graph.inputs:
         add(value, "cache" if _is_cache(value) else "input")

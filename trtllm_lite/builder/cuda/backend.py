@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trtllm_lite import _core
-from trtllm_lite.builder.backends import BuildJob, Tuning
+from trtllm_lite.builder.backends import AUTO_DTYPE, BuildJob, Tuning
 from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
 from trtllm_lite.builder.cuda.products.contests import lower_contests
 from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_contests
@@ -15,7 +15,7 @@ from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts, write_parts
 from trtllm_lite.engine.format import ENGINE_FILE
-from trtllm_lite.errors import BuildError, DeviceError
+from trtllm_lite.errors import BuildError, DeviceError, shown
 from trtllm_lite.quantize.weight_only import FULL_PRECISION
 
 
@@ -51,6 +51,7 @@ class CudaBackend:
 
     def compile(self, job: BuildJob) -> EngineParts:
         """As :meth:`Backend.compile`."""
+        _check_cache_dtype(job)
         tuning = job.tuning
         timings = None if tuning.input_timing_cache is None else load_timing_cache(tuning.input_timing_cache)
         if tuning.output_timing_cache is not None:
@@ -62,7 +63,18 @@ class CudaBackend:
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
         """As :meth:`Backend.memory`; threads are the CPU's."""
         del num_threads
+        _check_cache_dtype(job)
         return cuda_memory(job.graph, job.checkpoint.config.dtype, job.limits, parse_targets(job.targets))
+
+
+def _check_cache_dtype(job: BuildJob) -> None:
+    """Raise BuildError unless the KV cache has the type of activations."""
+    dtype = job.checkpoint.config.dtype
+    if job.kv_cache_dtype not in (AUTO_DTYPE, dtype):
+        raise BuildError(
+            f"kv_cache_dtype is {shown(job.kv_cache_dtype)}, and the GPU kernels keep keys and values in the type of "
+            f"activations: leave it out, or pass {dtype}"
+        )
 
 
 def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:
