@@ -31,7 +31,10 @@ class Planned:
 
 
 def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32") -> Planned:
-    """Plan ``graph``, which holds fused operators only, with a KV cache of ``cache_dtype``. Raises BuildError if a weight cannot be laid out."""
+    """Plan ``graph``, which holds fused operators only, with a KV cache of ``cache_dtype``.
+
+    Raises BuildError if a weight cannot be laid out.
+    """
     layouts = _weight_layouts(graph)
     weights = tuple(_stored_weight(value, layout) for value, layout in layouts.items())
     offsets = dict(zip(layouts, weight_offsets([weight.num_bytes for weight in weights]), strict=True))
