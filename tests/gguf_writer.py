@@ -41,6 +41,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.c_fc": "ffn_up",
         "mlp.c_proj": "ffn_down",
     },
+    "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
@@ -190,7 +191,17 @@ def _command_r_metadata(config: Any, _: int) -> dict[str, Any]:
     }
 
 
+def _starcoder2_metadata(config: Any, _: int) -> dict[str, Any]:
+    return {
+        **_grouped_metadata(config),
+        "attention.layer_norm_epsilon": config.norm_epsilon,
+        "attention.sliding_window": config.sliding_window,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+    }
+
+
 _OWN_METADATA = {
+    "starcoder2": _starcoder2_metadata,
     "gpt2": _gpt2_metadata,
     "phi3": _phi3_metadata,
     "gemma2": _gemma2_metadata,

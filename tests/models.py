@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
-NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere")  # of Hugging Face, and on CPUs
+NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2")  # of Hugging Face
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
 BOS_ID, EOS_ID, PAD_ID = 0, 1, 2
@@ -58,12 +58,14 @@ _FAMILY: dict[str, dict[str, Any]] = {
         },
     },
     "cohere": {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True},
+    "starcoder2": {"norm_epsilon": 1e-5, "sliding_window": 7, "tie_word_embeddings": True},
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
 }
 _MODEL_TYPES = {"gemma3": "gemma3_text"}
 _SHAPES = {
     **dict.fromkeys(_FAMILY, _SHAPE),
     "gpt2": _VOCABULARY,
+    "starcoder2": {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"},
     "cohere": {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"},
 }
 
