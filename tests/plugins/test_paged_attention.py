@@ -19,6 +19,8 @@ SHAPES = {
     "widest": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64),
     "norm": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True),
     "window": AttentionShape(num_heads=4, num_kv_heads=2, tokens_per_block=16, window=37),
+    "second_group": AttentionShape(num_heads=4, num_kv_heads=2, num_groups=2, cache_group=1),
+    "windowed_group": AttentionShape(tokens_per_block=16, window=37, num_groups=3, cache_group=1),
     "softcap": AttentionShape(num_heads=6, num_kv_heads=2, softcap=1.5),
     "softcap_window": AttentionShape(num_heads=4, num_kv_heads=1, tokens_per_block=16, window=37, softcap=50.0),
     "saturated": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=24, softcap=0.1),

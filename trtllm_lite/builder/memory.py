@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD
 from trtllm_lite.builder.cpu.planning import Planned
+from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import BuildError
@@ -62,12 +63,10 @@ def plan_bytes(planned: Planned, num_threads: int) -> MemoryPlan:
     )
 
 
-def kv_cache_of(plan: Plan, tokens_per_block: int) -> KvCache:
+def kv_cache_of(plan: Plan, limits: BuildLimits) -> KvCache:
     """Geometry of the caches, read from the plan. Raises BuildError if layers differ in it."""
     keys = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("key_cache.")]
     values = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("value_cache.")]
-    if not keys or len(keys) != len(values):
-        raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
     forms = {tensor.shape for tensor in keys}
     if len(forms) != 1:
         raise BuildError(f"expected the same KV heads and head size in every layer, found {sorted(map(str, forms))}")
@@ -76,13 +75,14 @@ def kv_cache_of(plan: Plan, tokens_per_block: int) -> KvCache:
     assert isinstance(num_kv_heads, int)
     assert isinstance(head_dim, int)
     return KvCache(
-        tokens_per_block=tokens_per_block,
+        tokens_per_block=limits.tokens_per_block,
         num_blocks=num_blocks,
         num_layers=len(keys),
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         dtype=keys[0].dtype,
         bytes_per_block=sum(_block_bytes(tensor, plan) for tensor in (*keys, *values)),
+        groups=limits.cache_groups,
     )
 
 

@@ -167,8 +167,6 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
         --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
     """
 
-    from dataclasses import asdict
-
     from trtllm_lite.builder import BuildLimits, plan_memory
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.cli.console import print_table
@@ -179,7 +177,7 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
     source = _source(checkpoint_dir, model_config)
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
-    memory = plan_memory(source, qformat=qformat, target=target, num_threads=num_threads, **asdict(bounds))
+    memory = plan_memory(source, qformat=qformat, target=target, num_threads=num_threads, **limits)
     values = memory.to_dict()
     if as_json:
         click.echo(json.dumps(values, indent=2))

@@ -40,7 +40,7 @@ class CpuBackend:
             target=Target(CPU),
             plan=planned.plan.to_json(),
             weights=planned.weights,
-            kv_cache=kv_cache_of(planned.plan, job.limits.tokens_per_block),
+            kv_cache=kv_cache_of(planned.plan, job.limits),
             memory=plan_bytes(planned, num_threads=1),
             cubins={},
             alignment=ALIGNMENT,

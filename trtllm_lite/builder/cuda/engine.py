@@ -94,6 +94,7 @@ def _kv_cache(lowered: Lowered) -> KvCache:
         head_dim=head_dim,
         dtype=operands.dtype,
         bytes_per_block=num_bytes // num_blocks,
+        groups=operands.limits.cache_groups,
     )
 
 
