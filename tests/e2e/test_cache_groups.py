@@ -76,9 +76,10 @@ def test_sequences_of_several_windows_are_those_of_transformers(case: Case) -> N
 
 
 @pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"])
-def test_a_cache_for_hardly_more_than_one_sequence(case: Case, policy: str) -> None:
-    needed = case.runner().session.limits.blocks_for(LIMITS["max_seq_len"])
-    max_tokens = (needed + 4) * LIMITS["tokens_per_block"]
+def test_a_cache_for_few_sequences(case: Case, policy: str) -> None:
+    limits = case.runner().session.limits
+    num_blocks = limits.blocks_for(LIMITS["max_seq_len"]) + 9
+    max_tokens = num_blocks // len(limits.windows) * LIMITS["tokens_per_block"]
     runner = case.runner(max_tokens_in_paged_kv_cache=max_tokens, capacity_scheduler_policy=policy)
     case.check(runner)
     preemptions = runner.session.stats().num_recompute_preemptions

@@ -191,3 +191,6 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     }
     rows = [[name, format_bytes(values[name]), f"{values[name]:,}", text] for name, text in meaning.items()]
     print_table("predicted memory", ["", "", "bytes", "what for"], rows)
+    use = memory.cache_use
+    groups = [[group.name, group.describe()] for group in use.groups]
+    print_table("cache groups", ["", ""], [*groups, ["in all", use.describe()]])

@@ -41,7 +41,7 @@ class CpuBackend:
             plan=planned.plan.to_json(),
             weights=planned.weights,
             kv_cache=kv_cache_of(planned.plan, job.limits),
-            memory=plan_bytes(planned, num_threads=1),
+            memory=plan_bytes(planned, job.limits, num_threads=1),
             cubins={},
             alignment=ALIGNMENT,
         )
@@ -50,4 +50,4 @@ class CpuBackend:
         """As :meth:`Backend.memory`."""
         # Affinity and control groups decide how many threads "all" is; only the runtime knows.
         threads = _core.resolve_num_threads(num_threads or 0)
-        return plan_bytes(make_plan(job.graph, job.limits), threads)
+        return plan_bytes(make_plan(job.graph, job.limits), job.limits, threads)

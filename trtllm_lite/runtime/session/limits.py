@@ -198,7 +198,7 @@ def _cache_blocks(cache: KvCache, demand: int, config: KvCacheConfig, available_
     """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them."""
     caps = []
     if config.max_tokens is not None:
-        cap = config.max_tokens // cache.tokens_per_block
+        cap = config.max_tokens // cache.tokens_per_block * len(cache.groups)  # a token lies in a block of each group
         caps.append((cap, f"the KV cache's max_tokens={config.max_tokens}", "raise it"))
     if config.max_gpu_total_bytes:
         cap = config.max_gpu_total_bytes // cache.bytes_per_block
