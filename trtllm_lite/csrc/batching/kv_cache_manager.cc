@@ -74,7 +74,7 @@ int KvCacheManager::num_new_blocks(std::uint32_t id, int group, int num_tokens) 
 
 int KvCacheManager::num_missing(const KvSequence& handle, int num_tokens) const {
   int num_blocks = 0;
-  if (num_tokens <= sequences_[handle.id_].writable) return num_blocks;
+  if (is_writable(handle, num_tokens)) return num_blocks;
   for (int group = 0; group < geometry_.num_groups(); ++group)
     num_blocks += num_new_blocks(handle.id_, group, num_tokens);
   return num_blocks;
@@ -104,6 +104,7 @@ bool KvCacheManager::grow(std::uint32_t id, int num_tokens, std::vector<CopyOrde
     num_writable = std::min(num_writable, t.blocks.size());
   }
   sequence.writable = static_cast<int>(num_writable) * config_.tokens_per_block;
+  sequence.changed = true;
   return true;
 }
 
@@ -160,7 +161,7 @@ std::uint32_t KvCacheManager::new_sequence(bool on_host) {
     unused_sequences_.pop_back();
   }
   sequences_[id].on_host = on_host;
-  sequences_[id].in_use = true;
+  sequences_[id].in_use = sequences_[id].changed = true;
   return id;
 }
 

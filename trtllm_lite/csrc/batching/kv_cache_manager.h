@@ -81,7 +81,11 @@ class KvCacheManager {
   // Makes positions length() .. num_tokens-1 writable (in windowed groups, as many of them as the next step writes).
   // False, and nothing changed, if too few blocks are ready.
   bool reserve(const KvSequence& sequence, int num_tokens, std::vector<CopyOrder>& copies) {
-    return num_tokens <= sequences_[sequence.id_].writable || grow(sequence.id_, num_tokens, copies);
+    return is_writable(sequence, num_tokens) || grow(sequence.id_, num_tokens, copies);
+  }
+  // Whether reserve() would find nothing to do.
+  bool is_writable(const KvSequence& sequence, int num_tokens) const {
+    return num_tokens <= sequences_[sequence.id_].writable;
   }
   // Blocks that reserve() would take besides copies.
   int num_missing(const KvSequence& sequence, int num_tokens) const;
@@ -122,6 +126,8 @@ class KvCacheManager {
   int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }
   // Tokens at the sequence's beginning that others hold, too: nobody computes them again for this one's sake.
   int num_shared_tokens(const KvSequence& sequence) const;
+  // Whether any of the sequence's tables changed since the last call; what did, take_first_change() says.
+  bool take_changed(const KvSequence& sequence) { return std::exchange(sequences_[sequence.id_].changed, false); }
   // Index of the first entry of the group's table that changed since the last call; the table's size if none did.
   int take_first_change(const KvSequence& sequence, int group) {
     Table& t = table(sequence.id_, group);
@@ -149,6 +155,7 @@ class KvCacheManager {
     std::int32_t num_committed = 0;
     PrefixCache::EntryId parent = PrefixCache::kRoot;  // entry of the last committed block
     bool on_host = false;
+    bool changed = true;  // see take_changed
     bool in_use = false;
   };
 

@@ -135,7 +135,8 @@ bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
   const int past_len = cache_.length(running.kv());
   const int end = past_len + num_tokens;
   if (!reserve(running, running.kv(), end, batch)) return false;
-  const int most_before = request.max_blocks(cache_.geometry(), past_len);
+  const bool has_windows = cache_.geometry().has_windows();
+  const int most_before = has_windows ? request.max_blocks(cache_.geometry(), past_len) : 0;
 
   StepRow& row = push_row(index, running.slot().index(), running.kv(), num_tokens, batch);
   row.num_generated = request.num_generated();
@@ -152,6 +153,7 @@ bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
   counters_.num_recomputed_tokens += std::max(std::min(end, request.max_scheduled) - past_len, 0);
   request.max_scheduled = std::max(request.max_scheduled, end);
   if (!request.is_search()) request.num_pending += row.sample;
+  if (!has_windows) return true;
   leave_behind(running, running.kv());
   if (Promise* promise = running.promise()) promise->take(most_before - request.max_blocks(cache_.geometry(), end));
   return true;
@@ -160,12 +162,7 @@ bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
 // A row for the next `num_tokens` positions of `kv`, which are reserved; their tokens are the caller's to add.
 StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int num_tokens, StepBatch& batch) {
   const Running& running = table_.running(index);
-  for (int group = 0; group < cache_.geometry().num_groups(); ++group) {
-    const auto blocks = cache_.blocks(kv, group);
-    for (int i = cache_.take_first_change(kv, group); i < std::ssize(blocks); ++i) {
-      batch.table_updates.push_back({slot, group, i, blocks[static_cast<std::size_t>(i)]});
-    }
-  }
+  if (cache_.take_changed(kv)) add_table_updates(slot, kv, batch);
   batch.rows.push_back({.request = table_.ref(index),
                         .slot = slot,
                         .request_slot = running.slot().index(),
@@ -180,8 +177,18 @@ StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int nu
   return batch.rows.back();
 }
 
+void Scheduler::add_table_updates(int slot, const KvSequence& kv, StepBatch& batch) {
+  for (int group = 0; group < cache_.geometry().num_groups(); ++group) {
+    const auto blocks = cache_.blocks(kv, group);
+    for (int i = cache_.take_first_change(kv, group); i < std::ssize(blocks); ++i) {
+      batch.table_updates.push_back({slot, group, i, blocks[static_cast<std::size_t>(i)]});
+    }
+  }
+}
+
 // As KvCacheManager::reserve, of the blocks that are promised to `running` or to nobody.
 bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch) {
+  if (cache_.is_writable(kv, num_tokens)) return true;
   Promise* promise = running.promise();
   if (promise == nullptr) {
     const int num_missing = cache_.num_missing(kv, num_tokens);
@@ -195,6 +202,7 @@ bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, 
 
 // As KvCacheManager::leave_behind; what comes back is promised again.
 void Scheduler::leave_behind(Running& running, const KvSequence& kv) {
+  if (!cache_.geometry().has_windows()) return;
   const int num_claimed = cache_.num_claimed();
   cache_.leave_behind(kv);
   if (Promise* promise = running.promise()) promise->take(cache_.num_claimed() - num_claimed);

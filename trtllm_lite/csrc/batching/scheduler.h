@@ -107,6 +107,7 @@ class Scheduler {
   void add_prefill_rows(StepBatch& batch);
   bool add_row(Index index, int num_tokens, StepBatch& batch);
   StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, StepBatch& batch);
+  void add_table_updates(int slot, const KvSequence& kv, StepBatch& batch);
   bool reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch);
   void leave_behind(Running& running, const KvSequence& kv);
   void leave(Index index);
