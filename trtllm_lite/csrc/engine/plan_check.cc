@@ -54,7 +54,8 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
                  "num_seqs times the cache groups");
   bounds.exactly(Symbol::kMaxBlocksPerSeq, (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
                  "the blocks of max_seq_len tokens");
-  bounds.expect(Symbol::kMaxBlocksPerSeq, 1, kMaxCacheBlocks / plan.symbols[Symbol::kNumTables], "block tables of at most 2^26 entries");
+  bounds.expect(Symbol::kMaxBlocksPerSeq, 1, kMaxCacheBlocks / plan.symbols[Symbol::kNumTables],
+                "block tables of at most 2^26 entries");
   bounds.expect(Symbol::kNumBlocks, cache.num_blocks, std::min(cache.num_blocks, kMaxCacheBlocks),
                 "the manifest's num_blocks, at most 2^26");
   bounds.expect(Symbol::kNumSlots, limits.max_batch_size, 2 * kMaxStepSeqs, "max_batch_size or more");
