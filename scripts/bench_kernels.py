@@ -144,6 +144,7 @@ def attention_case(model: Model, num_seqs: int, new_tokens: int, past: int, bloc
             "num_heads": model.num_heads,
             "scale": model.head_dim**-0.5,
             "window": 0,
+            "cache_group": 0,
             "softcap": 0.0,
             "norm_epsilon": 0.0,
         },

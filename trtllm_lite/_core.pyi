@@ -28,6 +28,20 @@ class HomeProcess:
     def check(self) -> None:
         """Raises EngineError in a fork of the process."""
 
+class KvGeometry:
+    """Which blocks of the KV cache sequences need: ``windows`` has that of each cache group, 0 for none.
+
+    A step computes at most ``max_step_tokens`` of a sequence.
+    """
+
+    def __init__(self, tokens_per_block: int, windows: Sequence[int], max_step_tokens: int) -> None: ...
+    def most_blocks(self, num_remaining: int, max_length: int) -> int:
+        """The most that a sequence holds at once with ``num_remaining`` known tokens still to be computed."""
+    def most_blocks_of_batch(self, batch_size: int, max_length: int) -> int:
+        """The same of a batch, of whose prompts one at a time is computed."""
+    def longest_sequence(self, num_blocks: int) -> int:
+        """Tokens of the longest sequence that so many blocks hold."""
+
 class Engine:
     """An engine file, mapped read-only and checked from the first byte to the last.
 

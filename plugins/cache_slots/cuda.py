@@ -12,11 +12,13 @@ _INPUTS = ("past_lens", "position_ids", "token_slots", "cu_seqlens", "block_tabl
 
 
 def cache_slots(slots: Buffer, inputs: Mapping[str, Buffer], last_tokens: Buffer, tokens_per_block: int) -> Launch:
-    """Slots [num_tokens] int32: block * tokens_per_block + offset.
+    """Slots [cache groups, num_tokens] int32: block * tokens_per_block + offset.
 
     A sequence whose last_tokens entry is negative, which it has ended with, gets a past length of 0 in ``inputs``.
     """
-    defines = {"TL_PAGE": tokens_per_block, "TL_GROUPS": 1}
+    num_groups = slots.shape[0]
+    assert isinstance(num_groups, int)
+    defines = {"TL_PAGE": tokens_per_block, "TL_GROUPS": num_groups}
     specialised = kernel("cache_slots/cuda.cuh", "cache_slots", _THREADS, 0, defines)
     max_blocks = inputs["block_tables"].shape[-1]
     assert isinstance(max_blocks, int)

@@ -33,7 +33,7 @@ class Lowering(Protocol):
     tokens_per_block: int
     symbols: Mapping[str, int]  # the bound of each symbol
     inputs: Mapping[str, Buffer]  # step inputs
-    slots: Buffer  # where each token lies in the paged cache
+    slots: Buffer  # where each token lies in the paged cache [cache groups, num_tokens]
     sampled: Outputs
 
     def has(self, operand: str) -> bool:

@@ -19,7 +19,8 @@ def lower(op: Lowering) -> list[Step]:
     shape = (heads.num_kv_heads, heads.head_dim)
     keys, values = (op.cache(name, *shape) for name in ("key_cache", "value_cache"))
     inputs = op.inputs
-    cache = Cache(keys, values, inputs["cu_seqlens"], inputs["past_lens"], inputs["block_tables"], op.slots)
+    sequences = (inputs["cu_seqlens"], inputs["past_lens"], inputs["block_tables"])
+    cache = Cache(keys, values, *sequences, op.slots, op.attribute("cache_group"))
     query = Buffer(f"{op.name}.query", op.dtype, op.extents("y"))
     first = _queries(op, query, cache, heads)
     output = op.new("y")

@@ -26,7 +26,7 @@ constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kPartialFloat
 constexpr int kOctets = kGroup > 8 ? 2 : 1;
 static_assert(kDim % 16 == 0 && kGroup <= 16);
 
-using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, TL_WARPS>;
+using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, TL_WARPS, TL_PAGE>;
 using State = TileState<kDim, kOctets>;
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
 
@@ -95,7 +95,9 @@ struct Loader {
   int left, warp, lane, chunk_tokens;
   int blocks[Copy::kPages] = {};
 
-  __device__ __forceinline__ int token() const { return cursor.chunk * chunk_tokens + warp * kTileTokens; }
+  __device__ __forceinline__ int token() const {
+    return cursor.first_token + cursor.chunk * chunk_tokens + warp * kTileTokens;
+  }
   __device__ __forceinline__ void fetch_blocks() {
     if (left == 0) return;
     const int* table = a.block_tables + static_cast<u64>(cursor.seq()) * a.max_blocks;
@@ -270,7 +272,8 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   u32* flag = reinterpret_cast<u32*>(memory + kFlagOffset);
   const bool alone = table.whole && team.warps == 1;
   for (int left = share.units; left > 0; --left) {
-    const int token = loader.chunk_tokens * cursor.chunk + team.warp * kTileTokens, last = cursor.length - 1 - token;
+    const int token = cursor.first_token + cursor.chunk * loader.chunk_tokens + team.warp * kTileTokens;
+    const int last = cursor.length - 1 - token;
     if (last >= 0) {
       barrier_wait(ring.full(), ring.parity);
       state.add(ring.keys(), ring.values(), a.window > 0 ? last - a.window : -1, last, a.scale, lane);

@@ -16,6 +16,7 @@ from ..launch import (
     Operand,
     Slice,
     WeightBuffers,
+    features,
     kernel,
     launch,
     symbol,
@@ -114,15 +115,32 @@ class Cache:
     values: Buffer
     cu_seqlens: Buffer
     past_lens: Buffer
-    block_tables: Buffer
-    slots: Buffer
+    block_tables: Buffer  # [sequences * cache groups, columns]
+    slots: Buffer  # [cache groups, num_tokens]
+    group: int
 
     @property
-    def row_blocks(self) -> int:
-        """Entries of a row of the block tables."""
-        extent = self.block_tables.shape[1]
-        assert isinstance(extent, int)
-        return extent
+    def table_stride(self) -> int:
+        """Entries from one sequence's block table to the next one's."""
+        num_groups = self.slots.shape[0]
+        assert isinstance(num_groups, int)
+        return num_groups * features(self.block_tables)
+
+    @property
+    def tables(self) -> Slice:
+        """The group's block table of the first sequence."""
+        return Slice(self.block_tables, Extent(4 * self.group * features(self.block_tables)))
+
+    @property
+    def prefill_tables(self) -> Slice:
+        """The group's block table of the first sequence behind the decode rows."""
+        skipped = symbol("num_decode_seqs", 4 * self.table_stride)
+        return Slice(self.block_tables, self.tables.offset + skipped)
+
+    @property
+    def token_slots(self) -> Slice:
+        """The group's slots."""
+        return Slice(self.slots, symbol("num_tokens", 4 * self.group) if self.group else Extent(0))
 
 
 @dataclass(frozen=True)
@@ -151,7 +169,7 @@ def qkv_stream(
     defines = heads.rope_defines() | {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
     specialised = how.kernel("paged_attention/qkv.cuh", "qkv_linear", weight, defines)
     norm_weight, epsilon = norm or (None, 0.0)
-    operands = (x, weight.values, weight.scale, norm_weight, bias, *tables, cache.slots)
+    operands = (x, weight.values, weight.scale, norm_weight, bias, *tables, cache.token_slots)
     return launch(specialised, how.grid(weight), query, cache.keys, cache.values, *operands, rows, epsilon)
 
 
@@ -162,7 +180,7 @@ def rope_cache(
     defines = heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
     specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
     norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)
-    arguments = (query, cache.keys, cache.values, qkv, *tables, cache.slots, *norms)
+    arguments = (query, cache.keys, cache.values, qkv, *tables, cache.token_slots, *norms)
     return launch(specialised, (symbol("num_tokens"),), *arguments)
 
 
@@ -190,9 +208,9 @@ def decode(
     row = heads.group * (heads.head_dim + 2)
     partials = Buffer("attention_partials", "float32", ("num_sms", 2 * row))
     arrivals = Buffer("attention_arrivals", "int32", ("num_seqs", heads.num_kv_heads), "state")
-    pointers = (output, query, cache.keys, cache.values, cache.past_lens, cache.block_tables, partials, arrivals)
+    pointers = (output, query, cache.keys, cache.values, cache.past_lens, cache.tables, partials, arrivals)
     grid = (symbol("num_sms"), _one_if("num_decode_seqs"))
-    return launch(specialised, grid, *pointers, symbol("num_decode_seqs"), cache.row_blocks, *scores.arguments())
+    return launch(specialised, grid, *pointers, symbol("num_decode_seqs"), cache.table_stride, *scores.arguments())
 
 
 def _decode_kernel(
@@ -226,9 +244,9 @@ def prefill(
     seqs = (
         Slice(cache.cu_seqlens, symbol("num_decode_seqs", 4)),
         Slice(cache.past_lens, symbol("num_decode_seqs", 4)),
-        Slice(cache.block_tables, symbol("num_decode_seqs", 4 * cache.row_blocks)),
+        cache.prefill_tables,
     )
-    numbers = (symbol("num_prefill_seqs"), cache.row_blocks)
+    numbers = (symbol("num_prefill_seqs"), cache.table_stride)
     pointers = (output, query, cache.keys, cache.values, *seqs)
     return launch(specialised, grid, *pointers, *numbers, *scores.arguments(), *extra)
 

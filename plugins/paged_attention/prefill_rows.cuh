@@ -43,10 +43,12 @@ struct Rows {
     return Rows();
   }
   __device__ __forceinline__ int keys() const { return position + count; }  // up to the last query's own
-  // The first key that any row sees, rounded down to a multiple of kStep.
+  // The first key that any row sees, rounded down to a multiple of kStep or of a cache block: in the blocks before it
+  // may lie anything, NaN too.
   template <int kStep>
   __device__ __forceinline__ int first_key(int window) const {
-    return window > 0 ? max_of(0, position - window + 1) / kStep * kStep : 0;
+    constexpr int kMultiple = min_of(kStep, TL_PAGE);
+    return window > 0 ? max_of(0, position - window + 1) / kMultiple * kMultiple : 0;
   }
   // Whether some row does not see some of the keys key .. key + kStep - 1.
   template <int kStep>

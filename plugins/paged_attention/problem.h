@@ -18,7 +18,8 @@ struct AttentionProblem {
   void *key_cache, *value_cache;
   DType cache_dtype;
   float* y;
-  std::int64_t num_tokens, num_seqs, max_blocks_per_seq;
+  std::int64_t num_tokens, num_seqs;
+  std::int64_t table_stride;  // from one sequence's block table to the next one's
   std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
   std::int64_t half_dim;  // pairs of a head that are rotated; the elements behind them stay
   std::int64_t group;     // query heads per key/value head
@@ -29,7 +30,7 @@ struct AttentionProblem {
 
   // The element at which a head's block of a sequence starts in either cache.
   std::int64_t block_offset(std::int64_t seq, std::int64_t block, std::int64_t kv_head) const {
-    const std::int64_t physical = block_tables[seq * max_blocks_per_seq + block];
+    const std::int64_t physical = block_tables[seq * table_stride + block];
     return (physical * num_kv_heads + kv_head) * head_dim * tokens_per_block;
   }
 
@@ -44,6 +45,8 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
   const auto attributes = paged_attention::attributes_of(args);
   const Tensor& key_cache = in(paged_attention::kKeyCache);
   const std::int64_t num_kv_heads = key_cache.shape[1];
+  const Tensor& tables = in(paged_attention::kBlockTables);
+  const std::int64_t num_seqs = in(paged_attention::kPastLens).shape[0];
   return {
       .qkv = in(paged_attention::kQkv).as<const float>(),
       .cos = in(paged_attention::kCos).as<const float>(),
@@ -52,14 +55,14 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .key_norm = in(paged_attention::kKeyNorm).as<const float>(),
       .cu_seqlens = in(paged_attention::kCuSeqlens).as<const std::int32_t>(),
       .past_lens = in(paged_attention::kPastLens).as<const std::int32_t>(),
-      .block_tables = in(paged_attention::kBlockTables).as<const std::int32_t>(),
+      .block_tables = tables.as<const std::int32_t>() + attributes.cache_group * tables.shape[1],
       .key_cache = args.outputs[paged_attention::kKeyCacheOut].data,
       .value_cache = args.outputs[paged_attention::kValueCacheOut].data,
       .cache_dtype = key_cache.dtype,
       .y = args.outputs[paged_attention::kY].as<float>(),
       .num_tokens = in(paged_attention::kQkv).shape[0],
-      .num_seqs = in(paged_attention::kPastLens).shape[0],
-      .max_blocks_per_seq = in(paged_attention::kBlockTables).shape[1],
+      .num_seqs = num_seqs,
+      .table_stride = tables.shape[0] / num_seqs * tables.shape[1],
       .num_heads = attributes.num_heads,
       .num_kv_heads = num_kv_heads,
       .head_dim = key_cache.shape[2],

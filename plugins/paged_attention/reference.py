@@ -41,6 +41,7 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
     _, num_kv_heads, head_dim, block_size = key_cache.shape
     num_heads, epsilon, window = int(attributes["num_heads"]), attributes["norm_epsilon"], int(attributes["window"])
     scale, softcap, group = attributes["scale"], attributes["softcap"], num_heads // num_kv_heads
+    tables = block_tables.reshape(len(past_lens), -1, block_tables.shape[1])[:, int(attributes["cache_group"])]
 
     heads = qkv.astype(np.float64).reshape(len(qkv), -1, head_dim)
     queries, keys, new_values = np.split(heads, [num_heads, num_heads + num_kv_heads], axis=1)
@@ -51,11 +52,11 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
     for sequence, past in enumerate(past_lens):
         rows = range(cu_seqlens[sequence], cu_seqlens[sequence + 1])
         for position, row in enumerate(rows, start=past):
-            block, slot = block_tables[sequence, position // block_size], position % block_size
+            block, slot = tables[sequence, position // block_size], position % block_size
             key_cache[block, :, :, slot] = new_keys[row]
             value_cache[block, :, slot] = new_values[row]
         length = past + len(rows)
-        blocks = block_tables[sequence, : -(-length // block_size)]
+        blocks = tables[sequence, : -(-length // block_size)]
         # [heads, positions, dim]
         all_keys = key_cache[blocks].astype(np.float64).transpose(1, 0, 3, 2).reshape(num_kv_heads, -1, head_dim)
         all_values = value_cache[blocks].astype(np.float64).transpose(1, 0, 2, 3).reshape(num_kv_heads, -1, head_dim)

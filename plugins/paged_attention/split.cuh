@@ -12,7 +12,7 @@
 
 namespace tl {
 
-template <int kKvHeads_, int kMaxSeqs, int kWarps>
+template <int kKvHeads_, int kMaxSeqs, int kWarps, int kPage>
 struct SplitTable {
   static constexpr int kKvHeads = kKvHeads_;
   static constexpr int kMaxTeamShift = kWarps == 1 ? 0 : kWarps == 2 ? 1 : 2;  // up to a team for each warp
@@ -27,13 +27,13 @@ struct SplitTable {
   __device__ __forceinline__ int teams() const { return 1 << team_shift; }
   __device__ __forceinline__ int chunk_tokens() const { return 1 << chunk_shift; }
   __device__ __forceinline__ int num_pairs() const { return num_seqs * kKvHeads; }
+  // Where a sequence's chunks start: at the first token within the window, or before it where a cache block or a
+  // warp's part of one starts. In the blocks before that may lie anything, NaN too.
   __device__ __forceinline__ int first_token(int length) const {
-    return window > 0 && length > window ? length - window : 0;
+    return window > 0 && length > window ? (length - window) / min_of(kPage, 32) * min_of(kPage, 32) : 0;
   }
-  // Chunks of a sequence start at multiples of their size, so that they line up with the cache's blocks.
-  __device__ __forceinline__ int first_chunk(int length) const { return first_token(length) >> chunk_shift; }
   __device__ __forceinline__ int num_chunks(int length) const {
-    return (length + chunk_tokens() - 1 >> chunk_shift) - first_chunk(length);
+    return length - first_token(length) + chunk_tokens() - 1 >> chunk_shift;
   }
 
   // By the whole block, which must call build() behind a barrier. A sequence has past_lens + 1 tokens.
@@ -119,8 +119,8 @@ template <class Table>
 struct Cursor {
   const Table* table;
   int stride, pair;
-  int chunk = 0, end_chunk = 0;  // chunk in the sequence; end_chunk is one past its last
-  int length = 0;                // of the sequence
+  int chunk = 0, end_chunk = 0;    // chunk of the sequence; end_chunk is one past its last
+  int first_token = 0, length = 0;  // of the sequence: where its first chunk starts, and the last one ends
 
   __device__ __forceinline__ Cursor(const Table& t, int first_pair, int step)
       : table(&t), stride(step), pair(first_pair) {
@@ -131,8 +131,9 @@ struct Cursor {
   __device__ __forceinline__ void enter() {
     if (pair >= table->num_pairs()) return;
     length = table->lengths[seq()];
-    chunk = table->first_chunk(length);
-    end_chunk = chunk + table->num_chunks(length);
+    first_token = table->first_token(length);
+    chunk = 0;
+    end_chunk = table->num_chunks(length);
   }
   __device__ __forceinline__ void next() {
     if (++chunk < end_chunk) return;

@@ -40,10 +40,11 @@ def check_decode(
     expected = torch.stack(
         [cache.attend(query[s : s + 1], s, length - 1, window, softcap)[0] for s, length in enumerate(lengths)]
     )
+    tables = cache.give_back([length - 1 for length in lengths], window)
     results = []
     for _ in range(2):  # the second launch finds the counters as the first left them
         output = torch.full_like(query, POISON)
-        attention(output, query, cache.key_cache, cache.value_cache, past_lens, cache.block_tables, window=window)
+        attention(output, query, cache.key_cache, cache.value_cache, past_lens, tables, window=window)
         assert_close(output, expected)
         results.append(output)
     assert torch.equal(*results)
@@ -72,10 +73,11 @@ def check_prefill(
     query = _query(int(new.sum()), shape, dtype, softcap, machine.device)
     parts = query.split([new for _, new in batch])
     expected = torch.cat([cache.attend(part, seq, batch[seq][0], window, softcap) for seq, part in enumerate(parts)])
+    tables = cache.give_back([past for past, _ in batch], window)
     results = []
     for _ in range(2):  # the second launch finds the counter as the first left it
         output = torch.full_like(query, POISON)
-        tensors = (output, query, cache.key_cache, cache.value_cache, cu_seqlens, past_lens, cache.block_tables)
+        tensors = (output, query, cache.key_cache, cache.value_cache, cu_seqlens, past_lens, tables)
         attention(*tensors, window=window)
         assert_close(output, expected)
         results.append(output)

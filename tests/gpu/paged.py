@@ -52,6 +52,18 @@ class PagedCache:
         self.block_tables = self.block_tables.to(device)
         self.key_cache, self.value_cache = packed(self.keys), packed(self.values)
 
+    def give_back(self, past_lens: list[int], window: int) -> torch.Tensor:
+        """Block tables of a step in which entries that no window reaches name a block full of poison, or any other.
+
+        ``past_lens`` of the sequences when the step begins.
+        """
+        tables = self.block_tables.clone()
+        poisoned = int(self.keys.flatten(1).isnan().all(1).nonzero()[0])
+        for table, past in zip(tables, past_lens, strict=True):
+            if window:
+                table[: max(past - window + 1, 0) // self.shape.page] = poisoned
+        return tables
+
     def tokens(self, cache: torch.Tensor, seq: int) -> torch.Tensor:
         """[length, kv_heads, head_dim] of one sequence in float64."""
         length = self.lengths[seq]

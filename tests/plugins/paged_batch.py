@@ -1,4 +1,4 @@
-"""Random PagedAttention problems whose cache is NaN wherever no token lives."""
+"""Random PagedAttention problems whose cache is NaN wherever no token lives that a window reaches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ class AttentionShape:
     softcap: float = 0.0
     with_norm: bool = False
     rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
+    num_groups: int = 1  # tables of each sequence
+    cache_group: int = 0
 
     @property
     def attributes(self) -> dict[str, float]:
@@ -28,6 +30,7 @@ class AttentionShape:
             "num_heads": self.num_heads,
             "scale": self.head_dim**-0.5,
             "window": self.window,
+            "cache_group": self.cache_group,
             "softcap": self.softcap,
             "norm_epsilon": 1e-6,
         }
@@ -46,12 +49,15 @@ class PagedCache:
         dims = (shape.head_dim, shape.tokens_per_block)
         self.keys = np.full((num_blocks, shape.num_kv_heads, *dims), np.nan, dtype)
         self.values = np.full((num_blocks, shape.num_kv_heads, *dims[::-1]), np.nan, dtype)
-        self._free = list(np.random.default_rng(seed).permutation(num_blocks))
+        self._nobodys, *self._free = np.random.default_rng(seed).permutation(num_blocks)
         self._tables: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}
 
     def step_inputs(self, new_tokens: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-        """cu_seqlens, past_lens, block_tables for (sequence, number of new tokens) pairs; unused entries are -1."""
+        """cu_seqlens, past_lens, block_tables for (sequence, number of new tokens) pairs.
+
+        Unused entries are -1, and what no window reaches is a block full of NaN. So are tables of other groups.
+        """
         for sequence, count in new_tokens:
             length = self.lengths.get(sequence, 0) + count
             table = self._tables.setdefault(sequence, [])
@@ -60,9 +66,13 @@ class PagedCache:
         tables = np.full((len(new_tokens), 1 + max(len(self._tables[s]) for s, _ in new_tokens)), -1, np.int32)
         for row, (sequence, _) in enumerate(new_tokens):
             tables[row, : len(self._tables[sequence])] = self._tables[sequence]
+            first = max(self.lengths.get(sequence, 0) - self.shape.window + 1, 0) if self.shape.window else 0
+            tables[row, : first // self.shape.tokens_per_block] = self._nobodys
+        of_groups = np.full((len(new_tokens), self.shape.num_groups, tables.shape[1]), self._nobodys, np.int32)
+        of_groups[:, self.shape.cache_group] = tables
         cu_seqlens = np.cumsum([0, *(count for _, count in new_tokens)]).astype(np.int32)
         past_lens = np.array([self.lengths.get(sequence, 0) for sequence, _ in new_tokens], np.int32)
-        return [cu_seqlens, past_lens, tables]
+        return [cu_seqlens, past_lens, of_groups.reshape(-1, tables.shape[1])]
 
     def tokens_of(self, sequence: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values [kv_heads, length, head_dim] as stored."""

@@ -22,6 +22,8 @@ SHAPES = {
     "widest": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64),
     "norm": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True),
     "window": AttentionShape(num_heads=4, num_kv_heads=2, tokens_per_block=16, window=37),
+    "second_group": AttentionShape(num_heads=4, num_kv_heads=2, num_groups=2, cache_group=1),
+    "windowed_group": AttentionShape(tokens_per_block=16, window=37, num_groups=3, cache_group=1),
     "softcap": AttentionShape(num_heads=6, num_kv_heads=2, softcap=1.5),
     "softcap_window": AttentionShape(num_heads=4, num_kv_heads=1, tokens_per_block=16, window=37, softcap=50.0),
     "saturated": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=24, softcap=0.1),
@@ -84,7 +86,7 @@ def test_caches_of_16_bits_match_the_reference(isa: str, name: str, dtype: type)
 def test_values_are_rounded_to_the_nearest(isa: str, dtype: type) -> None:
     """Values of every size, halfway cases, infinities and NaN, exactly as numpy rounds them."""
     shape = AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64)
-    tokens, cache = Tokens(shape, [40]), PagedCache(shape, num_blocks=1, dtype=dtype)
+    tokens, cache = Tokens(shape, [40]), PagedCache(shape, num_blocks=2, dtype=dtype)
     bits = np.random.default_rng(0).integers(0, 2**32, (40, 256), np.uint32)
     bits[::2] &= np.uint32(0xFFFFF000 if dtype == np.float16 else 0xFFFF8000)  # halfway between two neighbours, often
     values = bits.view(np.float32)

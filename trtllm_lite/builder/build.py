@@ -1,12 +1,14 @@
 """The build stage: checkpoint directory in, engine directory out."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from trtllm_lite import _core
 from trtllm_lite.builder.backends import AUTO_DTYPE, BuildJob, Progress, Tuning, backend_of
+from trtllm_lite.builder.cache_groups import assign_cache_groups
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
@@ -132,6 +134,7 @@ def _fuse(
     """The job whose graph is the network as fused operators. Raises BuildError."""
     model, fusions = run_passes(quantize_weights(checkpoint.model, qformat))
     check_all_fused(model, fusions)
+    limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
     return BuildJob(
         checkpoint, model.graph, tuple(fusions), limits, kv_cache_dtype, targets, strip_plan, tuning, report
     )

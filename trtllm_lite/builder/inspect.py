@@ -26,6 +26,7 @@ def inspect_checkpoint(path: Path) -> Inspection:
         limits={},
         gather_context_logits=None,
         kv_cache={},
+        cache_use=None,
         memory=_weights_by_dtype(checkpoint),
         operators=dict(Counter(node.op_type for node in checkpoint.model.graph).most_common()),
         programs={},

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict, Unpack
 
+from trtllm_lite._core import KvGeometry
+from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.engine.vocabulary import MAX_CACHE_BLOCKS, MAX_EXTENT, MAX_STEP_SEQS, MAX_STEP_TOKENS
 from trtllm_lite.errors import BuildError, shown
 
@@ -30,7 +32,7 @@ class BuildLimits:
 
     ``max_num_tokens`` bounds the tokens of one step over all sequences (longer prompts run in chunks); None means
     max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``gather_context_logits`` makes room for the
-    logits of every token of a step instead of one per sequence.
+    logits of every token of a step instead of one per sequence. ``cache_groups`` are the network's, once it is known.
     """
 
     max_batch_size: int = 8
@@ -39,13 +41,14 @@ class BuildLimits:
     max_num_tokens: int | None = None
     tokens_per_block: int = 32
     gather_context_logits: bool = False
+    cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", 0, ()),)
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "gather_context_logits":
                 _require(isinstance(value, bool), f"{field.name} is {shown(value)}: expected True or False")
-            elif field.name != "max_num_tokens" or value is not None:
+            elif field.name != "cache_groups" and (field.name != "max_num_tokens" or value is not None):
                 _check_extent(field.name, value)
         _require(
             self.max_input_len <= self.max_seq_len,
@@ -114,7 +117,12 @@ class BuildLimits:
     @property
     def num_blocks(self) -> int:
         """Cache blocks of a full batch of sequences of full length."""
-        return self.max_batch_size * self.max_blocks_per_seq
+        return self.geometry.most_blocks_of_batch(self.max_batch_size, self.max_seq_len)
+
+    @property
+    def geometry(self) -> KvGeometry:
+        """Which cache blocks sequences need."""
+        return KvGeometry(self.tokens_per_block, [group.window for group in self.cache_groups], self.num_tokens)
 
     def symbols(self) -> dict[str, int]:
         """The upper bound of every symbolic extent of a plan."""
@@ -125,6 +133,7 @@ class BuildLimits:
             "num_decode_seqs": self.max_batch_size,
             "num_prefill_seqs": self.max_batch_size,
             "num_prefill_tokens": self.num_tokens,
+            "num_tables": self.max_batch_size * len(self.cache_groups),
             "num_logits": self.num_logits,
             "max_blocks_per_seq": self.max_blocks_per_seq,
             "num_blocks": self.num_blocks,

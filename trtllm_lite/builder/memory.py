@@ -1,9 +1,12 @@
 """Predicts what an engine will need, from the plan alone: exact bytes, no weight is read."""
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD
 from trtllm_lite.builder.cpu.planning import Planned
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import BuildError
@@ -15,7 +18,7 @@ class MemoryPlan:
 
     ``weights`` as stored in the engine; ``kv_cache`` for a full batch of full sequences; ``arena`` for intermediate
     values; ``step_inputs`` for token ids, block tables and the like; ``scratch`` for ``num_threads`` threads or, with
-    0 of them, for a GPU's matrix products and state.
+    0 of them, for a GPU's matrix products and state. ``cache_use`` is what one sequence takes of the KV cache.
     """
 
     weights: int
@@ -24,6 +27,7 @@ class MemoryPlan:
     step_inputs: int
     scratch: int
     num_threads: int
+    cache_use: CacheUse
 
     @property
     def workspace(self) -> int:
@@ -35,7 +39,7 @@ class MemoryPlan:
         """All bytes that a running engine holds."""
         return self.weights + self.kv_cache + self.workspace
 
-    def to_dict(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it, sums included, for JSON."""
         return {**asdict(self), "workspace": self.workspace, "total": self.total}
 
@@ -45,7 +49,7 @@ class MemoryPlan:
         return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs + scratch)
 
 
-def plan_bytes(planned: Planned, num_threads: int) -> MemoryPlan:
+def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> MemoryPlan:
     """The memory of a CPU engine with ``num_threads`` threads."""
     plan = planned.plan
     of_kind = {
@@ -59,15 +63,14 @@ def plan_bytes(planned: Planned, num_threads: int) -> MemoryPlan:
         step_inputs=of_kind["input"],
         scratch=num_threads * SCRATCH_BYTES_PER_THREAD,
         num_threads=num_threads,
+        cache_use=cache_use(kv_cache_of(plan, limits), limits.max_seq_len),
     )
 
 
-def kv_cache_of(plan: Plan, tokens_per_block: int) -> KvCache:
+def kv_cache_of(plan: Plan, limits: BuildLimits) -> KvCache:
     """Geometry of the caches, read from the plan. Raises BuildError if layers differ in it."""
     keys = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("key_cache.")]
     values = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("value_cache.")]
-    if not keys or len(keys) != len(values):
-        raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
     forms = {tensor.shape for tensor in keys}
     if len(forms) != 1:
         raise BuildError(f"expected the same KV heads and head size in every layer, found {sorted(map(str, forms))}")
@@ -76,13 +79,14 @@ def kv_cache_of(plan: Plan, tokens_per_block: int) -> KvCache:
     assert isinstance(num_kv_heads, int)
     assert isinstance(head_dim, int)
     return KvCache(
-        tokens_per_block=tokens_per_block,
+        tokens_per_block=limits.tokens_per_block,
         num_blocks=num_blocks,
         num_layers=len(keys),
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         dtype=keys[0].dtype,
         bytes_per_block=sum(_block_bytes(tensor, plan) for tensor in (*keys, *values)),
+        groups=limits.cache_groups,
     )
 
 

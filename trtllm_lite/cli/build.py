@@ -174,8 +174,6 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
         --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
     """
 
-    from dataclasses import asdict
-
     from trtllm_lite.builder import BuildLimits, plan_memory
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.cli.console import print_table
@@ -187,7 +185,7 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
     source = _source(checkpoint_dir, model_config)
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
-    memory = plan_memory(source, **given, **asdict(bounds))
+    memory = plan_memory(source, **given, **limits)
     values = memory.to_dict()
     if as_json:
         click.echo(json.dumps(values, indent=2))
@@ -201,3 +199,6 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     }
     rows = [[name, format_bytes(values[name]), f"{values[name]:,}", text] for name, text in meaning.items()]
     print_table("predicted memory", ["", "", "bytes", "what for"], rows)
+    use = memory.cache_use
+    groups = [[group.name, group.describe()] for group in use.groups]
+    print_table("cache groups", ["", ""], [*groups, ["in all", use.describe()]])

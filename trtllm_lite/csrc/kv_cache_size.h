@@ -1,9 +1,10 @@
-// How many blocks an executor's KV cache has, and how many bytes they are.
+// How many blocks an executor's KV cache has, how many bytes they are, and which of them a sequence needs.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "batching/kv_geometry.h"
 #include "engine/engine.h"
 
 namespace tl {
@@ -12,5 +13,9 @@ namespace tl {
 std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks);
 // Of so many blocks. Throws LimitError if no memory can hold them.
 std::size_t kv_cache_bytes(const Engine& engine, std::int64_t num_blocks);
+// The window of each cache group, 0 for none.
+std::vector<int> cache_windows(const Manifest& manifest);
+// In the longest steps that the engine was built for.
+KvGeometry cache_geometry(const Manifest& manifest);
 
 }  // namespace tl

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic
 from trtllm_lite.engine.plan import CallInstruction, Instruction, LaunchInstruction, Plan, dotted
@@ -38,8 +39,8 @@ class Inspection:
 
     ``operators`` counts the fused operators of a CPU engine and the standard operators of a checkpoint; ``programs``
     counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. For a checkpoint
-    ``limits`` and most of ``memory`` are empty, ``gather_context_logits`` is None, and ``fusions`` are those that a
-    build would make.
+    ``limits`` and most of ``memory`` are empty, ``gather_context_logits`` and ``cache_use`` are None, and ``fusions``
+    are those that a build would make.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Inspection:
     limits: dict[str, int]
     gather_context_logits: bool | None
     kv_cache: dict[str, Any]
+    cache_use: CacheUse | None
     memory: dict[str, int]
     operators: dict[str, int]
     programs: dict[str, dict[str, int]]
@@ -71,7 +73,8 @@ class Inspection:
             console.print(Text(one_line(f"weights of linear layers: {self.qformat}")), soft_wrap=True)
         _print_table(console, "model", self.model)
         _print_table(console, "limits", self._limits())
-        _print_table(console, "KV cache", self.kv_cache)
+        _print_table(console, "KV cache", {name: value for name, value in self.kv_cache.items() if name != "groups"})
+        _print_cache_use(console, self.cache_use)
         _print_table(console, "memory", {name: _exact_bytes(size) for name, size in self.memory.items()})
         _print_table(console, "files", {name: _exact_bytes(size) for name, size in self.file_bytes.items()})
         _print_table(console, "operators", self.operators)
@@ -116,6 +119,7 @@ def inspect_engine(path: Path) -> Inspection:
         limits=to_json(manifest.limits),
         gather_context_logits=manifest.gather_context_logits,
         kv_cache=to_json(manifest.kv_cache),
+        cache_use=cache_use(manifest.kv_cache, manifest.limits.max_seq_len),
         memory=_memory(manifest),
         operators=_operators(engine.plan),
         programs=_programs(engine.plan),
@@ -216,6 +220,12 @@ def _print_table(console: Console, title: str, rows: Mapping[str, Any]) -> None:
     for name, value in rows.items():
         table.add_row(Text(one_line(name)), Text(one_line(_text(value))))
     console.print(table)
+
+
+def _print_cache_use(console: Console, use: CacheUse | None) -> None:
+    if use is not None:
+        rows = {group.name: group.describe() for group in use.groups}
+        _print_table(console, "cache groups", rows | {"in all": use.describe()})
 
 
 def _print_fusions(console: Console, fusions: tuple[FusionSummary, ...]) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
-from trtllm_lite.engine.records import Native, OneOf, from_json, json_text, parse_json
+from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
+from trtllm_lite.engine.vocabulary import MAX_EXTENT
 from trtllm_lite.network.config import ModelConfig
 
 _PYTHON_ONLY = {"python_only": True}
@@ -36,8 +37,26 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class CacheGroup:
+    """Layers that share a block table, because their attention keeps the same positions.
+
+    ``window``: a query at position p attends positions > p - window, and blocks behind that are given back; 0 for none.
+    ``layers`` are numbers of layers: the i-th one has place i of every block of the group.
+    """
+
+    name: Name
+    window: Annotated[int, Range(0, MAX_EXTENT - 1)]
+    layers: tuple[Annotated[int, Range(0, MAX_EXTENT - 1)], ...]
+
+
+@dataclass(frozen=True)
 class KvCache:
-    """Geometry of the paged cache; ``bytes_per_block`` covers keys and values of every layer."""
+    """Geometry of the paged cache.
+
+    A block holds the keys and values of ``tokens_per_block`` tokens in the ``num_layers`` layers of one cache group (a
+    group may have fewer: the other places lie idle), so that a block is as large in every group, ``bytes_per_block``,
+    and one pool of ``num_blocks`` serves all.
+    """
 
     tokens_per_block: Count
     num_blocks: Count
@@ -46,6 +65,7 @@ class KvCache:
     head_dim: Count
     dtype: DTypeName
     bytes_per_block: Bytes
+    groups: tuple[CacheGroup, ...]
 
 
 @dataclass(frozen=True)

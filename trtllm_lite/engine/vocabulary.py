@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 4  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 5  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -61,6 +61,7 @@ SYMBOLS = {
     "num_decode_seqs": "sequences of one new token each, which come first",
     "num_prefill_seqs": "the other sequences",
     "num_prefill_tokens": "new tokens of the other sequences",
+    "num_tables": "rows of block_tables: one of each cache group for each sequence",
     "num_logits": "rows of logits",
     "max_blocks_per_seq": "columns of block_tables",
     "num_blocks": "blocks of the KV cache; chosen when an engine is loaded",
@@ -87,5 +88,6 @@ STEP_INPUTS = (
     StepInput("logits_indices", ("num_logits",), "rows of token_ids whose logits are wanted"),
     StepInput("sample_slots", ("num_logits",), "slot whose parameters a row is sampled with; -1: nothing is drawn"),
     StepInput("sample_counter", ("num_logits",), "number of the random draw of each row"),
-    StepInput("block_tables", ("num_seqs", "max_blocks_per_seq"), "cache blocks of each sequence"),
+    # Entries that no window reaches any more may name any block: nobody uses what they name.
+    StepInput("block_tables", ("num_tables", "max_blocks_per_seq"), "cache blocks by sequence, then by cache group"),
 )

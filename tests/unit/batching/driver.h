@@ -76,7 +76,8 @@ class Driver {
       : executor({.num_slots = num_slots > 0 ? num_slots : scheduler_config.max_batch_size + 2,
                   .num_blocks = cache.num_blocks,
                   .num_host_blocks = cache.num_host_blocks,
-                  .tokens_per_block = cache.tokens_per_block}),
+                  .tokens_per_block = cache.tokens_per_block,
+                  .windows = cache.windows}),
         scheduler(scheduler_config, cache, executor) {}
 
   tl::RequestId submit(tl::RequestSpec spec) {

@@ -20,6 +20,7 @@ struct FakeShape {
   int num_blocks = 64;
   int num_host_blocks = 0;
   int tokens_per_block = 4;
+  std::vector<int> windows{0};  // of each cache group
 };
 
 // A step is carried out as late as the contract allows: when its results are waited for, after the next one's launch.
@@ -30,7 +31,10 @@ class FakeExecutor : public tl::StepExecutor {
         device_(static_cast<std::size_t>(shape.num_blocks * shape.tokens_per_block), -7),
         host_(static_cast<std::size_t>(shape.num_host_blocks * shape.tokens_per_block), -7),
         slots_(static_cast<std::size_t>(shape.num_slots)),
-        launch_tables_(static_cast<std::size_t>(shape.num_slots)) {}
+        launch_tables_(static_cast<std::size_t>(shape.num_slots)) {
+    for (SlotState& slot : slots_) slot.tables.resize(shape.windows.size());
+    for (auto& tables : launch_tables_) tables.resize(shape.windows.size());
+  }
 
   // Faults; any may throw. `row_error` may also return a message for one row.
   std::function<void(const tl::StepBatch&)> on_launch = [](const tl::StepBatch&) {};
@@ -75,7 +79,7 @@ class FakeExecutor : public tl::StepExecutor {
     on_wait(batch);
     num_broken_ = 0;
     for (const tl::CopyOrder& copy : batch.copies) execute(copy);
-    for (const tl::TableUpdate& update : batch.table_updates) set_entry(slots_[update.slot].table, update);
+    for (const tl::TableUpdate& update : batch.table_updates) set_entry(slots_[update.slot].tables, update);
     result.rows.clear();
     result.rows.resize(batch.rows.size());
     for (std::size_t i = 0; i < batch.rows.size(); ++i) write(batch, i);
@@ -86,13 +90,13 @@ class FakeExecutor : public tl::StepExecutor {
   }
 
  private:
-  using Table = std::vector<std::int32_t>;
+  using Tables = std::vector<std::vector<std::int32_t>>;  // by cache group
   struct SlotState {
     std::shared_ptr<const FakeParams> params;
     std::vector<std::int32_t> tokens;  // what the history must be: as the host said, and as sampled here
     int num_prompt = 0;
     std::vector<Tokens> beams;  // of a search, once its prompt is computed: as `tokens`
-    Table table;
+    Tables tables;
   };
   // By block: the slot whose row uses it; kCopy if only a copy does; kShared if rows of several slots do.
   static constexpr int kCopy = -1, kShared = -2;
@@ -106,7 +110,13 @@ class FakeExecutor : public tl::StepExecutor {
     Touched touched;
   };
 
-  static void set_entry(Table& table, const tl::TableUpdate& update) {
+  // The first position that the row's tokens attend to in a group.
+  int first_visible(const tl::StepRow& row, std::size_t group) const {
+    return shape_.windows[group] > 0 ? std::max(row.past_len - shape_.windows[group] + 1, 0) : 0;
+  }
+
+  static void set_entry(Tables& tables, const tl::TableUpdate& update) {
+    auto& table = tables.at(update.group);
     if (update.index >= std::ssize(table)) table.resize(update.index + 1, -1);
     table[update.index] = update.block;
   }
@@ -125,11 +135,13 @@ class FakeExecutor : public tl::StepExecutor {
     for (const tl::StepRow& row : batch.rows) {
       CHECK(seen.insert(row.slot).second && row.num_tokens >= 1);
       const int end = row.past_len + row.num_tokens;
-      for (int i = 0; i * shape_.tokens_per_block < end; ++i) {
-        const int block = launch_tables_[row.slot].at(i);
-        const auto [entry, first] = touched.device.emplace(block, row.slot);
-        if (!first) entry->second = entry->second == kCopy ? row.slot : kShared;
-        if ((i + 1) * shape_.tokens_per_block > row.past_len) touched.written[block] = row.slot;
+      for (std::size_t group = 0; group < shape_.windows.size(); ++group) {
+        for (int i = first_visible(row, group) / shape_.tokens_per_block; i * shape_.tokens_per_block < end; ++i) {
+          const int block = launch_tables_[row.slot][group].at(i);
+          const auto [entry, first] = touched.device.emplace(block, row.slot);
+          if (!first) entry->second = entry->second == kCopy ? row.slot : kShared;
+          if ((i + 1) * shape_.tokens_per_block > row.past_len) touched.written[block] = row.slot;
+        }
       }
     }
     // Rows of a step run side by side: what one writes, no other may read.
@@ -173,8 +185,8 @@ class FakeExecutor : public tl::StepExecutor {
     return request.beams.empty() ? request.tokens : request.beams.at(beam_of(batch, index));
   }
 
-  std::int32_t& cached(const tl::StepRow& row, int position) {
-    const int index = slots_[row.slot].table.at(position / shape_.tokens_per_block);
+  std::int32_t& cached(const tl::StepRow& row, std::size_t group, int position) {
+    const int index = slots_[row.slot].tables[group].at(position / shape_.tokens_per_block);
     return block(device_, index)[position % shape_.tokens_per_block];
   }
 
@@ -189,7 +201,7 @@ class FakeExecutor : public tl::StepExecutor {
         token = tokens.back();
       }
       CHECK(token == tokens.at(position));
-      cached(row, position) = token;
+      for (std::size_t group = 0; group < shape_.windows.size(); ++group) cached(row, group, position) = token;
     }
   }
 
@@ -198,7 +210,9 @@ class FakeExecutor : public tl::StepExecutor {
     const Tokens& tokens = tokens_of(batch, index);
     const int end = row.past_len + row.num_tokens;
     CHECK(end <= std::ssize(tokens) && row.sample == (end == std::ssize(tokens)));
-    for (int p = 0; p < end; ++p) CHECK(cached(row, p) == tokens[p]);
+    for (std::size_t group = 0; group < shape_.windows.size(); ++group) {
+      for (int p = first_visible(row, group); p < end; ++p) CHECK(cached(row, group, p) == tokens[p]);
+    }
   }
 
   void finish(const tl::StepBatch& batch, std::size_t index, tl::RowResult& result) {
@@ -237,7 +251,8 @@ class FakeExecutor : public tl::StepExecutor {
     std::uint64_t hash = batch.step;
     const auto add = [&](std::int64_t value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3ull; };
     for (const auto& copy : batch.copies) add(static_cast<int>(copy.kind)), add(copy.src), add(copy.dst);
-    for (const auto& update : batch.table_updates) add(update.slot), add(update.index), add(update.block);
+    for (const auto& update : batch.table_updates)
+      add(update.slot), add(update.group), add(update.index), add(update.block);
     for (const auto& row : batch.rows) {
       for (const int value : {row.slot, row.request_slot, row.first_token, row.num_tokens, row.past_len}) add(value);
     }
@@ -248,7 +263,7 @@ class FakeExecutor : public tl::StepExecutor {
   FakeShape shape_;
   std::vector<std::int32_t> device_, host_;
   std::vector<SlotState> slots_;
-  std::vector<Table> launch_tables_;
+  std::vector<Tables> launch_tables_;
   Touched launch_touched_;
   std::deque<Flight> flights_;
   std::size_t num_broken_ = 0;

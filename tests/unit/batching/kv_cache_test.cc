@@ -90,7 +90,7 @@ class Model {
     add_tokens(tokens, 1 + draw(5 * config_.tokens_per_block));
     Live fresh{KvSequence(cache_.open({tokens, scratch_, ""}, {}, 0)), tokens, {}, draw(2) ? "a" : "b"};
     const tl::PrefixHit hit = cache_.find_prefix(fresh.chain(), 1 << 30);
-    CHECK(std::ssize(hit.blocks) * config_.tokens_per_block < std::ssize(tokens));
+    CHECK(hit.num_blocks * config_.tokens_per_block < std::ssize(tokens));
     fresh.handle = cache_.open(fresh.chain(), hit, std::ssize(tokens));
     live_.push_back(std::move(fresh));
   }
@@ -100,23 +100,29 @@ class Model {
     if (kv == nullptr) return;
     const int begin = cache_.length(*kv);
     if (begin == std::ssize(live.tokens)) add_tokens(live.tokens, 1 + draw(3));
-    const int end = begin + 1 + draw(std::ssize(live.tokens) - begin);
-    const Tokens before(cache_.blocks(*kv).begin(), cache_.blocks(*kv).end());
+    const int end = begin + 1 + draw(std::min<std::int64_t>(std::ssize(live.tokens) - begin, config_.max_step_tokens));
+    const Tokens before = held(*kv);
+    const int num_missing = cache_.num_missing(*kv, end);
     std::vector<tl::CopyOrder> copies;
     if (!cache_.reserve(*kv, end, copies)) {
-      CHECK(copies.empty() && std::ranges::equal(before, cache_.blocks(*kv)));
+      CHECK(copies.empty() && before == held(*kv));
       return;
     }
-    check_fresh(before, cache_.blocks(*kv));
+    CHECK(std::ssize(held(*kv)) == std::ssize(before) + num_missing);
+    CHECK(cache_.num_held_blocks(*kv) <= cache_.geometry().most_blocks(end - begin, end));
+    check_fresh(before, held(*kv));
     execute(copies);
+    for_each_group([&](int group) {
+      for (int p = begin; p < end; ++p) {
+        const int block = cache_.blocks(*kv, group)[p / config_.tokens_per_block];
+        CHECK(cache_.device().refcount(block) == 1);
+        device_[block][p % config_.tokens_per_block] = live.tokens[p];
+      }
+    });
     cache_.advance(*kv, end - begin);
-    for (int p = begin; p < end; ++p) {
-      const int block = cache_.blocks(*kv)[p / config_.tokens_per_block];
-      CHECK(cache_.device().refcount(block) == 1);
-      device_[block][p % config_.tokens_per_block] = live.tokens[p];
-    }
     cache_.commit(*kv, live.chain(), launched_ + 1);
     launch(*kv);
+    cache_.leave_behind(*kv);
   }
 
   void fork(Live& live) {
@@ -134,12 +140,13 @@ class Model {
 
   void swap_in(Live& live) {
     auto& host = std::get<tl::HostSequence>(live.handle);
-    const tl::PrefixHit hit = cache_.find_prefix(live.chain(), cache_.length(host));
-    const Tokens before(hit.blocks.begin(), hit.blocks.end());
+    const tl::PrefixHit hit = cache_.find_prefix(live.chain(), cache_.length(host), cache_.length(host));
+    Tokens before;
+    for (const Tokens& blocks : hit.tables) before.insert(before.end(), blocks.begin(), blocks.end());
     std::vector<tl::CopyOrder> copies;
     auto kv = cache_.swap_in(host, hit, copies);
     if (!kv) return;
-    check_fresh(before, cache_.blocks(*kv));
+    check_fresh(before, held(*kv));
     execute(copies);
     launch(*kv);
     live.handle = std::move(*kv);
@@ -154,7 +161,7 @@ class Model {
   }
 
   // Blocks that were not in the table before are used by no step in flight.
-  void check_fresh(const Tokens& before, std::span<const std::int32_t> blocks) const {
+  void check_fresh(const Tokens& before, const Tokens& blocks) const {
     for (const std::int32_t block : blocks) {
       if (std::ranges::find(before, block) == before.end()) CHECK(last_use_[block] <= ended_);
     }
@@ -163,17 +170,35 @@ class Model {
   void launch(const KvSequence& kv) {
     if (launched_ - ended_ == 2) cache_.step_ended(++ended_);
     cache_.step_launched(++launched_);
-    for (const std::int32_t block : cache_.blocks(kv)) last_use_[block] = launched_;
+    for (const std::int32_t block : held(kv)) last_use_[block] = launched_;
+  }
+
+  template <typename Fn>
+  void for_each_group(Fn&& call) const {
+    for (int group = 0; group < cache_.geometry().num_groups(); ++group) call(group);
+  }
+  // Blocks of all groups.
+  Tokens held(const KvSequence& kv) const {
+    Tokens blocks;
+    for_each_group([&](int group) {
+      for (const std::int32_t block : cache_.blocks(kv, group).subspan(cache_.first_block(kv, group))) {
+        blocks.push_back(block);
+      }
+    });
+    return blocks;
   }
 
   void check_content(const Live& live) const {
     std::visit(
         [&](const auto& handle) {
           const auto& memory = std::is_same_v<std::decay_t<decltype(handle)>, KvSequence> ? device_ : host_;
-          for (int p = 0; p < cache_.length(handle); ++p) {
-            const int block = cache_.blocks(handle)[p / config_.tokens_per_block];
-            CHECK(memory[block][p % config_.tokens_per_block] == live.tokens[p]);
-          }
+          for_each_group([&](int group) {
+            const int window = config_.windows[group], length = cache_.length(handle);
+            for (int p = window > 0 ? std::max(length - window + 1, 0) : 0; p < length; ++p) {
+              const int block = cache_.blocks(handle, group)[p / config_.tokens_per_block];
+              CHECK(memory[block][p % config_.tokens_per_block] == live.tokens[p]);
+            }
+          });
         },
         live.handle);
   }
@@ -200,13 +225,14 @@ struct Simple {
     CHECK(cache.reserve(kv, std::ssize(tokens), copies));
     cache.advance(kv, static_cast<int>(std::ssize(tokens)) - cache.length(kv));
     cache.commit(kv, chain, ++step);
+    cache.leave_behind(kv);
     cache.step_launched(step);
     cache.step_ended(step);
     return kv;
   }
   int hits(Tokens tokens, const std::string& salt = "") {
     std::vector<std::uint64_t> hashes;
-    return static_cast<int>(cache.find_prefix({tokens, hashes, salt}, 1 << 30).blocks.size());
+    return cache.find_prefix({tokens, hashes, salt}, 1 << 30).num_blocks;
   }
 
   KvCacheManager cache;
@@ -235,6 +261,59 @@ TEST(random_operations_keep_every_invariant) {
   CHECK(hit_tokens > 5000 && evicted > 300);  // the test reaches what it is about
 }
 
+// Windows of less than a block and of several, one longer than any sequence, one group of each kind and several.
+TEST(random_operations_on_several_cache_groups) {
+  const std::vector<std::vector<int>> windows{{0, 5}, {0, 1, 9}, {0, 0, 4, 4, 4}, {7}, {12, 3}, {0, 1000}};
+  std::int64_t hit_tokens = 0, evicted = 0;
+  for (std::uint64_t seed = 0; seed < 36; ++seed) {
+    const auto& groups = windows[seed % windows.size()];
+    Model model(seed, {.num_blocks = static_cast<int>(std::ssize(groups)) * (8 + static_cast<int>(seed)),
+                       .num_host_blocks = static_cast<int>(seed / 6 % 3) * 12,
+                       .tokens_per_block = 1 + static_cast<int>(seed / 6 % 4),
+                       .enable_block_reuse = seed % 7 != 6,
+                       .windows = groups,
+                       .max_step_tokens = seed % 5 == 4 ? 1000 : 1 + static_cast<int>(seed % 5) * 3});
+    for (int i = 0; i < 600; ++i) model.random_operation();
+    model.finish();
+    hit_tokens += model.counters().hit_tokens;
+    evicted += model.counters().evicted_blocks;
+  }
+  CHECK(hit_tokens > 3000 && evicted > 300);
+}
+
+TEST(a_windowed_group_keeps_what_its_window_reaches) {
+  Simple simple({.num_blocks = 40, .tokens_per_block = 4, .windows = {0, 6}});
+  const KvSequence kv = simple.sequence(iota(21));
+  CHECK(simple.cache.num_held_blocks(kv) == 6 + 2);  // of the windowed group positions 16 to 20: blocks 4 and 5
+  CHECK(simple.cache.first_block(kv, 1) == 4);
+  CHECK(simple.cache.num_used_blocks(kv) == 8 && simple.cache.num_claimed() == 8);
+}
+
+TEST(a_prefix_ends_where_a_window_is_still_there) {
+  Simple simple({.num_blocks = 20, .tokens_per_block = 4, .windows = {0, 5}});
+  {
+    const KvSequence kv = simple.sequence(iota(21));
+  }
+  CHECK(simple.hits(iota(21)) == 5 && simple.hits(iota(13)) == 3);
+  // The blocks left behind first are evicted first: 0 to 3 of the windowed group.
+  {
+    const KvSequence other = simple.sequence(iota(25, 100));
+  }
+  CHECK(simple.hits(iota(21)) == 5 && simple.hits(iota(13)) == 0);
+  std::vector<std::uint64_t> hashes;
+  Tokens tokens = iota(21);
+  const tl::PrefixHit hit = simple.cache.find_prefix({tokens, hashes, ""}, 1 << 30);
+  CHECK(hit.tables[0].size() == 5 && hit.tables[1].size() == 1 && hit.num_held == 6 && hit.num_unreferenced == 6);
+}
+
+TEST(blocks_of_a_windowed_group_are_claimed_by_each_holder) {
+  Simple simple({.num_blocks = 40, .tokens_per_block = 4, .windows = {0, 6}});
+  const KvSequence kv = simple.sequence(iota(21));
+  const KvSequence fork = simple.cache.fork(kv);
+  CHECK(simple.cache.device().num_unreferenced() == 40 - 8 && simple.cache.num_claimed() == 8 + 2);
+  simple.cache.check_integrity();
+}
+
 TEST(the_last_prompt_token_is_never_reused) {
   Simple simple({.num_blocks = 16, .tokens_per_block = 4});
   const KvSequence kv = simple.sequence(iota(8));
@@ -260,10 +339,10 @@ TEST(equal_hashes_of_different_content_do_not_share) {
   CHECK(simple.cache.reserve(kv, 9, simple.copies));
   simple.cache.advance(kv, 9);
   simple.cache.commit(kv, chain, 0);
-  CHECK(simple.cache.find_prefix(chain, 9).blocks.size() == 2);
-  CHECK(simple.cache.find_prefix({second, forged, "tenant"}, 9).blocks.empty());
-  CHECK(simple.cache.find_prefix({first, forged, "other"}, 9).blocks.empty());
-  CHECK(simple.cache.find_prefix({third, forged, "tenant"}, 9).blocks.size() == 1);
+  CHECK(simple.cache.find_prefix(chain, 9).num_blocks == 2);
+  CHECK(simple.cache.find_prefix({second, forged, "tenant"}, 9).num_blocks == 0);
+  CHECK(simple.cache.find_prefix({first, forged, "other"}, 9).num_blocks == 0);
+  CHECK(simple.cache.find_prefix({third, forged, "tenant"}, 9).num_blocks == 1);
 }
 
 TEST(equal_blocks_behind_different_prefixes_do_not_share) {
@@ -279,9 +358,9 @@ TEST(equal_blocks_behind_different_prefixes_do_not_share) {
   }
   Tokens crossed = iota(9);
   std::copy(two.begin() + 4, two.end(), crossed.begin() + 4);  // one's first block, two's second
-  CHECK(simple.cache.find_prefix({crossed, forged, ""}, 9).blocks.size() == 1);
+  CHECK(simple.cache.find_prefix({crossed, forged, ""}, 9).num_blocks == 1);
   Tokens shifted(one.begin() + 4, one.end());  // one's second block as a first
-  CHECK(simple.cache.find_prefix({shifted, forged, ""}, 5).blocks.empty());
+  CHECK(simple.cache.find_prefix({shifted, forged, ""}, 5).num_blocks == 0);
 }
 
 TEST(eviction_takes_least_recently_used_leaves_first) {
@@ -307,11 +386,11 @@ TEST(a_fork_copies_only_the_block_it_writes) {
   const KvSequence kv = simple.sequence(iota(6));
   const KvSequence fork = simple.cache.fork(kv);
   CHECK(std::ranges::equal(simple.cache.blocks(kv), simple.cache.blocks(fork)));
-  CHECK(simple.cache.take_first_change(fork) == 0);
+  CHECK(simple.cache.take_first_change(fork, 0) == 0);
   CHECK(simple.cache.reserve(fork, 7, simple.copies) && simple.copies.size() == 1);
   CHECK(simple.copies[0].src == simple.cache.blocks(kv)[1] && simple.copies[0].dst == simple.cache.blocks(fork)[1]);
   CHECK(simple.cache.blocks(kv)[0] == simple.cache.blocks(fork)[0]);
-  CHECK(simple.cache.take_first_change(fork) == 1);
+  CHECK(simple.cache.take_first_change(fork, 0) == 1);
   CHECK(simple.cache.reserve(kv, 7, simple.copies) && simple.copies.size() == 1);  // alone with its block by now
   simple.cache.check_integrity();
 }
@@ -341,11 +420,11 @@ TEST(blocks_the_step_in_preparation_writes_are_not_shared_yet) {
   CHECK(simple.cache.reserve(kv, 9, simple.copies));
   simple.cache.advance(kv, 9);
   simple.cache.commit(kv, chain, 1);
-  CHECK(simple.cache.find_prefix(chain, 9).being_written && simple.cache.find_prefix(chain, 9).blocks.empty());
+  CHECK(simple.cache.find_prefix(chain, 9).being_written && simple.cache.find_prefix(chain, 9).num_blocks == 0);
   simple.cache.step_launched(1);
-  CHECK(!simple.cache.find_prefix(chain, 9).being_written && simple.cache.find_prefix(chain, 9).blocks.size() == 2);
+  CHECK(!simple.cache.find_prefix(chain, 9).being_written && simple.cache.find_prefix(chain, 9).num_blocks == 2);
   simple.cache.forget_written_since(1);
-  CHECK(simple.cache.find_prefix(chain, 9).blocks.empty());
+  CHECK(simple.cache.find_prefix(chain, 9).num_blocks == 0);
 }
 
 TEST(an_impossible_config_is_refused) {

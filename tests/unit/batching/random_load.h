@@ -14,8 +14,8 @@ inline tl::SchedulerConfig scheduler_config(tl::CapacityPolicy policy, int batch
 
 // Random prompts that often begin alike, random lengths, priorities and beams.
 struct Load {
-  explicit Load(std::uint64_t seed, int max_beams = 0, int num_blocks = 0)
-      : random(seed), max_beams(max_beams), num_blocks(num_blocks) {
+  explicit Load(std::uint64_t seed, int max_beams = 0, int num_blocks = 0, tl::KvGeometry geometry = {4, {0}, 1 << 30})
+      : random(seed), max_beams(max_beams), num_blocks(num_blocks), geometry(std::move(geometry)) {
     for (int i = 0; i < 3; ++i) prefixes.push_back(random_tokens(random, 24));
   }
   int draw(int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); }
@@ -45,14 +45,14 @@ struct Load {
     int num_beams = max_beams > 0 && draw(6) == 0 ? 1 + draw(max_beams) : 0;
     for (; num_beams > 0; --num_beams) {
       tl::RequestSpec search = search_of(prompt, num_tokens, num_beams, random());
-      if (tl::Request(0, search, {}).max_blocks(kTokensPerBlock) <= num_blocks) return search;
+      if (tl::Request(0, search, {}).max_blocks(geometry, 0) <= num_blocks) return search;
     }
     return spec_of(prompt, num_tokens, random());
   }
 
-  static constexpr int kTokensPerBlock = 4;
   std::mt19937_64 random;
   int max_beams, num_blocks;
+  tl::KvGeometry geometry;
   std::vector<Tokens> prefixes;
 };
 
@@ -68,7 +68,8 @@ struct Totals {
 };
 
 inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals) {
-  Load load(seed, config.max_batch_size, cache.num_blocks);
+  const tl::KvGeometry geometry = tl::with_steps_of(cache, config.max_num_tokens).geometry();
+  Load load(seed, config.max_batch_size, cache.num_blocks, geometry);
   Driver driver(config, cache, config.max_batch_size + load.draw(3));
   driver.executor.seconds_per_token = 1e-3;
   driver.executor.seconds_per_copy = 1e-6 * std::pow(10.0, load.draw(5));

@@ -55,6 +55,45 @@ TEST(random_load_without_chunked_context) {
   }
 }
 
+// Cache groups: the fake device checks every position that a window reaches, and overwrites what is given back.
+const std::vector<std::vector<int>> kGroups{{0, 6}, {0, 9, 9, 9}, {13}, {0, 1}, {0, 0, 5}, {17, 3}};
+
+// What the longest sequence takes.
+int blocks_of_one(const std::vector<int>& windows, const tl::SchedulerConfig& config) {
+  return tl::KvGeometry(4, windows, config.max_num_tokens).most_blocks(79, 79);
+}
+
+TEST(random_load_max_utilization_of_cache_groups) {
+  Totals totals;
+  for (std::uint64_t seed = 0; seed < 90; ++seed) {
+    const auto& windows = kGroups[seed % kGroups.size()];
+    const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 16 + seed % 40, 80);
+    run_random_load(seed, config,
+                    {.num_blocks = blocks_of_one(windows, config) + static_cast<int>(seed % 20),
+                     .num_host_blocks = seed % 2 ? 60 : 0,
+                     .tokens_per_block = 4,
+                     .enable_block_reuse = seed % 5 != 4,
+                     .windows = windows},
+                    totals);
+  }
+  CHECK(totals.recomputed > 50 && totals.swapped > 50 && totals.hit_tokens > 500 && totals.failed > 50);
+  CHECK(totals.found > 50);
+}
+
+TEST(random_load_guaranteed_no_evict_of_cache_groups) {
+  Totals totals;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const auto& windows = kGroups[seed % kGroups.size()];
+    const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
+    run_random_load(seed, config,
+                    {.num_blocks = blocks_of_one(windows, config) + static_cast<int>(seed % 20),
+                     .tokens_per_block = 4,
+                     .windows = windows},
+                    totals);
+  }
+  CHECK(totals.hit_tokens > 500 && totals.found > 50);
+}
+
 // One at a time, so that the order of service is the order of ends.
 std::vector<tl::RequestId> order_of_service(const std::vector<int>& priorities, int window) {
   auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 1, 8, 16);
@@ -383,7 +422,8 @@ TEST(contradictory_configs_are_refused) {
   CHECK_THROWS(std::invalid_argument, (c.max_num_tokens = 3, make(c)),
                "max_num_tokens (3) must be at least max_batch_size (4)");
   c = base;
-  CHECK_THROWS(std::invalid_argument, (c.max_seq_len = 82, make(c)), "does not fit into the KV cache of 80 tokens");
+  CHECK_THROWS(std::invalid_argument, (c.max_seq_len = 82, make(c)),
+               "takes 21 blocks of 4 tokens, and the KV cache has 20");
   c = base;
   CHECK_THROWS(std::invalid_argument, (c.max_batch_size = 5, make(c)), "slots (4)");
   c = base;

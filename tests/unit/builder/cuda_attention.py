@@ -134,6 +134,11 @@ def _attend(
     return np.einsum("kgqt,ktd->qkgd", weights, values).reshape(query.shape)
 
 
+def _tables(pointer: Pointer, num_seqs: int, stride: int) -> list[np.ndarray]:
+    """The block table of each sequence; the last one ends where the memory does."""
+    return [pointer[4 * stride * seq : 4 * stride * (seq + 1)].view(np.int32) for seq in range(num_seqs)]
+
+
 @kernel
 def paged_attention_decode(
     macros: Macros,
@@ -160,7 +165,7 @@ def paged_attention_decode(
     assert not at(arrivals, np.int32, num_seqs * kv_heads).any()
     shape = (num_seqs, 1, heads, dim)
     queries, outputs = (at(pointer, half_type(macros), *shape) for pointer in (query, output))
-    tables, past = at(block_tables, np.int32, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
+    tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     for seq in range(num_seqs):
         caches = (keys, values)
         outputs[seq] = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale, cap)
@@ -191,7 +196,7 @@ def paged_attention_prefill(
     blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
     # One kernel has a block for each piece of work, the other lets its blocks take work until there is none.
     assert grid == (NUM_SMS, 1, 1) or (grid[0] == kv_heads and grid[1] >= blocks), "some rows have no block"
-    tables, past = at(block_tables, np.int32, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
+    tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     queries, outputs = (at(pointer, half_type(macros), ends[-1], heads, dim) for pointer in (query, output))
     for seq in range(num_seqs):
         mine = slice(ends[seq], ends[seq + 1])

@@ -1,5 +1,6 @@
 """GPU engines of the small random networks of this folder; building one needs NVRTC and no GPU."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.timing_caches import tiles_first
 from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.builder.networks import Shape, network
 from trtllm_lite.builder import build_engine
+from trtllm_lite.builder.cache_groups import assign_cache_groups
 from trtllm_lite.builder.cuda.planning import Lowered, lower_network, make_plan
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
@@ -72,6 +74,7 @@ def lowered(
     model, _ = run_passes(quantize_weights(network(shape or cuda_shape()), qformat))
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
     devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
+    bounds = replace(bounds, cache_groups=assign_cache_groups(model.graph, bounds.max_seq_len))
     timings = tiles_first(model.graph, dtype, bounds, devices[0]) if tiled else None
     return lower_network(model.graph, dtype, bounds, devices, timings)
 

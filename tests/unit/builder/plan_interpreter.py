@@ -19,13 +19,13 @@ _POISON = 0xFF  # a float32 of these bytes is NaN
 class PlanInterpreter:
     """One engine with its arena and caches; weights are read from the offsets that the plan gives."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, num_blocks: int) -> None:
         engine = read_engine(path)
         self.plan: Plan = engine.plan
         self.arena = np.full(self.plan.arena_bytes, _POISON, np.uint8)
         data = engine.path.read_bytes()
         self.data = data[8 + int.from_bytes(data[:8], "little") :]
-        symbols = self.plan.symbols
+        symbols = self.plan.symbols | {"num_blocks": num_blocks}
         self.caches = {
             index: np.zeros([symbols.get(dim, dim) for dim in tensor.shape], np.float32)
             for index, tensor in enumerate(self.plan.tensors)
@@ -39,6 +39,7 @@ class PlanInterpreter:
             "num_seqs": len(inputs["past_lens"]),
             "num_seqs_plus_1": len(inputs["cu_seqlens"]),
             "num_logits": len(inputs["logits_indices"]),
+            "num_tables": inputs["block_tables"].shape[0],
             "max_blocks_per_seq": inputs["block_tables"].shape[1],
         }
         for call in calls(self.plan):

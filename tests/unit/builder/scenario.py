@@ -20,6 +20,7 @@ class Sequences:
     seed: int = 0
     tokens_per_block: int = 4
     num_blocks: int = 21  # some more than the sequences need
+    num_groups: int = 1  # tables of each sequence
     caches: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -27,8 +28,9 @@ class Sequences:
         self.random = np.random.default_rng(self.seed)
         self.past_lens = np.zeros(self.num_seqs, np.int64)
         blocks = -(-s.max_seq // self.tokens_per_block)
-        tables = self.random.permutation(self.num_blocks)[: self.num_seqs * blocks]
-        self.block_tables = tables.reshape(self.num_seqs, blocks).astype(np.int32)
+        num_tables = self.num_seqs * self.num_groups
+        tables = self.random.permutation(self.num_blocks)[: num_tables * blocks]
+        self.block_tables = tables.reshape(num_tables, blocks).astype(np.int32)
         for layer in range(s.layers):
             shapes = {
                 "past_key": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),

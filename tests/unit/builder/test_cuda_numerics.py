@@ -19,8 +19,11 @@ def _step_inputs(feeds: Feeds, sequences: int) -> Feeds:
     return feeds | packed | {"token_slots": none, "sample_slots": np.arange(sequences, dtype=np.int32)}
 
 
-def _state(shape: Shape) -> Sequences:
-    return Sequences(shape, num_seqs=3, tokens_per_block=BLOCK, num_blocks=6)
+def _state(shape: Shape, card: CudaInterpreter) -> Sequences:
+    symbols = card.plan.symbols
+    groups = symbols["num_tables"] // symbols["num_seqs"]
+    tables = {"tokens_per_block": BLOCK, "num_blocks": symbols["num_blocks"], "num_groups": groups}
+    return Sequences(shape, num_seqs=3, **tables)
 
 
 def _check(
@@ -37,7 +40,8 @@ def _check(
 @pytest.mark.parametrize("variant", CUDA_VARIANTS)
 def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None:
     shape = CUDA_VARIANTS[variant]
-    card, state = CudaInterpreter(lowered(shape, tiled=tiled)), _state(shape)
+    card = CudaInterpreter(lowered(shape, tiled=tiled))
+    state = _state(shape, card)
     for lens, program in (
         ([31, 1, 4], "mixed"),
         ([1, 1, 1], "decode_4"),
@@ -52,7 +56,8 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
 @pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
 def test_programs_of_int8_weights_compute_what_the_quantized_network_does(variant: str, tiled: bool) -> None:
     shape = CUDA_VARIANTS[variant]
-    card, state = CudaInterpreter(lowered(shape, tiled=tiled, qformat="int8_wo")), _state(shape)
+    card = CudaInterpreter(lowered(shape, tiled=tiled, qformat="int8_wo"))
+    state = _state(shape, card)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
         _check(card, state, lens, program, "int8_wo")
     assert "dequantize" in card.ran
@@ -61,7 +66,8 @@ def test_programs_of_int8_weights_compute_what_the_quantized_network_does(varian
 def test_a_padded_decode_step_computes_the_same() -> None:
     """Captured steps are padded with rows that read and write a block that no sequence has."""
     shape = CUDA_VARIANTS["llama"]
-    card, alone, state = CudaInterpreter(lowered(shape)), CudaInterpreter(lowered(shape)), _state(shape)
+    card, alone = CudaInterpreter(lowered(shape)), CudaInterpreter(lowered(shape))
+    state = _state(shape, card)
     state.block_tables %= 5  # block 5 is the padding's; sequences share others, which no numbers below depend on
     inputs = _step_inputs(state.feeds([1, 1, 1]), 3)
     padding = {name: np.zeros(1, np.int32) for name in ("token_ids", "position_ids", "past_lens")}
@@ -74,7 +80,8 @@ def test_a_padded_decode_step_computes_the_same() -> None:
 
 def test_a_sampled_token_is_the_next_input_without_leaving_the_card() -> None:
     shape = CUDA_VARIANTS["llama"]
-    card, told, state = CudaInterpreter(lowered(shape)), CudaInterpreter(lowered(shape)), _state(shape)
+    card, told = CudaInterpreter(lowered(shape)), CudaInterpreter(lowered(shape))
+    state = _state(shape, card)
     first = _step_inputs(state.feeds([3, 1, 2]), 3) | {"sample_slots": np.array([4, 0, 2], np.int32)}
     card.step(first, "mixed")
     told.step(first, "mixed")

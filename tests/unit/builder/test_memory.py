@@ -27,6 +27,23 @@ def test_bytes_of_the_cache(tmp_path: Path) -> None:
     assert plan.kv_cache == layers * sides * blocks * heads * head_dim * tokens * float32
 
 
+def test_windows_save_blocks(tmp_path: Path) -> None:
+    """Of three layers two have a window, and lie in two groups, as blocks have one place."""
+    shape = Shape(layers=3, windows=(5, 0, 5))
+    limits = {**LIMITS, "max_seq_len": 40, "tokens_per_block": 16}
+    plan = plan_memory(save_checkpoint(tmp_path / "checkpoint", shape), **limits)
+    assert [(group.name, group.num_layers, group.num_blocks) for group in plan.cache_use.groups] == [
+        ("full", 1, 3),
+        ("window_5", 1, 2),
+        ("window_5.1", 1, 2),
+    ]
+    block = 2 * 2 * 10 * 16 * 4
+    assert (plan.cache_use.num_bytes, plan.cache_use.full_bytes) == (7 * block, 9 * block)
+    steady, prompt = 7, 9  # a sequence whose prompt is being computed in one step needs all of it
+    assert plan.kv_cache == (2 * steady + prompt) * block
+    assert plan.cache_use.describe() == "17.5 KiB for a sequence of 40 tokens, 22% less than 22.5 KiB without windows"
+
+
 def test_no_weight_is_read(tmp_path: Path) -> None:
     checkpoint = save_checkpoint(tmp_path / "checkpoint")
     expected = plan_memory(checkpoint, **LIMITS)

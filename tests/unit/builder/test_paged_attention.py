@@ -31,7 +31,7 @@ def test_inputs_and_outputs_become_paged() -> None:
         "position_ids": ("num_tokens",),
         "cu_seqlens": ("num_seqs_plus_1",),
         "past_lens": ("num_seqs",),
-        "block_tables": ("num_seqs", "max_blocks_per_seq"),
+        "block_tables": ("num_tables", "max_blocks_per_seq"),
         **{f"{kind}_cache{out}.{i}": cache[kind] for kind in cache for out in ("", "_out") for i in range(2)},
     }
 
@@ -45,6 +45,7 @@ def test_scale_cap_norms_and_epsilon_come_from_the_graph() -> None:
         "num_heads": 6,
         "scale": 0.5,
         "window": 0,
+        "cache_group": 0,
         "softcap": 30.0,
         "norm_epsilon": 0.25,
     }

@@ -25,9 +25,11 @@ def _plan(variant: str | Shape = "llama", **limits: int) -> Plan:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_engine_computes_the_networks_logits(variant: str, tmp_path: Path) -> None:
-    build_engine(save_checkpoint(tmp_path / "checkpoint", variant), tmp_path / "engine", **LIMITS)
-    interpreter = PlanInterpreter(tmp_path / "engine")
-    state = Sequences(VARIANTS[variant], num_seqs=3, tokens_per_block=BLOCK, num_blocks=9)
+    manifest = build_engine(save_checkpoint(tmp_path / "checkpoint", variant), tmp_path / "engine", **LIMITS)
+    groups = len(manifest.kv_cache.groups)
+    interpreter = PlanInterpreter(tmp_path / "engine", num_blocks=9 * groups)
+    tables = {"tokens_per_block": BLOCK, "num_blocks": 9 * groups, "num_groups": groups}
+    state = Sequences(VARIANTS[variant], num_seqs=3, **tables)
     for lens in ([7, 1, 4], [1, 1, 1], [1, 6, 2]):
         feeds = state.feeds(lens)
         packed = {value: feeds[f"{value}.packed"] for value in ("position_ids", "past_lens")}
@@ -65,6 +67,7 @@ def test_symbols_are_bounded_by_the_limits() -> None:
         "num_decode_seqs": 3,
         "num_prefill_seqs": 3,
         "num_prefill_tokens": 20,
+        "num_tables": 3,
         "num_logits": 3,
         "max_blocks_per_seq": 3,
         "num_blocks": 9,

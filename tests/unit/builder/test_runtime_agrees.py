@@ -14,9 +14,12 @@ from trtllm_lite.builder import build_engine, plan_memory
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_of_the_runtime(variant: str, tmp_path: Path) -> None:
-    build_engine(save_checkpoint(tmp_path / "checkpoint", variant), tmp_path / "engine", **LIMITS)
-    executor = _core.CpuExecutor(_core.Engine(str(tmp_path / "engine" / "rank0.engine")), num_threads=2)
-    state = Sequences(VARIANTS[variant], num_seqs=3, tokens_per_block=LIMITS["tokens_per_block"], num_blocks=9)
+    manifest = build_engine(save_checkpoint(tmp_path / "checkpoint", variant), tmp_path / "engine", **LIMITS)
+    groups = len(manifest.kv_cache.groups)
+    tables = {"tokens_per_block": LIMITS["tokens_per_block"], "num_blocks": 9 * groups, "num_groups": groups}
+    state = Sequences(VARIANTS[variant], num_seqs=3, **tables)
+    engine = _core.Engine(str(tmp_path / "engine" / "rank0.engine"))
+    executor = _core.CpuExecutor(engine, num_threads=2, num_blocks=9 * groups)
     for lens in ([7, 1, 4], [1, 1, 1], [1, 6, 2]):
         feeds = state.feeds(lens)
         step = (feeds["token_ids"], np.array(lens, np.int32), feeds["past_lens.packed"], feeds["block_tables"])

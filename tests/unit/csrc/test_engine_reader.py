@@ -296,11 +296,23 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     ),
     "limits missing": (lambda e: e.manifest["limits"].pop("max_seq_len"), 'expected a member "max_seq_len"'),
     "limit zero": (lambda e: e.manifest["limits"].update(max_seq_len=0), "max_seq_len: expected an integer from 1"),
+    "no cache groups": (
+        lambda e: e.manifest["kv_cache"].update(groups=[]),
+        r"manifest\.kv_cache\.groups: expected one or more, found none",
+    ),
+    "a cache group of more layers than places": (
+        lambda e: e.manifest["kv_cache"]["groups"][0].update(layers=[0, 1]),
+        "expected 1 to num_layers = 1 layers in full, found 2",
+    ),
+    "a group that keeps less than its layer reads": (
+        lambda e: e.manifest["kv_cache"]["groups"][0].update(window=8),
+        "expected a layer of cache group 0 to have a window of at most 8, found 0",
+    ),
     "block tables beyond any memory": (
         lambda e: (
             e.manifest["limits"].update(max_seq_len=2**29)
             or e.plan["symbols"].update(max_blocks_per_seq=2**29 // 16, num_seqs=4, num_seqs_plus_1=5)
-            or e.plan["symbols"].update(num_decode_seqs=4, num_prefill_seqs=4, num_logits=4)
+            or e.plan["symbols"].update(num_decode_seqs=4, num_prefill_seqs=4, num_logits=4, num_tables=4)
         ),
         r"max_blocks_per_seq: expected 1 to 16777216, block tables of at most 2\^26 entries, found 33554432",
     ),

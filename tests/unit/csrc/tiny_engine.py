@@ -29,6 +29,7 @@ SYMBOLS = {
     "num_decode_seqs": MAX_BATCH_SIZE,
     "num_prefill_seqs": MAX_BATCH_SIZE,
     "num_prefill_tokens": MAX_NUM_TOKENS,
+    "num_tables": MAX_BATCH_SIZE,
     "num_logits": MAX_BATCH_SIZE,
     "max_blocks_per_seq": MAX_SEQ_LEN // TOKENS_PER_BLOCK,
     "num_blocks": NUM_BLOCKS,
@@ -63,6 +64,7 @@ MANIFEST: dict[str, Any] = {
         "head_dim": HEAD_DIM,
         "dtype": "float32",
         "bytes_per_block": 2 * KV_HEADS * HEAD_DIM * TOKENS_PER_BLOCK * 4,
+        "groups": [{"name": "full", "window": 0, "layers": [0]}],
     },
 }
 METADATA = {"format": "trtllm_lite.engine", "format_version": "1", "plan_version": str(PLAN_VERSION)}
@@ -71,7 +73,7 @@ INPUTS = {
     "position_ids": ["num_tokens"],
     "cu_seqlens": ["num_seqs_plus_1"],
     "past_lens": ["num_seqs"],
-    "block_tables": ["num_seqs", "max_blocks_per_seq"],
+    "block_tables": ["num_tables", "max_blocks_per_seq"],
     "logits_indices": ["num_logits"],
 }
 CACHES = {
@@ -122,6 +124,7 @@ ATTENTION: dict[str, float | str] = {
     "num_heads": HEADS,
     "scale": HEAD_DIM**-0.5,
     "window": 0,
+    "cache_group": 0,
     "softcap": 0.0,
     "norm_epsilon": 0.0,
 }
@@ -195,7 +198,7 @@ class TinyEngine:
         self.manifest["limits"]["max_batch_size"] = max_batch_size
         self.manifest["kv_cache"]["num_blocks"] = num_blocks
         symbols = self.plan["symbols"]
-        symbols |= dict.fromkeys(("num_seqs", "num_decode_seqs", "num_prefill_seqs"), max_batch_size)
+        symbols |= dict.fromkeys(("num_seqs", "num_decode_seqs", "num_prefill_seqs", "num_tables"), max_batch_size)
         symbols |= {"num_seqs_plus_1": max_batch_size + 1, "num_slots": max_batch_size + 8}
         symbols |= {"num_logits": num_logits, "num_blocks": num_blocks}
         offset = 0

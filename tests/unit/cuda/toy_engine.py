@@ -22,6 +22,7 @@ SYMBOLS = {
     "num_decode_seqs": NUM_SEQS,
     "num_prefill_seqs": NUM_SEQS,
     "num_prefill_tokens": MAX_NUM_TOKENS,
+    "num_tables": NUM_SEQS,
     "num_logits": MAX_NUM_TOKENS,
     "max_blocks_per_seq": COLUMNS,
     "num_blocks": NUM_BLOCKS,
@@ -46,13 +47,14 @@ MANIFEST: dict[str, Any] = {
         "head_dim": 1,
         "dtype": "bfloat16",
         "bytes_per_block": 2 * PAGE * 2,
+        "groups": [{"name": "full", "window": 0, "layers": [0]}],
     },
 }
 # name, dtype, shape, kind, offset
 TENSORS: list[tuple[str, str, list[int | str], str, int]] = [
     ("token_ids", "int32", ["num_tokens"], "input", 0),
     ("token_slots", "int32", ["num_tokens"], "input", 0),
-    ("block_tables", "int32", ["num_seqs", COLUMNS], "input", 0),
+    ("block_tables", "int32", ["num_tables", COLUMNS], "input", 0),
     ("cu_seqlens", "int32", ["num_seqs_plus_1"], "input", 0),
     ("past_lens", "int32", ["num_seqs"], "input", 0),
     ("logits_indices", "int32", ["num_logits"], "input", 0),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trtllm_lite.engine.manifest import Fusion, KvCache, Limits, Manifest, Memory, Target
+from trtllm_lite.engine.manifest import CacheGroup, Fusion, KvCache, Limits, Manifest, Memory, Target
 from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.writer import Weight, weight_offsets, write_engine
 from trtllm_lite.network.config import ModelConfig
@@ -39,7 +39,7 @@ MANIFEST = Manifest(
     target=Target("cpu"),
     model=MODEL,
     limits=Limits(2, 16, 32, 32),
-    kv_cache=KvCache(16, 4, 1, 1, 2, "float32", 256),
+    kv_cache=KvCache(16, 4, 1, 1, 2, "float32", 256, (CacheGroup("full", 0, (0,)),)),
     gather_context_logits=False,
     files={"tokenizer.json": "00c0ffee"},
     memory=Memory(1000, 1024, 64),

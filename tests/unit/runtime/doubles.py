@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite import _testing
-from trtllm_lite.engine.manifest import KvCache, Limits, Manifest, Memory, Target
+from trtllm_lite.engine.manifest import CacheGroup, KvCache, Limits, Manifest, Memory, Target
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.runtime.api.model_runner import ModelRunner
 from trtllm_lite.runtime.session.event_pump import EventPump
@@ -193,7 +193,10 @@ def fake_manifest(**changes) -> Manifest:
         target=Target("cpu"),
         model=model,
         limits=Limits(**limits),
-        kv_cache=KvCache(tokens_per_block, num_blocks, 1, 1, 8, "float32", 64 * tokens_per_block),
+        kv_cache=KvCache(
+            *(tokens_per_block, num_blocks, 1, 1, 8, "float32", 64 * tokens_per_block),
+            groups=(CacheGroup("full", 0, (0,)),),
+        ),
         gather_context_logits=gather,
         files={},
         memory=Memory(0, 0, 0),

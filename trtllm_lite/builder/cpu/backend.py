@@ -42,8 +42,8 @@ class CpuBackend:
             target=Target(CPU),
             plan=planned.plan.to_json(),
             weights=planned.weights,
-            kv_cache=kv_cache_of(planned.plan, job.limits.tokens_per_block),
-            memory=plan_bytes(planned, num_threads=1),
+            kv_cache=kv_cache_of(planned.plan, job.limits),
+            memory=plan_bytes(planned, job.limits, num_threads=1),
             cubins={},
             alignment=ALIGNMENT,
         )
@@ -52,7 +52,7 @@ class CpuBackend:
         """As :meth:`Backend.memory`."""
         # Affinity and control groups decide how many threads "all" is; only the runtime knows.
         threads = _core.resolve_num_threads(num_threads or 0)
-        return plan_bytes(make_plan(job.graph, job.limits, _cache_dtype(job)), threads)
+        return plan_bytes(make_plan(job.graph, job.limits, _cache_dtype(job)), job.limits, threads)
 
 
 def _cache_dtype(job: BuildJob) -> str:

@@ -11,6 +11,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts
+from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import KvCache, Target
 from trtllm_lite.engine.vocabulary import DEVICE_ALIGNMENT
@@ -94,6 +95,7 @@ def _kv_cache(lowered: Lowered) -> KvCache:
         head_dim=head_dim,
         dtype=operands.dtype,
         bytes_per_block=num_bytes // num_blocks,
+        groups=operands.limits.cache_groups,
     )
 
 
@@ -108,4 +110,5 @@ def _memory(lowered: Lowered) -> MemoryPlan:
         step_inputs=sum(padded[tensor] for tensor in tensors if tensor.kind == "input"),
         scratch=WORKSPACE_BYTES + lowered.layout.state_bytes,
         num_threads=0,
+        cache_use=cache_use(kv_cache, lowered.operands.limits.max_seq_len),
     )

@@ -82,6 +82,7 @@ def symbols(limits: BuildLimits) -> dict[str, int]:
         "num_decode_seqs": num_seqs,
         "num_prefill_seqs": num_seqs,
         "num_prefill_tokens": num_tokens,
+        "num_tables": num_seqs * len(limits.cache_groups),
         "num_logits": num_logits,
         "max_blocks_per_seq": limits.max_blocks_per_seq,
         "num_blocks": limits.num_blocks,

@@ -39,7 +39,8 @@ def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, c
     """
     kind = ProgramKind(device, bucket)
     ops = run_device_passes(ops_of(graph), kind)
-    program = _Program(kind, operands, choose, Links(ops))
+    slots = Buffer("slots", "int32", (len(operands.limits.cache_groups), NUM_TOKENS))
+    program = _Program(kind, operands, choose, Links(ops), slots)
     last_tokens, page = operands.sampled.last_tokens, operands.limits.tokens_per_block
     steps: list[Step] = [cache_slots(program.slots, operands.inputs, last_tokens, page)]
     for op in ops:
@@ -58,8 +59,8 @@ class _Program:
     operands: Operands
     choose: Chooser
     links: Links
+    slots: Buffer
     buffers: dict[ir.Value, Buffer] = field(default_factory=dict)
-    slots: Buffer = field(default_factory=lambda: Buffer("slots", "int32", (NUM_TOKENS,)))
 
     def becomes_logits(self, value: ir.Value) -> bool:
         """Do operators row by row, at least one, make the logits of ``value``?"""

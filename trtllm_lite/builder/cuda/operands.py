@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.limits import symbols
-from trtllm_lite.builder.graph import dims, weight_tensor
+from trtllm_lite.builder.graph import dims, storage_of, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.last_token_gather import LOGITS
 from trtllm_lite.builder.weights import PLAN_DTYPES
@@ -97,8 +97,8 @@ class Operands:
         return self._rounded[value]
 
     def cache(self, value: ir.Value, num_kv_heads: int, head_dim: int) -> Buffer:
-        """The keys or values of a layer, which the graph's value names."""
-        name = str(value.name)
+        """The keys or values that a layer reads: those of the graph's input that layers before it have updated."""
+        name = str(storage_of(value).name)
         if name not in self.caches:
             shape = ("num_blocks", num_kv_heads, self.limits.tokens_per_block, head_dim)
             self.caches[name] = Buffer(name, self.dtype, shape, "cache")
@@ -133,5 +133,5 @@ def _step_inputs(limits: BuildLimits) -> list[Buffer]:
         *(Buffer(name, "int32", shape, "input") for name, shape in extents.items()),
         *(Buffer(name, dtype, ("num_logits",), "input") for name, dtype in PARAMETERS.items()),
         # The row stride is the bound, so that it is a constant of the kernels' arguments.
-        Buffer("block_tables", "int32", ("num_seqs", limits.max_blocks_per_seq), "input"),
+        Buffer("block_tables", "int32", ("num_tables", limits.max_blocks_per_seq), "input"),
     ]

@@ -128,7 +128,7 @@ def _add_shared_inputs(graph: ir.Graph) -> list[ir.Value]:
     """cu_seqlens, past_lens and block_tables: how sequences lie in the packed rows and in the cache."""
     past_lens = next(value for value in graph.inputs if value.name == PAST_LENS)
     cu_seqlens = value_of(CU_SEQLENS, ir.DataType.INT32, [f"{NUM_SEQS}_plus_1"])
-    block_tables = value_of(BLOCK_TABLES, ir.DataType.INT32, [NUM_SEQS, "max_blocks_per_seq"])
+    block_tables = value_of(BLOCK_TABLES, ir.DataType.INT32, ["num_tables", "max_blocks_per_seq"])
     position = graph.inputs.index(past_lens)
     graph.inputs[position : position + 1] = [cu_seqlens, past_lens, block_tables]
     return [cu_seqlens, past_lens, block_tables]
@@ -152,6 +152,7 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
         "num_heads": query.heads,
         "scale": match.scale,
         "window": match.window,
+        "cache_group": 0,
         "softcap": match.softcap,
         "norm_epsilon": query.norm_epsilon or match.key.norm_epsilon,
     }

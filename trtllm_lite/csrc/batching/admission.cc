@@ -24,15 +24,15 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
   const int num_tokens = static_cast<int>(request.tokens.size());
   const bool may_reuse = !request.spec.prompt_outputs || request.outputs_from >= request.num_prompt;
   PrefixHit hit;
-  if (may_reuse) hit = cache_.find_prefix(chain(request), swapped ? cache_.length(swapped->kv()) : num_tokens);
+  const int length = swapped ? cache_.length(swapped->kv()) : 0;
+  if (may_reuse) hit = cache_.find_prefix(chain(request), swapped ? length : num_tokens, length);
   if (hit.being_written && !swapped && request.num_holds < kMaxHolds) {
     ++request.num_holds;
     return Verdict::kHeld;
   }
-  const int num_hit = static_cast<int>(hit.blocks.size());
-  const int num_computed = swapped ? cache_.length(swapped->kv()) : num_hit * cache_.config().tokens_per_block;
+  const int num_computed = swapped ? length : hit.num_blocks * cache_.config().tokens_per_block;
   if (!config_.enable_chunked_context && num_tokens - num_computed > budget(batch)) return Verdict::kNoRoom;
-  if (!fits(request, cache_.num_blocks_for(num_tokens) - num_hit, hit)) return Verdict::kNoRoom;
+  if (!fits(request, num_computed, hit)) return Verdict::kNoRoom;
 
   Slot slot = *slots_.acquire();
   if (!claim_slot(index, slot, now, events)) return Verdict::kRefused;
@@ -58,16 +58,19 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
   return Verdict::kAdmitted;
 }
 
-bool Scheduler::fits(const Request& request, int num_needed, const PrefixHit& hit) const {
+bool Scheduler::fits(const Request& request, int num_computed, const PrefixHit& hit) const {
+  const KvGeometry& geometry = cache_.geometry();
+  const int num_needed = geometry.num_needed(num_computed, static_cast<int>(request.tokens.size())) - hit.num_held;
   if (num_needed + hit.num_unreferenced > cache_.device().num_ready()) return false;
   // Promised requests grow by what is promised and an end only adds, so promises stay covered.
-  const int free = cache_.device().num_unreferenced() - hit.num_unreferenced - promises_.num_blocks();
-  if (needs_promise(request)) {
-    return free >= request.max_blocks(cache_.config().tokens_per_block) - std::ssize(hit.blocks);
-  }
-  // Room for every running request to grow by a block, or admissions would only feed preemptions. With none more work
-  // is done twice, with two the memory lies idle for longer: both cost time (tests/unit/batching/bench_policies.cc).
-  return free - num_needed >= std::ssize(running_);
+  const bool promised = needs_promise(request);
+  const int num_shared = promised || !promises_.empty() ? hit.num_shared : 0;
+  const int free = num_free(promised) - hit.num_unreferenced - num_shared;
+  if (promised) return free >= request.max_blocks(geometry, num_computed) - hit.num_held;
+  // Room for every running request to grow by a block of each group, or admissions would only feed preemptions. With
+  // none more work is done twice, with two the memory lies idle for longer: both cost time
+  // (tests/unit/batching/bench_policies.cc).
+  return free - num_needed >= std::ssize(running_) * geometry.num_groups();
 }
 
 bool Scheduler::needs_promise(const Request& request) const {
@@ -77,8 +80,8 @@ bool Scheduler::needs_promise(const Request& request) const {
 Grant Scheduler::grant(const Request& request, Slot slot, KvSequence kv) {
   Grant grant{std::move(slot), std::move(kv), {}, {}};
   if (needs_promise(request)) {
-    const auto num_held = static_cast<int>(cache_.blocks(grant.kv).size());
-    grant.promise.emplace(promises_, request.max_blocks(cache_.config().tokens_per_block) - num_held);
+    const int most = request.max_blocks(cache_.geometry(), cache_.length(grant.kv));
+    grant.promise.emplace(promises_, most - cache_.num_held_blocks(grant.kv));
   }
   if (request.is_search()) {
     std::vector<Slot> others;

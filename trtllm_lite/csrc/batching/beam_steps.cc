@@ -9,10 +9,11 @@ namespace tl {
 void Scheduler::add_beam_rows(Index index, StepBatch& batch) {
   Running& running = table_.running(index);
   BeamGroup& group = *running.beams();
-  // Each beam needs one block at most, and what they do need is promised: it is there, if not before then when the
-  // steps in flight have ended.
+  // Each beam needs one block of each cache group at most, and what they do need is promised: it is there, if not
+  // before then when the steps in flight have ended.
   const BlockPool& pool = cache_.device();
-  if (pool.num_ready() < std::ssize(group.beams()) && pool.num_ready() < pool.num_unreferenced()) return;
+  const auto num_needed = std::ssize(group.beams()) * cache_.geometry().num_groups();
+  if (pool.num_ready() < num_needed && pool.num_ready() < pool.num_unreferenced()) return;
   for (const Beam& beam : group.beams()) {
     if (!reserve(running, beam.kv, cache_.length(beam.kv) + 1, batch)) {
       throw std::logic_error("a block that was promised to a beam search is not there");
@@ -24,6 +25,7 @@ void Scheduler::add_beam_rows(Index index, StepBatch& batch) {
     row.sample = true;
     batch.token_ids.push_back(beam.token);
     ++batch.num_decode_tokens;
+    leave_behind(running, beam.kv);
   }
   group.launched();
 }
@@ -40,9 +42,9 @@ void Scheduler::advance_search(Index index, RowResult& result, Clock::time_point
     return;
   }
   if (at_limit) throw std::logic_error("the executor searches on after max_new_tokens");
-  const int num_unreferenced = cache_.device().num_unreferenced();
+  const int num_claimed = cache_.num_claimed();
   running.beams()->move(result.moves, running.kv(), cache_);
-  running.promise()->take(num_unreferenced - cache_.device().num_unreferenced());
+  running.promise()->take(cache_.num_claimed() - num_claimed);
 }
 
 }  // namespace tl

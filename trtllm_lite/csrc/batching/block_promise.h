@@ -13,16 +13,22 @@ class PromiseBook {
   PromiseBook& operator=(const PromiseBook&) = delete;
 
   int num_blocks() const { return num_blocks_; }
+  // Whether anybody has a promise, of no blocks perhaps.
+  bool empty() const { return num_promises_ == 0; }
 
  private:
   friend class Promise;
   int num_blocks_ = 0;
+  int num_promises_ = 0;
 };
 
 // Part of a running request, and void with its end. The book must outlive it.
 class Promise {
  public:
-  Promise(PromiseBook& book, int num_blocks) : book_(&book) { take(-num_blocks); }
+  Promise(PromiseBook& book, int num_blocks) : book_(&book) {
+    ++book.num_promises_;
+    take(-num_blocks);
+  }
   Promise(Promise&& other) noexcept
       : book_(std::exchange(other.book_, nullptr)), num_blocks_(std::exchange(other.num_blocks_, 0)) {}
   Promise& operator=(Promise&& other) noexcept {
@@ -31,7 +37,9 @@ class Promise {
     return *this;
   }
   ~Promise() {
-    if (book_ != nullptr) take(num_blocks_);
+    if (book_ == nullptr) return;
+    take(num_blocks_);
+    --book_->num_promises_;
   }
 
   int num_blocks() const { return num_blocks_; }

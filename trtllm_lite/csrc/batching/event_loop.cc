@@ -22,7 +22,7 @@ RequestLimits limits_of(const EventLoopConfig& config) {
           .max_seq_len = config.scheduler.max_seq_len,
           .max_batch_size = config.scheduler.max_batch_size,
           .num_blocks = config.cache.num_blocks,
-          .tokens_per_block = config.cache.tokens_per_block};
+          .geometry = with_steps_of(config.cache, config.scheduler.max_num_tokens).geometry()};
 }
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }

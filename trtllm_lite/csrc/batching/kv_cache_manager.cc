@@ -22,38 +22,19 @@ KvManagerConfig checked(const KvManagerConfig& config) {
 
 KvCacheManager::KvCacheManager(const KvManagerConfig& config)
     : config_(checked(config)),
+      geometry_(config.geometry()),
       device_(config.num_blocks),
       host_(config.num_host_blocks),
-      prefixes_(config.num_blocks, config.tokens_per_block, config.hash_seed) {}
-
-PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens) {
-  PrefixHit hit;
-  hit_.clear();
-  if (!config_.enable_block_reuse || chain.tokens.empty()) return hit;
-  prefixes_.extend_hashes(chain);
-  const int limit = std::min(static_cast<int>(chain.tokens.size()) - 1, max_tokens) / config_.tokens_per_block;
-  PrefixCache::EntryId parent = PrefixCache::kRoot;
-  for (int i = 0; i < limit; ++i) {
-    const std::int32_t block = prefixes_.find(chain, i, parent);
-    if (block == kNoBlock) break;
-    if (prefixes_.written_by(block) > launched_) {
-      hit.being_written = true;
-      break;
-    }
-    hit.num_unreferenced += device_.refcount(block) == 0;
-    parent = prefixes_.id(block);
-    hit_.push_back(block);
-  }
-  hit.blocks = hit_;
-  return hit;
-}
+      prefixes_(config.num_blocks, config.tokens_per_block, config.hash_seed),
+      hit_(config.windows.size()),
+      complete_from_(config.windows.size()) {}
 
 KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, int max_tokens) {
   const std::uint32_t id = new_sequence(false);
+  for (Table& t : tables(id)) t.blocks.reserve(geometry_.num_blocks_for(max_tokens));  // decoding allocates nothing
+  share_prefix(id, hit);
   Sequence& sequence = sequences_[id];
-  sequence.blocks.reserve(num_blocks_for(max_tokens));  // decoding allocates nothing
-  share_prefix(sequence, hit);
-  sequence.length = sequence.writable = static_cast<int>(hit.blocks.size()) * config_.tokens_per_block;
+  sequence.length = sequence.writable = hit.num_blocks * config_.tokens_per_block;
   counters_.lookup_tokens += static_cast<std::int64_t>(chain.tokens.size());
   counters_.hit_tokens += sequence.length;
   return KvSequence(this, id);
@@ -63,9 +44,14 @@ KvSequence KvCacheManager::fork(const KvSequence& parent) {
   const std::uint32_t id = new_sequence(false);
   Sequence& from = sequences_[parent.id_];
   Sequence& to = sequences_[id];
-  const int num_shared = num_blocks_for(from.length);
-  to.blocks.assign(from.blocks.begin(), from.blocks.begin() + num_shared);
-  for (const std::int32_t block : to.blocks) device_.retain(block);
+  const int num_shared = geometry_.num_blocks_for(from.length);
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    const Table& source = table(parent.id_, group);
+    Table& target = table(id, group);
+    target.blocks.assign(source.blocks.begin(), source.blocks.begin() + num_shared);
+    target.first = source.first;
+    for (const std::int32_t block : target.held()) retain(block, group);
+  }
   to.length = to.writable = from.length;
   to.num_committed = from.num_committed;
   to.parent = from.parent;
@@ -73,98 +59,90 @@ KvSequence KvCacheManager::fork(const KvSequence& parent) {
   return KvSequence(this, id);
 }
 
-bool KvCacheManager::grow(Sequence& sequence, int num_tokens, std::vector<CopyOrder>& copies) {
-  const int size = static_cast<int>(sequence.blocks.size());
-  // Only the block that holds position `length` can be both shared and in need of a write: full ones are never
-  // written again, and a fork takes no block behind it.
-  const int tail = sequence.length / config_.tokens_per_block;
-  const bool copy_tail = tail < size && device_.refcount(sequence.blocks[tail]) > 1;
-  const int num_new = std::max(num_blocks_for(num_tokens) - size, 0);
-  if (num_new + copy_tail > device_.num_ready()) return false;
-  if (copy_tail) {
-    const std::int32_t shared = sequence.blocks[tail];
-    const std::int32_t own = take_block();
-    copies.push_back({CopyKind::kDeviceToDevice, shared, own});
-    device_.release(shared, launched_ + 1);  // the copy reads it
-    sequence.blocks[tail] = own;
-    sequence.first_change = std::min(sequence.first_change, tail);
+// Only the block that holds position `length` can be both shared and in need of a write: full ones are never written
+// again, and a fork takes no block behind it.
+bool KvCacheManager::shares_tail(std::uint32_t id, int group) const {
+  const auto& blocks = table(id, group).blocks;
+  const int tail = sequences_[id].length / config_.tokens_per_block;
+  return tail < std::ssize(blocks) && device_.refcount(blocks[static_cast<std::size_t>(tail)]) > 1;
+}
+
+int KvCacheManager::num_new_blocks(std::uint32_t id, int group, int num_tokens) const {
+  const int size = static_cast<int>(table(id, group).blocks.size());
+  return std::max(geometry_.table_end(group, sequences_[id].length, num_tokens) - size, 0);
+}
+
+int KvCacheManager::num_missing(const KvSequence& handle, int num_tokens) const {
+  int num_blocks = 0;
+  if (is_writable(handle, num_tokens)) return num_blocks;
+  for (int group = 0; group < geometry_.num_groups(); ++group)
+    num_blocks += num_new_blocks(handle.id_, group, num_tokens);
+  return num_blocks;
+}
+
+bool KvCacheManager::grow(std::uint32_t id, int num_tokens, std::vector<CopyOrder>& copies) {
+  Sequence& sequence = sequences_[id];
+  int num_taken = 0;
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    num_taken += num_new_blocks(id, group, num_tokens) + shares_tail(id, group);
   }
-  for (int i = 0; i < num_new; ++i) sequence.blocks.push_back(take_block());
-  sequence.writable = static_cast<int>(sequence.blocks.size()) * config_.tokens_per_block;
+  if (num_taken > device_.num_ready()) return false;
+  const int tail = sequence.length / config_.tokens_per_block;
+  std::size_t num_writable = std::numeric_limits<std::size_t>::max();
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    Table& t = table(id, group);
+    const int num_new = num_new_blocks(id, group, num_tokens);
+    if (shares_tail(id, group)) {
+      const std::int32_t shared = t.blocks[static_cast<std::size_t>(tail)];
+      const std::int32_t own = take_block();
+      copies.push_back({CopyKind::kDeviceToDevice, shared, own});
+      release(shared, group, launched_ + 1);  // the copy reads it
+      t.blocks[static_cast<std::size_t>(tail)] = own;
+      t.first_change = std::min(t.first_change, tail);
+    }
+    for (int i = 0; i < num_new; ++i) t.blocks.push_back(take_block());
+    num_writable = std::min(num_writable, t.blocks.size());
+  }
+  sequence.writable = static_cast<int>(num_writable) * config_.tokens_per_block;
+  sequence.changed = true;
   return true;
 }
 
-void KvCacheManager::commit_blocks(Sequence& s, const TokenChain& chain, int num_known, std::uint64_t written_by) {
-  prefixes_.extend_hashes(chain);
-  for (; (s.num_committed + 1) * config_.tokens_per_block <= num_known; ++s.num_committed) {
-    const std::int32_t own = s.blocks[s.num_committed];
-    const std::int32_t same = prefixes_.find(chain, s.num_committed, s.parent);
-    if (same != kNoBlock) {  // computed twice: later blocks hang on the first one, this copy stays private
-      s.parent = prefixes_.id(same);
-    } else {
-      s.parent = prefixes_.insert(own, chain, s.num_committed, s.parent, written_by);
-      device_.set_cached(own, true);
+void KvCacheManager::drop_behind_windows(std::uint32_t id) {
+  for (int group = 0; group < geometry_.num_groups(); ++group) {
+    Table& t = table(id, group);
+    const int first = geometry_.first_needed(group, sequences_[id].length);
+    for (; t.first < first; ++t.first) {
+      release(std::exchange(t.blocks[static_cast<std::size_t>(t.first)], kNoBlock), group, launched_ + 1);
     }
   }
 }
 
-void KvCacheManager::forget(const TokenChain& chain) {
-  prefixes_.extend_hashes(chain);
-  PrefixCache::EntryId parent = PrefixCache::kRoot;
-  for (int i = 0; i < std::ssize(chain.hashes); ++i) {
-    const std::int32_t block = prefixes_.find(chain, i, parent);
-    if (block == kNoBlock) return;
-    parent = prefixes_.id(block);
-    drop_entry(block);
-  }
-}
-
-void KvCacheManager::forget_written_since(std::uint64_t step) {
-  for (std::int32_t block = 0; block < config_.num_blocks; ++block) {
-    if (prefixes_.contains(block) && prefixes_.written_by(block) >= step) drop_entry(block);
-  }
-}
-
-std::optional<HostSequence> KvCacheManager::swap_out(KvSequence& handle, std::vector<CopyOrder>& copies) {
-  const int num_used = num_blocks_for(sequences_[handle.id_].length);
-  if (num_used > host_.num_ready()) return std::nullopt;
-  const std::uint32_t id = new_sequence(true);
-  const Sequence& from = sequences_[handle.id_];
-  Sequence& to = sequences_[id];
-  for (int i = 0; i < num_used; ++i) {
-    to.blocks.push_back(host_.allocate());
-    copies.push_back({CopyKind::kDeviceToHost, from.blocks[i], to.blocks.back()});
-  }
-  to.length = from.length;
-  close(handle.id_, launched_ + 1);  // the copies read its blocks
-  handle.manager_ = nullptr;
-  return HostSequence(this, id);
-}
-
-std::optional<KvSequence> KvCacheManager::swap_in(HostSequence& handle, const PrefixHit& hit,
-                                                  std::vector<CopyOrder>& copies) {
-  const int length = sequences_[handle.id_].length;
-  const int num_hit = static_cast<int>(hit.blocks.size());
-  const int num_used = num_blocks_for(length);
-  if (num_used - num_hit + hit.num_unreferenced > device_.num_ready()) return std::nullopt;
-  const std::uint32_t id = new_sequence(false);
-  const Sequence& from = sequences_[handle.id_];
-  Sequence& to = sequences_[id];
-  share_prefix(to, hit);
-  for (int i = num_hit; i < num_used; ++i) {
-    to.blocks.push_back(take_block());
-    copies.push_back({CopyKind::kHostToDevice, from.blocks[i], to.blocks.back()});
-  }
-  to.length = length;
-  to.writable = num_used * config_.tokens_per_block;
-  close(handle.id_, launched_ + 1);
-  handle.manager_ = nullptr;
-  return KvSequence(this, id);
+int KvCacheManager::num_held_blocks(const SequenceHandle& handle) const {
+  std::size_t num_blocks = 0;
+  for (const Table& t : tables(handle.id_)) num_blocks += t.held().size();
+  return static_cast<int>(num_blocks);
 }
 
 int KvCacheManager::num_exclusive_blocks(const KvSequence& handle) const {
-  const auto& blocks = sequences_[handle.id_].blocks;
-  return static_cast<int>(std::ranges::count_if(blocks, [&](std::int32_t b) { return device_.refcount(b) == 1; }));
+  std::ptrdiff_t num_blocks = 0;
+  for (const Table& t : tables(handle.id_)) {
+    num_blocks += std::ranges::count_if(t.held(), [&](std::int32_t b) { return device_.refcount(b) == 1; });
+  }
+  return static_cast<int>(num_blocks);
+}
+
+int KvCacheManager::num_used_blocks(const SequenceHandle& handle) const {
+  const int end = geometry_.num_blocks_for(sequences_[handle.id_].length);
+  int num_blocks = 0;
+  for (const Table& t : tables(handle.id_)) num_blocks += end - t.first;
+  return num_blocks;
+}
+
+int KvCacheManager::num_shared_tokens(const KvSequence& handle) const {
+  const auto shared =
+      std::ranges::count_if(table(handle.id_, 0).held(), [&](auto b) { return device_.refcount(b) > 1; });
+  return static_cast<int>(shared) * config_.tokens_per_block;
 }
 
 void KvCacheManager::step_ended(std::uint64_t step) {
@@ -176,21 +154,26 @@ std::uint32_t KvCacheManager::new_sequence(bool on_host) {
   std::uint32_t id = static_cast<std::uint32_t>(sequences_.size());
   if (unused_sequences_.empty()) {
     sequences_.emplace_back();
+    tables_.resize(sequences_.size() * static_cast<std::size_t>(geometry_.num_groups()));
     unused_sequences_.reserve(sequences_.capacity());  // close() must not allocate: destructors call it
   } else {
     id = unused_sequences_.back();
     unused_sequences_.pop_back();
   }
   sequences_[id].on_host = on_host;
-  sequences_[id].in_use = true;
+  sequences_[id].in_use = sequences_[id].changed = true;
   return id;
 }
 
-void KvCacheManager::share_prefix(Sequence& sequence, const PrefixHit& hit) {
-  sequence.blocks.assign(hit.blocks.begin(), hit.blocks.end());
-  for (const std::int32_t block : hit.blocks) device_.retain(block);
-  sequence.num_committed = static_cast<int>(hit.blocks.size());
-  if (!hit.blocks.empty()) sequence.parent = prefixes_.id(hit.blocks.back());
+// A reference to a device block that somebody else holds, or that is cached.
+void KvCacheManager::retain(std::int32_t block, int group) {
+  num_extra_ += geometry_.is_windowed(group) && device_.refcount(block) > 0;
+  device_.retain(block);
+}
+
+void KvCacheManager::release(std::int32_t block, int group, std::uint64_t last_step) {
+  num_extra_ -= geometry_.is_windowed(group) && device_.refcount(block) > 1;
+  device_.release(block, last_step);
 }
 
 std::int32_t KvCacheManager::take_block() {
@@ -210,11 +193,21 @@ void KvCacheManager::drop_entry(std::int32_t block) {
 
 void KvCacheManager::close(std::uint32_t id, std::uint64_t last_step) {
   Sequence& s = sequences_[id];
-  BlockPool& pool = s.on_host ? host_ : device_;
-  // Last block first: the evictable list is in order of release, so leaves are evicted before what they hang on.
-  for (const std::int32_t block : std::views::reverse(s.blocks)) pool.release(block, last_step);
-  s.blocks.clear();  // keeps its storage
-  s.length = s.writable = s.first_change = s.num_committed = 0;
+  // Group 0 and every table's first block last: the evictable list is in order of release, so what hangs on another
+  // block is evicted before it.
+  for (int group = geometry_.num_groups() - 1; group >= 0; --group) {
+    Table& t = table(id, group);
+    for (const std::int32_t block : std::views::reverse(t.held())) {
+      if (s.on_host) {
+        host_.release(block, last_step);
+      } else {
+        release(block, group, last_step);
+      }
+    }
+    t.blocks.clear();  // keeps its storage
+    t.first = t.first_change = 0;
+  }
+  s.length = s.writable = s.num_committed = 0;
   s.parent = PrefixCache::kRoot;
   s.in_use = false;
   unused_sequences_.push_back(id);

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "batching/block_pool.h"
+#include "batching/kv_geometry.h"
 #include "batching/kv_sequence.h"
 #include "batching/prefix_cache.h"
 #include "batching/step.h"
@@ -21,12 +23,28 @@ struct KvManagerConfig {
   int tokens_per_block = 32;
   bool enable_block_reuse = true;
   std::uint64_t hash_seed = 0;  // random in service, so that nobody can aim for collisions
+  // Cache groups (kv_geometry.h): the window of each, 0 for none, and the most tokens that a step computes of a
+  // sequence.
+  std::vector<int> windows{0};
+  int max_step_tokens = std::numeric_limits<int>::max();
+
+  KvGeometry geometry() const { return {tokens_per_block, windows, max_step_tokens}; }
 };
+
+inline KvManagerConfig with_steps_of(KvManagerConfig config, int max_step_tokens) {
+  config.max_step_tokens = max_step_tokens;
+  return config;
+}
 
 // What the cache already holds of a sequence; valid until the next call that changes the manager.
 struct PrefixHit {
-  std::span<const std::int32_t> blocks;
-  int num_unreferenced = 0;    // of blocks: held by nobody else, so opening a sequence on them uses up ready blocks
+  int num_blocks = 0;  // of tokens, from the first one on
+  // By cache group: the blocks of those that a sequence needs which goes on from there. They end with the prefix.
+  std::span<const std::vector<std::int32_t>> tables;
+  PrefixCache::EntryId last_entry = PrefixCache::kRoot;  // of group 0
+  int num_held = 0;                                      // blocks of all tables
+  int num_unreferenced = 0;    // of them: held by nobody else, so opening a sequence on them uses up ready blocks
+  int num_shared = 0;          // of those in windowed groups: held by somebody else
   bool being_written = false;  // the step in preparation writes the next block: from the step after it can be shared
 };
 
@@ -43,26 +61,34 @@ class KvCacheManager {
   KvCacheManager& operator=(const KvCacheManager&) = delete;
 
   const KvManagerConfig& config() const { return config_; }
-  int num_blocks_for(int num_tokens) const {
-    return (num_tokens + config_.tokens_per_block - 1) / config_.tokens_per_block;
-  }
+  const KvGeometry& geometry() const { return geometry_; }
   const BlockPool& device() const { return device_; }
   const BlockPool& host() const { return host_; }
   const KvCacheCounters& counters() const { return counters_; }
   const PrefixCache& prefixes() const { return prefixes_; }
+  // Blocks taken from the device's pool, each block of a windowed group once for every sequence that holds it: sharing
+  // there ends, as each sequence leaves the block behind by itself and takes another one of its own.
+  int num_claimed() const { return config_.num_blocks - device_.num_unreferenced() + num_extra_; }
 
   // The longest shareable prefix of full blocks within the first `max_tokens`. The last token of the chain is never
-  // part of it: something must be computed.
-  PrefixHit find_prefix(const TokenChain& chain, int max_tokens);
+  // part of it: something must be computed. `length`: where the sequence goes on if that is behind the prefix.
+  PrefixHit find_prefix(const TokenChain& chain, int max_tokens, int length = 0);
   // A sequence that begins with the blocks of `hit` (just found for `chain`, or empty). It will not exceed max_tokens.
   KvSequence open(const TokenChain& chain, const PrefixHit& hit, int max_tokens);
   // A second sequence with the same content; a block that both would write is copied by the first to reserve it.
   KvSequence fork(const KvSequence& sequence);
 
-  // Makes positions length() .. num_tokens-1 writable. False, and nothing changed, if too few blocks are ready.
+  // Makes positions length() .. num_tokens-1 writable (in windowed groups, as many of them as the next step writes).
+  // False, and nothing changed, if too few blocks are ready.
   bool reserve(const KvSequence& sequence, int num_tokens, std::vector<CopyOrder>& copies) {
-    return num_tokens <= sequences_[sequence.id_].writable || grow(sequences_[sequence.id_], num_tokens, copies);
+    return is_writable(sequence, num_tokens) || grow(sequence.id_, num_tokens, copies);
   }
+  // Whether reserve() would find nothing to do.
+  bool is_writable(const KvSequence& sequence, int num_tokens) const {
+    return num_tokens <= sequences_[sequence.id_].writable;
+  }
+  // Blocks that reserve() would take besides copies.
+  int num_missing(const KvSequence& sequence, int num_tokens) const;
   // The step in preparation writes num_tokens more, which were reserved.
   void advance(const KvSequence& sequence, int num_tokens) { sequences_[sequence.id_].length += num_tokens; }
   // Lets others share the sequence's full blocks. `written_by`: the last step that writes any of them.
@@ -70,7 +96,12 @@ class KvCacheManager {
     Sequence& s = sequences_[sequence.id_];
     const int num_known = std::min(static_cast<int>(chain.tokens.size()), s.length);
     const bool has_full_block = num_known >= (s.num_committed + 1) * config_.tokens_per_block;
-    if (has_full_block && config_.enable_block_reuse) commit_blocks(s, chain, num_known, written_by);
+    if (has_full_block && config_.enable_block_reuse) commit_blocks(sequence.id_, chain, num_known, written_by);
+  }
+  // Gives back the blocks that no window reaches from the sequence's next token on; the step in preparation may read
+  // them still.
+  void leave_behind(const KvSequence& sequence) {
+    if (geometry_.has_windows()) drop_behind_windows(sequence.id_);
   }
   // No new sequence shares blocks that hold the chain's tokens (what was computed of it is suspect, whoever holds the
   // blocks now), or blocks that `step` or later ones wrote.
@@ -78,22 +109,29 @@ class KvCacheManager {
   void forget_written_since(std::uint64_t step);
 
   // Both consume their argument when they succeed, and change nothing when blocks are missing. `hit`: what the cache
-  // still holds of the sequence, as find_prefix(chain, length(sequence)) says; only the rest is copied.
+  // still holds of the sequence, as find_prefix(chain, length, length) says; only the rest is copied.
   std::optional<HostSequence> swap_out(KvSequence& sequence, std::vector<CopyOrder>& copies);
   std::optional<KvSequence> swap_in(HostSequence& sequence, const PrefixHit& hit, std::vector<CopyOrder>& copies);
 
-  std::span<const std::int32_t> blocks(const SequenceHandle& sequence) const { return sequences_[sequence.id_].blocks; }
-  // Tokens the sequence's blocks have room for.
-  int capacity(const SequenceHandle& sequence) const {
-    return static_cast<int>(sequences_[sequence.id_].blocks.size()) * config_.tokens_per_block;
+  // The sequence's block table in a group; the sequence holds the entries from first_block() on.
+  std::span<const std::int32_t> blocks(const SequenceHandle& sequence, int group = 0) const {
+    return table(sequence.id_, group).blocks;
   }
-  int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }
-  // Blocks of the sequence that nobody else references: what releasing it would bring.
+  int first_block(const SequenceHandle& sequence, int group) const { return table(sequence.id_, group).first; }
+  // Blocks of all groups: those it holds, those that nobody else references (what releasing it would bring), and those
+  // with tokens in them.
+  int num_held_blocks(const SequenceHandle& sequence) const;
   int num_exclusive_blocks(const KvSequence& sequence) const;
-  // Index of the first block-table entry that changed since the last call; blocks().size() if none did.
-  int take_first_change(const KvSequence& sequence) {
-    Sequence& s = sequences_[sequence.id_];
-    return std::exchange(s.first_change, static_cast<std::int32_t>(s.blocks.size()));
+  int num_used_blocks(const SequenceHandle& sequence) const;
+  int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }
+  // Tokens at the sequence's beginning that others hold, too: nobody computes them again for this one's sake.
+  int num_shared_tokens(const KvSequence& sequence) const;
+  // Whether any of the sequence's tables changed since the last call; what did, take_first_change() says.
+  bool take_changed(const KvSequence& sequence) { return std::exchange(sequences_[sequence.id_].changed, false); }
+  // Index of the first entry of the group's table that changed since the last call; the table's size if none did.
+  int take_first_change(const KvSequence& sequence, int group) {
+    Table& t = table(sequence.id_, group);
+    return std::max(std::exchange(t.first_change, static_cast<std::int32_t>(t.blocks.size())), t.first);
   }
 
   void step_launched(std::uint64_t step) { launched_ = step; }
@@ -105,32 +143,57 @@ class KvCacheManager {
 
  private:
   friend class SequenceHandle;
-  struct Sequence {
-    std::vector<std::int32_t> blocks;
-    std::int32_t length = 0;
-    std::int32_t writable = 0;      // positions below it may be written without another look
+  struct Table {
+    std::vector<std::int32_t> blocks;  // those before `first` are given back
+    std::int32_t first = 0;
     std::int32_t first_change = 0;  // see take_first_change
+    std::span<const std::int32_t> held() const { return std::span(blocks).subspan(static_cast<std::size_t>(first)); }
+  };
+  struct Sequence {
+    std::int32_t length = 0;
+    std::int32_t writable = 0;  // positions below it may be written without another look
     std::int32_t num_committed = 0;
     PrefixCache::EntryId parent = PrefixCache::kRoot;  // entry of the last committed block
     bool on_host = false;
+    bool changed = true;  // see take_changed
     bool in_use = false;
   };
 
   std::uint32_t new_sequence(bool on_host);
-  bool grow(Sequence& sequence, int num_tokens, std::vector<CopyOrder>& copies);
-  void commit_blocks(Sequence& sequence, const TokenChain& chain, int num_known, std::uint64_t written_by);
-  void share_prefix(Sequence& sequence, const PrefixHit& hit);
+  std::span<Table> tables(std::uint32_t id) {
+    const auto num_groups = static_cast<std::size_t>(geometry_.num_groups());
+    return std::span(tables_).subspan(id * num_groups, num_groups);
+  }
+  std::span<const Table> tables(std::uint32_t id) const {
+    const auto num_groups = static_cast<std::size_t>(geometry_.num_groups());
+    return std::span(tables_).subspan(id * num_groups, num_groups);
+  }
+  Table& table(std::uint32_t id, int group) { return tables(id)[static_cast<std::size_t>(group)]; }
+  const Table& table(std::uint32_t id, int group) const { return tables(id)[static_cast<std::size_t>(group)]; }
+  bool grow(std::uint32_t id, int num_tokens, std::vector<CopyOrder>& copies);
+  int num_new_blocks(std::uint32_t id, int group, int num_tokens) const;
+  bool shares_tail(std::uint32_t id, int group) const;
+  void commit_blocks(std::uint32_t id, const TokenChain& chain, int num_known, std::uint64_t written_by);
+  bool commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by);
+  void drop_behind_windows(std::uint32_t id);
+  void share_prefix(std::uint32_t id, const PrefixHit& hit);
+  void retain(std::int32_t block, int group);
+  void release(std::int32_t block, int group, std::uint64_t last_step);
   std::int32_t take_block();
   void drop_entry(std::int32_t block);
   void close(std::uint32_t id, std::uint64_t last_step);
 
   KvManagerConfig config_;
+  KvGeometry geometry_;
   BlockPool device_;
   BlockPool host_;
   PrefixCache prefixes_;
   std::vector<Sequence> sequences_;
+  std::vector<Table> tables_;  // of all sequences: by sequence, then by group
   std::vector<std::uint32_t> unused_sequences_;
-  std::vector<std::int32_t> hit_;  // storage of PrefixHit::blocks
+  std::vector<std::vector<std::int32_t>> hit_;  // storage of PrefixHit::tables
+  std::vector<int> complete_from_;              // see find_prefix
+  int num_extra_ = 0;  // references to device blocks of windowed groups, but for the first each
   std::uint64_t launched_ = 0;
   KvCacheCounters counters_;
 };

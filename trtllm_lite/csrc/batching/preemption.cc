@@ -8,26 +8,30 @@ namespace tl {
 
 bool Scheduler::make_room(StepBatch& batch) {
   if (config_.policy == CapacityPolicy::kGuaranteedNoEvict) return true;  // promised is promised
-  if (cache_.device().num_ready() - promises_.num_blocks() >= std::ssize(running_)) return true;
+  const BlockPool& pool = cache_.device();
+  // Without windows every running request needs a block at most.
+  const int num_sure = pool.num_ready() - pool.num_unreferenced() + num_free(false);
+  if (!cache_.geometry().has_windows() && num_sure >= std::ssize(running_)) return true;
   int num_needed = 0;
-  for (const Index index : running_) num_needed += needs_block(table_.running(index));
+  for (const Index index : running_) num_needed += num_missing_blocks(table_.running(index));
   if (num_needed > 0) num_needed -= num_blocks_about_to_return();
   bool room = true;
-  while (num_needed > cache_.device().num_unreferenced() - promises_.num_blocks()) {
+  while (num_needed > num_free(false)) {
     const std::optional<Victim> victim = choose_victim();
     if (!victim) break;
-    num_needed -= needs_block(table_.running(running_[victim->position]));
+    num_needed -= num_missing_blocks(table_.running(running_[victim->position]));
     preempt_one(*victim, batch);
     room = false;
   }
   return room;
 }
 
-// Its next token's keys and values have nowhere to go, and no blocks are promised to it. (Prefill has all its blocks
-// since admission.)
-bool Scheduler::needs_block(const Running& running) const {
-  return running.promise() == nullptr && !running.request().all_scheduled() &&
-         cache_.length(running.kv()) == cache_.capacity(running.kv());
+// Blocks for the keys and values of its next step that are not promised to it. (Of groups without a window, prefill has
+// all its blocks since admission.)
+int Scheduler::num_missing_blocks(const Running& running) const {
+  if (running.promise() != nullptr || running.request().all_scheduled()) return 0;
+  const int num_tokens = std::clamp(remaining(running), 1, config_.max_num_tokens);
+  return cache_.num_missing(running.kv(), cache_.length(running.kv()) + num_tokens);
 }
 
 // Blocks of requests whose last token is being computed: they come back without preempting anybody.
@@ -48,13 +52,11 @@ std::optional<Scheduler::Victim> Scheduler::choose_victim() const {
   for (std::size_t position = 1; position < running_.size(); ++position) {
     const auto& running = std::get<Running>(table_.state(running_[position]));
     if (running.promise() != nullptr) continue;
-    const int num_exclusive = cache_.num_exclusive_blocks(running.kv());
-    if (num_exclusive == 0 || running.request().all_scheduled()) continue;  // nothing to gain
-    const int num_shared = static_cast<int>(cache_.blocks(running.kv()).size()) - num_exclusive;
-    const int length = cache_.length(running.kv());
-    const double recompute =
-        costs_.recompute_seconds(std::max(length - num_shared * cache_.config().tokens_per_block, 0));
-    const int num_used = cache_.num_blocks_for(length);
+    const bool gains = cache_.num_exclusive_blocks(running.kv()) > 0;
+    if (!gains || running.request().all_scheduled()) continue;
+    const int num_computed = cache_.length(running.kv()) - cache_.num_shared_tokens(running.kv());
+    const double recompute = costs_.recompute_seconds(std::max(num_computed, 0));
+    const int num_used = cache_.num_used_blocks(running.kv());
     const bool can_swap = num_used > 0 && num_used <= cache_.host().num_ready();
     const bool swap = can_swap && costs_.swap_seconds(num_used) < recompute;
     const double cost = swap ? costs_.swap_seconds(num_used) : recompute;

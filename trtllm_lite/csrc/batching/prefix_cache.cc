@@ -55,7 +55,7 @@ std::int32_t PrefixCache::find(const TokenChain& chain, int index, EntryId paren
   std::int32_t block = buckets_[hash & (buckets_.size() - 1)];
   for (; block != kNoBlock; block = entries_[block].next) {
     const Entry& entry = entries_[block];
-    if (entry.hash != hash || entry.parent != parent) continue;
+    if (entry.hash != hash || entry.parent != parent || entry.group != 0) continue;
     if (parent == kRoot && entry.salt != chain.salt) continue;
     if (std::ranges::equal(tokens_of(chain, index), std::span(tokens_in(block), tokens_per_block_))) break;
   }
@@ -64,16 +64,36 @@ std::int32_t PrefixCache::find(const TokenChain& chain, int index, EntryId paren
 
 PrefixCache::EntryId PrefixCache::insert(std::int32_t block, const TokenChain& chain, int index, EntryId parent,
                                          std::uint64_t written_by) {
+  Entry& entry = enter(block, parent, chain.hashes[index], 0, written_by);
+  entry.salt = parent == kRoot ? chain.salt : std::string_view();
+  std::ranges::copy(tokens_of(chain, index), tokens_.begin() + static_cast<std::ptrdiff_t>(block) * tokens_per_block_);
+  return entry.id;
+}
+
+std::int32_t PrefixCache::find_companion(EntryId of, int group) const {
+  const std::uint64_t hash = mix(of, static_cast<std::uint64_t>(group));
+  std::int32_t block = buckets_[hash & (buckets_.size() - 1)];
+  while (block != kNoBlock && (entries_[block].parent != of || entries_[block].group != group)) {
+    block = entries_[block].next;
+  }
+  return block;
+}
+
+void PrefixCache::insert_companion(std::int32_t block, EntryId of, int group, std::uint64_t written_by) {
+  enter(block, of, mix(of, static_cast<std::uint64_t>(group)), group, written_by);
+}
+
+PrefixCache::Entry& PrefixCache::enter(std::int32_t block, EntryId parent, std::uint64_t hash, int group,
+                                       std::uint64_t written_by) {
   Entry& entry = entries_[block];
   entry.id = ++last_id_;
   entry.parent = parent;
-  entry.hash = chain.hashes[index];
+  entry.hash = hash;
+  entry.group = group;
   entry.written_by = written_by;
-  entry.salt = parent == kRoot ? chain.salt : std::string_view();
-  entry.next = std::exchange(bucket(entry.hash), block);
-  std::ranges::copy(tokens_of(chain, index), tokens_.begin() + static_cast<std::ptrdiff_t>(block) * tokens_per_block_);
+  entry.next = std::exchange(bucket(hash), block);
   ++size_;
-  return entry.id;
+  return entry;
 }
 
 void PrefixCache::erase(std::int32_t block) {

@@ -1,4 +1,7 @@
 // Which blocks hold which tokens: full blocks of all sequences, found again by content.
+//
+// Cache groups: the entries of group 0 are found by content, and form chains. Those of the other groups are found by
+// the entry of group 0 for the same tokens, whose companions they are.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +37,9 @@ class PrefixCache {
   std::int32_t find(const TokenChain& chain, int index, EntryId parent) const;
   // Enters `block` as block `index` of the chain. `written_by` is the step that writes its last token.
   EntryId insert(std::int32_t block, const TokenChain& chain, int index, EntryId parent, std::uint64_t written_by);
+  // The same tokens as entry `entry` of group 0, in another group.
+  std::int32_t find_companion(EntryId entry, int group) const;
+  void insert_companion(std::int32_t block, EntryId entry, int group, std::uint64_t written_by);
   void erase(std::int32_t block);
 
   bool contains(std::int32_t block) const { return entries_[block].id != kRoot; }
@@ -51,6 +57,7 @@ class PrefixCache {
     std::uint64_t hash = 0;
     std::uint64_t written_by = 0;
     std::int32_t next = kNoBlock;  // in the bucket
+    std::int32_t group = 0;        // of another than 0: a companion of `parent`, and without tokens
     std::string salt;              // of first blocks; later ones inherit it through `parent`
   };
 
@@ -60,6 +67,7 @@ class PrefixCache {
   const std::int32_t* tokens_in(std::int32_t block) const {
     return tokens_.data() + static_cast<std::size_t>(block) * tokens_per_block_;
   }
+  Entry& enter(std::int32_t block, EntryId parent, std::uint64_t hash, int group, std::uint64_t written_by);
   std::int32_t& bucket(std::uint64_t hash) { return buckets_[hash & (buckets_.size() - 1)]; }
 
   int tokens_per_block_;

@@ -45,23 +45,17 @@ void check_stop_conditions(const RequestSpec& spec, int vocab_size) {
 }
 
 // Each beam has blocks of its own from the first one on that the prompt does not fill.
-int max_blocks_of(int num_prompt, int max_new_tokens, int num_beams, int tokens_per_block) {
-  const auto num_blocks_for = [&](int num_tokens) { return (num_tokens + tokens_per_block - 1) / tokens_per_block; };
-  const int of_one = num_blocks_for(num_prompt + max_new_tokens - 1);
-  if (num_beams == 0) return of_one;
-  return num_blocks_for(num_prompt) + num_beams * (of_one - num_prompt / tokens_per_block);
-}
-
 void check_beams(const RequestSpec& spec, const RequestLimits& limits) {
   check_range("num_beams", spec.num_beams, 1, limits.max_batch_size,
               "each beam takes a place in the batch; search with fewer or raise max_batch_size");
   check(spec.stop_sequences.empty(), "no stop sequences in a beam search", std::to_string(spec.stop_sequences.size()),
         "leave them out or pass stop_token_ids");
+  const int num_prompt = static_cast<int>(spec.prompt.size());
   const int num_needed =
-      max_blocks_of(static_cast<int>(spec.prompt.size()), spec.max_new_tokens, spec.num_beams, limits.tokens_per_block);
+      limits.geometry.most_blocks_of_search(num_prompt, num_prompt + spec.max_new_tokens - 1, spec.num_beams);
   check(num_needed <= limits.num_blocks,
         "a beam search that fits into the KV cache of " + std::to_string(limits.num_blocks) + " blocks of " +
-            std::to_string(limits.tokens_per_block) + " tokens",
+            std::to_string(limits.geometry.tokens_per_block()) + " tokens",
         std::to_string(spec.num_beams) + " beams that can come to " + std::to_string(num_needed) + " blocks",
         "search with fewer beams, lower max_new_tokens or give the cache more memory");
 }
@@ -97,8 +91,9 @@ Request::Request(RequestId id, RequestSpec request_spec, Clock::time_point now)
   if (spec.timeout && *spec.timeout < Clock::time_point::max() - now) deadline = now + *spec.timeout;
 }
 
-int Request::max_blocks(int tokens_per_block) const {
-  return max_blocks_of(num_prompt, spec.max_new_tokens, spec.num_beams, tokens_per_block);
+int Request::max_blocks(const KvGeometry& geometry, int num_computed) const {
+  if (is_search()) return geometry.most_blocks_of_search(num_prompt, max_kv_len(), spec.num_beams);
+  return geometry.most_blocks(num_total() - num_computed, max_kv_len());
 }
 
 std::optional<FinishReason> Request::finish_reason() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "batching/kv_geometry.h"
 #include "batching/step.h"
 
 namespace tl {
@@ -49,7 +50,7 @@ struct RequestLimits {
   int max_seq_len = 0;  // prompt and generated tokens together
   int max_batch_size = 0;
   int num_blocks = 0;  // of the KV cache
-  int tokens_per_block = 0;
+  KvGeometry geometry;
 };
 
 // Throws LimitError with the limit, the value found and the remedy.
@@ -103,8 +104,8 @@ struct alignas(64) Request {
   bool all_scheduled() const { return num_generated() >= spec.max_new_tokens; }
   // Positions whose keys and values are ever written: the last token's are not needed.
   int max_kv_len() const { return num_prompt + spec.max_new_tokens - 1; }
-  // KV cache blocks it can ever hold at once.
-  int max_blocks(int tokens_per_block) const;
+  // KV cache blocks it can ever hold at once, once it has computed its first `num_computed` tokens.
+  int max_blocks(const KvGeometry& geometry, int num_computed) const;
 
   // Whether the newest of `tokens`, a generated one, ends the request.
   std::optional<FinishReason> finish_reason() const;

@@ -13,14 +13,17 @@ SchedulerConfig checked(const SchedulerConfig& config, const KvManagerConfig& ca
   const std::string batch = "max_batch_size (" + std::to_string(config.max_batch_size) + ")";
   const std::string tokens = "max_num_tokens (" + std::to_string(config.max_num_tokens) + ")";
   const std::string length = "max_seq_len (" + std::to_string(config.max_seq_len) + ")";
-  const std::int64_t capacity = static_cast<std::int64_t>(cache.num_blocks) * cache.tokens_per_block;
   check(config.max_batch_size >= 1 && config.max_seq_len >= 2,
         batch + " must be at least 1, " + length + " at least 2");
   check(config.max_num_tokens >= config.max_batch_size, tokens + " must be at least " + batch);
+  const KvGeometry geometry = with_steps_of(cache, config.max_num_tokens).geometry();
+  const int num_needed = geometry.most_blocks(config.max_seq_len - 1, config.max_seq_len - 1);
   check(num_slots >= config.max_batch_size,
         "the executor's slots (" + std::to_string(num_slots) + ") must be at least " + batch);
-  check(capacity >= config.max_seq_len - 1, length + " does not fit into the KV cache of " + std::to_string(capacity) +
-                                                " tokens: lower it or give the cache more memory");
+  check(num_needed <= cache.num_blocks, length + " takes " + std::to_string(num_needed) + " blocks of " +
+                                            std::to_string(cache.tokens_per_block) + " tokens, and the KV cache has " +
+                                            std::to_string(cache.num_blocks) +
+                                            ": lower it or give the cache more memory");
   check(config.ageing_window >= 1, "ageing_window must be at least 1");
   check(config.enable_chunked_context || config.policy == CapacityPolicy::kGuaranteedNoEvict ||
             config.max_num_tokens >= config.max_seq_len,
@@ -34,14 +37,14 @@ SchedulerConfig checked(const SchedulerConfig& config, const KvManagerConfig& ca
 Scheduler::Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor)
     : config_(checked(config, cache, executor.num_slots())),
       executor_(executor),
-      cache_(cache),
+      cache_(with_steps_of(cache, config.max_num_tokens)),
       slots_(executor.num_slots()),
       waiting_(config.ageing_window) {
   running_.reserve(config.max_batch_size);
 }
 
 void Scheduler::add(std::unique_ptr<Request> request) {
-  request->hashes.reserve(cache_.num_blocks_for(request->max_kv_len()));
+  request->hashes.reserve(cache_.geometry().num_blocks_for(request->max_kv_len()));
   request->rank = waiting_.next_rank(request->spec.priority);
   const Index index = table_.add(Waiting(std::move(request)));
   const Request& added = table_.request(index);
@@ -95,6 +98,13 @@ int Scheduler::budget(const StepBatch& batch) const {
   return config_.max_num_tokens - static_cast<int>(batch.token_ids.size());
 }
 
+// Blocks that nobody claims, less those that are promised. Where nothing is promised to anybody, sharing in windowed
+// groups is worth what it saves now: who runs out of blocks later is preempted.
+int Scheduler::num_free(bool beside_promises) const {
+  if (!beside_promises && promises_.empty()) return cache_.device().num_unreferenced();
+  return cache_.config().num_blocks - cache_.num_claimed() - promises_.num_blocks();
+}
+
 bool Scheduler::add_decode_rows(StepBatch& batch) {
   bool has_prefill = false;
   for (const Index index : running_) {
@@ -125,6 +135,8 @@ bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
   const int past_len = cache_.length(running.kv());
   const int end = past_len + num_tokens;
   if (!reserve(running, running.kv(), end, batch)) return false;
+  const bool has_windows = cache_.geometry().has_windows();
+  const int most_before = has_windows ? request.max_blocks(cache_.geometry(), past_len) : 0;
 
   StepRow& row = push_row(index, running.slot().index(), running.kv(), num_tokens, batch);
   row.num_generated = request.num_generated();
@@ -141,16 +153,16 @@ bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
   counters_.num_recomputed_tokens += std::max(std::min(end, request.max_scheduled) - past_len, 0);
   request.max_scheduled = std::max(request.max_scheduled, end);
   if (!request.is_search()) request.num_pending += row.sample;
+  if (!has_windows) return true;
+  leave_behind(running, running.kv());
+  if (Promise* promise = running.promise()) promise->take(most_before - request.max_blocks(cache_.geometry(), end));
   return true;
 }
 
 // A row for the next `num_tokens` positions of `kv`, which are reserved; their tokens are the caller's to add.
 StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int num_tokens, StepBatch& batch) {
   const Running& running = table_.running(index);
-  const auto blocks = cache_.blocks(kv);
-  for (int i = cache_.take_first_change(kv); i < std::ssize(blocks); ++i) {
-    batch.table_updates.push_back({slot, i, blocks[i]});
-  }
+  if (cache_.take_changed(kv)) add_table_updates(slot, kv, batch);
   batch.rows.push_back({.request = table_.ref(index),
                         .slot = slot,
                         .request_slot = running.slot().index(),
@@ -165,17 +177,35 @@ StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int nu
   return batch.rows.back();
 }
 
+void Scheduler::add_table_updates(int slot, const KvSequence& kv, StepBatch& batch) {
+  for (int group = 0; group < cache_.geometry().num_groups(); ++group) {
+    const auto blocks = cache_.blocks(kv, group);
+    for (int i = cache_.take_first_change(kv, group); i < std::ssize(blocks); ++i) {
+      batch.table_updates.push_back({slot, group, i, blocks[static_cast<std::size_t>(i)]});
+    }
+  }
+}
+
 // As KvCacheManager::reserve, of the blocks that are promised to `running` or to nobody.
 bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch) {
+  if (cache_.is_writable(kv, num_tokens)) return true;
   Promise* promise = running.promise();
-  const int num_unreferenced = cache_.device().num_unreferenced();
-  if (promise == nullptr && num_tokens > cache_.capacity(kv)) {
-    const auto num_missing = cache_.num_blocks_for(num_tokens) - std::ssize(cache_.blocks(kv));
-    if (num_missing > num_unreferenced - promises_.num_blocks()) return false;
+  if (promise == nullptr) {
+    const int num_missing = cache_.num_missing(kv, num_tokens);
+    if (num_missing > 0 && num_missing > num_free(false)) return false;
   }
+  const int num_claimed = cache_.num_claimed();
   if (!cache_.reserve(kv, num_tokens, batch.copies)) return false;
-  if (promise != nullptr) promise->take(num_unreferenced - cache_.device().num_unreferenced());
+  if (promise != nullptr) promise->take(cache_.num_claimed() - num_claimed);
   return true;
+}
+
+// As KvCacheManager::leave_behind; what comes back is promised again.
+void Scheduler::leave_behind(Running& running, const KvSequence& kv) {
+  if (!cache_.geometry().has_windows()) return;
+  const int num_claimed = cache_.num_claimed();
+  cache_.leave_behind(kv);
+  if (Promise* promise = running.promise()) promise->take(cache_.num_claimed() - num_claimed);
 }
 
 void Scheduler::remove(Index index, FinishReason reason, std::string message, Clock::time_point now,

@@ -102,11 +102,14 @@ class Scheduler {
   // scheduler.cc
   int remaining(const Running& running) const;
   int budget(const StepBatch& batch) const;
+  int num_free(bool beside_promises) const;
   bool add_decode_rows(StepBatch& batch);  // true: others of the running requests have prefill left
   void add_prefill_rows(StepBatch& batch);
   bool add_row(Index index, int num_tokens, StepBatch& batch);
   StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, StepBatch& batch);
+  void add_table_updates(int slot, const KvSequence& kv, StepBatch& batch);
   bool reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch);
+  void leave_behind(Running& running, const KvSequence& kv);
   void leave(Index index);
   void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
   TokenChain chain(Request& request) const { return {request.tokens, request.hashes, request.spec.cache_salt}; }
@@ -114,7 +117,7 @@ class Scheduler {
   // admission.cc
   void admit(StepBatch& batch, Clock::time_point now, EventBatch& events);
   Verdict try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events);
-  bool fits(const Request& request, int num_needed, const PrefixHit& hit) const;
+  bool fits(const Request& request, int num_computed, const PrefixHit& hit) const;
   bool needs_promise(const Request& request) const;
   Grant grant(const Request& request, Slot slot, KvSequence kv);
   bool claim_slot(Index index, const Slot& slot, Clock::time_point now, EventBatch& events);
@@ -122,7 +125,7 @@ class Scheduler {
 
   // preemption.cc
   bool make_room(StepBatch& batch);  // false: a request had to be preempted
-  bool needs_block(const Running& running) const;
+  int num_missing_blocks(const Running& running) const;
   int num_blocks_about_to_return() const;
   std::optional<Victim> choose_victim() const;
   void preempt_one(Victim victim, StepBatch& batch);
@@ -138,6 +141,7 @@ class Scheduler {
 
   // scheduler_integrity.cc
   void check_promises() const;
+  int num_claimed_by(const Running& running) const;
 
   SchedulerConfig config_;
   StepExecutor& executor_;

@@ -3,6 +3,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "batching/scheduler.h"
 
@@ -31,6 +32,28 @@ void Scheduler::check_integrity() {
   }
 }
 
+// Blocks that the request's sequences hold, see KvCacheManager::num_claimed.
+int Scheduler::num_claimed_by(const Running& running) const {
+  std::vector<const KvSequence*> sequences{&running.kv()};
+  if (running.beams() != nullptr) {
+    for (const Beam& beam : running.beams()->beams()) sequences.push_back(&beam.kv);
+  }
+  std::multiset<std::int32_t> in_windowed;
+  std::set<std::int32_t> in_others;
+  for (const KvSequence* kv : sequences) {
+    for (int group = 0; group < cache_.geometry().num_groups(); ++group) {
+      for (const std::int32_t block : cache_.blocks(*kv, group).subspan(cache_.first_block(*kv, group))) {
+        if (cache_.geometry().is_windowed(group)) {
+          in_windowed.insert(block);
+        } else {
+          in_others.insert(block);
+        }
+      }
+    }
+  }
+  return static_cast<int>(in_windowed.size() + in_others.size());
+}
+
 // What is promised is what the requests do not hold yet of all they can ever hold, and it is there.
 void Scheduler::check_promises() const {
   int num_promised = 0, num_rows = 0;
@@ -39,20 +62,13 @@ void Scheduler::check_promises() const {
     num_rows += running.request().max_rows();
     check((running.promise() != nullptr) == needs_promise(running.request()), "a promise is missing, or needless");
     if (running.promise() == nullptr) continue;
-    const auto own = cache_.blocks(running.kv());
-    std::set<std::int32_t> held(own.begin(), own.end());
-    if (running.beams() != nullptr) {
-      for (const Beam& beam : running.beams()->beams()) {
-        const auto blocks = cache_.blocks(beam.kv);
-        held.insert(blocks.begin(), blocks.end());
-      }
-    }
-    const int most = running.request().max_blocks(cache_.config().tokens_per_block);
-    check(running.promise()->num_blocks() == most - std::ssize(held), "a promise is not kept");
+    const int most = running.request().max_blocks(cache_.geometry(), cache_.length(running.kv()));
+    check(running.promise()->num_blocks() == most - num_claimed_by(running), "a promise is not kept");
+    check(running.promise()->num_blocks() >= 0, "a request holds more than it can ever hold");
     num_promised += running.promise()->num_blocks();
   }
   check(num_promised == promises_.num_blocks(), "promises are miscounted");
-  check(num_promised <= cache_.device().num_unreferenced(), "more is promised than there is");
+  check(promises_.empty() || num_free(true) >= 0, "more is promised than there is");
   check(num_rows == num_rows_ && num_rows <= config_.max_batch_size, "more rows than max_batch_size");
 }
 

@@ -35,9 +35,11 @@ struct CopyOrder {
   std::int32_t dst;
 };
 
-// Entry `index` of the slot's block table is `block` from this step on.
+// Entry `index` of the slot's block table in a cache group is `block` from this step on. Entries that no window reaches
+// any more are not mentioned again: whatever they say, nobody reads what it names.
 struct TableUpdate {
   std::int32_t slot;
+  std::int32_t group;
   std::int32_t index;
   std::int32_t block;
 };

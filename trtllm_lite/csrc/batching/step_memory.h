@@ -10,7 +10,36 @@
 
 namespace tl {
 
-using BlockTables = std::vector<std::vector<std::int32_t>>;  // by slot
+// The block tables of all slots, one for each cache group. An entry that was never set is block 0.
+class BlockTables {
+ public:
+  BlockTables(int num_slots, int num_groups)
+      : num_groups_(static_cast<std::size_t>(num_groups)), tables_(static_cast<std::size_t>(num_slots) * num_groups_) {}
+
+  int num_groups() const { return static_cast<int>(num_groups_); }
+  std::span<const std::int32_t> blocks(int slot, int group) const {
+    return tables_[static_cast<std::size_t>(slot) * num_groups_ + static_cast<std::size_t>(group)];
+  }
+
+  void clear(int slot) {
+    for (int group = 0; group < num_groups(); ++group) table(slot, group).clear();
+  }
+  void update(std::span<const TableUpdate> updates) {
+    for (const TableUpdate& update : updates) {
+      std::vector<std::int32_t>& blocks = table(update.slot, update.group);
+      blocks.resize(std::max(blocks.size(), static_cast<std::size_t>(update.index) + 1));
+      blocks[static_cast<std::size_t>(update.index)] = update.block;
+    }
+  }
+
+ private:
+  std::vector<std::int32_t>& table(int slot, int group) {
+    return tables_[static_cast<std::size_t>(slot) * num_groups_ + static_cast<std::size_t>(group)];
+  }
+
+  std::size_t num_groups_;
+  std::vector<std::vector<std::int32_t>> tables_;
+};
 
 // `host_block(index)` is what the device's save_block and load_block take for a block on the host.
 template <typename Device, typename HostBlock>
@@ -27,14 +56,6 @@ void copy_blocks(std::span<const CopyOrder> orders, Device& device, HostBlock ho
         device.load_block(order.dst, host_block(order.src));
         break;
     }
-  }
-}
-
-inline void update_tables(std::span<const TableUpdate> updates, BlockTables& tables) {
-  for (const TableUpdate& update : updates) {
-    std::vector<std::int32_t>& blocks = tables[static_cast<std::size_t>(update.slot)];
-    blocks.resize(std::max(blocks.size(), static_cast<std::size_t>(update.index) + 1));
-    blocks[static_cast<std::size_t>(update.index)] = update.block;
   }
 }
 

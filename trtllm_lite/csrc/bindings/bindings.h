@@ -8,6 +8,7 @@ namespace tl {
 void bind_crc32c(nanobind::module_& module);
 void bind_cuda(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
+void bind_kv_geometry(nanobind::module_& module);
 void bind_errors(nanobind::module_& module);
 void bind_event_loop(nanobind::module_& module);
 void bind_executor(nanobind::module_& module);

@@ -17,6 +17,7 @@
 #include "cuda/cuda_step_executor.h"
 #include "errors.h"
 #include "home_process.h"
+#include "kv_cache_size.h"
 
 namespace nb = nanobind;
 
@@ -148,21 +149,31 @@ class PyEventLoop {
     if (!options.enable_chunked_context) {
       check("max_input_len without chunked context", options.max_input_len, 1, options.max_num_tokens);
     }
-    const std::int64_t cached = executor.num_blocks() * manifest.kv_cache.tokens_per_block;
-    check("max_seq_len", options.max_seq_len, 2, cached + 1);
+    const KvManagerConfig cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
+                                   .num_host_blocks = static_cast<int>(options.num_host_blocks),
+                                   .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
+                                   .enable_block_reuse = options.enable_block_reuse,
+                                   .hash_seed = std::random_device()(),
+                                   .windows = cache_windows(manifest)};
+    check_fits(with_steps_of(cache, options.max_num_tokens), options.max_seq_len);
     const auto policy = options.max_utilization ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict;
     return {.scheduler = {.policy = policy,
                           .max_batch_size = options.max_batch_size,
                           .max_num_tokens = options.max_num_tokens,
                           .max_seq_len = options.max_seq_len,
                           .enable_chunked_context = options.enable_chunked_context},
-            .cache = {.num_blocks = static_cast<int>(executor.num_blocks()),
-                      .num_host_blocks = static_cast<int>(options.num_host_blocks),
-                      .tokens_per_block = static_cast<int>(manifest.kv_cache.tokens_per_block),
-                      .enable_block_reuse = options.enable_block_reuse,
-                      .hash_seed = std::random_device()()},
+            .cache = cache,
             .vocab_size = static_cast<int>(manifest.model.vocab_size),
             .max_input_len = options.max_input_len};
+  }
+
+  static void check_fits(const KvManagerConfig& cache, int max_seq_len) {
+    const int num_needed = cache.geometry().most_blocks(max_seq_len - 1, max_seq_len - 1);
+    if (num_needed <= cache.num_blocks) return;
+    throw LimitError("max_seq_len: expected a length that fits into the KV cache of " +
+                     std::to_string(cache.num_blocks) + " blocks of " + std::to_string(cache.tokens_per_block) +
+                     " tokens, found " + std::to_string(max_seq_len) + ", which takes " + std::to_string(num_needed) +
+                     "; lower it or give the cache more memory");
   }
 
   const HomeProcess& home() const { return loop_.get_deleter().home; }

@@ -10,6 +10,7 @@ NB_MODULE(_core, module) {
   tl::bind_errors(module);
   tl::bind_crc32c(module);
   tl::bind_engine(module);
+  tl::bind_kv_geometry(module);
   tl::bind_executor(module);
   tl::bind_cuda(module);
   tl::bind_sampling(module);

@@ -5,6 +5,8 @@
 #include <ranges>
 #include <utility>
 
+#include "kv_cache_size.h"
+
 namespace tl {
 namespace {
 
@@ -17,7 +19,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 CpuStepExecutor::CpuStepExecutor(CpuExecutor& executor, std::int64_t num_host_blocks)
     : executor_(executor),
       rows_(executor.num_slots(), static_cast<int>(executor.vocab_size())),
-      blocks_(static_cast<std::size_t>(executor.num_slots())),
+      geometry_(cache_geometry(executor.engine().manifest())),
+      blocks_(executor.num_slots(), geometry_.num_groups()),
       // At least one byte is mapped, because an empty mapping is an error.
       host_cache_(std::max<std::size_t>(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), 1),
                   AnonymousMemory::Pages::kDefault, "swapped KV cache", "lower host_cache_size"),
@@ -37,7 +40,7 @@ CpuStepExecutor::~CpuStepExecutor() {
 void CpuStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                                int num_prompt) {
   rows_.set_slot(slot, std::move(params), tokens, num_prompt);
-  blocks_[static_cast<std::size_t>(slot)].clear();
+  blocks_.clear(slot);
 }
 
 void CpuStepExecutor::launch(const StepBatch& batch) {
@@ -85,7 +88,7 @@ void CpuStepExecutor::run(const StepBatch& batch, StepResult& result) {
   const auto start = std::chrono::steady_clock::now();
   copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
   if (!batch.copies.empty()) result.copy_seconds = seconds_since(start);
-  update_tables(batch.table_updates, blocks_);
+  blocks_.update(batch.table_updates);
   result.rows.resize(batch.rows.size());
   if (batch.rows.empty()) return;
   const auto compute_start = std::chrono::steady_clock::now();
@@ -131,16 +134,15 @@ void CpuStepExecutor::pack_row(const StepBatch& batch, const StepRow& row) {
 }
 
 void CpuStepExecutor::pack_tables(const StepBatch& batch) {
-  const std::int64_t tokens_per_block = executor_.engine().manifest().kv_cache.tokens_per_block;
-  const auto num_blocks = [&](const StepRow& row) {
-    return (row.past_len + row.num_tokens + tokens_per_block - 1) / tokens_per_block;
-  };
+  const auto num_blocks = [&](const StepRow& row) { return geometry_.num_blocks_for(row.past_len + row.num_tokens); };
+  const int num_groups = geometry_.num_groups();
   blocks_per_row_ = std::ranges::max(batch.rows | std::views::transform(num_blocks));
-  block_tables_.assign(batch.rows.size() * static_cast<std::size_t>(blocks_per_row_), 0);
+  block_tables_.assign(batch.rows.size() * static_cast<std::size_t>(num_groups * blocks_per_row_), 0);
   auto out = block_tables_.begin();
   for (const StepRow& row : batch.rows) {
-    std::copy_n(blocks_[static_cast<std::size_t>(row.slot)].begin(), num_blocks(row), out);
-    out += blocks_per_row_;
+    for (int group = 0; group < num_groups; ++group, out += blocks_per_row_) {
+      std::copy_n(blocks_.blocks(row.slot, group).begin(), num_blocks(row), out);
+    }
   }
 }
 

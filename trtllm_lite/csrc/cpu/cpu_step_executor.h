@@ -44,6 +44,7 @@ class CpuStepExecutor : public StepExecutor {
 
   CpuExecutor& executor_;
   RowSampler rows_;
+  const KvGeometry geometry_;
   BlockTables blocks_;
   AnonymousMemory host_cache_;
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "kv_cache_size.h"
 
 namespace tl {
 namespace {
@@ -48,7 +49,8 @@ void check_sizes(const StepRequest& request, const StepLimits& limits) {
   check("columns of block_tables", 1, limits.bound(Symbol::kMaxBlocksPerSeq), request.blocks_per_row,
         "pass as many as the longest sequence needs, or build the engine with a larger --max_seq_len");
   expect_size("past_lens", count(request.seq_lens), request.past_lens.size());
-  expect_size("block_tables", count(request.seq_lens) * request.blocks_per_row, request.block_tables.size());
+  expect_size("block_tables", count(request.seq_lens) * limits.geometry.num_groups() * request.blocks_per_row,
+              request.block_tables.size());
 }
 
 }  // namespace
@@ -56,7 +58,7 @@ void check_sizes(const StepRequest& request, const StepLimits& limits) {
 StepLimits step_limits(const Engine& engine, std::int64_t num_blocks) {
   const Manifest& manifest = engine.manifest();
   StepLimits limits{engine.plan().symbols, engine.value_bounds(), manifest.limits.max_seq_len,
-                    manifest.kv_cache.tokens_per_block};
+                    cache_geometry(manifest)};
   limits.bounds[Symbol::kNumBlocks] = num_blocks;
   return limits;
 }
@@ -89,6 +91,7 @@ Extents StepInputs::assign(const StepRequest& request) {
   extents_[Symbol::kNumSeqs] = num_seqs;
   extents_[Symbol::kNumSeqsPlus1] = num_seqs + 1;
   extents_[Symbol::kNumLogits] = num_logits;
+  extents_[Symbol::kNumTables] = num_seqs * limits_.geometry.num_groups();
   extents_[Symbol::kMaxBlocksPerSeq] = request.blocks_per_row;
   copy(request);
   derive_positions();
@@ -147,56 +150,66 @@ void StepInputs::check_values() const {
 void StepInputs::check_block_numbers() const {
   const std::int64_t columns = extent(Symbol::kMaxBlocksPerSeq);
   for (std::int64_t seq = 0; seq < extent(Symbol::kNumSeqs); ++seq) {
-    if (blocks_used(seq) > columns) {
-      fail("columns of block_tables", std::to_string(blocks_used(seq)) + " or more for sequence " + std::to_string(seq),
-           columns, "reserve blocks for the tokens of this step first");
-    }
-    for (std::int64_t i = 0; i < blocks_used(seq); ++i) {
+    if (blocks_used(seq) <= columns) continue;
+    fail("columns of block_tables", std::to_string(blocks_used(seq)) + " or more for sequence " + std::to_string(seq),
+         columns, "reserve blocks for the tokens of this step first");
+  }
+  // Kernels may touch what no window reaches, too.
+  for_each_table([&](std::int64_t table, std::int64_t, std::int64_t end) {
+    for (std::int64_t i = 0; i < end; ++i) {
       expect_range(
-          0, extent(Symbol::kNumBlocks) - 1, block(seq, i), [&] { return item(item("block_tables", seq), i); },
+          0, extent(Symbol::kNumBlocks) - 1, block(table, i), [&] { return item(item("block_tables", table), i); },
           "pass block numbers of this cache");
     }
-  }
+  });
 }
 
 // Two sequences may read the same block (a shared prefix). A block that one sequence writes must belong to no other:
 // the writes would race, and one sequence would continue another's text.
 void StepInputs::check_written_blocks() {
-  const std::int64_t num_seqs = extent(Symbol::kNumSeqs);
+  const std::int64_t num_groups = limits_.geometry.num_groups();
+  const auto written = [&](std::int64_t table) { return first_written(table / num_groups); };
   std::int32_t shared = kNobody;
-  for (std::int64_t seq = 0; seq < num_seqs; ++seq) {
-    for (std::int64_t i = first_written(seq); i < blocks_used(seq); ++i) {
-      if (is_written_[static_cast<std::size_t>(block(seq, i))]) shared = block(seq, i);
-      is_written_[static_cast<std::size_t>(block(seq, i))] = true;
+  for_each_table([&](std::int64_t table, std::int64_t, std::int64_t end) {
+    for (std::int64_t i = written(table); i < end; ++i) {
+      if (is_written_[static_cast<std::size_t>(block(table, i))]) shared = block(table, i);
+      is_written_[static_cast<std::size_t>(block(table, i))] = true;
     }
-  }
-  for (std::int64_t seq = 0; seq < num_seqs; ++seq) {
-    for (std::int64_t i = 0; i < first_written(seq); ++i) {
-      if (is_written_[static_cast<std::size_t>(block(seq, i))]) shared = block(seq, i);
+  });
+  for_each_table([&](std::int64_t table, std::int64_t first, std::int64_t) {
+    for (std::int64_t i = first; i < written(table); ++i) {
+      if (is_written_[static_cast<std::size_t>(block(table, i))]) shared = block(table, i);
     }
-  }
-  for (std::int64_t seq = 0; seq < num_seqs; ++seq) {
-    for (std::int64_t i = first_written(seq); i < blocks_used(seq); ++i) {
-      is_written_[static_cast<std::size_t>(block(seq, i))] = false;
-    }
-  }
+  });
+  for_each_table([&](std::int64_t table, std::int64_t, std::int64_t end) {
+    for (std::int64_t i = written(table); i < end; ++i) is_written_[static_cast<std::size_t>(block(table, i))] = false;
+  });
   if (shared == kNobody) return;
   fail("block_tables", "every block that this step writes to be used once", shared,
        "give each sequence blocks of its own");
 }
 
+template <typename Use>
+void StepInputs::for_each_table(Use&& use) const {
+  const int num_groups = limits_.geometry.num_groups();
+  for (std::int64_t seq = 0; seq < extent(Symbol::kNumSeqs); ++seq) {
+    for (int group = 0; group < num_groups; ++group) {
+      use(seq * num_groups + group, limits_.geometry.first_needed(group, past_len(seq)), blocks_used(seq));
+    }
+  }
+}
+
 std::int64_t StepInputs::blocks_used(std::int64_t seq) const {
-  const auto i = static_cast<std::size_t>(seq);
-  return (buffers_[kPastLens][i] + seq_lens_[i] + limits_.tokens_per_block - 1) / limits_.tokens_per_block;
+  return limits_.geometry.num_blocks_for(past_len(seq) + seq_lens_[static_cast<std::size_t>(seq)]);
 }
 
 std::int64_t StepInputs::first_written(std::int64_t seq) const {
-  return buffers_[kPastLens][static_cast<std::size_t>(seq)] / limits_.tokens_per_block;
+  return past_len(seq) / limits_.geometry.tokens_per_block();
 }
 
-std::int32_t StepInputs::block(std::int64_t seq, std::int64_t index) const {
+std::int32_t StepInputs::block(std::int64_t table, std::int64_t index) const {
   const std::int64_t columns = extent(Symbol::kMaxBlocksPerSeq);
-  return buffers_[kBlockTables][static_cast<std::size_t>(seq * columns + index)];
+  return buffers_[kBlockTables][static_cast<std::size_t>(table * columns + index)];
 }
 
 }  // namespace tl

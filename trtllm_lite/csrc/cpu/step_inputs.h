@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "batching/kv_geometry.h"
 #include "engine/engine.h"
 
 namespace tl {
@@ -19,7 +20,7 @@ struct StepRequest {
   std::span<const std::int32_t> token_ids;
   std::span<const std::int32_t> seq_lens;
   std::span<const std::int32_t> past_lens;
-  std::span<const std::int32_t> block_tables;  // [num_seqs, blocks_per_row]
+  std::span<const std::int32_t> block_tables;  // [num_seqs, cache groups, blocks_per_row]
   std::int64_t blocks_per_row = 0;
   std::span<const std::int32_t> logits_indices;  // rows of token_ids whose logits are wanted
 };
@@ -29,7 +30,7 @@ struct StepLimits {
   Extents bounds;                  // largest extent of each symbol; tables name blocks below kNumBlocks
   std::vector<ValueBound> values;  // of what a kernel indexes with
   std::int64_t max_seq_len = 0;
-  std::int64_t tokens_per_block = 0;
+  KvGeometry geometry;
 
   std::int64_t bound(Symbol symbol) const { return bounds[symbol]; }
 };
@@ -56,10 +57,14 @@ class StepInputs {
   void check_block_numbers() const;
   void check_written_blocks();
   std::int64_t extent(Symbol symbol) const { return extents_[symbol]; }
-  // Blocks of sequence `seq` that this step reads or writes, and the first of those that it writes.
+  int past_len(std::int64_t seq) const { return buffers_[kPastLens][static_cast<std::size_t>(seq)]; }
+  // The end of the blocks of sequence `seq` that this step reads or writes, and the first of those that it writes.
   std::int64_t blocks_used(std::int64_t seq) const;
   std::int64_t first_written(std::int64_t seq) const;
-  std::int32_t block(std::int64_t seq, std::int64_t index) const;
+  std::int32_t block(std::int64_t table, std::int64_t index) const;
+  // Calls `use(table, first, end)` for every table: its row of block_tables, and the blocks that the step uses.
+  template <typename Use>
+  void for_each_table(Use&& use) const;
 
   const StepLimits limits_;
   std::array<std::vector<std::int32_t>, kNumStepInputs> buffers_;

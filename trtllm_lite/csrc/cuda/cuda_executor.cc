@@ -121,6 +121,7 @@ Extents CudaExecutor::extents(const StepShape& shape) const {
   extents[Symbol::kNumPrefillSeqs] = shape.num_seqs - shape.num_decode_seqs;
   extents[Symbol::kNumPrefillTokens] = shape.num_tokens - shape.num_decode_seqs;
   extents[Symbol::kNumLogits] = shape.num_logits;
+  extents[Symbol::kNumTables] = shape.num_seqs * num_cache_groups();
   extents[Symbol::kNumBlocks] = num_blocks_;
   extents[Symbol::kNumSms] = std::min<std::int64_t>(device_.num_sms(), plan_.symbols[Symbol::kNumSms]);
   return extents;

@@ -47,6 +47,7 @@ class CudaExecutor {
   std::int64_t max_logits() const { return plan_.symbols[Symbol::kNumLogits]; }
   int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
   std::int64_t table_columns() const { return plan_.symbols[Symbol::kMaxBlocksPerSeq]; }
+  int num_cache_groups() const { return static_cast<int>(engine_.manifest().kv_cache.groups.size()); }
   MemoryUse memory() const;
   // Held by those who run steps by hand, or read the cache: they take turns. (An event loop has the executor to
   // itself.)

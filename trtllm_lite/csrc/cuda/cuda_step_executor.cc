@@ -34,7 +34,7 @@ CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host
       vocab_size_(static_cast<std::size_t>(executor.engine().manifest().model.vocab_size)),
       host_(executor),
       packer_(executor, host_),
-      tables_(executor.num_slots()) {
+      tables_(executor.num_slots(), executor.num_cache_groups()) {
   executor_.device().make_current();
   host_cache_ = PinnedBuffer(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
                              "lower host_cache_size");

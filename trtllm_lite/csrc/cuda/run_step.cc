@@ -8,6 +8,7 @@
 
 #include "cuda/cuda_step_executor.h"
 #include "errors.h"
+#include "kv_cache_size.h"
 
 namespace tl::cuda {
 namespace {
@@ -23,7 +24,7 @@ StepLimits step_limits(const CudaExecutor& executor) {
       .bounds = bounds,
       .values = {{kTokenIds, {.value = manifest.model.vocab_size}}, {kLogitsIndices, {.symbol = Symbol::kNumTokens}}},
       .max_seq_len = most.max_seq_len,
-      .tokens_per_block = manifest.kv_cache.tokens_per_block};
+      .geometry = cache_geometry(manifest)};
 }
 
 // A request whose inputs have been checked, as a batch of the event loop: sequence i has slot i, and its new tokens
@@ -32,7 +33,7 @@ class HandmadeStep {
  public:
   HandmadeStep(CudaExecutor& executor, const StepRequest& request)
       : vocab_size_(static_cast<std::size_t>(executor.engine().manifest().model.vocab_size)),
-        tokens_per_block_(executor.engine().manifest().kv_cache.tokens_per_block),
+        geometry_(cache_geometry(executor.engine().manifest())),
         num_seqs_(request.seq_lens.size()),
         blocks_per_row_(static_cast<std::size_t>(request.blocks_per_row)),
         inputs_(step_limits(executor)),
@@ -69,9 +70,13 @@ class HandmadeStep {
     params->context_logits = true;
     const std::vector<std::int32_t> prompt(static_cast<std::size_t>(past_len + num_tokens));
     device_.set_slot(slot, params, prompt, past_len + num_tokens);
-    const std::int32_t* blocks = inputs_.data(kBlockTables) + seq * blocks_per_row_;
-    const std::int64_t num_blocks = (past_len + num_tokens + tokens_per_block_ - 1) / tokens_per_block_;
-    for (std::int32_t i = 0; i < num_blocks; ++i) batch_.table_updates.push_back({slot, i, blocks[i]});
+    const std::int32_t num_blocks = geometry_.num_blocks_for(past_len + num_tokens);
+    for (std::int32_t group = 0; group < geometry_.num_groups(); ++group) {
+      const std::size_t table =
+          seq * static_cast<std::size_t>(geometry_.num_groups()) + static_cast<std::size_t>(group);
+      const std::int32_t* blocks = inputs_.data(kBlockTables) + table * blocks_per_row_;
+      for (std::int32_t i = 0; i < num_blocks; ++i) batch_.table_updates.push_back({slot, group, i, blocks[i]});
+    }
     batch_.rows.push_back({.request = {},
                            .slot = slot,
                            .request_slot = slot,
@@ -104,7 +109,7 @@ class HandmadeStep {
   }
 
   const std::size_t vocab_size_;
-  const std::int64_t tokens_per_block_;
+  const KvGeometry geometry_;
   const std::size_t num_seqs_, blocks_per_row_;
   StepInputs inputs_;
   CudaStepExecutor device_;

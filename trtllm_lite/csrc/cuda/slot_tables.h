@@ -14,20 +14,21 @@ namespace tl::cuda {
 
 class SlotTables {
  public:
-  explicit SlotTables(int num_slots)
-      : blocks_(static_cast<std::size_t>(num_slots)), versions_(static_cast<std::size_t>(num_slots)) {}
+  SlotTables(int num_slots, int num_groups)
+      : blocks_(num_slots, num_groups), versions_(static_cast<std::size_t>(num_slots)) {}
 
+  int num_groups() const { return blocks_.num_groups(); }
   void clear(int slot) {
-    blocks_[static_cast<std::size_t>(slot)].clear();
+    blocks_.clear(slot);
     versions_[static_cast<std::size_t>(slot)] = ++last_version_;
   }
   void update(std::span<const TableUpdate> updates) {
-    update_tables(updates, blocks_);
+    blocks_.update(updates);
     for (const TableUpdate& update : updates) versions_[static_cast<std::size_t>(update.slot)] = ++last_version_;
   }
 
-  std::span<const std::int32_t> blocks(int slot) const { return blocks_[static_cast<std::size_t>(slot)]; }
-  // Greater than 0, and of no other table nor of this one before its last change.
+  std::span<const std::int32_t> blocks(int slot, int group) const { return blocks_.blocks(slot, group); }
+  // Of a slot's tables: greater than 0, and of no other slot's nor of these before their last change.
   std::uint64_t version(int slot) const { return versions_[static_cast<std::size_t>(slot)]; }
 
  private:

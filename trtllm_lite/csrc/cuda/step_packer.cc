@@ -56,7 +56,8 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
     } else {
       advance(row);
     }
-    add_table(tables.blocks(row.slot), tables.version(row.slot), written);
+    if (!written.tables.replace(seq_, tables.version(row.slot))) continue;
+    for (int group = 0; group < tables.num_groups(); ++group) add_table(group, tables.blocks(row.slot, group));
   }
   pad(shape, written);
 }
@@ -87,9 +88,9 @@ void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
   ints(kPastLens)[seq_] = row.past_len;
 }
 
-void StepPacker::add_table(std::span<const std::int32_t> blocks, std::uint64_t version, WrittenInputs& written) {
-  if (!written.tables.replace(seq_, version)) return;
-  std::ranges::copy(blocks, ints(kBlockTables) + seq_ * executor_.table_columns());
+void StepPacker::add_table(int group, std::span<const std::int32_t> blocks) {
+  const std::int64_t table = seq_ * executor_.num_cache_groups() + group;
+  std::ranges::copy(blocks, ints(kBlockTables) + table * executor_.table_columns());
 }
 
 void StepPacker::add_logits(const StepRow& row, const RowLogits& logits) {
@@ -119,7 +120,8 @@ void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
     ints(kCuSeqlens)[seq_ + 1] = static_cast<std::int32_t>(token_ + 1);
     ints(kPastLens)[seq_] = 0;
     const std::int32_t spare = executor_.spare_block();
-    add_table({&spare, 1}, 0, written);
+    written.tables.replace(seq_, 0);
+    for (int group = 0; group < executor_.num_cache_groups(); ++group) add_table(group, {&spare, 1});
     ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
     set_sampling(logit_, kNoSlot, kGreedy);
   }

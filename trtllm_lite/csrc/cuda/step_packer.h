@@ -41,7 +41,7 @@ class StepPacker {
   bool continues(const StepBatch& batch, const StepRow& row) const;
   void advance(const StepRow& row);
   void add_tokens(const StepBatch& batch, const StepRow& row);
-  void add_table(std::span<const std::int32_t> blocks, std::uint64_t version, WrittenInputs& written);
+  void add_table(int group, std::span<const std::int32_t> blocks);
   void add_logits(const StepRow& row, const RowLogits& logits);
   void pad(const StepShape& shape, WrittenInputs& written);
   std::int32_t* ints(StepInputIndex input) const {

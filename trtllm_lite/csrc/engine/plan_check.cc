@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "engine/call_flow.h"
 #include "engine/launch_check.h"
@@ -49,9 +50,12 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
   bounds.exactly(Symbol::kNumPrefillSeqs, num_seqs, "num_seqs");
   bounds.exactly(Symbol::kNumPrefillTokens, num_tokens, "num_tokens");
   bounds.expect(Symbol::kNumLogits, num_seqs, num_tokens, "num_seqs or more, num_tokens or less");
+  bounds.exactly(Symbol::kNumTables, num_seqs * static_cast<std::int64_t>(cache.groups.size()),
+                 "num_seqs times the cache groups");
   bounds.exactly(Symbol::kMaxBlocksPerSeq, (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
                  "the blocks of max_seq_len tokens");
-  bounds.expect(Symbol::kMaxBlocksPerSeq, 1, kMaxCacheBlocks / num_seqs, "block tables of at most 2^26 entries");
+  bounds.expect(Symbol::kMaxBlocksPerSeq, 1, kMaxCacheBlocks / plan.symbols[Symbol::kNumTables],
+                "block tables of at most 2^26 entries");
   bounds.expect(Symbol::kNumBlocks, cache.num_blocks, std::min(cache.num_blocks, kMaxCacheBlocks),
                 "the manifest's num_blocks, at most 2^26");
   bounds.expect(Symbol::kNumSlots, limits.max_batch_size, 2 * kMaxStepSeqs, "max_batch_size or more");
@@ -80,6 +84,30 @@ void check_caches(const Plan& plan, const Manifest& manifest) {
   fail("tensors", "expected " + std::to_string(2 * config.num_layers) + " KV caches of " +
                       std::to_string(config.bytes_per_block) + " bytes a block in all, as the manifest says, found " +
                       std::to_string(num_caches) + " of " + std::to_string(bytes_per_block));
+}
+
+void check_cache_groups(const KvCache& cache) {
+  if (cache.groups.empty()) throw EngineError("manifest.kv_cache.groups: expected one or more, found none");
+  for (const CacheGroup& group : cache.groups) {
+    if (!group.layers.empty() && std::cmp_less_equal(group.layers.size(), cache.num_layers)) continue;
+    throw EngineError("manifest.kv_cache.groups: expected 1 to num_layers = " + std::to_string(cache.num_layers) +
+                      " layers in " + group.name + ", found " + std::to_string(group.layers.size()));
+  }
+}
+
+// A layer finds in its group's tables all that its own window reaches. (What calls say besides is checked by then.)
+void check_group_of(const CallInstruction& call, const KvCache& cache) {
+  if (call.op != "PagedAttention") return;
+  const auto attribute = [&](const char* name) { return std::get<std::int64_t>(call.attributes.at(name)); };
+  const std::int64_t number = attribute("cache_group"), window = attribute("window");
+  if (number >= std::ssize(cache.groups)) {
+    fail("programs",
+         "expected a cache_group below " + std::to_string(cache.groups.size()) + ", found " + std::to_string(number));
+  }
+  const std::int64_t kept = cache.groups[static_cast<std::size_t>(number)].window;
+  if (kept == 0 || (window > 0 && window <= kept)) return;
+  fail("programs", "expected a layer of cache group " + std::to_string(number) + " to have a window of at most " +
+                       std::to_string(kept) + ", found " + std::to_string(window));
 }
 
 // An output of this kind, dtype and first extent, and of `rank` axes, of which the others are integers.
@@ -158,13 +186,20 @@ const PlanTensor& output_of(const Plan& plan, const std::string& name) {
 }
 
 std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, const Container& container) {
+  check_cache_groups(manifest.kv_cache);
   check_bounds(plan, manifest);
   check_cuda_settings(plan, manifest.target.kind);
   check_tensors(plan, manifest, container);
   check_caches(plan, manifest);
   check_outputs(plan, manifest);
   check_kinds(plan, manifest.target.kind);
-  if (manifest.target.kind == TargetKind::kCpu) return check_calls(plan, manifest.kv_cache.tokens_per_block);
+  if (manifest.target.kind == TargetKind::kCpu) {
+    std::vector<ValueBound> bounds = check_calls(plan, manifest.kv_cache.tokens_per_block);
+    for (const Instruction& instruction : plan.programs.front().instructions) {
+      if (const auto* call = std::get_if<CallInstruction>(&instruction)) check_group_of(*call, manifest.kv_cache);
+    }
+    return bounds;
+  }
   check_launches(plan, container);
   return {};
 }

@@ -15,7 +15,7 @@ _CHUNKING = (None, "FIRST_COME_FIRST_SERVED")
 class KvCacheConfig:
     """The paged KV cache. It is never larger than a full batch of full sequences needs; three fields make it smaller:
 
-    - ``max_tokens``: tokens that it holds at most, all sequences together
+    - ``max_tokens``: tokens that it holds at most, all sequences together, where no window gives blocks back
     - ``free_gpu_memory_fraction``: its share of the device's free memory (for CPU engines the host's)
     - ``max_gpu_total_bytes``: its size at most; 0 and None mean no bound
 

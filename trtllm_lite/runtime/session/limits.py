@@ -4,9 +4,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, shown
+from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
 
@@ -17,7 +19,8 @@ class RunnerLimits:
 
     ``max_seq_len`` bounds prompt plus generated tokens, ``max_output_len`` the generated ones alone, ``max_num_tokens``
     the packed tokens of one step (longer prompts are split), ``max_beam_width`` the beams of one search, each of which
-    takes a place in the batch. ``num_host_blocks`` are for swapped-out requests.
+    takes a place in the batch. ``num_host_blocks`` are for swapped-out requests, ``windows`` those of the cache groups
+    (0 for none).
     """
 
     max_batch_size: int
@@ -29,15 +32,20 @@ class RunnerLimits:
     num_blocks: int
     num_host_blocks: int
     tokens_per_block: int
+    windows: tuple[int, ...] = (0,)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """KV cache blocks that hold ``num_tokens`` tokens of one sequence."""
-        return -(-num_tokens // self.tokens_per_block)
+        """KV cache blocks that one sequence of ``num_tokens`` tokens takes at most."""
+        return self._geometry.most_blocks(num_tokens, num_tokens)
 
     @property
     def cache_len(self) -> int:
-        """Tokens that the KV cache holds, all sequences together."""
-        return self.num_blocks * self.tokens_per_block
+        """Tokens of the longest sequence that the KV cache holds."""
+        return self._geometry.longest_sequence(self.num_blocks)
+
+    @property
+    def _geometry(self) -> Any:
+        return core().KvGeometry(self.tokens_per_block, self.windows, self.max_num_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +99,15 @@ def runner_limits(manifest: Manifest, options: RunnerOptions, available_bytes: i
     values["max_beam_width"] = min(values["max_beam_width"], values["max_batch_size"])
     _check_step(values, built, options)
     _check_geometry(cache, options.kv_cache)
-    demand = values["max_batch_size"] * -(-values["max_seq_len"] // cache.tokens_per_block)
+    windows = tuple(group.window for group in cache.groups)
+    geometry = core().KvGeometry(cache.tokens_per_block, windows, values["max_num_tokens"])
+    demand = geometry.most_blocks_of_batch(values["max_batch_size"], values["max_seq_len"])
     return RunnerLimits(
         **values,
         num_blocks=_cache_blocks(cache, demand, options.kv_cache, available_bytes),
         num_host_blocks=_host_cache_bytes(options.kv_cache) // cache.bytes_per_block,
         tokens_per_block=cache.tokens_per_block,
+        windows=windows,
     )
 
 
@@ -187,7 +198,7 @@ def _cache_blocks(cache: KvCache, demand: int, config: KvCacheConfig, available_
     """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them."""
     caps = []
     if config.max_tokens is not None:
-        cap = config.max_tokens // cache.tokens_per_block
+        cap = config.max_tokens // cache.tokens_per_block * len(cache.groups)  # a token lies in a block of each group
         caps.append((cap, f"the KV cache's max_tokens={config.max_tokens}", "raise it"))
     if config.max_gpu_total_bytes:
         cap = config.max_gpu_total_bytes // cache.bytes_per_block

@@ -4,6 +4,7 @@
 
 #include "cuda/step_packer.h"
 #include "errors.h"
+#include "kv_cache_size.h"
 
 namespace tl::cuda {
 namespace {
@@ -23,19 +24,25 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int
   check("num_tokens", num_tokens, 1, manifest.limits.max_num_tokens / num_rows);
   check("past_len", past_len, 0, manifest.limits.max_seq_len - num_tokens);
   check("repeats", repeats, 1, 1000);
-  const std::int64_t num_blocks = (past_len + num_tokens - 1) / manifest.kv_cache.tokens_per_block + 1;
+  const KvGeometry geometry = cache_geometry(manifest);
+  const std::int64_t num_blocks = geometry.num_needed(past_len, past_len + num_tokens);
   check("blocks", num_rows * num_blocks, 1, executor.num_blocks());
   executor.device().make_current();
 
   const auto params = std::make_shared<RequestParams>();
   params->sampling.temperature = 0;
   HostSampling host(executor);
-  SlotTables tables(executor.num_slots());
+  SlotTables tables(executor.num_slots(), geometry.num_groups());
   StepBatch batch;
   std::int32_t next_block = 0;
   for (int row = 0; row < num_rows; ++row) {
     host.set_slot(row, params, {}, 0);
-    for (int i = 0; i < num_blocks; ++i) batch.table_updates.push_back({row, i, next_block++});
+    for (int group = 0; group < geometry.num_groups(); ++group) {
+      const int end = geometry.table_end(group, past_len, past_len + num_tokens);
+      for (int i = geometry.first_needed(group, past_len); i < end; ++i) {
+        batch.table_updates.push_back({row, group, i, next_block++});
+      }
+    }
     batch.rows.push_back({.request = {},
                           .slot = row,
                           .request_slot = row,

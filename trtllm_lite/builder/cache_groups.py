@@ -1,0 +1,83 @@
+"""Divides the layers into cache groups: what each layer keeps of a sequence, and where it lies in the blocks.
+
+Layers whose attention has the same window keep the same positions. A group is as many of them as a block has places, so
+that blocks are alike and one pool serves every group, as in the hybrid allocator of vLLM. A network of one kind of
+attention is one group.
+"""
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import attribute, nodes_of
+from trtllm_lite.engine.manifest import CacheGroup
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.schema import DOMAIN, all_schemas
+
+_MOST_IDLE = 1 / 8  # of the places of all groups; fewer places a block idle less, and make more groups
+_OP = "PagedAttention"
+_CACHES = ("key_cache", "value_cache")
+
+
+def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, ...]:
+    """Let each PagedAttention of ``graph`` read the tables of its group, and layers of equal place share their caches.
+
+    A window that no sequence outgrows is none. Groups without a window come first, then by descending window. Raises
+    BuildError for a network without attention.
+    """
+    nodes = nodes_of(graph, _OP, DOMAIN)
+    if not nodes:
+        raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
+    layers: dict[int, list[int]] = {}
+    for layer, node in enumerate(nodes):
+        window = attribute(node, "window")
+        layers.setdefault(window if window < max_seq_len else 0, []).append(layer)
+    groups = _groups(layers)
+    places = {layer: place for group in groups for place, layer in enumerate(group.layers)}
+    _share_caches(graph, nodes, [places[layer] for layer in range(len(nodes))])
+    for number, group in enumerate(groups):
+        for layer in group.layers:
+            nodes[layer].attributes["cache_group"] = ir.AttrInt64("cache_group", number)
+    return groups
+
+
+def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
+    """``layers`` by window, cut into groups of as many layers as a block has places."""
+    num_places = places_of_block([len(of_kind) for of_kind in layers.values()])
+    groups = []
+    for window in sorted(layers, key=lambda window: (window > 0, -window)):
+        name, own = f"window_{window}" if window else "full", layers[window]
+        for number, first in enumerate(range(0, len(own), num_places)):
+            suffix = f".{number}" if number else ""
+            groups.append(CacheGroup(name + suffix, window, tuple(own[first : first + num_places])))
+    return tuple(groups)
+
+
+def places_of_block(counts: Sequence[int]) -> int:
+    """Layers that a block holds, for so many layers of each kind: those of the smallest kind, or a divisor of that.
+
+    The most of which at most an eighth lie idle in the groups that are not full.
+    """
+
+    def num_idle(places: int) -> int:
+        return sum(-count % places for count in counts)
+
+    smallest, total = min(counts), sum(counts)
+    divisors = [places for places in range(smallest, 0, -1) if smallest % places == 0]
+    return next(places for places in divisors if num_idle(places) <= (total + num_idle(places)) * _MOST_IDLE)
+
+
+def _share_caches(graph: ir.Graph, nodes: Sequence[ir.Node], places: Sequence[int]) -> None:
+    """Layers of equal place update one cache, one after the other, in blocks of their groups."""
+    schema, latest = all_schemas()[_OP], dict[tuple[str, int], ir.Value]()
+    outputs = {output.alias: position for position, output in enumerate(schema.outputs)}
+    for node, place in zip(nodes, places, strict=True):
+        for cache in _CACHES:
+            position, before = schema.input_index(cache), latest.get((cache, place))
+            if before is not None:
+                own = node.inputs[position]
+                assert own is not None
+                node.replace_input_with(position, before)
+                graph.inputs.remove(own)
+                graph.outputs.remove(before)
+            latest[cache, place] = node.outputs[outputs[cache]]

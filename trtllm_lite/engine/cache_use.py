@@ -1,0 +1,68 @@
+"""What a sequence of full length takes of the KV cache, by cache group, and what the windows of its layers save."""
+
+from dataclasses import dataclass
+
+from trtllm_lite._core import KvGeometry
+from trtllm_lite.engine.manifest import KvCache
+from trtllm_lite.units import counted, format_bytes
+
+
+@dataclass(frozen=True)
+class GroupUse:
+    """One cache group: ``num_blocks`` are those that a sequence of full length holds while it generates."""
+
+    name: str
+    window: int
+    num_layers: int
+    num_blocks: int
+    num_bytes: int
+
+    def describe(self) -> str:
+        """In words: window, layers, blocks, bytes."""
+        window = f"a window of {counted(self.window, 'token')}" if self.window else "no window"
+        return (
+            f"{counted(self.num_layers, 'layer')} with {window}: {counted(self.num_blocks, 'block')}, "
+            f"{format_bytes(self.num_bytes)}"
+        )
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """Of one sequence of ``max_seq_len`` tokens; ``full_bytes`` is what it would be if no layer had a window."""
+
+    max_seq_len: int
+    groups: tuple[GroupUse, ...]
+    full_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all groups."""
+        return sum(group.num_bytes for group in self.groups)
+
+    def describe(self) -> str:
+        """In words: the bytes of a sequence, and what the windows save of them."""
+        text = f"{format_bytes(self.num_bytes)} for a sequence of {counted(self.max_seq_len, 'token')}"
+        if self.num_bytes < self.full_bytes:
+            saved = 1 - self.num_bytes / self.full_bytes
+            text += f", {saved:.0%} less than {format_bytes(self.full_bytes)} without windows"
+        return text
+
+
+def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
+    """The use of a sequence of ``max_seq_len`` tokens, whose prompt has been computed."""
+
+    def blocks(window: int) -> int:
+        return KvGeometry(kv_cache.tokens_per_block, [window], max_seq_len).most_blocks(1, max_seq_len)
+
+    groups = tuple(
+        GroupUse(
+            group.name,
+            group.window,
+            len(group.layers),
+            blocks(group.window),
+            blocks(group.window) * kv_cache.bytes_per_block,
+        )
+        for group in kv_cache.groups
+    )
+    num_layers = sum(group.num_layers for group in groups)
+    return CacheUse(max_seq_len, groups, blocks(0) * kv_cache.bytes_per_block * num_layers // kv_cache.num_layers)
