@@ -47,9 +47,9 @@ class PagedCache:
     def __init__(self, shape: AttentionShape, num_blocks: int, seed: int = 0, dtype: type = np.float32) -> None:
         self.shape = shape
         dims = (shape.head_dim, shape.tokens_per_block)
-        self.keys = np.full((num_blocks, shape.num_kv_heads, *dims), np.nan, dtype)
-        self.values = np.full((num_blocks, shape.num_kv_heads, *dims[::-1]), np.nan, dtype)
-        self._nobodys, *self._free = np.random.default_rng(seed).permutation(num_blocks)
+        self.keys = np.full((num_blocks + 1, shape.num_kv_heads, *dims), np.nan, dtype)
+        self.values = np.full((num_blocks + 1, shape.num_kv_heads, *dims[::-1]), np.nan, dtype)
+        self._nobodys, self._free = num_blocks, list(np.random.default_rng(seed).permutation(num_blocks))
         self._tables: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}
 

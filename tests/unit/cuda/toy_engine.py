@@ -1,5 +1,6 @@
 """An engine of the toy model that fake_libcuda.cc knows: a token's successor is the sum of all tokens up to it."""
 
+import copy
 from typing import Any
 
 from tests.unit.csrc.tiny_engine import METADATA, PYTHON_ONLY, TinyEngine
@@ -150,6 +151,23 @@ def make_toy_engine() -> TinyEngine:
         },
     }
     return TinyEngine(MANIFEST | {}, plan, {}, dict(METADATA))
+
+
+def make_toy_engine_of_groups() -> TinyEngine:
+    """One with two cache groups, of which the model uses the second."""
+    toy = copy.deepcopy(make_toy_engine())
+    toy.plan["symbols"]["num_tables"] = 2 * NUM_SEQS
+    toy.manifest["kv_cache"]["groups"] = [{"name": name, "window": 0, "layers": [0]} for name in ("full", "full.1")]
+    own = 4 * COLUMNS  # bytes of one table
+    for step in toy.plan["programs"]:
+        for instruction in step["instructions"]:
+            if KERNELS[instruction["kernel"]] == "attend":
+                tables, terms = instruction["args"][5], []
+                if tables["offset"]:
+                    terms = [[name, 2 * multiplier, divisor] for name, multiplier, divisor in tables["offset"]["terms"]]
+                tables["offset"] = {"const": own, "terms": terms}
+                instruction["args"][6] = {"int": 2 * COLUMNS}
+    return toy
 
 
 def to_bytes(engine: TinyEngine) -> bytes:

@@ -25,6 +25,15 @@ Extents bounds_of(const Plan& plan, const Program& program) {
   return bounds;
 }
 
+// Whether a step without prefill rows skips the launch.
+bool needs_prefill(const LaunchInstruction& launch) {
+  return std::ranges::any_of(launch.grid, [](const ExtentExpr& extent) {
+    return extent.constant == 0 && !extent.terms.empty() && std::ranges::all_of(extent.terms, [](const auto& term) {
+             return term.symbol == Symbol::kNumPrefillSeqs || term.symbol == Symbol::kNumPrefillTokens;
+           });
+  });
+}
+
 // Checks one program; `where_` names the instruction at hand.
 class ProgramChecker {
  public:
@@ -35,6 +44,7 @@ class ProgramChecker {
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       where_ = "program " + program_.name + " for " + program_.arch + ", instruction " + std::to_string(i);
       const Instruction& instruction = program_.instructions[i];
+      bounds_ = bounds_of(plan_, program_);
       if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
         check_launch(*launch);
       } else if (const auto* matmul = std::get_if<MatmulInstruction>(&instruction)) {
@@ -73,7 +83,10 @@ class ProgramChecker {
     return bytes;
   }
 
-  void check_launch(const LaunchInstruction& launch) const {
+  void check_launch(const LaunchInstruction& launch) {
+    // It runs beside one prefill row at least: pointers behind all decode rows stay inside.
+    std::int64_t& num_decode_seqs = bounds_[Symbol::kNumDecodeSeqs];
+    if (needs_prefill(launch)) num_decode_seqs = std::min(num_decode_seqs, bounds_[Symbol::kNumSeqs] - 1);
     for (std::size_t axis = 0; axis < launch.grid.size(); ++axis) {
       const std::int64_t extent = bound_of(launch.grid[axis]);
       if (extent > kMaxGrid[axis]) {
@@ -163,7 +176,7 @@ class ProgramChecker {
 
   const Plan& plan_;
   const Program& program_;
-  const Extents bounds_;
+  Extents bounds_;  // of the instruction at hand
   std::string where_;
 };
 

@@ -11,6 +11,7 @@ from tests.unit.cuda.toy_engine import (
     boxed,
     launch,
     make_toy_engine,
+    make_toy_engine_of_groups,
     pointer,
     to_bytes,
 )
@@ -31,6 +32,16 @@ def test_any_batch_gives_the_models_tokens(executor: CudaExecutor) -> None:
     answers = run(loop, [(prompt, greedy(length)) for prompt, length in zip(prompts, lengths, strict=True)])
     for answer, prompt, length in zip(answers, prompts, lengths, strict=True):
         check(answer, prompt, length)
+
+
+def test_tables_of_several_cache_groups(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(make_toy_engine_of_groups()))
+    executor = CudaExecutor(Engine(str(path)))
+    loop = EventLoop(executor, **LIMITS)
+    prompts = random_prompts(0, 40)
+    for answer, prompt in zip(run(loop, [(prompt, greedy(9)) for prompt in prompts]), prompts, strict=True):
+        check(answer, prompt, 9)
 
 
 def test_decode_steps_are_graphs(fake_driver: ctypes.CDLL, executor: CudaExecutor) -> None:
