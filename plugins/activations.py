@@ -31,5 +31,5 @@ ACTIVATIONS: dict[str, Function] = {"none": lambda x: x, "silu": _silu, "gelu": 
 
 
 def activate(name: str, x: np.ndarray) -> np.ndarray:
-    """``x``, best in float64, after the activation ``name``."""
+    """Apply the activation ``name`` to ``x``, which is best in float64."""
     return ACTIVATIONS[name](x)

@@ -1,4 +1,4 @@
-"""Schema constraints as C++ expressions; for ``generate_cpp.py``. Standard library only."""
+"""Turns schema constraints into C++ expressions, for ``generate_cpp.py``. It needs the standard library alone."""
 
 import ast
 

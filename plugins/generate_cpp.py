@@ -1,17 +1,17 @@
-"""Writes the C++ that follows from the schemas; run by CMake: ``generate_cpp.py OUT_DIR --isas … --kernels …``.
+"""Writes the C++ that follows from the schemas. CMake runs ``generate_cpp.py OUT_DIR --isas … --kernels …``.
 
 - ``<folder>_schema.h`` per operator: operand positions and the attribute struct that its kernels compile against;
 - ``op_schemas.cc``: the table that the engine reader checks plans against (types in ``csrc/engine/op_schema.h``);
 - ``kernel_table.cc``: every kernel by operator and instruction set (types in ``csrc/cpu/kernel_registry.h``).
 
-Standard library only.
+The script needs the standard library alone.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-# Runs as a script, before anything is installed.
+# CMake runs this file as a script, before anything is installed.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from plugins.constraint_cpp import ConstraintToCpp, symbols_of
 from plugins.schema import MAX_TEXT_LENGTH, TEXT_CHARACTERS, Argument, Attribute, Schema, all_schemas

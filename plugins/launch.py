@@ -1,6 +1,6 @@
-"""What a device kernel needs from the host: macros, shared memory, grid, arguments. ``plugins/<op>/cuda.py`` says it.
+"""The records by which ``plugins/<op>/cuda.py`` describes launches of device kernels: macros, memory, grid, arguments.
 
-Standard library only.
+This module needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Device:
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory on the device, row-major but for weights of another ``layout``; equal only to itself.
+    """Memory on the device, row-major but for weights of another ``layout``. A buffer equals only itself.
 
     ``shape`` holds integers and symbols. ``kind``: ``arena`` (lives from its first to its last use in a program),
     ``weight``, ``cache``, ``input`` (set by each step) or ``state`` (zero at load, kept between steps).
@@ -92,7 +92,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch; arguments in the order of the function's parameters, fields of a struct passed by value in a row.
+    """A launch of a kernel. Arguments come in the order of the function's parameters; a struct counts as its fields.
 
     A function that takes tensor maps takes no struct.
     """

@@ -1,6 +1,6 @@
-"""Weight layouts of ``plugins/README.md`` in numpy: what the builder writes is what the kernels stream.
+"""Packs weights into the layouts of ``plugins/README.md`` with numpy, as the kernels read them.
 
-Any dtype of 1, 2, 4 or 8 bytes works, those of ml_dtypes included: bytes are moved, values are not looked at.
+Any dtype of 1, 2, 4 or 8 bytes works, those of ml_dtypes included: bytes are moved, whatever their values.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def packed_shape(logical_shape: Sequence[int], layout: str) -> tuple[int, ...]:
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
-    """The same memory as unsigned integers: numpy copies those fast, and types of ml_dtypes one by one."""
+    """The same memory as unsigned integers, which numpy copies fast; it copies types of ml_dtypes one by one."""
     return array.view(f"u{array.dtype.itemsize}")
 
 

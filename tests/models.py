@@ -38,7 +38,7 @@ _SHAPE: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
 }
-# What each family has besides _SHAPE, or instead of it where its keys have other names.
+# The config keys of each family besides _SHAPE, or instead of its keys where the family has other names.
 _FAMILY: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "mistral": {"sliding_window": 7, "head_dim": 14},

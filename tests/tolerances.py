@@ -1,4 +1,4 @@
-"""One table of what "equal" means between two float32 computations of the same model, and the check itself."""
+"""The tolerances within which two float32 computations of the same model count as equal, and the check itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

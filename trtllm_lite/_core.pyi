@@ -18,10 +18,10 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C (RFC 3720) of ``data`` after data whose checksum is ``crc``. The GIL is released."""
 
 def resolve_num_threads(num_threads: int = 0) -> int:
-    """``num_threads``, or for 0 the number of cores this process may use. Raises ArgumentError if it is absurd."""
+    """``num_threads``, or for 0 the number of cores this process may use. Raises ArgumentError for absurd numbers."""
 
 class HomeProcess:
-    """The process that made this object. What its engines stand on, threads and devices, is not there in its forks."""
+    """The process that made this object. Its forks lack the threads and devices that its engines need."""
 
     def __init__(self) -> None: ...
     def is_this(self) -> bool: ...
@@ -50,7 +50,7 @@ class Engine:
     """
 
     def __init__(self, path: str) -> None:
-        """Raises EngineError: path, what was expected, what was found, remedy."""
+        """Raises EngineError, with the path, what was expected, what was found, and a remedy."""
 
     @property
     def manifest(self) -> str:
@@ -107,7 +107,7 @@ class CudaExecutor:
 
     @property
     def cublaslt_version(self) -> int:
-        """As cublasLtGetVersion says."""
+        """The version of cuBLASLt, as cublasLtGetVersion gives it."""
 
     @property
     def memory(self) -> dict[str, int]:
@@ -115,7 +115,7 @@ class CudaExecutor:
 
     @property
     def device_name(self) -> str:
-        """As the driver calls it."""
+        """The name of the GPU that the driver gives."""
 
 def cuda_device(device: int = 0) -> dict[str, str]:
     """A GPU's ``name``, and the ``cuda_version`` (``13.0``) of its driver. Raises DeviceError."""
@@ -135,7 +135,7 @@ class CpuExecutor:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes reserved: ``weights``, ``kv_cache``, ``workspace`` (arena, step inputs, scratch of all threads)."""
+        """Reserved bytes: ``weights``, ``kv_cache``, ``workspace`` (arena, step inputs, scratch of all threads)."""
 
     @property
     def num_threads(self) -> int:
@@ -149,7 +149,7 @@ MAX_PRIORITY: int
 """Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
 MAX_STOP_WORDS: int
 MAX_STOP_WORD_LENGTH: int
-"""Most stop sequences of a request, and most tokens of one; Python bounds stop strings by the same numbers."""
+"""Bounds of the stop sequences of a request, and of the tokens of one; Python bounds stop strings likewise."""
 
 class FinishReason(Enum):
     """Why a request ended."""
@@ -174,7 +174,7 @@ class RequestTimings:
     num_preemptions: int
 
 class TokenEvent:
-    """A generated token, the ``index``-th of its request; ``token`` None: outputs of the prompt or a beam search."""
+    """A generated token, number ``index`` of its request; ``token`` is None for outputs alone."""
 
     request_id: int
     token: int | None
@@ -182,13 +182,13 @@ class TokenEvent:
     context_logits: NDArray[np.float32] | None
     """[positions, vocab_size]; the events of a request hold them for each prompt position once, in order."""
     generation_logits: NDArray[np.float32] | None
-    """[1, vocab_size]: what the token was sampled from."""
+    """[1, vocab_size]: the logits that the token was sampled from."""
     logprobs: sampling.RowLogprobs | None
-    """Of the token."""
+    """Log probabilities of the token."""
     prompt_logprobs: list[sampling.RowLogprobs]
-    """Of prompt tokens, in order, from the second on."""
+    """Log probabilities of prompt tokens, in order, from the second token on."""
     hypotheses: list[tuple[list[int], float]]
-    """What a beam search found, best first: generated tokens and score. Empty but for its last event."""
+    """The sequences that a beam search found, best first: generated tokens and score. Empty but in its last event."""
 
 class RequestEnd:
     """The last event of every request. ``message`` says what went wrong if the reason is ERROR."""
@@ -270,16 +270,16 @@ class EventLoop:
         """Accept no more requests; let the others run to their end, or cancel them. Returns at once."""
 
 class sampling:  # noqa: N801 - a module of the extension, which one stub file can only show as a class
-    """What requests ask of sampling, and what is said of tokens; csrc/sampling/*.h state the contract."""
+    """Sampling parameters of requests, and log probabilities of tokens; csrc/sampling/*.h state the contract."""
 
     MAX_STOP_TOKENS: int
     MAX_LOGIT_BIAS_ENTRIES: int
     MAX_BAD_WORDS: int
     MAX_BAD_WORD_LENGTH: int
-    """Most entries of these lists of SamplingParams; most tokens of a bad word."""
+    """Bounds of the lists of SamplingParams, and of the tokens of a bad word."""
 
     class SamplingParams:
-        """What one request asks of the sampler; sampling_params.h says what the fields mean."""
+        """The sampling parameters of a request; sampling_params.h says what the fields mean."""
 
         temperature: float
         top_k: int
@@ -301,18 +301,18 @@ class sampling:  # noqa: N801 - a module of the extension, which one stub file c
         prompt_logprobs: int | None
         def __init__(self) -> None: ...
         def violations(self, vocab_size: int) -> list[str]:
-            """Everything wrong with the parameters, a sentence each; empty if nothing is."""
+            """A sentence for everything wrong with the parameters; empty if nothing is."""
 
     class RowLogprobs:
         """Log-probabilities at one position."""
 
         @property
         def logprob(self) -> float:
-            """Of the chosen token."""
+            """The chosen token's log probability."""
 
         @property
         def rank(self) -> int:
-            """Of the chosen token: 1 is the most likely."""
+            """The chosen token's rank: 1 is the most likely."""
 
         @property
         def top(self) -> list[tuple[int, float]]:
@@ -326,11 +326,11 @@ class sampling:  # noqa: N801 - a module of the extension, which one stub file c
         NEVER = ...
 
     class BeamSearchParams:
-        """Beside SamplingParams, what a beam search is asked for."""
+        """The parameters of a beam search, besides SamplingParams."""
 
         num_beams: int
         length_penalty: float
         early_stopping: sampling.EarlyStopping
         def __init__(self) -> None: ...
         def violations(self, params: sampling.SamplingParams, vocab_size: int) -> list[str]:
-            """Everything wrong with a search of these parameters, a sentence each; empty if nothing is."""
+            """A sentence for everything wrong with a search of these parameters; empty if nothing is."""

@@ -1,7 +1,7 @@
-"""What ``lower(op)`` of ``plugins/<op>/cuda.py`` is given: one operator of a program, its operands as buffers.
+"""The argument of ``lower(op)`` in ``plugins/<op>/cuda.py``: one operator of a program, with buffers as operands.
 
-``lower`` returns the steps that compute the operator. Operands have the names of ``schema.toml``. Besides those, passes
-for GPUs give products what their kernels do in a prologue or an epilogue:
+``lower`` returns the steps that compute the operator. Operands have the names of ``schema.toml``. Passes for GPUs also
+give products the operands of operations that their kernels do in a prologue or an epilogue:
 
 - ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention);
 - ``residual``: rows that are added to the result (Linear);
@@ -22,7 +22,7 @@ Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
 
 
 class Lowering(Protocol):
-    """One operator while a program is made of it. Methods raise BuildError for what the device cannot do."""
+    """One operator that is lowered into a program. Methods raise BuildError for what the device cannot do."""
 
     name: str
     device: Device
@@ -37,7 +37,7 @@ class Lowering(Protocol):
     sampled: Outputs
 
     def has(self, operand: str) -> bool:
-        """Is the optional input or output there?"""
+        """Whether the optional input or output ``name`` is present."""
 
     def attribute(self, name: str) -> Any:
         """The value of an attribute."""
@@ -52,7 +52,7 @@ class Lowering(Protocol):
         """Activations that an operator before has computed."""
 
     def optional_rows(self, operand: str) -> Buffer | None:
-        """Those of an operand that may be absent."""
+        """The activations of an operand that may be absent."""
 
     def new(self, output: str, dtype: str | None = None) -> Buffer:
         """Memory for an output, of the activations' type or ``dtype``."""

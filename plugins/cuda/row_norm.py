@@ -1,4 +1,4 @@
-"""What the kernels that normalise rows share: a block a row, and the sum with a residual in front of the norm."""
+"""Helpers of the kernels that normalise rows, which give a block to each row and may add a residual before the norm."""
 
 from __future__ import annotations
 

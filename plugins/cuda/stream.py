@@ -1,4 +1,4 @@
-"""How the streaming matrix products of a few rows (cuda/stream_linear.cuh) are specialised and launched."""
+"""Specialises and launches the streaming matrix products of a few rows (cuda/stream_linear.cuh)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class StreamConfig:
     weight_bytes: int  # of an element
 
     def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
-        """What barriers, partial sums and x leave for the ring."""
+        """The shared memory that barriers, partial sums and x leave for the ring."""
         sums = 2 * _CONSUMER_WARPS * tokens * _ROWS_PER_TILE * self.tiles_per_stage * 4
         x_bytes = 0 if self.stream_x else tokens * (in_features * 2 + 16)
         return shared_bytes - _MAX_STAGES * 16 - 16 - sums - x_bytes
 
     def stage_bytes(self, tokens: int) -> int:
-        """A stage of weights, and of x where it travels too."""
+        """Bytes of a stage: weights, and x where it travels with them."""
         weights = (self.stage_k * self.weight_bytes + 16) * _ROWS_PER_TILE * self.tiles_per_stage
         return weights + (tokens * (self.stage_k * 2 + 16) if self.stream_x else 0)
 

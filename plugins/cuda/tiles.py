@@ -1,4 +1,4 @@
-"""How the tiled matrix products of many rows (cuda/tiled_linear.cuh) are specialised and launched."""
+"""Specialises and launches the tiled matrix products of many rows (cuda/tiled_linear.cuh)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class _Problem:
         return down * across * config.cluster
 
     def waves(self, config: TileConfig) -> int:
-        """How many tiles one after another the busiest SM has."""
+        """The number of tiles that the busiest SM computes one after another."""
         return ceil(self.blocks(config) / _RESIDENT[config.cluster])
 
     def cycles(self, config: TileConfig) -> float:
@@ -123,7 +123,7 @@ class _Problem:
         return waves * tile
 
     def reason(self, config: TileConfig) -> str:
-        """Why it is a candidate."""
+        """Why ``config`` is a candidate."""
         return f"{self.blocks(config)} tiles in {self.waves(config)} waves"
 
 

@@ -8,7 +8,7 @@ from .launches import Cache, HeadNorm, Heads, Scores, Tables, decode, prefill, q
 
 
 def rotates_in_products(rotary_dim: int) -> bool:
-    """Does the epilogue of a product have the pairs that RoPE turns in one thread?"""
+    """Whether each thread of a product's epilogue has both elements of the pairs that RoPE turns."""
     return rotary_dim % 16 == 0
 
 

@@ -69,7 +69,7 @@ class Heads:
         return self.defines() | {"TL_ROTARY_DIM": self.rotary_dim}
 
     def problems(self) -> list[str]:
-        """What the kernels do not support, a sentence each."""
+        """A sentence for each property that the kernels do not support."""
         found = []
         if self.rotary_dim % 4:
             found.append(f"RoPE turns {self.rotary_dim} elements of a head, expected a multiple of 4")
@@ -82,7 +82,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Scores:
-    """What becomes of products of queries and keys: ``scale``, then the soft cap, then the mask of ``window`` tokens.
+    """The steps from products of queries and keys to scores: ``scale``, the soft cap, the mask of ``window`` tokens.
 
     A ``softcap`` of 0 means none, and so does a ``window`` of 0.
     """
@@ -101,7 +101,7 @@ class Scores:
         return self.window, self.scale * log2(e), *cap
 
     def problems(self) -> list[str]:
-        """What the kernels do not support, a sentence each."""
+        """A sentence for each property that the kernels do not support."""
         if self.softcap <= _MAX_SOFTCAP:
             return []
         return [f"softcap is {self.softcap}, expected at most {_MAX_SOFTCAP}, up to which scores are precise"]
@@ -216,7 +216,7 @@ def decode(
 def _decode_kernel(
     heads: Heads, scores: Scores, device: Device, max_seqs: int, max_grid: int, few_rows: bool
 ) -> Kernel | None:
-    """The widest block whose ring has two stages."""
+    """The decode kernel with the widest block whose ring has two stages."""
     for warps in (4, 2, 1):
         modest = few_rows and warps == 4 and heads.group <= 4
         shared_bytes = min(device.shared_bytes, _MODEST_SHARED_BYTES) if modest else device.shared_bytes
@@ -280,5 +280,5 @@ def _mma_prefill(
 
 
 def _one_if(name: str) -> Extent:
-    """1, or 0 if the symbol is 0: then there is nothing to launch."""
+    """The extent 1, or 0 if the symbol is 0, so that nothing is launched then."""
     return symbol(name, 1, _MANY)

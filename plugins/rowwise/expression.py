@@ -1,4 +1,4 @@
-"""Programs of Rowwise: the words of the postfix notation, and what evaluates them. Standard library only."""
+"""Programs of Rowwise: the words of the postfix notation, and their evaluation. It needs the standard library alone."""
 
 from __future__ import annotations
 

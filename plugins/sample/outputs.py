@@ -1,4 +1,4 @@
-"""What sampling on a GPU writes."""
+"""The buffers that sampling on a GPU writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, besides
 
 @dataclass(frozen=True)
 class Outputs:
-    """What sampling writes: ``tokens`` and ``logprobs`` of the step, ``last_tokens`` and ``slots`` for the next.
+    """Buffers of sampling: ``tokens`` and ``logprobs`` of the step, ``last_tokens`` and ``slots`` for the next step.
 
     ``last_tokens`` has the complement of a token that ends its sequence.
     """

@@ -1,4 +1,4 @@
-"""What the tests of LLM share."""
+"""Helpers of the tests of LLM."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What surrounds the paged cache against float64 on any machine: RoPE and cache write, decode and prefill attention."""
+"""Checks kernels around the paged cache against float64: RoPE and cache write, decode and prefill attention."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What sampling must draw and report, on any machine: tokens of a float64 reference with the same random number."""
+"""Checks sampling, on any machine: it must draw the tokens of a float64 reference with the same random number."""
 
 from dataclasses import replace
 from typing import Any

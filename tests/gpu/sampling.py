@@ -1,4 +1,4 @@
-"""What the sampling kernel should draw, in float64 and plain sorts."""
+"""The reference of the sampling kernel, in float64 and with plain sorts."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `plan` predicts, against what the driver says is gone."""
+"""The memory that `plan` predicts is the memory that the driver says is taken."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a message quotes of a value from outside: bounded, and free of control characters."""
+"""Messages quote values from outside in a bounded form that is free of control characters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who may import whom: stages point along the data flow, and the runtime runs without what convert and build need."""
+"""Imports point along the data flow, and the runtime runs without the packages that convert and build need."""
 
 import ast
 import subprocess

@@ -1,6 +1,6 @@
 """Compiles a checkpoint into an engine: fuse, remove padding, plan memory, serialize.
 
-Needs no GPU, and never holds more than one weight in memory.
+A build needs no GPU, and never holds more than one weight in memory.
 """
 
 from trtllm_lite.builder.build import Progress, build_engine, plan_memory

@@ -1,7 +1,7 @@
 """Assigns offsets in one arena so that tensors that are live at the same time do not overlap.
 
-Largest first, each into the tightest gap that is free during its whole life (Pisarchyk and Lee, arXiv 2001.03288,
-"greedy by size").
+The largest tensor is placed first, and each into the tightest gap that is free during its whole life (Pisarchyk and
+Lee, arXiv 2001.03288, "greedy by size").
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What turns a fused network into an engine: a backend for each kind of target, found by the names of the targets."""
+"""Finds the backend that turns a fused network into an engine for the given targets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ AUTO_DTYPE = "auto"  # whatever is usual on the target
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is measured, or was, to choose among ways to compute; see ``build_engine``."""
+    """The measurements, old or to be made, that choose among ways to compute; see ``build_engine``."""
 
     input_timing_cache: Path | None = None
     output_timing_cache: Path | None = None
@@ -51,7 +51,7 @@ class BuildJob:
 
 
 class Backend(Protocol):
-    """One kind of target. ``kind`` is what the manifest calls it, and what the C++ runtime finds its executor by."""
+    """A kind of target. ``kind`` is its name in the manifest, by which the C++ runtime finds its executor."""
 
     kind: str
 
@@ -59,13 +59,13 @@ class Backend(Protocol):
         """Whether ``target`` is a name of this kind, supported or not."""
 
     def check(self, targets: Sequence[str], strip_plan: bool, tuning: Tuning) -> None:
-        """Raise BuildError or OutputError for what could never be built, before any work is done."""
+        """Raise BuildError or OutputError for targets and options that can never be built, before any work is done."""
 
     def compile(self, job: BuildJob) -> EngineParts:
-        """Everything that goes into the engine file. Raises BuildError."""
+        """Make everything that goes into the engine file. Raises BuildError."""
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
-        """What a running engine would need; nothing is compiled. Raises BuildError, ArgumentError (num_threads)."""
+        """The memory that a running engine would need; nothing is compiled. Raises BuildError, ArgumentError."""
 
 
 def all_backends() -> tuple[Backend, ...]:
@@ -93,6 +93,6 @@ def backend_of(targets: Sequence[str]) -> tuple[Backend, tuple[str, ...]]:
 
 
 def _backend_of_one(target: str) -> Backend:
-    """The last one takes what no other does, and says what is wrong with it."""
+    """The backend of one target; the last backend takes targets that no other accepts, and says what is wrong."""
     *others, last = all_backends()
     return next((backend for backend in others if backend.accepts(target)), last)

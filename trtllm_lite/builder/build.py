@@ -45,11 +45,11 @@ def build_engine(
     GPUs. The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the largest
     weight.
 
-    ``input_timing_cache`` chooses algorithms of matrix products by what was measured on a GPU before; with
-    ``output_timing_cache`` this machine's GPU is measured, and what was found written there and used, with what the
-    input cache has besides, which must be of such a GPU and the same cuBLAS; ``fast_build`` measures fewer sizes and
-    candidates, and none at the card's power limit.
-    With ``strip_plan`` the weights stay out, for benchmarks: the runtime makes random ones on the GPU.
+    ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
+    ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
+    with those of the input cache, which must be of the same kind of GPU and version of cuBLAS. ``fast_build`` measures
+    fewer sizes and candidates, and none at the card's power limit. With ``strip_plan`` the engine has no weights, for
+    benchmarks: the runtime makes random ones on the GPU.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
@@ -99,7 +99,7 @@ def plan_memory(
     num_threads: int | None = None,
     **limits: Unpack[GivenLimits],
 ) -> MemoryPlan:
-    """What an engine built with these limits would need, without building it or reading a weight.
+    """The memory that an engine built with these limits would need; nothing is built and no weight read.
 
     ``num_threads`` is the number of threads at run time (None: one per available CPU). Raises BuildError, EngineError,
     ArgumentError (num_threads).
@@ -113,7 +113,7 @@ def plan_memory(
 
 
 def _ignore(stage: str, done: int, total: int) -> None:
-    """The progress callback of those who gave none."""
+    """The progress callback where none is given."""
     del stage, done, total
 
 

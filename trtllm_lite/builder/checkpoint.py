@@ -1,7 +1,7 @@
-"""Opens a checkpoint directory: the network, its configuration, and where the weights lie, all checked first.
+"""Opens a checkpoint directory, and checks the network, its configuration, and the places of its weights.
 
 A checkpoint may come from anywhere. Initializers may point only into plain files of the checkpoint directory, within
-their bounds; nothing else on the machine is ever opened.
+their bounds; no other file of the machine is ever opened.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _REMEDY = "convert the model again with `trtllm-lite convert`"
 class Checkpoint:
     """A checked checkpoint; the weights of ``model`` stay on disk until they are evaluated.
 
-    Without a ``path`` it is the shape of a model: it has no weights.
+    Without a ``path`` the checkpoint is only the shape of a model, and has no weights.
     """
 
     path: Path | None
@@ -121,7 +121,7 @@ def _check_present(path: Path, names: tuple[str, ...]) -> None:
 
 
 def _check_entries(network: Path, proto: onnx.ModelProto) -> None:
-    """Refuse what would take the libraries long before any of them looks at it."""
+    """Raise EngineError for networks so large that onnx and onnx_ir would take long to read them."""
     if proto.functions:
         raise EngineError(f"{network} defines functions, expected standard operators only: {_REMEDY}")
     count = _num_entries(proto.graph)
@@ -132,7 +132,7 @@ def _check_entries(network: Path, proto: onnx.ModelProto) -> None:
 
 
 def _num_entries(graph: onnx.GraphProto) -> int:
-    """Of ``graph`` and of the graphs in its nodes' attributes."""
+    """The entries of ``graph`` and of the graphs in its nodes' attributes."""
     own = sum(map(len, (graph.node, graph.initializer, graph.sparse_initializer, graph.value_info, graph.input)))
     inner = (graph for node in graph.node for entry in node.attribute for graph in (entry.g, *entry.graphs))
     return own + len(graph.output) + sum(map(_num_entries, inner))
@@ -154,7 +154,7 @@ def _check_model(network: Path, model: ir.Model) -> None:
     opset = model.graph.opset_imports.get("", 0)
     if opset < MIN_OPSET:
         raise EngineError(f"{network} uses ONNX opset {opset}, expected {MIN_OPSET} or newer: {_REMEDY}")
-    # protobuf hands strings that are not UTF-8 on as bytes.
+    # protobuf gives strings that are not UTF-8 as bytes.
     if not all(isinstance(name, str) for name in _names(model.graph)):
         raise EngineError(f"{network} has names that are not UTF-8: {_REMEDY}")
     for node in model.graph.all_nodes():

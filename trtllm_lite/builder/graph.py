@@ -1,4 +1,4 @@
-"""Small helpers for reading and rewriting onnx_ir graphs; passes share them and hold no others of this kind."""
+"""The helpers that passes share to read and rewrite onnx_ir graphs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -76,7 +76,7 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
 
 
 def site(*nodes: ir.Node) -> str:
-    """Where in the model the nodes are: the longest common path of their names ("layers.3.attention")."""
+    """The place of the nodes in the model: the longest common path of their names ("layers.3.attention")."""
     paths = [(node.name or node.op_type).split(".") for node in nodes]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
     return ".".join(parts[0] for parts in shared)

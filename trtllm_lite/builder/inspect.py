@@ -1,4 +1,4 @@
-"""Describes a checkpoint: its network, and what a build would make of it."""
+"""Describes a checkpoint: its network, and the fusions that a build would make."""
 
 from collections import Counter
 from pathlib import Path

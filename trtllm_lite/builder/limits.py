@@ -8,7 +8,7 @@ from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.engine.vocabulary import MAX_CACHE_BLOCKS, MAX_EXTENT, MAX_STEP_SEQS, MAX_STEP_TOKENS
 from trtllm_lite.errors import BuildError, shown
 
-BLOCK_SIZES = (16, 32, 64, 128)  # those powers of two that PagedAttention accepts
+BLOCK_SIZES = (16, 32, 64, 128)  # the powers of two that PagedAttention accepts
 DEFAULT_MAX_NUM_TOKENS = 2048
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
 SPARE_SLOTS = 8
@@ -84,7 +84,7 @@ class BuildLimits:
     ) -> "BuildLimits":
         """Limits of an engine of a model with so many positions; None is the default, or less if that does not fit.
 
-        Only what was given can be refused. Raises BuildError.
+        Only limits that were given can be refused. Raises BuildError.
         """
         gathers = given.pop("gather_context_logits", False)
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Predicts what an engine will need, from the plan alone: exact bytes, no weight is read."""
+"""Predicts the exact bytes that an engine will need, from the plan alone; no weight is read."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

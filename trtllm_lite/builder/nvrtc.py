@@ -1,6 +1,6 @@
 """Compiles device kernels to cubins on any machine: no GPU, no driver, no nvcc, no CUDA headers.
 
-NVRTC is handed a kernel and its includes as strings, so a compilation depends on nothing but the files under
+NVRTC gets a kernel and its includes as strings, so a compilation depends on nothing but the files under
 ``plugins/``, the defines, the target and the compiler. That makes the cache below exact: its key is a hash of all four.
 Kernels include each other with quotes, by paths from ``plugins/``; ``#include <...>`` is refused, because a header from
 outside would change the machine code without changing the key.
@@ -179,7 +179,7 @@ def _load(entry: Path) -> bytes | None:
 
 
 def _store(entry: Path, image: bytes) -> None:
-    """A concurrent build never reads half of it."""
+    """Write an image to the cache in one piece, so that a concurrent build never reads half of it."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         write_file(entry, image + hashlib.sha256(image).digest())

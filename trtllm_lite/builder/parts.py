@@ -1,4 +1,4 @@
-"""What a backend makes of a network: everything that goes into the engine file."""
+"""The parts that a backend makes of a network, and that go into the engine file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

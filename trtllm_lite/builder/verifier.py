@@ -15,7 +15,7 @@ _ONNX_TYPES = {"int": ir.AttributeType.INT, "float": ir.AttributeType.FLOAT, "st
 
 
 def violations(model: ir.Model) -> Iterator[str]:
-    """One sentence for everything that is wrong with ``model``; nothing if it is sound."""
+    """A sentence for each thing that is wrong with ``model``; none if it is sound."""
     graph = model.graph
     if model.functions:
         yield f"the model defines functions ({', '.join(str(key) for key in model.functions)}), expected none"

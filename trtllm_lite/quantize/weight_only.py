@@ -43,7 +43,7 @@ def quantize_weights(network: ir.Model, qformat: str) -> ir.Model:
 
 
 def _is_linear(transpose: ir.Node) -> bool:
-    """Do only products that are no LM head read the transposed matrix?"""
+    """Whether the transposed matrix is read only by products that are no LM head."""
     uses = list(transpose.outputs[0].uses())
     return bool(uses) and all(use.node.op_type == "MatMul" and use.node.name != _LM_HEAD for use in uses)
 

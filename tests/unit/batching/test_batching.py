@@ -13,7 +13,7 @@ import pytest
 from tests.unit.batching.cpp_build import BATCHING, HERE, VARIANTS, compile_objects, link
 
 SINGLE_THREADED = {"kv_cache_test", "scheduler_test", "beams_test", "allocation_test", "policy_test", "request_test"}
-# It counts allocations in place of the sanitizers' own operator new.
+# This program counts allocations in place of the sanitizers' own operator new.
 PLAIN_ONLY = {"allocation_test"}
 
 

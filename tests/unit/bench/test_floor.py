@@ -89,7 +89,7 @@ def test_a_decode_step_reads_the_weights_or_computes_and_reads_the_cache() -> No
 
     assert floor(Ceilings(bandwidth=1e3)) == pytest.approx((weights + cache) / 1e3)
     assert floor(Ceilings(bandwidth=1e3, flops=1e15)) == pytest.approx((weights + cache) / 1e3)
-    # Of 8.030 billion parameters the embedding table (0.525) is looked up, not multiplied.
+    # The model has 8.030 billion parameters; the embedding table (0.525) is looked up, not multiplied.
     assert floor(Ceilings(bandwidth=1e15, flops=1e12)) == pytest.approx(3 * 2 * (8.030e-3 - 0.525e-3), rel=1e-3)
 
 

@@ -194,7 +194,7 @@ def paged_attention_prefill(
     ends = at(cu_seqlens, np.int32, num_seqs + 1)
     rows = 64 if dim > 128 else 128
     blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
-    # One kernel has a block for each piece of work, the other lets its blocks take work until there is none.
+    # The first kernel has a block for each piece of work; the blocks of the second take work until there is none.
     assert grid == (NUM_SMS, 1, 1) or (grid[0] == kv_heads and grid[1] >= blocks), "some rows have no block"
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     queries, outputs = (at(pointer, half_type(macros), ends[-1], heads, dim) for pointer in (query, output))

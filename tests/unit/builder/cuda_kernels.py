@@ -1,4 +1,4 @@
-"""What each device kernel does, in numpy over raw memory: from the macros, grid and arguments that a plan gives it.
+"""Interprets each device kernel in numpy over raw memory, by the macros, grid and arguments that a plan gives it.
 
 A pointer is an array of bytes from its address to the end of its memory; sizes come from the macros alone, as on a
 card. Sums are float64 and every result is rounded once to the type it is stored in.

@@ -1,4 +1,4 @@
-"""What computes a product in steps of some size: the fastest that was measured, else what is expected to be."""
+"""A product is computed by the fastest way that was measured for a size of step, or else that is expected to be."""
 
 import pytest
 

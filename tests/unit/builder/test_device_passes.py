@@ -1,4 +1,4 @@
-"""What the passes for GPUs make of a network: which operators remain, and what they read."""
+"""The passes for GPUs leave the right operators of a network, with the right operands."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a build asks of the GPU that it measures, and what it makes of the answers; the GPU is a double."""
+"""A build asks a GPU, here a double, for the right measurements, and makes the right timings of the answers."""
 
 from itertools import pairwise
 from pathlib import Path

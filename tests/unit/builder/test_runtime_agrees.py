@@ -1,4 +1,4 @@
-"""What the builder wrote, the C++ runtime runs: the same logits as the network, in the memory that was predicted."""
+"""The C++ runtime runs engines of the builder: the same logits as the network, in the memory that was predicted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is particular to one family: tensors it stores in its own way, and keys that it refuses."""
+"""Tests of single families: tensors that a family stores in its own way, and keys that it refuses."""
 
 import json
 import tracemalloc

@@ -36,7 +36,7 @@ _KINDS = {
 }
 
 
-# What of each family's tiny model a GGUF file cannot say otherwise.
+# The settings of each family's tiny model without which a GGUF file could not describe it.
 _SAID: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "gemma2": {"query_pre_attn_scalar": 14},

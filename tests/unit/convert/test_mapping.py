@@ -1,4 +1,4 @@
-"""What does not fit is one error that lists everything, before anything is written."""
+"""A model that does not fit is refused before anything is written, by one error that lists all differences."""
 
 import json
 import os

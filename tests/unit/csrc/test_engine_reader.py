@@ -1,4 +1,4 @@
-"""What the engine reader refuses and how it says so; test_fuzz_engine_reader.py covers what nobody thought of."""
+"""The engine reader refuses known kinds of wrong engines with clear messages; the fuzzer beside it finds others."""
 
 import json
 import os

@@ -35,7 +35,7 @@ SYMBOLS = {
     "num_blocks": NUM_BLOCKS,
     "num_slots": MAX_BATCH_SIZE + 8,
 }
-# What the C++ runtime does not read of a manifest, except for what stands under "model".
+# The entries of a manifest that the C++ runtime does not read, except for those under "model".
 PYTHON_ONLY: dict[str, Any] = {
     "producer": "handmade",
     "gather_context_logits": False,

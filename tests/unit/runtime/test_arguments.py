@@ -1,4 +1,4 @@
-"""What TensorRT-LLM's examples pass to ModelRunner and LLM is accepted where it asks for nothing, else explained."""
+"""Arguments of TensorRT-LLM's examples are accepted where they ask for nothing, and explained where they do not."""
 
 import inspect
 
@@ -10,7 +10,7 @@ from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.api import arguments
 
-# What examples/run.py passes when it is run with its defaults.
+# The arguments that examples/run.py passes when it is run with its defaults.
 FROM_DIR = {
     **dict.fromkeys(("lora_dir", "max_attention_window_size", "sink_token_length", "device_ids", "medusa_choices")),
     **dict.fromkeys(("eagle_choices", "lookahead_config", "cross_kv_cache_fraction", "logits_processor_map")),

@@ -1,4 +1,4 @@
-"""What becomes of the events of a loop that several threads and coroutines share, and of requests nobody waits for."""
+"""The event pump serves several threads and coroutines, and cancels requests that nothing waits for."""
 
 import asyncio
 import gc

@@ -72,7 +72,7 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
 
 
 def _operands(node: ir.Node) -> list[tuple[ir.Value, tuple[str, ...]]]:
-    """Inputs that are present, each with the layouts that its operator accepts."""
+    """The inputs that are present, each with the layouts that its operator accepts."""
     arguments = all_schemas()[node.op_type].inputs
     return [(value, a.layouts) for a, value in zip(arguments, node.inputs, strict=False) if value is not None]
 
@@ -127,7 +127,7 @@ def _aliases(node: ir.Node) -> dict[int, int]:
 
 
 def _is_cache(value: ir.Value) -> bool:
-    """Is the input updated in place by an operator that reads it?"""
+    """Whether an operator that reads the input updates it in place."""
     return any(use.idx in _aliases(use.node).values() for use in value.uses())
 
 

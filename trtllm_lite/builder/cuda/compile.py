@@ -12,7 +12,7 @@ Specialised = tuple[Kernel, str]  # for an architecture
 
 
 def compile_kernels(kernels: Iterable[Specialised], progress: Callable[[int, int], None]) -> dict[Specialised, Cubin]:
-    """The machine code of each, in their order; cached ones cost a read. ``progress`` is called with (done, all).
+    """The machine code of each kernel, in order, compiled or cached. ``progress`` is called with (done, total).
 
     NVRTC runs without Python's lock, so threads are enough. Raises BuildError.
     """

@@ -1,4 +1,4 @@
-"""What a GPU engine holds, made of a fused network."""
+"""Makes the parts of a GPU engine of a fused network."""
 
 from collections.abc import Callable, Sequence
 
@@ -40,7 +40,7 @@ def cuda_parts(
 
 
 def _check_known(lowered: Lowered, timings: TimingCache) -> None:
-    """Raise BuildError if a cache has nothing to say about the network."""
+    """Raise BuildError if a timing cache has no timing of the network's products."""
     programs = [program for program in lowered.programs if program.device.arch == timings.arch]
     products = dict.fromkeys(
         Product.of(step) for program in programs for step in program.steps if isinstance(step, Matmul)

@@ -1,4 +1,4 @@
-"""Where each buffer lies: weights and state for all programs together, intermediate values for each in one arena.
+"""Lays out buffers: weights and state for all programs together, intermediate values of each program in one arena.
 
 The executor places step inputs and caches.
 """
@@ -31,7 +31,7 @@ class Layout:
 def lay_out(operands: Operands, programs: Sequence[Sequence[Step]], kept: Iterable[Buffer] = ()) -> Layout:
     """Tensors for everything that ``programs`` touch, and for all step inputs.
 
-    No other buffer lies where those of the arena do that are ``kept``; equal names have one place.
+    Buffers of the arena that are ``kept`` share their place with no other buffer. Equal names have one place.
     """
     layout = _Layout(operands.symbols)
     for buffer in operands.inputs.values():
@@ -72,7 +72,7 @@ class _Layout:
         return _tensor(buffer, 0).max_bytes(self.symbols)
 
     def add(self, buffer: Buffer, offset: int) -> None:
-        # Named by what is there first: layers reuse the same memory.
+        # A tensor is named after the first buffer at its place; other layers reuse the same memory.
         name = buffer.name if buffer.kind != "arena" else None
         place = (buffer.kind, buffer.dtype, buffer.shape, offset, name)
         if place not in self.places:

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from trtllm_lite.builder.limits import SPARE_SLOTS, BuildLimits
 from trtllm_lite.errors import BuildError
 
-# Batches for which a program of fused kernels for few rows is made.
+# A decode program of fused kernels for few rows is made for each of these batch sizes.
 DECODE_BUCKETS = (1, 2, 4, 8, 16)
-# Tokens of the steps beyond those, and of prefill, whose products are chosen together; larger steps are "mixed".
+# A program for steps of up to so many tokens is made for each of these numbers; larger steps are "mixed".
 STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
-# What stands for all larger steps where their products are compared.
+# Products of all larger steps are compared at this number of rows.
 LARGEST_STEP = 8192
-MAX_LOGITS = 65_535  # rows of a grid's second axis, one for each that is sampled
-MAX_SMS = 192  # more than any card has: sizes the scratch of kernels that run one block per SM
+MAX_LOGITS = 65_535  # bound of a grid's second axis, which has a row for each sampled row
+MAX_SMS = 192  # no card has more; this sizes the scratch of kernels that run one block per SM
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Bucket:
 
 
 def size_class(bucket: Bucket) -> int:
-    """The size of step for which the products of ``bucket`` are compared: engines of like limits choose alike."""
+    """The size of step at which products of ``bucket`` are compared, so that engines of like limits choose alike."""
     return next((size for size in STEP_BUCKETS if size >= bucket.max_tokens), LARGEST_STEP)
 
 

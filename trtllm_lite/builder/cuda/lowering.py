@@ -1,6 +1,6 @@
 """Turns the fused graph into the launches and products of one program.
 
-What an operator becomes is said by ``lower`` of its ``plugins/<op>/cuda.py``; here is what that function may ask.
+The function ``lower`` in ``plugins/<op>/cuda.py`` lowers an operator; this module has what that function may call.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class _Program:
     buffers: dict[ir.Value, Buffer] = field(default_factory=dict)
 
     def becomes_logits(self, value: ir.Value) -> bool:
-        """Do operators row by row, at least one, make the logits of ``value``?"""
+        """Whether ``value`` becomes the logits through one or more operators that work row by row."""
         reader = self.links.only_reader(value)
         while reader is not None and reader.kind == "Rowwise":
             if reader.outputs["y"].is_graph_output():

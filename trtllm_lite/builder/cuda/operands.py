@@ -1,4 +1,4 @@
-"""What all programs of a GPU engine share: weights, caches, step inputs and state."""
+"""The buffers that all programs of a GPU engine share: weights, caches, step inputs and state."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Operands:
 
     @property
     def outputs(self) -> tuple[Buffer, ...]:
-        """What the executor reads or writes by itself."""
+        """The buffers that the executor itself reads or writes."""
         return (self.logits, self.sampled.tokens, self.sampled.logprobs, self.sampled.slots)
 
     def matrix(self, value: ir.Value) -> Buffer:

@@ -1,7 +1,7 @@
-"""The fused graph as a list of operators whose operands have names: what the passes of this device rewrite.
+"""The fused graph as a list of operators with named operands, which the passes for this device rewrite.
 
-Operators may have operands here that their schema does not know: what a device pass has moved into a prologue or an
-epilogue. ``plugins/cuda/lowering.py`` lists them.
+Operators may have operands here that their schema does not know, namely those of an operation that a device pass has
+moved into a prologue or an epilogue. ``plugins/cuda/lowering.py`` lists them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -94,7 +94,7 @@ class Links:
 
 
 def without_unread(ops: Sequence[Op]) -> list[Op]:
-    """``ops`` without those none of whose outputs is read."""
+    """``ops`` without operators of which no output is read."""
     kept: list[Op] = []
     read: set[ir.Value] = set()
     for op in reversed(ops):

@@ -59,7 +59,7 @@ class Lowered:
 
     @property
     def archs(self) -> tuple[str, ...]:
-        """Those that there are programs for."""
+        """The architectures that there are programs for."""
         return tuple(dict.fromkeys(program.device.arch for program in self.programs))
 
     def kernels(self) -> dict[tuple[Kernel, str], int]:

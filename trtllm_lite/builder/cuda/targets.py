@@ -1,4 +1,4 @@
-"""What ``--target`` may name, and what a block may use there."""
+"""The GPU architectures that ``--target`` may name, and the shared memory that a block may use there."""
 
 import re
 from collections.abc import Sequence

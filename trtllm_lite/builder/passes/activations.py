@@ -9,7 +9,7 @@ _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
 def activation_of(node: ir.Node) -> str | None:
-    """The name that schemas give the function of ``node``, one of OP_TYPES; None if they have none for it."""
+    """The name of the activation function of ``node``, one of OP_TYPES, in schemas; None if schemas do not have it."""
     if node.op_type == "Swish":
         return "silu" if attribute(node, "alpha", 1.0) == 1.0 else None
     return _GELUS.get(attribute(node, "approximate", "none"))

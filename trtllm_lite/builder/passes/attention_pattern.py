@@ -118,14 +118,14 @@ def match_packed_output(attention: ir.Node) -> ir.Value:
 
 
 def is_past_lens(value: ir.Value | None) -> bool:
-    """Is it the input ``past_lens``, perhaps cast to another integer type?"""
+    """Whether ``value`` is the input ``past_lens``, perhaps cast to another integer type."""
     while (cast := produced_by(value, "Cast")) is not None:
         value = cast.inputs[0]
     return _is_named(value, PAST_LENS)
 
 
 def is_sequence_extent(value: ir.Value | None) -> bool:
-    """Is it the padded length of this step, read off the shape of something unpacked?"""
+    """Whether ``value`` is the padded length of this step, taken from the shape of an unpacked value."""
     shape = produced_by(value, "Shape")
     if shape is None or attribute(shape, "start", 0) != 1 or attribute(shape, "end", None) != 2:
         return False

@@ -1,4 +1,4 @@
-"""What a pass is: a rewriting of a graph that states what it needs, guarantees and decided.
+"""The contract of a pass, a rewriting of a graph that states what it needs, guarantees and decided.
 
 The pipeline as a whole is a pure function: it copies the network once, and its passes rewrite the copy.
 """

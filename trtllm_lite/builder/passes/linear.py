@@ -43,7 +43,7 @@ def _matrix(value: ir.Value | None) -> StoredMatrix | None:
 
 
 def _bias(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
-    """The Add behind the MatMul and its float32 vector of one element per output feature, if there is one."""
+    """The Add behind the MatMul, and its float32 vector with an element for each output feature; None if absent."""
     add = only_user(node.outputs[0])
     if add is None or add.op_type != "Add":
         return None

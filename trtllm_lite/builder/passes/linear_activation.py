@@ -1,6 +1,6 @@
-"""An activation that alone reads a Linear goes into it: the plain MLP of GPT-2 writes its wide rows once.
+"""An activation that is the only reader of a Linear goes into it, so that GPT-2's plain MLP writes its wide rows once.
 
-Runs after merge_gate_up, which takes the activations of gates.
+The pass runs after merge_gate_up, which takes the activations of gates.
 """
 
 from collections.abc import Iterable

@@ -38,12 +38,12 @@ class _Rewrite:
     packed: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def is_padded(self, value: ir.Value | None) -> bool:
-        """Is it [batch, seq] or [batch, seq, features]? Values split into heads belong to attention."""
+        """Whether ``value`` is [batch, seq] or [batch, seq, features]. Values split into heads belong to attention."""
         shape = dims(value)
         return shape is not None and len(shape) in (2, 3) and shape[:2] == (self.batch, self.seq)
 
     def is_token_wise(self, node: ir.Node) -> bool:
-        """Does each token's output depend on that token's input and constants only?"""
+        """Whether each token's output depends only on that token's input and constants."""
         tokens = [x for x in node.inputs if x is not None and (x in self.rows or self.is_padded(x))]
         constants = [x for x in node.inputs if x is not None and x not in tokens]
         return (

@@ -1,7 +1,7 @@
-"""What no other pass has fused becomes Rowwise: chains of elementwise operators over packed rows, one node a chain.
+"""Elementwise operators over packed rows that no other pass has fused become Rowwise, one node for each chain.
 
-A chain is a tree of operators whose inner results nobody else reads. So an operator that has no kernel of its own costs
-one pass over its rows; the decisions, which say what that is, are all listed as not fused.
+A chain is a tree of operators whose inner results no other operator reads. An operator without a kernel of its own thus
+costs one pass over its rows; the pass lists all of them as not fused, with that cost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -67,7 +67,7 @@ class _Chain:
         return [item if isinstance(item, str) else names[item] for item in self.items]
 
     def fits(self) -> bool:
-        """Whether it stays below the limits of a program."""
+        """Whether the chain stays below the limits of a program."""
         rows, vectors, constants = self.operands()
         few = len(rows) <= MAX_ROWS and len(vectors) <= MAX_VECTORS and len(constants) <= MAX_CONSTANTS
         return few and len(self.items) <= MAX_STEPS and max_depth(self.words()) <= MAX_DEPTH

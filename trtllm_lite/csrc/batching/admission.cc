@@ -1,4 +1,4 @@
-// Scheduler: which waiting requests join the running ones.
+// The part of the Scheduler that admits waiting requests to the running ones.
 #include <algorithm>
 #include <exception>
 
@@ -52,7 +52,7 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
   const auto behind = [&](Index other) { return request.rank < table_.request(other).rank; };
   running_.insert(std::ranges::find_if(running_, behind), index);
   num_rows_ += request.max_rows();
-  // All known tokens get their blocks now: a half-computed prompt must never be what a request is preempted for.
+  // All known tokens get their blocks now, so that no request is preempted to make room for the rest of a prompt.
   reserve(table_.running(index), table_.running(index).kv(), num_tokens, batch);
   add_row(index, std::min(num_tokens - num_computed, budget(batch)), batch);
   return Verdict::kAdmitted;
@@ -99,7 +99,7 @@ bool Scheduler::claim_slot(Index index, const Slot& slot, Clock::time_point now,
     return true;
   } catch (const std::exception& error) {
     message = error.what();
-  } catch (...) {  // the message says it
+  } catch (...) {  // the message below says what happened
   }
   remove(index, FinishReason::kError, std::move(message), now, events);
   return false;

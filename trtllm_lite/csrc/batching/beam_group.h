@@ -12,7 +12,7 @@
 namespace tl {
 
 struct Beam {
-  std::int32_t slot;   // whose block table is this beam's
+  std::int32_t slot;   // the slot that holds this beam's block table
   KvSequence kv;       // all of the beam but its newest token
   std::int32_t token;  // the newest one
 };
@@ -24,7 +24,7 @@ class BeamGroup {
   // As many slots as the search has beams: `own_slot`, which the request keeps, and `others`.
   BeamGroup(std::int32_t own_slot, std::vector<Slot> others);
 
-  // Best first; none before the prompt is computed.
+  // The beams, best first; empty before the prompt is computed.
   std::span<const Beam> beams() const { return beams_; }
   // Whether the beams are known that the next step continues. It is launched: they are not, until move().
   bool ready() const { return !beams_.empty() && !in_flight_; }

@@ -1,4 +1,4 @@
-// What beam search asks of the KV cache.
+// The moves of a beam search, by which the KV cache forks its sequences.
 #pragma once
 
 #include <cstdint>

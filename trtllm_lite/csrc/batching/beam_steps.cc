@@ -1,11 +1,11 @@
-// Scheduler: beam searches, once their prompt is computed.
+// The part of the Scheduler that steps beam searches whose prompts are computed.
 #include <stdexcept>
 
 #include "batching/scheduler.h"
 
 namespace tl {
 
-// The newest token of every beam, or of none: the search goes on when it has the logits of all.
+// Adds the newest token of every beam to the step, or of none: the search needs the logits of all beams to go on.
 void Scheduler::add_beam_rows(Index index, StepBatch& batch) {
   Running& running = table_.running(index);
   BeamGroup& group = *running.beams();

@@ -16,7 +16,7 @@ class BlockPool {
   int num_blocks() const { return static_cast<int>(blocks_.size()) - 1; }
   // Blocks allocate() can hand out now: free ones, and cached ones it may evict.
   int num_ready() const { return static_cast<int>(free_.size()) + num_evictable_; }
-  // The same, plus those that become ready as the steps in flight end.
+  // Ready blocks, and those that become ready as the steps in flight end.
   int num_unreferenced() const { return num_blocks() - num_referenced_; }
   int refcount(std::int32_t block) const { return blocks_[block].refcount; }
 
@@ -40,7 +40,7 @@ class BlockPool {
   struct Block {
     std::int32_t refcount = 0;
     std::int32_t prev = 0, next = 0;  // neighbours in the list of evictable blocks
-    std::uint64_t last_step = 0;      // that may touch it, as far as those who released it said
+    std::uint64_t last_step = 0;      // the last step that may touch it, the latest that release() was given
     std::uint32_t releases = 0;       // tells a current entry of in_flight_ from one that retain() made obsolete
     Place place = Place::kFree;
     bool cached = false;

@@ -1,11 +1,11 @@
-// Blocks that a running request may still take, whatever else happens.
+// Promises of blocks: a running request may take that many, whatever else happens.
 #pragma once
 
 #include <utility>
 
 namespace tl {
 
-// All promises of one cache. Blocks that nobody references, less those, are free for anybody.
+// All promises of one cache. Unreferenced blocks beyond the promised number may be given to any request.
 class PromiseBook {
  public:
   PromiseBook() = default;
@@ -22,7 +22,7 @@ class PromiseBook {
   int num_promises_ = 0;
 };
 
-// Part of a running request, and void with its end. The book must outlive it.
+// A promise is part of a running request and ends with it. The book must outlive it.
 class Promise {
  public:
   Promise(PromiseBook& book, int num_blocks) : book_(&book) {
@@ -43,7 +43,7 @@ class Promise {
   }
 
   int num_blocks() const { return num_blocks_; }
-  // So many of them are taken; a negative number has come back.
+  // Notes that `count` of the promised blocks are taken, or, if it is negative, come back.
   void take(int num_blocks) {
     num_blocks_ -= num_blocks;
     book_->num_blocks_ -= num_blocks;

@@ -1,4 +1,4 @@
-// Scheduler: what comes back from the executor.
+// The part of the Scheduler that takes in the executor's results.
 #include <algorithm>
 
 #include "batching/scheduler.h"
@@ -12,7 +12,7 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     const bool of_the_same_search = i > 0 && row.request == batch.rows[i - 1].request;
-    // A request that ended while this step was in flight leaves its row behind.
+    // If the request ended while this step was in flight, its row is discarded.
     if (!of_the_same_search && table_.alive(row.request)) complete_row(row, result.rows[i], now, events);
   }
 }

@@ -1,4 +1,4 @@
-// What preempting a sequence costs, learnt from the executor's own timings.
+// Estimates what preempting a sequence costs, from the executor's timings.
 #pragma once
 
 #include "batching/step.h"
@@ -12,7 +12,7 @@ class CostModel {
   double swap_seconds(int num_blocks) const { return 2.0 * num_blocks * seconds_per_block_; }
 
   void observe(const StepBatch& batch, const StepResult& result) {
-    // Recomputing is prefill: a decode step says nothing about it, its time goes into reading weights.
+    // Recomputing is prefill. Decode steps are not counted: they spend their time on reading weights.
     const int num_tokens = static_cast<int>(batch.token_ids.size());
     if (result.compute_seconds > 0 && num_tokens > 2 * batch.num_decode_tokens) {
       average(seconds_per_token_, result.compute_seconds / num_tokens);
@@ -25,7 +25,8 @@ class CostModel {
  private:
   static void average(double& mean, double sample) { mean += kWeight * (sample - mean); }
 
-  // About the last ten observations count. Until there are any: a small model on one CPU core, copying 1 MB blocks.
+  // About the last ten observations count. The first values are those of a small model on one CPU core, with 1 MB
+  // blocks.
   static constexpr double kWeight = 0.1;
   double seconds_per_token_ = 1e-3;
   double seconds_per_block_ = 2e-4;

@@ -87,7 +87,8 @@ void EventLoop::run() {
   events_.close();
 }
 
-// One turn: hand the device its next step, then look at what it has finished. False when shut down and done.
+// One turn of the loop hands the device its next step, then takes the results of a finished one. Returns false when the
+// loop is shut down and all requests have ended.
 bool EventLoop::iterate() {
   now_ = Clock::now();
   if (inbox_.has_mail()) take_mail();

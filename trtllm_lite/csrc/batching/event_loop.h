@@ -32,7 +32,7 @@ class EventLoop {
  public:
   // Throws std::invalid_argument for a contradictory config.
   EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor> executor);
-  // Cancels what is left, waits for the steps in flight, and joins the thread.
+  // Cancels the requests that are left, waits for the steps in flight, and joins the thread.
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
@@ -42,7 +42,7 @@ class EventLoop {
   RequestId submit(RequestSpec spec);
   // Any thread; legal in every state. False if the request has ended and its end has been polled, or never existed.
   bool cancel(RequestId id) { return inbox_.cancel(id); }
-  // One consumer. kClosed: shut down, and every event has been delivered.
+  // Only one thread may poll. kClosed means that the loop is shut down and every event has been delivered.
   PollStatus poll(EventBatch& out, Clock::duration timeout);
   LoopStats stats() const;
   // Returns at once; poll() says when it is done.
@@ -67,7 +67,7 @@ class EventLoop {
   Inbox inbox_;
   EventQueue events_;
 
-  // The loop thread's.
+  // Only the loop's thread uses the following members.
   Scheduler scheduler_;
   std::array<StepBatch, 2> batches_;
   int oldest_ = 0;     // of batches_: the next whose results are due
@@ -79,7 +79,7 @@ class EventLoop {
   LoopStats work_stats_;
   Clock::time_point now_;
   Clock::time_point last_results_;
-  // Since the last results:
+  // Counted since the last results:
   Clock::duration waited_{};  // for the device
   int num_launches_ = 0;
   bool launched_only_decodes_ = true;

@@ -1,4 +1,4 @@
-// Events on their way from the loop to one consumer.
+// A queue of events from the loop to one consumer.
 #pragma once
 
 #include <condition_variable>
@@ -33,7 +33,7 @@ class EventQueue {
     published_.notify_one();
   }
 
-  // No event follows.
+  // Marks that no event follows.
   void close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;

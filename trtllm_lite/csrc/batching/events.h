@@ -1,4 +1,4 @@
-// What a consumer hears of its requests: tokens as they come, then one end.
+// The events of a request that its consumer gets: tokens as they come, then one end.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ struct TokenEvent {
 struct RequestEnd {
   RequestId id;
   FinishReason reason;
-  std::string message;  // of kError: what went wrong
+  std::string message;  // what went wrong, for kError
   RequestTimings timings;
 };
 

@@ -1,4 +1,4 @@
-// What other threads ask of the event loop: a bounded mailbox, emptied once a step.
+// The mailbox of requests and cancels from other threads to the event loop. It is bounded, and emptied once a step.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class Inbox {
   bool cancel(RequestId id);
   // Any thread. A second call can only turn kDrain into kCancel.
   void shut_down(Shutdown how);
-  // The consumer's thread: it has these ends.
+  // Called by the consumer's thread, which has got these ends.
   void forget(const std::vector<RequestEnd>& ends);
 
   // The loop's thread.

@@ -1,4 +1,5 @@
-// The paged KV cache's bookkeeping: who holds which blocks, what can be shared, copied, evicted or swapped.
+// The bookkeeping of the paged KV cache: which sequence holds which blocks, and which blocks can be shared, copied,
+// evicted or swapped.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +37,7 @@ inline KvManagerConfig with_steps_of(KvManagerConfig config, int max_step_tokens
   return config;
 }
 
-// What the cache already holds of a sequence; valid until the next call that changes the manager.
+// The blocks of a sequence that the cache already holds; valid until the next call that changes the manager.
 struct PrefixHit {
   int num_blocks = 0;  // of tokens, from the first one on
   // By cache group: the blocks of those that a sequence needs which goes on from there. They end with the prefix.
@@ -75,7 +76,8 @@ class KvCacheManager {
   PrefixHit find_prefix(const TokenChain& chain, int max_tokens, int length = 0);
   // A sequence that begins with the blocks of `hit` (just found for `chain`, or empty). It will not exceed max_tokens.
   KvSequence open(const TokenChain& chain, const PrefixHit& hit, int max_tokens);
-  // A second sequence with the same content; a block that both would write is copied by the first to reserve it.
+  // Forks a sequence: the second one has the same content. A block that both would write is copied when either of them
+  // reserves it first.
   KvSequence fork(const KvSequence& sequence);
 
   // Makes positions length() .. num_tokens-1 writable (in windowed groups, as many of them as the next step writes).
@@ -89,7 +91,7 @@ class KvCacheManager {
   }
   // Blocks that reserve() would take besides copies.
   int num_missing(const KvSequence& sequence, int num_tokens) const;
-  // The step in preparation writes num_tokens more, which were reserved.
+  // Notes that the step in preparation writes num_tokens more positions, which were reserved.
   void advance(const KvSequence& sequence, int num_tokens) { sequences_[sequence.id_].length += num_tokens; }
   // Lets others share the sequence's full blocks. `written_by`: the last step that writes any of them.
   void commit(const KvSequence& sequence, const TokenChain& chain, std::uint64_t written_by) {

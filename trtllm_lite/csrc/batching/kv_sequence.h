@@ -1,4 +1,4 @@
-// Ownership of KV blocks: a handle is the only way to hold blocks, and its end is the only way to give them back.
+// Handles of sequences, which own KV blocks: only a handle can hold blocks, and they are given back when it ends.
 #pragma once
 
 #include <cstdint>

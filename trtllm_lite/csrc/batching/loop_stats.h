@@ -1,4 +1,4 @@
-// What an event loop has done so far.
+// Counts and times of what an event loop has done so far.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ struct LoopStats {
   std::array<std::int64_t, 6> num_ended{};  // by FinishReason
   double step_seconds = 0;                  // from one step's results to the next one's, in sum
   double host_seconds = 0;                  // of that, spent by the loop itself and not waiting for the device
-  DurationCounts decode_host_times;         // the host's for one step, where all it launched was one that only decodes
+  DurationCounts decode_host_times;         // the host's times of single steps that only decode
   // Sums over ended requests that had a first token; divide by num_timed for means.
   double queue_seconds = 0, first_token_seconds = 0, seconds_per_token = 0;
   std::int64_t num_timed = 0;

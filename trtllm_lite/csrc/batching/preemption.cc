@@ -1,4 +1,4 @@
-// Scheduler: what happens when the blocks run out.
+// The part of the Scheduler that makes room when the blocks run out.
 #include <algorithm>
 #include <limits>
 
@@ -34,7 +34,7 @@ int Scheduler::num_missing_blocks(const Running& running) const {
   return cache_.num_missing(running.kv(), cache_.length(running.kv()) + num_tokens);
 }
 
-// Blocks of requests whose last token is being computed: they come back without preempting anybody.
+// Blocks of requests whose last token is being computed, which come back without a preemption.
 int Scheduler::num_blocks_about_to_return() const {
   int num_blocks = 0;
   for (const Index index : running_) {

@@ -1,4 +1,4 @@
-// Which blocks hold which tokens: full blocks of all sequences, found again by content.
+// Finds full blocks of all sequences again by the tokens that they hold.
 //
 // Cache groups: the entries of group 0 are found by content, and form chains. Those of the other groups are found by
 // the entry of group 0 for the same tokens, whose companions they are.

@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kMaxEndIds = 256;
 constexpr std::size_t kMaxSaltLength = 256;
 
-// At first only so many tokens are reserved: max_new_tokens is a claim of the user's.
+// At first at most so many tokens are reserved, because a user may ask for far more max_new_tokens than will come.
 constexpr int kReservedTokens = 4096;
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -87,7 +87,7 @@ Request::Request(RequestId id, RequestSpec request_spec, Clock::time_point now)
   tokens.reserve(tokens.size() + std::min(spec.max_new_tokens, kReservedTokens));
   for (const std::int32_t token : spec.end_ids) end_bits |= bit_of(token);
   for (const auto& stop : spec.stop_sequences) end_bits |= bit_of(stop.back());
-  // A timeout that reaches beyond what the clock can express is none.
+  // A timeout beyond what the clock can express counts as none.
   if (spec.timeout && *spec.timeout < Clock::time_point::max() - now) deadline = now + *spec.timeout;
 }
 

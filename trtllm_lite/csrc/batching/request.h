@@ -1,4 +1,4 @@
-// What a user asks for, and a request as the scheduler carries it from arrival to its end.
+// RequestSpec is what a user asks for; Request is that request in the scheduler, from its arrival to its end.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ struct RequestSpec {
   // Beam search with so many beams, 0 for none. Its tokens, and when it ends, are the executor's to decide: end_ids and
   // min_new_tokens are not looked at, and nothing but outputs is delivered, the found sequences among them.
   int num_beams = 0;
-  // One more sequence for a prompt that has one: n, best_of. See Inbox.
+  // Whether this is a further sequence of a prompt (n, best_of). See Inbox.
   bool extra = false;
   int priority = 0;  // kMinPriority .. kMaxPriority; a greater one is served earlier
   // Every prompt position is computed, for prompt log probabilities or logits: nothing is taken from the cache.
@@ -43,7 +43,7 @@ struct RequestSpec {
   std::shared_ptr<const SlotParams> params;
 };
 
-// What one request may ask for. 0 <= token < vocab_size.
+// The limits of a request. 0 <= token < vocab_size.
 struct RequestLimits {
   int vocab_size = 0;
   int max_input_len = 0;
@@ -85,7 +85,7 @@ struct alignas(64) Request {
   int num_prompt;
   int num_pending = 0;    // tokens that steps in flight sample
   int outputs_from = 0;   // prompt outputs before this position are delivered or under way
-  int max_scheduled = 0;  // tokens ever scheduled: what lies below is work done twice
+  int max_scheduled = 0;  // tokens ever scheduled: computing fewer again is work done twice
   int num_searched = 0;   // tokens that a beam search has taken each of its beams
   int num_holds = 0;      // times admission was put off for a prefix being computed
   RequestSpec spec;
@@ -104,7 +104,7 @@ struct alignas(64) Request {
   bool all_scheduled() const { return num_generated() >= spec.max_new_tokens; }
   // Positions whose keys and values are ever written: the last token's are not needed.
   int max_kv_len() const { return num_prompt + spec.max_new_tokens - 1; }
-  // KV cache blocks it can ever hold at once, once it has computed its first `num_computed` tokens.
+  // The most KV cache blocks that the request can hold at once, once it has computed its first `num_computed` tokens.
   int max_blocks(const KvGeometry& geometry, int num_computed) const;
 
   // Whether the newest of `tokens`, a generated one, ends the request.

@@ -24,7 +24,7 @@ namespace tl {
 class Running;
 class Swapped;
 
-// What admission gives a request.
+// The resources that admission gives to a request.
 struct Grant {
   Slot slot;
   KvSequence kv;

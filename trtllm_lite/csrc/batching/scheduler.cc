@@ -109,7 +109,8 @@ bool Scheduler::add_decode_rows(StepBatch& batch) {
   bool has_prefill = false;
   for (const Index index : running_) {
     const Running& running = table_.running(index);
-    // Without a block a request sits this step out: those that steps in flight still use are about to become ready.
+    // A request without a block waits for the next step: blocks that steps in flight still use are about to become
+    // ready.
     if (running.beams() != nullptr && running.beams()->ready()) {
       add_beam_rows(index, batch);
       continue;

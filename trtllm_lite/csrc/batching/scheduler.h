@@ -57,7 +57,7 @@ struct SchedulerStats {
 // when that has ended.
 class Scheduler {
  public:
-  // A request is put off at most so often because a running one is computing a prefix they share.
+  // A request is put off at most so often for a running request that computes a prefix which they share.
   static constexpr int kMaxHolds = 4;
 
   Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor);
@@ -73,9 +73,9 @@ class Scheduler {
 
   // Writes the next step; false if there is nothing to launch. Requests the executor refuses end with an error.
   bool prepare(StepBatch& batch, Clock::time_point now, EventBatch& events);
-  // The prepared step is launched. Its batch must stay unchanged until complete() or abandon().
+  // Notes that the prepared step is launched. Its batch must stay unchanged until complete() or abandon().
   void launched(const StepBatch& batch);
-  // The oldest launched step has ended.
+  // Takes the results of the oldest launched step, which has ended.
   void complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events);
   // The first of these steps failed, and with it the later ones: all that are launched. Requests at fault (all running
   // ones if `error` names none) end with its message; others that took part go back to waiting with their tokens.

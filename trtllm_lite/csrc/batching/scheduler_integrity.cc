@@ -1,4 +1,4 @@
-// Scheduler: what must always hold.
+// The part of the Scheduler that checks its invariants.
 #include <algorithm>
 #include <set>
 #include <stdexcept>

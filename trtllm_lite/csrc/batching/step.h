@@ -1,4 +1,4 @@
-// What the scheduler asks of a device each step, and what it gets back.
+// The interface of scheduler and device: the batch of each step, and its results.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct RowOutputs {
   virtual ~RowOutputs() = default;
 };
 
-// In StepBatch::token_ids: the token this slot sampled last, which the host does not know yet.
+// In StepBatch::token_ids it stands for the token that this slot sampled last, which the host does not know yet.
 constexpr std::int32_t kLastSampled = -1;
 constexpr std::int32_t kNoToken = -1;
 
@@ -64,7 +64,7 @@ struct StepRow {
   std::int32_t outputs_from;   // prompt outputs of positions before this one have been delivered: do not repeat them
   bool sample;                 // the row ends at the last known token: sample the next one
 
-  // What "decode" means everywhere: one new token. (The last of a prompt costs what a generated one does.)
+  // A row decodes if it has one new token. (The last token of a prompt costs as much as a generated one.)
   bool decodes() const { return num_tokens == 1; }
 };
 
@@ -89,7 +89,7 @@ struct StepBatch {
   }
 };
 
-// Of a beam search's rows only the first one's is looked at.
+// The result of a row. Of the rows of a beam search only the first row's result is used.
 struct RowResult {
   std::int32_t token = kNoToken;  // of a sampled row, unless its request is a beam search
   std::vector<BeamMove> moves;    // of a beam search's sampled rows: the beams of its next step; none = it is over
@@ -103,7 +103,7 @@ struct StepResult {
   double copy_seconds = 0;
 };
 
-// A whole step failed. Requests in `slots` caused it; if none is named, every running request is lost.
+// The failure of a whole step. Requests in `slots` caused it; if none is named, every running request is lost.
 class StepError : public std::runtime_error {
  public:
   explicit StepError(const std::string& message, std::vector<int> slots = {})
@@ -114,7 +114,7 @@ class StepError : public std::runtime_error {
   std::vector<int> slots_;
 };
 
-// A device. All calls come from one thread. At most two steps are launched and not waited for.
+// The interface of a device. All calls come from one thread. At most two launched steps have not been waited for.
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;

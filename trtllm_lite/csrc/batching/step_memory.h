@@ -1,4 +1,4 @@
-// What every device does before the rows of a step: copies of KV blocks, then the block tables.
+// The work of every device before the rows of a step: copies of KV blocks, then updates of the block tables.
 #pragma once
 
 #include <algorithm>

@@ -168,7 +168,7 @@ void CudaExecutor::make_up_step(std::int64_t num_tokens, const TimingEffort& eff
   check_range("num_tokens", num_tokens, 1, plan_.symbols[Symbol::kNumTokens]);
   check_range("repeats", effort.repeats, 1, 1000);
   device_.make_current();
-  // Of the scale that norms leave behind; made once, which takes a while.
+  // Random values of the scale that norms leave behind. They are made once, which takes a while.
   if (!timed_values_) timed_values_.emplace(device_, activation_dtype(plan_), 1.0f, stream_.get());
   timed_values_->fill(arena_.address(), arena_.size(), stream_.get());
   driver().check(driver().fill_bytes(inputs_.address(), 0, inputs_.size(), stream_.get()), "making up inputs");

@@ -53,7 +53,7 @@ class CudaExecutor {
   // itself.)
   std::mutex& turn() { return turn_; }
 
-  // One past the blocks that requests may have: padded rows write there.
+  // The block behind those of requests, which padded rows write to.
   std::int32_t spare_block() const { return static_cast<std::int32_t>(num_blocks_); }
   // Rows of a decode-only step of `num_rows`, padding included.
   std::int64_t padded_rows(std::int64_t num_rows) const;
@@ -66,7 +66,7 @@ class CudaExecutor {
   // Carries out such a decode-only step, and makes it a graph, unless there is one of its size. Steps must not be in
   // flight.
   void capture(const StepShape& shape, const std::byte* inputs);
-  // How long each instruction of such a step takes; repeats >= 1. Steps must not be in flight.
+  // Measures how long each instruction of a step of this shape takes; repeats >= 1. Steps must not be in flight.
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
   // The fastest algorithms for the products of steps of more than `above` and at most `num_tokens` tokens, by the time
   // of the largest, with as many rows of logits as there may be (time_products.h). Steps must not be in flight. Throws
@@ -78,7 +78,7 @@ class CudaExecutor {
   // Throws LimitError.
   std::vector<std::optional<double>> time_programs(const std::vector<std::string>& names, std::int64_t num_tokens,
                                                    const TimingEffort& effort);
-  // Of the library that does the products. Throws DeviceError if there is none.
+  // The version of cuBLASLt. Throws DeviceError if there is no such library.
   std::int64_t cublaslt_version() const;
   Stream stream() const { return stream_.get(); }
   DevicePtr logits() const { return logits_; }
@@ -100,7 +100,7 @@ class CudaExecutor {
     std::size_t count;
   };
 
-  // Those of a step that is timed.
+  // The extents of a step that is timed.
   Extents timed_extents(std::int64_t num_tokens) const;
   // Random values in the arena to compute with, and inputs of 0. Throws LimitError.
   void make_up_step(std::int64_t num_tokens, const TimingEffort& effort);

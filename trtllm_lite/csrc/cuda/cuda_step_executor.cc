@@ -19,7 +19,7 @@ double seconds_between(const OwnedEvent& first, const OwnedEvent& last) {
   return milliseconds * kSecondsPerMillisecond;
 }
 
-// Back to "nothing to say", with the memory it has.
+// Empties the result, and keeps its memory.
 void clear(RowResult& result) {
   result.token = kNoToken;
   result.moves.clear();

@@ -1,6 +1,6 @@
-// A GPU as the event loop's device. Steps are queued on one stream: a launch copies the packed inputs, launches a graph
-// (or the instructions one by one), and copies the sampled tokens back; wait() waits for that copy's event. Tokens stay
-// on the device between steps, so that step n+1 is queued while n runs.
+// CudaStepExecutor makes a GPU a device of the event loop. Steps are queued on one stream: a launch copies the packed
+// inputs, launches a graph (or the instructions one by one), and copies the sampled tokens back; wait() waits for that
+// copy's event. Tokens stay on the device between steps, so that step n+1 is queued while n runs.
 //
 // Rows that ask for more than the device's sampling kernel does (beams, logits, allowed tokens, …) are sampled on the
 // host from their logits; a step that follows them is launched when they have been.
@@ -24,7 +24,7 @@ class CudaStepExecutor : public StepExecutor {
   CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks);
   ~CudaStepExecutor() override;
 
-  // Has decode steps of up to `max_batch_size` rows launched as graphs, before the first of them.
+  // Captures graphs of decode steps of up to `max_batch_size` rows. It is called before the first step.
   void capture_decode_steps(int max_batch_size);
 
   int num_slots() const override { return executor_.num_slots(); }

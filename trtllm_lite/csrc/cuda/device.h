@@ -28,7 +28,7 @@ class Device {
 
   // For the calling thread; cheap if it is current already. Throws DeviceError, EngineError in a fork of the process.
   void make_current() const;
-  // The same for destructors. False if it cannot be: then the device has nothing that could be waited for.
+  // make_current() for destructors. False if the context cannot be made current: then there is nothing to wait for.
   bool try_make_current() const noexcept;
 
   const std::string& name() const { return name_; }
@@ -49,7 +49,7 @@ class Device {
   int major_ = 0, minor_ = 0, num_sms_ = 0, max_shared_bytes_ = 0;
 };
 
-// Calls the driver function `Free` on what it owns, whose errors are nobody's to mend.
+// An owner of a handle that calls the driver function `Free` on it at its end, and ignores errors.
 template <typename Handle, auto Free>
 class Owner {
  public:

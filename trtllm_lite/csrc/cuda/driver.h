@@ -44,7 +44,7 @@ constexpr int kTensorMapSwizzle128Bytes = 3;    // CUtensorMapSwizzle
 constexpr int kTensorMapPromoteTo256Bytes = 3;  // CUtensorMapL2promotion
 constexpr int kTensorMapZerosOutOfBounds = 0;   // CUtensorMapFloatOOBfill
 
-// CUtensorMap: only the driver knows what is in it.
+// CUtensorMap, whose content only the driver knows.
 struct alignas(64) TensorMap {
   std::uint64_t words[16];
 };

@@ -36,7 +36,7 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
   if (!on_device) prepare(own);
 }
 
-// What is too much for the host is so here, where it fails the request that asks, and not in the midst of a step.
+// Reserves host memory when a request takes its slot, so that too large a request fails by itself, not within a step.
 void HostSampling::prepare(const RequestParams& params) {
   const int num_rows = std::max(kWindowRows, params.beams ? params.beams->num_beams : 1);
   const std::size_t num_bytes = static_cast<std::size_t>(num_rows) * rows_.vocab_size() * sizeof(float);
@@ -56,7 +56,7 @@ void HostSampling::finish(const StepBatch& batch, std::span<const std::size_t> t
   std::vector<std::size_t> rows;  // of a window
   for (auto first = taken.begin(); first != taken.end();) {
     const std::int32_t slot = batch.rows[*first].request_slot;
-    // The beams of a search are advanced together.
+    // Adds the rows of a beam search together, because its beams are advanced together.
     const auto last =
         std::find_if(first, taken.end(), [&](std::size_t row) { return batch.rows[row].request_slot != slot; });
     if (rows.size() + static_cast<std::size_t>(last - first) > most) draw(batch, std::exchange(rows, {}), at, results);

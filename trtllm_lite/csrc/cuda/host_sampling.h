@@ -1,4 +1,4 @@
-// Requests of a GPU executor: which of them the device samples, and the sampling of the others, which ask for more.
+// Tells which requests of a GPU executor the device samples, and samples the others, which ask for more, on the host.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class HostSampling {
   bool takes(const StepRow& row) const { return who(row) == Who::kHost; }
   // Whether the device reports log-probabilities of the token that it draws for the row.
   bool reports_logprobs(const StepRow& row) const { return who(row) == Who::kDeviceWithLogprobs; }
-  // What the device must know of the sequences whose tokens it draws.
+  // The records of the sequences whose tokens the device draws.
   SlotRecords& records() { return records_; }
   const SlotRecords& records() const { return records_; }
 

@@ -27,7 +27,7 @@ std::int64_t round_up_rows(std::int64_t rows) {
   return (rows + granularity - 1) / granularity * granularity;
 }
 
-// Products that differ here differ in their tuned algorithms, too.
+// The key of a kind of product. Products of different kinds have different tuned algorithms.
 std::string key_of(const MatmulInstruction& kind) {
   std::string key = describe(kind);
   for (const TimedAlgorithm& algorithm : kind.algorithms) {
@@ -37,13 +37,13 @@ std::string key_of(const MatmulInstruction& kind) {
   return key;
 }
 
-// 130100 is 13.1.0.
+// The version in dotted form: 130100 is 13.1.0.
 std::string dotted(std::int64_t version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
-// An algorithm is a number that means what it means to one version.
+// The numbers of algorithms have a meaning only for one version of cuBLASLt.
 void check_version(const CublasLt& library, const Plan& plan) {
   const auto found = static_cast<std::int64_t>(library.version());
   if (plan.cuda->cublaslt_version == found) return;

@@ -42,9 +42,9 @@ class Parameters {
     size_ += sizeof(T);
     has_map_ = has_map_ || std::is_same_v<T, TensorMap>;
   }
-  // As they lie: for kernels whose structs are several arguments.
+  // Parameters as one block of bytes, for kernels whose structs are several arguments.
   void** packed() { return has_map_ ? nullptr : packed_; }
-  // Each where it is: only the driver knows where among the others a tensor map must lie.
+  // Parameters one by one, because only the driver knows where among the others a tensor map must lie.
   void** each() {
     each_[count_] = nullptr;
     return has_map_ ? each_.data() : nullptr;
@@ -259,7 +259,7 @@ void ProgramSet::enqueue(const Instruction& instruction, const Extents& extents,
   enqueue_collective(std::get<CollectiveInstruction>(instruction), extents, addresses, stream);
 }
 
-// An engine of one rank: the sum over all ranks is x itself.
+// An engine has one rank, so that the sum over all ranks is x itself.
 void ProgramSet::enqueue_collective(const CollectiveInstruction& collective, const Extents& extents,
                                     const Addresses& addresses, Stream stream) {
   const DevicePtr x = address_of(collective.x, extents, addresses), y = address_of(collective.y, extents, addresses);

@@ -1,4 +1,4 @@
-// A plan's programs on a device: kernels loaded, and put on a stream instruction by instruction or as a graph.
+// Loads a plan's programs on a device, and puts them on a stream instruction by instruction or as graphs.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@
 
 namespace tl::cuda {
 
-// Where each tensor of the plan lies. Those of the step's inputs change from step to step.
+// The address of each tensor of the plan. The addresses of the step's inputs change from step to step.
 using Addresses = std::vector<DevicePtr>;
 
 // Where the operands of a product lie in such a step.
 MatmulOperands operands_of(const MatmulInstruction& product, const Extents& extents, const Addresses& addresses);
 
-// How long an instruction of a program took.
+// An instruction of a program and the time that it took.
 struct InstructionTime {
   std::string name;
   double microseconds = 0;

@@ -7,7 +7,7 @@
 
 namespace tl::cuda {
 
-// The scale with which made-up int8 values mean what others do.
+// The scale that gives random int8 values the deviation of the others.
 constexpr float kInt8Scale = 0.02f / 42;
 
 class RandomValues {

@@ -1,4 +1,4 @@
-// Steps by hand, without an event loop: what a caller who schedules by itself needs.
+// Runs steps without an event loop, for a caller who schedules by itself.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A library that is found at run time, so that what uses it loads without it.
+// A library that is found at run time, so that this package loads on machines without it.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@ class SharedLibrary {
   // `remedy`.
   static SharedLibrary open(const std::vector<std::string>& names, const std::string& remedy);
 
-  // Throws DeviceError if the library lacks it.
+  // The symbol's address. Throws DeviceError if the library lacks the symbol.
   template <typename Pointer>
   Pointer function(const char* symbol, const char* remedy) const {
     return reinterpret_cast<Pointer>(find(symbol, remedy));
   }
 
-  // Null if the library lacks it.
+  // The symbol's address; null if the library lacks the symbol.
   template <typename Pointer>
   Pointer optional_function(const char* symbol) const {
     return reinterpret_cast<Pointer>(look_up(symbol));

@@ -16,7 +16,7 @@ LogitEdit& edit_of(std::vector<LogitEdit>& edits, TokenId token) {
   return edits.emplace_back(LogitEdit{static_cast<unsigned>(token), LogitEdit::kNotSeen, 0, 0});
 }
 
-// One for each token: what several say of it, taken together.
+// The edits of a request's logits, one for each token: several edits of a token are merged into one.
 void merge(std::vector<LogitEdit>& edits) {
   const auto token = [](const LogitEdit& edit) { return edit.token & LogitEdit::kTokenMask; };
   std::ranges::sort(edits, {}, token);

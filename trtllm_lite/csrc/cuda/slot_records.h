@@ -17,9 +17,10 @@ class SlotRecords {
   // Borrows the executor.
   explicit SlotRecords(const CudaExecutor& executor);
 
-  // A sequence takes the slot. False if it asks for more than the device's sampler does, or a record holds.
+  // Puts a sequence into the slot. False if it asks for more than the device's sampler can do, or a record can hold.
   bool set(int slot, const RequestParams& params, const SlotState& sequence);
-  // What the sampling kernel is told of the sequence in a slot, which has generated so many tokens before.
+  // The sampling kernel's counter for the sequence in a slot, which has generated so many tokens; kGreedy if nothing is
+  // drawn.
   std::int32_t counter(int slot, int num_generated) const {
     return is_greedy_[static_cast<std::size_t>(slot)] != 0 ? kGreedy : num_generated;
   }

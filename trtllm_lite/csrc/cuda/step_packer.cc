@@ -62,7 +62,7 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
   pad(shape, written);
 }
 
-// Whether the row draws a token on the device behind the one that the device drew last.
+// Whether the row continues a token that the device drew, and the device draws its next token.
 bool StepPacker::continues(const StepBatch& batch, const StepRow& row) const {
   return row.sample && batch.token_ids[static_cast<std::size_t>(row.first_token)] == kLastSampled && !host_.takes(row);
 }

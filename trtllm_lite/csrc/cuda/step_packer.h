@@ -1,4 +1,4 @@
-// Writes a step as the device takes it: packed inputs, padding rows, and which rows of logits belong to whom.
+// Writes a step in the form that the device takes: packed inputs, padding rows, and the places of each row's logits.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace tl::cuda {
 
-// Whose the rows of a step's logits are.
+// The batch rows to which the rows of a step's logits belong.
 struct LogitsPlan {
   std::vector<RowLogits> rows;         // by row of the batch
   std::vector<std::size_t> host_rows;  // of the batch: whose logits come to the host

@@ -1,4 +1,4 @@
-// How the copy engine of a GPU (compute capability 9.0 on) sees a matrix.
+// Encodes matrices for the copy engine of a GPU (compute capability 9.0 on).
 #pragma once
 
 #include "cuda/driver.h"

@@ -22,7 +22,7 @@ constexpr std::size_t kNumStagingBuffers = 4;
 constexpr std::int64_t kCopyBytes = std::int64_t{1} << 20;  // one task of the threads that fill a staging buffer
 constexpr int kMaxCopyThreads = 8;
 
-// Page-locked buffers in turn: while the device reads some, threads fill another.
+// Page-locked buffers that take turns: while the device reads some, threads fill another.
 class Staging {
  public:
   explicit Staging(Stream stream) : stream_(stream), pool_(std::min(resolve_num_threads(0), kMaxCopyThreads)) {
@@ -85,7 +85,7 @@ Weights::Weights(const Device& device, const Engine& engine, Stream stream) {
     offsets.push_back(total);
     if (tensor.kind != TensorKind::kWeight) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, tensor));
-    // Those of an engine without weights are bounded by no file.
+    // The sizes of weights are checked for engines without weights, too, which no file bounds.
     const std::size_t padded = (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
     if (__builtin_add_overflow(total, padded, &total)) {
       throw EngineError("weights: expected tensors that fit in memory, found more than 2^64 bytes of them");

@@ -10,8 +10,8 @@ namespace tl::cuda {
 
 class Weights {
  public:
-  // Copies them from the mapped file, through page-locked memory that several threads fill; or, for an engine without
-  // weights, makes some up: normal with deviation 0.02, and 1 for the float32 ones (norms, frequencies).
+  // Copies the weights from the mapped file, through page-locked memory that several threads fill; for an engine
+  // without weights, makes random ones: normal with deviation 0.02, and 1 for float32 weights (norms, frequencies).
   Weights(const Device& device, const Engine& engine, Stream stream);
 
   // By tensor of the plan; 0 for tensors of other kinds.

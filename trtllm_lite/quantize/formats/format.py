@@ -1,4 +1,4 @@
-"""What a format knows; everything else handles stored matrices without looking into them."""
+"""The interface of a format; all other code handles stored matrices without looking into them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a benchmark's report says of the GPU, with and without the driver's tool."""
+"""A benchmark's report describes the GPU, with and without the driver's tool."""
 
 from collections.abc import Iterator
 from pathlib import Path

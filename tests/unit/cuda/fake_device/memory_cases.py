@@ -41,7 +41,7 @@ def test_swapped_and_recomputed_requests_go_on(fake_driver: ctypes.CDLL, engine:
     stats = loop.stats()
     num_swaps = stats["num_swap_preemptions"]
     assert num_swaps > 0
-    # One call for a block's keys and values of all layers, when it leaves and when it returns.
+    # A block's keys and values of all layers are copied by one call when it leaves, and by one when it returns.
     most_blocks = -(-(6 + 20 - 1) // PAGE)
     assert num_swaps < fake_driver.fake_count(b"slices") - before <= 2 * num_swaps * most_blocks
 

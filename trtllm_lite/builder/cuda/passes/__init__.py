@@ -1,4 +1,4 @@
-"""What only GPUs want of the fused graph, in order: each pass is a function from operators to operators."""
+"""The passes for GPUs over the fused graph, in order: each is a function from operators to operators."""
 
 from trtllm_lite.builder.cuda.ops import DevicePass, Op, ProgramKind, without_unread
 from trtllm_lite.builder.cuda.passes.norm_prologue import norm_prologue

@@ -1,6 +1,7 @@
-"""Which of cuBLASLt and the tiled kernels computes a product in the steps of a bucket, and why.
+"""Chooses what computes a product in the steps of a bucket, cuBLASLt or a tiled kernel, and says why.
 
-The fastest that was measured; without measurements cuBLASLt, whose heuristics know every shape and card.
+The choice is the fastest that was measured; without measurements it is cuBLASLt, whose heuristics know every shape and
+card.
 """
 
 from collections import defaultdict
@@ -43,7 +44,7 @@ def _totals(measured: list[KernelTiming]) -> dict[str, float]:
 
 
 def _table(measured: list[KernelTiming], best: str) -> str:
-    """What was chosen against the best of the others."""
+    """A table of the chosen kernels' times beside the best of the others."""
     parts = []
     for rows in sorted({timing.rows for timing in measured}):
         times = {timing.kernel: timing.microseconds for timing in measured if timing.rows == rows}

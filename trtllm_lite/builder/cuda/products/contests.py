@@ -1,4 +1,4 @@
-"""The engine that measures what computes a product: a program for each contestant, which does nothing else."""
+"""Makes the engine that measures which kernel computes a product fastest: it has a program for each contestant."""
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ _MAX_LAYERS = 8
 
 @dataclass(frozen=True)
 class Contest:
-    """What computes a kind of product best, of more than ``above`` and at most ``max_rows`` rows?
+    """A comparison of what computes a kind of product, of more than ``above`` and at most ``max_rows`` rows.
 
     ``programs`` maps each contestant, of which cuBLASLt is the first, to its program. Every program computes the
     product of the same ``num_layers`` layers.
@@ -35,7 +35,7 @@ class Contest:
 
 
 class _Given:
-    """What all programs read and none writes: a buffer for every role and shape.
+    """The buffers that all programs read and none writes, one for every role and shape.
 
     Elsewhere in the arena one layer's y may be where another's x is, so that values grow from run to run, or shrink to
     zero, and the time of a product depends on them where a card is at its power limit.

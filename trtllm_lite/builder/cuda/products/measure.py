@@ -1,4 +1,4 @@
-"""Measures on this machine's GPU what computes each product of an engine fastest."""
+"""Measures on this machine's GPU which algorithm or kernel computes each product of an engine fastest."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from trtllm_lite.builder.cuda.products.timing_cache import FORMAT_VERSION, Kerne
 from trtllm_lite.engine.records import from_json
 from trtllm_lite.files import library_directories
 
-# From so many rows on a card runs at its power limit, and what it computes with least energy is fastest.
+# From so many rows on a card runs at its power limit, where the candidate that takes the least energy is fastest.
 _POWER_LIMITED_ROWS = 256
 _REPEATS, _SUSTAINED_REPEATS = 7, 2
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.
+    """The amount of measuring.
 
     ``rows``: numbers of rows for which cuBLASLt's algorithms are timed, ``max_algorithms`` of them at most; between two
     of them, its cost is linear.

@@ -1,4 +1,4 @@
-"""The matrix products of a network, and what computes those of many rows: cuBLASLt, or a tiled kernel."""
+"""The matrix products of a network, of which those of many rows are computed by cuBLASLt or by a tiled kernel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class Site:
 
     @property
     def product(self) -> Product:
-        """Its kind."""
+        """The kind of product, by which timings are found."""
         in_features = self.weight.shape[-1]
         assert isinstance(in_features, int)
         return Product(
@@ -66,7 +66,7 @@ class Site:
         return [product, gated_linear.gate_mul(self.y, both, self.rows, activation=self.activation)]
 
     def by_tiles(self, config: TileConfig, device: Device) -> list[Step]:
-        """A kernel of our own."""
+        """The launch of a tiled kernel."""
         how = Tiling(self.weight.dtype, device, config, self.max_rows)
         if self.product.gated:
             return [gated_linear.tiled(self.y, self.x, self.weight, self.rows, how, activation=self.activation)]
@@ -77,7 +77,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Choice:
-    """What computes a product, and why: a tiled kernel, or (None) cuBLASLt."""
+    """The chosen way to compute a product, and the reason: a tiled kernel's ``config``, or None for cuBLASLt."""
 
     config: TileConfig | None
     reason: str

@@ -1,4 +1,4 @@
-"""What was chosen where there was a choice, and why, in words."""
+"""Describes in words the choices among ways to compute, and their reasons."""
 
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
 from trtllm_lite.builder.cuda.products.timing_cache import Product, ProductTiming, TimingCache
@@ -7,7 +7,7 @@ from trtllm_lite.plugins.launch import Launch, Matmul
 
 
 def explain(lowered: Lowered, timings: TimingCache | None) -> tuple[Tactic, ...]:
-    """One entry for every kernel that came in several forms and every kind of product, in order of first use."""
+    """An entry for every kernel of which there are several forms, and for every kind of product, by first use."""
     found: dict[Tactic, None] = {}
     for program in lowered.programs:
         for step in program.steps:

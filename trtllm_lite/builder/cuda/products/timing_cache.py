@@ -1,4 +1,4 @@
-"""Timing caches: what was measured on a GPU, as data, so that a build without one makes the same choices."""
+"""Timing caches hold measurements on a GPU as data, so that builds on machines without one make the same choices."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from trtllm_lite.plugins.launch import Matmul
 
 FORMAT_VERSION = 2
 CUBLASLT = "cublaslt"
-# An algorithm replaces the heuristic's first choice only if it gains more than measurements differ.
+# An algorithm replaces the heuristic's first choice only if it is faster by more than this, the noise of measurements.
 _MIN_GAIN = 0.02
 _ALGORITHM = re.compile("[0-9a-f]{128}")  # cublasLtMatmulAlgo_t, as it lies in memory
 
@@ -28,7 +28,7 @@ _ALGORITHM = re.compile("[0-9a-f]{128}")  # cublasLtMatmulAlgo_t, as it lies in 
 class Product:
     """A kind of matrix product: equal ones have equal timings.
 
-    A ``gated`` one is two products of ``out_features`` each, of which one goes through SiLU and into the other.
+    A ``gated`` product is two products of ``out_features`` each; the SiLU of one is multiplied by the other.
     """
 
     dtype: str
@@ -70,7 +70,7 @@ class ProductTiming:
 
     @property
     def gains(self) -> bool:
-        """Is it faster than the proposal by more than measurements differ?"""
+        """Whether the algorithm is faster than the proposal by more than the noise of measurements."""
         return self.microseconds < (1 - _MIN_GAIN) * self.heuristic_microseconds
 
 
@@ -78,7 +78,7 @@ class ProductTiming:
 class KernelTiming:
     """The time of a whole product of ``rows`` rows: by ``cublaslt``, SiLU included, or by a tiled kernel.
 
-    ``kernel`` says which in words that stay the same when the kernel's code changes.
+    ``kernel`` names it in words that stay the same when the kernel's code changes.
     """
 
     product: Product
@@ -113,13 +113,13 @@ class TimingCache:
         return _grouped(self.kernels)
 
     def timings(self, product: Product) -> list[ProductTiming]:
-        """In order of rows; empty if nothing was measured."""
+        """The timings of a product, in order of rows; empty if nothing was measured."""
         return self._by_product.get(product, [])
 
     def algorithms(self, product: Product, arch: str, max_rows: int) -> tuple[TimedAlgorithm, ...]:
-        """For products of up to ``max_rows`` rows, one for each number of rows that was measured.
+        """The algorithms for a product of up to ``max_rows`` rows, one for each number of rows that was measured.
 
-        None on another architecture, or if none gains anything.
+        Empty on another architecture, or if no algorithm gains anything.
         """
         timings = self.timings(product) if arch == self.arch else []
         needed = sum(timing.rows < max_rows for timing in timings) + 1
@@ -128,11 +128,11 @@ class TimingCache:
         return tuple(TimedAlgorithm(timing.rows, timing.algo) for timing in timings[:needed])
 
     def kernel_timings(self, product: Product, rows: range) -> list[KernelTiming]:
-        """All whose number of rows is one of ``rows``, in order of rows."""
+        """The timings of a product at the numbers of rows in ``rows``, in order of rows."""
         return [timing for timing in self._kernels_by_product.get(product, []) if timing.rows in rows]
 
     def merged(self, products: Iterable[ProductTiming], kernels: Iterable[KernelTiming] = ()) -> "TimingCache":
-        """With timings of this device added; newer ones replace older ones of the same product and rows."""
+        """This cache with newer timings of the device, which replace older ones of the same product and rows."""
         newer = tuple(kernels)
         measured = {(timing.product, timing.rows) for timing in newer}
         kept = (timing for timing in self.kernels if (timing.product, timing.rows) not in measured)
@@ -140,7 +140,7 @@ class TimingCache:
         return replace(self, products=_ordered(algorithms.values()), kernels=_ordered((*kept, *newer)))
 
     def merged_with(self, older: "TimingCache") -> "TimingCache":
-        """With the timings of ``older`` where this cache has none. Raises BuildError if they are of another machine."""
+        """This cache, completed by timings of ``older``. Raises BuildError if ``older`` is of another machine."""
         if (older.device, older.arch, older.cublaslt_version) != (self.device, self.arch, self.cublaslt_version):
             raise BuildError(
                 f"the input timing cache was measured on {older._machine}, and output_timing_cache measures "
@@ -207,7 +207,7 @@ def load_timing_cache(path: Path) -> TimingCache:
 
 
 def _check_timings(timings: Sequence[Timing], key: Callable[[Timing], object], path: Path) -> None:
-    """Raise BuildError for one that no GPU gave, or for two of the same ``key``."""
+    """Raise BuildError for a timing that no GPU can have given, or for two of the same ``key``."""
     seen = set()
     for timing in timings:
         where = f"{path}, {timing.product}, {timing.rows} rows"

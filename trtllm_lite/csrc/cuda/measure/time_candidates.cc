@@ -15,7 +15,7 @@ using Candidates = std::vector<std::function<void()>>;
 constexpr double kNear = 1.12;
 constexpr std::size_t kMaxFinalists = 5;
 constexpr int kSustainedRounds = 2;
-// A burst: what settles the clock, and what is timed.
+// The two parts of a burst: runs that settle the clock, and runs that are timed.
 constexpr double kSettleMicroseconds = 6e4, kTimedMicroseconds = 7e4;
 
 void record(const OwnedEvent& event, Stream stream) {
@@ -54,7 +54,7 @@ std::vector<double> time_in_turns(const Candidates& candidates, int repeats, Str
   return medians;
 }
 
-// The fastest few, and the first.
+// The fastest few candidates, and the first.
 std::vector<std::size_t> finalists_of(const std::vector<double>& times) {
   std::vector<std::size_t> order(times.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -1,4 +1,4 @@
-// Which of several ways to compute the same is fastest, on a card as it is under load.
+// Measures which of several ways to compute the same values is fastest, on a card as it is under load.
 #pragma once
 
 #include <functional>

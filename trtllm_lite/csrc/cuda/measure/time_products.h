@@ -1,4 +1,4 @@
-// Which cuBLASLt algorithm is fastest for each product of an engine, on this device and for so many rows.
+// Measures which cuBLASLt algorithm is fastest for each product of an engine, on this device and by number of rows.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct ProductTime {
   double heuristic_microseconds = 0;  // of what the library proposes first
 };
 
-// What is timed: the products of a step, and how many rows the next smaller step has that is timed.
+// The step to time: its products, and the number of rows of the next smaller step that is timed.
 struct TimedStep {
   const Program* program = nullptr;
   Extents extents, smaller;

@@ -1,4 +1,4 @@
-// Where the time of a step goes.
+// Measures where the time of a step goes.
 #pragma once
 
 #include <vector>
