@@ -79,6 +79,11 @@ CASES |= {
     ),
     "gemma3": ("gemma3", {}),
     "gemma3-capped": ("gemma3", {"final_logit_softcapping": 4.0, "sliding_window": 3}),
+    "starcoder2": ("starcoder2", {}),
+    "starcoder2-unbiased-untied": (
+        "starcoder2",
+        {"use_bias": False, "tie_word_embeddings": False, "sliding_window": None},
+    ),
     "phi3": ("phi3", {}),
     "phi3-longrope-short": (
         "phi3",
