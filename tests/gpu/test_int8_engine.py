@@ -12,7 +12,7 @@ KINDS = [
     ("llama", "bfloat16", True),
     ("qwen3", "float16", False),
     ("phi3", "bfloat16", False),
-    ("gemma2", "float16", True),
+    ("gemma2", "bfloat16", True),
 ]
 
 
