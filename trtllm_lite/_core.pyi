@@ -68,7 +68,19 @@ class Engine:
     def weight_bytes(self) -> int:
         """Bytes of all weights, in the file and in memory."""
 
-class CudaExecutor:
+class DeviceExecutor:
+    """An engine that is loaded on a device of the kind its manifest names: a CpuExecutor or a CudaExecutor."""
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Reserved bytes: ``weights``, ``kv_cache``, ``workspace`` (on a CPU with the scratch of all threads)."""
+
+def open_executor(
+    engine: Engine, *, num_blocks: int = 0, num_threads: int = 0, library_directories: list[str] = ...
+) -> DeviceExecutor:
+    """Load ``engine``; the options are those of CpuExecutor and CudaExecutor, which ignore each other's."""
+
+class CudaExecutor(DeviceExecutor):
     """An engine on a GPU: its weights, KV cache, kernels and graphs.
 
     An EventLoop runs steps on it; its own methods expect that none does meanwhile.
@@ -110,10 +122,6 @@ class CudaExecutor:
         """The version of cuBLASLt, as cublasLtGetVersion gives it."""
 
     @property
-    def memory(self) -> dict[str, int]:
-        """Bytes of ``weights``, ``kv_cache`` and ``workspace``."""
-
-    @property
     def device_name(self) -> str:
         """The name of the GPU that the driver gives."""
 
@@ -123,7 +131,7 @@ def cuda_device(device: int = 0) -> dict[str, str]:
 def cuda_device_memory(device: int = 0) -> dict[str, int]:
     """Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError."""
 
-class CpuExecutor:
+class CpuExecutor(DeviceExecutor):
     """Executes the plan of an engine, and owns its KV cache and workspace. Threads may share it: steps take turns."""
 
     def __init__(self, engine: Engine, *, num_threads: int = 0, num_blocks: int = 0, isa: str = "auto") -> None:
@@ -132,10 +140,6 @@ class CpuExecutor:
         Raises ArgumentError or LimitError for options that make no sense or do not fit in memory, EngineError if this
         build lacks a kernel.
         """
-
-    @property
-    def memory(self) -> dict[str, int]:
-        """Reserved bytes: ``weights``, ``kv_cache``, ``workspace`` (arena, step inputs, scratch of all threads)."""
 
     @property
     def num_threads(self) -> int:
@@ -206,7 +210,7 @@ class EventLoop:
 
     def __init__(
         self,
-        executor: CpuExecutor,
+        executor: DeviceExecutor,
         *,
         max_batch_size: int,
         max_input_len: int,

@@ -8,22 +8,12 @@
 #include <memory>
 
 #include "bindings/bindings.h"
-#include "cpu/cpu_executor.h"
 #include "cuda/cuda_executor.h"
 
 namespace nb = nanobind;
 
 namespace tl {
 namespace {
-
-nb::dict memory(const cuda::CudaExecutor& executor) {
-  const MemoryUse use = executor.memory();
-  nb::dict result;
-  result["weights"] = use.weights;
-  result["kv_cache"] = use.kv_cache;
-  result["workspace"] = use.workspace;
-  return result;
-}
 
 std::string hexadecimal(const cuda::MatmulAlgorithm& algorithm) {
   std::array<unsigned char, sizeof(algorithm.data)> bytes;
@@ -89,7 +79,7 @@ nb::dict device_memory(int index) {
 
 void bind_cuda(nb::module_& module) {
   using cuda::CudaExecutor;
-  nb::class_<CudaExecutor>(module, "CudaExecutor")
+  nb::class_<CudaExecutor, DeviceExecutor>(module, "CudaExecutor")
       .def(
           "__init__",
           [](CudaExecutor* self, const Engine& engine, int device, std::int64_t num_blocks,
@@ -104,7 +94,6 @@ void bind_cuda(nb::module_& module) {
       .def("time_programs", &time_programs, nb::arg("names"), nb::kw_only(), nb::arg("num_tokens"),
            nb::arg("repeats") = 7, nb::arg("sustained") = false, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("cublaslt_version", &CudaExecutor::cublaslt_version)
-      .def_prop_ro("memory", &memory)
       .def_prop_ro("device_name", [](const CudaExecutor& executor) { return executor.device().name(); });
   module.def("cuda_device", &describe_device, nb::arg("device") = 0);
   module.def("cuda_device_memory", &device_memory, nb::arg("device") = 0);

@@ -11,13 +11,13 @@
 #include <cmath>
 #include <random>
 
+#include "batching/device_executor.h"
 #include "bindings/bindings.h"
 #include "bindings/sampling.h"
-#include "cpu/cpu_step_executor.h"
-#include "cuda/cuda_step_executor.h"
 #include "errors.h"
 #include "home_process.h"
 #include "kv_cache_size.h"
+#include "sampling/row_sampler.h"
 
 namespace nb = nanobind;
 
@@ -34,32 +34,18 @@ Clock::duration duration_of(double seconds) {
       std::chrono::duration<double>(std::isnan(seconds) ? 0 : std::clamp(seconds, 0.0, kMaxSeconds)));
 }
 
-std::int64_t max_logits(const CpuExecutor& executor) { return executor.engine().plan().symbols[Symbol::kNumLogits]; }
-std::int64_t max_logits(const cuda::CudaExecutor& executor) { return executor.max_logits(); }
-
 struct LoopOptions {
   int max_batch_size, max_input_len, max_seq_len, max_num_tokens;
   std::int64_t num_host_blocks;
   bool max_utilization, enable_block_reuse, enable_chunked_context;
 };
 
-std::unique_ptr<StepExecutor> make_step_executor(CpuExecutor& executor, const LoopOptions& options) {
-  return std::make_unique<CpuStepExecutor>(executor, options.num_host_blocks);
-}
-
-std::unique_ptr<StepExecutor> make_step_executor(cuda::CudaExecutor& executor, const LoopOptions& options) {
-  auto device = std::make_unique<cuda::CudaStepExecutor>(executor, options.num_host_blocks);
-  device->capture_decode_steps(options.max_batch_size);
-  return device;
-}
-
 // The event loop as Python holds it, with the checks that C++ callers make themselves.
 class PyEventLoop {
  public:
-  template <typename AnyExecutor>
-  PyEventLoop(AnyExecutor& executor, const LoopOptions& options)
+  PyEventLoop(DeviceExecutor& executor, const LoopOptions& options)
       : engine_(executor.engine()),
-        gathers_context_(max_logits(executor) >= options.max_num_tokens),
+        gathers_context_(max_logits(engine_) >= options.max_num_tokens),
         loop_(make_loop(executor, options)) {}
 
   RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
@@ -126,14 +112,16 @@ class PyEventLoop {
   }
 
  private:
-  template <typename AnyExecutor>
-  static EventLoop* make_loop(AnyExecutor& executor, const LoopOptions& options) {
-    const EventLoopConfig checked = config(executor, options);  // checked before memory is reserved
-    return new EventLoop(checked, make_step_executor(executor, options));
+  static std::int64_t max_logits(const Engine& engine) {
+    return engine.plan_for(engine.manifest().target.kind).symbols[Symbol::kNumLogits];
   }
 
-  template <typename AnyExecutor>
-  static EventLoopConfig config(const AnyExecutor& executor, const LoopOptions& options) {
+  static EventLoop* make_loop(DeviceExecutor& executor, const LoopOptions& options) {
+    const EventLoopConfig checked = config(executor, options);  // checked before memory is reserved
+    return new EventLoop(checked, executor.make_step_executor(options.num_host_blocks, options.max_batch_size));
+  }
+
+  static EventLoopConfig config(const DeviceExecutor& executor, const LoopOptions& options) {
     const Manifest& manifest = executor.engine().manifest();
     const auto check = [](const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
       if (value >= low && value <= high) return;
@@ -277,11 +265,10 @@ void bind_events(nb::module_& module) {
       .def_ro("timings", &RequestEnd::timings);
 }
 
-template <typename AnyExecutor>
 void bind_init(nb::class_<PyEventLoop>& loop) {
-  const auto init = [](PyEventLoop* self, AnyExecutor& executor, int max_batch_size, int max_input_len, int max_seq_len,
-                       int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization, bool enable_block_reuse,
-                       bool enable_chunked_context) {
+  const auto init = [](PyEventLoop* self, DeviceExecutor& executor, int max_batch_size, int max_input_len,
+                       int max_seq_len, int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization,
+                       bool enable_block_reuse, bool enable_chunked_context) {
     new (self)
         PyEventLoop(executor, LoopOptions{max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
                                           max_utilization, enable_block_reuse, enable_chunked_context});
@@ -301,8 +288,7 @@ void bind_event_loop(nb::module_& module) {
   module.attr("MAX_STOP_WORDS") = kMaxStopSequences;
   module.attr("MAX_STOP_WORD_LENGTH") = kMaxStopSequenceLength;
   nb::class_<PyEventLoop> loop(module, "EventLoop");
-  bind_init<CpuExecutor>(loop);
-  bind_init<cuda::CudaExecutor>(loop);
+  bind_init(loop);
   loop.def("submit", &PyEventLoop::submit, nb::arg("prompt_ids").noconvert(), nb::arg("params"), nb::kw_only(),
            nb::arg("stop_sequences") = std::vector<std::vector<std::int32_t>>(), nb::arg("priority") = 0,
            nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("sequence_index") = 0,

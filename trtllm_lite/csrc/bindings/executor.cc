@@ -1,6 +1,12 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
+#include <utility>
+
+#include "backends.h"
 #include "bindings/bindings.h"
 #include "cpu/cpu_executor.h"
 #include "cpu/kernel.h"
@@ -10,7 +16,7 @@ namespace nb = nanobind;
 namespace tl {
 namespace {
 
-nb::dict memory(const CpuExecutor& executor) {
+nb::dict memory(const DeviceExecutor& executor) {
   const MemoryUse use = executor.memory();
   nb::dict result;
   result["weights"] = use.weights;
@@ -23,10 +29,19 @@ nb::dict memory(const CpuExecutor& executor) {
 
 void bind_executor(nb::module_& module) {
   module.attr("SCRATCH_BYTES_PER_THREAD") = kScratchBytesPerThread;
-  nb::class_<CpuExecutor>(module, "CpuExecutor")
+  nb::class_<DeviceExecutor>(module, "DeviceExecutor").def_prop_ro("memory", &memory);
+  module.def(
+      "open_executor",
+      [](const Engine& engine, std::int64_t num_blocks, std::int64_t num_threads,
+         std::vector<std::string> library_directories) {
+        return open_executor(engine, {num_blocks, num_threads, std::move(library_directories)});
+      },
+      nb::arg("engine"), nb::kw_only(), nb::arg("num_blocks") = 0, nb::arg("num_threads") = 0,
+      nb::arg("library_directories") = std::vector<std::string>(), nb::keep_alive<0, 1>(),
+      nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<CpuExecutor, DeviceExecutor>(module, "CpuExecutor")
       .def(nb::init<const Engine&, std::int64_t, std::int64_t, std::string_view>(), nb::arg("engine"), nb::kw_only(),
            nb::arg("num_threads") = 0, nb::arg("num_blocks") = 0, nb::arg("isa") = "auto", nb::keep_alive<1, 2>())
-      .def_prop_ro("memory", &memory)
       .def_prop_ro("num_threads", &CpuExecutor::num_threads)
       .def_prop_ro("isa", &CpuExecutor::isa);
 }

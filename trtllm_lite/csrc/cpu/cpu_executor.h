@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "batching/device_executor.h"
 #include "cpu/anonymous_memory.h"
 #include "cpu/kernel.h"
 #include "cpu/step_inputs.h"
@@ -20,14 +21,7 @@
 
 namespace tl {
 
-// Bytes that are reserved. The workspace includes the scratch memory of every thread.
-struct MemoryUse {
-  std::size_t weights = 0;
-  std::size_t kv_cache = 0;
-  std::size_t workspace = 0;
-};
-
-class CpuExecutor {
+class CpuExecutor final : public DeviceExecutor {
  public:
   // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best.
   // Throws LimitError or, if this build lacks a kernel, EngineError.
@@ -49,13 +43,14 @@ class CpuExecutor {
   void save_block(std::int64_t block, std::span<std::byte> out);
   void load_block(std::int64_t block, std::span<const std::byte> data);
 
-  std::int64_t num_blocks() const { return num_blocks_; }
-  const Engine& engine() const { return engine_; }
+  std::int64_t num_blocks() const override { return num_blocks_; }
+  const Engine& engine() const override { return engine_; }
+  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
   std::int64_t vocab_size() const { return engine_.manifest().model.vocab_size; }
   int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
   int num_threads() const { return pool_->num_threads(); }
   std::string_view isa() const { return isa_; }
-  MemoryUse memory() const;
+  MemoryUse memory() const override;
 
  private:
   struct Call {

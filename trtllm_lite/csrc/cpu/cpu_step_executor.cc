@@ -27,6 +27,10 @@ CpuStepExecutor::CpuStepExecutor(CpuExecutor& executor, std::int64_t num_host_bl
       workspaces_(static_cast<std::size_t>(executor.num_threads())),
       worker_([this] { work(); }) {}
 
+std::unique_ptr<StepExecutor> CpuExecutor::make_step_executor(std::int64_t num_host_blocks, int) {
+  return std::make_unique<CpuStepExecutor>(*this, num_host_blocks);
+}
+
 CpuStepExecutor::~CpuStepExecutor() {
   {
     const std::lock_guard lock(mutex_);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/cpu_executor.h"
+#include "batching/device_executor.h"
 #include "cuda/device.h"
 #include "cuda/input_layout.h"
 #include "cuda/measure/time_products.h"
@@ -30,25 +30,27 @@ struct StepShape {
   bool decode_only = false;
 };
 
-class CudaExecutor {
+class CudaExecutor final : public DeviceExecutor {
  public:
   // Borrows the engine. `num_blocks`: of the KV cache; 0 for the manifest's. `library_directories`: where cuBLASLt may
   // lie besides where the system finds it. Throws DeviceError (no such GPU, or another than it was built for; no
   // driver, no cuBLASLt), LimitError (not enough memory on it).
   CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks, std::vector<std::string> library_directories);
-  ~CudaExecutor();
+  ~CudaExecutor() override;
   CudaExecutor(const CudaExecutor&) = delete;
   CudaExecutor& operator=(const CudaExecutor&) = delete;
 
-  const Engine& engine() const { return engine_; }
+  const Engine& engine() const override { return engine_; }
   const Plan& plan() const { return plan_; }
   const Device& device() const { return device_; }
-  std::int64_t num_blocks() const { return num_blocks_; }
+  std::int64_t num_blocks() const override { return num_blocks_; }
+  // Captures the decode steps of batches up to `max_batch_size`.
+  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
   std::int64_t max_logits() const { return plan_.symbols[Symbol::kNumLogits]; }
   int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
   std::int64_t table_columns() const { return plan_.symbols[Symbol::kMaxBlocksPerSeq]; }
   int num_cache_groups() const { return static_cast<int>(engine_.manifest().kv_cache.groups.size()); }
-  MemoryUse memory() const;
+  MemoryUse memory() const override;
   // Held by those who run steps by hand, or read the cache: they take turns. (An event loop has the executor to
   // itself.)
   std::mutex& turn() { return turn_; }

@@ -56,6 +56,12 @@ CudaStepExecutor::~CudaStepExecutor() {
   if (executor_.device().try_make_current()) driver().stream_synchronize(executor_.stream());
 }
 
+std::unique_ptr<StepExecutor> CudaExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
+  auto steps = std::make_unique<CudaStepExecutor>(*this, num_host_blocks);
+  steps->capture_decode_steps(max_batch_size);
+  return steps;
+}
+
 void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
   executor_.device().make_current();
   Flight& flight = flights_.front();

@@ -46,7 +46,6 @@ def available_memory(core: Any, manifest: Manifest) -> int:
 
 
 def make_executor(core: Any, engine: Any, target: Target, *, num_threads: int, num_blocks: int) -> Any:
-    """A ``_core.CpuExecutor`` of ``num_threads`` (0: all cores), or a ``_core.CudaExecutor``, over ``engine``."""
-    if target.kind == "cpu":
-        return core.CpuExecutor(engine, num_threads=num_threads, num_blocks=num_blocks)
-    return core.CudaExecutor(engine, num_blocks=num_blocks, library_directories=library_directories())
+    """A ``_core.DeviceExecutor`` over ``engine``; on a CPU it has ``num_threads`` threads (0: all cores)."""
+    directories = library_directories() if target.kind == "cuda" else []
+    return core.open_executor(engine, num_blocks=num_blocks, num_threads=num_threads, library_directories=directories)

@@ -1,0 +1,35 @@
+// An engine that is loaded on a device: its weights, KV cache and workspace, and what the event loop drives. Each kind of
+// device derives its own; backends.h finds the one for an engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "batching/step.h"
+#include "engine/engine.h"
+
+namespace tl {
+
+// Bytes that are reserved. The workspace includes the scratch memory of every thread of a CPU.
+struct MemoryUse {
+  std::size_t weights = 0;
+  std::size_t kv_cache = 0;
+  std::size_t workspace = 0;
+};
+
+class DeviceExecutor {
+ public:
+  virtual ~DeviceExecutor() = default;
+
+  virtual const Engine& engine() const = 0;
+  // Blocks of the KV cache.
+  virtual std::int64_t num_blocks() const = 0;
+  virtual MemoryUse memory() const = 0;
+
+  // Makes the interface that an event loop of batches up to `max_batch_size` drives, and borrows this executor for it.
+  // Swapped-out requests may take `num_host_blocks` KV blocks of the host's memory. Throws LimitError, DeviceError.
+  virtual std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) = 0;
+};
+
+}  // namespace tl
