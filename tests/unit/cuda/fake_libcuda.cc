@@ -5,6 +5,7 @@
 // Its KV cache holds the tokens. Token kPoison gives logits that are not numbers.
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -293,6 +295,17 @@ int push_copy(void* to, const void* from, std::size_t bytes, Stream* stream, con
   return 0;
 }
 
+struct Hold {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool held = false;
+};
+
+Hold& hold() {
+  static Hold hold;
+  return hold;
+}
+
 // 89 is compute capability 8.9.
 int fake_capability() {
   const char* set = std::getenv("FAKE_CAPABILITY");
@@ -307,6 +320,15 @@ extern "C" {
 // For tests: how often something was called.
 std::int64_t fake_count(const char* what) { return counts()[what]; }
 std::int64_t fake_allocated() { return static_cast<std::int64_t>(allocated()); }
+
+// While `held` is not 0, whoever waits for the device waits: a test may submit any number of requests meanwhile.
+void fake_hold(int held) {
+  {
+    const std::lock_guard lock(hold().mutex);
+    hold().held = held != 0;
+  }
+  hold().changed.notify_all();
+}
 
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
@@ -455,6 +477,10 @@ int cuEventRecord(Event* event, Stream* stream) {
   return stream->push(reach), 0;
 }
 int cuEventSynchronize(Event* event) {
+  {
+    std::unique_lock lock(hold().mutex);
+    hold().changed.wait(lock, [] { return !hold().held; });
+  }
   if (event->stream) run_until(event->stream, [event] { return event->reached; });
   return 0;
 }

@@ -35,7 +35,7 @@ def test_swapped_and_recomputed_requests_go_on(fake_driver: ctypes.CDLL, engine:
     executor = CudaExecutor(engine, num_blocks=MAX_SEQ_LEN // PAGE + 2)
     loop = EventLoop(executor, **LIMITS, num_host_blocks=40, max_utilization=True)
     prompts = [prompt[:6] for prompt in random_prompts(2, 12)]
-    answers = run(loop, [(prompt, greedy(20)) for prompt in prompts])
+    answers = run(loop, [(prompt, greedy(20)) for prompt in prompts], fake_driver)
     for answer, prompt in zip(answers, prompts, strict=True):
         check(answer, prompt, 20)
     stats = loop.stats()

@@ -1,5 +1,8 @@
 """Requests to an event loop over the toy engine, and the tokens that the toy model gives."""
 
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +44,22 @@ def greedy(max_tokens: int, **changes: Any) -> Any:
     return params
 
 
-def run(loop: EventLoop, requests: list[tuple[list[int], Any]], **arguments: Any) -> list[Answer]:
-    """Submit everything at once; returns when all have ended."""
-    ids = [loop.submit(np.array(prompt, np.int32), params, **arguments) for prompt, params in requests]
+@contextmanager
+def held(fake_driver: ctypes.CDLL) -> Iterator[None]:
+    """Let no step end meanwhile, so that requests which are submitted meanwhile run side by side on any machine."""
+    fake_driver.fake_hold(1)
+    try:
+        yield
+    finally:
+        fake_driver.fake_hold(0)
+
+
+def run(
+    loop: EventLoop, requests: list[tuple[list[int], Any]], fake_driver: ctypes.CDLL | None = None, **arguments: Any
+) -> list[Answer]:
+    """Submit everything, all of it before the first step ends if ``fake_driver`` is given; returns when all ended."""
+    with nullcontext() if fake_driver is None else held(fake_driver):
+        ids = [loop.submit(np.array(prompt, np.int32), params, **arguments) for prompt, params in requests]
     answers = {request_id: Answer() for request_id in ids}
     while any(answer.end is None for answer in answers.values()):
         polled = loop.poll(10.0)
