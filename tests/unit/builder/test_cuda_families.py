@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape, lowered
 from trtllm_lite.engine.plan import LaunchInstruction, Plan
 from trtllm_lite.errors import BuildError
 
@@ -42,6 +42,11 @@ def test_a_network_without_rope_has_slots_and_no_table() -> None:
     kernels = _kernels(cuda_plan(CUDA_VARIANTS["gpt2"]), 0)
     assert kernels[:3] == ["cache_slots", "embedding", "position_embedding"]
     assert "rotary_table" not in kernels
+
+
+def test_int8_rows_of_no_whole_tiles_are_refused() -> None:
+    with pytest.raises(BuildError, match=r"have 72 elements, .* expected a multiple of 16; build with --qformat full"):
+        lowered(cuda_shape(inter=72), qformat="int8_wo")
 
 
 def test_a_table_of_too_few_positions_is_refused() -> None:

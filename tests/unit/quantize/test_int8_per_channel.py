@@ -1,5 +1,6 @@
 """The int8 format: what it stores, what the network says, and what the passes make of it."""
 
+import click
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -10,9 +11,10 @@ from tests.unit.builder.networks import VARIANTS, network
 from tests.unit.builder.scenario import Sequences
 from trtllm_lite.builder.graph import operands
 from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.cli.build import build, plan
 from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.formats import Int8PerChannel, matrix_of
-from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
+from trtllm_lite.quantize.weight_only import FULL_PRECISION, QFORMATS, quantize_weights
 
 INT8 = Int8PerChannel()
 
@@ -89,3 +91,12 @@ def test_another_dequantization_is_not_this_format(change: str) -> None:
         quantized.graph.register_initializer(value)
         node.replace_input_with(1, value)
     assert INT8.recognise(node.outputs[0]) is None
+
+
+def test_the_commands_offer_every_format() -> None:
+    """The command line spells the names by itself, so that its help needs no ONNX."""
+    for command in (build, plan):
+        option = next(parameter for parameter in command.params if parameter.name == "qformat")
+        assert isinstance(option.type, click.Choice)
+        assert list(option.type.choices) == [FULL_PRECISION, *QFORMATS]
+        assert option.default == FULL_PRECISION

@@ -17,7 +17,7 @@ from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
-from trtllm_lite.plugins.packing import pack
+from trtllm_lite.plugins.packing import MMA_K, pack
 from trtllm_lite.plugins.sample.cuda import PARAMETERS
 from trtllm_lite.plugins.sample.outputs import outputs
 
@@ -74,6 +74,12 @@ class Operands:
         """The matrix of a product among its ``operands``, in the format that it is stored in."""
         if "weight_scale" not in operands:
             return WeightBuffers(self.matrix(operands["weight"]))
+        in_features = (dims(operands["weight"]) or (0,))[-1]
+        if not isinstance(in_features, int) or in_features % MMA_K:
+            raise BuildError(
+                f"rows of the int8 weight {operands['weight'].name} have {in_features} elements, and the GPU kernels "
+                f"read {MMA_K} at a time: expected a multiple of {MMA_K}; build with --qformat full_prec"
+            )
         return WeightBuffers(self._weight(operands["weight"], "mma_k16"), self.vector(operands["weight_scale"]))
 
     def vector(self, value: ir.Value) -> Buffer:

@@ -1,5 +1,5 @@
-// An engine that is loaded on a device: its weights, KV cache and workspace, and what the event loop drives. Each kind of
-// device derives its own; backends.h finds the one for an engine.
+// An engine that is loaded on a device: its weights, KV cache and workspace, and what the event loop drives. Each kind
+// of device derives its own; backends.h finds the one for an engine.
 #pragma once
 
 #include <cstddef>
