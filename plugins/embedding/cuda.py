@@ -9,11 +9,11 @@ _THREADS = 128
 
 
 def lower(op: Lowering) -> list[Step]:
-    """y[t] = weight[id of t] for num_tokens rows; the id is last_tokens[token_slots[t]] where that slot is >= 0.
+    """y[t] = scale * weight[id of t] for num_tokens rows; the id is last_tokens[token_slots[t]] if that slot is >= 0.
 
     A negative one is the complement of the id.
     """
     table, y = op.matrix("weight"), op.new("y")
     specialised = kernel("embedding/cuda.cuh", "embedding", _THREADS, 0, {"TL_HIDDEN": features(y)})
     ids = (op.inputs["token_ids"], op.inputs["token_slots"], op.sampled.last_tokens)
-    return [launch(specialised, (symbol("num_tokens"),), y, *ids, table)]
+    return [launch(specialised, (symbol("num_tokens"),), y, *ids, table, op.attribute("scale"))]

@@ -36,7 +36,8 @@ def test_gather_rows(rows: int, hidden: int) -> None:
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("hidden", [64, 576, 4096])
-def test_embedding(rows: int, hidden: int) -> None:
+@pytest.mark.parametrize("scale", [1.0, 45.25])
+def test_embedding(rows: int, hidden: int, scale: float) -> None:
     table = _randn(200, hidden, dtype=torch.bfloat16)
     token_ids, last_tokens = (torch.randint(200, (n,), device="cuda", dtype=torch.int32) for n in (rows, 9))
     slots = torch.randint(-9, 9, (rows,), device="cuda", dtype=torch.int32)
@@ -44,10 +45,10 @@ def test_embedding(rows: int, hidden: int) -> None:
     last_tokens[::2] = ~last_tokens[::2]
     y = torch.full((rows, hidden), POISON, device="cuda", dtype=torch.bfloat16)
     kernel = Kernel("embedding/cuda.cuh", "embedding", 128, 0, {"TL_HIDDEN": hidden})
-    kernel(y, token_ids, slots, last_tokens, table, grid=rows)
+    kernel(y, token_ids, slots, last_tokens, table, scale, grid=rows)
     ids = torch.where(slots >= 0, last_tokens[slots.clamp(min=0).long()], token_ids)
     ids = torch.where(ids < 0, ~ids, ids)
-    assert torch.equal(y, table[ids.long()])
+    assert torch.equal(y, table[ids.long()] * scale)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

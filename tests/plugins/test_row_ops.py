@@ -56,13 +56,14 @@ def test_position_embedding(isa: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
 @pytest.mark.parametrize("layout", ["row_major", "panel64"])
-@pytest.mark.parametrize(("vocab", "hidden"), [(64, 64), (131, 33), (1, 1)])
-def test_embedding(isa: str, dtype: str, layout: str, vocab: int, hidden: int) -> None:
+@pytest.mark.parametrize(("vocab", "hidden", "scale"), [(64, 64, 1.0), (131, 33, 45.25), (1, 1, 0.1)])
+def test_embedding(isa: str, dtype: str, layout: str, vocab: int, hidden: int, scale: float) -> None:
     rng = np.random.default_rng([vocab, hidden])
     weight = rng.standard_normal((vocab, hidden), np.float32).astype(WEIGHT_DTYPES[dtype])
     token_ids = np.concatenate([[0, vocab - 1], rng.integers(0, vocab, 15)]).astype(np.int32)
-    actual = run("Embedding", [token_ids, weight], isa=isa, layout=layout)
-    assert_same_bits(actual["y"], reference("Embedding", [token_ids, weight])["y"])
+    attributes = {"scale": float(np.float32(scale))}
+    actual = run("Embedding", [token_ids, weight], attributes, isa=isa, layout=layout)
+    assert_same_bits(actual["y"], reference("Embedding", [token_ids, weight], attributes)["y"])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -70,7 +71,7 @@ def test_every_half_widens_exactly(isa: str, dtype: str) -> None:
     """All 65536 bit patterns: subnormals, infinities; NaN stays NaN."""
     weight = np.arange(1 << 16, dtype=np.uint16).view(WEIGHT_DTYPES[dtype]).reshape(256, 256)
     token_ids = np.arange(256, dtype=np.int32)
-    y = run("Embedding", [token_ids, weight], isa=isa)["y"]
+    y = run("Embedding", [token_ids, weight], {"scale": 1.0}, isa=isa)["y"]
     np.testing.assert_array_equal(y, weight.astype(np.float32))
 
 

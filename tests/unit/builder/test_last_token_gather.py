@@ -36,7 +36,7 @@ def test_without_row_wise_operators_the_logits_are_gathered() -> None:
     tokens = value_of("token_ids", ir.DataType.INT32, ["num_tokens"])
     table = value_of("table", ir.DataType.FLOAT, [7, 3])
     logits = value_of("logits", ir.DataType.FLOAT, ["num_tokens", 3])
-    node = fused_node("Embedding", "embed", {"token_ids": tokens, "weight": table}, {"y": logits})
+    node = fused_node("Embedding", "embed", {"token_ids": tokens, "weight": table}, {"y": logits}, {"scale": 1.0})
     graph = ir.Graph([tokens, table], [logits], nodes=[node], opset_imports={"": 24, "trtllm_lite": 1})
     result = ir.Model(graph, ir_version=11)
     LAST_TOKEN_GATHER(graph)

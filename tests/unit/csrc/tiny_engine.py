@@ -130,7 +130,7 @@ ATTENTION: dict[str, float | str] = {
 }
 # op, operands in the order of OPERANDS ("" = absent), attributes
 CALLS: list[tuple[str, list[str], dict[str, float | str]]] = [
-    ("Embedding", ["token_ids", "embedding", "x"], {}),
+    ("Embedding", ["token_ids", "embedding", "x"], {"scale": 1.0}),
     ("RotaryTable", ["position_ids", "inv_freq", "cos", "sin"], {"scale": 1.0}),
     ("RmsNorm", ["x", "norm", "", "n1", ""], EPSILON),
     ("Linear", ["n1", "qkv", "", "qkv_out"], {"activation": "none"}),

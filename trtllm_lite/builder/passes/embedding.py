@@ -1,4 +1,4 @@
-"""Gather(weight, token ids) and the Cast that widens its rows become one Embedding."""
+"""Gather(weight, token ids), the Cast that widens its rows and a Mul by a constant become one Embedding."""
 
 import onnx_ir as ir
 
@@ -11,6 +11,7 @@ from trtllm_lite.builder.graph import (
     only_user,
     produced_by,
     replace_value,
+    scalar_constant,
     site,
     value_of,
     weight_tensor,
@@ -43,6 +44,15 @@ def _result(node: ir.Node) -> ir.Value:
     return cast.outputs[0] if cast is not None and cast.op_type == "Cast" else node.outputs[0]
 
 
+def _scaled(rows: ir.Value) -> tuple[ir.Value, float]:
+    """``rows`` behind a Mul by a constant, if that alone reads them, and the constant."""
+    mul = only_user(rows)
+    if mul is None or mul.op_type != "Mul" or mul.outputs[0].dtype != ir.DataType.FLOAT:
+        return rows, 1.0
+    factors = [scalar_constant(value) for value in mul.inputs if value is not rows]
+    return (mul.outputs[0], float(factors[0])) if len(factors) == 1 and factors[0] is not None else (rows, 1.0)
+
+
 def _obstacle(node: ir.Node, table: ir.TensorProtocol) -> str | None:
     if table.dtype not in WEIGHT_DTYPES or len(table.shape) != 2 or attribute(node, "axis", 0) != 0:
         return f"the table is {table.dtype} {list(table.shape)}, expected a float matrix gathered along its rows"
@@ -53,11 +63,11 @@ def _obstacle(node: ir.Node, table: ir.TensorProtocol) -> str | None:
 
 def _fuse(graph: ir.Graph, node: ir.Node) -> None:
     cast = produced_by(node.inputs[1], "Cast")
-    result = _result(node)
+    result, scale = _scaled(_result(node))
     output = value_of(f"{node.name}.embedding", ir.DataType.FLOAT, dims(result) or ())
     token_ids = None if cast is None else cast.inputs[0]
     inputs = {"token_ids": token_ids, "weight": node.inputs[0]}
-    graph.insert_before(node, fused_node("Embedding", str(node.name), inputs, {"y": output}))
+    graph.insert_before(node, fused_node("Embedding", str(node.name), inputs, {"y": output}, {"scale": scale}))
     replace_value(result, output)
 
 
