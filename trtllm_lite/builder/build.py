@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Unpack
 
 from trtllm_lite import _core
-from trtllm_lite.builder.backends import AUTO_DTYPE, BuildJob, Progress, Tuning, backend_of
+from trtllm_lite.builder.backends import backend_of
 from trtllm_lite.builder.cache_groups import assign_cache_groups
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cpu.planning import CPU
+from trtllm_lite.builder.job import AUTO_DTYPE, BuildJob, Progress, Tuning
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.memory import MemoryPlan
-from trtllm_lite.builder.parts import EngineParts, write_parts
+from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
@@ -67,7 +68,7 @@ def build_engine(
     parts = backend.compile(job)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
         files = _copy_tokenizer(checkpoint, directory)
-        manifest = parts.manifest(checkpoint.config, bounds, job.fusions, files, qformat=qformat, stripped=strip_plan)
+        manifest = manifest_of(job, parts, files)
         _write(directory, parts, manifest, partial(report, "write"))
     return manifest
 
@@ -136,7 +137,7 @@ def _fuse(
     check_all_fused(model, fusions)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
     return BuildJob(
-        checkpoint, model.graph, tuple(fusions), limits, kv_cache_dtype, targets, strip_plan, tuning, report
+        checkpoint, model.graph, tuple(fusions), limits, qformat, kv_cache_dtype, targets, strip_plan, tuning, report
     )
 
 

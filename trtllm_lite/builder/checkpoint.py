@@ -1,30 +1,16 @@
-"""Opens a checkpoint directory, and checks the network, its configuration, and the places of its weights.
+"""Opens a checkpoint directory: its configuration, its network, and the files that travel with an engine."""
 
-A checkpoint may come from anywhere. Initializers may point only into plain files of the checkpoint directory, within
-their bounds; no other file of the machine is ever opened.
-"""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from trtllm_lite.builder.graph import dims
-from trtllm_lite.builder.weights import absent, stored
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import EngineError
-from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.network.tensors import extents
-
-NETWORK_FILE = "network.onnx"
-MIN_OPSET = 24
-_MAX_NETWORK_BYTES = 1 << 28  # weights are external; a network of a thousand layers has a few MB
-_MAX_ENTRIES = 1 << 15  # nodes, weights and values, 80 or so for a layer: onnx and onnx_ir take seconds for so many
-_REMEDY = "convert the model again with `trtllm-lite convert`"
+from trtllm_lite.network.config import NETWORK_FILE, ModelConfig
+from trtllm_lite.network.tensors import absent, extents
+from trtllm_lite.network.verifier import load_network
 
 
 @dataclass(frozen=True)
@@ -73,35 +59,7 @@ def checkpoint_of_shape(config: ModelConfig, network: ir.Model) -> Checkpoint:
 def _open(path: Path) -> Checkpoint:
     config = ModelConfig.from_dir(path)
     _check_present(path, TOKENIZER_FILES if config.tokenizer else ())
-    network = path / NETWORK_FILE
-    if network.stat().st_size > _MAX_NETWORK_BYTES:
-        raise EngineError(f"{network} has {network.stat().st_size:,} bytes, expected at most {_MAX_NETWORK_BYTES:,}")
-    with _malformed_is_error(network):
-        proto = onnx.load(network, load_external_data=False)
-        _check_entries(network, proto)
-        _check_tensors(network, proto.graph)
-        model = ir.from_proto(onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True))
-    _check_model(network, model)
-    _locate_weights(path, model.graph)
-    with _malformed_is_error(network):
-        onnx.checker.check_model(str(network))
-    return Checkpoint(path, config, model)
-
-
-@contextmanager
-def _malformed_is_error(network: Path) -> Iterator[None]:
-    """Turn what onnx and onnx_ir raise about a malformed file into an EngineError."""
-    try:
-        yield
-    except (
-        DecodeError,
-        onnx.shape_inference.InferenceError,
-        onnx.checker.ValidationError,
-        ValueError,
-        TypeError,
-        RuntimeError,
-    ) as error:
-        raise EngineError(f"expected an ONNX network in {network}, found: {_root_cause(error)}: {_REMEDY}") from error
+    return Checkpoint(path, config, load_network(path))
 
 
 def _check_directory(path: Path) -> None:
@@ -117,93 +75,7 @@ def _check_directory(path: Path) -> None:
 def _check_present(path: Path, names: tuple[str, ...]) -> None:
     missing = [name for name in names if not (path / name).is_file()]
     if missing:
-        raise EngineError(f"{path} is not a complete checkpoint: {', '.join(missing)} missing: {_REMEDY}")
-
-
-def _check_entries(network: Path, proto: onnx.ModelProto) -> None:
-    """Raise EngineError for networks so large that onnx and onnx_ir would take long to read them."""
-    if proto.functions:
-        raise EngineError(f"{network} defines functions, expected standard operators only: {_REMEDY}")
-    count = _num_entries(proto.graph)
-    if count > _MAX_ENTRIES:
         raise EngineError(
-            f"{network} has {count:,} nodes, weights and values, expected at most {_MAX_ENTRIES:,}: {_REMEDY}"
+            f"{path} is not a complete checkpoint: {', '.join(missing)} missing: convert the model again with "
+            "`trtllm-lite convert`"
         )
-
-
-def _num_entries(graph: onnx.GraphProto) -> int:
-    """The entries of ``graph`` and of the graphs in its nodes' attributes."""
-    own = sum(map(len, (graph.node, graph.initializer, graph.sparse_initializer, graph.value_info, graph.input)))
-    inner = (graph for node in graph.node for entry in node.attribute for graph in (entry.g, *entry.graphs))
-    return own + len(graph.output) + sum(map(_num_entries, inner))
-
-
-def _check_tensors(network: Path, graph: onnx.GraphProto) -> None:
-    for tensor in graph.initializer:
-        if tensor.data_type == onnx.TensorProto.UNDEFINED:
-            raise EngineError(f"{network}: the weight {tensor.name} has no type: {_REMEDY}")
-        for entry in tensor.external_data:
-            if entry.key in ("offset", "length") and not str(entry.value).isdecimal():
-                raise EngineError(
-                    f"{network}: the {entry.key} of the weight {tensor.name} is {entry.value[:40]!r}, "
-                    f"expected a number of bytes: {_REMEDY}"
-                )
-
-
-def _check_model(network: Path, model: ir.Model) -> None:
-    opset = model.graph.opset_imports.get("", 0)
-    if opset < MIN_OPSET:
-        raise EngineError(f"{network} uses ONNX opset {opset}, expected {MIN_OPSET} or newer: {_REMEDY}")
-    # protobuf gives strings that are not UTF-8 as bytes.
-    if not all(isinstance(name, str) for name in _names(model.graph)):
-        raise EngineError(f"{network} has names that are not UTF-8: {_REMEDY}")
-    for node in model.graph.all_nodes():
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
-                raise EngineError(
-                    f"{network}: {node.name} keeps a constant in another file, expected it inline: {_REMEDY}"
-                )
-
-
-def _names(graph: ir.Graph) -> Iterator[object]:
-    """Every name of the graph, except those of absent optional operands."""
-    for value in (*graph.inputs, *graph.initializers.values()):
-        yield value.name
-        yield from (dim for dim in dims(value) or () if not isinstance(dim, int))
-    for node in graph.all_nodes():
-        yield from (node.op_type, node.domain, node.name or "", *node.attributes)
-        yield from (value.name for value in node.outputs)
-
-
-def _locate_weights(path: Path, graph: ir.Graph) -> None:
-    """Replace external tensors by lazily read ones, after checking where they point."""
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor):
-            value.const_value = _located(path, tensor)
-
-
-def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
-    location = str(tensor.location)
-    is_name = Path(location).name == location and "\0" not in location
-    file = (path / location).resolve() if is_name else path
-    if file.parent != path.resolve() or not file.is_file():
-        raise EngineError(
-            f"{path / NETWORK_FILE}: the weight {tensor.name} should lie in a file of the checkpoint directory, "
-            f"but points to {location!r}: {_REMEDY}"
-        )
-    shape = extents(tensor)
-    offset, size = tensor.offset or 0, file.stat().st_size
-    if tensor.length != tensor.nbytes or min(shape, default=1) < 1 or offset + tensor.nbytes > size:
-        raise EngineError(
-            f"{path / NETWORK_FILE}: the weight {tensor.name} ({tensor.dtype.name} {shape}, {tensor.nbytes:,} bytes) "
-            f"points to {tensor.length} bytes at {offset:,} of {location}, which has {size:,}: "
-            f"the file is truncated or damaged; {_REMEDY}"
-        )
-    return stored(file, offset, tensor.dtype, shape)
-
-
-def _root_cause(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, Argument, all_schemas
 
-WEIGHT_DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MAX_CONSTANT_SIZE = 4096  # elements; anything larger is a weight, whose data stays on disk while passes run
 
 _ATTRIBUTE_TYPES: dict[str, type[int] | type[float] | type[str]] = {"int": int, "float": float, "str": str}

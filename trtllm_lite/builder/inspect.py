@@ -4,11 +4,10 @@ from collections import Counter
 from pathlib import Path
 
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
-from trtllm_lite.builder.graph import WEIGHT_DTYPES
 from trtllm_lite.builder.pipeline import run_passes
-from trtllm_lite.builder.weights import PLAN_DTYPES
 from trtllm_lite.engine.inspect import Inspection, summarize
 from trtllm_lite.engine.records import to_json
+from trtllm_lite.network.dtypes import DTYPE_NAMES, PLAIN_ONNX
 
 
 def inspect_checkpoint(path: Path) -> Inspection:
@@ -38,6 +37,6 @@ def inspect_checkpoint(path: Path) -> Inspection:
 def _weights_by_dtype(checkpoint: Checkpoint) -> dict[str, int]:
     sizes: Counter[str] = Counter()
     for value in checkpoint.model.graph.initializers.values():
-        if value.const_value is not None and value.const_value.dtype in WEIGHT_DTYPES:
-            sizes[f"weights in {PLAN_DTYPES[value.const_value.dtype]}"] += int(value.const_value.nbytes)
+        if value.const_value is not None and value.const_value.dtype in PLAIN_ONNX:
+            sizes[f"weights in {DTYPE_NAMES[value.const_value.dtype]}"] += int(value.const_value.nbytes)
     return dict(sizes)

@@ -1,15 +1,14 @@
 """The parts that a backend makes of a network, and that go into the engine file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.engine.format import PRODUCER
-from trtllm_lite.engine.manifest import Fusion, KvCache, Limits, Manifest, Tactic, Target
+from trtllm_lite.engine.manifest import KvCache, Limits, Manifest, Tactic, Target
 from trtllm_lite.engine.writer import Weight, write_engine
-from trtllm_lite.network.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -25,31 +24,24 @@ class EngineParts:
     alignment: int
     tactics: tuple[Tactic, ...] = ()
 
-    def manifest(
-        self,
-        model: ModelConfig,
-        limits: BuildLimits,
-        fusions: Sequence[Fusion],
-        files: Mapping[str, str],
-        *,
-        qformat: str,
-        stripped: bool,
-    ) -> Manifest:
-        """The manifest of the engine; ``files`` maps files beside it to their checksums."""
-        return Manifest(
-            producer=PRODUCER,
-            target=self.target,
-            model=model,
-            limits=Limits(limits.max_batch_size, limits.max_input_len, limits.max_seq_len, limits.num_tokens),
-            kv_cache=self.kv_cache,
-            gather_context_logits=limits.gather_context_logits,
-            files=dict(files),
-            memory=self.memory.to_manifest(),
-            fusions=tuple(fusions),
-            qformat=qformat,
-            stripped=stripped,
-            tactics=self.tactics,
-        )
+
+def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> Manifest:
+    """The manifest of the engine that ``job`` asked for; ``files`` maps files beside it to their checksums."""
+    limits = job.limits
+    return Manifest(
+        producer=PRODUCER,
+        target=parts.target,
+        model=job.checkpoint.config,
+        limits=Limits(limits.max_batch_size, limits.max_input_len, limits.max_seq_len, limits.num_tokens),
+        kv_cache=parts.kv_cache,
+        gather_context_logits=limits.gather_context_logits,
+        files=dict(files),
+        memory=parts.memory.to_manifest(),
+        fusions=job.fusions,
+        qformat=job.qformat,
+        stripped=job.strip_plan,
+        tactics=parts.tactics,
+    )
 
 
 def write_parts(

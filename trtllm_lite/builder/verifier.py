@@ -7,8 +7,8 @@ import onnx
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import Dim, dims
-from trtllm_lite.builder.weights import PLAN_DTYPES
 from trtllm_lite.engine.vocabulary import DTYPES
+from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.schema import DOMAIN, Argument, Attribute, Schema, all_schemas
 
 _ONNX_TYPES = {"int": ir.AttributeType.INT, "float": ir.AttributeType.FLOAT, "str": ir.AttributeType.STRING}
@@ -72,7 +72,7 @@ def _check_schema(node: ir.Node, schema: Schema) -> Iterator[str]:
         yield f"has {len(node.inputs)} inputs and {len(node.outputs)} outputs, more than its schema"
         return
     present = {argument.name for argument, value in inputs if value is not None}
-    dtypes = {a.name: PLAN_DTYPES.get(value.dtype) for a, value in inputs if value is not None and value.dtype}
+    dtypes = {a.name: DTYPE_NAMES.get(value.dtype) for a, value in inputs if value is not None and value.dtype}
     for argument, value in (*inputs, *outputs):
         yield from _check_argument(argument, value, symbols)
         if argument.present_with and (argument.name in present) != (argument.present_with in present):
@@ -108,7 +108,7 @@ def _check_argument(argument: Argument, value: ir.Value | None, symbols: dict[st
         return
     if argument.step_input is not None and (not value.is_graph_input() or value.name != argument.step_input):
         yield f"{argument.name} should be the step input {argument.step_input}, not {value.name}"
-    dtype = None if value.dtype is None else PLAN_DTYPES.get(value.dtype, str(value.dtype))
+    dtype = None if value.dtype is None else DTYPE_NAMES.get(value.dtype, str(value.dtype))
     if dtype not in argument.dtypes:
         yield f"{argument.name} ({value.name}) should be {' or '.join(argument.dtypes)}, not {dtype}"
     shape = dims(value)

@@ -10,6 +10,7 @@ import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
 from trtllm_lite.cli.replaced import BUILD, PLAN
+from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint
@@ -53,7 +54,7 @@ def _build_options(function: Decorated) -> Decorated:
         ),
         click.option(
             "--kv_cache_dtype",
-            type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
+            type=click.Choice(["auto", *PLAIN_DTYPES]),
             default="auto",
             show_default=True,
             help="Type of the KV cache: on CPUs any, of which auto is float32; on GPUs that of activations.",

@@ -7,6 +7,7 @@ import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.replaced import CONVERT
+from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
 from trtllm_lite.units import counted
 
 
@@ -22,7 +23,7 @@ from trtllm_lite.units import counted
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
+    type=click.Choice(["auto", *PLAIN_DTYPES]),
     default="auto",
     show_default=True,
     help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF).",

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 
 from trtllm_lite.cli.framework import Replaced
+from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
 
 _ON = ("", "enable", "auto", "true", "1", "yes", "on")
+_ON_IN_ANY_DTYPE = (*_ON, *PLAIN_DTYPES)
 _OFF = ("disable", "false", "0", "no", "off", "none")
-_TYPES = ("float16", "bfloat16", "float32")
 
 
 def _same(names: str, remedy: str, neutral: tuple[str, ...] = (), harmless: bool = False) -> dict[str, Replaced]:
@@ -86,7 +87,7 @@ _BUILD = _merge(
         _same("context_fmha enable_context_fmha use_paged_context_fmha reduce_fusion", _STANDARD, _ON, harmless=True),
         _same("use_fused_mlp enable_xqa use_custom_all_reduce strongly_typed", _STANDARD, _ON, harmless=True),
         _same("context_fmha_fp32_acc bert_context_fmha_fp32_acc", "sums are always float32", _ON, harmless=True),
-        _same("gpt_attention_plugin bert_attention_plugin gemm_plugin", _BUILT_IN, (*_ON, *_TYPES), harmless=True),
+        _same("gpt_attention_plugin bert_attention_plugin gemm_plugin", _BUILT_IN, _ON_IN_ANY_DTYPE, harmless=True),
         _same("use_gpt_attention_plugin use_gemm_plugin use_rmsnorm_plugin", _BUILT_IN, harmless=True),
         _same("gemm_swiglu_plugin low_latency_gemm_plugin low_latency_gemm_swiglu_plugin", _BUILT_IN, harmless=True),
         _same("nccl_plugin user_buffer gemm_allreduce_plugin pp_reduce_scatter", _ONE_DEVICE, harmless=True),

@@ -11,17 +11,18 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trtllm_lite import __version__
-from trtllm_lite.convert.dtypes import ONNX, cast, overflows
 from trtllm_lite.convert.generation_fields import sampling_defaults
 from trtllm_lite.convert.mapping import MappedModel, map_model, open_source
 from trtllm_lite.convert.matching import fold
+from trtllm_lite.convert.rounding import cast, overflows
 from trtllm_lite.convert.safetensors_file import Layout, TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.convert.source import Source, without_config_keys
 from trtllm_lite.convert.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.files import PRODUCER_PREFIX, atomic_directory, require_space
-from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.network.verifier import NETWORK_FILE, WEIGHTS_FILE, load_network
+from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE, ModelConfig
+from trtllm_lite.network.dtypes import DTYPE_NAMES, ONNX
+from trtllm_lite.network.verifier import load_network
 from trtllm_lite.network.weight_expression import Read
 
 Progress = Callable[[str, int, int], None]
@@ -48,7 +49,7 @@ def convert_checkpoint(
     """
     mapped = map_model(without_config_keys(open_source(model_dir), ignore_config_keys), dtype)
     config = describe_model(mapped)
-    infos = {weight.name: TensorInfo(_dtype_name(weight.dtype), weight.shape) for weight in mapped.network.weights}
+    infos = {weight.name: TensorInfo(DTYPE_NAMES[weight.dtype], weight.shape) for weight in mapped.network.weights}
     layout = plan_layout(infos)
     with atomic_directory(Path(output_dir), "config.json", optional=(TOKENIZER_FILE, SETTINGS_FILE)) as directory:
         require_space(directory, layout.num_bytes)
@@ -121,10 +122,6 @@ def _write_tokenizer(directory: Path, source: Source) -> None:
     (directory / TOKENIZER_FILE).write_text(source.tokenizer, encoding="utf-8")
     tokenizer_config = json.dumps(source.tokenizer_config, indent=2, sort_keys=True, ensure_ascii=False)
     (directory / SETTINGS_FILE).write_text(tokenizer_config + "\n", encoding="utf-8")
-
-
-def _dtype_name(dtype: ir.DataType) -> str:
-    return next(name for name, onnx_dtype in ONNX.items() if onnx_dtype == dtype)
 
 
 def describe_model(mapped: MappedModel) -> ModelConfig:

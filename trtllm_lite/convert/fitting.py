@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.dtypes import ONNX
 from trtllm_lite.convert.family import Family, all_families, nearest_by_name
 from trtllm_lite.convert.matching import Mismatch, compare
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.decoder import Decoder, build_network
+from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.graph import Network
 
 

@@ -10,10 +10,11 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.convert.dtypes import NUMPY
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.engine.vocabulary import DTYPES, PLAIN_DTYPES
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.dtypes import NUMPY
 from trtllm_lite.network.weight_expression import halves_from_pairs
 
 # GGUF's tensor names by role (trtllm_lite.convert.source_tensors), as most architectures have them.
@@ -34,7 +35,7 @@ _ROLES = {
     "blk.{layer}.ffn_down": "down_proj",
 }
 # Quantized blocks, integers with float16 scales, are best stored as float16; plain types stay what they are.
-_PLAIN_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_PLAIN_TYPES = {DTYPES[name].stored: name for name in PLAIN_DTYPES}
 _QUANTIZED_DTYPE = "float16"
 
 

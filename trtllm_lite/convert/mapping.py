@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.dtypes import NUMPY, ONNX
 from trtllm_lite.convert.family import Family, find_family, find_model_type, supported_architectures
 from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named_for, nearest_fit
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.source import Source
+from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.decoder import Decoder, build_network
+from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.graph import Network
-from trtllm_lite.network.verifier import NETWORK_FILE
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,9 @@ def _architectures(source: Source) -> list[str]:
 
 def _choose_dtype(source: Source, dtype: str) -> str:
     """The storage type: ``auto`` means that of the source's matrices, or float32 if they have several types."""
-    if dtype in NUMPY:
+    if dtype in PLAIN_DTYPES:
         return dtype
     if dtype != "auto":
-        raise ConvertError(f"expected --dtype to be one of auto, {', '.join(NUMPY)}, found {shown(dtype)}")
+        raise ConvertError(f"expected --dtype to be one of auto, {', '.join(PLAIN_DTYPES)}, found {shown(dtype)}")
     found = {info.dtype for info in source.tensors.values() if len(info.shape) == 2}
     return found.pop() if len(found) == 1 else "float32"

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from trtllm_lite import __version__
 from trtllm_lite.convert.checkpoint import describe_model
-from trtllm_lite.convert.dtypes import ONNX
 from trtllm_lite.convert.mapping import MappedModel, read_model
 from trtllm_lite.convert.source import Source
+from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import PRODUCER_PREFIX
-from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.network.config import WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.decoder import build_network
-from trtllm_lite.network.verifier import WEIGHTS_FILE
+from trtllm_lite.network.dtypes import ONNX
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ def open_model_config(path: Path) -> WeightlessModel:
     """
     source = _source(Path(path))
     dtype = source.config.get("dtype") or source.config.get("torch_dtype") or "float32"
-    if dtype not in ONNX:
-        raise ConvertError(f"expected the dtype of {path} to be one of {', '.join(ONNX)}, found {shown(dtype)}")
+    if dtype not in PLAIN_DTYPES:
+        raise ConvertError(f"expected the dtype of {path} to be one of {', '.join(PLAIN_DTYPES)}, found {shown(dtype)}")
     architecture, family, decoder = read_model(source)
     network = build_network(decoder, ONNX[dtype])
     mapped = MappedModel(source, architecture, family, decoder, network, dtype)

@@ -16,13 +16,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.convert.dtypes import NUMPY, SAFETENSORS
+from trtllm_lite.engine.vocabulary import DTYPES, PLAIN_DTYPES
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.dtypes import NUMPY
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_RANK = 8  # tensors have at most 4 dimensions: experts stacked by layer
 ALIGNMENT = 64
-_NAMES = {code: name for name, code in SAFETENSORS.items()}
+_NAMES = {DTYPES[name].stored: name for name in PLAIN_DTYPES}
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class TensorInfo:
     @property
     def num_bytes(self) -> int:
         """Size of the data."""
-        return math.prod(self.shape) * NUMPY[self.dtype].itemsize
+        return math.prod(self.shape) * DTYPES[self.dtype].item_bytes
 
 
 class SafetensorsFile:
@@ -125,7 +126,7 @@ def plan_layout(tensors: dict[str, TensorInfo]) -> Layout:
 
     def key(name: str) -> tuple[bool, int]:
         info = tensors[name]
-        return info.num_bytes % ALIGNMENT != 0, -NUMPY[info.dtype].itemsize
+        return info.num_bytes % ALIGNMENT != 0, -DTYPES[info.dtype].item_bytes
 
     order = sorted(tensors, key=key)
     # transformers refuses files that do not name a framework; the data are the same for all of them.
@@ -135,7 +136,7 @@ def plan_layout(tensors: dict[str, TensorInfo]) -> Layout:
         info = tensors[name]
         end = position + info.num_bytes
         entries[name] = {
-            "dtype": SAFETENSORS[info.dtype],
+            "dtype": DTYPES[info.dtype].stored,
             "shape": list(info.shape),
             "data_offsets": [position, end],
         }

@@ -17,10 +17,9 @@ from trtllm_lite.engine.plan import CallInstruction, Instruction, LaunchInstruct
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
 from trtllm_lite.errors import EngineError
+from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.printable import one_line
 from trtllm_lite.units import format_bytes
-
-NETWORK_FILE = "network.onnx"
 
 
 @dataclass(frozen=True)

@@ -26,24 +26,28 @@ MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of a
 
 @dataclass(frozen=True)
 class DType:
-    """``item_bytes`` of one element; ``stored`` is the name that safetensors files have for it.
+    """``item_bytes`` of one element; ``stored`` and ``onnx`` are its names in safetensors files and in ONNX.
 
     Elements of a ``scaled`` type mean nothing without scales, which are an operand of their own.
     """
 
     item_bytes: int
     stored: str
+    onnx: str
     scaled: bool = False
 
 
 DTYPES = {
-    "float32": DType(4, "F32"),
-    "float16": DType(2, "F16"),
-    "bfloat16": DType(2, "BF16"),
-    "int32": DType(4, "I32"),
-    "int8": DType(1, "I8", scaled=True),
-    "uint8": DType(1, "U8"),
+    "float32": DType(4, "F32", "FLOAT"),
+    "float16": DType(2, "F16", "FLOAT16"),
+    "bfloat16": DType(2, "BF16", "BFLOAT16"),
+    "int32": DType(4, "I32", "INT32"),
+    "int8": DType(1, "I8", "INT8", scaled=True),
+    "uint8": DType(1, "U8", "UINT8"),
 }
+
+# The types that matrices and caches have where nothing is quantized.
+PLAIN_DTYPES = ("float32", "float16", "bfloat16")
 
 # The orders in which a weight's elements are stored; plugins/README.md describes them.
 LAYOUTS = ("row_major", "panel64", "gated_panel64", "mma_k16")

@@ -11,11 +11,11 @@ from trtllm_lite.engine_cache.recipe import Recipe, checkpoint_key, engine_key
 from trtllm_lite.engine_cache.store import CHECKPOINTS, ENGINES, locked, touch, trim
 from trtllm_lite.errors import ConvertError, EngineError
 from trtllm_lite.files import cache_directory
+from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.printable import one_line
 from trtllm_lite.progress import Report, progress_bars
 from trtllm_lite.units import format_bytes
 
-NETWORK_FILE = "network.onnx"
 _Opened = TypeVar("_Opened")
 
 
@@ -86,7 +86,8 @@ def _is_sound(entry: Path) -> bool:
 
 
 def _make(source: Path, model: str, recipe: Recipe, entry: Path, checkpoint: Path) -> None:
-    from trtllm_lite.builder.backends import Tuning, backend_of
+    from trtllm_lite.builder.backends import backend_of
+    from trtllm_lite.builder.job import Tuning
 
     if entry.is_dir():
         print(f"trtllm_lite: {entry} is damaged and made again", file=sys.stderr)

@@ -9,6 +9,10 @@ from trtllm_lite.errors import EngineError, shown
 
 FORMAT_VERSION = 2
 
+# What lies beside config.json.
+NETWORK_FILE = "network.onnx"
+WEIGHTS_FILE = "weights.safetensors"
+
 
 @dataclass(frozen=True)
 class ModelConfig:

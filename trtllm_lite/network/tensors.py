@@ -4,14 +4,45 @@ Each evaluation reads its sources again and nothing is cached, so that a build h
 """
 
 from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+
+from trtllm_lite.errors import EngineError
 
 
 def lazy(load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
     """What ``load`` returns, an array of that type and shape."""
     return ir.LazyTensor(lambda: ir.Tensor(load(), dtype=dtype), dtype=dtype, shape=ir.Shape(shape))
+
+
+def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
+    """A tensor at byte ``offset`` of a file, little-endian, row-major."""
+    num_bytes = prod(shape) * dtype.itemsize
+
+    def load() -> np.ndarray:
+        try:
+            data = np.fromfile(path, dtype=np.uint8, count=int(num_bytes), offset=offset)
+        except OSError as error:
+            raise EngineError(
+                f"cannot read weights from {path}: {error.strerror}: check the file and its rights"
+            ) from error
+        if data.size != num_bytes:
+            raise EngineError(f"expected {num_bytes} bytes at {offset} of {path}, found {data.size}: convert again")
+        return data.view(dtype.numpy()).reshape(shape)
+
+    return lazy(load, dtype, shape)
+
+
+def absent(name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
+    """A tensor of a model that has a shape and no weights."""
+
+    def load() -> np.ndarray:
+        raise EngineError(f"a model config has no weights, {name} was asked for: pass a checkpoint or --strip_plan")
+
+    return lazy(load, dtype, shape)
 
 
 def extents(tensor: ir.TensorProtocol) -> tuple[int, ...]:

@@ -1,122 +1,151 @@
-"""Checks a checkpoint's ``network.onnx``: valid standard ONNX, and the inputs and outputs that the builder relies on.
+"""Reads a checkpoint's ``network.onnx``, and checks the network and the places of its weights.
 
-Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], and per layer past_key.{i} and
-past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]. Outputs: logits float32 [batch, seq, vocab], then per
-layer present_key.{i} and present_value.{i} of the same shapes as the past ones.
+A checkpoint may come from anywhere. Initializers may point only into plain files of the checkpoint directory, within
+their bounds; no other file of the machine is ever opened.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from trtllm_lite.errors import EngineError
-from trtllm_lite.network.graph import OPSET_VERSION
+from trtllm_lite.network.config import NETWORK_FILE
+from trtllm_lite.network.contract import violations
+from trtllm_lite.network.tensors import extents, stored
 from trtllm_lite.printable import one_line
 
-NETWORK_FILE = "network.onnx"
-WEIGHTS_FILE = "weights.safetensors"
-
-_Signature = tuple[str, str, tuple[int | str, ...]]
+_MAX_NETWORK_BYTES = 1 << 28  # weights are external; a network of a thousand layers has a few MB
+_MAX_ENTRIES = 1 << 15  # nodes, weights and values, 80 or so for a layer: onnx and onnx_ir take seconds for so many
+_REMEDY = "convert the model again with `trtllm-lite convert`"
 
 
 def load_network(checkpoint_dir: Path) -> ir.Model:
-    """Read and verify ``checkpoint_dir/network.onnx``; weights stay on disk. EngineError lists all that is wrong."""
-    path = Path(checkpoint_dir) / NETWORK_FILE
-    try:
-        model = ir.load(path)
-    except FileNotFoundError as error:
-        raise EngineError(
-            f"expected a checkpoint directory with {NETWORK_FILE}, but {path} does not exist: "
-            "pass the --output_dir of `trtllm-lite convert`"
-        ) from error
-    except Exception as error:  # protobuf and onnx_ir raise many types on damaged files
-        raise EngineError(f"{path} is not a readable ONNX file ({error}): convert the model again") from error
-    problems = [*_check_graph(model.graph), *_check_weights(model.graph, path.parent)]
-    if not problems:
-        problems = _check_onnx(path)
-    if problems:
-        listed = "; ".join(map(one_line, problems))
-        raise EngineError(f"{path} is not a network this version can use: {listed}: convert again")
+    """The network of a checkpoint, all of its shapes inferred; its weights stay on disk until they are evaluated.
+
+    Raises EngineError if it is damaged, hostile, or violates the contract of :mod:`~trtllm_lite.network.contract`;
+    OSError if it cannot be read.
+    """
+    path = Path(checkpoint_dir)
+    network = path / NETWORK_FILE
+    if network.stat().st_size > _MAX_NETWORK_BYTES:
+        raise EngineError(f"{network} has {network.stat().st_size:,} bytes, expected at most {_MAX_NETWORK_BYTES:,}")
+    with _malformed_is_error(network):
+        proto = onnx.load(network, load_external_data=False)
+        _check_entries(network, proto)
+        _check_tensors(network, proto.graph)
+        model = ir.from_proto(onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True))
+    _check_model(network, model)
+    _locate_weights(path, model.graph)
+    with _malformed_is_error(network):
+        onnx.checker.check_model(str(network))
     return model
 
 
-def _check_onnx(path: Path) -> list[str]:
+@contextmanager
+def _malformed_is_error(network: Path) -> Iterator[None]:
+    """Turn what onnx and onnx_ir raise about a malformed file into an EngineError."""
     try:
-        # By path, so that the checker also looks for the external data.
-        onnx.checker.check_model(str(path), full_check=True)
-    except Exception as error:  # noqa: BLE001 - ValidationError, InferenceError and others share no base
-        return [f"onnx.checker: {error}"]
-    return []
+        yield
+    except (
+        DecodeError,
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        ValueError,
+        TypeError,
+        RuntimeError,
+    ) as error:
+        raise EngineError(f"expected an ONNX network in {network}, found: {_root_cause(error)}: {_REMEDY}") from error
 
 
-def _check_graph(graph: ir.Graph) -> list[str]:
-    problems = []
-    if graph.opset_imports.get("", 0) < OPSET_VERSION:
-        problems.append(f"expected opset {OPSET_VERSION} or newer, found {graph.opset_imports.get('')}")
-    custom = sorted(
-        {f"{node.domain}::{node.op_type}" for node in graph.all_nodes() if node.domain not in ("", "ai.onnx")}
-    )
-    if custom:
-        problems.append(f"expected standard operators only, found {', '.join(custom)}")
-    unnamed = sum(not node.name for node in graph.all_nodes())
-    if unnamed:
-        problems.append(f"{unnamed} nodes have no name")
-    inputs, outputs = _expected_signatures(graph)
-    problems += _compare("inputs", inputs, [_signature(value) for value in graph.inputs])
-    problems += _compare("outputs", outputs, [_signature(value) for value in graph.outputs])
-    return problems
+def _check_entries(network: Path, proto: onnx.ModelProto) -> None:
+    """Raise EngineError for networks so large that onnx and onnx_ir would take long to read them."""
+    if proto.functions:
+        raise EngineError(f"{network} defines functions, expected standard operators only: {_REMEDY}")
+    count = _num_entries(proto.graph)
+    if count > _MAX_ENTRIES:
+        raise EngineError(
+            f"{network} has {count:,} nodes, weights and values, expected at most {_MAX_ENTRIES:,}: {_REMEDY}"
+        )
 
 
-def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:
-    """The inputs and outputs of the module's contract, with the model's sizes taken from the graph."""
-    layers = (len(graph.inputs) - 3) // 2
-    cache = _signature(graph.inputs[3])[2] if len(graph.inputs) > 3 else ()
-    cache = (
-        ("batch", cache[1], "max_seq", cache[3]) if len(cache) == 4 else ("batch", "kv_heads", "max_seq", "head_dim")
-    )
-    logits = _signature(graph.outputs[0])[2] if graph.outputs else ()
-    vocab = logits[-1] if logits else "vocab"
-    tokens = ("batch", "seq")
-    inputs: list[_Signature] = [("input_ids", "INT64", tokens), ("position_ids", "INT64", tokens)]
-    inputs.append(("past_lens", "INT64", ("batch",)))
-    outputs: list[_Signature] = [("logits", "FLOAT", (*tokens, vocab))]
-    for layer in range(max(layers, 1)):
-        inputs += [(f"past_key.{layer}", "FLOAT", cache), (f"past_value.{layer}", "FLOAT", cache)]
-        outputs += [(f"present_key.{layer}", "FLOAT", cache), (f"present_value.{layer}", "FLOAT", cache)]
-    return inputs, outputs
+def _num_entries(graph: onnx.GraphProto) -> int:
+    """The entries of ``graph`` and of the graphs in its nodes' attributes."""
+    own = sum(map(len, (graph.node, graph.initializer, graph.sparse_initializer, graph.value_info, graph.input)))
+    inner = (graph for node in graph.node for entry in node.attribute for graph in (entry.g, *entry.graphs))
+    return own + len(graph.output) + sum(map(_num_entries, inner))
 
 
-def _signature(value: ir.Value) -> _Signature:
-    dims = () if value.shape is None else tuple(d if isinstance(d, int) else str(d.value) for d in value.shape)
-    return value.name or "", value.dtype.name if value.dtype else "?", dims
+def _check_tensors(network: Path, graph: onnx.GraphProto) -> None:
+    for tensor in graph.initializer:
+        if tensor.data_type == onnx.TensorProto.UNDEFINED:
+            raise EngineError(f"{network}: the weight {tensor.name} has no type: {_REMEDY}")
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not str(entry.value).isdecimal():
+                raise EngineError(
+                    f"{network}: the {entry.key} of the weight {tensor.name} is {entry.value[:40]!r}, "
+                    f"expected a number of bytes: {_REMEDY}"
+                )
 
 
-def _compare(what: str, expected: list[_Signature], found: list[_Signature]) -> list[str]:
-    if expected == found:
-        return []
-    wrong = [f"{want} found {have}" for want, have in zip(expected, found, strict=False) if want != have]
-    if len(expected) != len(found):
-        wrong.append(f"{len(expected)} expected, {len(found)} found")
-    return [f"{what}: expected {'; '.join(wrong)}"]
+def _check_model(network: Path, model: ir.Model) -> None:
+    # protobuf gives strings that are not UTF-8 as bytes.
+    if not all(isinstance(name, str) for name in _names(model.graph)):
+        raise EngineError(f"{network} has names that are not UTF-8: {_REMEDY}")
+    for node in model.graph.all_nodes():
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                raise EngineError(
+                    f"{network}: {node.name} keeps a constant in another file, expected it inline: {_REMEDY}"
+                )
+    problems = violations(model.graph)
+    if problems:
+        listed = "; ".join(map(one_line, problems))
+        raise EngineError(f"{network} is not a network this version can use: {listed}: {_REMEDY}")
 
 
-def _check_weights(graph: ir.Graph, directory: Path) -> list[str]:
-    """Problems of large initializers, all of which must lie inside WEIGHTS_FILE."""
-    problems = []
-    path = directory / WEIGHTS_FILE
-    size = path.stat().st_size if path.is_file() else None
-    if size is None:
-        return [f"{path} does not exist"]
+def _names(graph: ir.Graph) -> Iterator[object]:
+    """Every name of the graph, except those of absent optional operands."""
+    for value in (*graph.inputs, *graph.initializers.values()):
+        yield value.name
+        yield from (dim.value for dim in value.shape or () if not isinstance(dim, int) and dim.value is not None)
+    for node in graph.all_nodes():
+        yield from (node.op_type, node.domain, node.name or "", *node.attributes)
+        yield from (value.name for value in node.outputs)
+
+
+def _locate_weights(path: Path, graph: ir.Graph) -> None:
+    """Replace external tensors by lazily read ones, after checking where they point."""
     for value in graph.initializers.values():
         tensor = value.const_value
-        if not isinstance(tensor, ir.ExternalTensor):
-            continue
-        end = (tensor.offset or 0) + (tensor.length or 0)
-        if tensor.dtype == ir.DataType.UNDEFINED:
-            problems.append(f"{value.name} has no type")
-        elif str(tensor.location) != WEIGHTS_FILE:
-            problems.append(f"{value.name} is stored in {tensor.location}, expected {WEIGHTS_FILE}")
-        elif tensor.length != tensor.nbytes or not 0 <= (tensor.offset or 0) <= end <= size:
-            problems.append(f"{value.name} occupies bytes {tensor.offset}..{end} of {WEIGHTS_FILE} ({size} bytes)")
-    return problems
+        if isinstance(tensor, ir.ExternalTensor):
+            value.const_value = _located(path, tensor)
+
+
+def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
+    location = str(tensor.location)
+    is_name = Path(location).name == location and "\0" not in location
+    file = (path / location).resolve() if is_name else path
+    if file.parent != path.resolve() or not file.is_file():
+        raise EngineError(
+            f"{path / NETWORK_FILE}: the weight {tensor.name} should lie in a file of the checkpoint directory, "
+            f"but points to {location!r}: {_REMEDY}"
+        )
+    shape = extents(tensor)
+    offset, size = tensor.offset or 0, file.stat().st_size
+    if tensor.length != tensor.nbytes or min(shape, default=1) < 1 or offset + tensor.nbytes > size:
+        raise EngineError(
+            f"{path / NETWORK_FILE}: the weight {tensor.name} ({tensor.dtype.name} {shape}, {tensor.nbytes:,} bytes) "
+            f"points to {tensor.length} bytes at {offset:,} of {location}, which has {size:,}: "
+            f"the file is truncated or damaged; {_REMEDY}"
+        )
+    return stored(file, offset, tensor.dtype, shape)
+
+
+def _root_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

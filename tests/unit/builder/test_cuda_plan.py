@@ -6,9 +6,10 @@ from itertools import pairwise
 import pytest
 
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape, lowered
-from trtllm_lite.builder.backends import Tuning, backend_of
+from trtllm_lite.builder.backends import backend_of
 from trtllm_lite.builder.cuda.limits import decode_batches
 from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.builder.job import Tuning
 from trtllm_lite.engine.plan import (
     IntArgument,
     LaunchInstruction,

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from trtllm_lite.builder.backends import Tuning, backend_of
+from trtllm_lite.builder.backends import backend_of
+from trtllm_lite.builder.job import Tuning
 from trtllm_lite.errors import BuildError
 
 

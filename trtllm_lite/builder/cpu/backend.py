@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 from trtllm_lite import _core
-from trtllm_lite.builder.backends import AUTO_DTYPE, BuildJob, Tuning
 from trtllm_lite.builder.cpu.planning import CPU, make_plan
+from trtllm_lite.builder.job import AUTO_DTYPE, BuildJob, Tuning
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.engine.manifest import Target
-from trtllm_lite.engine.vocabulary import ALIGNMENT
+from trtllm_lite.engine.vocabulary import ALIGNMENT, PLAIN_DTYPES
 from trtllm_lite.errors import BuildError, shown
-
-_CACHE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 class CpuBackend:
@@ -57,10 +55,10 @@ class CpuBackend:
 
 def _cache_dtype(job: BuildJob) -> str:
     """The type of the KV cache. Raises BuildError if the kernels have no such cache."""
-    dtype = _CACHE_DTYPES[0] if job.kv_cache_dtype == AUTO_DTYPE else job.kv_cache_dtype
-    if dtype not in _CACHE_DTYPES:
+    dtype = PLAIN_DTYPES[0] if job.kv_cache_dtype == AUTO_DTYPE else job.kv_cache_dtype
+    if dtype not in PLAIN_DTYPES:
         raise BuildError(
-            f"kv_cache_dtype is {shown(dtype)}: expected one of {', '.join((AUTO_DTYPE, *_CACHE_DTYPES))} for the "
+            f"kv_cache_dtype is {shown(dtype)}: expected one of {', '.join((AUTO_DTYPE, *PLAIN_DTYPES))} for the "
             "target cpu"
         )
     return dtype

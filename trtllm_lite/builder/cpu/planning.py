@@ -11,10 +11,10 @@ from trtllm_lite.builder.graph import attribute, dims, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.last_token_gather import LOGITS
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
-from trtllm_lite.builder.weights import PLAN_DTYPES
 from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.writer import Weight, weight_offsets
 from trtllm_lite.errors import BuildError
+from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.packing import pack, packed_shape
 from trtllm_lite.plugins.schema import LAYOUTS, Schema, all_schemas
@@ -102,7 +102,7 @@ def _stored_weight(value: ir.Value, layout: str) -> Weight:
     def load() -> memoryview:
         return memoryview(pack(tensor.numpy(), layout).reshape(-1).view("u1"))
 
-    return Weight(str(value.name), PLAN_DTYPES[tensor.dtype], shape, load)
+    return Weight(str(value.name), DTYPE_NAMES[tensor.dtype], shape, load)
 
 
 def _arena(graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits) -> tuple[dict[ir.Value, int], int]:
@@ -140,7 +140,7 @@ def _tensor(value: ir.Value, limits: BuildLimits, kind: str, offset: int = 0, la
                 f"the extent {dim} of {value.name} is bounded by no limit: name it like one, or make it static"
             )
         shape.append(limits.tokens_per_block if dim == TOKENS_PER_BLOCK else dim)
-    return PlanTensor(str(value.name), PLAN_DTYPES[value.dtype], tuple(shape), layout, kind, offset)
+    return PlanTensor(str(value.name), DTYPE_NAMES[value.dtype], tuple(shape), layout, kind, offset)
 
 
 def _call(node: ir.Node, index: dict[ir.Value, int]) -> CallInstruction:

@@ -1,22 +1,22 @@
 """Engines for NVIDIA GPUs: compiled kernels and matrix products, tuned by measurements where there are some."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trtllm_lite import _core
-from trtllm_lite.builder.backends import AUTO_DTYPE, BuildJob, Tuning
 from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
 from trtllm_lite.builder.cuda.products.contests import lower_contests
 from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_contests
 from trtllm_lite.builder.cuda.products.timing_cache import TimingCache, load_timing_cache, require_output
 from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.builder.job import AUTO_DTYPE, BuildJob, Tuning
 from trtllm_lite.builder.memory import MemoryPlan
-from trtllm_lite.builder.parts import EngineParts, write_parts
+from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.errors import BuildError, DeviceError, shown
-from trtllm_lite.quantize.weight_only import FULL_PRECISION
 
 
 class CudaBackend:
@@ -87,9 +87,7 @@ def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:
     def make(directory: str, timings: TimingCache | None) -> Path:
         parts = parts_of(lowered, partial(job.report, "compile"), timings)
         engine = Path(directory) / ENGINE_FILE
-        model, limits = job.checkpoint.config, job.limits
-        manifest = parts.manifest(model, limits, job.fusions, {}, qformat=FULL_PRECISION, stripped=True)
-        write_parts(engine, parts, manifest)
+        write_parts(engine, parts, manifest_of(replace(job, strip_plan=True), parts, {}))
         return engine
 
     progress = partial(job.report, "measure")

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -12,16 +11,16 @@ from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.graph import dims, storage_of, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.last_token_gather import LOGITS
-from trtllm_lite.builder.weights import PLAN_DTYPES
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
+from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import MMA_K, pack
 from trtllm_lite.plugins.sample.cuda import PARAMETERS
 from trtllm_lite.plugins.sample.outputs import outputs
 
-_NUMPY_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
+_COMPUTED = ("float16", "bfloat16")  # what GPU engines compute in
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,9 @@ class Operands:
     """
 
     def __init__(self, graph: ir.Graph, dtype: str, limits: BuildLimits) -> None:
-        if dtype not in _NUMPY_DTYPES:
+        if dtype not in _COMPUTED:
             raise BuildError(
-                f"the checkpoint stores its matrices as {dtype}, and GPU engines compute in float16 or bfloat16: "
+                f"the checkpoint stores its matrices as {dtype}, and GPU engines compute in {' or '.join(_COMPUTED)}: "
                 "convert again with --dtype bfloat16"
             )
         self.dtype, self.limits, self.symbols = dtype, limits, symbols(limits)
@@ -98,7 +97,7 @@ class Operands:
         if value not in self._rounded:
             tensor = weight_tensor(value)
             assert tensor is not None
-            dtype, name = _NUMPY_DTYPES[self.dtype], f"{value.name}.{self.dtype}"
+            dtype, name = NUMPY[self.dtype], f"{value.name}.{self.dtype}"
             self._rounded[value] = self._store(name, self.dtype, extents(tensor), lambda: tensor.numpy().astype(dtype))
         return self._rounded[value]
 
@@ -115,7 +114,7 @@ class Operands:
             tensor = weight_tensor(value)
             if tensor is None:
                 raise BuildError(f"expected {value.name} to be a weight, but the network computes it")
-            dtype = PLAN_DTYPES[tensor.dtype]
+            dtype = DTYPE_NAMES[tensor.dtype]
             self._by_value[value] = self._store(
                 str(value.name), dtype, extents(tensor), lambda: pack(tensor.numpy(), layout), layout
             )

@@ -3,7 +3,6 @@
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
-    WEIGHT_DTYPES,
     attribute,
     dims,
     fused_node,
@@ -18,6 +17,7 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import TOKEN_IDS
+from trtllm_lite.network.dtypes import PLAIN_ONNX
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -54,7 +54,7 @@ def _scaled(rows: ir.Value) -> tuple[ir.Value, float]:
 
 
 def _obstacle(node: ir.Node, table: ir.TensorProtocol) -> str | None:
-    if table.dtype not in WEIGHT_DTYPES or len(table.shape) != 2 or attribute(node, "axis", 0) != 0:
+    if table.dtype not in PLAIN_ONNX or len(table.shape) != 2 or attribute(node, "axis", 0) != 0:
         return f"the table is {table.dtype} {list(table.shape)}, expected a float matrix gathered along its rows"
     if _result(node).dtype != ir.DataType.FLOAT:
         return "the looked-up rows are not widened to float32 right away"

@@ -3,7 +3,6 @@
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
-    WEIGHT_DTYPES,
     attribute,
     dims,
     fused_node,
@@ -17,6 +16,7 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, POSITION_IDS
+from trtllm_lite.network.dtypes import PLAIN_ONNX
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -59,7 +59,7 @@ def _add(gather: ir.Node) -> tuple[ir.Node, ir.Value] | None:
 def _obstacle(gather: ir.Node) -> str | None:
     table = weight_tensor(gather.inputs[0])
     assert table is not None
-    if table.dtype not in WEIGHT_DTYPES or len(table.shape) != 2 or attribute(gather, "axis", 0) != 0:
+    if table.dtype not in PLAIN_ONNX or len(table.shape) != 2 or attribute(gather, "axis", 0) != 0:
         return f"the table is {table.dtype} {list(table.shape)}, expected a float matrix gathered along its rows"
     found = _add(gather)
     if found is None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.network.dtypes import PLAIN_ONNX
 from trtllm_lite.quantize.formats.format import Format, StoredMatrix, initializer, made_by
 
 
@@ -13,7 +14,7 @@ class Plain(Format):
 
     name = "plain"
     operands = ("weight",)
-    weight_dtypes = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    weight_dtypes = PLAIN_ONNX
 
     def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
         """As :meth:`Format.recognise`: W, or Cast(W, float32)."""

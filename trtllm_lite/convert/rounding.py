@@ -1,17 +1,9 @@
-"""The storage types of weights: their names in every file format, and the rounding between them."""
+"""Rounding between the storage types of weights."""
 
-import ml_dtypes
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
-NUMPY: dict[str, np.dtype] = {
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
-ONNX = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
-SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+from trtllm_lite.network.dtypes import NUMPY
 
 
 def cast(array: NDArray, dtype: str) -> NDArray:

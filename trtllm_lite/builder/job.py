@@ -1,0 +1,47 @@
+"""What one build is asked to do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.checkpoint import Checkpoint
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.engine.manifest import Fusion
+
+# Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
+# "measure" (products) or "write" (weights).
+Progress = Callable[[str, int, int], None]
+
+AUTO_DTYPE = "auto"  # whatever is usual on the target
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The measurements, old or to be made, that choose among ways to compute; see ``build_engine``."""
+
+    input_timing_cache: Path | None = None
+    output_timing_cache: Path | None = None
+    fast_build: bool = False
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """One engine to be made: ``graph`` is the network of ``checkpoint`` as fused operators, made by ``fusions``.
+
+    ``qformat`` says how the graph has the weights of linear layers; ``kv_cache_dtype`` is the type that the KV cache
+    should have, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the engine
+    (``strip_plan``) the runtime makes random ones.
+    """
+
+    checkpoint: Checkpoint
+    graph: ir.Graph
+    fusions: tuple[Fusion, ...]
+    limits: BuildLimits
+    qformat: str
+    kv_cache_dtype: str
+    targets: tuple[str, ...]
+    strip_plan: bool
+    tuning: Tuning
+    report: Progress

@@ -1,0 +1,65 @@
+"""What a network of a checkpoint offers, and the builder relies on: standard operators, named nodes, these operands.
+
+Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], and per layer past_key.{i} and
+past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]. Outputs: logits float32 [batch, seq, vocab], then per
+layer present_key.{i} and present_value.{i} of the same shapes as the past ones.
+"""
+
+import onnx_ir as ir
+
+from trtllm_lite.network.graph import OPSET_VERSION
+
+_Signature = tuple[str, str, tuple[int | str, ...]]
+
+
+def violations(graph: ir.Graph) -> list[str]:
+    """All that is wrong with ``graph``, as sentences without a subject."""
+    problems = []
+    opset = graph.opset_imports.get("", 0)
+    if opset < OPSET_VERSION:
+        problems.append(f"expected ONNX opset {OPSET_VERSION} or newer, found {opset}")
+    custom = sorted(
+        {f"{node.domain}::{node.op_type}" for node in graph.all_nodes() if node.domain not in ("", "ai.onnx")}
+    )
+    if custom:
+        problems.append(f"expected standard operators only, found {', '.join(custom)}")
+    unnamed = sum(not node.name for node in graph.all_nodes())
+    if unnamed:
+        problems.append(f"{unnamed} nodes have no name")
+    inputs, outputs = _expected_signatures(graph)
+    problems += _compare("inputs", inputs, [_signature(value) for value in graph.inputs])
+    problems += _compare("outputs", outputs, [_signature(value) for value in graph.outputs])
+    return problems
+
+
+def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:
+    """The inputs and outputs of the module's contract, with the model's sizes taken from the graph."""
+    layers = (len(graph.inputs) - 3) // 2
+    cache = _signature(graph.inputs[3])[2] if len(graph.inputs) > 3 else ()
+    cache = (
+        ("batch", cache[1], "max_seq", cache[3]) if len(cache) == 4 else ("batch", "kv_heads", "max_seq", "head_dim")
+    )
+    logits = _signature(graph.outputs[0])[2] if graph.outputs else ()
+    vocab = logits[-1] if logits else "vocab"
+    tokens = ("batch", "seq")
+    inputs: list[_Signature] = [("input_ids", "INT64", tokens), ("position_ids", "INT64", tokens)]
+    inputs.append(("past_lens", "INT64", ("batch",)))
+    outputs: list[_Signature] = [("logits", "FLOAT", (*tokens, vocab))]
+    for layer in range(max(layers, 1)):
+        inputs += [(f"past_key.{layer}", "FLOAT", cache), (f"past_value.{layer}", "FLOAT", cache)]
+        outputs += [(f"present_key.{layer}", "FLOAT", cache), (f"present_value.{layer}", "FLOAT", cache)]
+    return inputs, outputs
+
+
+def _signature(value: ir.Value) -> _Signature:
+    dims = () if value.shape is None else tuple(d if isinstance(d, int) else str(d.value) for d in value.shape)
+    return value.name or "", value.dtype.name if value.dtype else "?", dims
+
+
+def _compare(what: str, expected: list[_Signature], found: list[_Signature]) -> list[str]:
+    if expected == found:
+        return []
+    wrong = [f"{want} found {have}" for want, have in zip(expected, found, strict=False) if want != have]
+    if len(expected) != len(found):
+        wrong.append(f"{len(expected)} expected, {len(found)} found")
+    return [f"{what}: expected {'; '.join(wrong)}"]

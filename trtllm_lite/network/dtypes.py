@@ -1,0 +1,10 @@
+"""The dtypes of the vocabulary as onnx_ir and numpy have them."""
+
+import onnx_ir as ir
+
+from trtllm_lite.engine.vocabulary import DTYPES, PLAIN_DTYPES
+
+ONNX = {name: ir.DataType[dtype.onnx] for name, dtype in DTYPES.items()}
+NUMPY = {name: dtype.numpy() for name, dtype in ONNX.items()}
+DTYPE_NAMES = {dtype: name for name, dtype in ONNX.items()}
+PLAIN_ONNX = tuple(ONNX[name] for name in PLAIN_DTYPES)
