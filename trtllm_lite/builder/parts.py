@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx_ir as ir
+
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.engine.format import PRODUCER
@@ -38,10 +40,17 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         files=dict(files),
         memory=parts.memory.to_manifest(),
         fusions=job.fusions,
+        num_parameters=_num_parameters(job.checkpoint.model.graph),
         qformat=job.qformat,
         stripped=job.strip_plan,
         tactics=parts.tactics,
     )
+
+
+def _num_parameters(graph: ir.Graph) -> int:
+    """Elements of the weights, which are in files of their own; constants are in the network."""
+    tensors = (value.const_value for value in graph.initializers.values())
+    return sum(int(tensor.size) for tensor in tensors if isinstance(tensor, ir.LazyTensor))
 
 
 def write_parts(

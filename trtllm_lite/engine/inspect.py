@@ -112,7 +112,7 @@ def inspect_engine(path: Path) -> Inspection:
         path=str(path),
         producer=manifest.producer,
         file_bytes=_file_bytes(engine),
-        model=to_json(manifest.model),
+        model=to_json(manifest.model) | {"num_parameters": manifest.num_parameters},
         target=_target(engine),
         qformat=manifest.qformat,
         limits=to_json(manifest.limits),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
-from trtllm_lite.engine.vocabulary import MAX_EXTENT
+from trtllm_lite.engine.vocabulary import MAX_BYTES, MAX_EXTENT
 from trtllm_lite.network.config import ModelConfig
 
 _PYTHON_ONLY = {"python_only": True}
@@ -100,8 +100,9 @@ class Tactic:
 class Manifest:
     """``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal.
 
-    ``qformat`` says how the weights of linear layers are stored. The weights of a ``stripped`` engine are not in its
-    file: the runtime makes random ones, for benchmarks.
+    ``num_parameters`` counts the elements of the checkpoint's weights, each tensor once. ``qformat`` says how the
+    weights of linear layers are stored. The weights of a ``stripped`` engine are not in its file: the runtime makes
+    random ones, for benchmarks.
     """
 
     producer: str = field(metadata=_PYTHON_ONLY)
@@ -113,6 +114,7 @@ class Manifest:
     files: dict[str, str] = field(metadata=_PYTHON_ONLY)
     memory: Memory = field(metadata=_PYTHON_ONLY)
     fusions: tuple[Fusion, ...] = field(metadata=_PYTHON_ONLY)
+    num_parameters: Annotated[int, Range(0, MAX_BYTES)] = field(metadata=_PYTHON_ONLY)
     stripped: bool = False
     qformat: str = field(default="full_prec", metadata=_PYTHON_ONLY)
     tactics: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)

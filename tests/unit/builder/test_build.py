@@ -1,3 +1,4 @@
+import math
 import os
 import shutil
 import subprocess
@@ -5,6 +6,7 @@ import sys
 import tracemalloc
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -43,6 +45,8 @@ def test_an_engine_directory_is_complete(tmp_path: Path) -> None:
     assert manifest == read_engine(tmp_path / "engine").manifest
     assert manifest.model == config_of(VARIANTS["qwen3"])
     assert (manifest.limits.max_num_tokens, manifest.kv_cache.num_blocks) == (48, 9)
+    stored = onnx.load(checkpoint / "network.onnx", load_external_data=False).graph.initializer
+    assert manifest.num_parameters == sum(math.prod(tensor.dims) for tensor in stored if tensor.external_data)
     assert not [path for path in tmp_path.iterdir() if path.name not in ("checkpoint", "engine")]
 
 

@@ -42,6 +42,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "files": {},
     "memory": {"weights": 0, "kv_cache": 0, "workspace": 0},
     "fusions": [],
+    "num_parameters": 0,
     "stripped": False,
     "qformat": "full_prec",
     "tactics": [],

@@ -47,6 +47,7 @@ MANIFEST = Manifest(
         Fusion("merge_qkv", "layers.0.attention", True, ""),
         Fusion("merge_qkv", "layers.1.attention", False, "they read different inputs"),
     ),
+    num_parameters=42,
 )
 
 

@@ -201,6 +201,7 @@ def fake_manifest(**changes) -> Manifest:
         files={},
         memory=Memory(0, 0, 0),
         fusions=(),
+        num_parameters=0,
     )
 
 
