@@ -13,7 +13,7 @@ _ARCH = "sm_90a"
 _STEP_K, _ROW_BYTES, _BARRIER_BYTES = 64, 128, 16
 _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
 # Clusters (row blocks, column blocks, splits), and how many blocks of clusters of that size an H200 holds at a time.
-_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4))
+_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4))
 _RESIDENT = {1: 132, 2: 132, 4: 120}
 # Fitted to 230 times of an H200, of which the best guesses reach 0.99 on average. What an SM reads in a cycle from the
 # L2 cache, and in all, with copies that others asked for; what it sends to them. Cycles of the shortest step, and of a
