@@ -1,63 +1,18 @@
-"""Bytes of -127..127 and a float32 scale for each output feature; the largest element of a row becomes +-127."""
-
-from collections.abc import Callable, Mapping
+"""Integers of -127..127; -128 is not used, so that a matrix and its negative are stored alike."""
 
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.network.tensors import add_initializer, extents, lazy
-from trtllm_lite.quantize.formats.format import QuantizedFormat, StoredMatrix, initializer, made_by
-
-_LARGEST = 127  # -128 is not used, so that a matrix and its negative are stored alike
+from trtllm_lite.quantize.formats.per_channel import PerChannel
 
 
-class Int8PerChannel(QuantizedFormat):
+class Int8PerChannel(PerChannel):
     """weight int8 [..., out, in], weight_scale float32 [..., out]."""
 
     name = "int8_per_channel"
-    operands = ("weight", "weight_scale")
     weight_dtypes = (ir.DataType.INT8,)
+    largest = 127
 
-    def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
-        """As :meth:`Format.recognise`: DequantizeLinear(W, scale, axis=0), without zero points."""
-        node = made_by(value, "DequantizeLinear")
-        if node is None or len([source for source in node.inputs if source is not None]) != 2:
-            return None
-        weight, scale = (initializer(source) for source in node.inputs[:2])
-        if weight is None or scale is None or weight.dtype not in self.weight_dtypes:
-            return None
-        axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
-        shape, scale_shape = (extents(value.const_value) for value in (weight, scale) if value.const_value is not None)
-        if len(shape) != 2 or axis not in (0, -2) or block or scale.dtype != ir.DataType.FLOAT:
-            return None
-        if scale_shape != shape[:1]:
-            return None
-        return StoredMatrix(self, {"weight": weight, "weight_scale": scale})
-
-    def pack(self, matrix: np.ndarray) -> dict[str, np.ndarray]:
-        """As :meth:`QuantizedFormat.pack`; to the nearest, halves to even. The scale of a row of zeros is 1."""
-        wide = matrix.astype(np.float32)
-        scale = np.abs(wide).max(-1) / np.float32(_LARGEST)
-        scale = np.where(scale > 0, scale, np.float32(1))
-        quantized = np.clip(np.rint(wide / scale[..., None]), -_LARGEST, _LARGEST)
-        return {"weight": quantized.astype(np.int8), "weight_scale": scale}
-
-    def express(self, graph: ir.Graph, before: ir.Node, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """As :meth:`QuantizedFormat.express`."""
-        shape = extents(tensor)
-
-        def part(operand: str) -> Callable[[], np.ndarray]:
-            return lambda: self.pack(tensor.numpy())[operand]
-
-        weight = lazy(part("weight"), ir.DataType.INT8, shape)
-        scale = lazy(part("weight_scale"), ir.DataType.FLOAT, shape[:1])
-        inputs = [add_initializer(graph, f"{name}.quantized", weight), add_initializer(graph, f"{name}.scale", scale)]
-        kind = ir.TensorType(ir.DataType.FLOAT)
-        result = ir.Value(name=f"{name}.dequantized", type=kind, shape=ir.Shape(shape))
-        node = ir.node("DequantizeLinear", inputs, {"axis": 0}, outputs=[result], name=f"{name}.dequantize")
-        graph.insert_before(before, node)
-        return result
-
-    def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """As :meth:`Format.dequantize`."""
-        return tensors["weight"].astype(np.float32) * tensors["weight_scale"][..., None]
+    def rounded(self, scaled: np.ndarray) -> np.ndarray:
+        """As :meth:`PerChannel.rounded`: to the nearest, halves to even."""
+        return np.rint(scaled).astype(np.int8)
