@@ -51,6 +51,7 @@ KERNEL_TOLERANCES = {
     "float16": Tolerance(cosine=1 - 1e-11, relative=2e-6),
     "bfloat16": Tolerance(cosine=1 - 1e-11, relative=2e-6),
     "int8": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # widened exactly; the scale behind the sum rounds once more
+    "float8_e4m3fn": Tolerance(cosine=1 - 1e-11, relative=3e-6),  # as int8
 }
 
 # GPU engines round every activation to the storage type: 2^-9 and 2^-12 each, some ten times in a row in a small model.

@@ -25,8 +25,9 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 
 def _raw(array: np.ndarray | None) -> np.ndarray | None:
-    """Bits of bfloat16, as ``run_kernel`` takes them."""
-    return array.view(np.uint16) if array is not None and array.dtype == ml_dtypes.bfloat16 else array
+    """The bits of types that numpy lacks, as ``run_kernel`` takes them."""
+    foreign = array is not None and array.dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)
+    return array.view(f"u{array.dtype.itemsize}") if array is not None and foreign else array
 
 
 def run(

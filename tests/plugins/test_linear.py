@@ -1,11 +1,12 @@
 """Linear and GatedLinear: values, and independence of a row from all other rows."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tests.plugins.harness import WEIGHT_DTYPES, assert_close, assert_same_bits, reference, run
 
-DTYPES = (*WEIGHT_DTYPES, "int8")
+DTYPES = (*WEIGHT_DTYPES, "int8", "float8_e4m3fn")
 PLAIN, SILU = {"activation": "none"}, {"activation": "silu"}
 ROWS = (1, 3, 17, 65, 129)
 # (features, depth): whole panels, tails in either, depths around the 128 of a chunk.
@@ -19,6 +20,9 @@ def operands(rows: int, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
     if dtype == "int8":
         weight = rng.integers(-127, 128, shape, np.int8)
         return [x, weight, rng.uniform(0.4, 1, shape[:-1]).astype(np.float32) / np.float32(73 * shape[-1] ** 0.5)]
+    if dtype == "float8_e4m3fn":
+        weight = rng.uniform(-448, 448, shape).astype(ml_dtypes.float8_e4m3fn)
+        return [x, weight, rng.uniform(0.4, 1, shape[:-1]).astype(np.float32) / np.float32(259 * shape[-1] ** 0.5)]
     weight = rng.standard_normal(shape, np.float32) / np.sqrt(np.float32(shape[-1]))
     return [x, weight.astype(WEIGHT_DTYPES[dtype]), None]
 
@@ -110,3 +114,12 @@ def test_non_finite_row_stays_in_its_row(isa: str) -> None:
     assert np.isnan(y[4]).all()
     others = [row for row in range(9) if row != 4]
     assert_same_bits(y[others], clean[others])
+
+
+def test_every_byte_of_float8_widens_exactly(isa: str) -> None:
+    """All patterns but those of NaN, subnormals and both zeros among them."""
+    bits = np.array([byte for byte in range(256) if byte & 0x7F != 0x7F], np.uint8)
+    weight = bits.view(ml_dtypes.float8_e4m3fn)[:, None]
+    inputs = [np.ones((1, 1), np.float32), weight, np.ones(len(bits), np.float32), None]
+    y = run("Linear", inputs, PLAIN, isa=isa, layout="panel64")["y"]
+    np.testing.assert_array_equal(y[0], weight[:, 0].astype(np.float32))

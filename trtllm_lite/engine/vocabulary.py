@@ -43,6 +43,7 @@ DTYPES = {
     "bfloat16": DType(2, "BF16", "BFLOAT16"),
     "int32": DType(4, "I32", "INT32"),
     "int8": DType(1, "I8", "INT8", scaled=True),
+    "float8_e4m3fn": DType(1, "F8_E4M3", "FLOAT8E4M3FN", scaled=True),
     "uint8": DType(1, "U8", "UINT8"),
 }
 

@@ -136,6 +136,8 @@ void multiply_panels(const Tensor& x, const Tensor& weight, std::int64_t panels,
       return multiply_panels(x, weight.as<const Float16>(), panels, pool, epilogue);
     case DType::kInt8:
       return multiply_panels(x, weight.as<const std::int8_t>(), panels, pool, epilogue);
+    case DType::kFloat8E4m3fn:
+      return multiply_panels(x, weight.as<const Float8E4m3>(), panels, pool, epilogue);
     default:
       return multiply_panels(x, weight.as<const float>(), panels, pool, epilogue);
   }

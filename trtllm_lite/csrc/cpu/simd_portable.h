@@ -10,6 +10,7 @@ typedef std::int32_t IntVec __attribute__((vector_size(16)));
 typedef std::uint32_t BitsVec __attribute__((vector_size(16)));
 typedef std::uint16_t HalfVec __attribute__((vector_size(8)));
 typedef std::int8_t ByteVec __attribute__((vector_size(4)));
+typedef std::uint8_t UnsignedByteVec __attribute__((vector_size(4)));
 constexpr int kLanes = 4;
 // Accumulators a register-blocked loop may hold, leaving room for operands.
 constexpr int kMaxAccumulators = 12;
@@ -43,6 +44,13 @@ TL_INLINE Vec load(const std::int8_t* p) {
   ByteVec bytes;
   __builtin_memcpy(&bytes, p, sizeof(bytes));
   return __builtin_convertvector(bytes, Vec);
+}
+TL_INLINE Vec load(const Float8E4m3* p) {
+  UnsignedByteVec bytes;
+  __builtin_memcpy(&bytes, p, sizeof(bytes));
+  const BitsVec bits = __builtin_convertvector(bytes, BitsVec);
+  const Vec magnitude = reinterpret_cast<Vec>((bits & 0x7f) << 20) * broadcast(0x1p120f);
+  return reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(magnitude) | ((bits & 0x80) << 24));
 }
 TL_INLINE void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof(x)); }
 

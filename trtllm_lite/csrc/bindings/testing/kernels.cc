@@ -30,10 +30,12 @@ DType dtype_of(const Array& array) {
   if (array.dtype() == nb::dtype<std::int32_t>()) return DType::kInt32;
   if (array.dtype() == nb::dtype<std::int8_t>()) return DType::kInt8;
   if (array.dtype() == nb::dtype<std::uint16_t>()) return DType::kBFloat16;
+  if (array.dtype() == nb::dtype<std::uint8_t>()) return DType::kFloat8E4m3fn;
   if (array.dtype().code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) && array.dtype().bits == 16) {
     return DType::kFloat16;
   }
-  throw EngineError("run_kernel: expected arrays of float32, float16, int32, or uint16 with the bits of bfloat16");
+  throw EngineError("run_kernel: expected arrays of float32, float16, int32, int8, or, with their bits, bfloat16 "
+                    "(uint16) and float8_e4m3fn (uint8)");
 }
 
 // The inputs or the outputs of a call: their logical description for the schema check, their pointers for the kernel.
