@@ -109,22 +109,28 @@ def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
     return model
 
 
-def quantize_linear_layers(model: PreTrainedModel) -> PreTrainedModel:
-    """``model`` with linear layers, but for the LM head, as int8 with a scale for each output feature means them."""
+def quantize_linear_layers(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
+    """``model`` with linear layers, but for the LM head, as bytes with a scale for each output feature mean them."""
+    rounded = {"int8_wo": _as_int8, "fp8_wo": _as_fp8}[qformat]
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear | Conv1D)}
     with torch.no_grad():
         for name, layer in layers.items():
             if name.endswith("lm_head"):
                 continue
             inputs = 0 if isinstance(layer, Conv1D) else 1  # the axis of GPT-2's [in, out]
-            weight = layer.weight.float()
-            scale = weight.abs().amax(inputs, keepdim=True) / 127
-            layer.weight.copy_(
-                torch.fake_quantize_per_channel_affine(
-                    weight, scale.flatten(), torch.zeros(scale.numel(), dtype=torch.int32), 1 - inputs, -127, 127
-                )
-            )
+            layer.weight.copy_(rounded(layer.weight.float(), inputs))
     return model
+
+
+def _as_int8(weight: torch.Tensor, inputs: int) -> torch.Tensor:
+    scale = weight.abs().amax(inputs) / 127
+    zeros = torch.zeros(scale.numel(), dtype=torch.int32)
+    return torch.fake_quantize_per_channel_affine(weight, scale, zeros, 1 - inputs, -127, 127)
+
+
+def _as_fp8(weight: torch.Tensor, inputs: int) -> torch.Tensor:
+    scale = weight.abs().amax(inputs, keepdim=True) / 448
+    return (weight / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
 
 
 def save_model(model: PreTrainedModel, directory: Path, max_shard_size: str = "1GB") -> Path:

@@ -1,4 +1,4 @@
-"""Engines with int8 weights on CPUs: the tokens of transformers with weights rounded alike, in half the bytes."""
+"""Engines with weights of bytes on CPUs: the tokens of transformers with weights rounded alike, in half the memory."""
 
 import json
 from pathlib import Path
@@ -19,17 +19,18 @@ from trtllm_lite.runtime import ModelRunner
 
 LIMITS = {"max_batch_size": 4, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 64, "tokens_per_block": 16}
 NUM_NEW_TOKENS = 20
+CASES = [*((family, "int8_wo") for family in NETWORK_FAMILIES), ("llama", "fp8_wo"), ("gpt2", "fp8_wo")]
 LENGTHS = (1, 70, 3, 17)
 
 
 class Engine:
-    """A tiny model built with ``int8_wo``, and what it should compute."""
+    """A tiny model built with ``qformat``, and what it should compute."""
 
-    def __init__(self, family: str, directory: Path) -> None:
-        self.directory = directory
-        self.reference: PreTrainedModel = quantize_linear_layers(save_tiny_model(family, directory / "model"))
+    def __init__(self, family: str, qformat: str, directory: Path) -> None:
+        model = save_tiny_model(family, directory / "model")
+        self.reference: PreTrainedModel = quantize_linear_layers(model, qformat)
         convert_checkpoint(str(directory / "model"), directory / "checkpoint")
-        build_engine(directory / "checkpoint", directory / "engine", qformat="int8_wo", **LIMITS)
+        build_engine(directory / "checkpoint", directory / "engine", qformat=qformat, **LIMITS)
         self.runner = ModelRunner.from_dir(directory / "engine")
 
     def generate(self, prompts: list[list[int]]) -> list[tuple[list[int], np.ndarray]]:
@@ -49,9 +50,9 @@ class Engine:
         return list(zip(rows, (logits[0] for logits in result["generation_logits"]), strict=True))
 
 
-@pytest.fixture(scope="module", params=NETWORK_FAMILIES)
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return Engine(request.param, tmp_path_factory.mktemp(request.param))
+    return Engine(*request.param, tmp_path_factory.mktemp(request.param[0]))
 
 
 def prompts() -> list[list[int]]:
@@ -75,21 +76,20 @@ def test_a_row_does_not_depend_on_the_batch(engine: Engine) -> None:
         np.testing.assert_array_equal(logits, alone_logits)
 
 
-def test_weights_take_a_byte_and_a_scale(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("qformat", "dtype"), [("int8_wo", "int8"), ("fp8_wo", "float8_e4m3fn")])
+def test_weights_take_a_byte_and_a_scale(qformat: str, dtype: str, tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     command = ["build", "--checkpoint_dir", tmp_path / "checkpoint", "--output_dir", tmp_path / "engine"]
-    arguments = [str(part) for part in (*command, "--qformat", "int8_wo")]
+    arguments = [str(part) for part in (*command, "--qformat", qformat)]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     engine = read_engine(tmp_path / "engine")
-    int8 = [tensor for tensor in engine.plan.tensors if tensor.dtype == "int8"]
-    assert len(int8) == 4 * 3
-    assert all(tensor.kind == "weight" for tensor in int8)
-    assert engine.manifest.qformat == "int8_wo"
+    stored = [tensor for tensor in engine.plan.tensors if tensor.dtype == dtype]
+    assert len(stored) == 4 * 3
+    assert all(tensor.kind == "weight" for tensor in stored)
+    assert engine.manifest.qformat == qformat
     shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "engine"), "--json"])
-    assert json.loads(shown.output)["qformat"] == "int8_wo"
-    bytes_of = {
-        qformat: plan_memory(tmp_path / "checkpoint", qformat=qformat).weights for qformat in ("full_prec", "int8_wo")
-    }
-    assert engine.manifest.memory.weights == bytes_of["int8_wo"] < 0.6 * bytes_of["full_prec"]
+    assert json.loads(shown.output)["qformat"] == qformat
+    bytes_of = {name: plan_memory(tmp_path / "checkpoint", qformat=name).weights for name in ("full_prec", qformat)}
+    assert engine.manifest.memory.weights == bytes_of[qformat] < 0.6 * bytes_of["full_prec"]

@@ -19,6 +19,6 @@ KINDS = [
 @pytest.mark.parametrize(("family", "dtype", "tiled"), KINDS)
 def test_logits_are_those_of_quantized_transformers(family: str, dtype: str, tiled: bool, tmp_path: Path) -> None:
     made = make_case(family, dtype, tmp_path, tiled, qformat="int8_wo")
-    case = Case(dtype, made.runner, quantize_linear_layers(made.reference))
+    case = Case(dtype, made.runner, quantize_linear_layers(made.reference, "int8_wo"))
     for batch_size in (20, 9, 1):  # weights are dequantized first; streamed; streamed for one row
         check_logits(case, prompts()[:batch_size])

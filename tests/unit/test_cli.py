@@ -176,7 +176,7 @@ def test_the_package_runs_as_a_module():
         ("build", ("--tp_size", "2"), "one device"),
         ("build", ("--pp-size=2",), "one device"),
         ("build", ("--max_output_len", "256"), "--max_seq_len"),
-        ("build", ("--qformat", "fp8"), "'fp8' is not one of 'full_prec', 'int8_wo'"),
+        ("build", ("--qformat", "fp8"), "'fp8' is not one of 'full_prec', 'int8_wo', 'fp8_wo'"),
         ("build", ("--use_weight_only",), "use `trtllm-lite build --qformat int8_wo`"),
         ("build", ("--use_fp8",), "only int8 weights are supported so far"),
         ("build", ("--weight_streaming", "--output_dir", "e"), "--weight_streaming: weights are stored"),

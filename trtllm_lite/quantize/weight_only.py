@@ -7,12 +7,12 @@ hurt most.
 import onnx_ir as ir
 
 from trtllm_lite.errors import BuildError, shown
-from trtllm_lite.quantize.formats import Int8PerChannel, Plain, QuantizedFormat
+from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, Plain, QuantizedFormat
 from trtllm_lite.quantize.formats.format import made_by
 
 FULL_PRECISION = "full_prec"  # weights as the checkpoint has them
-# Names as TensorRT-LLM's quantize.py has them.
-QFORMATS: dict[str, QuantizedFormat] = {"int8_wo": Int8PerChannel()}
+# int8_wo as TensorRT-LLM's quantize.py has it; fp8_wo after it.
+QFORMATS: dict[str, QuantizedFormat] = {"int8_wo": Int8PerChannel(), "fp8_wo": Fp8PerChannel()}
 _LM_HEAD = "lm_head"
 
 

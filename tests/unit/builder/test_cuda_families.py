@@ -44,6 +44,11 @@ def test_a_network_without_rope_has_slots_and_no_table() -> None:
     assert "rotary_table" not in kernels
 
 
+def test_weights_of_float8_are_refused() -> None:
+    with pytest.raises(BuildError, match=r"is float8_e4m3fn, and the GPU kernels take bytes that are int8"):
+        lowered(cuda_shape(), qformat="fp8_wo")
+
+
 def test_int8_rows_of_no_whole_tiles_are_refused() -> None:
     with pytest.raises(BuildError, match=r"have 72 elements, .* expected a multiple of 16; build with --qformat full"):
         lowered(cuda_shape(inter=72), qformat="int8_wo")

@@ -1,4 +1,4 @@
-"""The int8 format: what it stores, what the network says, and what the passes make of it."""
+"""Formats of bytes with a scale for each output feature: what they store, what the network says, and what the passes make of them."""
 
 import click
 import ml_dtypes
@@ -13,10 +13,10 @@ from trtllm_lite.builder.graph import operands
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.cli.build import build, plan
 from trtllm_lite.errors import BuildError
-from trtllm_lite.quantize.formats import Int8PerChannel, matrix_of
+from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, QuantizedFormat, matrix_of
 from trtllm_lite.quantize.weight_only import FULL_PRECISION, QFORMATS, quantize_weights
 
-INT8 = Int8PerChannel()
+INT8, FP8 = Int8PerChannel(), Fp8PerChannel()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -29,32 +29,47 @@ def test_an_element_is_off_by_half_a_step_at_most(dtype: type) -> None:
     assert (np.abs(tensors["weight"]).max(-1) == 127).all()
 
 
-def test_rows_of_zeros_stay_zeros() -> None:
-    tensors = INT8.pack(np.zeros((3, 5), np.float32))
-    assert not INT8.dequantize(tensors).any()
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_an_element_of_float8_is_off_by_a_sixteenth_at_most(dtype: type) -> None:
+    """Or by half of the smallest subnormal, 2^-9, times the scale."""
+    matrix = np.random.default_rng(0).standard_normal((2, 33, 70)).astype(dtype)
+    tensors = FP8.pack(matrix)
+    assert (tensors["weight"].dtype, tensors["weight_scale"].dtype) == (ml_dtypes.float8_e4m3fn, np.float32)
+    off = np.abs(FP8.dequantize(tensors) - matrix.astype(np.float32))
+    allowed = np.maximum(np.abs(matrix.astype(np.float32)) / 16, tensors["weight_scale"][..., None] * 2.0**-10)
+    assert (off <= allowed * 1.00001).all()
+    assert (np.abs(tensors["weight"].astype(np.float32)).max(-1) == 448).all()
+
+
+@pytest.mark.parametrize("known", [INT8, FP8], ids=lambda known: known.name)
+def test_rows_of_zeros_stay_zeros(known: QuantizedFormat) -> None:
+    tensors = known.pack(np.zeros((3, 5), np.float32))
+    assert not known.dequantize(tensors).any()
     assert np.isfinite(tensors["weight_scale"]).all()
 
 
 @pytest.mark.parametrize("variant", ["llama", "qwen2", "gpt2", "phi3", "mlp_bias", "bfloat16"])
-def test_fused_operators_compute_what_the_quantized_network_does(variant: str) -> None:
-    quantized = quantize_weights(network(variant), "int8_wo")
+@pytest.mark.parametrize("qformat", QFORMATS)
+def test_fused_operators_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:
+    quantized = quantize_weights(network(variant), qformat)
     fused, _ = run_passes(quantized)
     kinds = {matrix_of(operands(node)).format.name for node in fused.graph if "Linear" in node.op_type}
-    assert kinds == {"plain", "int8_per_channel"}  # plain: the LM head
+    assert kinds == {"plain", QFORMATS[qformat].name}  # plain: the LM head
     state = Sequences(VARIANTS[variant], num_seqs=3)
     for lens in ([7, 1, 4], [1, 1, 1]):
         expected, actual = state.step([quantized, fused], lens)
         np.testing.assert_allclose(actual, expected, atol=2e-5)
 
 
-def test_the_quantized_network_is_standard_onnx() -> None:
+@pytest.mark.parametrize("qformat", QFORMATS)
+def test_the_quantized_network_is_standard_onnx(qformat: str) -> None:
     """onnxruntime runs it, with logits near those of the original."""
     original = network("qwen2")
     state = Sequences(VARIANTS["qwen2"], num_seqs=3)
     feeds = state.feeds([7, 1, 4]) | state.caches
     feeds |= {name: feeds[f"{name}.padded"] for name in ("position_ids", "past_lens")}
     logits = []
-    for model in (original, quantize_weights(original, "int8_wo")):
+    for model in (original, quantize_weights(original, qformat)):
         session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
         named = {value.name: feeds[value.name] for value in session.get_inputs()}
         logits.append(session.run(["logits"], named)[0])
@@ -68,7 +83,7 @@ def test_full_precision_is_the_network_itself() -> None:
 
 
 def test_an_unknown_qformat_names_those_there_are() -> None:
-    with pytest.raises(BuildError, match="qformat is 'fp3': expected one of full_prec, int8_wo"):
+    with pytest.raises(BuildError, match="qformat is 'fp3': expected one of full_prec, int8_wo, fp8_wo"):
         quantize_weights(network("llama"), "fp3")
 
 

@@ -13,7 +13,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.last_token_gather import LOGITS
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY
+from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import MMA_K, pack
@@ -73,6 +73,12 @@ class Operands:
         """The matrix of a product among its ``operands``, in the format that it is stored in."""
         if "weight_scale" not in operands:
             return WeightBuffers(self.matrix(operands["weight"]))
+        stored = operands["weight"].dtype
+        if stored != ONNX["int8"]:
+            raise BuildError(
+                f"the weight {operands['weight'].name} is {DTYPE_NAMES.get(stored)}, and the GPU kernels take bytes that are "
+                "int8: build with --qformat int8_wo"
+            )
         in_features = (dims(operands["weight"]) or (0,))[-1]
         if not isinstance(in_features, int) or in_features % MMA_K:
             raise BuildError(

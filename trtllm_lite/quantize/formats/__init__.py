@@ -5,10 +5,11 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from trtllm_lite.quantize.formats.format import Format, QuantizedFormat, StoredMatrix
+from trtllm_lite.quantize.formats.fp8_per_channel import Fp8PerChannel
 from trtllm_lite.quantize.formats.int8_per_channel import Int8PerChannel
 from trtllm_lite.quantize.formats.plain import Plain
 
-FORMATS: tuple[Format, ...] = (Plain(), Int8PerChannel())
+FORMATS: tuple[Format, ...] = (Plain(), Int8PerChannel(), Fp8PerChannel())
 
 
 def matrix_of(operands: Mapping[str, ir.Value]) -> StoredMatrix:
@@ -17,4 +18,13 @@ def matrix_of(operands: Mapping[str, ir.Value]) -> StoredMatrix:
     return StoredMatrix(found, {name: operands[name] for name in found.operands})
 
 
-__all__ = ["FORMATS", "Format", "Int8PerChannel", "Plain", "QuantizedFormat", "StoredMatrix", "matrix_of"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "Fp8PerChannel",
+    "Int8PerChannel",
+    "Plain",
+    "QuantizedFormat",
+    "StoredMatrix",
+    "matrix_of",
+]
