@@ -178,7 +178,7 @@ def test_the_package_runs_as_a_module():
         ("build", ("--max_output_len", "256"), "--max_seq_len"),
         ("build", ("--qformat", "fp8"), "'fp8' is not one of 'full_prec', 'int8_wo', 'fp8_wo'"),
         ("build", ("--use_weight_only",), "use `trtllm-lite build --qformat int8_wo`"),
-        ("build", ("--use_fp8",), "only int8 weights are supported so far"),
+        ("build", ("--use_fp8",), "only weights of bytes are supported so far"),
         ("build", ("--weight_streaming", "--output_dir", "e"), "--weight_streaming: weights are stored"),
         ("build", ("--dry_run",), "trtllm-lite plan"),
         ("build", ("--kv_cache_type", "continuous"), "always paged"),

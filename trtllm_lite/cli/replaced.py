@@ -20,7 +20,7 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
 
 _ONE_DEVICE = "engines run on one device so far; leave it out"
 _INT8_WEIGHTS = "use `trtllm-lite build --qformat int8_wo`"
-_NOT_QUANTIZED = "of all quantization only int8 weights are supported so far: `trtllm-lite build --qformat int8_wo`"
+_NOT_QUANTIZED = "of all quantization only weights of bytes are supported so far: `trtllm-lite build --qformat int8_wo`"
 _LORA = "LoRA is not supported yet; merge the adapter into the model before converting it"
 _SPECULATION = "speculative decoding is not supported yet; leave it out"
 _ENCODER = "only decoder models of text are supported; leave it out"

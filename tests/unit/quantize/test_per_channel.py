@@ -1,4 +1,4 @@
-"""Formats of bytes with a scale for each output feature: what they store, what the network says, and what the passes make of them."""
+"""Formats of bytes with a scale for each output feature: what is stored, what networks say, what passes make of it."""
 
 import click
 import ml_dtypes

@@ -74,10 +74,11 @@ class Operands:
         if "weight_scale" not in operands:
             return WeightBuffers(self.matrix(operands["weight"]))
         stored = operands["weight"].dtype
+        assert stored is not None
         if stored != ONNX["int8"]:
             raise BuildError(
-                f"the weight {operands['weight'].name} is {DTYPE_NAMES.get(stored)}, and the GPU kernels take bytes that are "
-                "int8: build with --qformat int8_wo"
+                f"the weight {operands['weight'].name} is {DTYPE_NAMES[stored]}, and the GPU kernels take bytes "
+                "that are int8: build with --qformat int8_wo"
             )
         in_features = (dims(operands["weight"]) or (0,))[-1]
         if not isinstance(in_features, int) or in_features % MMA_K:

@@ -21,7 +21,8 @@ struct BFloat16 {
 struct Float16 {
   std::uint16_t bits;
 };
-// Sign, 4 bits of exponent, 3 of fraction: those of a Float16 2^8 times smaller, subnormals included. Weights are finite.
+// Sign, 4 bits of exponent, 3 of fraction: those of a Float16 2^8 times smaller, subnormals included. Weights are
+// finite.
 struct Float8E4m3 {
   std::uint8_t bits;
 };

@@ -89,7 +89,8 @@ class TensorChecker {
 
   void check_weight(const PlanTensor& tensor) const {
     if (!all_integers(tensor.shape)) fail(tensor, "expected a shape of integers");
-    if (!is_float(tensor.dtype) && !kIsScaled[static_cast<int>(tensor.dtype)]) fail(tensor, "expected a dtype that weights have");
+    if (!is_float(tensor.dtype) && !kIsScaled[static_cast<int>(tensor.dtype)])
+      fail(tensor, "expected a dtype that weights have");
     const bool is_cpu = manifest_.target.kind == TargetKind::kCpu;
     const bool has_panels = tensor.layout == Layout::kPanel64 || tensor.layout == Layout::kGatedPanel64;
     if (is_cpu ? tensor.layout == Layout::kMmaK16 : has_panels) fail(tensor, "expected a layout of its device");

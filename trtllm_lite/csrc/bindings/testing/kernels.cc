@@ -34,8 +34,9 @@ DType dtype_of(const Array& array) {
   if (array.dtype().code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) && array.dtype().bits == 16) {
     return DType::kFloat16;
   }
-  throw EngineError("run_kernel: expected arrays of float32, float16, int32, int8, or, with their bits, bfloat16 "
-                    "(uint16) and float8_e4m3fn (uint8)");
+  throw EngineError(
+      "run_kernel: expected arrays of float32, float16, int32, int8, or, with their bits, bfloat16 "
+      "(uint16) and float8_e4m3fn (uint8)");
 }
 
 // The inputs or the outputs of a call: their logical description for the schema check, their pointers for the kernel.
