@@ -1,6 +1,6 @@
 """Makes the operators that programs have and no network says, from their schemas."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -17,19 +17,18 @@ _STEP_INPUTS = {step_input.name: step_input for step_input in STEP_INPUTS}
 
 def program_op(
     kind: str,
-    ops: Iterable[Op],
+    ops: Sequence[Op],
     inputs: Mapping[str, ir.Value],
     attributes: Mapping[str, int],
-    extents: Mapping[str, int] | None = None,
+    extents: Mapping[str, int],
 ) -> Op:
     """The operator ``kind`` of a program that has ``ops``, with new values as outputs.
 
     It reads ``inputs``, and its step inputs and state by the names in its schema. ``extents`` are what symbols of the
-    schema stand for, besides those that follow from ``attributes``.
+    schema stand for, besides those that its constraints give.
     """
     schema = all_schemas()[kind]
-    known = {**attributes, **(extents or {})}
-    known |= implied_extents(schema, known)
+    known = {**extents, **implied_extents(schema, {**attributes, **extents})}
 
     def new(argument: Argument) -> ir.Value:
         (dtype,) = argument.dtypes
@@ -42,7 +41,7 @@ def program_op(
     return Op(kind, schema.folder, {**read, **state, **inputs}, made, attributes)
 
 
-def step_input(name: str, ops: Iterable[Op]) -> ir.Value:
+def step_input(name: str, ops: Sequence[Op]) -> ir.Value:
     """The step input ``name``: the value that an operator reads already, or a new one."""
     given = (value for op in ops for value in op.inputs.values() if value.producer() is None)
     read = (value for value in given if value.name == name and not value.is_initializer())

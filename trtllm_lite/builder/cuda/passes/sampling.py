@@ -13,7 +13,7 @@ def sampling(ops: list[Op], program: ProgramKind) -> list[Op]:
     logits = next(value for value in results if value.name == LOGITS)
     vocab = (dims(logits) or ())[-1]
     assert isinstance(vocab, int)
-    edits = {"max_edits": max_edits(vocab, program.limits.max_seq_len)}
-    sample = program_op("Sample", ops, {"logits": logits}, edits)
+    edits = max_edits(vocab, program.limits.max_seq_len)
+    sample = program_op("Sample", ops, {"logits": logits}, {"max_edits": edits}, {"vocab": vocab})
     found = {"token_slots": step_input("token_slots", ops), "last_tokens": sample.inputs["last_tokens"]}
     return [*(op.with_inputs(**found) if op.kind == "Embedding" else op for op in ops), sample]
