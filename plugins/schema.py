@@ -29,6 +29,8 @@ class Argument:
     ``alias`` (outputs only) names the input whose storage the output is: the operator updates it in place.
     ``step_input`` (int32 inputs only) names the step input that must be passed here, because kernels use its values as
     indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
+    ``state`` (int32 inputs only) says that this is memory of the engine, zero at load and kept between steps; every
+    int32 input is either a step input or state.
     ``present_with`` (optional inputs only) names an optional input: a call has both or neither.
     ``scaled_by`` names the optional input that holds the scales of this one: a call has it if and only if the dtype of
     this one wants scales (``DType.scaled``).
@@ -42,6 +44,7 @@ class Argument:
     optional: bool = False
     alias: str | None = None
     step_input: str | None = None
+    state: bool = False
     below: str | None = None
     present_with: str | None = None
     scaled_by: str | None = None
@@ -79,9 +82,21 @@ class Schema:
     constraints: tuple[str, ...] = ()
     check: bool = False
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the operator has memory that is kept between steps.
+
+        Passes for a device put such operators into programs; networks have none.
+        """
+        return any(argument.state for argument in self.inputs)
+
     def input_index(self, name: str) -> int:
         """Position of the input called ``name``."""
         return [argument.name for argument in self.inputs].index(name)
+
+    def output(self, name: str) -> Argument:
+        """The output called ``name``."""
+        return next(argument for argument in self.outputs if argument.name == name)
 
 
 def _argument(entry: dict) -> Argument:
@@ -91,9 +106,20 @@ def _argument(entry: dict) -> Argument:
     unknown = (set(dtypes) - DTYPES.keys()) | (set(layouts) - set(LAYOUTS))
     if unknown:
         raise ValueError(f"argument {entry['name']}: unknown dtype or layout {sorted(unknown)}")
-    argument = Argument(dtypes=dtypes, layouts=layouts, shape=tuple(entry.pop("shape")), **entry)
-    if ("int32" in dtypes) != (argument.step_input is not None):
-        raise ValueError(f"argument {argument.name}: an int32 input, and no other, names its step_input")
+    return Argument(dtypes=dtypes, layouts=layouts, shape=tuple(entry.pop("shape")), **entry)
+
+
+def _input(entry: dict) -> Argument:
+    argument = _argument(entry)
+    if (argument.step_input is not None) + argument.state != ("int32" in argument.dtypes):
+        raise ValueError(f"input {argument.name}: an int32 input, and no other, names its step_input or is state")
+    return argument
+
+
+def _output(entry: dict) -> Argument:
+    argument = _argument(entry)
+    if argument.step_input is not None or argument.state:
+        raise ValueError(f"output {argument.name}: expected neither step_input nor state, which are of inputs")
     return argument
 
 
@@ -112,8 +138,8 @@ def load_schema(path: Path) -> Schema:
         name=raw.pop("name"),
         folder=path.parent.name,
         doc=raw.pop("doc"),
-        inputs=tuple(_argument(entry) for entry in raw.pop("inputs")),
-        outputs=tuple(_argument(entry) for entry in raw.pop("outputs")),
+        inputs=tuple(_input(entry) for entry in raw.pop("inputs")),
+        outputs=tuple(_output(entry) for entry in raw.pop("outputs")),
         attributes=attributes,
         constraints=tuple(raw.pop("constraints", ())),
         check=raw.pop("check", False),
@@ -128,3 +154,8 @@ def all_schemas() -> dict[str, Schema]:
     """Every operator, by name, in alphabetical order of folder."""
     schemas = (load_schema(path) for path in sorted(PLUGIN_ROOT.glob("*/schema.toml")))
     return {schema.name: schema for schema in schemas}
+
+
+def network_schemas() -> dict[str, Schema]:
+    """The operators that networks may have, by name."""
+    return {name: schema for name, schema in all_schemas().items() if not schema.keeps_state}

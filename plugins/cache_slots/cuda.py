@@ -1,27 +1,23 @@
-"""Finds each token's slot in the paged cache on a GPU, and sequences that have ended: once per step."""
+"""CacheSlots on a GPU: once per step, before all layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ..launch import Buffer, Launch, kernel, launch, symbol
+from ..cuda.lowering import Lowering, Step
+from ..launch import features, kernel, launch, symbol
 
 _THREADS = 128
-# Step inputs in the order of the kernel's arguments; past_lens are written, too.
-_INPUTS = ("past_lens", "position_ids", "token_slots", "cu_seqlens", "block_tables")
+# In the order of the kernel's arguments; past_lens are written, too.
+_STEP_INPUTS = ("past_lens", "position_ids", "token_slots", "cu_seqlens", "block_tables")
 
 
-def cache_slots(slots: Buffer, inputs: Mapping[str, Buffer], last_tokens: Buffer, tokens_per_block: int) -> Launch:
-    """Slots [cache groups, num_tokens] int32: block * tokens_per_block + offset.
-
-    A sequence whose last_tokens entry is negative, which it has ended with, gets a past length of 0 in ``inputs``.
-    """
+def lower(op: Lowering) -> list[Step]:
+    """slots[g, t] = block * tokens_per_block + offset for num_tokens tokens; past_lens of 0 for ended sequences."""
+    slots = op.new("slots", "int32")
     num_groups = slots.shape[0]
     assert isinstance(num_groups, int)
-    defines = {"TL_PAGE": tokens_per_block, "TL_GROUPS": num_groups}
+    defines = {"TL_PAGE": op.attribute("tokens_per_block"), "TL_GROUPS": num_groups}
     specialised = kernel("cache_slots/cuda.cuh", "cache_slots", _THREADS, 0, defines)
-    max_blocks = inputs["block_tables"].shape[-1]
-    assert isinstance(max_blocks, int)
-    extents = (symbol("num_tokens"), symbol("num_seqs"), max_blocks)
-    sources = (*(inputs[name] for name in _INPUTS), last_tokens)
-    return launch(specialised, (symbol("num_tokens", 1, _THREADS),), slots, *sources, *extents)
+    inputs = [op.step_input(name) for name in _STEP_INPUTS]
+    extents = (symbol("num_tokens"), symbol("num_seqs"), features(op.step_input("block_tables")))
+    grid = (symbol("num_tokens", 1, _THREADS),)
+    return [launch(specialised, grid, slots, *inputs, op.state("last_tokens"), *extents)]

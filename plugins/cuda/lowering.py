@@ -1,11 +1,18 @@
 """The argument of ``lower(op)`` in ``plugins/<op>/cuda.py``: one operator of a program, with buffers as operands.
 
-``lower`` returns the steps that compute the operator. Operands have the names of ``schema.toml``. Passes for GPUs also
-give products the operands of operations that their kernels do in a prologue or an epilogue:
+``lower`` returns the steps that compute the operator. Operands have the names of ``schema.toml``. Passes for GPUs add
+operands that the schemas do not know. Products have those of operations that their kernels do in a prologue or an
+epilogue:
 
 - ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention);
 - ``residual``: rows that are added to the result (Linear);
 - PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where one kernel computes these rows, too.
+
+Every program begins with CacheSlots and ends with Sample, of which others have operands:
+
+- Embedding has the step input ``token_slots`` and the state ``last_tokens``, where Sample leaves tokens: a token whose
+  slot is not negative is the one that the slot has there;
+- PagedAttention has ``slots`` [cache groups, num_tokens] of CacheSlots, where each token lies in the paged cache.
 """
 
 from __future__ import annotations
@@ -14,7 +21,6 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from ..launch import Buffer, Device, Extent, Launch, Matmul, WeightBuffers
-from ..sample.outputs import Outputs
 from .stream import Streaming
 
 Step: TypeAlias = Launch | Matmul
@@ -32,9 +38,6 @@ class Lowering(Protocol):
     max_seq_len: int
     tokens_per_block: int
     symbols: Mapping[str, int]  # the bound of each symbol
-    inputs: Mapping[str, Buffer]  # step inputs
-    slots: Buffer  # where each token lies in the paged cache [cache groups, num_tokens]
-    sampled: Outputs
 
     def has(self, operand: str) -> bool:
         """Whether the optional input or output ``name`` is present."""
@@ -48,8 +51,14 @@ class Lowering(Protocol):
     def num_rows(self, output: str) -> Extent:
         """Rows of an output in a step."""
 
+    def step_input(self, operand: str) -> Buffer:
+        """An input of the step."""
+
+    def state(self, operand: str) -> Buffer:
+        """Memory that is kept between steps."""
+
     def rows(self, operand: str) -> Buffer:
-        """Activations that an operator before has computed."""
+        """Activations, or what else an operator before has computed."""
 
     def optional_rows(self, operand: str) -> Buffer | None:
         """The activations of an operand that may be absent."""
@@ -59,6 +68,9 @@ class Lowering(Protocol):
 
     def result(self, output: str) -> Buffer:
         """As :meth:`new`, for operators that can write float32: logits, and what becomes logits row by row."""
+
+    def output(self, output: str) -> Buffer:
+        """Memory for what the executor reads after the step."""
 
     def matrix(self, operand: str) -> Buffer:
         """A weight matrix, row-major, of the activations' type."""

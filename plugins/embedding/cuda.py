@@ -15,5 +15,5 @@ def lower(op: Lowering) -> list[Step]:
     """
     table, y = op.matrix("weight"), op.new("y")
     specialised = kernel("embedding/cuda.cuh", "embedding", _THREADS, 0, {"TL_HIDDEN": features(y)})
-    ids = (op.inputs["token_ids"], op.inputs["token_slots"], op.sampled.last_tokens)
+    ids = (op.step_input("token_ids"), op.step_input("token_slots"), op.state("last_tokens"))
     return [launch(specialised, (symbol("num_tokens"),), y, *ids, table, op.attribute("scale"))]

@@ -18,9 +18,8 @@ def lower(op: Lowering) -> list[Step]:
     _refuse(op, [*heads.problems(), *scores.problems()])
     shape = (heads.num_kv_heads, heads.head_dim)
     keys, values = (op.cache(name, *shape) for name in ("key_cache", "value_cache"))
-    inputs = op.inputs
-    sequences = (inputs["cu_seqlens"], inputs["past_lens"], inputs["block_tables"])
-    cache = Cache(keys, values, *sequences, op.slots, op.attribute("cache_group"))
+    starts, past_lens, tables = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
+    cache = Cache(keys, values, starts, past_lens, tables, op.rows("slots"), op.attribute("cache_group"))
     query = Buffer(f"{op.name}.query", op.dtype, op.extents("y"))
     first = _queries(op, query, cache, heads)
     output = op.new("y")

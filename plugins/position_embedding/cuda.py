@@ -19,4 +19,4 @@ def lower(op: Lowering) -> list[Step]:
         )
     defines = {"TL_HIDDEN": features(y), "TL_FP16": DTYPE_FLAGS[y.dtype]}
     specialised = kernel("position_embedding/cuda.cuh", "position_embedding", _THREADS, 0, defines)
-    return [launch(specialised, (symbol("num_tokens"),), y, op.rows("x"), op.inputs["position_ids"], table)]
+    return [launch(specialised, (symbol("num_tokens"),), y, op.rows("x"), op.step_input("position_ids"), table)]

@@ -11,5 +11,5 @@ def lower(op: Lowering) -> list[Step]:
     cos, sin = op.new("cos", "float32"), op.new("sin", "float32")
     half_dim = features(cos)
     specialised = kernel("rotary_table/cuda.cuh", "rotary_table", half_dim, 0, {"TL_HALF_DIM": half_dim})
-    operands = (cos, sin, op.inputs["position_ids"], op.vector("inv_freq"))
+    operands = (cos, sin, op.step_input("position_ids"), op.vector("inv_freq"))
     return [launch(specialised, (symbol("num_tokens"),), *operands, op.attribute("scale"))]

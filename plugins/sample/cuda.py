@@ -1,14 +1,13 @@
-"""Sampling on a GPU."""
+"""Sample on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from ..cuda.lowering import Lowering, Step
+from ..launch import Buffer, features, kernel, launch, symbol
 
-from ..launch import Buffer, Device, Launch, features, kernel, launch, symbol
-from .outputs import EDIT_WORDS, SLOT_WORDS, Outputs
-
-# Step inputs in the order of SamplingInputs, one entry a row of logits.
-PARAMETERS = {"sample_slots": "int32", "sample_counter": "int32"}
+_MAX_COUNTED_TOKENS = 32 * 1024  # of a sequence that penalises its tokens; longer ones are sampled on the host
+_MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, besides
+_PARAMETERS = ("sample_slots", "sample_counter")  # in the order of SamplingInputs
 _THREADS, _SHARED_BYTES = 512, 64 * 1024
 _BLOCKS_PER_ROW = 8  # where there are no clusters, so that one row is not one block's work
 _FIRST_ARCH_WITH_CLUSTERS = 90
@@ -18,19 +17,23 @@ _CLUSTERS = ((8, 8), (16, 4))
 _BLOCKS_OF_MANY_ROWS = 2
 
 
-def sample(to: Outputs, logits: Buffer, inputs: Mapping[str, Buffer], device: Device, max_rows: int) -> Launch:
-    """tokens[r] drawn from logits[r] for num_logits rows, also into last_tokens[sample_slots[r]].
+def max_edits(vocab_size: int, max_seq_len: int) -> int:
+    """The edits that records have room for, given sequences of at most ``max_seq_len`` tokens."""
+    return min(vocab_size, min(max_seq_len, _MAX_COUNTED_TOKENS) + _MAX_GIVEN_EDITS)
 
-    ``inputs`` holds at least :data:`PARAMETERS`. ``max_rows`` is the most that there may be.
-    """
+
+def lower(op: Lowering) -> list[Step]:
+    """tokens[r] drawn from logits[r] for num_logits rows, also into last_tokens[sample_slots[r]]."""
+    max_rows = min(op.max_tokens, op.symbols["num_logits"])
     cluster = next((blocks for most, blocks in _CLUSTERS if max_rows <= most), _BLOCKS_OF_MANY_ROWS)
     winners = Buffer("sample_winners", "int32", ("num_logits", 2 * _BLOCKS_PER_ROW))  # 64 bits each
     arrivals = Buffer("sample_arrivals", "int32", ("num_logits",), "state")
-    max_edits = (features(to.slots) - SLOT_WORDS) // EDIT_WORDS
+    logits = op.rows("logits")
     defines = {"TL_VOCAB": features(logits), "TL_SHARED_BYTES": _SHARED_BYTES, "TL_CLUSTER": cluster}
     specialised = kernel("sample/cuda.cuh", "sample", _THREADS, _SHARED_BYTES, defines)
-    parameters = (inputs[name] for name in PARAMETERS)
-    kept = (to.last_tokens, to.slots, to.logprobs)
-    has_clusters = device.compute_capability >= _FIRST_ARCH_WITH_CLUSTERS
+    results = (op.output("tokens"), logits, winners, arrivals)
+    kept = (op.state("last_tokens"), op.state("sampling_slots"), op.output("logprobs"))
+    parameters = (op.step_input(name) for name in _PARAMETERS)
+    has_clusters = op.device.compute_capability >= _FIRST_ARCH_WITH_CLUSTERS
     grid = (cluster if has_clusters else _BLOCKS_PER_ROW, symbol("num_logits"))
-    return launch(specialised, grid, to.tokens, logits, winners, arrivals, *kept, max_edits, *parameters)
+    return [launch(specialised, grid, *results, *kept, op.attribute("max_edits"), *parameters)]

@@ -1,7 +1,9 @@
 """Checks of the kernels that touch each row once, on a GPU or emulated."""
 
+import numpy as np
 import torch
 
+from plugins.cache_slots.reference import reference
 from plugins.cuda.activation import ACTIVATION_FLAGS
 from plugins.rowwise.cuda import expression
 from tests.gpu.checks import POISON, assert_close
@@ -64,10 +66,11 @@ def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: in
     past_lens, *others = (tensor.int().to(device) for tensor in step)
     kernel = machine.kernel("cache_slots/cuda.cuh", "cache_slots", 128, 0, {"TL_PAGE": page, "TL_GROUPS": groups})
     kernel(slots, past_lens, *others, num_tokens, count, columns, grid=-(-num_tokens // 128))
-    assert past_lens.tolist() == [0 if sequence == decoding[1] else p for sequence, p in enumerate(past)]
-    owners = torch.repeat_interleave(torch.arange(count), torch.tensor(lengths))
-    expected = tables[owners, :, positions // page].T * page + positions % page
-    assert torch.equal(slots.cpu(), expected.int())
+    inputs = [tensor.int().numpy() for tensor in (*step[:4], tables.flatten(0, 1), step[5])]
+    expected, expected_lens = reference(inputs, {"tokens_per_block": page})
+    assert past_lens.tolist() == expected_lens.tolist()
+    assert expected_lens.tolist() == [0 if sequence == decoding[1] else p for sequence, p in enumerate(past)]
+    assert np.array_equal(slots.cpu().numpy(), expected)
 
 
 def check_rotary_table(positions: torch.Tensor, half_dim: int, scale: float, machine: Machine) -> None:

@@ -16,7 +16,7 @@ from tests.gpu.sampling import Sampling
 _SAMPLING_POINTERS = ("sample_slots", "sample_counter")
 _BANNED, _STOP = 1 << 24, 1 << 25
 _NOT_SEEN, _GREEDY = -1, -1
-_SLOT_BYTES, _EDIT_BYTES, MAX_STOPS = 96, 16, 10
+_SLOT_BYTES, _EDIT_BYTES, _MAX_STOPS = 96, 16, 10
 _PLAIN = Sampling(temperature=0.0)
 
 
@@ -47,9 +47,9 @@ def _record(row: Sampling) -> bytes:
     seed = (row.seed & 0xFFFFFFFF, row.seed >> 32, row.sequence_index)
     penalties = (row.repetition_penalty, row.presence_penalty, row.frequency_penalty)
     last = (row.min_tokens, 0 if row.logprobs is None else 1 + row.logprobs, row.counts_tokens)
-    stops = [~token for token in row.stops[:MAX_STOPS]]
-    stops += [0] * (MAX_STOPS - len(stops))
-    header = struct.pack(f"<fiff3Iifff3i{MAX_STOPS}i", *draws, *seed, len(edits), *penalties, *last, *stops)
+    stops = [~token for token in row.stops[:_MAX_STOPS]]
+    stops += [0] * (_MAX_STOPS - len(stops))
+    header = struct.pack(f"<fiff3Iifff3i{_MAX_STOPS}i", *draws, *seed, len(edits), *penalties, *last, *stops)
     return header + b"".join(struct.pack("<Iiff", *edit) for edit in edits)
 
 
@@ -103,14 +103,6 @@ class Sample:
         kept = (last_tokens, inputs["slots"], self.logprobs)
         arguments = (tokens, logits, self.winners, self.arrivals, *kept, self.max_edits, pointers)
         self.kernel(*arguments, grid=(self.blocks, len(logits), 1), programmatic=programmatic)
-
-    def described(self, row: int) -> tuple[float, int, list[int], list[float]]:
-        """What the last launch reports of a row: log-probability and rank of its token, the best tokens and theirs."""
-        words = self.logprobs[row].cpu()
-        values, tokens = words.view(torch.float32), words[2 : 2 + self.MAX_TOP]
-        count = int((tokens >= 0).sum())
-        top = values[2 + self.MAX_TOP :][:count]
-        return float(values[0]), int(words[1]), tokens[:count].tolist(), top.tolist()
 
 
 class GateMul:

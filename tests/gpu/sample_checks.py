@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from plugins.sample import records, reference
 from tests.gpu.device import GPU, Machine
-from tests.gpu.row_kernels import MAX_STOPS, Sample
+from tests.gpu.row_kernels import Sample
 from tests.gpu.sampling import Sampling, draw
 
 WAYS = [
@@ -30,7 +32,7 @@ WAYS = [
 def draw_all(
     logits: torch.Tensor, ways: list[Sampling], blocks: int = 8, cluster: int = 8, machine: Machine = GPU
 ) -> list[int]:
-    """The tokens of all rows, drawn twice, with what else the kernel leaves behind checked."""
+    """The tokens of all rows, drawn twice, with what else the kernel leaves behind compared with the reference."""
     rows = len(logits)
     sample = Sample(logits.shape[1], rows, blocks=blocks, cluster=cluster, machine=machine)
     slots = torch.randperm(rows + 3)[:rows].tolist()
@@ -38,16 +40,29 @@ def draw_all(
     for _ in range(2):  # the second finds what the first left of the arrival counts
         tokens = torch.full((rows,), -7, device=logits.device, dtype=torch.int32)
         last_tokens = torch.full((rows + 3,), -7, device=logits.device, dtype=torch.int32)
-        sample(tokens, logits, last_tokens, sample.inputs(slots, ways))
-        result: list[int] = tokens.tolist()
-        expected = [-7] * (rows + 3)
-        for slot, token, way in zip(slots, result, ways, strict=True):
-            if token >= 0:
-                expected[slot] = ~token if token in way.stops[:MAX_STOPS] else token
-        assert last_tokens.tolist() == expected
+        inputs = sample.inputs(slots, ways)
+        expected = _reference(given, last_tokens, inputs, sample.max_edits)
+        sample(tokens, logits, last_tokens, inputs)
+        left = inputs["slots"].cpu().numpy().view(records.record(sample.max_edits))
+        left["edits"]["raw"] = 0
+        assert tokens.tolist() == expected["tokens"].tolist()
+        assert last_tokens.tolist() == expected["last_tokens"].tolist()
+        assert np.array_equal(left, expected["sampling_slots"].view(left.dtype))
     assert not sample.arrivals.any()
     assert torch.equal(logits.view(torch.int32), given.view(torch.int32))
+    result: list[int] = tokens.tolist()
     return result
+
+
+def _reference(
+    logits: torch.Tensor, last_tokens: torch.Tensor, inputs: dict[str, torch.Tensor], max_edits: int
+) -> dict[str, np.ndarray]:
+    """The outputs of Sample."""
+    step = (logits, inputs["sample_slots"], inputs["sample_counter"], last_tokens)
+    words = inputs["slots"].cpu().numpy().view(np.int32)
+    operands = (*(operand.cpu().numpy() for operand in step), words)
+    names = ("tokens", "logprobs", "last_tokens", "sampling_slots")
+    return dict(zip(names, reference.reference(operands, {"max_edits": max_edits}), strict=True))
 
 
 def ways_of(rows: int) -> list[Sampling]:
@@ -95,18 +110,17 @@ def check_logprobs(rows: int, vocab: int, spread: float, machine: Machine = GPU)
     logits[::4, :3] = torch.tensor([1.0, 2.0, 0.0], device=machine.device)
     sample = Sample(vocab, rows, machine=machine)
     tokens, last_tokens = (torch.zeros(len(ways), device=machine.device, dtype=torch.int32) for _ in range(2))
-    sample(tokens, logits, last_tokens, sample.inputs(list(range(len(ways))), ways))
-    for row, (way, token) in enumerate(zip(ways, tokens.tolist(), strict=True)):
-        assert token == draw(logits[row], way)
+    inputs = sample.inputs(list(range(len(ways))), ways)
+    expected = _reference(logits, last_tokens, inputs, sample.max_edits)
+    sample(tokens, logits, last_tokens, inputs)
+    words = sample.logprobs.cpu().numpy()
+    pairs = zip(words.view(records.LOGPROBS)[:, 0], expected["logprobs"].view(records.LOGPROBS)[:, 0], strict=True)
+    for row, (way, token, (found, wanted)) in enumerate(zip(ways, tokens.tolist(), pairs, strict=True)):
+        assert token == expected["tokens"][row] == draw(logits[row], way)
         if way.logprobs is None or token < 0:
-            assert (sample.logprobs[row] == -7).all()
+            assert (words[row] == -7).all()
             continue
-        own = logits[row].cpu().double()
-        expected = own.log_softmax(0)
-        best = torch.sort(own, descending=True, stable=True).indices[: way.logprobs]
-        best = best[own[best] > float("-inf")]
-        logprob, rank, top, values = sample.described(row)
-        assert logprob == pytest.approx(float(expected[token]), rel=2e-6, abs=2e-6)
-        assert rank == 1 + int((own > own[token]).sum())
-        assert top == best.tolist()
-        assert values == pytest.approx(expected[best].tolist(), rel=2e-6, abs=2e-6)
+        assert found["rank"] == wanted["rank"]
+        assert found["tokens"].tolist() == wanted["tokens"].tolist()
+        for name in ("logprob", "logprobs"):
+            assert found[name] == pytest.approx(wanted[name], rel=2e-6, abs=2e-6)

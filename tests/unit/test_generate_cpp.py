@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from plugins.constraint_cpp import ConstraintToCpp
-from plugins.generate_cpp import constant_name, kernel_table_source, op_schemas_source, schema_header
+from plugins.generate_cpp import argument_row, constant_name, kernel_table_source, op_schemas_source, schema_header
 from plugins.schema import Attribute, all_schemas
 
-ATTENTION = all_schemas()["PagedAttention"]
+ATTENTION, SAMPLE = (all_schemas()[name] for name in ("PagedAttention", "Sample"))
 
 
 def test_names() -> None:
@@ -55,6 +55,12 @@ def test_attributes_of_choices_are_an_enumeration_and_texts_pointers() -> None:
     assert '{"program", AttributeKind::kText, {}}' in source
     assert '#include "paged_attention/check.h"' in source
     assert "paged_attention::check}" in source
+
+
+def test_the_reader_knows_which_inputs_are_state() -> None:
+    arguments = (*SAMPLE.inputs, *SAMPLE.outputs)
+    state = [argument.name for argument in arguments if ".state = true," in argument_row(SAMPLE, argument)]
+    assert state == ["last_tokens", "sampling_slots"]
 
 
 def test_kernel_table_lists_what_is_there() -> None:

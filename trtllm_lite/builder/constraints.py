@@ -36,10 +36,25 @@ def broken_constraints(
     broken = []
     for constraint in schema.constraints:
         comparison = ast.parse(constraint, mode="eval").body
-        used = sorted({node.id for node in ast.walk(comparison) if isinstance(node, ast.Name)})
+        used = _names_in(comparison)
         if all(name in names for name in used) and not _holds(comparison, names):
             broken.append(f"{constraint} ({', '.join(f'{name} is {names[name]}' for name in used)})")
     return broken
+
+
+def implied_extents(schema: Schema, names: Mapping[str, int]) -> dict[str, int]:
+    """The symbols that constraints ``symbol == expression`` give where ``names`` has all that the expression names."""
+    implied = {}
+    for constraint in schema.constraints:
+        match ast.parse(constraint, mode="eval").body:
+            case ast.Compare(left=ast.Name(id=symbol), ops=[ast.Eq()], comparators=[expression]):
+                if all(name in names for name in _names_in(expression)):
+                    implied[symbol] = _value(expression, names)
+    return implied
+
+
+def _names_in(node: ast.expr) -> list[str]:
+    return sorted({found.id for found in ast.walk(node) if isinstance(found, ast.Name)})
 
 
 def _holds(node: ast.expr, names: Mapping[str, int | float]) -> bool:

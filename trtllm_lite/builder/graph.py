@@ -132,17 +132,6 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
     old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
-def storage_of(value: ir.Value) -> ir.Value:
-    """The value whose storage ``value`` has: operators update some of their inputs in place."""
-    node = value.producer()
-    if node is None or node.domain != DOMAIN:
-        return value
-    schema = all_schemas()[node.op_type]
-    alias = schema.outputs[node.outputs.index(value)].alias
-    source = None if alias is None else node.inputs[schema.input_index(alias)]
-    return value if source is None else storage_of(source)
-
-
 def remove_dead(graph: ir.Graph) -> None:
     """Remove nodes and initializers that nothing reads; inputs and outputs of the graph stay."""
     for node in reversed(list(graph)):

@@ -9,7 +9,7 @@ from trtllm_lite.builder.passes import PIPELINE, GraphPass, PassError
 from trtllm_lite.builder.verifier import violations
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
-from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, all_schemas
+from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, network_schemas
 
 _MAX_LISTED = 40
 
@@ -50,7 +50,7 @@ def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:
     raise BuildError(
         f"the network has {len(left)} operators that do not fit a fused operator: {_listed(nodes)}. "
         + (f"Fusions that did not apply: {_listed(reasons)}. " if reasons else "")
-        + f"Supported are decoders whose layers fuse into {', '.join(all_schemas())}; "
+        + f"Supported are decoders whose layers fuse into {', '.join(network_schemas())}; "
         "change the network, or add a plugin and a pass for these operators"
     )
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.graph import Dim, dims
 from trtllm_lite.engine.vocabulary import DTYPES
 from trtllm_lite.network.dtypes import DTYPE_NAMES
-from trtllm_lite.plugins.schema import DOMAIN, Argument, Attribute, Schema, all_schemas
+from trtllm_lite.plugins.schema import DOMAIN, Argument, Attribute, Schema, network_schemas
 
 _ONNX_TYPES = {"int": ir.AttributeType.INT, "float": ir.AttributeType.FLOAT, "str": ir.AttributeType.STRING}
 
@@ -47,9 +47,10 @@ def _check_operator(node: ir.Node, opsets: dict[str, int]) -> Iterator[str]:
     if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
         yield f"{node.op_type} {node.name} has a subgraph; control flow is not supported"
     if node.domain == DOMAIN:
-        schema = all_schemas().get(node.op_type)
+        schema = network_schemas().get(node.op_type)
         if schema is None:
-            yield f"{node.name}: {DOMAIN} has no operator {node.op_type}; it has {', '.join(all_schemas())}"
+            known = ", ".join(network_schemas())
+            yield f"{node.name}: {DOMAIN} has no operator {node.op_type} for networks; it has {known}"
         else:
             yield from (f"{node.op_type} {node.name}: {problem}" for problem in _check_schema(node, schema))
     elif node.domain or not _is_standard(node.op_type, opsets.get("", 1)):

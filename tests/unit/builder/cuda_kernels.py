@@ -12,8 +12,10 @@ import ml_dtypes
 import numpy as np
 
 from trtllm_lite.plugins.activations import activate
+from trtllm_lite.plugins.cache_slots.reference import reference as find_slots
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 from trtllm_lite.plugins.packing import unpack
+from trtllm_lite.plugins.sample.reference import reference as draw_tokens
 
 Pointer = np.ndarray
 Macros = Mapping[str, Any]
@@ -110,13 +112,10 @@ def cache_slots(
 ) -> None:
     page, groups = macros["TL_PAGE"], macros["TL_GROUPS"]
     assert 0 <= 128 * grid[0] - num_tokens < 128
-    positions = at(position_ids, np.int32, num_tokens)
-    owners = np.searchsorted(at(cu_seqlens, np.int32, num_seqs + 1), np.arange(num_tokens), side="right") - 1
-    for owner, slot in zip(owners, at(token_slots, np.int32, num_tokens), strict=True):
-        if slot >= 0 and at(last_tokens, np.int32, slot + 1)[slot] < 0:
-            at(past_lens, np.int32, num_seqs)[owner] = 0
-    blocks = at(block_tables, np.int32, num_seqs, groups, max_blocks)[owners, :, positions // page].T
-    at(slots, np.int32, groups, num_tokens)[...] = blocks * page + positions % page
+    past, chosen = at(past_lens, np.int32, num_seqs), at(token_slots, np.int32, num_tokens)
+    inputs = [past, at(position_ids, np.int32, num_tokens), chosen, at(cu_seqlens, np.int32, num_seqs + 1)]
+    inputs += [at(block_tables, np.int32, num_seqs * groups, max_blocks), at(last_tokens, np.int32, chosen.max() + 1)]
+    at(slots, np.int32, groups, num_tokens)[...], past[...] = find_slots(inputs, {"tokens_per_block": page})
 
 
 @kernel
@@ -323,17 +322,14 @@ def sample(
     sample_slots: Pointer,
     counters: Pointer,
 ) -> None:
-    """The greedy choice: what records of zeroes ask for."""
     blocks, rows, _ = grid
     at(winners, np.uint64, rows * blocks)[...] = 0
     assert not at(arrivals, np.uint32, rows).any()
-    at(logprobs, np.int32, rows, 42)[...] = 0
-    at(counters, np.int32, rows)
-    best = at(logits, np.float32, rows, macros["TL_VOCAB"]).argmax(-1)
     chosen = at(sample_slots, np.int32, rows)
-    at(tokens, np.int32, rows)[...] = np.where(chosen >= 0, best, -1)
-    for slot, token in zip(chosen, best, strict=True):
-        if slot >= 0:
-            words = 24 + 4 * max_edits
-            assert not at(slots, np.int32, slot + 1, words)[slot].any(), "expected temperature 0, no stops and no edits"
-            at(last_tokens, np.int32, slot + 1)[slot] = token
+    count = max(chosen.max() + 1, 0)
+    last, records = at(last_tokens, np.int32, count), at(slots, np.int32, count, 24 + 4 * max_edits)
+    scores = at(logits, np.float32, rows, macros["TL_VOCAB"])
+    inputs = (scores, chosen, at(counters, np.int32, rows), last, records)
+    outputs = (at(tokens, np.int32, rows), at(logprobs, np.int32, rows, 42), last, records)
+    for output, drawn in zip(outputs, draw_tokens(inputs, {"max_edits": max_edits}), strict=True):
+        output[...] = drawn

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from trtllm_lite.plugins.schema import DOMAIN, Schema, all_schemas
+from trtllm_lite.plugins.schema import DOMAIN, Schema, network_schemas
 
 
 def _operator(schema: Schema) -> type[OpRun]:
@@ -27,7 +27,7 @@ def _operator(schema: Schema) -> type[OpRun]:
 
 def run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs of ``model`` by name; ``feeds`` may hold more than the model takes."""
-    operators = [_operator(schema) for schema in all_schemas().values()]
+    operators = [_operator(schema) for schema in network_schemas().values()]
     evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=operators)
     inputs = {name: feeds[name] for name in evaluator.input_names}
     return dict(zip(evaluator.output_names, evaluator.run(None, inputs), strict=True))

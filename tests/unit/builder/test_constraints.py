@@ -1,6 +1,6 @@
 import pytest
 
-from trtllm_lite.builder.constraints import broken_constraints
+from trtllm_lite.builder.constraints import broken_constraints, implied_extents
 from trtllm_lite.plugins.schema import Argument, Schema
 
 X = Argument("x", "", ("float32",), ("rows", "width"))
@@ -22,6 +22,13 @@ def test_what_does_not_hold_shows_its_values() -> None:
 
 def test_dynamic_extents_are_skipped() -> None:
     assert _broken("rows < 5", ["tokens", 13]) == []
+
+
+def test_equations_give_the_extents_on_their_left() -> None:
+    equations = ("width == 24 + heads * 4", "depth == width * 2", "rows <= heads", "heads * 2 == pairs")
+    schema = Schema("Op", "op", "", (X,), (), (), constraints=equations)
+    assert implied_extents(schema, {"heads": 3}) == {"width": 36}
+    assert implied_extents(schema, {"width": 5}) == {"depth": 10}
 
 
 @pytest.mark.parametrize("constraint", ["width", "width == len('x')", "1 < width < 3"])

@@ -58,6 +58,24 @@ def test_a_mixed_layer_uses_products_of_cublaslt() -> None:
     assert _ran(plan, _program(plan, "mixed")) == expected
 
 
+def test_the_executor_finds_what_it_reads_and_writes_at_one_place_for_all_programs() -> None:
+    plan = cuda_plan()
+    tensors = {name: plan.tensors[index] for name, index in plan.outputs.items()}
+    assert {name: (tensor.kind, tensor.dtype, tensor.shape) for name, tensor in tensors.items()} == {
+        "logits": ("arena", "float32", ("num_logits", 72)),
+        "tokens": ("arena", "int32", ("num_logits",)),
+        "logprobs": ("arena", "int32", ("num_logits", 2 + 2 * 20)),
+        "sampling_slots": ("state", "int32", ("num_slots", 24 + 4 * 72)),
+    }
+    names = [tensor.name for tensor in plan.tensors]
+    assert [names.count(name) for name in (*tensors, "last_tokens")] == [1, 1, 1, 1, 1]
+    for program in plan.programs:
+        assert {*plan.outputs.values(), names.index("last_tokens")} <= _touched(program.instructions[-1])
+    largest = cuda_plan(cuda_shape(vocab=50_000))
+    slots = largest.tensors[largest.outputs["sampling_slots"]]
+    assert slots.shape == ("num_slots", 24 + 4 * (48 + 1024))  # a sequence's tokens, and what it may be given besides
+
+
 def test_head_norms_keep_rope_out_of_the_product() -> None:
     plan = cuda_plan(CUDA_VARIANTS["qwen3"])
     assert _ran(plan, _program(plan, "decode_1"))[3:6] == ["linear", "rope_cache", "paged_attention_decode"]

@@ -4,11 +4,13 @@ import pytest
 
 from tests.unit.builder.cuda_engines import LIMITS, cuda_shape
 from tests.unit.builder.networks import Shape, network
-from trtllm_lite.builder.cuda.limits import decode_buckets, step_buckets
+from trtllm_lite.builder.cuda.limits import Bucket, decode_buckets, step_buckets
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, ops_of
 from trtllm_lite.builder.cuda.passes import run_device_passes
+from trtllm_lite.builder.graph import dims
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.plugins.launch import Device
 
 H200 = Device("sm_90a", 227 * 1024)
@@ -16,10 +18,10 @@ DECODE = decode_buckets(BuildLimits(**LIMITS))[0]
 MIXED = step_buckets(64)[-1]
 
 
-def _ops(bucket, **changes: object) -> list[Op]:
+def _ops(bucket: Bucket, limits: BuildLimits | None = None, **changes: object) -> list[Op]:
     shape: Shape = cuda_shape(**changes)
     model, _ = run_passes(network(shape))
-    return run_device_passes(ops_of(model.graph), ProgramKind(H200, bucket))
+    return run_device_passes(ops_of(model.graph), ProgramKind(H200, bucket, limits or BuildLimits(**LIMITS)))
 
 
 def _kinds(ops: list[Op]) -> dict[str, int]:
@@ -27,7 +29,8 @@ def _kinds(ops: list[Op]) -> dict[str, int]:
 
 
 def test_a_decode_step_has_five_operators_a_layer_at_most() -> None:
-    ops = _ops(DECODE)
+    first, *ops, last = _ops(DECODE)
+    assert (first.kind, last.kind) == ("CacheSlots", "Sample")
     assert _kinds(ops) == {"Embedding": 1, "GatedLinear": 2, "Linear": 5, "PagedAttention": 2, "RotaryTable": 1}
     for op in ops:
         if op.kind == "PagedAttention":
@@ -37,6 +40,39 @@ def test_a_decode_step_has_five_operators_a_layer_at_most() -> None:
             assert "x_norm" in op.inputs
             assert op.attributes["x_norm_epsilon"] == pytest.approx(1e-5)
     assert sum("residual" in op.inputs for op in ops) == 4
+
+
+@pytest.mark.parametrize("bucket", [DECODE, MIXED], ids=lambda bucket: bucket.name)
+def test_attention_reads_what_the_search_for_slots_has_left(bucket: Bucket) -> None:
+    groups = (CacheGroup("window_5", 5, (0,)), CacheGroup("full", 0, (1,)))
+    first, *ops = _ops(bucket, BuildLimits(**LIMITS, cache_groups=groups), windows=(5, 0))
+    assert first.kind == "CacheSlots"
+    assert first.attributes == {"tokens_per_block": LIMITS["tokens_per_block"]}
+    assert dims(first.outputs["slots"]) == (2, "num_tokens")
+    attentions = [op for op in ops if op.kind == "PagedAttention"]
+    assert len(attentions) == 2
+    links = Links([first, *ops])
+    for attention in attentions:
+        assert attention.inputs["slots"] is first.outputs["slots"]
+        assert attention.inputs["past_lens"] is first.outputs["past_lens_out"]
+        assert links.storage(attention.inputs["past_lens"]) is first.inputs["past_lens"]
+        assert attention.inputs["block_tables"] is first.inputs["block_tables"]
+
+
+@pytest.mark.parametrize("bucket", [DECODE, MIXED], ids=lambda bucket: bucket.name)
+def test_the_drawn_tokens_are_where_the_next_step_finds_them(bucket: Bucket) -> None:
+    first, *ops, last = _ops(bucket)
+    assert last.kind == "Sample"
+    logits = last.inputs["logits"]
+    assert logits.is_graph_output()
+    assert dims(logits) == ("num_logits", 72)
+    (embedding,) = (op for op in ops if op.kind == "Embedding")
+    for reader in (first, embedding):
+        assert reader.inputs["last_tokens"] is last.inputs["last_tokens"]
+        assert reader.inputs["token_slots"] is embedding.inputs["token_slots"]
+    assert Links([last]).storage(last.outputs["last_tokens_out"]) is last.inputs["last_tokens"]
+    assert last.attributes == {"max_edits": 72}  # the vocabulary is smaller than what a sequence may count
+    assert dims(last.inputs["sampling_slots"]) == ("num_slots", 24 + 4 * 72)
 
 
 def test_steps_of_many_rows_keep_norms_and_gather() -> None:

@@ -176,12 +176,35 @@ def set_operand(op: str, operand: str, name: str) -> Change:
     return change
 
 
+def add_sample(engine: TinyEngine) -> None:
+    """Adds a call of Sample that fits its schema."""
+    tensors, rows = engine.plan["tensors"], engine.plan["symbols"]["num_logits"]
+    end, slots = engine.plan["arena_bytes"], engine.plan["symbols"]["num_slots"]
+    shapes = {
+        **dict.fromkeys(("sample_slots", "sample_counter"), ("input", ["num_logits"], 0)),
+        "last_tokens": ("state", ["num_slots"], 0),
+        "sampling_slots": ("state", ["num_slots", 28], 64),
+        "tokens": ("arena", ["num_logits"], end),
+        "logprobs": ("arena", ["num_logits", 42], end + 64),
+    }
+    for name, (kind, shape, offset) in shapes.items():
+        described = {"dtype": "int32", "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}
+        tensors.append({"name": name, **described})
+    engine.plan.update(arena_bytes=end + 64 + rows * 42 * 4, state_bytes=64 + slots * 28 * 4)
+    operands = {name: tensors.index(engine.tensor(name)) for name in ("logits", *shapes)}
+    engine.instructions().append({"kind": "call", "op": "Sample", "operands": operands, "attributes": {"max_edits": 1}})
+
+
 PLANS: dict[str, tuple[Change, str]] = {
     "unknown key": (lambda e: e.plan.update(extra=1), 'plan: expected no member "extra"'),
     "missing key": (lambda e: e.plan.pop("symbols"), 'plan: expected a member "symbols"'),
     "unknown operator": (
         lambda e: e.instructions()[0].update(op="Conv"),
         "operator Conv: expected an operator that this build has",
+    ),
+    "operator with state": (
+        add_sample,
+        "operator Sample: expected an operator of CPU engines, found that it keeps last_tokens between steps",
     ),
     "index out of range": (
         lambda e: e.instructions()[0]["operands"].update(weight=99),

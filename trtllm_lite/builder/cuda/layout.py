@@ -38,13 +38,13 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Step]], kept: Iterab
         layout.add(buffer, 0)
     touched = dict.fromkeys(buffer for steps in programs for step in steps for buffer in buffers_of(step))
     state = [buffer for buffer in touched if buffer.kind == "state"]
-    state_bytes = layout.add_in_a_row([operands.sampled.last_tokens, *state])
+    state_bytes = layout.add_in_a_row(state)
     for cache in operands.caches.values():
         layout.add(cache, 0)
     sizes = [weight.num_bytes for weight in operands.weights.values()]
     for weight, offset in zip(operands.weights, weight_offsets(sizes, DEVICE_ALIGNMENT), strict=True):
         layout.add(weight, offset)
-    fixed_bytes = layout.add_in_a_row([operands.logits, operands.sampled.tokens, operands.sampled.logprobs, *kept])
+    fixed_bytes = layout.add_in_a_row([*operands.outputs.values(), *kept])
     arena_bytes = [layout.add_arena(steps, fixed_bytes) for steps in programs]
     return Layout(tuple(layout.tensors), layout.index, max(arena_bytes), state_bytes)
 

@@ -13,20 +13,16 @@ import onnx_ir as ir
 from trtllm_lite.builder.cuda.layout import Step
 from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.cuda.operands import Operands
-from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, ops_of
+from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, ops_of
 from trtllm_lite.builder.cuda.passes import run_device_passes
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
-from trtllm_lite.builder.graph import Dim, dims
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
-from trtllm_lite.plugins.cache_slots.cuda import cache_slots
 from trtllm_lite.plugins.cuda.lowering import Norm
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.launch import Buffer, Device, Extent, WeightBuffers, features, symbol
 from trtllm_lite.plugins.linear.cuda import dequantize
-from trtllm_lite.plugins.sample.cuda import sample
-from trtllm_lite.plugins.sample.outputs import Outputs
 from trtllm_lite.plugins.schema import all_schemas
 
 _VECTOR = 8  # 16-bit elements of one load or store
@@ -37,17 +33,13 @@ def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, c
 
     Raises BuildError for what the kernels do not support.
     """
-    kind = ProgramKind(device, bucket)
+    kind = ProgramKind(device, bucket, operands.limits)
     ops = run_device_passes(ops_of(graph), kind)
-    slots = Buffer("slots", "int32", (len(operands.limits.cache_groups), NUM_TOKENS))
-    program = _Program(kind, operands, choose, Links(ops), slots)
-    last_tokens, page = operands.sampled.last_tokens, operands.limits.tokens_per_block
-    steps: list[Step] = [cache_slots(program.slots, operands.inputs, last_tokens, page)]
+    program = _Program(kind, operands, choose, Links(ops))
+    steps: list[Step] = []
     for op in ops:
         plugin = import_module(f"trtllm_lite.plugins.{all_schemas()[op.kind].folder}.cuda")
         steps += plugin.lower(_OpLowering(op, program))
-    max_rows = min(bucket.max_tokens, operands.symbols["num_logits"])
-    steps.append(sample(operands.sampled, operands.logits, operands.inputs, device, max_rows))
     return steps
 
 
@@ -59,7 +51,6 @@ class _Program:
     operands: Operands
     choose: Chooser
     links: Links
-    slots: Buffer
     buffers: dict[ir.Value, Buffer] = field(default_factory=dict)
 
     def becomes_logits(self, value: ir.Value) -> bool:
@@ -107,18 +98,6 @@ class _OpLowering:
     def symbols(self) -> Mapping[str, int]:
         return self._operands.symbols
 
-    @property
-    def inputs(self) -> Mapping[str, Buffer]:
-        return self._operands.inputs
-
-    @property
-    def slots(self) -> Buffer:
-        return self._program.slots
-
-    @property
-    def sampled(self) -> Outputs:
-        return self._operands.sampled
-
     def has(self, operand: str) -> bool:
         return operand in self._op.inputs or operand in self._op.outputs
 
@@ -126,12 +105,18 @@ class _OpLowering:
         return self._op.attributes[name]
 
     def extents(self, operand: str) -> tuple[int | str, ...]:
-        return _extents({**self._op.inputs, **self._op.outputs}[operand])
+        return known_dims({**self._op.inputs, **self._op.outputs}[operand])
 
     def num_rows(self, output: str) -> Extent:
         rows = self.extents(output)[0]
         assert rows in (NUM_TOKENS, NUM_LOGITS)
         return symbol(NUM_TOKENS if self.decode else rows)  # a decode program has a row of logits per token
+
+    def step_input(self, operand: str) -> Buffer:
+        return self._operands.inputs[str(self._storage(operand).name)]
+
+    def state(self, operand: str) -> Buffer:
+        return self._operands.state(self._storage(operand))
 
     def rows(self, operand: str) -> Buffer:
         return self._program.buffers[self._op.inputs[operand]]
@@ -141,7 +126,7 @@ class _OpLowering:
 
     def new(self, output: str, dtype: str | None = None) -> Buffer:
         value = self._op.outputs[output]
-        buffer = Buffer(str(value.name), dtype or self.dtype, _extents(value))
+        buffer = Buffer(str(value.name), dtype or self.dtype, known_dims(value))
         if dtype is None and features(buffer) % _VECTOR:
             raise BuildError(
                 f"rows of {value.name} have {features(buffer)} elements, and the GPU kernels move {_VECTOR} at a time: "
@@ -153,9 +138,13 @@ class _OpLowering:
     def result(self, output: str) -> Buffer:
         value = self._op.outputs[output]
         if value.is_graph_output():
-            self._program.buffers[value] = self._operands.logits
-            return self._operands.logits
+            return self.output(output)
         return self.new(output, "float32" if self._program.becomes_logits(value) else None)
+
+    def output(self, output: str) -> Buffer:
+        value = self._op.outputs[output]
+        self._program.buffers[value] = self._operands.output(value)
+        return self._program.buffers[value]
 
     def matrix(self, operand: str) -> Buffer:
         return self._operands.matrix(self._op.inputs[operand])
@@ -170,7 +159,7 @@ class _OpLowering:
         return self.vector(operand) if self.has(operand) else None
 
     def cache(self, operand: str, *shape: int) -> Buffer:
-        return self._operands.cache(self._op.inputs[operand], *shape)
+        return self._operands.cache(self._storage(operand), *shape)
 
     def norm(self) -> Norm | None:
         return (self.vector("x_norm"), self.attribute("x_norm_epsilon")) if self.has("x_norm") else None
@@ -202,9 +191,5 @@ class _OpLowering:
     def refuse(self, problem: str) -> NoReturn:
         raise BuildError(f"{self.name}: {problem}")
 
-
-def _extents(value: ir.Value) -> tuple[Dim, ...]:
-    shape = dims(value)
-    assert shape is not None
-    assert None not in shape
-    return tuple(extent for extent in shape if extent is not None)
+    def _storage(self, operand: str) -> ir.Value:
+        return self._program.links.storage(self._op.inputs[operand])

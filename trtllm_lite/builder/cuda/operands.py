@@ -8,17 +8,16 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.limits import symbols
-from trtllm_lite.builder.graph import dims, storage_of, weight_tensor
+from trtllm_lite.builder.cuda.ops import known_dims
+from trtllm_lite.builder.graph import dims, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.passes.last_token_gather import LOGITS
+from trtllm_lite.engine.vocabulary import STEP_INPUTS
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import MMA_K, pack
-from trtllm_lite.plugins.sample.cuda import PARAMETERS
-from trtllm_lite.plugins.sample.outputs import outputs
 
 _COMPUTED = ("float16", "bfloat16")  # what GPU engines compute in
 
@@ -37,7 +36,7 @@ class Operands:
     ``dtype`` is the type of activations, matrices and caches. Raises BuildError where a weight does not have it.
     """
 
-    def __init__(self, graph: ir.Graph, dtype: str, limits: BuildLimits) -> None:
+    def __init__(self, dtype: str, limits: BuildLimits) -> None:
         if dtype not in _COMPUTED:
             raise BuildError(
                 f"the checkpoint stores its matrices as {dtype}, and GPU engines compute in {' or '.join(_COMPUTED)}: "
@@ -46,18 +45,11 @@ class Operands:
         self.dtype, self.limits, self.symbols = dtype, limits, symbols(limits)
         self.weights: dict[Buffer, Weight] = {}
         self.caches: dict[str, Buffer] = {}
+        self.outputs: dict[str, Buffer] = {}
+        self.states: dict[str, Buffer] = {}
         self._by_value: dict[ir.Value, Buffer] = {}
         self._rounded: dict[ir.Value, Buffer] = {}
         self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits)}
-        vocab = next(dims(value) or () for value in graph.outputs if value.name == LOGITS)[-1]
-        assert isinstance(vocab, int)
-        self.logits = Buffer(LOGITS, "float32", ("num_logits", vocab))
-        self.sampled = outputs(vocab, limits.max_seq_len)
-
-    @property
-    def outputs(self) -> tuple[Buffer, ...]:
-        """The buffers that the executor itself reads or writes."""
-        return (self.logits, self.sampled.tokens, self.sampled.logprobs, self.sampled.slots)
 
     def matrix(self, value: ir.Value) -> Buffer:
         """A weight matrix of the engine's type, row-major."""
@@ -108,9 +100,17 @@ class Operands:
             self._rounded[value] = self._store(name, self.dtype, extents(tensor), lambda: tensor.numpy().astype(dtype))
         return self._rounded[value]
 
+    def output(self, value: ir.Value) -> Buffer:
+        """What a step leaves for the executor."""
+        return self.outputs.setdefault(str(value.name), _buffer_of(value))
+
+    def state(self, value: ir.Value) -> Buffer:
+        """Memory that is kept between steps."""
+        return self.states.setdefault(str(value.name), _buffer_of(value, "state"))
+
     def cache(self, value: ir.Value, num_kv_heads: int, head_dim: int) -> Buffer:
-        """The keys or values that a layer reads: those of the graph's input that layers before it have updated."""
-        name = str(storage_of(value).name)
+        """The keys or values of the graph's input ``value``."""
+        name = str(value.name)
         if name not in self.caches:
             shape = ("num_blocks", num_kv_heads, self.limits.tokens_per_block, head_dim)
             self.caches[name] = Buffer(name, self.dtype, shape, "cache")
@@ -138,12 +138,14 @@ class Operands:
         return buffer
 
 
+def _buffer_of(value: ir.Value, kind: str = "arena") -> Buffer:
+    """A new buffer with the name, dtype and shape of ``value``."""
+    assert value.dtype is not None
+    return Buffer(str(value.name), DTYPE_NAMES[value.dtype], known_dims(value), kind)
+
+
 def _step_inputs(limits: BuildLimits) -> list[Buffer]:
-    extents = dict.fromkeys(("token_ids", "token_slots", "position_ids"), ("num_tokens",))
-    extents |= {"cu_seqlens": ("num_seqs_plus_1",), "past_lens": ("num_seqs",), "logits_indices": ("num_logits",)}
-    return [
-        *(Buffer(name, "int32", shape, "input") for name, shape in extents.items()),
-        *(Buffer(name, dtype, ("num_logits",), "input") for name, dtype in PARAMETERS.items()),
-        # The row stride is the bound, so that it is a constant of the kernels' arguments.
-        Buffer("block_tables", "int32", ("num_tables", limits.max_blocks_per_seq), "input"),
-    ]
+    # The row stride of block tables is the bound, so that it is a constant of the kernels' arguments.
+    fixed = {"max_blocks_per_seq": limits.max_blocks_per_seq}
+    shapes = {given.name: tuple(fixed.get(extent, extent) for extent in given.shape) for given in STEP_INPUTS}
+    return [Buffer(name, "int32", shape, "input") for name, shape in shapes.items()]

@@ -11,9 +11,11 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.limits import Bucket
-from trtllm_lite.builder.graph import dims, operands, results
+from trtllm_lite.builder.graph import Dim, dims, operands, results
+from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.plugins.cuda.stream import StreamConfig, stream_config
 from trtllm_lite.plugins.launch import Device
+from trtllm_lite.plugins.schema import all_schemas
 
 Attributes: TypeAlias = Mapping[str, int | float | str]
 
@@ -43,10 +45,11 @@ class Op:
 
 @dataclass(frozen=True)
 class ProgramKind:
-    """What a program is made for: a device, and the steps of a bucket."""
+    """What a program is made for: a device, the steps of a bucket, and the limits of the engine."""
 
     device: Device
     bucket: Bucket
+    limits: BuildLimits
 
     def streams(self, op: Op) -> StreamConfig | None:
         """How ``op`` streams its weight; None if it has many rows, or is too large for that."""
@@ -92,21 +95,39 @@ class Links:
         readers = self.readers.get(value, [])
         return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
 
+    def storage(self, value: ir.Value) -> ir.Value:
+        """The value whose storage ``value`` has: operators update some of their inputs in place."""
+        op = self.producers.get(value)
+        if op is None:
+            return value
+        name = next(name for name, made in op.outputs.items() if made is value)
+        alias = all_schemas()[op.kind].output(name).alias
+        return value if alias is None else self.storage(op.inputs[alias])
+
 
 def without_unread(ops: Sequence[Op]) -> list[Op]:
-    """``ops`` without operators of which no output is read."""
+    """``ops`` without operators of which no output is read, and which keep no state for the next step."""
     kept: list[Op] = []
     read: set[ir.Value] = set()
     for op in reversed(ops):
-        if any(value in read or value.is_graph_output() for value in op.outputs.values()):
+        is_read = any(value in read or value.is_graph_output() for value in op.outputs.values())
+        if is_read or all_schemas()[op.kind].keeps_state:
             kept.append(op)
             read |= set(op.inputs.values())
     return kept[::-1]
 
 
+def known_dims(value: ir.Value) -> tuple[Dim, ...]:
+    """The extents of a value, which are all known: integers and symbols."""
+    shape = dims(value)
+    assert shape is not None
+    assert None not in shape
+    return tuple(extent for extent in shape if extent is not None)
+
+
 def static_dims(value: ir.Value) -> tuple[int, ...]:
     """The extents of a weight."""
-    shape = dims(value) or ()
+    shape = known_dims(value)
     numbers = tuple(extent for extent in shape if isinstance(extent, int))
     assert len(numbers) == len(shape)
     return numbers

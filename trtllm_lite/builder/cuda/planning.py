@@ -34,6 +34,8 @@ from trtllm_lite.plugins.launch import Buffer, Device, Extent, Kernel, Launch, M
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for cuBLASLt on Hopper
 
+_WRITTEN_STATE = "sampling_slots"  # the only state that the executor itself writes
+
 
 @dataclass(frozen=True)
 class LoweredProgram:
@@ -79,7 +81,7 @@ def lower_network(
 
     Raises BuildError for what is unsupported.
     """
-    operands = Operands(graph, dtype, limits)
+    operands = Operands(dtype, limits)
     buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
     programs: list[LoweredProgram] = []
     for device in devices:
@@ -103,6 +105,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
     """The plan of ``lowered``, whose kernels have the cubins ``keys``; ``timings`` choose algorithms of products."""
     numbers, index = lowered.kernels(), lowered.layout.index
     operands = lowered.operands
+    outputs = {**operands.outputs, _WRITTEN_STATE: operands.states[_WRITTEN_STATE]}
     programs = tuple(_program(program, operands.symbols, numbers, index, timings) for program in lowered.programs)
     measured = any(
         instruction.algorithms
@@ -115,7 +118,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
         arena_bytes=lowered.layout.arena_bytes,
         state_bytes=lowered.layout.state_bytes,
         tensors=lowered.layout.tensors,
-        outputs={buffer.name: index[buffer] for buffer in operands.outputs},
+        outputs={name: index[buffer] for name, buffer in outputs.items()},
         kernels=tuple(
             CompiledKernel(kernel.name, {arch: keys[kernel, arch]}, kernel.threads, kernel.shared_bytes)
             for kernel, arch in numbers

@@ -86,8 +86,18 @@ class CallFlow {
     contents_.write(y, tensor(y).offset, end_of(y));
   }
 
+  // No operator of a CPU engine keeps state: what a step leaves behind is in the KV cache.
+  static void check_has_no_state(const OpSchema& schema) {
+    const auto kept = std::ranges::find_if(schema.inputs, &ArgumentSpec::state);
+    if (kept == schema.inputs.end()) return;
+    throw EngineError("operator " + std::string(schema.name) +
+                      ": expected an operator of CPU engines, found that it keeps " + std::string(kept->name) +
+                      " between steps, as GPU programs alone do");
+  }
+
   void check_one_call(const ResolvedCall& call) {
     const OpSchema& schema = *call.schema;
+    check_has_no_state(schema);
     const SymbolBindings bindings =
         check_call(schema, operands(call.inputs), operands(call.outputs), call.attributes, known_);
     for (std::size_t i = 0; i < call.inputs.size(); ++i) {

@@ -1,12 +1,21 @@
 """The passes for GPUs over the fused graph, in order: each is a function from operators to operators."""
 
 from trtllm_lite.builder.cuda.ops import DevicePass, Op, ProgramKind, without_unread
+from trtllm_lite.builder.cuda.passes.cache_slots import cache_slots
 from trtllm_lite.builder.cuda.passes.norm_prologue import norm_prologue
 from trtllm_lite.builder.cuda.passes.qkv_epilogue import qkv_epilogue
 from trtllm_lite.builder.cuda.passes.residual_epilogue import residual_epilogue
 from trtllm_lite.builder.cuda.passes.rows_with_logits import rows_with_logits
+from trtllm_lite.builder.cuda.passes.sampling import sampling
 
-PASSES: tuple[DevicePass, ...] = (rows_with_logits, residual_epilogue, qkv_epilogue, norm_prologue)
+PASSES: tuple[DevicePass, ...] = (
+    rows_with_logits,
+    residual_epilogue,
+    qkv_epilogue,
+    norm_prologue,
+    sampling,
+    cache_slots,
+)
 
 
 def run_device_passes(ops: list[Op], program: ProgramKind) -> list[Op]:

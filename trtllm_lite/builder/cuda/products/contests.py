@@ -61,7 +61,7 @@ def lower_contests(
 
     There is a contest for each kind of product and size of step that has tiled kernels; their best guesses compete.
     """
-    operands = Operands(graph, dtype, limits)
+    operands = Operands(dtype, limits)
     sites: dict[Product, list[Site]] = defaultdict(list)
 
     def record(site: Site) -> Choice:

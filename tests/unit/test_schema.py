@@ -1,0 +1,70 @@
+"""Schemas are read as they are meant, and one that makes no sense is an error."""
+
+from pathlib import Path
+
+import pytest
+
+from plugins.schema import all_schemas, load_schema, network_schemas
+
+SCHEMA = """
+name = "Count"
+doc = "counts[i] += steps[i]"
+
+[[inputs]]
+name = "steps"
+doc = "how many"
+dtypes = ["int32"]
+shape = ["num_seqs"]
+step_input = "past_lens"
+
+[[inputs]]
+name = "counts"
+doc = "sums"
+dtypes = ["int32"]
+shape = ["num_slots"]
+state = true
+
+[[outputs]]
+name = "counts_out"
+doc = "the new sums"
+dtypes = ["int32"]
+shape = ["num_slots"]
+alias = "counts"
+"""
+
+
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "count" / "schema.toml"
+    path.parent.mkdir()
+    path.write_text(text)
+    return path
+
+
+def test_state_is_an_int32_input_that_no_step_gives(tmp_path: Path) -> None:
+    schema = load_schema(_written(tmp_path, SCHEMA))
+    assert schema.keeps_state
+    assert [argument.state for argument in schema.inputs] == [False, True]
+    assert schema.output("counts_out").alias == "counts"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("state = true\n", "", "input counts: an int32 input, and no other, names its step_input or is state"),
+        ("state = true\n", 'state = true\nstep_input = "past_lens"\n', "input counts: an int32 input"),
+        ('["int32"]\nshape = ["num_slots"]\nstate', '["float32"]\nshape = ["num_slots"]\nstate', "input counts"),
+        ('["int32"]\nshape = ["num_seqs"]', '["float32"]\nshape = ["num_seqs"]', "input steps"),
+        ('alias = "counts"', "state = true", "output counts_out: expected neither step_input nor state"),
+        ('alias = "counts"', 'step_input = "past_lens"', "output counts_out: expected neither step_input nor state"),
+        ('name = "Count"', 'name = "Count"\nkernel = "cuda"', r"unknown keys \['kernel'\]"),
+        ('["int32"]', '["int31"]', r"argument steps: unknown dtype or layout \['int31'\]"),
+    ],
+)
+def test_refuses(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in SCHEMA
+    with pytest.raises(ValueError, match=message):
+        load_schema(_written(tmp_path, SCHEMA.replace(old, new, 1)))
+
+
+def test_networks_have_no_operators_that_keep_state() -> None:
+    assert all_schemas().keys() - network_schemas().keys() == {"CacheSlots", "Sample"}

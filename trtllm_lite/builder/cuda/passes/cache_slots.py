@@ -1,0 +1,22 @@
+"""A program begins with the search for the tokens' places in the cache, once for all layers."""
+
+from trtllm_lite.builder.cuda.ops import Op, ProgramKind
+from trtllm_lite.builder.cuda.program_ops import program_op
+
+
+def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
+    """CacheSlots is put in front; PagedAttention has its ``slots``, and its ``past_lens`` instead of the step's.
+
+    The sequences that have ended are those of which Sample has said so.
+    """
+    (sample,) = (op for op in ops if op.kind == "Sample")
+    limits = program.limits
+    first = program_op(
+        "CacheSlots",
+        ops,
+        {"last_tokens": sample.inputs["last_tokens"]},
+        {"tokens_per_block": limits.tokens_per_block},
+        {"num_groups": len(limits.cache_groups)},
+    )
+    found = {"slots": first.outputs["slots"], "past_lens": first.outputs["past_lens_out"]}
+    return [first, *(op.with_inputs(**found) if op.kind == "PagedAttention" else op for op in ops)]
