@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeAlias
 
 from trtllm_lite.engine.plan import Extent, symbol
 
@@ -136,6 +137,9 @@ class Matmul:
         extent = self.weight.shape[-1]
         assert isinstance(extent, int)
         return extent
+
+
+Command: TypeAlias = Launch | Matmul  # what a program is a list of
 
 
 def features(buffer: Buffer) -> int:

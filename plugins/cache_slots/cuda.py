@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..cuda.lowering import Lowering, Step
-from ..launch import features, kernel, launch, symbol
+from ..cuda.lowering import Lowering
+from ..launch import Command, features, kernel, launch, symbol
 
 _THREADS = 128
 # In the order of the kernel's arguments; past_lens are written, too.
 _STEP_INPUTS = ("past_lens", "position_ids", "token_slots", "cu_seqlens", "block_tables")
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """slots[g, t] = block * tokens_per_block + offset for num_tokens tokens; past_lens of 0 for ended sequences."""
     slots = op.new("slots", "int32")
     num_groups = slots.shape[0]

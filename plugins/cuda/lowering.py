@@ -1,7 +1,7 @@
 """The argument of ``lower(op)`` in ``plugins/<op>/cuda.py``: one operator of a program, with buffers as operands.
 
-``lower`` returns the steps that compute the operator. Operands have the names of ``schema.toml``. Passes for GPUs add
-operands that the schemas do not know. Products have those of operations that their kernels do in a prologue or an
+``lower`` returns the commands that compute the operator. Operands have the names of ``schema.toml``. Passes for GPUs
+add operands that the schemas do not know. Products have those of operations that their kernels do in a prologue or an
 epilogue:
 
 - ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention);
@@ -20,10 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol, TypeAlias
 
-from ..launch import Buffer, Device, Extent, Launch, Matmul, WeightBuffers
+from ..launch import Buffer, Command, Device, Extent, WeightBuffers
 from .stream import Streaming
 
-Step: TypeAlias = Launch | Matmul
 Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
 
 
@@ -93,7 +92,7 @@ class Lowering(Protocol):
     def streaming(self) -> Streaming | None:
         """How a kernel for few rows streams ``weight``; None if there are many rows, or if it does not fit."""
 
-    def product(self, y: Buffer) -> list[Step]:
+    def product(self, y: Buffer) -> list[Command]:
         """y = the product of ``x`` and ``weight`` with all that goes with it, by what is fastest for many rows."""
 
     def refuse(self, problem: str) -> NoReturn:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..cuda.lowering import Lowering, Step
-from ..launch import features, kernel, launch, symbol
+from ..cuda.lowering import Lowering
+from ..launch import Command, features, kernel, launch, symbol
 
 _THREADS = 128
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """y[t] = scale * weight[id of t] for num_tokens rows; the id is last_tokens[token_slots[t]] if that slot is >= 0.
 
     A negative one is the complement of the id.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..cuda.activation import ACTIVATION_FLAGS
-from ..cuda.lowering import Lowering, Step
+from ..cuda.lowering import Lowering
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
-from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, WeightBuffers, features, kernel, launch
+from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, WeightBuffers, features, kernel, launch
 
 _GATE_THREADS, _ELEMENTS_PER_THREAD = 256, 16
 
@@ -47,7 +47,7 @@ def gate_mul(y: Buffer, both: Buffer, rows: Extent, *, activation: str) -> Launc
     return launch(specialised, (rows, -(-gated // (_ELEMENTS_PER_THREAD * _GATE_THREADS))), y, both)
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """The streaming kernel, or what is fastest for many rows."""
     how = op.streaming()
     if how is None:

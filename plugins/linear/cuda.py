@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from ..cuda.activation import ACTIVATION_FLAGS
-from ..cuda.lowering import Lowering, Step
+from ..cuda.lowering import Lowering
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
-from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, Operand, WeightBuffers, kernel, launch
+from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, WeightBuffers, kernel, launch
 
 _DEQUANTIZE_THREADS, _ELEMENTS_PER_THREAD = 256, 16
 
@@ -75,7 +75,7 @@ def dequantize(to: Buffer, weight: WeightBuffers) -> Launch:
     return launch(specialised, (grid,), to, weight.values, weight.scale, size // in_features)
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """The streaming kernel, or what is fastest for many rows."""
     how = op.streaming()
     if how is None:

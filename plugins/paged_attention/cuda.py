@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..cuda.lowering import Lowering, Step
-from ..launch import Buffer, Launch
+from ..cuda.lowering import Lowering
+from ..launch import Buffer, Command, Launch
 from .launches import Cache, HeadNorm, Heads, Scores, Tables, decode, prefill, qkv_stream, rope_cache
 
 
@@ -12,7 +12,7 @@ def rotates_in_products(rotary_dim: int) -> bool:
     return rotary_dim % 16 == 0
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """The queries; then one launch for decode rows, and one for other rows where there may be some."""
     heads, scores = _heads(op), Scores(*(op.attribute(name) for name in ("scale", "window", "softcap")))
     _refuse(op, [*heads.problems(), *scores.problems()])

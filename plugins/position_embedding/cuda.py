@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..cuda.lowering import Lowering, Step
-from ..launch import DTYPE_FLAGS, features, kernel, launch, symbol
+from ..cuda.lowering import Lowering
+from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
 
 _THREADS = 128
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """y[t] = x[t] + weight[position_ids[t]] for num_tokens rows; refuses sequences longer than the table."""
     table, y = op.matrix("weight"), op.new("y")
     rows = table.shape[0]

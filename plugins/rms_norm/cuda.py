@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..cuda.lowering import Lowering, Step
+from ..cuda.lowering import Lowering
 from ..cuda.row_norm import RowNorm
-from ..launch import launch
+from ..launch import Command, launch
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """total = x [+ residual]; y = total / sqrt(mean(total^2) + epsilon) * weight.
 
     ``total`` is written where there is a ``residual``, and only there.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..cuda.lowering import Lowering, Step
-from ..launch import features, kernel, launch, symbol
+from ..cuda.lowering import Lowering
+from ..launch import Command, features, kernel, launch, symbol
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """cos, sin = scale * cos, sin(position * inv_freq), float32, for num_tokens rows."""
     cos, sin = op.new("cos", "float32"), op.new("sin", "float32")
     half_dim = features(cos)

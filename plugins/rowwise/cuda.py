@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..cuda.lowering import Lowering, Step
-from ..launch import DTYPE_FLAGS, Buffer, Extent, Launch, features, kernel, launch
+from ..cuda.lowering import Lowering
+from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, features, kernel, launch
 from .expression import MAX_ROWS, MAX_VECTORS, evaluate
 
 _THREADS, _ELEMENTS_PER_THREAD = 256, 4
@@ -57,7 +57,7 @@ def rowwise(
     return launch(specialised, (rows, -(-width // (_THREADS * _ELEMENTS_PER_THREAD))), y, *pointers, constants)
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """One launch."""
     rows = [op.rows(name) for name in _names("x", MAX_ROWS) if op.has(name)]
     vectors = [op.vector(name) for name in _names("v", MAX_VECTORS) if op.has(name)]

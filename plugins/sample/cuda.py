@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..cuda.lowering import Lowering, Step
-from ..launch import Buffer, features, kernel, launch, symbol
+from ..cuda.lowering import Lowering
+from ..launch import Buffer, Command, features, kernel, launch, symbol
 
 _MAX_COUNTED_TOKENS = 32 * 1024  # of a sequence that penalises its tokens; longer ones are sampled on the host
 _MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, besides
@@ -22,7 +22,7 @@ def max_edits(vocab_size: int, max_seq_len: int) -> int:
     return min(vocab_size, min(max_seq_len, _MAX_COUNTED_TOKENS) + _MAX_GIVEN_EDITS)
 
 
-def lower(op: Lowering) -> list[Step]:
+def lower(op: Lowering) -> list[Command]:
     """tokens[r] drawn from logits[r] for num_logits rows, also into last_tokens[sample_slots[r]]."""
     max_rows = min(op.max_tokens, op.symbols["num_logits"])
     cluster = next((blocks for most, blocks in _CLUSTERS if max_rows <= most), _BLOCKS_OF_MANY_ROWS)

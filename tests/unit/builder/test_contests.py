@@ -30,7 +30,7 @@ def _place(lowered: Lowered, buffer: Buffer) -> Place:
 
 
 def _arena(program: LoweredProgram) -> list[Buffer]:
-    found = (buffer for step in program.steps for buffer in buffers_of(step))
+    found = (buffer for command in program.commands for buffer in buffers_of(command))
     return [buffer for buffer in dict.fromkeys(found) if buffer.kind == "arena"]
 
 
@@ -39,7 +39,7 @@ def test_no_contestant_overwrites_what_any_of_them_reads(contests: tuple[Lowered
     names = {name for contest in found for name in contest.programs.values()}
     programs = [program for program in lowered.programs if program.name in names]
     assert len(programs) == len(names) > 8
-    products = [step for program in programs for step in program.steps if isinstance(step, Matmul)]
+    products = [command for program in programs for command in program.commands if isinstance(command, Matmul)]
     assert any(product.residual is not None for product in products)
     read = {operand for product in products for operand in (product.x, product.residual) if isinstance(operand, Buffer)}
     places = [_place(lowered, buffer) for buffer in read]

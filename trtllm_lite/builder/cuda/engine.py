@@ -43,7 +43,7 @@ def _check_known(lowered: Lowered, timings: TimingCache) -> None:
     """Raise BuildError if a timing cache has no timing of the network's products."""
     programs = [program for program in lowered.programs if program.device.arch == timings.arch]
     products = dict.fromkeys(
-        Product.of(step) for program in programs for step in program.steps if isinstance(step, Matmul)
+        Product.of(command) for program in programs for command in program.commands if isinstance(command, Matmul)
     )
     is_tiled = any(kernel.name.endswith("_tiled") for kernel, arch in lowered.kernels() if arch == timings.arch)
     if is_tiled or not products or any(timings.timings(product) for product in products):

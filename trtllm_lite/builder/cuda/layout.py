@@ -5,7 +5,6 @@ The executor places step inputs and caches.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
 from trtllm_lite.builder.cuda.operands import Operands
@@ -13,9 +12,7 @@ from trtllm_lite.engine.format import align
 from trtllm_lite.engine.plan import PlanTensor
 from trtllm_lite.engine.vocabulary import DEVICE_ALIGNMENT
 from trtllm_lite.engine.writer import weight_offsets
-from trtllm_lite.plugins.launch import Buffer, Launch, Matmul, Slice, TensorMap
-
-Step: TypeAlias = Launch | Matmul
+from trtllm_lite.plugins.launch import Buffer, Command, Matmul, Slice, TensorMap
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Layout:
     state_bytes: int
 
 
-def lay_out(operands: Operands, programs: Sequence[Sequence[Step]], kept: Iterable[Buffer] = ()) -> Layout:
+def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Iterable[Buffer] = ()) -> Layout:
     """Tensors for everything that ``programs`` touch, and for all step inputs.
 
     Buffers of the arena that are ``kept`` share their place with no other buffer. Equal names have one place.
@@ -36,7 +33,7 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Step]], kept: Iterab
     layout = _Layout(operands.symbols)
     for buffer in operands.inputs.values():
         layout.add(buffer, 0)
-    touched = dict.fromkeys(buffer for steps in programs for step in steps for buffer in buffers_of(step))
+    touched = dict.fromkeys(buffer for commands in programs for command in commands for buffer in buffers_of(command))
     state = [buffer for buffer in touched if buffer.kind == "state"]
     state_bytes = layout.add_in_a_row(state)
     for cache in operands.caches.values():
@@ -45,16 +42,16 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Step]], kept: Iterab
     for weight, offset in zip(operands.weights, weight_offsets(sizes, DEVICE_ALIGNMENT), strict=True):
         layout.add(weight, offset)
     fixed_bytes = layout.add_in_a_row([*operands.outputs.values(), *kept])
-    arena_bytes = [layout.add_arena(steps, fixed_bytes) for steps in programs]
+    arena_bytes = [layout.add_arena(commands, fixed_bytes) for commands in programs]
     return Layout(tuple(layout.tensors), layout.index, max(arena_bytes), state_bytes)
 
 
-def buffers_of(step: Step) -> list[Buffer]:
-    """Every buffer that a step touches."""
-    if isinstance(step, Matmul):
-        operands = [step.x, step.weight, step.y, step.residual, step.bias]
+def buffers_of(command: Command) -> list[Buffer]:
+    """Every buffer that a command touches."""
+    if isinstance(command, Matmul):
+        operands = [command.x, command.weight, command.y, command.residual, command.bias]
     else:
-        arguments = [a.operand if isinstance(a, TensorMap) else a for a in step.arguments]
+        arguments = [a.operand if isinstance(a, TensorMap) else a for a in command.arguments]
         operands = [argument for argument in arguments if isinstance(argument, Buffer | Slice)]
     return [operand.buffer if isinstance(operand, Slice) else operand for operand in operands if operand is not None]
 
@@ -91,11 +88,11 @@ class _Layout:
             self.add(buffer, offsets[buffer.name])
         return end
 
-    def add_arena(self, steps: Sequence[Step], first_byte: int) -> int:
+    def add_arena(self, commands: Sequence[Command], first_byte: int) -> int:
         """Add the intermediate buffers of one program behind ``first_byte``; returns the end of the arena."""
         uses: dict[Buffer, list[int]] = {}
-        for number, step in enumerate(steps):
-            for buffer in buffers_of(step):
+        for number, command in enumerate(commands):
+            for buffer in buffers_of(command):
                 if buffer.kind == "arena" and buffer not in self.index:
                     uses.setdefault(buffer, []).append(number)
         lifetimes = [Lifetime(self.num_bytes(buffer), numbers[0], numbers[-1]) for buffer, numbers in uses.items()]

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cuda.layout import Step
 from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, ops_of
@@ -21,14 +20,14 @@ from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.lowering import Norm
 from trtllm_lite.plugins.cuda.stream import Streaming
-from trtllm_lite.plugins.launch import Buffer, Device, Extent, WeightBuffers, features, symbol
+from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBuffers, features, symbol
 from trtllm_lite.plugins.linear.cuda import dequantize
 from trtllm_lite.plugins.schema import all_schemas
 
 _VECTOR = 8  # 16-bit elements of one load or store
 
 
-def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> list[Step]:
+def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> list[Command]:
     """The program for steps of ``bucket``; ``choose`` says what computes products that are not streamed.
 
     Raises BuildError for what the kernels do not support.
@@ -36,11 +35,11 @@ def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, c
     kind = ProgramKind(device, bucket, operands.limits)
     ops = run_device_passes(ops_of(graph), kind)
     program = _Program(kind, operands, choose, Links(ops))
-    steps: list[Step] = []
+    commands: list[Command] = []
     for op in ops:
         plugin = import_module(f"trtllm_lite.plugins.{all_schemas()[op.kind].folder}.cuda")
-        steps += plugin.lower(_OpLowering(op, program))
-    return steps
+        commands += plugin.lower(_OpLowering(op, program))
+    return commands
 
 
 @dataclass
@@ -168,7 +167,7 @@ class _OpLowering:
         config = self._program.kind.streams(self._op)
         return None if config is None else Streaming(self.max_tokens, self.dtype, self.device, config)
 
-    def product(self, y: Buffer) -> list[Step]:
+    def product(self, y: Buffer) -> list[Command]:
         rows = self.extents("y")[0]
         assert isinstance(rows, str)
         weight, first = self.weight(), []

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cuda.layout import Layout, Step, lay_out
+from trtllm_lite.builder.cuda.layout import Layout, lay_out
 from trtllm_lite.builder.cuda.limits import Bucket, decode_batches, decode_buckets, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
@@ -30,7 +30,7 @@ from trtllm_lite.engine.plan import (
     TensorMapArgument,
     TimedAlgorithm,
 )
-from trtllm_lite.plugins.launch import Buffer, Device, Extent, Kernel, Launch, Matmul, Slice, TensorMap
+from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Kernel, Launch, Matmul, Slice, TensorMap
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for cuBLASLt on Hopper
 
@@ -39,11 +39,11 @@ _WRITTEN_STATE = "sampling_slots"  # the only state that the executor itself wri
 
 @dataclass(frozen=True)
 class LoweredProgram:
-    """The steps of one program for one device."""
+    """The commands of one program for one device."""
 
     device: Device
     bucket: Bucket
-    steps: list[Step]
+    commands: list[Command]
 
     @property
     def name(self) -> str:
@@ -68,9 +68,9 @@ class Lowered:
         """Number of each kernel and architecture, in order of first launch."""
         found: dict[tuple[Kernel, str], int] = {}
         for program in self.programs:
-            for step in program.steps:
-                if isinstance(step, Launch):
-                    found.setdefault((step.kernel, program.device.arch), len(found))
+            for command in program.commands:
+                if isinstance(command, Launch):
+                    found.setdefault((command.kernel, program.device.arch), len(found))
         return found
 
 
@@ -90,14 +90,14 @@ def lower_network(
             for bucket in buckets
         ]
         programs += [first for first, then in pairwise(of_device) if not _runs_alike(first, then)] + of_device[-1:]
-    return Lowered(operands, tuple(programs), lay_out(operands, [program.steps for program in programs]))
+    return Lowered(operands, tuple(programs), lay_out(operands, [program.commands for program in programs]))
 
 
 def _runs_alike(program: LoweredProgram, larger: LoweredProgram) -> bool:
     """Whether the program for larger steps would do as well."""
     if program.bucket.decode:
         return False
-    ran = [[(s.kernel, s.grid) if isinstance(s, Launch) else type(s) for s in p.steps] for p in (program, larger)]
+    ran = [[(s.kernel, s.grid) if isinstance(s, Launch) else type(s) for s in p.commands] for p in (program, larger)]
     return ran[0] == ran[1]
 
 
@@ -140,35 +140,35 @@ def _program(
     timings: TimingCache | None,
 ) -> Program:
     instructions: list[Instruction] = []
-    for step in program.steps:
-        if isinstance(step, Matmul):
+    for command in program.commands:
+        if isinstance(command, Matmul):
             where = (program.device.arch, program.bucket.max_tokens)
-            algorithms = () if timings is None else timings.algorithms(Product.of(step), *where)
-            instructions.append(_matmul(step, index, algorithms))
+            algorithms = () if timings is None else timings.algorithms(Product.of(command), *where)
+            instructions.append(_matmul(command, index, algorithms))
             continue
         # Every kernel waits for its predecessor by itself, but the first may follow a copy instead of a kernel.
         programmatic = bool(instructions)
-        x, y, z = (_number(extent) for extent in step.grid)
-        arguments = tuple(_argument(argument, index, symbols) for argument in step.arguments)
-        number = numbers[step.kernel, program.device.arch]
+        x, y, z = (_number(extent) for extent in command.grid)
+        arguments = tuple(_argument(argument, index, symbols) for argument in command.arguments)
+        number = numbers[command.kernel, program.device.arch]
         instructions.append(LaunchInstruction("launch", number, (x, y, z), arguments, programmatic))
     bucket = program.bucket
     return Program(bucket.name, program.device.arch, bucket.decode, bucket.max_tokens, tuple(instructions))
 
 
-def _matmul(step: Matmul, index: Mapping[Buffer, int], algorithms: tuple[TimedAlgorithm, ...]) -> MatmulInstruction:
+def _matmul(matmul: Matmul, index: Mapping[Buffer, int], algorithms: tuple[TimedAlgorithm, ...]) -> MatmulInstruction:
     return MatmulInstruction(
         kind="matmul",
-        x=_pointer(step.x, index),
-        weight=_pointer(step.weight, index),
-        y=_pointer(step.y, index),
-        residual=None if step.residual is None else _pointer(step.residual, index),
-        bias=None if step.bias is None else _pointer(step.bias, index),
-        rows=_number(step.rows),
-        out_features=step.out_features,
-        in_features=step.in_features,
-        dtype=step.weight.dtype,
-        out_dtype=step.y.dtype,
+        x=_pointer(matmul.x, index),
+        weight=_pointer(matmul.weight, index),
+        y=_pointer(matmul.y, index),
+        residual=None if matmul.residual is None else _pointer(matmul.residual, index),
+        bias=None if matmul.bias is None else _pointer(matmul.bias, index),
+        rows=_number(matmul.rows),
+        out_features=matmul.out_features,
+        in_features=matmul.in_features,
+        dtype=matmul.weight.dtype,
+        out_dtype=matmul.y.dtype,
         algorithms=algorithms,
     )
 

@@ -84,8 +84,8 @@ def lower_contests(
                 contestant = CUBLASLT if choice.config is None else str(choice.config)
                 names[contestant] = f"product {number} of {size} by {contestant}"
                 bucket = Bucket(names[contestant], layers[0].max_rows)
-                steps = [step for site in layers for step in implement(site, choice, device)]
-                programs.append(LoweredProgram(device, bucket, steps))
+                commands = [command for site in layers for command in implement(site, choice, device)]
+                programs.append(LoweredProgram(device, bucket, commands))
             contests.append(Contest(product, above, layers[0].max_rows, len(layers), names))
-    layout = lay_out(operands, [program.steps for program in programs], given.buffers.values())
+    layout = lay_out(operands, [program.commands for program in programs], given.buffers.values())
     return Lowered(operands, tuple(programs), layout), contests

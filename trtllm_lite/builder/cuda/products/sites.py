@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from trtllm_lite.builder.cuda.layout import Step
 from trtllm_lite.builder.cuda.operands import Bias
 from trtllm_lite.builder.cuda.products.timing_cache import Product
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
-from trtllm_lite.plugins.launch import Buffer, Device, Extent, Matmul, Operand, features
+from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Matmul, Operand, features
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.rowwise.cuda import rowwise
 
@@ -52,7 +51,7 @@ class Site:
             return ()
         return tile_configs(product.out_features, product.in_features, max_rows, product.gated, device)
 
-    def by_cublaslt(self, reason: str) -> list[Step]:
+    def by_cublaslt(self, reason: str) -> list[Command]:
         """A product of the library; an activation and the gates' product are a kernel behind it."""
         rounded = None if self.bias is None else self.bias.rounded()
         if not self.product.gated and self.activation == "none":
@@ -65,7 +64,7 @@ class Site:
         product = Matmul(self.x, self.weight, both, self.rows, None, rounded, reason)
         return [product, gated_linear.gate_mul(self.y, both, self.rows, activation=self.activation)]
 
-    def by_tiles(self, config: TileConfig, device: Device) -> list[Step]:
+    def by_tiles(self, config: TileConfig, device: Device) -> list[Command]:
         """The launch of a tiled kernel."""
         how = Tiling(self.weight.dtype, device, config, self.max_rows)
         if self.product.gated:
@@ -86,8 +85,8 @@ class Choice:
 Chooser: TypeAlias = Callable[[Site], Choice]
 
 
-def implement(site: Site, choice: Choice, device: Device) -> list[Step]:
-    """The steps that compute ``site`` as was chosen."""
+def implement(site: Site, choice: Choice, device: Device) -> list[Command]:
+    """The commands that compute ``site`` as was chosen."""
     if choice.config is None:
         return site.by_cublaslt(choice.reason)
     return site.by_tiles(replace(choice.config, reason=choice.reason), device)

@@ -10,15 +10,15 @@ def explain(lowered: Lowered, timings: TimingCache | None) -> tuple[Tactic, ...]
     """An entry for every kernel of which there are several forms, and for every kind of product, by first use."""
     found: dict[Tactic, None] = {}
     for program in lowered.programs:
-        for step in program.steps:
-            tactic = _product(program, step, timings) if isinstance(step, Matmul) else _kernel(program, step)
+        for command in program.commands:
+            tactic = _product(program, command, timings) if isinstance(command, Matmul) else _kernel(program, command)
             if tactic is not None:
                 found[tactic] = None
     return tuple(found)
 
 
-def _kernel(program: LoweredProgram, step: Launch) -> Tactic | None:
-    kernel = step.kernel
+def _kernel(program: LoweredProgram, launch: Launch) -> Tactic | None:
+    kernel = launch.kernel
     if not kernel.reason:
         return None
     macros = {name.removeprefix("TL_").lower(): value for name, value in kernel.defines}
@@ -27,10 +27,10 @@ def _kernel(program: LoweredProgram, step: Launch) -> Tactic | None:
     return Tactic(f"{kernel.name}{extents} of {program.name} ({program.device.arch})", choice, kernel.reason)
 
 
-def _product(program: LoweredProgram, step: Matmul, timings: TimingCache | None) -> Tactic:
-    product, arch, max_rows = Product.of(step), program.device.arch, program.bucket.max_tokens
+def _product(program: LoweredProgram, matmul: Matmul, timings: TimingCache | None) -> Tactic:
+    product, arch, max_rows = Product.of(matmul), program.device.arch, program.bucket.max_tokens
     site = f"product {product} of {program.name} ({arch})"
-    why = f"; {step.reason}" if step.reason else ""
+    why = f"; {matmul.reason}" if matmul.reason else ""
     if timings is None or arch != timings.arch or not timings.timings(product):
         return Tactic(site, "cuBLASLt's heuristic at load", f"it was not measured{why}")
     algorithms = timings.algorithms(product, arch, max_rows)

@@ -40,16 +40,16 @@ class Product:
     bias: bool
 
     @classmethod
-    def of(cls, step: Matmul) -> "Product":
-        """The kind of ``step``."""
+    def of(cls, matmul: Matmul) -> "Product":
+        """The kind of ``matmul``."""
         return cls(
-            dtype=step.weight.dtype,
-            out_dtype=step.y.dtype,
-            out_features=step.out_features,
-            in_features=step.in_features,
+            dtype=matmul.weight.dtype,
+            out_dtype=matmul.y.dtype,
+            out_features=matmul.out_features,
+            in_features=matmul.in_features,
             gated=False,
-            residual=step.residual is not None,
-            bias=step.bias is not None,
+            residual=matmul.residual is not None,
+            bias=matmul.bias is not None,
         )
 
     def __str__(self) -> str:
