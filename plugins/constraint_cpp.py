@@ -2,7 +2,7 @@
 
 import ast
 
-from plugins.schema import Schema
+from trtllm_lite.plugins.schema import Schema
 
 OPERATORS = {
     ast.Add: "+",

@@ -22,7 +22,7 @@ find_python() {
 # those only the list of files counts.
 source_fingerprint() {
   {
-    cat pyproject.toml CMakeLists.txt plugins/*.py
+    cat pyproject.toml CMakeLists.txt plugins/*.py trtllm_lite/vocabulary.py trtllm_lite/engine/*.py trtllm_lite/csrc/*.py
     find trtllm_lite/csrc plugins \( -name '*.cc' -o -name '*.h' -o -name slot.cuh -o -name '*.toml' \) -print0 | sort -z | xargs -0 cat
     find trtllm_lite plugins -name '*.py' | sort
   } | sha256sum | cut -c1-16

@@ -4,9 +4,9 @@ import ctypes
 
 import torch
 
-from plugins.paged_attention.launches import Scores
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape, dtype_flag
+from trtllm_lite.plugins.paged_attention.launches import Scores
 
 DECODE_POINTERS = ("output", "query", "key_cache", "value_cache", "past_lens", "block_tables", "partials", "arrivals")
 PREFILL_POINTERS = ("output", "query", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables")

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import torch
 
-from plugins.cuda.tiles import TileConfig, tile_configs
-from plugins.gated_linear.cuda import gate_mul
-from plugins.launch import Buffer, symbol
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.tiled import prepare
 from tests.gpu.timing import sustained, timed
+from trtllm_lite.plugins.cuda.tiles import TileConfig, tile_configs
+from trtllm_lite.plugins.gated_linear.cuda import gate_mul
+from trtllm_lite.plugins.launch import Buffer, symbol
 
 # (out_features, in_features)
 PRODUCTS = {

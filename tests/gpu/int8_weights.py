@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from plugins.packing import pack
+from trtllm_lite.plugins.packing import pack
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from plugins.cuda.activation import ACTIVATION_FLAGS
 from tests.gpu.device import GPU, Machine
+from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 
 STREAM_THREADS = 288
 WHOLE_SM_BYTES = 227 * 1024

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import torch
 
-from plugins.launch import Argument, Buffer, Device, Extent, Launch, TensorMap
 from tests.gpu.device import Argument as Value
 from tests.gpu.device import Kernel, driver, num_sms
+from trtllm_lite.plugins.launch import Argument, Buffer, Device, Extent, Launch, TensorMap
 
 H200 = Device("sm_90a", 227 * 1024)
 _UINT16, _SWIZZLE_128, _PROMOTE_256 = 1, 3, 3  # of CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from plugins.cache_slots.reference import reference
-from plugins.cuda.activation import ACTIVATION_FLAGS
-from plugins.rowwise.cuda import expression
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import Machine
 from tests.gpu.kernels import dtype_flag
+from trtllm_lite.plugins.cache_slots.reference import reference
+from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
+from trtllm_lite.plugins.rowwise.cuda import expression
 
 _EPSILON = 1e-5
 _THREADS = 256  # of gate_mul

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from plugins.cuda.activation import ACTIVATION_FLAGS
 from tests.gpu.device import GPU, Kernel, Machine
 from tests.gpu.kernels import dtype_flag
 from tests.gpu.sampling import Sampling
+from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 
 _SAMPLING_POINTERS = ("sample_slots", "sample_counter")
 _BANNED, _STOP = 1 << 24, 1 << 25

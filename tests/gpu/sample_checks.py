@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from plugins.sample import records, reference
 from tests.gpu.device import GPU, Machine
 from tests.gpu.row_kernels import Sample
 from tests.gpu.sampling import Sampling, draw
+from trtllm_lite.plugins.sample import records, reference
 
 WAYS = [
     Sampling(),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from plugins.sample import reference
+from trtllm_lite.plugins.sample import reference
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from plugins.sample.reference import kept
 from tests.gpu.row_kernels import Sample
 from tests.gpu.sample_checks import WAYS, check_logprobs, draw_all, peaks_of, ways_of, with_edits
 from tests.gpu.sampling import Sampling, draw
+from trtllm_lite.plugins.sample.reference import kept
 
 
 @pytest.mark.parametrize("vocab", [1, 7, 1000, 1001, 49152, 128256])

@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from plugins.cuda.tiles import TileConfig, tile_configs
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.launches import H200
 from tests.gpu.tiled import prepare
+from trtllm_lite.plugins.cuda.tiles import TileConfig, tile_configs
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="the kernel is for sm_90a"

@@ -2,11 +2,11 @@
 
 import torch
 
-from plugins.cuda.tiles import TileConfig, Tiling
-from plugins.gated_linear import cuda as gated_linear
-from plugins.launch import Buffer, symbol
-from plugins.linear import cuda as linear
 from tests.gpu.launches import H200, Prepared
+from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
+from trtllm_lite.plugins.gated_linear import cuda as gated_linear
+from trtllm_lite.plugins.launch import Buffer, symbol
+from trtllm_lite.plugins.linear import cuda as linear
 
 _NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 

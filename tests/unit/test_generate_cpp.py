@@ -4,9 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from plugins.constraint_cpp import ConstraintToCpp
-from plugins.generate_cpp import argument_row, constant_name, kernel_table_source, op_schemas_source, schema_header
-from plugins.schema import Attribute, all_schemas
+from trtllm_lite.plugins.constraint_cpp import ConstraintToCpp
+from trtllm_lite.plugins.generate_cpp import (
+    argument_row,
+    constant_name,
+    kernel_table_source,
+    op_schemas_source,
+    schema_header,
+)
+from trtllm_lite.plugins.schema import Attribute, all_schemas
 
 ATTENTION, SAMPLE = (all_schemas()[name] for name in ("PagedAttention", "Sample"))
 

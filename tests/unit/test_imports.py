@@ -14,7 +14,7 @@ import trtllm_lite
 PACKAGE = Path(trtllm_lite.__file__).parent
 
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
-PLAIN = {"errors", "files", "temporaries", "units", "printable", "progress", "library_errors", "_core"}
+PLAIN = {"errors", "vocabulary", "files", "temporaries", "units", "printable", "progress", "library_errors", "_core"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
@@ -23,6 +23,7 @@ ALLOWED = {
     "printable": set(),
     "progress": set(),
     "library_errors": set(),
+    "vocabulary": set(),
     "network": {"plugins"},
     "convert": {"network", "plugins"},
     "quantize": {"network", "plugins"},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins.schema import all_schemas, load_schema, network_schemas
+from trtllm_lite.plugins.schema import all_schemas, load_schema, network_schemas
 
 SCHEMA = """
 name = "Count"

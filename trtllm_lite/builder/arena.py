@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtllm_lite.engine.format import align
-from trtllm_lite.engine.vocabulary import ALIGNMENT
+from trtllm_lite.vocabulary import ALIGNMENT
 
 
 @dataclass(frozen=True)

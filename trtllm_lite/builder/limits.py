@@ -5,8 +5,8 @@ from typing import Any, TypedDict, Unpack
 
 from trtllm_lite._core import KvGeometry
 from trtllm_lite.engine.manifest import CacheGroup
-from trtllm_lite.engine.vocabulary import MAX_CACHE_BLOCKS, MAX_EXTENT, MAX_STEP_SEQS, MAX_STEP_TOKENS
 from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.vocabulary import MAX_CACHE_BLOCKS, MAX_EXTENT, MAX_STEP_SEQS, MAX_STEP_TOKENS
 
 BLOCK_SIZES = (16, 32, 64, 128)  # the powers of two that PagedAttention accepts
 DEFAULT_MAX_NUM_TOKENS = 2048

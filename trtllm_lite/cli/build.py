@@ -10,7 +10,7 @@ import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
 from trtllm_lite.cli.replaced import BUILD, PLAN
-from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
+from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint

@@ -7,8 +7,8 @@ import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.replaced import CONVERT
-from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
 from trtllm_lite.units import counted
+from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 
 @click.command(cls=Command, short_help="Turn a model into a checkpoint.")

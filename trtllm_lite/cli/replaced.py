@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from trtllm_lite.cli.framework import Replaced
-from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
+from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _ON = ("", "enable", "auto", "true", "1", "yes", "on")
 _ON_IN_ANY_DTYPE = (*_ON, *PLAIN_DTYPES)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.safetensors_file import TensorInfo
-from trtllm_lite.engine.vocabulary import DTYPES, PLAIN_DTYPES
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.dtypes import NUMPY
 from trtllm_lite.network.weight_expression import halves_from_pairs
+from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES
 
 # GGUF's tensor names by role (trtllm_lite.convert.source_tensors), as most architectures have them.
 _ROLES = {

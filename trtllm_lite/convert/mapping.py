@@ -10,12 +10,12 @@ from trtllm_lite.convert.family import Family, find_family, find_model_type, sup
 from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named_for, nearest_fit
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.source import Source
-from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.decoder import Decoder, build_network
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.graph import Network
+from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from trtllm_lite import __version__
 from trtllm_lite.convert.checkpoint import describe_model
 from trtllm_lite.convert.mapping import MappedModel, read_model
 from trtllm_lite.convert.source import Source
-from trtllm_lite.engine.vocabulary import PLAIN_DTYPES
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import PRODUCER_PREFIX
 from trtllm_lite.network.config import WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.decoder import build_network
 from trtllm_lite.network.dtypes import ONNX
+from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 
 @dataclass(frozen=True)

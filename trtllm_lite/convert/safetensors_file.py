@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.engine.vocabulary import DTYPES, PLAIN_DTYPES
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.dtypes import NUMPY
+from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_RANK = 8  # tensors have at most 4 dimensions: experts stacked by layer

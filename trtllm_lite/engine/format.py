@@ -5,7 +5,7 @@ of it in the file, so that a memory-mapped weight can be read with aligned vecto
 """
 
 from trtllm_lite import __version__
-from trtllm_lite.engine.vocabulary import ALIGNMENT
+from trtllm_lite.vocabulary import ALIGNMENT
 
 PRODUCER = f"trtllm_lite {__version__}"
 

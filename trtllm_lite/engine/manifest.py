@@ -9,8 +9,8 @@ from typing import Annotated
 
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
-from trtllm_lite.engine.vocabulary import MAX_BYTES, MAX_EXTENT
 from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.vocabulary import MAX_BYTES, MAX_EXTENT
 
 _PYTHON_ONLY = {"python_only": True}
 

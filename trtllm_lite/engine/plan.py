@@ -13,7 +13,7 @@ from math import prod
 from typing import Annotated, Literal, TypeAlias
 
 from trtllm_lite.engine.records import Hex, IndexOf, Native, OneOf, Range, Text, from_json, json_text, parse_json
-from trtllm_lite.engine.vocabulary import (
+from trtllm_lite.vocabulary import (
     DTYPES,
     LAYOUTS,
     MAX_BYTES,

@@ -26,9 +26,9 @@ from trtllm_lite.engine.format import (
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.records import from_json, parse_json
-from trtllm_lite.engine.vocabulary import DTYPES, FORMAT, FORMAT_VERSION, MAX_JSON_BYTES, PLAN_VERSION
 from trtllm_lite.errors import EngineError
 from trtllm_lite.printable import one_line
+from trtllm_lite.vocabulary import DTYPES, FORMAT, FORMAT_VERSION, MAX_JSON_BYTES, PLAN_VERSION
 
 _ITEM_BYTES = {dtype.stored: dtype.item_bytes for dtype in DTYPES.values()}
 _REMEDY = "copy it again or build it again"

@@ -25,7 +25,7 @@ from trtllm_lite.engine.format import (
     ZERO_CHECKSUM,
     align,
 )
-from trtllm_lite.engine.vocabulary import ALIGNMENT, DTYPES, FORMAT, FORMAT_VERSION, PLAN_VERSION
+from trtllm_lite.vocabulary import ALIGNMENT, DTYPES, FORMAT, FORMAT_VERSION, PLAN_VERSION
 
 Bytes = bytes | memoryview
 

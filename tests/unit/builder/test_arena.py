@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
 from trtllm_lite.engine.format import align
-from trtllm_lite.engine.vocabulary import ALIGNMENT
+from trtllm_lite.vocabulary import ALIGNMENT
 
 
 @st.composite

@@ -8,8 +8,8 @@ from trtllm_lite.builder.job import AUTO_DTYPE, BuildJob, Tuning
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.engine.manifest import Target
-from trtllm_lite.engine.vocabulary import ALIGNMENT, PLAIN_DTYPES
 from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.vocabulary import ALIGNMENT, PLAIN_DTYPES
 
 
 class CpuBackend:

@@ -100,7 +100,7 @@ def _stored_weight(value: ir.Value, layout: str) -> Weight:
     shape = packed_shape(extents(tensor), layout)
 
     def load() -> memoryview:
-        return memoryview(pack(tensor.numpy(), layout).reshape(-1).view("u1"))
+        return pack(tensor.numpy(), layout).reshape(-1).view("u1").data
 
     return Weight(str(value.name), DTYPE_NAMES[tensor.dtype], shape, load)
 

@@ -14,9 +14,9 @@ from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import KvCache, Target
-from trtllm_lite.engine.vocabulary import DEVICE_ALIGNMENT
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Device, Matmul
+from trtllm_lite.vocabulary import DEVICE_ALIGNMENT
 
 
 def cuda_parts(

@@ -11,13 +11,13 @@ from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.cuda.ops import known_dims
 from trtllm_lite.builder.graph import dims, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.engine.vocabulary import STEP_INPUTS
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import MMA_K, pack
+from trtllm_lite.vocabulary import STEP_INPUTS
 
 _COMPUTED = ("float16", "bfloat16")  # what GPU engines compute in
 

@@ -70,8 +70,8 @@ class Site:
         if self.product.gated:
             return [gated_linear.tiled(self.y, self.x, self.weight, self.rows, how, activation=self.activation)]
         bias = None if self.bias is None else self.bias.vector()
-        more = {"bias": bias, "residual": self.residual, "activation": self.activation}
-        return [linear.tiled(self.y, self.x, self.weight, self.rows, how, **more)]
+        operands = (self.y, self.x, self.weight, self.rows, how)
+        return [linear.tiled(*operands, activation=self.activation, bias=bias, residual=self.residual)]
 
 
 @dataclass(frozen=True)
