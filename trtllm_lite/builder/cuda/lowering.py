@@ -13,7 +13,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.cuda.layout import Step
 from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.cuda.operands import Operands
-from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, ops_of
+from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 from trtllm_lite.builder.cuda.passes import run_device_passes
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
 from trtllm_lite.builder.graph import Dim, dims
@@ -32,13 +32,13 @@ from trtllm_lite.plugins.schema import all_schemas
 _VECTOR = 8  # 16-bit elements of one load or store
 
 
-def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> list[Step]:
-    """The program for steps of ``bucket``; ``choose`` says what computes products that are not streamed.
+def lower(ops: list[Op], operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> list[Step]:
+    """``ops`` as the program for steps of ``bucket``; ``choose`` says what computes products that are not streamed.
 
     Raises BuildError for what the kernels do not support.
     """
     kind = ProgramKind(device, bucket)
-    ops = run_device_passes(ops_of(graph), kind)
+    ops = run_device_passes(ops, kind)
     slots = Buffer("slots", "int32", (len(operands.limits.cache_groups), NUM_TOKENS))
     program = _Program(kind, operands, choose, Links(ops), slots)
     last_tokens, page = operands.sampled.last_tokens, operands.limits.tokens_per_block
