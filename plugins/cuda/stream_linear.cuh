@@ -134,11 +134,14 @@ struct Consumer {
     const int feature = thread % 8, sub_tile = thread / 8 % Ring::kTilesPerStage;
     const int stored_token = thread / (8 * Ring::kTilesPerStage);
     const int groups = groups_of_block<Ring, Op>();
+    // A stage is work enough for a turn; copies of it only take the compiler a seventh longer.
+#pragma unroll 1
     for (int i = 0; i < groups; ++i, buffer ^= 1) {
       const int tile = (blockIdx.x + i * gridDim.x) * Ring::kTilesPerStage + sub_tile;
       const bool stores = thread < kStores && stored_token < rows && tile < Op::kTiles;
       const Begun begun = stores ? op.begin(tile, feature, stored_token) : Begun{};
       TileSums<Ring> part;
+#pragma unroll 1
       for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
         barrier_wait(at.full(), at.parity);
         const u32 x_base = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset + chunk * Ring::kStageK * 2;

@@ -13,10 +13,10 @@
 // Lengths, block tables and the cache but for the new token are read before the previous kernel has finished, so they
 // must have been written before it began (see allow_next_kernel).
 //
-// Launch: 32 * TL_WARPS threads, TL_SHARED_BYTES of dynamic shared memory, any grid of at most one wave and of
-// TL_MAX_GRID blocks. `partials` holds 2 * grid * group * (head_dim + 2) floats, `arrivals` num_seqs * kv_heads
+// Launch: 32 * TL_WARPS threads, `shared_bytes` of dynamic shared memory, of which kOtherBytes and two stages of every
+// warp are needed and more stages are used, any grid of at most one wave and of TL_MAX_GRID blocks. `partials` holds 2 * grid * group * (head_dim + 2) floats, `arrivals` num_seqs * kv_heads
 // zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16 or a multiple of 32),
-// TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SHARED_BYTES, TL_SOFTCAP (0 or 1).
+// TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP (0 or 1).
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
@@ -30,16 +30,14 @@ using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, TL_WARPS, TL_PAGE>;
 using State = TileState<kDim, kOctets>;
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
 
-// Shared memory: stages | split table | each warp's result: group rows of dim sums, then maxima, then sums; later the
-// factors of combine(), if all blocks share a pair | a flag a team | a barrier a stage
+// Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums; later the factors of
+// combine(), if all blocks share a pair | a flag a team | a barrier a stage | stages
+constexpr int kMaxStages = 8;
 constexpr u32 kStageBytes = 2 * Copy::kBytes, kTableBytes = (sizeof(Table) + 15) / 16 * 16;
 constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, TL_MAX_GRID * kGroup) * 4 + 7) / 8 * 8;
-constexpr u32 kOtherBytes = kTableBytes + kResultBytes + 16;
-constexpr int kStages =
-    min_of(8, (TL_SHARED_BYTES - static_cast<int>(kOtherBytes)) / static_cast<int>(TL_WARPS * (kStageBytes + 8)));
-static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
-constexpr u32 kTableOffset = TL_WARPS * kStages * kStageBytes, kResultOffset = kTableOffset + kTableBytes;
-constexpr u32 kFlagOffset = kResultOffset + kResultBytes, kBarrierOffset = kFlagOffset + 16;
+constexpr u32 kResultOffset = kTableBytes, kFlagOffset = kResultOffset + kResultBytes;
+constexpr u32 kBarrierOffset = kFlagOffset + 16;
+constexpr u32 kOtherBytes = (kBarrierOffset + TL_WARPS * kMaxStages * 8 + 127) / 128 * 128;
 
 struct DecodeArguments {
   u16* output;  // [seqs, heads, dim]
@@ -50,7 +48,7 @@ struct DecodeArguments {
   const int* block_tables;  // [seqs, max_blocks]
   float* partials;
   u32* arrivals;
-  int num_seqs, max_blocks, window;
+  int num_seqs, max_blocks, shared_bytes, window;
   ScoreScale scale;
 };
 
@@ -73,6 +71,7 @@ struct Team {
 // A warp's ring: stages of keys and values of 32 tokens. Uses of the ring are numbered; both its sides count them.
 struct Ring {
   u32 data, barriers;
+  int stages;
   int stage = 0;
   u32 parity = 0;
 
@@ -80,7 +79,7 @@ struct Ring {
   __device__ __forceinline__ u32 values() const { return keys() + Copy::kBytes; }
   __device__ __forceinline__ u32 full() const { return barriers + stage * 8; }
   __device__ __forceinline__ void advance() {
-    if (++stage < kStages) return;
+    if (++stage < stages) return;
     stage = 0;
     parity ^= 1;
   }
@@ -238,12 +237,13 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     paged_attention_decode(const __grid_constant__ tl::DecodeArguments a) {
   using namespace tl;
   extern __shared__ __align__(128) char memory[];
-  const int lane = threadIdx.x % 32, first_stage = threadIdx.x / 32 * kStages;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int stages = min_of(kMaxStages, (a.shared_bytes - kOtherBytes) / (TL_WARPS * kStageBytes));
   const u32 shared = shared_address(memory);
-  Ring ring{shared + first_stage * kStageBytes, shared + kBarrierOffset + first_stage * 8};
-  if (lane < kStages) barrier_init(ring.barriers + lane * 8, kFullArrivals);
+  Ring ring{shared + kOtherBytes + warp * stages * kStageBytes, shared + kBarrierOffset + warp * kMaxStages * 8, stages};
+  if (lane < stages) barrier_init(ring.barriers + lane * 8, kFullArrivals);
   barrier_init_fence();
-  Table& table = *reinterpret_cast<Table*>(memory + kTableOffset);
+  Table& table = *reinterpret_cast<Table*>(memory);
   table.load(a.past_lens, a.num_seqs, a.window);
   __syncthreads();
   if (threadIdx.x < 32) table.build();
@@ -258,10 +258,10 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   Loader loader{a, cursor, ring, share.units, team.warp, lane, table.chunk_tokens()};
   loader.fetch_blocks();
   int ahead = 0;
-  for (; ahead < kStages && loader.left > 0 && !loader.holds_new_token(); ++ahead) loader.issue();
+  for (; ahead < stages && loader.left > 0 && !loader.holds_new_token(); ++ahead) loader.issue();
   wait_for_previous_kernel();
   allow_next_kernel();
-  for (; ahead < kStages; ++ahead) loader.issue();
+  for (; ahead < stages; ++ahead) loader.issue();
   State state;
   state.reset();
   const auto load_query = [&] {

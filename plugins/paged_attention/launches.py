@@ -24,7 +24,7 @@ from ..launch import (
 
 _ROPE_WARPS = 8
 _MAX_DIM_OF_128_ROWS = 128
-_TILE_TOKENS = 32  # of a decoding warp's stage
+_TILE_TOKENS, _MAX_STAGES = 32, 8  # of a decoding warp's ring
 _MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128
 _MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
 _PREFILL = "paged_attention_prefill"
@@ -210,7 +210,8 @@ def decode(
     arrivals = Buffer("attention_arrivals", "int32", ("num_seqs", heads.num_kv_heads), "state")
     pointers = (output, query, cache.keys, cache.values, cache.past_lens, cache.tables, partials, arrivals)
     grid = (symbol("num_sms"), _one_if("num_decode_seqs"))
-    return launch(specialised, grid, *pointers, symbol("num_decode_seqs"), cache.table_stride, *scores.arguments())
+    numbers = (symbol("num_decode_seqs"), cache.table_stride, specialised.shared_bytes)
+    return launch(specialised, grid, *pointers, *numbers, *scores.arguments())
 
 
 def _decode_kernel(
@@ -222,11 +223,11 @@ def _decode_kernel(
         shared_bytes = min(device.shared_bytes, _MODEST_SHARED_BYTES) if modest else device.shared_bytes
         table = (2 * max_seqs + 1) * 4 + 32
         results = max(warps * (heads.head_dim + 2), max_grid) * heads.group * 4 + 32
-        stage = warps * (2 * _TILE_TOKENS * heads.head_dim * 2 + 8)
-        if shared_bytes - table - results >= 2 * stage:
+        barriers = warps * _MAX_STAGES * 8 + 128
+        stage = warps * 2 * _TILE_TOKENS * heads.head_dim * 2
+        if shared_bytes - table - results - barriers >= 2 * stage:
             defines = heads.defines() | scores.defines()
             defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": max_grid}
-            defines |= {"TL_SHARED_BYTES": shared_bytes}
             reason = f"{warps} warps are the most whose ring has two stages in {shared_bytes} bytes of shared memory"
             name = "paged_attention_decode"
             return kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines, reason)

@@ -10,13 +10,17 @@ from trtllm_lite.plugins.paged_attention.launches import Scores
 
 DECODE_POINTERS = ("output", "query", "key_cache", "value_cache", "past_lens", "block_tables", "partials", "arrivals")
 PREFILL_POINTERS = ("output", "query", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables")
+DECODE_NUMBERS = ("num_seqs", "max_blocks", "shared_bytes", "window")
+PREFILL_NUMBERS = ("num_seqs", "max_blocks", "window")
 
 
-def _arguments(pointers: tuple[str, ...], softcap: float, *, wgmma: bool = False) -> type[ctypes.Structure]:
+def _arguments(
+    pointers: tuple[str, ...], numbers: tuple[str, ...], softcap: float, *, wgmma: bool = False
+) -> type[ctypes.Structure]:
     """``DecodeArguments``, ``PrefillArguments`` or, with ``wgmma``, ``WgmmaArguments`` of the kernels."""
     fields = (
         *((name, ctypes.c_void_p) for name in pointers),
-        *((name, ctypes.c_int) for name in ("num_seqs", "max_blocks", "window")),
+        *((name, ctypes.c_int) for name in numbers),
         *((name, ctypes.c_float) for name in (("scale", "rate", "height") if softcap else ("scale",))),
         *((("taken", ctypes.c_void_p),) if wgmma else ()),
     )
@@ -56,7 +60,6 @@ class DecodeAttention:
             "TL_WARPS": warps,
             "TL_MAX_SEQS": max_seqs,
             "TL_MAX_GRID": self.grid,
-            "TL_SHARED_BYTES": shared_bytes,
             "TL_FP16": dtype_flag(dtype),
             **_scores(shape, 0, softcap).defines(),
         }
@@ -80,8 +83,9 @@ class DecodeAttention:
         tensors = (output, query, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
         assert all(tensor.is_contiguous() for tensor in tensors)
         pointers = (tensor.data_ptr() for tensor in tensors)
-        numbers = (len(past_lens), block_tables.shape[1], *_scores(self.shape, window, self.softcap).arguments())
-        arguments = _arguments(DECODE_POINTERS, self.softcap)(*pointers, *numbers)
+        more = _scores(self.shape, window, self.softcap).arguments()
+        numbers = (len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
+        arguments = _arguments(DECODE_POINTERS, DECODE_NUMBERS, self.softcap)(*pointers, *numbers)
         self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=tensors)
 
 
@@ -148,7 +152,7 @@ class PrefillAttention:
         numbers = (len(past_lens), block_tables.shape[1], *_scores(self.shape, window, self.softcap).arguments())
         taken = (self.taken.data_ptr(),) if self.wgmma else ()
         values = (*(tensor.data_ptr() for tensor in tensors), *numbers, *taken)
-        arguments = _arguments(PREFILL_POINTERS, self.softcap, wgmma=self.wgmma)(*values)
+        arguments = _arguments(PREFILL_POINTERS, PREFILL_NUMBERS, self.softcap, wgmma=self.wgmma)(*values)
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
         grid = self.machine.num_sms if self.wgmma else (self.shape.kv_heads, blocks, 1)
         self.kernel(arguments, grid=grid, programmatic=programmatic, memory=tensors)

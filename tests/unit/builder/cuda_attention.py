@@ -153,6 +153,7 @@ def paged_attention_decode(
     arrivals: Pointer,
     num_seqs: int,
     max_blocks: int,
+    shared_bytes: int,
     window: int,
     scale: float,
     *cap: float,
@@ -160,6 +161,7 @@ def paged_attention_decode(
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
     assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
     assert grid[0] <= macros["TL_MAX_GRID"]
+    assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * 2 * dim * 2
     assert grid[1:] == (1, 1)
     at(partials, np.float32, 2 * grid[0] * heads // kv_heads * (dim + 2))[...] = np.nan
     assert not at(arrivals, np.int32, num_seqs * kv_heads).any()

@@ -13,18 +13,20 @@ LONG = Kernel("paged_attention/decode.cuh", "paged_attention_decode", 128, 0, ()
 
 
 def test_the_longest_begin_first_and_results_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Kernel] = []
+    begun: list[str] = []
 
-    def compile_one(specialised: compiling.Specialised) -> Cubin:
-        begun.append(specialised[0])
-        return Cubin(specialised[0].name, b"")
+    def compile_one(source: tuple[str, object, str]) -> Cubin:
+        begun.append(source[0])
+        return Cubin(source[0], b"")
 
     monkeypatch.setattr(compiling, "_compile", compile_one)
     monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda _: {0})
-    other = replace(SHORT, threads=64)
+    other = replace(SHORT, source="rotary_table/cuda.cuh")
+    wider = replace(SHORT, threads=64)
     seen: list[tuple[int, int]] = []
-    wanted = [(SHORT, "sm_90a"), (LONG, "sm_90a"), (SHORT, "sm_90a"), (other, "sm_90a")]
+    wanted = [(kernel, "sm_90a") for kernel in (SHORT, LONG, SHORT, other, wider)]
     compiled = compiling.compile_kernels(wanted, lambda done, total: seen.append((done, total)))
-    assert begun == [LONG, SHORT, other]
-    assert list(compiled) == [(SHORT, "sm_90a"), (LONG, "sm_90a"), (other, "sm_90a")]
+    assert begun == [LONG.source, other.source, SHORT.source]
+    assert list(compiled) == [(kernel, "sm_90a") for kernel in (SHORT, LONG, other, wider)]
+    assert compiled[wider, "sm_90a"] == compiled[SHORT, "sm_90a"]
     assert seen == [(1, 3), (2, 3), (3, 3)]

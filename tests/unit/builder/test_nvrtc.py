@@ -52,9 +52,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "linear/cuda.cuh": LINEAR,
     "linear/dequantize.cuh": {"TL_IN": 4096, "TL_THREADS": 256},
     "linear/tiled.cuh": LINEAR | TILED,
-    "paged_attention/decode.cuh": HEADS
-    | SOFTCAP
-    | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_SHARED_BYTES": 160 * 1024},
+    "paged_attention/decode.cuh": HEADS | SOFTCAP | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192},
     "paged_attention/prefill.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 229664},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},

@@ -311,6 +311,10 @@ int fake_capability() {
   const char* set = std::getenv("FAKE_CAPABILITY");
   return set == nullptr ? 90 : std::atoi(set);
 }
+std::map<const Kernel*, int>& allowed_shared_bytes() {
+  static std::map<const Kernel*, int> allowed;
+  return allowed;
+}
 int max_shared_bytes() { return fake_capability() == 89 ? 99 << 10 : 227 << 10; }
 
 }  // namespace
@@ -421,7 +425,10 @@ int cuFuncGetParamInfo(const Kernel* function, std::size_t index, std::size_t* o
   }
   return 0;
 }
-int cuFuncSetAttribute(void*, int, int value) { return value <= max_shared_bytes() ? 0 : kInvalidValue; }
+int cuFuncSetAttribute(const Kernel* function, int, int value) {
+  if (value > max_shared_bytes()) return kInvalidValue;
+  return allowed_shared_bytes()[function] = value, 0;
+}
 int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const void* address,
                            const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
                            const unsigned* steps, int interleave, int swizzle, int promotion, int fill) {
@@ -442,6 +449,9 @@ int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const v
 }
 int cuLaunchKernelEx(const LaunchConfig* config, const Kernel* function, void** each, void** extra) {
   if ((each == nullptr) == (extra == nullptr)) return kInvalidValue;
+  if (static_cast<int>(config->shared_bytes) > std::max(48 << 10, allowed_shared_bytes()[function])) {
+    return kInvalidValue;
+  }
   Arguments arguments(each, extra);
   Work work = (*function)(arguments, config->grid[0]);
   if (!arguments.complete() || config->grid[0] * config->grid[1] * config->grid[2] == 0) return kOutOfResources;

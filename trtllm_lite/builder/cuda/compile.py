@@ -9,28 +9,31 @@ from trtllm_lite.plugins.launch import Kernel
 from trtllm_lite.plugins.schema import PLUGIN_ROOT
 
 Specialised = tuple[Kernel, str]  # for an architecture
+_Source = tuple[str, tuple[tuple[str, int | str], ...], str]  # a file, its macros, an architecture
 
 
 def compile_kernels(kernels: Iterable[Specialised], progress: Callable[[int, int], None]) -> dict[Specialised, Cubin]:
     """The machine code of each kernel, in order, compiled or cached. ``progress`` is called with (done, total).
 
-    NVRTC runs without Python's lock, so threads are enough. Raises BuildError.
+    Kernels that differ in launches alone are compiled once. NVRTC runs without Python's lock, so threads are enough.
+    Raises BuildError.
     """
-    wanted = list(dict.fromkeys(kernels))
-    longest_first = sorted(wanted, key=_source_bytes, reverse=True)  # no thread is left with a long one at the end
-    compiled: dict[Specialised, Cubin] = {}
+    wanted = {(kernel, arch): (kernel.source, kernel.defines, arch) for kernel, arch in kernels}
+    # No thread is left with a long one at the end.
+    longest_first = sorted(dict.fromkeys(wanted.values()), key=_source_bytes, reverse=True)
+    compiled: dict[_Source, Cubin] = {}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for specialised, cubin in zip(longest_first, pool.map(_compile, longest_first), strict=True):
-            compiled[specialised] = cubin
-            progress(len(compiled), len(wanted))
-    return {specialised: compiled[specialised] for specialised in wanted}
+        for source, cubin in zip(longest_first, pool.map(_compile, longest_first), strict=True):
+            compiled[source] = cubin
+            progress(len(compiled), len(longest_first))
+    return {specialised: compiled[source] for specialised, source in wanted.items()}
 
 
-def _source_bytes(specialised: Specialised) -> int:
-    kernel, _ = specialised
-    return (PLUGIN_ROOT / kernel.source).stat().st_size
+def _source_bytes(source: _Source) -> int:
+    path, _, _ = source
+    return (PLUGIN_ROOT / path).stat().st_size
 
 
-def _compile(specialised: Specialised) -> Cubin:
-    kernel, arch = specialised
-    return compile_kernel(PLUGIN_ROOT / kernel.source, dict(kernel.defines), arch)
+def _compile(source: _Source) -> Cubin:
+    path, defines, arch = source
+    return compile_kernel(PLUGIN_ROOT / path, dict(defines), arch)

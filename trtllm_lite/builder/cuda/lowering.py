@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.cuda.operands import Operands
-from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, ops_of
+from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims
 from trtllm_lite.builder.cuda.passes import run_device_passes
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
@@ -27,13 +27,13 @@ from trtllm_lite.plugins.schema import all_schemas
 _VECTOR = 8  # 16-bit elements of one load or store
 
 
-def lower(graph: ir.Graph, operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> list[Command]:
-    """The program for steps of ``bucket``; ``choose`` says what computes products that are not streamed.
+def lower(ops: list[Op], operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> list[Command]:
+    """``ops`` as the program for steps of ``bucket``; ``choose`` says what computes products that are not streamed.
 
     Raises BuildError for what the kernels do not support.
     """
     kind = ProgramKind(device, bucket, operands.limits)
-    ops = run_device_passes(ops_of(graph), kind)
+    ops = run_device_passes(ops, kind)
     program = _Program(kind, operands, choose, Links(ops))
     commands: list[Command] = []
     for op in ops:

@@ -10,6 +10,7 @@ from trtllm_lite.builder.cuda.layout import Layout, lay_out
 from trtllm_lite.builder.cuda.limits import Bucket, decode_batches, decode_buckets, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
+from trtllm_lite.builder.cuda.ops import ops_of
 from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
@@ -81,12 +82,12 @@ def lower_network(
 
     Raises BuildError for what is unsupported.
     """
-    operands = Operands(dtype, limits)
+    operands, ops = Operands(dtype, limits), ops_of(graph)
     buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
     programs: list[LoweredProgram] = []
     for device in devices:
         of_device = [
-            LoweredProgram(device, bucket, lower(graph, operands, device, bucket, chooser(bucket, device, timings)))
+            LoweredProgram(device, bucket, lower(ops, operands, device, bucket, chooser(bucket, device, timings)))
             for bucket in buckets
         ]
         programs += [first for first, then in pairwise(of_device) if not _runs_alike(first, then)] + of_device[-1:]

@@ -180,6 +180,16 @@ void ProgramSet::prepare_products(const Addresses& addresses, Stream stream) {
   }
 }
 
+// Kernels of one cubin are one function to the driver, which must allow the most that any of them has.
+std::int64_t ProgramSet::shared_bytes_of(const std::string& key, const std::string& arch) const {
+  std::int64_t most = 0;
+  for (const CompiledKernel& kernel : plan_.kernels) {
+    const auto cubin = kernel.cubins.find(arch);
+    if (cubin != kernel.cubins.end() && cubin->second == key) most = std::max(most, kernel.shared_bytes);
+  }
+  return most;
+}
+
 void ProgramSet::load_kernel(int index, const std::string& arch, const Device& device) {
   Function& function = functions_[static_cast<std::size_t>(index)];
   if (function != nullptr) return;
@@ -202,8 +212,8 @@ void ProgramSet::load_kernel(int index, const std::string& arch, const Device& d
     module = OwnedModule(loaded);
   }
   driver().check(driver().module_function(&function, module.get(), kernel.name.c_str()), what);
-  if (kernel.shared_bytes <= kStaticSharedBytes) return;
-  const auto bytes = static_cast<int>(kernel.shared_bytes);
+  const auto bytes = static_cast<int>(shared_bytes_of(key, arch));
+  if (bytes <= kStaticSharedBytes) return;
   driver().check(driver().function_set(function, kMaxDynamicSharedBytes, bytes),
                  what + " with " + std::to_string(bytes) + " bytes of shared memory");
 }

@@ -52,6 +52,7 @@ class ProgramSet {
   void enqueue(const Instruction& instruction, const Extents& extents, const Addresses& addresses, Stream stream);
   void encode_tensor_maps(const Addresses& addresses);
   void prepare_products(const Addresses& addresses, Stream stream);
+  std::int64_t shared_bytes_of(const std::string& key, const std::string& arch) const;
   void load_kernel(int index, const std::string& arch, const Device& device);
   void enqueue_collective(const CollectiveInstruction& collective, const Extents& extents, const Addresses& addresses,
                           Stream stream);

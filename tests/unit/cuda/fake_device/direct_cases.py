@@ -71,6 +71,24 @@ def test_blocks_too_large_for_a_gpu_of_the_same_family(tmp_path: Path, monkeypat
         CudaExecutor(engine_for(tmp_path, ("sm_80", 166912)))
 
 
+def test_kernels_of_one_cubin_may_have_blocks_of_different_sizes(tmp_path: Path) -> None:
+    toy = make_toy_engine()
+    kernels, (first, *others) = toy.plan["kernels"], toy.plan["programs"]
+    for program in others:
+        for instruction in program["instructions"]:
+            instruction["kernel"] += len(kernels)
+    assert first["decode_only"]
+    sizes = (200_000, 100_000)
+    toy.plan["kernels"] = [kernel | {"shared_bytes": size} for size in sizes for kernel in kernels]
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(toy))
+    executor = CudaExecutor(Engine(str(path)))
+    tables = np.array([[9]], np.int32)
+    for tokens, past_len in ((ints(1, 2), 0), (ints(3), 2)):
+        logits = _testing.step(executor, tokens, ints(len(tokens)), ints(past_len), tables, ints(len(tokens) - 1))
+    assert logits.argmax(1).tolist() == [successor([1, 2, 3])]
+
+
 def test_time_step_lists_the_instructions(executor: CudaExecutor) -> None:
     times = _testing.time_step(executor, num_rows=3, num_tokens=2, past_len=5)
     assert [name for name, _ in times] == ["embed", "attend", "attend", "score", "sample"]

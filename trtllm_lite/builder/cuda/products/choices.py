@@ -5,11 +5,10 @@ card.
 """
 
 from collections import defaultdict
-from functools import partial
 
 from trtllm_lite.builder.cuda.limits import Bucket, measured_rows, size_class
 from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Site
-from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, KernelTiming, TimingCache
+from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, KernelTiming, Product, TimingCache
 from trtllm_lite.plugins.launch import Device
 
 
@@ -18,7 +17,15 @@ def chooser(bucket: Bucket, device: Device, timings: TimingCache | None) -> Choo
     if bucket.decode:  # what is not streamed there is too large for any tile
         return lambda _: Choice(None, "")
     known = timings if timings is not None and timings.arch == device.arch else None
-    return partial(_choose, bucket, device, known)
+    choices: dict[Product, Choice] = {}  # the layers of a network have the same few products
+
+    def choose(site: Site) -> Choice:
+        product = site.product
+        if product not in choices:
+            choices[product] = _choose(bucket, device, known, site)
+        return choices[product]
+
+    return choose
 
 
 def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:

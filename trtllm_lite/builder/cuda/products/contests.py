@@ -9,6 +9,7 @@ from trtllm_lite.builder.cuda.layout import lay_out
 from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS, Bucket, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
+from trtllm_lite.builder.cuda.ops import ops_of
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
 from trtllm_lite.builder.cuda.products.sites import Choice, Site, implement
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, Product
@@ -69,7 +70,7 @@ def lower_contests(
         return Choice(None, "")
 
     mixed = step_buckets(operands.symbols["num_tokens"])[-1]
-    programs = [LoweredProgram(device, mixed, lower(graph, operands, device, mixed, record))]
+    programs = [LoweredProgram(device, mixed, lower(ops_of(graph), operands, device, mixed, record))]
     contests: list[Contest] = []
     given = _Given()
     for number, (product, of_product) in enumerate(sites.items()):
