@@ -29,52 +29,42 @@ struct RowShare {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       raw[i] = make_uint4(0, 0, 0, 0);
-      if (exists(i) && present) raw[i] = __ldcg(at(row, i));
+      if (exists(i) && present) raw[i] = __ldcg(reinterpret_cast<const uint4*>(row) + vector(i));
     }
   }
-  __device__ __forceinline__ static void store(u16* row, const uint4 (&raw)[kCount]) {
+  __device__ __forceinline__ static float sum_of_squares(const uint4 (&raw)[kCount]) {
+    float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (exists(i)) *at(row, i) = raw[i];
-    }
-  }
-
-  // Of the thread's share of a row in shared memory, which the thread itself stored. Loops of few turns: unrolled
-  // whole, they are most of what the compiler works on in a streaming kernel.
-  __device__ __forceinline__ static float sum_of_squares(const u16* row) {
-    float sum = 0.0f;
-#pragma unroll kUnrolled
-    for (int i = 0; i < kCount; ++i) {
-      if (!exists(i)) break;
       float values[8];
-      unpack8(*at(row, i), values);
+      unpack8(raw[i], values);
 #pragma unroll
       for (int j = 0; j < 8; ++j) sum += values[j] * values[j];
     }
     return sum;
   }
-  // The share times inverse and weight, rounded once; weights through the L1 cache, which warm() has filled.
-  __device__ __forceinline__ static void scale(u16* row, float inverse, const float* weight) {
-#pragma unroll kUnrolled
+  __device__ __forceinline__ static void store(u16* row, const uint4 (&raw)[kCount]) {
+#pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (!exists(i)) break;
-      const float4* from = reinterpret_cast<const float4*>(weight) + vector(i) * 2;
+      if (exists(i)) *reinterpret_cast<uint4*>(row + vector(i) * 8) = raw[i];
+    }
+  }
+  // raw * inverse * weight, rounded once; weights through the L1 cache, which warm() has filled.
+  __device__ __forceinline__ static void scale(uint4 (&raw)[kCount], float inverse, const float* weight) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      // Otherwise the compiler keeps every unpacked value from sum_of_squares(), loads all weights first, and spills.
+      asm volatile("" : "+r"(raw[i].x), "+r"(raw[i].y), "+r"(raw[i].z), "+r"(raw[i].w)::"memory");
+      const float4* from = reinterpret_cast<const float4*>(weight) + (exists(i) ? vector(i) : 0) * 2;
       const float4 lo = from[0], hi = from[1];
       const float factors[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
       float values[8];
-      unpack8(*at(row, i), values);
+      unpack8(raw[i], values);
 #pragma unroll
       for (int j = 0; j < 8; ++j) values[j] *= inverse * factors[j];
-      *at(row, i) = pack8(values);
+      raw[i] = pack8(values);
     }
   }
-
- private:
-  static constexpr int kUnrolled = 4;
-  __device__ __forceinline__ static const uint4* at(const u16* row, int i) {
-    return reinterpret_cast<const uint4*>(row) + vector(i);
-  }
-  __device__ __forceinline__ static uint4* at(u16* row, int i) { return reinterpret_cast<uint4*>(row) + vector(i); }
 };
 
 // Brings the norm weights into the L1 cache: constants, so this need not wait for the previous kernel.
@@ -101,33 +91,33 @@ __device__ __forceinline__ void load_rows(u16* target, float* scratch, const u16
     for (int m = warp; m < rows; m += kConsumerWarps) {
       uint4 raw[Share::kCount];
       Share::load(raw, x + static_cast<u64>(m) * kIn, true);
-      u16* row = target + m * kPitch;
-      Share::store(row, raw);
-      if constexpr (kNorm) Share::scale(row, rsqrtf(warp_sum(Share::sum_of_squares(row)) / kIn + epsilon), weight);
+      if constexpr (kNorm) {
+        Share::scale(raw, rsqrtf(warp_sum(Share::sum_of_squares(raw)) / kIn + epsilon), weight);
+      }
+      Share::store(target + m * kPitch, raw);
     }
   } else {
     using Share = RowShare<kIn, kConsumerThreads>;
     uint4 raw[kTokens][Share::kCount];
 #pragma unroll
     for (int m = 0; m < kTokens; ++m) Share::load(raw[m], x + static_cast<u64>(m) * kIn, m < rows);
-#pragma unroll
-    for (int m = 0; m < kTokens; ++m) {
-      if (m < rows) Share::store(target + m * kPitch, raw[m]);
-    }
     if constexpr (kNorm) {
-#pragma unroll 1
-      for (int m = 0; m < rows; ++m) {
-        const float sum = warp_sum(Share::sum_of_squares(target + m * kPitch));
+#pragma unroll
+      for (int m = 0; m < kTokens; ++m) {
+        const float sum = warp_sum(Share::sum_of_squares(raw[m]));
         if (threadIdx.x % 32 == 0) scratch[m * kConsumerWarps + warp] = sum;
       }
       consumer_sync();
-#pragma unroll 1
-      for (int m = 0; m < rows; ++m) {
+    }
+#pragma unroll
+    for (int m = 0; m < kTokens; ++m) {
+      if constexpr (kNorm) {
         float sum = 0.0f;
 #pragma unroll
         for (int w = 0; w < kConsumerWarps; ++w) sum += scratch[m * kConsumerWarps + w];
-        Share::scale(target + m * kPitch, rsqrtf(sum / kIn + epsilon), weight);
+        Share::scale(raw[m], rsqrtf(sum / kIn + epsilon), weight);
       }
+      if (m < rows) Share::store(target + m * kPitch, raw[m]);
     }
   }
   consumer_sync();

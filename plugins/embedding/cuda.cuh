@@ -3,7 +3,7 @@
 // token_ids[t].
 //
 // Bytes: 4 * hidden a token. FLOPs: 1 an element. Floor: latency (about 2 us) for a few tokens; 67 MB, 15 us for 4096 tokens of
-// 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN.
+// 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_FP16.
 #include "cuda/async.cuh"
 #include "cuda/types.cuh"
 

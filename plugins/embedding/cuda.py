@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
-from ..launch import Command, features, kernel, launch, symbol
+from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
 
 _THREADS = 128
 
@@ -14,6 +14,7 @@ def lower(op: Lowering) -> list[Command]:
     A negative one is the complement of the id.
     """
     table, y = op.matrix("weight"), op.new("y")
-    specialised = kernel("embedding/cuda.cuh", "embedding", _THREADS, 0, {"TL_HIDDEN": features(y)})
+    defines = {"TL_HIDDEN": features(y), "TL_FP16": DTYPE_FLAGS[y.dtype]}
+    specialised = kernel("embedding/cuda.cuh", "embedding", _THREADS, 0, defines)
     ids = (op.step_input("token_ids"), op.step_input("token_slots"), op.state("last_tokens"))
     return [launch(specialised, (symbol("num_tokens"),), y, *ids, table, op.attribute("scale"))]

@@ -13,10 +13,10 @@
 // Lengths, block tables and the cache but for the new token are read before the previous kernel has finished, so they
 // must have been written before it began (see allow_next_kernel).
 //
-// Launch: 32 * TL_WARPS threads, `shared_bytes` of dynamic shared memory, of which kOtherBytes and two stages of every
-// warp are needed and more stages are used, any grid of at most one wave and of TL_MAX_GRID blocks. `partials` holds 2 * grid * group * (head_dim + 2) floats, `arrivals` num_seqs * kv_heads
-// zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16 or a multiple of 32),
-// TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP (0 or 1).
+// Launch: 32 * TL_WARPS threads, any grid of at most one wave and of TL_MAX_GRID blocks, `shared_bytes` of dynamic
+// shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
+// `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
+// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP (0 or 1).
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
@@ -240,7 +240,8 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int stages = min_of(kMaxStages, (a.shared_bytes - kOtherBytes) / (TL_WARPS * kStageBytes));
   const u32 shared = shared_address(memory);
-  Ring ring{shared + kOtherBytes + warp * stages * kStageBytes, shared + kBarrierOffset + warp * kMaxStages * 8, stages};
+  Ring ring{shared + kOtherBytes + warp * stages * kStageBytes, shared + kBarrierOffset + warp * kMaxStages * 8,
+            stages};
   if (lane < stages) barrier_init(ring.barriers + lane * 8, kFullArrivals);
   barrier_init_fence();
   Table& table = *reinterpret_cast<Table*>(memory);

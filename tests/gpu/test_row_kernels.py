@@ -36,15 +36,16 @@ def test_gather_rows(rows: int, hidden: int) -> None:
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("hidden", [64, 576, 4096])
-@pytest.mark.parametrize("scale", [1.0, 45.25])
-def test_embedding(rows: int, hidden: int, scale: float) -> None:
-    table = _randn(200, hidden, dtype=torch.bfloat16)
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.bfloat16, 45.25), (torch.float16, 8.0), (torch.float16, 1.0)])
+def test_embedding(rows: int, hidden: int, dtype: torch.dtype, scale: float) -> None:
+    table = _randn(200, hidden, dtype=dtype)
     token_ids, last_tokens = (torch.randint(200, (n,), device="cuda", dtype=torch.int32) for n in (rows, 9))
     slots = torch.randint(-9, 9, (rows,), device="cuda", dtype=torch.int32)
     token_ids[slots >= 0] = 1 << 30  # not to be read
     last_tokens[::2] = ~last_tokens[::2]
-    y = torch.full((rows, hidden), POISON, device="cuda", dtype=torch.bfloat16)
-    kernel = Kernel("embedding/cuda.cuh", "embedding", 128, 0, {"TL_HIDDEN": hidden})
+    y = torch.full((rows, hidden), POISON, device="cuda", dtype=dtype)
+    macros = {"TL_HIDDEN": hidden, "TL_FP16": dtype_flag(dtype)}
+    kernel = Kernel("embedding/cuda.cuh", "embedding", 128, 0, macros)
     kernel(y, token_ids, slots, last_tokens, table, scale, grid=rows)
     ids = torch.where(slots >= 0, last_tokens[slots.clamp(min=0).long()], token_ids)
     ids = torch.where(ids < 0, ~ids, ids)

@@ -36,7 +36,7 @@ def test_prefill_attention_with_wgmma() -> None:
 
 
 def test_kernels_of_rows() -> None:
-    test_row_kernels.test_embedding(3, 64, 8.0)
+    test_row_kernels.test_embedding(3, 64, BF16, 8.0)
     test_row_kernels.test_gather_rows(3, 64)
     test_row_kernels.test_gate_mul(3, 1000, "silu", BF16)
     test_row_kernels.test_rms_norm(3, 576, 128, True, BF16)

@@ -61,5 +61,5 @@ def _compare(what: str, expected: list[_Signature], found: list[_Signature]) -> 
         return []
     wrong = [f"{want} found {have}" for want, have in zip(expected, found, strict=False) if want != have]
     if len(expected) != len(found):
-        wrong.append(f"{len(expected)} expected, {len(found)} found")
+        wrong.append(f"{len(expected)}, found {len(found)}")
     return [f"{what}: expected {'; '.join(wrong)}"]

@@ -83,12 +83,12 @@ def dequantize(macros: Macros, grid: Grid, to: Pointer, weight: Pointer, weight_
 
 @kernel
 def embedding(
-    macros: Macros, grid: Grid, y: Pointer, ids: Pointer, slots: Pointer, last: Pointer, weight: Pointer
+    macros: Macros, grid: Grid, y: Pointer, ids: Pointer, slots: Pointer, last: Pointer, weight: Pointer, scale: float
 ) -> None:
-    rows, hidden = grid[0], macros["TL_HIDDEN"]
+    rows, hidden, half = grid[0], macros["TL_HIDDEN"], half_type(macros)
     chosen = [at(last, np.int32, s + 1)[s] if s >= 0 else i for i, s in zip(*_ints(rows, ids, slots), strict=True)]
     for row, token in enumerate(chosen):
-        at(y, np.uint16, rows, hidden)[row] = at(weight, np.uint16, token + 1, hidden)[token]
+        at(y, half, rows, hidden)[row] = at(weight, half, token + 1, hidden)[token].astype(np.float32) * scale
 
 
 def _ints(count: int, *pointers: Pointer) -> list[list[int]]:
