@@ -100,7 +100,8 @@ __device__ __forceinline__ bool elect_one() {
 // stage_commit(). On sm_90 one lane is inside, before all are.
 __device__ __forceinline__ bool copying_lane() { return !TL_HAS_BULK_COPY || elect_one(); }
 
-// By one thread: arrives at barrier `full`, on which `bytes` will count before or after. Nothing before sm_90.
+// Arrives at barrier `full`, on which `bytes` will count before or after; one thread calls it. Nothing happens before
+// sm_90.
 __device__ __forceinline__ void expect_bytes(u32 full, u32 bytes) {
 #if TL_HAS_BULK_COPY
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(full),

@@ -14,7 +14,7 @@ namespace tl {
 #define TL_CLUSTER_DIMS(blocks)
 #endif
 
-// Of all threads of the cluster; what they wrote to shared memory before is visible to all after.
+// A barrier of all threads of the cluster; what they wrote to shared memory before is visible to all after.
 __device__ __forceinline__ void cluster_sync() {
 #if TL_HAS_CLUSTERS
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");

@@ -23,8 +23,8 @@ __device__ __forceinline__ u64 cache_policy(bool read_once) {
   return read_once ? evict_first_policy() : policy;
 }
 
-// By one thread: the box from `row` and `column` on lands at `target` and counts on barrier `full`, at the same
-// addresses of every block whose bit `blocks` has. Columns and rows that the matrix lacks land as zeros.
+// One thread calls copy_box: the box from `row` and `column` on lands at `target` and counts on barrier `full`, at the
+// same addresses of every block whose bit `blocks` has. Columns and rows that the matrix lacks land as zeros.
 template <bool kSeveral>
 __device__ __forceinline__ void copy_box(u32 target, const TensorMap& map, int row, int column, u32 full, u16 blocks,
                                          u64 policy) {

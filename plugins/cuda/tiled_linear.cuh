@@ -43,7 +43,7 @@ static_assert(kSplits == 1 || kSplits * kSlice * kTileRows * 32 <= kStages * kSt
 #define TL_TILED_CLUSTER
 #endif
 
-// Of all threads of the blocks that share copies.
+// A barrier of all threads of the blocks that share copies.
 __device__ __forceinline__ void tiled_sync() {
   if constexpr (kCluster > 1) {
     cluster_sync();

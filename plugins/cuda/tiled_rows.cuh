@@ -20,8 +20,8 @@ __device__ __forceinline__ void transpose_quad(u32 (&pieces)[4], int lane) {
   }
 }
 
-// Which of a row's kCount fragments of eight elements exist: the first `present`, maybe less than none. All lanes of a
-// warp take part even where their row has none.
+// A row of kCount fragments of eight elements, of which the first `present` exist (maybe less than none). All lanes of
+// a warp take part even where their row has none.
 template <int kCount>
 struct RowPart {
   u16* row;

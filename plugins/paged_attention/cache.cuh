@@ -4,7 +4,7 @@
 // memory holds tokens just as the cache does, and a single bulk copy brings all of a page. Where head_dim is a multiple
 // of 64, a group is [dim / 64][8 tokens][64 elements], and the eight pieces of 16 bytes in a token's 128 are permuted
 // by the token's number: wgmma's 128-byte swizzle, its fastest operand. Else it is [dim / 8][8 tokens][8 elements].
-// Neither has bank conflicts.
+// Neither layout has bank conflicts.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -64,7 +64,8 @@ struct TokenCopy {
     return cache + ((static_cast<u64>(blocks[page]) * kKvHeads + head) * kPage + token % kPage) * kDim;
   }
 
-  // By the copying lanes. Keys past the last one are whatever the cache or the target holds: their scores are masked.
+  // Copies keys; the copying lanes call it. Keys past the last one are whatever the cache or the target holds: their
+  // scores are masked.
   __device__ __forceinline__ void keys(u32 target, const u16* cache, u32 full) const {
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {
@@ -73,7 +74,7 @@ struct TokenCopy {
       copy_bytes(target + page * kPageBytes, source(cache, page), bytes, full, lane);
     }
   }
-  // By the copying lanes, after clear_behind() of all.
+  // Copies values; the copying lanes call it after all lanes have called clear_behind().
   __device__ __forceinline__ void values(u32 target, const u16* cache, u32 full) const {
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {

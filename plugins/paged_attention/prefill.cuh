@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   copy_commit();
   fetcher.fetch_ids(first_key + kStep);
 
-  // Which keys each of this lane's rows sees: low < key <= high.
+  // The keys that each of this lane's rows sees: low < key <= high.
   int low[kTiles][2], high[kTiles][2];
 #pragma unroll
   for (int i = 0; i < kTiles * 2; ++i) {

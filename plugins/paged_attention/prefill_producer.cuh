@@ -49,7 +49,7 @@ struct Shared {
     return base + kTileOffset + (kStages[kKeys] + t % kStages[kValues]) * kTileBytes;
   }
   __device__ __forceinline__ u32 item(int n) const { return base + kItemOffset + n % kItems * kItemBytes; }
-  // Of tile t: landed, and used by all consuming warps.
+  // The barriers of tile t: one says that it has landed, the other that all consuming warps have used it.
   template <int kKind>
   __device__ __forceinline__ u32 full(int t) const {
     return base + kBarrierOffset + (kKind * kStages[kKeys] + t % kStages[kKind]) * 16;
@@ -62,7 +62,7 @@ struct Shared {
   __device__ __forceinline__ static u32 parity(int t) {
     return t / kStages[kKind] % 2;
   }
-  // Of item n: announced, and read for the last time by all consuming warps.
+  // The barriers of item n: one says that it is announced, the other that all consuming warps have read it.
   __device__ __forceinline__ u32 announced(int n) const {
     return base + kBarrierOffset + (kAllStages + n % kItems) * 16;
   }
@@ -83,7 +83,7 @@ struct Item {
   Rows<kTokens> rows;
   int head, first_key = 0, tiles = 0;  // tiles of kStep keys; 0: there is no such item
 
-  // By one thread.
+  // Writes the item to shared memory; one thread calls it.
   __device__ __forceinline__ void put(u32 at) const {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(rows.first), "r"(rows.count),
                  "r"(rows.position), "r"(head)
@@ -111,7 +111,7 @@ struct Producer {
   int seqs = 0, blocks = 0;    // the search so far: sequences passed, in steps of a warp, and their blocks of rows
   u32 asked_for = blockIdx.x;  // in lane 0: the number of the next item, which may be on its way
 
-  // For the next item that no block has taken; take() follows when the answer has had time to come.
+  // Asks for the next item that no block has taken; take() follows when the answer has had time to come.
   __device__ __forceinline__ void ask() {
     if (lane == 0) asked_for = gridDim.x + atomicAdd(taken, 1);
   }

@@ -36,7 +36,7 @@ struct SplitTable {
     return length - first_token(length) + chunk_tokens() - 1 >> chunk_shift;
   }
 
-  // By the whole block, which must call build() behind a barrier. A sequence has past_lens + 1 tokens.
+  // The whole block calls load(), and build() behind a barrier. A sequence has past_lens + 1 tokens.
   __device__ __forceinline__ void load(const int* past_lens, int seqs, int seen_window) {
     for (int s = threadIdx.x; s < seqs; s += blockDim.x) lengths[s] = past_lens[s] + 1;
     if (threadIdx.x == 0) {
@@ -44,7 +44,7 @@ struct SplitTable {
       window = seen_window;
     }
   }
-  // By one warp.
+  // One warp calls build().
   __device__ void build() {
     choose();
     __syncwarp();

@@ -30,7 +30,7 @@ struct Best {
   __device__ __forceinline__ u64 key() const { return usable ? key_of(id, logit) : kUnusable; }
 };
 
-// Of the `thread`-th's ids, of `threads` that share the row.
+// The best key among the ids of the `thread`-th of `threads` that share the row.
 __device__ __forceinline__ u64 best_key(const float* logits, int thread, int threads) {
   Best best;
   visit_row(logits, thread, threads, [&](int id, float logit) { best.add(id, logit); });

@@ -63,7 +63,7 @@ __device__ __forceinline__ T warp_sum(T value) {
   return value;
 }
 
-// Which tokens are left: those above `key`, and those at it up to `last_id`.
+// The border of the tokens that are left: those above `key`, and those at it up to `last_id`.
 struct Border {
   u32 key;  // sort_bits of a scaled logit
   int last_id = 0x7fffffff;

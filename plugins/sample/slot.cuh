@@ -39,8 +39,8 @@ struct SamplingSlot {
 };
 static_assert(sizeof(LogitEdit) == 16 && sizeof(SamplingSlot) == 96, "the host lays out records in words");
 
-// Of the model's own logits. `rank` is 1 for the most likely token; `tokens` come in that order, -1 where there is
-// none.
+// Log probabilities that the model's own logits give. `rank` is 1 for the most likely token; `tokens` come in that
+// order, -1 where there is none.
 struct DrawnLogprobs {
   float logprob;
   int rank;

@@ -9,9 +9,9 @@
 
 namespace tl {
 
-// The engine's own number for 0. Throws LimitError.
+// `num_blocks`, or the engine's own number if that is 0. Throws LimitError.
 std::int64_t resolve_num_blocks(const Engine& engine, std::int64_t num_blocks);
-// Of so many blocks. Throws LimitError if no memory can hold them.
+// The bytes of so many blocks. Throws LimitError if no memory can hold them.
 std::size_t kv_cache_bytes(const Engine& engine, std::int64_t num_blocks);
 // The window of each cache group, 0 for none.
 std::vector<int> cache_windows(const Manifest& manifest);

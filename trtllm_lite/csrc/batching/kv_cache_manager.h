@@ -40,7 +40,7 @@ inline KvManagerConfig with_steps_of(KvManagerConfig config, int max_step_tokens
 // The blocks of a sequence that the cache already holds; valid until the next call that changes the manager.
 struct PrefixHit {
   int num_blocks = 0;  // of tokens, from the first one on
-  // By cache group: the blocks of those that a sequence needs which goes on from there. They end with the prefix.
+  // For each cache group the blocks that a sequence needs which goes on from there. They end with the prefix.
   std::span<const std::vector<std::int32_t>> tables;
   PrefixCache::EntryId last_entry = PrefixCache::kRoot;  // of group 0
   int num_held = 0;                                      // blocks of all tables
@@ -110,8 +110,8 @@ class KvCacheManager {
   void forget(const TokenChain& chain);
   void forget_written_since(std::uint64_t step);
 
-  // Both consume their argument when they succeed, and change nothing when blocks are missing. `hit`: what the cache
-  // still holds of the sequence, as find_prefix(chain, length, length) says; only the rest is copied.
+  // swap_out and swap_in consume their argument when they succeed, and change nothing when blocks are missing. `hit`:
+  // what the cache still holds of the sequence, as find_prefix(chain, length, length) says; only the rest is copied.
   std::optional<HostSequence> swap_out(KvSequence& sequence, std::vector<CopyOrder>& copies);
   std::optional<KvSequence> swap_in(HostSequence& sequence, const PrefixHit& hit, std::vector<CopyOrder>& copies);
 

@@ -83,7 +83,7 @@ class KvGeometry {
     return num_blocks;
   }
 
-  // Of a batch of sequences that become `max_length` long, of whose prompts one at a time is computed.
+  // Most blocks of a batch of sequences that become `max_length` long, of whose prompts one at a time is computed.
   std::int64_t most_blocks_of_batch(int batch_size, int max_length) const {
     return std::int64_t{batch_size - 1} * most_blocks(1, max_length) + most_blocks(max_length, max_length);
   }

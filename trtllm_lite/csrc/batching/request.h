@@ -74,8 +74,8 @@ struct RequestTimings {
   int num_preemptions = 0;
 };
 
-// What every step looks at lies in the first cache line, and in the next one at the beginning of `spec`: a full batch
-// is more than the nearest caches hold.
+// The fields that every step reads lie in the first cache line, and in the next one at the beginning of `spec`: the
+// requests of a full batch are more than the nearest caches hold.
 struct alignas(64) Request {
   Request(RequestId id, RequestSpec spec, Clock::time_point now);
 

@@ -212,7 +212,7 @@ void Scheduler::leave_behind(Running& running, const KvSequence& kv) {
 void Scheduler::remove(Index index, FinishReason reason, std::string message, Clock::time_point now,
                        EventBatch& events) {
   const Rank rank = table_.request(index).rank;
-  // What it computed may be the error. A request that was preempted meanwhile has left it in the cache, too.
+  // The error may be in what the request computed, which is in the cache, too, if it was preempted meanwhile.
   Request& failed = table_.request(index);
   if (reason == FinishReason::kError && failed.max_scheduled > 0) cache_.forget(chain(failed));
   if (std::holds_alternative<Running>(table_.state(index))) {

@@ -82,7 +82,7 @@ void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> para
 
 void CudaStepExecutor::launch(const StepBatch& batch) {
   executor_.device().make_current();
-  // What this step continues may not be known before the host has drawn it.
+  // This step may continue tokens that the host has still to draw.
   if (in_flight_ == 1) {
     Flight& before = flights_[static_cast<std::size_t>(oldest_)];
     if (!before.plan.host_rows.empty() && !before.finished) finish(before);

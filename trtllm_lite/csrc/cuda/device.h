@@ -26,7 +26,8 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // For the calling thread; cheap if it is current already. Throws DeviceError, EngineError in a fork of the process.
+  // Makes the context current for the calling thread; cheap if it is current already. Throws DeviceError, EngineError
+  // in a fork of the process.
   void make_current() const;
   // make_current() for destructors. False if the context cannot be made current: then there is nothing to wait for.
   bool try_make_current() const noexcept;

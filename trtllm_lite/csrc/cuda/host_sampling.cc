@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kMaxThreads = 8;
 
-// Of the window on the logits, unless a beam search has more beams. 8 MiB for a vocabulary of 128k: long enough copies
-// to be fast, and enough rows for all threads.
+// Rows of the window on the logits, unless a beam search has more beams. They are 8 MiB for a vocabulary of 128k: long
+// enough copies to be fast, and enough rows for all threads.
 constexpr int kWindowRows = 16;
 
 bool wants_logits(const RequestParams& params) {

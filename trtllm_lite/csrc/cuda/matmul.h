@@ -30,7 +30,7 @@ struct Proposals {
   std::vector<MatmulAlgorithm> algorithms;
 };
 
-// Its shape, dtypes and epilogue in words.
+// The shape, dtypes and epilogue of a product in words.
 std::string describe(const MatmulInstruction& kind);
 
 // All products of a kind: same shapes but for the rows, same dtypes, same epilogue.

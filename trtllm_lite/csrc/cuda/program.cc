@@ -80,7 +80,7 @@ void add_argument(const LaunchArgument& argument, const Extents& extents, const 
   }
 }
 
-// Of the compute capability; builder/cuda/targets.py lists what engines can be built for.
+// The least major number of a compute capability; builder/cuda/targets.py lists what engines can be built for.
 constexpr int kLeastMajor = 8;
 
 // The one of a plan that was made for this device, or for the one that comes next to it; empty if it can run none.

@@ -28,7 +28,8 @@ class SlotTables {
   }
 
   std::span<const std::int32_t> blocks(int slot, int group) const { return blocks_.blocks(slot, group); }
-  // Of a slot's tables: greater than 0, and of no other slot's nor of these before their last change.
+  // The version of a slot's tables: greater than 0, and a number that no other slot's tables have, nor these had before
+  // their last change.
   std::uint64_t version(int slot) const { return versions_[static_cast<std::size_t>(slot)]; }
 
  private:
@@ -59,7 +60,7 @@ class WrittenRows {
   std::vector<std::uint64_t> versions_;
 };
 
-// Of the packed inputs of a step: rows of block_tables, by version, and decode rows, by slot.
+// What has been written of the packed inputs of a step: rows of block_tables, by version, and decode rows, by slot.
 struct WrittenInputs {
   WrittenRows tables, decodes;
 };

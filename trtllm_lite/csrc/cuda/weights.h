@@ -14,7 +14,7 @@ class Weights {
   // without weights, makes random ones: normal with deviation 0.02, and 1 for float32 weights (norms, frequencies).
   Weights(const Device& device, const Engine& engine, Stream stream);
 
-  // By tensor of the plan; 0 for tensors of other kinds.
+  // The address of a tensor of the plan; 0 for tensors that are no weights.
   DevicePtr address(std::size_t tensor) const { return addresses_[tensor]; }
   std::size_t num_bytes() const { return buffer_.size(); }
 

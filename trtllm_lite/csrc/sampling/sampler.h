@@ -36,7 +36,7 @@ void choose_token(const SlotState& slot, std::span<const float> logits, SamplerW
 
 class Sampler {
  public:
-  // Both at least 1.
+  // Both numbers are at least 1.
   Sampler(int num_slots, int vocab_size);
 
   // Puts a sequence into a free or occupied slot; its next token is the one after `prompt` and `generated`. Returns
