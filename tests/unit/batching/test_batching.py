@@ -2,9 +2,11 @@
 multi-threaded ones under the thread sanitizer.
 """
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -29,18 +31,22 @@ def _cases() -> Iterator[tuple[str, str, str]]:
 
 
 @cache
-def _compiled(directory: Path, variant: str, program: str) -> Path:
-    executable = directory / f"{program}.{variant}"
-    if not executable.is_file():
+def _compiled(directory: Path, variant: str) -> dict[str, Path]:
+    """The programs of a variant by name, compiled at the same time unless they are there already."""
+    names = sorted({program for of_variant, program, _ in _cases() if of_variant == variant})
+    executables = {name: directory / f"{name}.{variant}" for name in names}
+    missing = {name: executable for name, executable in executables.items() if not executable.is_file()}
+    if missing:
         objects = compile_objects(directory / variant, BATCHING, VARIANTS[variant])
-        link(executable, HERE / f"{program}.cc", objects, VARIANTS[variant])
-    return executable
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda name: link(missing[name], HERE / f"{name}.cc", objects, VARIANTS[variant]), missing))
+    return executables
 
 
 @pytest.mark.parametrize(("variant", "program", "name"), [pytest.param(*case, id="-".join(case)) for case in _cases()])
 def test_cpp(programs: Path, variant: str, program: str, name: str):
     run = subprocess.run(
-        [_compiled(programs, variant, program), name], capture_output=True, text=True, timeout=120, check=False
+        [_compiled(programs, variant)[program], name], capture_output=True, text=True, timeout=120, check=False
     )
     assert run.returncode == 0, run.stderr[-4000:]
     assert not run.stderr

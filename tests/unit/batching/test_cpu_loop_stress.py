@@ -42,7 +42,7 @@ def program(pytestconfig: pytest.Config, programs: Path) -> Path:
     """The compiled program."""
     headers = [path for folder in (CSRC, HERE) for path in folder.rglob("*.h")]
     plugins = [path for path in ROOT.glob("plugins/*/*") if path.suffix in {".h", ".toml"}]
-    records = [CSRC / "generate_records.py", *(CSRC.parent / "engine").glob("*.py")]
+    records = [CSRC / "generate_records.py", CSRC.parent / "vocabulary.py", *(CSRC.parent / "engine").glob("*.py")]
     sources = [*BATCHING, *EXECUTOR, *READER, *KERNELS, *records, PROGRAM, Path(__file__)]
     folder = cached_folder(pytestconfig, "cpu-loop-stress", [*headers, *plugins, *sources])
     executable = folder / PROGRAM.stem
