@@ -20,7 +20,7 @@ from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.units import counted
 
-COMMANDS = ("convert", "plan", "build", "generate", "inspect", "bench", "cache")
+COMMANDS = ("convert", "plan", "build", "generate", "inspect", "eval", "bench", "cache")
 BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim")
 
 

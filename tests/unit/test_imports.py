@@ -32,6 +32,7 @@ ALLOWED = {
     "csrc": {"engine"},  # what is generated from the engine's records
     "runtime": {"engine"},
     "bench": {"runtime", "engine"},
+    "evaluation": {"runtime", "engine"},
     "engine_cache": {"network"},  # the name of a file
     "llm": {"engine_cache", "runtime", "engine"},
     "cli": set(),
@@ -88,7 +89,7 @@ def test_imports_point_along_the_data_flow(path):
     assert not forbidden
 
 
-@pytest.mark.parametrize("part", ["runtime", "bench"])
+@pytest.mark.parametrize("part", ["runtime", "bench", "evaluation"])
 def test_the_runtime_cannot_reach_the_compiler(part):
     for path in (PACKAGE / part).rglob("*.py"):
         reached = parts_imported(path, everywhere=True)
@@ -110,7 +111,11 @@ def run_python(code):
 
 
 @pytest.mark.parametrize(
-    "module", ["runtime", "engine.reader", "engine.inspect", "bench.latency", "bench.serving_bench", "cli", "llm"]
+    "module",
+    [
+        *("runtime", "engine.reader", "engine.inspect", "bench.latency", "bench.serving_bench"),
+        *("evaluation", "cli", "llm"),
+    ],
 )
 def test_modules_load_without_the_build_extra(module):
     process = run_python(f"{BLOCKER}\nimport trtllm_lite.{module}")
