@@ -4,6 +4,7 @@ import copy
 import json
 import re
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import EngineError
 from trtllm_lite.evaluation import evaluate
+from trtllm_lite.evaluation.default_text import default_text
 
 LIMITS = {"max_batch_size": 3, "max_input_len": 50, "max_seq_len": 70, "max_num_tokens": 32, "tokens_per_block": 16}
 TEXT = "the lazy dog and 1 other fox, naïve, jump over 2 brown dogs: 你好; quick! " * 20
@@ -104,6 +106,16 @@ def test_window_and_max_tokens(llama: Built) -> None:
     picked = log_p[np.arange(2 * 19), targets[: 2 * 19]]
     assert result.perplexity == pytest.approx(np.exp(-picked.mean()), rel=1e-4)
     assert done == [("evaluate", 1, 2), ("evaluate", 2, 2)]
+
+
+def test_the_default_text_has_50000_words_and_is_not_that_of_calibration(llama: Built) -> None:
+    calibration = resources.files("trtllm_lite.quantize.calibration").joinpath("text.txt").read_text(encoding="utf-8")
+    assert 30_000 < len(calibration.encode()) < 60_000
+    assert len(default_text().split()) > 50_000
+    assert not set(calibration.split("\n\n")) & set(default_text().split("\n\n")) - {""}
+    result = evaluate(llama.engine, max_tokens=WINDOW)
+    assert result.num_tokens == WINDOW - 1
+    assert result.dataset.startswith("pydoc_data.topics of Python 3.")
 
 
 def run(built: Built, *arguments: object, dataset: Path | None = None) -> Result:

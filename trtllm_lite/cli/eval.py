@@ -11,7 +11,11 @@ from trtllm_lite.cli.framework import Command
 
 @click.command(cls=Command, name="eval", short_help="Perplexity of a text, and distance from another engine.")
 @click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote.")
-@click.option("--dataset", required=True, metavar="FILE.txt", help="The text to predict, in UTF-8.")
+@click.option(
+    "--dataset",
+    metavar="FILE.txt",
+    help="The text to predict, in UTF-8. [default: Python's language reference, which comes with Python]",
+)
 @click.option(
     "--reference_engine_dir",
     metavar="ENGINE",
@@ -21,7 +25,7 @@ from trtllm_lite.cli.framework import Command
 @click.option("--max_tokens", type=int, help="Read at most so many tokens of the text. [default: all]")
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def evaluate(engine_dir: str, dataset: str, as_json: bool, **options: Any) -> None:
+def evaluate(engine_dir: str, dataset: str | None, as_json: bool, **options: Any) -> None:
     """Perplexity of a text: how well an engine predicts each token from those before.
 
     The text is cut into windows that do not overlap. With a reference engine also the mean KL divergence of the
@@ -38,7 +42,7 @@ def evaluate(engine_dir: str, dataset: str, as_json: bool, **options: Any) -> No
     from trtllm_lite.progress import progress_bars
 
     with progress_bars() as report:
-        result = run(Path(engine_dir), Path(dataset), progress=report, **options)
+        result = run(Path(engine_dir), Path(dataset) if dataset else None, progress=report, **options)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(result), indent=2))
         return
@@ -54,4 +58,5 @@ def evaluate(engine_dir: str, dataset: str, as_json: bool, **options: Any) -> No
             ["same likeliest token", f"{against.top1_agreement:.2%}"],
         ]
     windows = counted(result.num_windows, "window")
-    print_table(f"{counted(result.num_tokens, 'token')} in {windows} of {result.window}", ["", ""], rows)
+    title = f"{result.dataset}: {counted(result.num_tokens, 'token')} in {windows} of {result.window}"
+    print_table(title, ["", ""], rows)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import ArgumentError, EngineError
+from trtllm_lite.evaluation.default_text import default_text, default_text_name
 from trtllm_lite.evaluation.distributions import Sums
 from trtllm_lite.evaluation.windows import encode, read_text, split
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
@@ -35,8 +36,12 @@ class AgainstReference:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``num_tokens`` were predicted: in each of the windows, of ``window`` tokens, all but the first."""
+    """``num_tokens`` were predicted: in each of the windows, of ``window`` tokens, all but the first.
 
+    ``dataset`` names the text.
+    """
+
+    dataset: str
     num_tokens: int
     num_windows: int
     window: int
@@ -46,7 +51,7 @@ class Evaluation:
 
 def evaluate(
     engine_dir: Path,
-    dataset: Path,
+    dataset: Path | None = None,
     *,
     reference_engine_dir: Path | None = None,
     window: int | None = None,
@@ -54,7 +59,9 @@ def evaluate(
     num_threads: int | None = None,
     progress: Report | None = None,
 ) -> Evaluation:
-    """Let the engine predict every token of the text file ``dataset`` from those before it in its window.
+    """Let the engine predict every token of a text from those before it in its window.
+
+    ``dataset`` is a text file; None means :func:`default_text`.
 
     Windows are sequences of ``window`` tokens (None: as many as the engines take) that do not overlap; tokens behind
     the last whole one are left out. Each begins with what the tokenizer puts before a prompt, and its first token is
@@ -66,7 +73,7 @@ def evaluate(
     """
     check_positive("window", window)
     check_positive("max_tokens", max_tokens)
-    text = read_text(dataset)
+    text = default_text() if dataset is None else read_text(dataset)
     engine = SequenceRunner(engine_dir, window, num_threads)
     others = [] if reference_engine_dir is None else [SequenceRunner(reference_engine_dir, window, num_threads)]
     prefix, tokens = encode(engine, text)
@@ -79,7 +86,8 @@ def evaluate(
         _add_window(sums, engine, others, row)
         if progress is not None:
             progress("evaluate", done + 1, len(windows))
-    return _evaluation(sums, len(windows), length, bool(others))
+    name = default_text_name() if dataset is None else str(dataset)
+    return _evaluation(name, sums, len(windows), length, bool(others))
 
 
 def _add_window(sums: Sums, engine: SequenceRunner, others: list[SequenceRunner], row: NDArray[np.int32]) -> None:
@@ -103,7 +111,7 @@ def _check_same_model(engine: SequenceRunner, reference: SequenceRunner, same_to
         )
 
 
-def _evaluation(sums: Sums, num_windows: int, window: int, has_reference: bool) -> Evaluation:
+def _evaluation(dataset: str, sums: Sums, num_windows: int, window: int, has_reference: bool) -> Evaluation:
     nll, reference_nll = sums.nll / sums.num_tokens, sums.reference_nll / sums.num_tokens
     if not np.isfinite([nll, reference_nll, sums.kl]).all():
         raise ArgumentError("the engine's predictions of this text are not finite: its weights or scales are damaged")
@@ -113,4 +121,4 @@ def _evaluation(sums: Sums, num_windows: int, window: int, has_reference: bool) 
         kl_divergence=sums.kl / sums.num_tokens,
         top1_agreement=sums.agreed / sums.num_tokens,
     )
-    return Evaluation(sums.num_tokens, num_windows, window, exp(nll), against if has_reference else None)
+    return Evaluation(dataset, sums.num_tokens, num_windows, window, exp(nll), against if has_reference else None)
