@@ -87,7 +87,27 @@ def test_an_unknown_qformat_names_those_there_are() -> None:
         quantize_weights(network("llama"), "fp3")
 
 
-@pytest.mark.parametrize("change", ["axis", "zero_point", "scalar_scale"])
+def test_a_scale_for_the_whole_matrix_is_one_for_each_row() -> None:
+    """Matrices whose rows share a scalar are then merged like others."""
+    quantized = quantize_weights(network("llama"), "fp8_wo")
+    for node in [node for node in quantized.graph if node.op_type == "DequantizeLinear"]:
+        scale = node.inputs[1]
+        shared = np.array(scale.const_value.numpy().max())
+        tensor = ir.tensor(shared, name=f"{scale.name}.shared")
+        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(()), const_value=tensor)
+        quantized.graph.register_initializer(value)
+        node.replace_input_with(1, value)
+        node.attributes.pop("axis")
+        matrix = FP8.recognise(node.outputs[0])
+        assert matrix is not None
+        np.testing.assert_array_equal(matrix.tensor("weight_scale").numpy(), np.full(matrix.shape[0], shared))
+    fused, _ = run_passes(quantized)
+    state = Sequences(VARIANTS["llama"], num_seqs=3)
+    expected, actual = state.step([quantized, fused], [7, 1, 4])
+    np.testing.assert_allclose(actual, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("change", ["axis", "zero_point", "scale_of_one_element"])
 def test_another_dequantization_is_not_this_format(change: str) -> None:
     """The pass that finds no format says so, and the build lists what it left."""
     quantized = quantize_weights(network("llama"), "int8_wo")
