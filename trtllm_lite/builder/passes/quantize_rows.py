@@ -46,7 +46,8 @@ def _quantize(graph: ir.Graph, product: ir.Node, rows: QuantizedRows) -> ir.Node
         "y": value_of(f"{name}.rows", ir.DataType.FLOAT, shape),
         "y_scale": value_of(f"{name}.row_scales", ir.DataType.FLOAT, shape[:1]),
     }
-    attributes = {"to": rows.to, "scale_factor": rows.scale_factor, "min_scale": rows.min_scale}
+    attributes: dict[str, int | float | str] = {"to": rows.to}
+    attributes |= {"scale_factor": rows.scale_factor, "min_scale": rows.min_scale}
     node = fused_node("QuantizeRows", name, inputs, outputs, attributes)
     graph.insert_before(product, node)
     return node
