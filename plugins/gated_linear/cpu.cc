@@ -8,15 +8,17 @@ namespace tl::TL_ISA {
 void gated_linear(const KernelArgs& args) {
   constexpr int kHalf = kPanelWidth / 2;
   const Tensor& weight = args.inputs[gated_linear::kWeight];
+  const float* x_scale = args.inputs[gated_linear::kXScale].as<const float>();
   const float* scale = args.inputs[gated_linear::kWeightScale].as<const float>();
   const float* bias = args.inputs[gated_linear::kBias].as<const float>();
   float* y = args.outputs[gated_linear::kY].as<float>();
   const auto activation = gated_linear::attributes_of(args).activation;
   const std::int64_t features = weight.shape[1];
   const auto epilogue = [=](const float* sums, std::int64_t row, std::int64_t panel) {
+    const Vec row_scale = broadcast(x_scale ? x_scale[row] : 1.0f);
     const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
-      Vec gate = load(sums), up = load(sums + kHalf);
+      Vec gate = load(sums) * row_scale, up = load(sums + kHalf) * row_scale;
       if (scale) {
         gate = gate * load_first(scale + n, last - n);
         up = up * load_first(scale + features + n, last - n);

@@ -9,9 +9,11 @@ from ..activations import activate
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [2, I, K], weight_scale, bias [2, I] or none) -> (y [rows, I] float32,)``."""
-    x, weight, scale, bias = inputs
+    """``(x [rows, K], weight [2, I, K], weight_scale [2, I], bias [2, I], x_scale [rows]) -> (y [rows, I],)``."""
+    x, weight, scale, bias, x_scale = inputs
     gate, up = (x.astype(np.float64) @ part.astype(np.float64).T for part in weight)
+    if x_scale is not None:
+        gate, up = gate * x_scale[:, None], up * x_scale[:, None]
     if scale is not None:
         gate, up = gate * scale[0], up * scale[1]
     if bias is not None:

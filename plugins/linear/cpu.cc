@@ -7,17 +7,19 @@ namespace tl::TL_ISA {
 
 void linear(const KernelArgs& args) {
   const Tensor& weight = args.inputs[linear::kWeight];
+  const float* x_scale = args.inputs[linear::kXScale].as<const float>();
   const float* scale = args.inputs[linear::kWeightScale].as<const float>();
   const float* bias = args.inputs[linear::kBias].as<const float>();
   float* y = args.outputs[linear::kY].as<float>();
   const auto activation = linear::attributes_of(args).activation;
   const std::int64_t features = weight.shape[0];
   const auto epilogue = [=](const float* sums, std::int64_t row, std::int64_t panel) {
+    const Vec row_scale = broadcast(x_scale ? x_scale[row] : 1.0f);
     const std::int64_t first = panel * kPanelWidth, last = min(first + kPanelWidth, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
       const Vec offset = bias ? load_first(bias + n, last - n) : zero();
-      const Vec product = scale ? load(sums) * load_first(scale + n, last - n) : load(sums);
-      store_first(y + row * features + n, activate(activation, product + offset), last - n);
+      const Vec scaled = scale ? load(sums) * load_first(scale + n, last - n) : load(sums);
+      store_first(y + row * features + n, activate(activation, scaled * row_scale + offset), last - n);
     }
   };
   multiply_panels(args.inputs[linear::kX], weight, ceil_div(features, kPanelWidth), args.pool, epilogue);

@@ -46,6 +46,7 @@ def run(
     """
     schema = all_schemas()[op]
     attributes = dict(attributes or {})
+    inputs = padded(op, inputs)
     arrays = list(inputs)
     for argument in schema.outputs:
         if argument.alias:
@@ -73,6 +74,11 @@ def run(
     return outputs
 
 
+def padded(op: str, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+    """``inputs`` with the optional ones that are left out at the end."""
+    return [*inputs, *[None] * (len(all_schemas()[op].inputs) - len(inputs))]
+
+
 def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[str, float]) -> list[tuple]:
     """Extents of the outputs, by binding the schema's symbols to the inputs."""
     schema = all_schemas()[op]
@@ -89,7 +95,7 @@ def reference(op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[
     """Outputs of the operator's ``reference.py``, by name."""
     schema = all_schemas()[op]
     module = importlib.import_module(f"trtllm_lite.plugins.{schema.folder}.reference")
-    outputs = module.reference(inputs, dict(attributes or {}))
+    outputs = module.reference(padded(op, inputs), dict(attributes or {}))
     return {argument.name: array for argument, array in zip(schema.outputs, outputs, strict=True)}
 
 

@@ -9,7 +9,7 @@ import mmap
 import numpy as np
 import pytest
 
-from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, run
+from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, padded, run
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens
 from trtllm_lite import _testing
 from trtllm_lite.plugins.packing import pack
@@ -34,6 +34,7 @@ def guarded(array: np.ndarray | None) -> np.ndarray | None:
 
 def run_guarded(op: str, inputs: list, attributes: dict, layout: str, isa: str) -> dict[str, np.ndarray]:
     """Like ``harness.run``, on guarded copies of all operands."""
+    inputs = padded(op, inputs)
     expected = run(op, inputs, attributes, isa=isa, layout=layout)
     schema = all_schemas()[op]
     arrays, layouts = list(inputs), ["row_major"] * len(inputs)

@@ -42,9 +42,10 @@ def build_engine(
     ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
     several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
     checkpoint (``full_prec``), or as bytes with a scale for each output feature (``int8_wo``, on CPUs ``fp8_wo``,
-    too). ``kv_cache_dtype`` is the type of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is
-    float32; that of activations on GPUs. The same checkpoint and limits give the same bytes on every machine. Memory
-    peaks at a few times the largest weight.
+    too); with ``fp8_rowwise`` the activations that they multiply are FP8, too, with a scale for each token.
+    ``kv_cache_dtype`` is the type of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32;
+    that of activations on GPUs. The same checkpoint and limits give the same bytes on every machine. Memory peaks at a
+    few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together

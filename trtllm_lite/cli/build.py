@@ -46,11 +46,11 @@ def _build_options(function: Decorated) -> Decorated:
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
             "--qformat",
-            type=click.Choice(["full_prec", "int8_wo", "fp8_wo"]),
+            type=click.Choice(["full_prec", "int8_wo", "fp8_wo", "fp8_rowwise"]),
             default="full_prec",
             show_default=True,
             help="How the weights of linear layers are stored: as in the checkpoint, or as bytes with a scale for each "
-            "output feature (fp8_wo on CPUs only).",
+            "output feature (fp8_wo on CPUs only); with fp8_rowwise each token's activations are FP8, too.",
         ),
         click.option(
             "--kv_cache_dtype",

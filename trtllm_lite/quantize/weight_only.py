@@ -1,23 +1,40 @@
-"""Weight-only quantization without calibration: the matrices of a network's products in another format.
+"""Schemes without calibration: the matrices of a network's products in another format, and maybe what they multiply.
 
 Embeddings and the LM head stay as they are: an embedding is looked up, not multiplied, and logits are what small errors
 hurt most.
 """
 
+from dataclasses import dataclass
+
 import onnx_ir as ir
 
 from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.quantize.activations import quantize_per_token
 from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, Plain, QuantizedFormat
 from trtllm_lite.quantize.formats.format import made_by
 
 FULL_PRECISION = "full_prec"  # weights as the checkpoint has them
-# int8_wo as TensorRT-LLM's quantize.py has it; fp8_wo after it.
-QFORMATS: dict[str, QuantizedFormat] = {"int8_wo": Int8PerChannel(), "fp8_wo": Fp8PerChannel()}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The format of weights, and the type that each token's activations are rounded to, with a scale of its own."""
+
+    weights: QuantizedFormat
+    activations: str | None = None
+
+
+# int8_wo and fp8_rowwise as TensorRT-LLM has them; fp8_wo after the former.
+QFORMATS = {
+    "int8_wo": Scheme(Int8PerChannel()),
+    "fp8_wo": Scheme(Fp8PerChannel()),
+    "fp8_rowwise": Scheme(Fp8PerChannel(), "float8_e4m3fn"),
+}
 _LM_HEAD = "lm_head"
 
 
 def quantize_weights(network: ir.Model, qformat: str) -> ir.Model:
-    """``network`` whose linear layers, but for the LM head, dequantize weights in the format of ``qformat``.
+    """``network`` whose linear layers, but for the LM head, dequantize weights, and maybe activations, of ``qformat``.
 
     ``full_prec`` is the network itself. Weights are quantized when they are asked for. Raises BuildError if ``qformat``
     is unknown, or if there is nothing that it applies to.
@@ -26,7 +43,8 @@ def quantize_weights(network: ir.Model, qformat: str) -> ir.Model:
         return network
     if qformat not in QFORMATS:
         raise BuildError(f"qformat is {shown(qformat)}: expected one of {', '.join((FULL_PRECISION, *QFORMATS))}")
-    quantized = network.clone()
+    scheme, quantized = QFORMATS[qformat], network.clone()
+    rounded: dict[ir.Value, ir.Value] = {}
     done: dict[ir.Value, ir.Value] = {}
     for node in [node for node in quantized.graph if node.op_type == "Transpose"]:
         source, matrix = node.inputs[0], Plain().recognise(node.inputs[0])
@@ -34,8 +52,10 @@ def quantize_weights(network: ir.Model, qformat: str) -> ir.Model:
             continue
         if source not in done:
             name, tensor = str(_initializer(source).name), matrix.tensor("weight")
-            done[source] = QFORMATS[qformat].express(quantized.graph, node, name, tensor)
+            done[source] = scheme.weights.express(quantized.graph, node, name, tensor)
         node.replace_input_with(0, done[source])
+        if scheme.activations is not None:
+            _round_inputs(quantized.graph, node.outputs[0], scheme.activations, rounded)
     if not done:
         raise BuildError(f"qformat is {qformat}, and the network has no linear layer with a floating-point weight")
     _remove_unread(quantized.graph, list(done))
@@ -46,6 +66,16 @@ def _is_linear(transpose: ir.Node) -> bool:
     """Whether the transposed matrix is read only by products that are no LM head."""
     uses = list(transpose.outputs[0].uses())
     return bool(uses) and all(use.node.op_type == "MatMul" and use.node.name != _LM_HEAD for use in uses)
+
+
+def _round_inputs(graph: ir.Graph, weight: ir.Value, to: str, rounded: dict[ir.Value, ir.Value]) -> None:
+    """Let the products with ``weight`` read rounded activations; ``rounded`` are those that there are already."""
+    for product in [use.node for use in weight.uses()]:
+        x = product.inputs[0]
+        assert x is not None
+        if x not in rounded:
+            rounded[x] = quantize_per_token(graph, x, to)
+        product.replace_input_with(0, rounded[x])
 
 
 def _initializer(value: ir.Value) -> ir.Value:

@@ -15,6 +15,7 @@ from trtllm_lite.builder.passes.merge_gate_up import MERGE_GATE_UP
 from trtllm_lite.builder.passes.merge_qkv import MERGE_QKV
 from trtllm_lite.builder.passes.paged_attention import PAGED_ATTENTION
 from trtllm_lite.builder.passes.position_embedding import POSITION_EMBEDDING
+from trtllm_lite.builder.passes.quantize_rows import QUANTIZE_ROWS
 from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
 from trtllm_lite.builder.passes.rotary_table import ROTARY_TABLE
 from trtllm_lite.builder.passes.rowwise import ROWWISE
@@ -28,6 +29,7 @@ PIPELINE = (
     MERGE_QKV,
     MERGE_GATE_UP,
     LINEAR_ACTIVATION,
+    QUANTIZE_ROWS,
     PAGED_ATTENTION,
     ADD_NORM,
     ROWWISE,

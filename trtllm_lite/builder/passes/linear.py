@@ -57,7 +57,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, matrix: StoredMatrix) -> None:
     found = _bias(node)
     result, bias = (found[0].outputs[0], found[1]) if found else (node.outputs[0], None)
     output = value_of(f"{node.name}.linear", ir.DataType.FLOAT, dims(result) or ())
-    inputs = {"x": node.inputs[0], **matrix.operands, "bias": bias}
+    inputs = {"x": node.inputs[0], **matrix.within(graph), "bias": bias}
     fused = fused_node("Linear", str(node.name), inputs, {"y": output}, {"activation": "none"})
     graph.insert_before(node, fused)
     replace_value(result, output)

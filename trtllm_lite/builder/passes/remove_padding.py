@@ -20,8 +20,8 @@ NUM_TOKENS, NUM_SEQS = "num_tokens", "num_seqs"
 
 _INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}  # name: rank
 _ELEMENTWISE = frozenset(
-    {"Add", "Cast", "Cos", "Div", "Erf", "Exp", "Gelu", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sin"}
-    | {"Softplus", "Sqrt", "Sub", "Swish", "Tanh"}
+    {"Abs", "Add", "Cast", "Cos", "Div", "Erf", "Exp", "Gelu", "Max", "Mul", "Neg", "Pow", "Reciprocal", "Relu"}
+    | {"Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh"}
 )
 
 
@@ -93,6 +93,10 @@ def _keeps_rows_apart(node: ir.Node, tokens: list[ir.Value], constants: list[ir.
             return integers(node.inputs[1]) == [-1]
         case "RMSNormalization" | "LayerNormalization":
             return attribute(node, "axis", -1) == -1 and len(dims(tokens[0]) or ()) > 1
+        case "ReduceMax":
+            return integers(node.inputs[1]) == [-1] and attribute(node, "keepdims", 1) == 1
+        case "QuantizeLinear" | "DequantizeLinear":  # with one scale, or with blocks along the last axis
+            return attribute(node, "axis", 1) == -1 or all(len(dims(x) or ()) == 0 for x in constants)
         case "Split":
             return attribute(node, "axis", 0) == -1
         case op_type:

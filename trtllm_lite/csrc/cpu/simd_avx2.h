@@ -47,6 +47,11 @@ TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other
   return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(lane_mask(first, last)));
 }
 
+// The bits of x that are set in `mask`, in every lane.
+TL_INLINE Vec keep_bits(Vec x, std::uint32_t mask) {
+  return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(mask))));
+}
+
 TL_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 
 // b where either is NaN.

@@ -54,6 +54,11 @@ TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other
   return _mm512_mask_mov_ps(other, lane_mask(first, last), x);
 }
 
+// The bits of x that are set in `mask`, in every lane.
+TL_INLINE Vec keep_bits(Vec x, std::uint32_t mask) {
+  return _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(mask))));
+}
+
 TL_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
 // b where either is NaN.

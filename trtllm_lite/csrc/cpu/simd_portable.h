@@ -72,6 +72,11 @@ TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other
   return x;
 }
 
+// The bits of x that are set in `mask`, in every lane.
+TL_INLINE Vec keep_bits(Vec x, std::uint32_t mask) {
+  return reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(x) & mask);
+}
+
 // A fused operation where the target has one; the C function that emulates it elsewhere is far too slow.
 TL_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #ifdef __FP_FAST_FMAF

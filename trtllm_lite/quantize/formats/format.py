@@ -14,10 +14,20 @@ Join = Callable[[Sequence[ir.TensorProtocol]], ir.TensorProtocol]
 
 @dataclass(frozen=True)
 class StoredMatrix:
-    """A matrix [..., out, in] in one format: the initializers that fused operators take as operands of these names."""
+    """A matrix [..., out, in] in one format: the initializers that fused operators take as operands of these names.
+
+    An operand that a format derived from the network's tensors is no initializer of a graph before :meth:`within`.
+    """
 
     format: "Format"
     operands: Mapping[str, ir.Value]
+
+    def within(self, graph: ir.Graph) -> dict[str, ir.Value]:
+        """The operands as initializers of ``graph``; a derived one is added once, whoever reads it."""
+        for value in self.operands.values():
+            if not value.is_initializer() and value.name not in graph.initializers:
+                graph.register_initializer(value)
+        return {operand: graph.initializers[str(value.name)] for operand, value in self.operands.items()}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,6 +97,11 @@ class QuantizedFormat(Format):
 def initializer(value: ir.Value | None) -> ir.Value | None:
     """``value`` if it is a weight, or None."""
     return value if value is not None and value.is_initializer() and value.const_value is not None else None
+
+
+def derived(name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """An operand made of the network's tensors; equal names must mean equal content."""
+    return ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(extents(tensor)), const_value=tensor)
 
 
 def made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:

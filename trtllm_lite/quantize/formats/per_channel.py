@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.network.tensors import add_initializer, extents, lazy
-from trtllm_lite.quantize.formats.format import QuantizedFormat, StoredMatrix, initializer, made_by
+from trtllm_lite.quantize.formats.format import QuantizedFormat, StoredMatrix, derived, initializer, made_by
 
 
 class PerChannel(QuantizedFormat):
@@ -24,7 +24,10 @@ class PerChannel(QuantizedFormat):
         """float32 elements of at most ``largest``, rounded to the type of the weight."""
 
     def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
-        """As :meth:`Format.recognise`: DequantizeLinear(W, scale, axis=0), without zero points."""
+        """As :meth:`Format.recognise`: DequantizeLinear(W, scale), without zero points.
+
+        The scale has an element for each row (axis=0), or is a scalar, which is then repeated for each row.
+        """
         node = made_by(value, "DequantizeLinear")
         if node is None or len([source for source in node.inputs if source is not None]) != 2:
             return None
@@ -32,12 +35,14 @@ class PerChannel(QuantizedFormat):
         if weight is None or scale is None or weight.dtype not in self.weight_dtypes:
             return None
         axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+        if scale.dtype != ir.DataType.FLOAT or block:
+            return None
         shape, scale_shape = (extents(value.const_value) for value in (weight, scale) if value.const_value is not None)
-        if len(shape) != 2 or axis not in (0, -2) or block or scale.dtype != ir.DataType.FLOAT:
+        by_row = scale_shape == shape[:1] and axis in (0, -2)
+        if len(shape) != 2 or not (by_row or scale_shape == ()):
             return None
-        if scale_shape != shape[:1]:
-            return None
-        return StoredMatrix(self, {"weight": weight, "weight_scale": scale})
+        scales = scale if by_row else _repeated(scale, shape[0], str(weight.name))
+        return StoredMatrix(self, {"weight": weight, "weight_scale": scales})
 
     def pack(self, matrix: np.ndarray) -> dict[str, np.ndarray]:
         """As :meth:`QuantizedFormat.pack`. The scale of a row of zeros is 1."""
@@ -66,3 +71,11 @@ class PerChannel(QuantizedFormat):
     def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         """As :meth:`Format.dequantize`."""
         return tensors["weight"].astype(np.float32) * tensors["weight_scale"][..., None]
+
+
+def _repeated(scalar: ir.Value, count: int, weight: str) -> ir.Value:
+    """The float32 ``scalar``, which scales the whole of ``weight``, ``count`` times."""
+    tensor = scalar.const_value
+    assert tensor is not None
+    repeated = lazy(lambda: np.full(count, tensor.numpy(), np.float32), ir.DataType.FLOAT, (count,))
+    return derived(f"{weight}.{scalar.name}", repeated)

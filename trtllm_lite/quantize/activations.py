@@ -1,0 +1,146 @@
+"""Activations in eight bits: what a network says where a product reads quantized rows, and how it is recognised.
+
+In a network both forms are QuantizeLinear and DequantizeLinear between the activations and the products that read them:
+with one constant scale for the whole tensor, which calibration finds, or with a scale for each token, which standard
+operators compute from the token's largest magnitude.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.network.dtypes import DTYPE_NAMES, ONNX
+from trtllm_lite.network.tensors import add_initializer
+from trtllm_lite.quantize.formats.format import initializer, made_by
+
+# The largest number of each type that activations are rounded to.
+LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
+# The least scale of a token: far below that of any activations, and its inverse is a float32.
+_MIN_SCALE = 1e-30
+
+
+@dataclass(frozen=True)
+class QuantizedRows:
+    """Rows of ``source`` rounded to the numbers of the dtype ``to``.
+
+    ``scale`` is the constant scale of all rows. Without one, a row's is its largest magnitude times ``scale_factor``,
+    and at least ``min_scale``.
+    """
+
+    source: ir.Value
+    to: str
+    scale: ir.Value | None
+    scale_factor: float = 0.0
+    min_scale: float = 0.0
+
+
+def quantize_per_tensor(graph: ir.Graph, x: ir.Value, to: str, scale: float) -> ir.Value:
+    """Let the network round ``x`` to ``to``, with one ``scale``; returns the float32 value for products to read."""
+    constant = _constant(graph, f"{x.name}.scale", np.array(scale, np.float32))
+    return _round(graph, _reader(graph, x), x, to, constant, {})
+
+
+def quantize_per_token(graph: ir.Graph, x: ir.Value, to: str) -> ir.Value:
+    """As :func:`quantize_per_tensor`, with a scale for each token: its largest element becomes that of ``to``."""
+    assert x.shape is not None
+    features = x.shape[-1]
+    assert isinstance(features, int)
+    before = _reader(graph, x)
+    last_axis = _constant(graph, "quantize.last_axis", np.array([-1], np.int64))
+    factor = _constant(graph, f"quantize.{to}.factor", np.array(1 / LARGEST[to], np.float32))
+    least = _constant(graph, "quantize.min_scale", np.array(_MIN_SCALE, np.float32))
+    one_each = ir.Shape([*x.shape[:-1], 1])
+    magnitude = _append(graph, before, "Abs", f"{x.name}.magnitude", [x], x.shape)
+    largest = _append(graph, before, "ReduceMax", f"{x.name}.largest", [magnitude, last_axis], one_each, keepdims=1)
+    wanted = _append(graph, before, "Mul", f"{x.name}.wanted_scale", [largest, factor], one_each)
+    scale = _append(graph, before, "Max", f"{x.name}.scale", [wanted, least], one_each)
+    return _round(graph, before, x, to, scale, {"axis": -1, "block_size": features})
+
+
+def recognise(value: ir.Value | None) -> QuantizedRows | None:
+    """What makes ``value``, if the network rounds activations there in one of the two ways."""
+    dequantize = made_by(value, "DequantizeLinear")
+    quantize = None if dequantize is None else made_by(dequantize.inputs[0], "QuantizeLinear")
+    if dequantize is None or quantize is None or quantize.inputs[0] is None or not _are_inverse(quantize, dequantize):
+        return None
+    source, scale, to = quantize.inputs[0], quantize.inputs[1], quantize.outputs[0].dtype
+    name = DTYPE_NAMES.get(to) if to is not None else None
+    if name not in LARGEST or source.dtype != ir.DataType.FLOAT or source.is_initializer():
+        return None
+    if _number(scale) is not None:
+        return QuantizedRows(source, name, scale)
+    return _per_token(quantize, source, name)
+
+
+def _per_token(quantize: ir.Node, source: ir.Value, to: str) -> QuantizedRows | None:
+    maximum = made_by(quantize.inputs[1], "Max")
+    product = None if maximum is None else made_by(maximum.inputs[0], "Mul")
+    largest = None if product is None else made_by(product.inputs[0], "ReduceMax")
+    magnitude = None if largest is None else made_by(largest.inputs[0], "Abs")
+    if maximum is None or product is None or largest is None or magnitude is None or len(maximum.inputs) != 2:
+        return None
+    factor, least, axis = _number(product.inputs[1]), _number(maximum.inputs[1]), _number(largest.inputs[1])
+    features = None if source.shape is None else source.shape[-1]
+    blocks = (quantize.attributes.get_int("axis", 1), quantize.attributes.get_int("block_size", 0))
+    if magnitude.inputs[0] is not source or axis != -1 or blocks != (-1, features) or factor is None or least is None:
+        return None
+    return QuantizedRows(source, to, None, factor, least)
+
+
+def _are_inverse(quantize: ir.Node, dequantize: ir.Node) -> bool:
+    """Whether both have the same scale, axis and blocks, and a zero point of 0, or none."""
+    if quantize.inputs[1] is not dequantize.inputs[1]:
+        return False
+    zero_points = [node.inputs[2] for node in (quantize, dequantize) if len(node.inputs) > 2]
+    if any(value is not None and _number(value) != 0 for value in zero_points):
+        return False
+    defaults = {"axis": 1, "block_size": 0}
+    return all(
+        quantize.attributes.get_int(name, default) == dequantize.attributes.get_int(name, default)
+        for name, default in defaults.items()
+    )
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """The only element of a constant, or None."""
+    constant = initializer(value)
+    tensor = None if constant is None else constant.const_value
+    if tensor is None or tensor.size != 1:
+        return None
+    return float(tensor.numpy().reshape(()))
+
+
+def _round(graph: ir.Graph, before: ir.Node, x: ir.Value, to: str, scale: ir.Value, blocks: dict[str, int]) -> ir.Value:
+    assert x.shape is not None
+    rounded = _append(graph, before, "QuantizeLinear", f"{x.name}.quantized", [x, scale], x.shape, **blocks)
+    node = rounded.producer()
+    assert node is not None
+    node.attributes["output_dtype"] = ir.AttrInt64("output_dtype", int(ONNX[to]))
+    rounded.type = ir.TensorType(ONNX[to])
+    return _append(graph, before, "DequantizeLinear", f"{x.name}.rounded", [rounded, scale], x.shape, **blocks)
+
+
+def _append(
+    graph: ir.Graph,
+    before: ir.Node,
+    op_type: str,
+    name: str,
+    inputs: list[ir.Value],
+    shape: ir.Shape,
+    **attributes: int,
+) -> ir.Value:
+    output = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
+    graph.insert_before(before, ir.node(op_type, inputs, attributes, outputs=[output], name=name))
+    return output
+
+
+def _reader(graph: ir.Graph, x: ir.Value) -> ir.Node:
+    """The first operator that reads ``x``."""
+    readers = {use.node for use in x.uses()}
+    return next(node for node in graph if node in readers)
+
+
+def _constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    """The constant of that name, which means the same wherever it is used."""
+    return graph.initializers.get(name) or add_initializer(graph, name, ir.tensor(array, name=name))
