@@ -26,7 +26,7 @@ ALLOWED = {
     "vocabulary": set(),
     "network": {"plugins"},
     "convert": {"network", "plugins"},
-    "quantize": {"network", "plugins"},
+    "quantize": {"network", "plugins", "convert"},  # of convert, the container of tensors
     "builder": {"network", "quantize", "engine", "plugins"},
     "engine": {"network"},
     "csrc": {"engine"},  # what is generated from the engine's records
@@ -35,6 +35,7 @@ ALLOWED = {
     "evaluation": {"runtime", "engine"},
     "engine_cache": {"network"},  # the name of a file
     "llm": {"engine_cache", "runtime", "engine"},
+    "stages": {"builder", "evaluation", "runtime", "quantize", "convert", "network", "engine"},
     "cli": set(),
 }
 HEAVY = (

@@ -1,6 +1,6 @@
 """The build stage: checkpoint directory in, engine directory out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.job import AUTO_DTYPE, BuildJob, Progress, Tuning
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
@@ -34,6 +35,7 @@ def build_engine(
     input_timing_cache: Path | None = None,
     output_timing_cache: Path | None = None,
     fast_build: bool = False,
+    observed: Mapping[str, Sequence[str]] | None = None,
     progress: Progress | None = None,
     **limits: Unpack[GivenLimits],
 ) -> Manifest:
@@ -51,7 +53,8 @@ def build_engine(
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
     with those of the input cache, which must be of the same kind of GPU and version of cuBLAS. ``fast_build`` measures
     fewer sizes and candidates, and none at the card's power limit. With ``strip_plan`` the engine has no weights, for
-    benchmarks: the runtime makes random ones on the GPU.
+    benchmarks: the runtime makes random ones on the GPU. ``observed`` makes what products multiply outputs of each step
+    (:func:`trtllm_lite.builder.observe.observe`), for calibration on the CPU.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
@@ -65,6 +68,8 @@ def build_engine(
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, strip_plan, tuning, report)
+    if observed:
+        _observe(job, observed, backend.kind)
     report("fuse", 1, 1)
     parts = backend.compile(job)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
@@ -140,6 +145,12 @@ def _fuse(
     return BuildJob(
         checkpoint, model.graph, tuple(fusions), limits, qformat, kv_cache_dtype, targets, strip_plan, tuning, report
     )
+
+
+def _observe(job: BuildJob, observed: Mapping[str, Sequence[str]], kind: str) -> None:
+    if kind != CPU:
+        raise BuildError(f"what products multiply is asked for, and the target is {kind}: build this engine for {CPU}")
+    observe(job.graph, observed)
 
 
 def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:

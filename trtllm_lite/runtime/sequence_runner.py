@@ -47,7 +47,8 @@ class SequenceRunner:
                 "less, or build the engine with a larger --max_seq_len"
             )
         self.tokenizer = Tokenizer.from_dir(directory, self.manifest.files, native.crc32c)
-        self.max_logits = Plan.from_json(engine.plan).symbols["num_logits"]
+        self._plan = Plan.from_json(engine.plan)
+        self.max_logits = self._plan.symbols["num_logits"]
         """Rows of logits that a step computes at most."""
         check_num_threads(num_threads, on_gpu=self.manifest.target.kind != "cpu")
         available_memory(native, self.manifest)
@@ -70,10 +71,11 @@ class SequenceRunner:
     def outputs(
         self, token_ids: NDArray[np.int32], names: Sequence[str], most: int
     ) -> Iterator[dict[str, NDArray[np.float32]]]:
-        """Rows of the engine's outputs ``names``, in parts of at most ``most`` tokens. Raises LimitError."""
-        most = min(most, self.max_logits)
-        for part in self.parts(len(token_ids), most):
-            self._step(token_ids, part, np.arange(part.end - part.first, dtype=np.int32))
+        """A row for each token of the engine's outputs ``names``, in parts of at most ``most``. Raises LimitError."""
+        tensors, indices = self._plan.tensors, self._plan.outputs
+        needs_logits = any(tensors[indices[name]].shape[0] == "num_logits" for name in names)
+        for part in self.parts(len(token_ids), min(most, self.max_logits) if needs_logits else most):
+            self._step(token_ids, part, np.arange(part.end - part.first if needs_logits else 0, dtype=np.int32))
             yield {name: self._executor.output(name) for name in names}
 
     def _step(self, token_ids: NDArray[np.int32], part: Part, wanted: NDArray[np.int32]) -> NDArray[np.float32]:

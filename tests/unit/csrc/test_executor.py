@@ -157,6 +157,25 @@ def test_threads_take_turns(executor: CpuExecutor) -> None:
     assert not wrong
 
 
+def test_outputs_are_those_of_the_last_step(tiny: TinyEngine, tmp_path) -> None:
+    names = [tensor["name"] for tensor in tiny.plan["tensors"]]
+    tiny.plan["outputs"] |= {"every row": names.index("n3"), "rows of logits": names.index("last")}
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(tiny.to_bytes())
+    executor = CpuExecutor(Engine(str(path)))
+    assert executor.output("every row").shape == (0, HIDDEN)
+    logits = _core.step(executor, **valid_step())
+    rows = executor.output("every row")
+    assert rows.shape == (4, HIDDEN)
+    np.testing.assert_array_equal(executor.output("rows of logits"), rows[valid_step()["logits_indices"]])
+    np.testing.assert_array_equal(executor.output("logits"), logits)
+    _core.step(executor, **valid_step() | {"token_ids": i32(9, 9, 9, 9), "logits_indices": i32()})
+    assert executor.output("rows of logits").shape == (0, HIDDEN)
+    assert not np.array_equal(executor.output("every row"), rows)
+    with pytest.raises(ArgumentError, match="expected one that the engine's plan has, found n3"):
+        executor.output("n3")
+
+
 def test_options_and_memory(tiny: TinyEngine, tmp_path) -> None:
     path = tmp_path / "rank0.engine"
     path.write_bytes(tiny.to_bytes())
