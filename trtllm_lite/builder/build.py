@@ -21,7 +21,9 @@ from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
-from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
+from trtllm_lite.quantize.calibration.statistics import PLACEHOLDER, Statistics
+from trtllm_lite.quantize.network import Recipe, no_calibration, quantize_network, quantized_as
+from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 
 def build_engine(
@@ -43,11 +45,10 @@ def build_engine(
 
     ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
     several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
-    checkpoint (``full_prec``), or as bytes with a scale for each output feature (``int8_wo``, on CPUs ``fp8_wo``,
-    too); with ``fp8_rowwise`` the activations that they multiply are FP8, too, with a scale for each token.
-    ``kv_cache_dtype`` is the type of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32;
-    that of activations on GPUs. The same checkpoint and limits give the same bytes on every machine. Memory peaks at a
-    few times the largest weight.
+    checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
+    (:mod:`trtllm_lite.quantize.schemes`). ``kv_cache_dtype`` is the type of the KV cache: float32, float16 or bfloat16
+    on CPUs, of which ``auto`` is float32; that of activations on GPUs. The same checkpoint and limits give the same
+    bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
@@ -115,7 +116,7 @@ def plan_memory(
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
-    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, False, Tuning(), _ignore)
+    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, False, Tuning(), _ignore, lambda _: PLACEHOLDER)
     return backend.memory(job, num_threads)
 
 
@@ -137,13 +138,16 @@ def _fuse(
     strip_plan: bool,
     tuning: Tuning,
     report: Progress,
+    statistics: Callable[[str], Statistics] = no_calibration,
 ) -> BuildJob:
     """The job whose graph is the network as fused operators. Raises BuildError."""
-    model, fusions = run_passes(quantize_weights(checkpoint.model, qformat))
+    quantized, _ = quantize_network(checkpoint.model, Recipe(qformat), statistics)
+    model, fusions = run_passes(quantized)
     check_all_fused(model, fusions)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
+    name = quantized_as(quantized)
     return BuildJob(
-        checkpoint, model.graph, tuple(fusions), limits, qformat, kv_cache_dtype, targets, strip_plan, tuning, report
+        checkpoint, model.graph, tuple(fusions), limits, name, kv_cache_dtype, targets, strip_plan, tuning, report
     )
 
 

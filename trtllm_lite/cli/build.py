@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
+from trtllm_lite.cli.quantize_options import (
+    QFORMATS,
+    calibration_options,
+    recipe_options,
+    take_calibration,
+    take_recipe,
+)
 from trtllm_lite.cli.replaced import BUILD, PLAN
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
@@ -46,11 +53,10 @@ def _build_options(function: Decorated) -> Decorated:
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
             "--qformat",
-            type=click.Choice(["full_prec", "int8_wo", "fp8_wo", "fp8_rowwise"]),
+            type=click.Choice(QFORMATS),
             default="full_prec",
             show_default=True,
-            help="How the weights of linear layers are stored: as in the checkpoint, or as bytes with a scale for each "
-            "output feature (fp8_wo on CPUs only); with fp8_rowwise each token's activations are FP8, too.",
+            help="How products are quantized: as the checkpoint has them, or by a scheme; README.md describes each.",
         ),
         click.option(
             "--kv_cache_dtype",
@@ -103,8 +109,10 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint
     help="Measure the matrix products on this machine's GPU, write the result there, and use it.",
 )
 @click.option("--fast_build", is_flag=True, help="Measure less: fewer sizes and candidates, not at the power limit.")
+@recipe_options
+@calibration_options
 @replaced_options(BUILD)
-def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str, **limits: Any) -> None:
+def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str, qformat: str, **limits: Any) -> None:
     """Compile a checkpoint into an engine.
 
     A build takes seconds and no GPU. The same checkpoint and flags give the same bytes. Nothing is written if anything
@@ -121,12 +129,14 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
 
     from trtllm_lite.builder import build_engine
     from trtllm_lite.progress import progress_bars
+    from trtllm_lite.stages.quantize import quantized
     from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
+    recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
     source = _source(checkpoint_dir, model_config)
-    with progress_bars() as report:
-        manifest = build_engine(source, Path(output_dir), progress=report, **limits)
+    with progress_bars() as report, quantized(source, recipe, calibration, report) as (network, _):
+        manifest = build_engine(network, Path(output_dir), progress=report, **limits)
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(
         f"built {output_dir} in {time.perf_counter() - begin:.1f} s: {manifest.model.architecture}, "
@@ -163,8 +173,9 @@ def _has_gpu() -> bool:
 @_build_options
 @click.option("--num_threads", type=int, help="CPU threads at run time; each has scratch memory. [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@recipe_options
 @replaced_options(PLAN)
-def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **limits: Any) -> None:
+def plan(checkpoint_dir: str | None, model_config: str | None, qformat: str, as_json: bool, **limits: Any) -> None:
     """Predict the memory of an engine before building it.
 
     `plan` reads no weights and writes nothing. Its flags are those of `build`.
@@ -179,12 +190,14 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.cli.console import print_table
     from trtllm_lite.runtime.session.device import check_num_threads
+    from trtllm_lite.stages.quantize import uncalibrated
     from trtllm_lite.units import counted, format_bytes
 
-    given = {name: limits.pop(name) for name in ("qformat", "kv_cache_dtype", "target", "num_threads")}
+    given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "num_threads")}
     target, num_threads = given["target"], given["num_threads"]
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
-    source = _source(checkpoint_dir, model_config)
+    recipe = take_recipe(qformat, limits)
+    source = uncalibrated(_source(checkpoint_dir, model_config), recipe)
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
     memory = plan_memory(source, **given, **limits)
     values = memory.to_dict()

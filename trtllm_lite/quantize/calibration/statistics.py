@@ -38,6 +38,10 @@ class Statistics:
             )
 
 
+# For those who only ask what a quantized network would take.
+PLACEHOLDER = Statistics(np.ones(1, np.float32), np.ones(1, np.float32), np.ones((1, 1), np.float32))
+
+
 class Accumulator:
     """Gathers :class:`Statistics` of rows as they come; sums are float64.
 

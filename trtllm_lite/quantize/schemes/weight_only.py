@@ -1,0 +1,24 @@
+"""Weight-only quantization: matrices rounded to the nearest, activations as they are."""
+
+from collections.abc import Sequence
+
+from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, QuantizedFormat
+from trtllm_lite.quantize.products import Product
+from trtllm_lite.quantize.schemes.scheme import Scheme
+from trtllm_lite.quantize.schemes.workpiece import Workpiece
+
+
+class WeightOnly(Scheme):
+    """Matrices in ``weights``; needs no calibration."""
+
+    def __init__(self, name: str, weights: QuantizedFormat, description: str) -> None:
+        self.name, self.description, self._weights = name, description, weights
+
+    def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
+        """As :meth:`Scheme.quantize`."""
+        for product in products:
+            work.store(product, self._weights)
+
+
+INT8_WO = WeightOnly("int8_wo", Int8PerChannel(), "int8 with a scale for each output feature")
+FP8_WO = WeightOnly("fp8_wo", Fp8PerChannel(), "FP8 with a scale for each output feature")

@@ -1,0 +1,102 @@
+"""The stage that quantizes a checkpoint: calibrates where a scheme needs it, and writes or hands on what results."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from trtllm_lite.builder import Checkpoint, open_checkpoint
+from trtllm_lite.convert.safetensors_file import TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
+from trtllm_lite.errors import BuildError
+from trtllm_lite.files import atomic_directory, require_space
+from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE
+from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.network.tensors import extents
+from trtllm_lite.network.verifier import load_network
+from trtllm_lite.progress import Report
+from trtllm_lite.quantize.calibration.statistics import PLACEHOLDER
+from trtllm_lite.quantize.network import Recipe, inputs_to_observe, quantize_network
+from trtllm_lite.quantize.schemes import Needs
+from trtllm_lite.quantize.schemes.workpiece import Decision
+from trtllm_lite.stages.calibration import Calibration, statistics_of
+
+
+@contextmanager
+def quantized(
+    checkpoint: Checkpoint, recipe: Recipe, calibration: Calibration, report: Report
+) -> Iterator[tuple[Checkpoint, list[Decision]]]:
+    """``checkpoint`` quantized by ``recipe``, and what schemes decided; its weights are computed when they are read.
+
+    The statistics that weights are computed from are there while the context lasts. Raises BuildError, ArgumentError
+    (the calibration text), EngineError, OutputError.
+    """
+    inputs, needs = inputs_to_observe(checkpoint.model, recipe)
+    if needs == Needs.NOTHING:
+        network, decisions = quantize_network(checkpoint.model, recipe)
+        yield replace(checkpoint, model=network), decisions
+        return
+    with statistics_of(checkpoint, inputs, calibration, needs == Needs.GRAM, report) as store:
+        network, decisions = quantize_network(checkpoint.model, recipe, store.read)
+        yield replace(checkpoint, model=network), decisions
+
+
+def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
+    """``checkpoint`` quantized by ``recipe`` for those who read no weights: what calibration would find is made up."""
+    network, _ = quantize_network(checkpoint.model, recipe, lambda _: PLACEHOLDER)
+    return replace(checkpoint, model=network)
+
+
+def quantize_checkpoint(
+    checkpoint_dir: Path, output_dir: Path, recipe: Recipe, calibration: Calibration, report: Report
+) -> list[Decision]:
+    """Write the checkpoint quantized by ``recipe`` to ``output_dir``, which appears whole or not at all.
+
+    It is a checkpoint as any other: a standard ONNX network with QuantizeLinear and DequantizeLinear, and weights.
+    Returns what schemes decided. Raises as :func:`quantized`.
+    """
+    checkpoint = open_checkpoint(checkpoint_dir)
+    if recipe.changes_nothing:
+        raise BuildError("qformat is full_prec, and nothing overrides it: there is nothing to quantize; pass a qformat")
+    with quantized(checkpoint, recipe, calibration, report) as (result, decisions):
+        with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
+            _write_network(result.model, directory, report)
+            for name in (CONFIG_FILE, *(file.name for file in checkpoint.tokenizer_files())):
+                (directory / name).write_bytes((Path(checkpoint_dir) / name).read_bytes())
+            load_network(directory)
+        return decisions
+
+
+def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
+    """network.onnx, and weights.safetensors with all tensors that are computed when they are asked for."""
+    lazy = {name: value for name, value in network.graph.initializers.items() if _is_weight(value)}
+    tensors = {name: value.const_value for name, value in lazy.items() if value.const_value is not None}
+    infos = {name: TensorInfo(DTYPE_NAMES[tensor.dtype], extents(tensor)) for name, tensor in tensors.items()}
+    layout = plan_layout(infos)
+    require_space(directory, layout.num_bytes)
+    done = 0
+
+    def values(name: str):  # type: ignore[no-untyped-def]
+        nonlocal done
+        done += 1
+        report("quantize", done, len(tensors))
+        return tensors[name].numpy()
+
+    write_safetensors(directory / WEIGHTS_FILE, layout, values)
+    for name, info in infos.items():
+        lazy[name].const_value = ir.ExternalTensor(
+            WEIGHTS_FILE,
+            layout.offsets[name],
+            info.num_bytes,
+            tensors[name].dtype,
+            shape=ir.Shape(info.shape),
+            name=name,
+            base_dir=directory,
+        )
+    ir.save(network, directory / NETWORK_FILE)
+
+
+def _is_weight(value: ir.Value) -> bool:
+    return isinstance(value.const_value, ir.LazyTensor)
