@@ -1,4 +1,4 @@
-"""Rounding of matrices to few bits: grids, GPTQ and AWQ against plain definitions and against rounding to the nearest."""
+"""Rounding of matrices to few bits: grids, GPTQ and AWQ against their definitions and against rounding to nearest."""
 
 import numpy as np
 import pytest
