@@ -22,6 +22,9 @@ from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
 
+# The scale of activations in engines without weights, whose numbers mean nothing: those of normalised rows fit.
+_SCALE_OF_NOTHING = 1 / 16
+
 
 def build_engine(
     checkpoint_dir: Path | Checkpoint,
@@ -134,7 +137,8 @@ def _fuse(
     report: Progress,
 ) -> BuildJob:
     """The job whose graph is the network as fused operators. Raises BuildError."""
-    model, fusions = run_passes(quantize_weights(checkpoint.model, qformat))
+    scale = _SCALE_OF_NOTHING if strip_plan else None
+    model, fusions = run_passes(quantize_weights(checkpoint.model, qformat, scale))
     check_all_fused(model, fusions)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
     return BuildJob(

@@ -46,7 +46,7 @@ def _build_options(function: Decorated) -> Decorated:
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
             "--qformat",
-            type=click.Choice(["full_prec", "int8_wo", "fp8_wo", "fp8_rowwise"]),
+            type=click.Choice(["full_prec", "int8_wo", "fp8_wo", "fp8", "fp8_rowwise"]),
             default="full_prec",
             show_default=True,
             help="How the weights of linear layers are stored: as in the checkpoint, or as bytes with a scale for each "

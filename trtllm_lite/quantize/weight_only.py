@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from trtllm_lite.errors import BuildError, shown
-from trtllm_lite.quantize.activations import quantize_per_token
+from trtllm_lite.quantize.activations import quantize_per_tensor, quantize_per_token
 from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, Plain, QuantizedFormat
 from trtllm_lite.quantize.formats.format import made_by
 
@@ -18,32 +18,40 @@ FULL_PRECISION = "full_prec"  # weights as the checkpoint has them
 
 @dataclass(frozen=True)
 class Scheme:
-    """The format of weights, and the type that each token's activations are rounded to, with a scale of its own."""
+    """The format of weights, and the type that activations are rounded to.
+
+    Each token has a scale of its own, or, ``static``, all activations that a product reads have one, of calibration.
+    """
 
     weights: QuantizedFormat
     activations: str | None = None
+    static: bool = False
 
 
 # int8_wo and fp8_rowwise as TensorRT-LLM has them; fp8_wo after the former.
 QFORMATS = {
     "int8_wo": Scheme(Int8PerChannel()),
     "fp8_wo": Scheme(Fp8PerChannel()),
+    "fp8": Scheme(Fp8PerChannel(), "float8_e4m3fn", static=True),
     "fp8_rowwise": Scheme(Fp8PerChannel(), "float8_e4m3fn"),
 }
 _LM_HEAD = "lm_head"
 
 
-def quantize_weights(network: ir.Model, qformat: str) -> ir.Model:
+def quantize_weights(network: ir.Model, qformat: str, static_scale: float | None = None) -> ir.Model:
     """``network`` whose linear layers, but for the LM head, dequantize weights, and maybe activations, of ``qformat``.
 
-    ``full_prec`` is the network itself. Weights are quantized when they are asked for. Raises BuildError if ``qformat``
-    is unknown, or if there is nothing that it applies to.
+    ``full_prec`` is the network itself. ``static_scale`` is that of all activations of a scheme with static scales.
+    Weights are quantized when they are asked for. Raises BuildError if ``qformat`` is unknown, if there is nothing that
+    it applies to, or if it lacks a scale.
     """
     if qformat == FULL_PRECISION:
         return network
     if qformat not in QFORMATS:
         raise BuildError(f"qformat is {shown(qformat)}: expected one of {', '.join((FULL_PRECISION, *QFORMATS))}")
     scheme, quantized = QFORMATS[qformat], network.clone()
+    if scheme.static and static_scale is None:
+        raise BuildError(f"qformat is {qformat}, whose scales of activations need calibration: pass fp8_rowwise")
     rounded: dict[ir.Value, ir.Value] = {}
     done: dict[ir.Value, ir.Value] = {}
     for node in [node for node in quantized.graph if node.op_type == "Transpose"]:
@@ -55,7 +63,7 @@ def quantize_weights(network: ir.Model, qformat: str) -> ir.Model:
             done[source] = scheme.weights.express(quantized.graph, node, name, tensor)
         node.replace_input_with(0, done[source])
         if scheme.activations is not None:
-            _round_inputs(quantized.graph, node.outputs[0], scheme.activations, rounded)
+            _round_inputs(quantized.graph, node.outputs[0], scheme, static_scale, rounded)
     if not done:
         raise BuildError(f"qformat is {qformat}, and the network has no linear layer with a floating-point weight")
     _remove_unread(quantized.graph, list(done))
@@ -68,13 +76,21 @@ def _is_linear(transpose: ir.Node) -> bool:
     return bool(uses) and all(use.node.op_type == "MatMul" and use.node.name != _LM_HEAD for use in uses)
 
 
-def _round_inputs(graph: ir.Graph, weight: ir.Value, to: str, rounded: dict[ir.Value, ir.Value]) -> None:
+def _round_inputs(
+    graph: ir.Graph, weight: ir.Value, scheme: Scheme, static_scale: float | None, rounded: dict[ir.Value, ir.Value]
+) -> None:
     """Let the products with ``weight`` read rounded activations; ``rounded`` are those that there are already."""
+    to = scheme.activations
+    assert to is not None
     for product in [use.node for use in weight.uses()]:
         x = product.inputs[0]
         assert x is not None
         if x not in rounded:
-            rounded[x] = quantize_per_token(graph, x, to)
+            if scheme.static:
+                assert static_scale is not None
+                rounded[x] = quantize_per_tensor(graph, x, to, static_scale)
+            else:
+                rounded[x] = quantize_per_token(graph, x, to)
         product.replace_input_with(0, rounded[x])
 
 

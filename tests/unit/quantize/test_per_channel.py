@@ -16,6 +16,7 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, QuantizedFormat, matrix_of
 from trtllm_lite.quantize.weight_only import FULL_PRECISION, QFORMATS, quantize_weights
 
+SCALE = 1 / 16  # of activations, where a scheme has one
 INT8, FP8 = Int8PerChannel(), Fp8PerChannel()
 
 
@@ -51,7 +52,7 @@ def test_rows_of_zeros_stay_zeros(known: QuantizedFormat) -> None:
 @pytest.mark.parametrize("variant", ["llama", "qwen2", "gpt2", "phi3", "mlp_bias", "bfloat16"])
 @pytest.mark.parametrize("qformat", QFORMATS)
 def test_fused_operators_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:
-    quantized = quantize_weights(network(variant), qformat)
+    quantized = quantize_weights(network(variant), qformat, SCALE)
     fused, _ = run_passes(quantized)
     kinds = {matrix_of(operands(node)).format.name for node in fused.graph if "Linear" in node.op_type}
     assert kinds == {"plain", QFORMATS[qformat].weights.name}  # plain: the LM head
@@ -69,7 +70,7 @@ def test_the_quantized_network_is_standard_onnx(qformat: str) -> None:
     feeds = state.feeds([7, 1, 4]) | state.caches
     feeds |= {name: feeds[f"{name}.padded"] for name in ("position_ids", "past_lens")}
     logits = []
-    for model in (original, quantize_weights(original, qformat)):
+    for model in (original, quantize_weights(original, qformat, SCALE)):
         session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
         named = {value.name: feeds[value.name] for value in session.get_inputs()}
         logits.append(session.run(["logits"], named)[0])
@@ -83,7 +84,8 @@ def test_full_precision_is_the_network_itself() -> None:
 
 
 def test_an_unknown_qformat_names_those_there_are() -> None:
-    with pytest.raises(BuildError, match="qformat is 'fp3': expected one of full_prec, int8_wo, fp8_wo, fp8_rowwise"):
+    names = ", ".join([FULL_PRECISION, *QFORMATS])
+    with pytest.raises(BuildError, match=f"qformat is 'fp3': expected one of {names}"):
         quantize_weights(network("llama"), "fp3")
 
 
