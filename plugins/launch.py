@@ -58,18 +58,18 @@ Operand = Buffer | Slice
 
 @dataclass(frozen=True)
 class TensorMap:
-    """``operand`` as a row-major matrix [rows, columns] of 16-bit elements, for the copy engine (sm_90 and later).
+    """``operand`` as a row-major matrix [rows, columns] of its elements, for the copy engine (sm_90 and later).
 
-    It reads boxes: one of ``box_rows`` x ``box_columns`` lies in shared memory swizzled by 128 bytes, and what is
-    beyond the matrix reads as zero. ``rows`` is a number, or the symbol whose bound it takes; an offset of the operand
-    is constant. As a kernel's parameter: 128 bytes, aligned to 64, ``const __grid_constant__``.
+    It reads boxes: one of ``box_rows`` x ``box_columns``, which is 128 bytes wide, lies in shared memory swizzled by
+    these; what is beyond the matrix reads as zero. ``rows`` is a number, or the symbol whose bound it takes; an offset of
+    the operand is constant. As a kernel's parameter: 128 bytes, aligned to 64, ``const __grid_constant__``.
     """
 
     operand: Operand
     rows: int | str
     columns: int
     box_rows: int
-    box_columns: int = 64
+    box_columns: int
 
 
 Argument = Operand | TensorMap | Extent | int | float | None
@@ -105,7 +105,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class WeightBuffers:
-    """A weight matrix [..., out, in]: 16-bit ``values``, or int8 ones (mma_k16) with a float32 ``scale`` a row."""
+    """A weight matrix [..., out, in]: 16-bit ``values``, or bytes with a float32 ``scale`` a row.
+
+    int8 lies in the layout mma_k16, E4M3 row-major.
+    """
 
     values: Buffer
     scale: Buffer | None = None

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/async.cuh"
+#include "cuda/fp8.cuh"
 
 namespace tl {
 
@@ -9,6 +10,12 @@ constexpr int kConsumerWarps = 8;
 constexpr int kConsumerThreads = 32 * kConsumerWarps;
 
 __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }
+
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
 
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
@@ -43,10 +50,24 @@ struct RowShare {
     }
     return sum;
   }
-  __device__ __forceinline__ static void store(u16* row, const uint4 (&raw)[kCount]) {
+  __device__ __forceinline__ static float largest(const uint4 (&raw)[kCount]) {
+    float magnitude = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) magnitude = fmaxf(magnitude, largest_magnitude(raw[i]));
+    return magnitude;
+  }
+  // As 16-bit elements, or as E4M3 of what `scale` leaves of them.
+  template <bool kE4m3>
+  __device__ __forceinline__ static void store(char* row, const uint4 (&raw)[kCount], float scale) {
+    const float factor = kE4m3 ? 1.0f / scale : 1.0f;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (exists(i)) *reinterpret_cast<uint4*>(row + vector(i) * 8) = raw[i];
+      if (!exists(i)) continue;
+      if constexpr (kE4m3) {
+        reinterpret_cast<uint2*>(row)[vector(i)] = pack8_e4m3(raw[i], factor);
+      } else {
+        reinterpret_cast<uint4*>(row)[vector(i)] = raw[i];
+      }
     }
   }
   // raw * inverse * weight, rounded once; weights through the L1 cache, which warm() has filled.
@@ -75,16 +96,25 @@ __device__ __forceinline__ void warm(const float* weight) {
   }
 }
 
-// target[m][i] = x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i], for m < rows.
-// The sum of squares and the products are float32, rounded once. `scratch` holds kConsumerWarps * kTokens floats.
+// Where rows of x go, as 16-bit elements or E4M3: the latter with `scales`, which are `scale`, or, with TL_ROW_SCALES,
+// those of each row's largest element, and `scale` at least.
+struct RowTarget {
+  char* rows;
+  float* scales;
+  float scale;
+};
+
+// Row m of the target is x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i], for m < rows.
+// The sum of squares and the products are float32, rounded once. `scratch` holds 2 * kConsumerWarps * kTokens floats.
 // Ends with a barrier of the consuming threads.
 //
 // Few rows: all warps share each. Many: a warp each, which needs no barrier. Plain loads, not bulk copies: those would
 // queue behind the ring's (measured on an H200: 0.9 us more per kernel at M = 1).
-template <int kIn, int kTokens, int kPitch, bool kNorm>
-__device__ __forceinline__ void load_rows(u16* target, float* scratch, const u16* x, const float* weight, float epsilon,
-                                          int rows) {
-  const int warp = threadIdx.x / 32;
+template <int kIn, int kTokens, int kPitch, bool kNorm, bool kE4m3>
+__device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, const u16* x, const float* weight,
+                                          float epsilon, int rows) {
+  constexpr bool kRowScales = kE4m3 && TL_ROW_SCALES;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if constexpr (kTokens >= kConsumerWarps) {
     using Share = RowShare<kIn, 32>;
 #pragma unroll 1
@@ -94,7 +124,9 @@ __device__ __forceinline__ void load_rows(u16* target, float* scratch, const u16
       if constexpr (kNorm) {
         Share::scale(raw, rsqrtf(warp_sum(Share::sum_of_squares(raw)) / kIn + epsilon), weight);
       }
-      Share::store(target + m * kPitch, raw);
+      const float scale = kRowScales ? scale_of_row(warp_max(Share::largest(raw)), to.scale) : to.scale;
+      Share::template store<kE4m3>(to.rows + m * kPitch, raw, scale);
+      if (kE4m3 && lane == 0) to.scales[m] = scale;
     }
   } else {
     using Share = RowShare<kIn, kConsumerThreads>;
@@ -105,19 +137,37 @@ __device__ __forceinline__ void load_rows(u16* target, float* scratch, const u16
 #pragma unroll
       for (int m = 0; m < kTokens; ++m) {
         const float sum = warp_sum(Share::sum_of_squares(raw[m]));
-        if (threadIdx.x % 32 == 0) scratch[m * kConsumerWarps + warp] = sum;
+        if (lane == 0) scratch[m * kConsumerWarps + warp] = sum;
       }
       consumer_sync();
-    }
 #pragma unroll
-    for (int m = 0; m < kTokens; ++m) {
-      if constexpr (kNorm) {
+      for (int m = 0; m < kTokens; ++m) {
         float sum = 0.0f;
 #pragma unroll
         for (int w = 0; w < kConsumerWarps; ++w) sum += scratch[m * kConsumerWarps + w];
         Share::scale(raw[m], rsqrtf(sum / kIn + epsilon), weight);
       }
-      if (m < rows) Share::store(target + m * kPitch, raw[m]);
+    }
+    float* magnitudes = scratch + kTokens * kConsumerWarps;
+    if constexpr (kRowScales) {
+#pragma unroll
+      for (int m = 0; m < kTokens; ++m) {
+        const float magnitude = warp_max(Share::largest(raw[m]));
+        if (lane == 0) magnitudes[m * kConsumerWarps + warp] = magnitude;
+      }
+      consumer_sync();
+    }
+#pragma unroll
+    for (int m = 0; m < kTokens; ++m) {
+      float scale = to.scale;
+      if constexpr (kRowScales) {
+        float magnitude = 0.0f;
+#pragma unroll
+        for (int w = 0; w < kConsumerWarps; ++w) magnitude = fmaxf(magnitude, magnitudes[m * kConsumerWarps + w]);
+        scale = scale_of_row(magnitude, to.scale);
+      }
+      if (m < rows) Share::template store<kE4m3>(to.rows + m * kPitch, raw[m], scale);
+      if (kE4m3 && threadIdx.x == 0) to.scales[m] = scale;
     }
   }
   consumer_sync();

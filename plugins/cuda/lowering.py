@@ -8,6 +8,11 @@ epilogue:
 - ``residual``: rows that are added to the result (Linear);
 - PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where one kernel computes these rows, too.
 
+Rows that are E4M3 have the attribute ``<operand>_scale``. Where ``<operand>_row_scales`` is 1, each row has a scale of
+its own and the former is the least; an operand ``<operand>_scale`` holds these where they are in memory. Products with
+an attribute ``x_scale`` read E4M3, or, where they are streamed, 16-bit elements, which they round. An output ``y`` with
+``y_scale`` is rounded by the operator that makes it.
+
 Every program begins with CacheSlots and ends with Sample, of which others have operands:
 
 - Embedding has the step input ``token_slots`` and the state ``last_tokens``, where Sample leaves tokens: a token whose
@@ -21,6 +26,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from ..launch import Buffer, Command, Device, Extent, WeightBuffers
+from .row_scales import RowScales
 from .stream import Streaming
 
 Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
@@ -56,6 +62,9 @@ class Lowering(Protocol):
     def state(self, operand: str) -> Buffer:
         """Memory that is kept between steps."""
 
+    def scales(self, operand: str) -> RowScales | None:
+        """The scales under which rows are E4M3; None if they are not."""
+
     def rows(self, operand: str) -> Buffer:
         """Activations, or what else an operator before has computed."""
 
@@ -63,7 +72,7 @@ class Lowering(Protocol):
         """The activations of an operand that may be absent."""
 
     def new(self, output: str, dtype: str | None = None) -> Buffer:
-        """Memory for an output, of the activations' type or ``dtype``."""
+        """Memory for an output, of ``dtype``, or else of the activations' type, or E4M3 if the output has scales."""
 
     def result(self, output: str) -> Buffer:
         """As :meth:`new`, for operators that can write float32: logits, and what becomes logits row by row."""

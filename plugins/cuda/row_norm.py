@@ -34,6 +34,6 @@ class RowNorm:
             "TL_HIDDEN": hidden,
             "TL_THREADS": threads,
             "TL_RESIDUAL": int(self.residual is not None),
-            "TL_FP16": DTYPE_FLAGS[self.y.dtype],
+            "TL_FP16": DTYPE_FLAGS[self.x.dtype],
         }
         return kernel(source, name, threads, 0, defines)

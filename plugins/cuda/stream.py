@@ -6,13 +6,38 @@ from dataclasses import dataclass
 from math import prod
 
 from ..launch import DTYPE_FLAGS, Device, Extent, Kernel, WeightBuffers, kernel, symbol
+from .row_scales import RowScales
 
 _THREADS = 288
+_SCALES_BYTES = 64  # of the rows of x, where they become E4M3
 _CONSUMER_WARPS, _ROWS_PER_TILE, _MAX_STAGES = 8, 16, 16
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
 # A ring below this share of the shared memory starves the memory (80 KB of 227 on an H200).
 _RING_SHARE = 0.35
 _MANY_GROUPS = 128  # about the SMs of a card
+
+
+@dataclass(frozen=True)
+class WeightForm:
+    """What a kernel of TL_WEIGHT_FORM ``number`` multiplies: bytes of an element of the weight, and of x."""
+
+    number: int
+    weight_bytes: int
+    x_bytes: int
+
+    @property
+    def depth(self) -> int:
+        """Elements of a row that in_features is a multiple of."""
+        return 32 // self.x_bytes
+
+
+_PLAIN = WeightForm(0, 2, 2)
+_FORMS = {"int8": WeightForm(1, 1, 2), "float8_e4m3fn": WeightForm(2, 1, 1)}
+
+
+def weight_form(dtype: str) -> WeightForm:
+    """How kernels read weights of ``dtype``."""
+    return _FORMS.get(dtype, _PLAIN)
 
 
 @dataclass(frozen=True)
@@ -27,27 +52,28 @@ class StreamConfig:
     stream_x: bool
     in_flight_bytes: int
     reason: str
-    weight_bytes: int  # of an element
+    form: WeightForm
 
     def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
         """The shared memory that barriers, partial sums and x leave for the ring."""
         sums = 2 * _CONSUMER_WARPS * tokens * _ROWS_PER_TILE * self.tiles_per_stage * 4
-        x_bytes = 0 if self.stream_x else tokens * (in_features * 2 + 16)
-        return shared_bytes - _MAX_STAGES * 16 - 16 - sums - x_bytes
+        x_bytes = 0 if self.stream_x else tokens * (in_features * self.form.x_bytes + 16)
+        scales = _SCALES_BYTES if self.form.x_bytes == 1 else 0
+        return shared_bytes - _MAX_STAGES * 16 - 16 - scales - sums - x_bytes
 
     def stage_bytes(self, tokens: int) -> int:
         """Bytes of a stage: weights, and x where it travels with them."""
-        weights = (self.stage_k * self.weight_bytes + 16) * _ROWS_PER_TILE * self.tiles_per_stage
+        weights = (self.stage_k * self.form.weight_bytes + 16) * _ROWS_PER_TILE * self.tiles_per_stage
         return weights + (tokens * (self.stage_k * 2 + 16) if self.stream_x else 0)
 
 
 def stream_config(
-    out_features: int, in_features: int, weight_bytes: int, tokens: int, device: Device
+    out_features: int, in_features: int, form: WeightForm, tokens: int, device: Device
 ) -> StreamConfig | None:
     """The first candidate that fits ``device``; None if none does, or if the extents fit no tile."""
-    if out_features % 8 or in_features % 16:
+    if out_features % 8 or in_features % form.depth:
         return None
-    for candidate in _candidates(device, weight_bytes):
+    for candidate in _candidates(device, form):
         ring = candidate.ring_bytes(in_features, tokens, device.shared_bytes)
         wanted = max(2 * candidate.stage_bytes(tokens), _RING_SHARE * device.shared_bytes)
         if ring >= wanted:
@@ -55,28 +81,37 @@ def stream_config(
     return None
 
 
-def _candidates(device: Device, weight_bytes: int) -> list[StreamConfig]:
-    """Copies of 2 KB, or else of 1, and of half of that where x travels, too."""
+def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
+    """Copies of 2 KB, or else of 1, and of half of that where x travels, too, which E4M3 does not."""
     stays = "x stays in shared memory"
     travels = "x is too large to stay in shared memory and travels with the weights"
     resident = [
-        StreamConfig(copy // weight_bytes, 1, False, _IN_FLIGHT_BYTES, stays, weight_bytes) for copy in (2048, 1024)
+        StreamConfig(copy // form.weight_bytes, 1, False, _IN_FLIGHT_BYTES, stays, form) for copy in (2048, 1024)
     ]
-    shapes = ((1024, 2), (1024, 1), (512, 1))
+    shapes = ((1024, 2), (1024, 1), (512, 1)) if form.x_bytes > 1 else ()
     return resident + [
-        StreamConfig(copy // weight_bytes, tiles, True, device.shared_bytes, travels, weight_bytes)
+        StreamConfig(copy // form.weight_bytes, tiles, True, device.shared_bytes, travels, form)
         for copy, tiles in shapes
     ]
 
 
 @dataclass(frozen=True)
 class Streaming:
-    """A streaming product of at most ``tokens`` rows of ``dtype``, specialised by ``config``."""
+    """A streaming product of at most ``tokens`` rows of ``dtype``, specialised by ``config``.
+
+    ``x_scales`` are those under which rows become E4M3, where weights are that.
+    """
 
     tokens: int
     dtype: str
     device: Device
     config: StreamConfig
+    x_scales: RowScales | None = None
+
+    @property
+    def x_scale(self) -> float:
+        """The last argument of every such kernel."""
+        return 0.0 if self.x_scales is None else self.x_scales.value
 
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel for ``weight``; ``more`` are the macros besides those of every such product."""
@@ -89,7 +124,8 @@ class Streaming:
             "TL_TOKENS": self.tokens,
             "TL_STAGE_K": self.config.stage_k,
             "TL_TILES_PER_STAGE": self.config.tiles_per_stage,
-            "TL_INT8": int(weight.scale is not None),
+            "TL_WEIGHT_FORM": self.config.form.number,
+            "TL_ROW_SCALES": int(self.x_scales is not None and self.x_scales.per_row),
             "TL_STREAM_X": int(self.config.stream_x),
             "TL_SHARED_BYTES": self.device.shared_bytes,
             "TL_IN_FLIGHT_BYTES": self.config.in_flight_bytes,

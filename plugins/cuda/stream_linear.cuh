@@ -1,12 +1,12 @@
 // y = x @ weight.T for at most 16 rows of x: decoding, where the weights are read once and everything else is small.
 //
-// Bytes moved: the weights, once (N * K * 2, or N * K of int8); x and y are noise. Floor: those bytes over the memory bandwidth. FLOPs
+// Bytes moved: the weights, once (N * K * 2, or N * K of bytes); x and y are noise. Floor: those bytes over the memory bandwidth. FLOPs
 // (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
 //
 // One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh).
-// Eight warps consume: each takes every eighth 16x16 piece of a stage through ldmatrix into mma.sync, with the
-// (zero-padded) rows of x as the 8-wide operand, and the eight partial sums meet in shared memory at the end of a tile,
-// in a fixed order: a row's result does not depend on the other rows.
+// Eight warps consume: each takes every eighth 16x16 piece (16x32 of E4M3) of a stage through ldmatrix into mma.sync,
+// with the (zero-padded) rows of x as the 8-wide operand, and the eight partial sums meet in shared memory at the end of
+// a tile, in a fixed order: a row's result does not depend on the other rows.
 //
 // What is done with a tile is an Op (see plugins/linear/cuda.cuh):
 //   kTiles                          number of 16-row tiles
@@ -28,7 +28,7 @@ namespace tl {
 
 constexpr int kStreamThreads = kConsumerThreads + 32;
 
-// What an Op loads for two results before they are there: the scales of their rows of int8, and two numbers of its own.
+// What an Op loads for two results before they are there: the scales of their rows of bytes, and two numbers of its own.
 struct Begun {
   float x, y;
   float scale_a, scale_b;
@@ -42,24 +42,25 @@ struct TileSums {
   // `x_row` is what this lane hands to ldmatrix: its token's row, or 16 zero bytes (and `x_mask` 0) past the last
   // token.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, u32 x_row, u32 x_mask, int warp, int lane) {
-    const u32 a_row = data + (lane % 16) * Ring::kPitch + (Ring::kInt8 ? 0 : lane / 16 * 16);
+    constexpr bool kInt8 = Ring::kForm == WeightForm::kInt8;
+    const u32 a_row = data + (lane % 16) * Ring::kPitch + (kInt8 ? 0 : lane / 16 * 16);
 #pragma unroll
-    for (int i = 0; i < ceil_div(Ring::kStageK / 16, kConsumerWarps); ++i) {
-      const int k = (warp + i * kConsumerWarps) * 16;
+    for (int i = 0; i < ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps); ++i) {
+      const int k = (warp + i * kConsumerWarps) * Ring::kPieceK;
       if (k >= k_size) break;
       u32 b[4];
       if constexpr (Ring::kTokenTiles == 2) {
-        load_matrix_x4(b, x_row + (k * 2 & x_mask));
+        load_matrix_x4(b, x_row + (k * Ring::kItemBytes & x_mask));
       } else {
         u32 pair[2];
-        load_matrix_x2(pair, x_row + (k * 2 & x_mask));
+        load_matrix_x2(pair, x_row + (k * Ring::kItemBytes & x_mask));
         b[0] = pair[0], b[1] = pair[1];
       }
 #pragma unroll
       for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
         u32 a[4];
         const u32 from = a_row + tile * kRowsPerTile * Ring::kPitch + k * Ring::kWeightBytes;
-        if constexpr (Ring::kInt8) {
+        if constexpr (kInt8) {
           u32 bytes[2];
           load_matrix_x2(bytes, from);
           widen_int8(bytes[0], a[0], a[2]);
@@ -68,7 +69,13 @@ struct TileSums {
           load_matrix_x4(a, from);
         }
 #pragma unroll
-        for (int t = 0; t < Ring::kTokenTiles; ++t) mma(sums[tile][t], a, b[2 * t], b[2 * t + 1]);
+        for (int t = 0; t < Ring::kTokenTiles; ++t) {
+          if constexpr (Ring::kE4m3) {
+            mma_e4m3(sums[tile][t], a, b[2 * t], b[2 * t + 1]);
+          } else {
+            mma(sums[tile][t], a, b[2 * t], b[2 * t + 1]);
+          }
+        }
       }
     }
   }
@@ -97,20 +104,22 @@ struct Consumer {
   int rows;
   int buffer = 0;
 
-  __device__ __forceinline__ u16* x_rows() const { return reinterpret_cast<u16*>(memory + Ring::kXOffset); }
+  __device__ __forceinline__ float* x_scales() const { return reinterpret_cast<float*>(memory + Ring::kScaleOffset); }
   __device__ __forceinline__ float* sums(int which) const {
     return reinterpret_cast<float*>(memory + Ring::kSumOffset) + which * Ring::kSumFloats;
   }
 
   template <class Product, bool kNorm, class Op>
-  __device__ __forceinline__ void run(const Op& op, const u16* x, const float* norm_weight, float epsilon) {
+  __device__ __forceinline__ void run(const Op& op, const u16* x, const float* norm_weight, float epsilon,
+                                      float x_scale) {
     static_assert(!(kNorm && Product::kStreamX), "the norm needs all of x");
     if constexpr (kNorm) warm<Product::kIn>(norm_weight);
     wait_for_previous_kernel();
     allow_next_kernel();
     if constexpr (!Product::kStreamX) {
-      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch / 2, kNorm>(x_rows(), sums(0), x, norm_weight, epsilon,
-                                                                          rows);
+      const RowTarget to{memory + Ring::kXOffset, x_scales(), x_scale};
+      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kE4m3>(to, sums(0), x, norm_weight, epsilon,
+                                                                                  rows);
     }
     products<Product>(op);
   }
@@ -144,7 +153,7 @@ struct Consumer {
 #pragma unroll 1
       for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
         barrier_wait(at.full(), at.parity);
-        const u32 x_base = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset + chunk * Ring::kStageK * 2;
+        const u32 x_base = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset + chunk * Ring::kStageK * Ring::kItemBytes;
         part.add_stage(at.data(), Product::chunk_k(chunk), present ? x_base + x_offset : at.shared + Ring::kZeroOffset,
                        present ? ~0u : 0u, warp, lane);
         release(at, lane);
@@ -159,9 +168,10 @@ struct Consumer {
           a += sums(buffer)[at_row];
           b += sums(buffer)[at_row + 8];
         }
-        if (Ring::kInt8) {
-          a *= begun.scale_a;
-          b *= begun.scale_b;
+        if (Ring::kForm != WeightForm::k16Bits) {
+          const float row_scale = Ring::kE4m3 ? x_scales()[stored_token] : 1.0f;
+          a *= begun.scale_a * row_scale;
+          b *= begun.scale_b * row_scale;
         }
         op.store(tile, feature, stored_token, a, b, begun);
       }
@@ -186,16 +196,17 @@ __device__ __forceinline__ char* start_stream() {
   return memory;
 }
 
-// A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place.
+// A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place. Where weights are
+// E4M3, x becomes that with the scale `x_scale`, or, with TL_ROW_SCALES, with a scale for each row of at least `x_scale`.
 template <class Ring, class Product, bool kNorm, class Op>
-__device__ __forceinline__ void stream_linear(const u16* x, const float* norm_weight, float epsilon, int rows,
-                                              const Op& op) {
+__device__ __forceinline__ void stream_linear(const u16* x, const float* norm_weight, float epsilon, float x_scale,
+                                              int rows, const Op& op) {
   char* memory = start_stream<Ring>();
   const RingPosition<Ring> start{shared_address(memory)};
   if (threadIdx.x >= kConsumerThreads) {
     Producer<Ring>{start, start, rows, static_cast<int>(threadIdx.x % 32)}.template run<Product>(op, x);
   } else {
-    Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon);
+    Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon, x_scale);
   }
 }
 

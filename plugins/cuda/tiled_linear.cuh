@@ -10,8 +10,12 @@
 // Weights are no other kernel's output: the first stages are asked for before the previous kernel has ended.
 // Rows of x past the last one may hold anything: they are multiplied and never stored.
 //
+// With TL_E4M3 both operands are E4M3: a row of x has a scale, and so has a feature. Tensor cores of Hopper keep about 14
+// bits of such sums (arXiv 2412.19437, section 3.3.2), which is 2^-13 of the largest of them.
+//
 // Launch: kTiledThreads threads, TL_SHARED_BYTES of dynamic shared memory, a multiple of kCluster blocks. Macros: the
-// above, TL_IN (a multiple of 64 * TL_SPLITS), TL_OUT (of y, a multiple of 8).
+// above, TL_IN (with TL_SPLITS > 1 a multiple of that many steps), TL_OUT (of y, a multiple of 8), TL_ROW_SCALES (with
+// TL_E4M3: each row of x has its own scale).
 #pragma once
 
 #include "cuda/tensor_copy.cuh"
@@ -23,7 +27,7 @@ namespace tl {
 constexpr int kTileRows = TL_TILE_ROWS, kTileColumns = TL_TILE_COLUMNS;
 constexpr int kRowBlocks = TL_ROW_BLOCKS, kColumnBlocks = TL_COLUMN_BLOCKS, kSplits = TL_SPLITS;
 constexpr int kPeers = kRowBlocks * kColumnBlocks, kCluster = kPeers * kSplits;
-constexpr int kStepK = 64, kSteps = TL_IN / kStepK / kSplits;
+constexpr int kStepK = kBlockRowBytes / (TL_E4M3 ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK * kSplits);
 constexpr int kConsumerWarps = kTileRows / 16, kConsumerThreads = kConsumerWarps * 32;
 constexpr int kTiledThreads = kConsumerThreads + 32;
 constexpr int kFragments = kTileColumns / 8, kSlice = ceil_div(kFragments, kSplits);
@@ -31,7 +35,8 @@ constexpr u32 kXBytes = kTileRows * kBlockRowBytes, kWeightBytes = kTileColumns 
 constexpr u32 kStageBytes = kXBytes + kWeightBytes;
 constexpr int kStages = TL_SHARED_BYTES / static_cast<int>(kStageBytes + 16);
 constexpr int kSharedRows = 2048;  // rows of x that stay in the L2 cache while all weights pass
-static_assert(TL_IN % (kStepK * kSplits) == 0 && TL_OUT % 8 == 0);
+static_assert(kSplits == 1 || TL_IN % (kStepK * kSplits) == 0, "parts of the depth are whole steps");
+static_assert(TL_OUT % 8 == 0);
 static_assert(kTileRows % 64 == 0 && kTileColumns % 16 == 0 && kTileColumns <= 256);
 static_assert(kTileRows % (8 * kColumnBlocks) == 0, "a block's share of x is whole groups of 8 rows");
 static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
@@ -51,6 +56,26 @@ __device__ __forceinline__ void tiled_sync() {
     __syncthreads();
   }
 }
+
+// The scales of a product of E4M3: of rows of the weight, and of rows of x, which have one in common if `rows` is null.
+struct ProductScales {
+  const float* weight;
+  const float* rows;
+  float x;
+
+  __device__ __forceinline__ float of_row(int row) const { return TL_ROW_SCALES ? rows[row] : x; }
+  // Multiplies the sums of two rows, 8 apart, from weight row `first` on, by what they mean; `present` fragments exist.
+  template <int kFirst, int kCount, int kAll>
+  __device__ __forceinline__ void apply(float (&sums)[kAll][4], int first, int present, float upper, float lower) const {
+#pragma unroll
+    for (int f = 0; f < kCount; ++f) {
+      if (f >= present) break;
+      const float2 both = reinterpret_cast<const float2*>(weight + first)[f * 4 + threadIdx.x % 4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[kFirst + f][i] *= (i % 2 == 0 ? both.x : both.y) * (i < 2 ? upper : lower);
+    }
+  }
+};
 
 // A block's place in its cluster.
 struct Member {
@@ -202,7 +227,7 @@ struct TileConsumer {
       const u64 weight = matrix_descriptor(ring.weight(), 0);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kStepK / 16; ++k) wgmma_shared(sums, x + k * 2, weight + k * 2, true);
+      for (int k = 0; k < static_cast<int>(kBlockRowBytes) / 32; ++k) wgmma_shared(sums, x + k * 2, weight + k * 2, true);
       wgmma_commit();
       wgmma_wait<1>();
       if (step > 0) release(last);

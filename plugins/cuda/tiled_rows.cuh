@@ -2,7 +2,7 @@
 // 16, and global memory wants 16 bytes a lane.
 #pragma once
 
-#include "cuda/types.cuh"
+#include "cuda/fp8.cuh"
 
 namespace tl {
 
@@ -56,6 +56,38 @@ struct RowPart {
 #pragma unroll
     for (int f = kCount / 4 * 4; f < kCount; ++f) {
       pieces[f] = f < present ? __ldcg(reinterpret_cast<const u32*>(row) + f * 4 + lane % 4) : 0;
+    }
+  }
+};
+
+// The same of a row of bytes.
+template <int kCount>
+struct ByteRowPart {
+  unsigned char* row;
+  int present, lane;
+
+  // values[f]: this lane's two elements of fragment f, which are stored as E4M3 of `factor` times them.
+  __device__ __forceinline__ void store(const float2 (&values)[kCount], float factor) const {
+    u32 pairs[ceil_div(kCount, 2)];  // of fragments 2i and 2i + 1
+#pragma unroll
+    for (int f = 0; f < kCount; f += 2) {
+      const float2 a = values[f], b = f + 1 < kCount ? values[f + 1] : make_float2(0.0f, 0.0f);
+      pairs[f / 2] = pack4_e4m3(a.x * factor, a.y * factor, b.x * factor, b.y * factor);
+    }
+    constexpr int kWhole = kCount / 8 * 8;
+#pragma unroll
+    for (int f = 0; f < kWhole; f += 8) {
+      u32 mine[4] = {pairs[f / 2], pairs[f / 2 + 1], pairs[f / 2 + 2], pairs[f / 2 + 3]};
+      transpose_quad(mine, lane);
+      const int at = f + lane % 4 * 2;  // this lane's fragments: at and at + 1
+      const uint2 first = make_uint2(__byte_perm(mine[0], mine[1], 0x5410), __byte_perm(mine[2], mine[3], 0x5410));
+      const uint2 second = make_uint2(__byte_perm(mine[0], mine[1], 0x7632), __byte_perm(mine[2], mine[3], 0x7632));
+      if (at < present) reinterpret_cast<uint2*>(row)[at] = first;
+      if (at + 1 < present) reinterpret_cast<uint2*>(row)[at + 1] = second;
+    }
+#pragma unroll
+    for (int f = kWhole; f < kCount; ++f) {
+      if (f < present) reinterpret_cast<u16*>(row)[f * 4 + lane % 4] = static_cast<u16>(pairs[f / 2] >> f % 2 * 16);
     }
   }
 };

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 
-from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Operand, TensorMap, kernel
+from trtllm_lite.vocabulary import DTYPES
 
-_ARCH = "sm_90a"
-_STEP_K, _ROW_BYTES, _BARRIER_BYTES = 64, 128, 16
+from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Operand, TensorMap, WeightBuffers, kernel
+from .row_scales import RowScales
+
+TILED_ARCH = "sm_90a"
+_STEP_BYTES, _BARRIER_BYTES = 128, 16  # of a row of x or of the weight; of a stage
+_ROW_ALIGNMENT = 16  # bytes, of rows of x and of the weight
 _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
 # Clusters (row blocks, column blocks, splits), and how many blocks of clusters of that size an H200 holds at a time.
 _CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4))
@@ -51,15 +55,15 @@ class TileConfig:
 
 @cache  # every layer asks again
 def tile_configs(
-    out_features: int, in_features: int, max_rows: int, gated: bool, device: Device
+    out_features: int, row_bytes: int, max_rows: int, gated: bool, device: Device
 ) -> tuple[TileConfig, ...]:
     """Candidates for at most ``max_rows`` rows, best guess first; none where the target or the extents fit no tile.
 
-    ``out_features`` are those of y; a gated product has twice as many weight rows.
+    ``out_features`` are those of y; a gated product has twice as many weight rows. ``row_bytes``: of x.
     """
-    if device.arch != _ARCH or in_features % _STEP_K or out_features % 8:
+    if device.arch != TILED_ARCH or row_bytes % _ROW_ALIGNMENT or out_features % 8:
         return ()
-    problem = _Problem(out_features, in_features, max_rows, 2 if gated else 1)
+    problem = _Problem(out_features, row_bytes, max_rows, 2 if gated else 1)
     fitting = [config for config in problem.configs() if problem.fits(config, device)]
     best = sorted(fitting, key=lambda config: (problem.cycles(config), config.cluster))[:_MOST_CANDIDATES]
     return tuple(replace(config, reason=problem.reason(config)) for config in best)
@@ -70,7 +74,7 @@ class _Problem:
     """A product of ``parts`` weight matrices of ``out_features`` rows each."""
 
     out_features: int
-    in_features: int
+    row_bytes: int
     max_rows: int
     parts: int
 
@@ -89,10 +93,10 @@ class _Problem:
     def fits(self, config: TileConfig, device: Device) -> bool:
         """Whether the kernel's static assertions hold."""
         boxes = max(self.parts, config.row_blocks)
-        stages = device.shared_bytes // ((config.rows + config.columns) * _ROW_BYTES + _BARRIER_BYTES)
+        stages = device.shared_bytes // ((config.rows + config.columns) * _STEP_BYTES + _BARRIER_BYTES)
         return (
             config.row_blocks <= ceil(self.max_rows / config.rows)
-            and self.in_features % (_STEP_K * config.splits) == 0
+            and (config.splits == 1 or self.row_bytes % (_STEP_BYTES * config.splits) == 0)
             and config.columns % (8 * boxes) == 0
             and (config.splits == 1 or self.parts == 1)
             and stages >= _MIN_STAGES
@@ -111,10 +115,10 @@ class _Problem:
     def cycles(self, config: TileConfig) -> float:
         """A model's time of the tiles one after another; the weights' way from memory takes all about as long."""
         products = config.rows * config.columns / 32
-        l2_bytes = (config.rows / config.column_blocks + config.columns / config.row_blocks) * _ROW_BYTES
-        read_bytes = (config.rows + config.columns) * _ROW_BYTES
+        l2_bytes = (config.rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
+        read_bytes = (config.rows + config.columns) * _STEP_BYTES
         step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, _STEP_CYCLES)
-        tile = self.in_features / _STEP_K / config.splits * step + _TILE_CYCLES
+        tile = ceil(self.row_bytes / _STEP_BYTES) / config.splits * step + _TILE_CYCLES
         if config.splits > 1:
             sums = config.rows * config.columns * 4 * (config.splits - 1) / config.splits
             tile += _EXCHANGE_CYCLES + sums / _EXCHANGE_BYTES
@@ -129,17 +133,31 @@ class _Problem:
 
 @dataclass(frozen=True)
 class Tiling:
-    """A tiled product of at most ``max_rows`` rows of ``dtype``, specialised by ``config``."""
+    """A tiled product of at most ``max_rows`` rows, specialised by ``config``; ``dtype`` is that of activations.
+
+    ``x_scales`` are those of the rows of x, where x and weights are E4M3.
+    """
 
     dtype: str
     device: Device
     config: TileConfig
     max_rows: int
+    x_scales: RowScales | None = None
 
-    def kernel(self, source: str, name: str, weight: Buffer, more: dict[str, int]) -> Kernel:
+    @property
+    def row_scales(self) -> Buffer | None:
+        """The scales of the rows of x, where each has its own."""
+        return None if self.x_scales is None else self.x_scales.buffer
+
+    @property
+    def x_scale(self) -> float:
+        """The scale of all rows of x."""
+        return 0.0 if self.x_scales is None else self.x_scales.value
+
+    def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel for ``weight`` [..., out, in]; ``more`` are the macros besides those of every such product."""
         config = self.config
-        out_features, in_features = _extents(weight)[-2:]
+        out_features, in_features = _extents(weight.values)[-2:]
         defines = more | {
             "TL_IN": in_features,
             "TL_OUT": out_features,
@@ -150,10 +168,12 @@ class Tiling:
             "TL_SPLITS": config.splits,
             "TL_SHARED_BYTES": self.device.shared_bytes,
             "TL_FP16": DTYPE_FLAGS[self.dtype],
+            "TL_E4M3": int(self.x_scales is not None),
+            "TL_ROW_SCALES": int(self.row_scales is not None),
         }
         return kernel(source, name, config.rows * 2 + 32, self.device.shared_bytes, defines, config.reason)
 
-    def grid(self, weight: Buffer) -> tuple[Extent]:
+    def grid(self, weight: WeightBuffers) -> tuple[Extent]:
         """A block for each tile; as many as run at a time where tiles are more and a cluster may have several."""
         problem = self._problem(weight)
         blocks, cluster = problem.blocks(self.config), self.config.cluster
@@ -161,19 +181,24 @@ class Tiling:
             return (Extent(blocks),)
         return (Extent(0, (("num_sms", _RESIDENT[cluster], _RESIDENT[1] * cluster),) * cluster),)
 
-    def maps(self, x: Operand, weight: Buffer) -> tuple[TensorMap, TensorMap]:
+    def maps(self, x: Operand, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
         """x and the weight as the kernel's boxes read them."""
         problem, config = self._problem(weight), self.config
-        weight_rows = problem.out_features * problem.parts
-        box = config.columns // max(problem.parts, config.row_blocks)
+        weight_rows, in_features = problem.out_features * problem.parts, _extents(weight.values)[-1]
+        box, columns = config.columns // max(problem.parts, config.row_blocks), _STEP_BYTES // self._item_bytes(weight)
         return (
-            TensorMap(x, self.max_rows, problem.in_features, config.rows // config.column_blocks),
-            TensorMap(weight, weight_rows, problem.in_features, box),
+            TensorMap(x, self.max_rows, in_features, config.rows // config.column_blocks, columns),
+            TensorMap(weight.values, weight_rows, in_features, box, columns),
         )
 
-    def _problem(self, weight: Buffer) -> _Problem:
-        *parts, out_features, in_features = _extents(weight)
-        return _Problem(out_features, in_features, self.max_rows, parts[0] if parts else 1)
+    def _problem(self, weight: WeightBuffers) -> _Problem:
+        *parts, out_features, in_features = _extents(weight.values)
+        row_bytes = in_features * self._item_bytes(weight)
+        return _Problem(out_features, row_bytes, self.max_rows, parts[0] if parts else 1)
+
+    @staticmethod
+    def _item_bytes(weight: WeightBuffers) -> int:
+        return DTYPES[weight.values.dtype].item_bytes
 
 
 def _extents(weight: Buffer) -> list[int]:

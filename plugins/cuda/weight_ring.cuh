@@ -10,36 +10,49 @@
 namespace tl {
 
 constexpr int kRowsPerTile = 16;
-constexpr int kMaxStages = 16;
+constexpr int kMaxStages = 16, kMaxTokens = 16;
+
+// What a weight is stored as, the numbers of TL_WEIGHT_FORM: elements of 16 bits; int8, in the order of the layout
+// mma_k16; E4M3, in which case rows of x are E4M3, too.
+enum class WeightForm { k16Bits, kInt8, kE4m3 };
 
 // kTokens: rows of x at most. kStageK: depth of a stage. kTilesPerStage: 16-row tiles side by side in a stage.
-// kInt8: weights are bytes, in the order of the layout mma_k16, not 16-bit elements.
 // kStageX: a stage also has room for its share of x. kXBytes: room for x that stays.
 // kSharedBytes: the whole dynamic allocation; the ring takes what the rest leaves.
 // kInFlightBytes: most bytes under way at a time (see Producer).
-template <int kTokens_, int kStageK_, int kTilesPerStage_, bool kInt8_, bool kStageX, int kXBytes, int kSharedBytes,
+template <int kTokens_, int kStageK_, int kTilesPerStage_, WeightForm kForm_, bool kStageX, int kXBytes, int kSharedBytes,
           int kInFlightBytes>
 struct Ring {
-  static constexpr bool kInt8 = kInt8_;
-  static constexpr int kWeightBytes = kInt8 ? 1 : 2;  // of an element
+  static constexpr WeightForm kForm = kForm_;
+  static constexpr bool kE4m3 = kForm == WeightForm::kE4m3;
+  static constexpr int kWeightBytes = kForm == WeightForm::k16Bits ? 2 : 1, kItemBytes = kE4m3 ? 1 : 2;  // of x
+  static constexpr int kPieceK = 32 / kItemBytes;  // elements of a row that one product of fragments takes
   static constexpr int kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
   static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);
   // 16 bytes of padding put the eight rows of an ldmatrix into different banks.
   static constexpr u32 kPitch = kStageK * kWeightBytes + 16, kStagedXPitch = kStageK * 2 + 16;
+  static_assert(!(kStageX && kE4m3), "rows of x are rounded to E4M3 as a whole");
   static constexpr u32 kStageBytes = kPitch * kStageRows + (kStageX ? kStagedXPitch * kTokens : 0);
   static constexpr int kSumFloats = kConsumerWarps * kTokens * kStageRows;
-  // Shared memory: barriers | 16 zero bytes | two buffers of partial sums | x | stages
+  // Shared memory: barriers | 16 zero bytes | scales of x, if E4M3 | two buffers of partial sums | x | stages
   static constexpr u32 kZeroOffset = kMaxStages * 16;
-  static constexpr u32 kSumOffset = kZeroOffset + 16;
+  static constexpr u32 kScaleOffset = kZeroOffset + 16;
+  static constexpr u32 kSumOffset = kScaleOffset + (kE4m3 ? kMaxTokens * 4 : 0);
   static constexpr u32 kXOffset = kSumOffset + 2 * kSumFloats * 4;
   static constexpr u32 kStageOffset = kXOffset + kXBytes;
   static constexpr int kStages =
       min_of(kMaxStages, (kSharedBytes - static_cast<int>(kStageOffset)) / static_cast<int>(kStageBytes));
   static constexpr int kInFlight = max_of(1, min_of(kStages, kInFlightBytes / static_cast<int>(kPitch * kStageRows)));
-  static_assert(kStageK % 16 == 0 && kTokens <= 16 && kTilesPerStage <= 2);
+  static_assert(kStageK % kPieceK == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 2);
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
 };
+
+// The ring of a kernel whose macros say all of it, for rows of kIn features.
+template <int kIn>
+using RingOf = Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, static_cast<WeightForm>(TL_WEIGHT_FORM), TL_STREAM_X,
+                    TL_STREAM_X ? 0 : TL_TOKENS * (kIn * (TL_WEIGHT_FORM == 2 ? 1 : 2) + 16), TL_SHARED_BYTES,
+                    TL_IN_FLIGHT_BYTES>;
 
 // A place in the ring: stage number and how many times (mod 2) the ring has gone round.
 template <class Ring>
@@ -66,8 +79,8 @@ struct Product {
   static constexpr int kIn = kIn_, kChunks = ceil_div(kIn, Ring::kStageK);
   static constexpr int kLastK = kIn - (kChunks - 1) * Ring::kStageK;
   static constexpr bool kStreamX = kStreamX_;
-  static constexpr u32 kXPitch = kStreamX ? Ring::kStagedXPitch : kIn * 2 + 16;
-  static_assert(kIn % 16 == 0, "in_features must be a multiple of 16");
+  static constexpr u32 kXPitch = kStreamX ? Ring::kStagedXPitch : kIn * Ring::kItemBytes + 16;
+  static_assert(kIn % Ring::kPieceK == 0, "in_features must be whole pieces");
   __device__ __forceinline__ static int chunk_k(int chunk) { return chunk == kChunks - 1 ? kLastK : Ring::kStageK; }
 };
 

@@ -53,6 +53,20 @@ __device__ __forceinline__ void pin(float (&d)[kFragments][4]) {
   for (int i = 0; i < kFragments * 4; ++i) asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
 }
 
+// Operands in shared memory are E4M3 with TL_E4M3, and 32 of them lie where 16 elements do otherwise.
+#ifndef TL_E4M3
+#define TL_E4M3 0
+#endif
+#if TL_E4M3
+#define TL_WGMMA_SHARED_TYPES "k32.f32.e4m3.e4m3"
+#define TL_WGMMA_LAYOUTS ""  // rows of both operands are always along K
+#elif TL_FP16
+#define TL_WGMMA_SHARED_TYPES "k16.f32.f16.f16"
+#define TL_WGMMA_LAYOUTS ", 0, 0"
+#else
+#define TL_WGMMA_SHARED_TYPES "k16.f32.bf16.bf16"
+#define TL_WGMMA_LAYOUTS ", 0, 0"
+#endif
 #if TL_FP16
 #define TL_WGMMA_TYPES "f32.f16.f16"
 #else
@@ -92,10 +106,10 @@ __device__ __forceinline__ void pin(float (&d)[kFragments][4]) {
 #define TL_D120 TL_D112 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define TL_D128 TL_D120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-// d = a * b^T, or += where `add`: A [64, 16] and B [N, 16] with 16 elements of their rows side by side.
+// d = a * b^T, or += where `add`: A [64, 16] and B [N, 16] with 16 elements of their rows side by side, or 32 of E4M3.
 #define TL_WGMMA_SHARED(n, regs, outputs, a, b, add)                                               \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n \
-               "k16." TL_WGMMA_TYPES " {" regs "}, " a ", " b ", p, 1, 1, 0, 0;\n}"                \
+               TL_WGMMA_SHARED_TYPES " {" regs "}, " a ", " b ", p, 1, 1" TL_WGMMA_LAYOUTS ";\n}"   \
                : outputs                                                                           \
                : "l"(a_matrix), "l"(b_matrix), "r"(static_cast<int>(accumulate)))
 

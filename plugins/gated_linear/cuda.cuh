@@ -1,6 +1,6 @@
 // GatedLinear for a few rows: y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]].
 //
-// Bytes: 2*I*K*2 for the weights, half with TL_INT8 (then each feature has a scale). FLOPs: 4*M*I*K. Floor: bytes / bandwidth (I = 14336, K = 4096: 235 MB, 52.5 us at
+// Bytes: 2*I*K*2 for the weights, half where they are bytes. FLOPs: 4*M*I*K. Floor: bytes / bandwidth (I = 14336, K = 4096: 235 MB, 52.5 us at
 // 4.47 TB/s). Launch and macros as in linear/cuda.cuh; TL_OUT is the number of gated features I, TL_BIAS 0 or 1,
 // TL_ACTIVATION as in cuda/activation.cuh.
 #include "cuda/activation.cuh"
@@ -22,8 +22,8 @@ struct GatedOp {
   __device__ __forceinline__ int num_rows(int tile, int) const { return tile < kTiles ? 8 : 0; }
   __device__ __forceinline__ Begun begin(int tile, int f, int) const {
     const int gate = tile * 8 + f, up = TL_OUT + gate;
-    return {TL_BIAS ? bias[gate] : 0.0f, TL_BIAS ? bias[up] : 0.0f, TL_INT8 ? scale[gate] : 1.0f,
-            TL_INT8 ? scale[up] : 1.0f};
+    return {TL_BIAS ? bias[gate] : 0.0f, TL_BIAS ? bias[up] : 0.0f, TL_WEIGHT_FORM ? scale[gate] : 1.0f,
+            TL_WEIGHT_FORM ? scale[up] : 1.0f};
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, Begun begun) const {
     gate += begun.x;
@@ -36,10 +36,8 @@ struct GatedOp {
 
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
     gated_linear(tl::u16* y, const tl::u16* x, const void* weight, const float* weight_scale, const float* norm_weight,
-                 const float* bias, int rows, float epsilon) {
-  constexpr int kXBytes = TL_STREAM_X ? 0 : TL_TOKENS * (TL_IN * 2 + 16);
-  using Ring = tl::Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, TL_INT8, TL_STREAM_X, kXBytes, TL_SHARED_BYTES,
-                        TL_IN_FLIGHT_BYTES>;
+                 const float* bias, int rows, float epsilon, float x_scale) {
+  using Ring = tl::RingOf<TL_IN>;
   tl::stream_linear<Ring, tl::Product<Ring, TL_IN, TL_STREAM_X>, TL_NORM>(
-      x, norm_weight, epsilon, rows, tl::GatedOp{weight, weight_scale, bias, y});
+      x, norm_weight, epsilon, x_scale, rows, tl::GatedOp{weight, weight_scale, bias, y});
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.lowering import Lowering
+from ..cuda.row_scales import RowScales
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, WeightBuffers, features, kernel, launch
@@ -28,14 +29,25 @@ def stream(
     kernel = how.kernel("gated_linear/cuda.cuh", "gated_linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
     operands = (weight.values, weight.scale, norm_weight, bias)
-    return launch(kernel, how.grid(weight), y, x, *operands, rows, epsilon)
+    return launch(kernel, how.grid(weight), y, x, *operands, rows, epsilon, how.x_scale)
 
 
-def tiled(y: Buffer, x: Operand, weight: Buffer, rows: Extent, how: Tiling, *, activation: str) -> Launch:
-    """y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T."""
-    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation]}
+def tiled(
+    y: Buffer,
+    x: Operand,
+    weight: WeightBuffers,
+    rows: Extent,
+    how: Tiling,
+    *,
+    activation: str,
+    y_scales: RowScales | None = None,
+) -> Launch:
+    """y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T; with ``y_scales`` (static) y is E4M3."""
+    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_E4M3": int(y_scales is not None)}
     kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, flags)
-    return launch(kernel, how.grid(weight), *how.maps(x, weight), y, rows)
+    y_factor = 0.0 if y_scales is None else 1 / y_scales.value
+    scales = (weight.scale, how.row_scales, how.x_scale, y_factor)
+    return launch(kernel, how.grid(weight), *how.maps(x, weight), y, *scales, rows)
 
 
 def gate_mul(y: Buffer, both: Buffer, rows: Extent, *, activation: str) -> Launch:

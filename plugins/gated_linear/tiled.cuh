@@ -1,9 +1,9 @@
-// GatedLinear for many rows on sm_90a: y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T.
+// GatedLinear for many rows on sm_90a: y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T, 16-bit or E4M3 in.
 //
 // Bytes: 2*I*K*2 for the weights, 2*M*(K + I) for the rows. FLOPs: 4*M*I*K. Floor: FLOPs / rate from about 180 rows on
 // (M = 256, I = 14336, K = 4096: 60 GFLOP, 76 us at 789 TFLOPS), the weights' bytes / bandwidth (52.5 us) below.
 // Launch and macros as in cuda/tiled_linear.cuh; TL_OUT is the number of gated features I, TL_ACTIVATION
-// as in cuda/activation.cuh.
+// as in cuda/activation.cuh. TL_Y_E4M3 (0 or 1): y is E4M3, and has the scale 1 / y_factor.
 #include "cuda/activation.cuh"
 #include "cuda/tiled_linear.cuh"
 
@@ -12,7 +12,9 @@ namespace tl {
 // A tile is as many rows of weight[0] and those of the same features of weight[1], so that a thread has both sums.
 struct TiledGatedOp {
   static constexpr int kParts = 2;
-  u16* y;
+  void* y;
+  ProductScales scales;
+  float y_factor;
 
   // Of SiLU, gate / (1 + exp(-gate)) * up in five instructions; an exponential past float32 makes it 0, its limit.
   __device__ __forceinline__ static float gated(float gate, float up) {
@@ -23,19 +25,33 @@ struct TiledGatedOp {
     return gate * inverse * up;
   }
   template <int kBoth>
-  __device__ __forceinline__ void finish(const float (&sums)[kBoth][4], int row, int column, int rows, int columns) const {
+  __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns) const {
     constexpr int kCount = kBoth / 2;
     const int lane = threadIdx.x % 32;
+    if constexpr (TL_E4M3) {
+      const int last = rows - 1, whole = (TL_OUT - column) / 8;
+      const float upper = scales.of_row(min_of(row, last)), lower = scales.of_row(min_of(row + 8, last));
+      scales.apply<0, kCount>(sums, column, whole, upper, lower);
+      scales.apply<kCount, kCount>(sums, TL_OUT + column, whole, upper, lower);
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = row + half * 8, present = r < rows ? (columns - column) / 8 : 0;
-      u32 pieces[kCount];
+      const u64 at = static_cast<u64>(r) * TL_OUT + column;
+      float2 values[kCount];
 #pragma unroll
       for (int f = 0; f < kCount; ++f) {
         const float(&gate)[4] = sums[f], (&up)[4] = sums[kCount + f];
-        pieces[f] = pack2(gated(gate[half * 2], up[half * 2]), gated(gate[half * 2 + 1], up[half * 2 + 1]));
+        values[f] = make_float2(gated(gate[half * 2], up[half * 2]), gated(gate[half * 2 + 1], up[half * 2 + 1]));
       }
-      RowPart<kCount>{y + static_cast<u64>(r) * TL_OUT + column, present, lane}.store(pieces);
+      if constexpr (TL_Y_E4M3) {
+        ByteRowPart<kCount>{static_cast<unsigned char*>(y) + at, present, lane}.store(values, y_factor);
+      } else {
+        u32 pieces[kCount];
+#pragma unroll
+        for (int f = 0; f < kCount; ++f) pieces[f] = pack2(values[f].x, values[f].y);
+        RowPart<kCount>{static_cast<u16*>(y) + at, present, lane}.store(pieces);
+      }
     }
   }
 };
@@ -43,7 +59,7 @@ struct TiledGatedOp {
 }  // namespace tl
 
 extern "C" __global__ void TL_TILED_CLUSTER __launch_bounds__(tl::kTiledThreads, 1)
-    gated_linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight, tl::u16* y,
-                       int rows) {
-  tl::tiled_linear(x, weight, rows, tl::TiledGatedOp{y});
+    gated_linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight, void* y,
+                       const float* weight_scale, const float* row_scales, float x_scale, float y_factor, int rows) {
+  tl::tiled_linear(x, weight, rows, tl::TiledGatedOp{y, {weight_scale, row_scales, x_scale}, y_factor});
 }

@@ -1,11 +1,11 @@
 // Linear for a few rows: y = [rms_norm](x) @ weight.T [* weight_scale] [+ bias] [+ residual], 16-bit in, float32 sums.
 //
-// Bytes: N*K*2 for the weights, N*K with TL_INT8. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (N = K = 4096: 33.5 MB, 7.5 us at 4.47 TB/s).
+// Bytes: N*K*2 for the weights, N*K where they are bytes. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (N = K = 4096: 33.5 MB, 7.5 us at 4.47 TB/s).
 // Launch: kStreamThreads (288) threads, TL_SHARED_BYTES of dynamic shared memory, one block per SM at most.
 //
 // Macros: TL_IN, TL_OUT (features), TL_TOKENS (most rows: 1, 2, 4, 8, 16), TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X,
-// TL_SHARED_BYTES and TL_IN_FLIGHT_BYTES (see cuda/weight_ring.cuh), TL_INT8 (weights are
-// int8, layout mma_k16, with a scale a feature), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1),
+// TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES and TL_WEIGHT_FORM (see cuda/weight_ring.cuh; bytes have a scale a feature),
+// TL_ROW_SCALES (see cuda/stream_linear.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1),
 // TL_FLOAT_OUT (1: y is float32), TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
 #include "cuda/activation.cuh"
 #include "cuda/stream_linear.cuh"
@@ -37,7 +37,7 @@ struct LinearOp {
     return value;
   }
   __device__ __forceinline__ float scale_of(int feature) const {
-    return TL_INT8 && feature < TL_OUT ? scale[feature] : 1.0f;
+    return TL_WEIGHT_FORM && feature < TL_OUT ? scale[feature] : 1.0f;
   }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
     const int first = tile * kRowsPerTile + f, second = first + 8;
@@ -62,11 +62,9 @@ struct LinearOp {
 
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
     linear(void* y, const tl::u16* x, const void* weight, const float* weight_scale, const float* norm_weight,
-           const float* bias, const tl::u16* residual, int rows, float epsilon) {
-  constexpr int kXBytes = TL_STREAM_X ? 0 : TL_TOKENS * (TL_IN * 2 + 16);
-  using Ring = tl::Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, TL_INT8, TL_STREAM_X, kXBytes, TL_SHARED_BYTES,
-                        TL_IN_FLIGHT_BYTES>;
+           const float* bias, const tl::u16* residual, int rows, float epsilon, float x_scale) {
+  using Ring = tl::RingOf<TL_IN>;
   using Product = tl::Product<Ring, TL_IN, TL_STREAM_X>;
-  tl::stream_linear<Ring, Product, TL_NORM>(x, norm_weight, epsilon, rows,
+  tl::stream_linear<Ring, Product, TL_NORM>(x, norm_weight, epsilon, x_scale, rows,
                                             tl::LinearOp{weight, weight_scale, y, bias, residual});
 }

@@ -39,13 +39,13 @@ def stream(
     specialised = how.kernel("linear/cuda.cuh", "linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
     operands = (weight.values, weight.scale, norm_weight, bias, residual)
-    return launch(specialised, how.grid(weight), y, x, *operands, rows, epsilon)
+    return launch(specialised, how.grid(weight), y, x, *operands, rows, epsilon, how.x_scale)
 
 
 def tiled(
     y: Buffer,
     x: Operand,
-    weight: Buffer,
+    weight: WeightBuffers,
     rows: Extent,
     how: Tiling,
     *,
@@ -53,7 +53,7 @@ def tiled(
     bias: Buffer | None = None,
     residual: Operand | None = None,
 ) -> Launch:
-    """As :func:`stream`, for many rows and without a norm; a float32 y takes no residual."""
+    """As :func:`stream`, for many rows and without a norm; a float32 y takes no residual. x is of the weight's type."""
     flags = {
         "TL_BIAS": int(bias is not None),
         "TL_RESIDUAL": int(residual is not None),
@@ -61,7 +61,8 @@ def tiled(
         "TL_ACTIVATION": ACTIVATION_FLAGS[activation],
     }
     specialised = how.kernel("linear/tiled.cuh", "linear_tiled", weight, flags)
-    return launch(specialised, how.grid(weight), *how.maps(x, weight), y, bias, residual, rows)
+    operands = (weight.scale, how.row_scales, bias, residual, how.x_scale)
+    return launch(specialised, how.grid(weight), *how.maps(x, weight), y, *operands, rows)
 
 
 def dequantize(to: Buffer, weight: WeightBuffers) -> Launch:

@@ -1,4 +1,4 @@
-// Linear for many rows on sm_90a: y = x @ weight.T [+ bias] [+ residual], 16-bit in, float32 sums.
+// Linear for many rows on sm_90a: y = x @ weight.T [+ bias] [+ residual], 16-bit or E4M3 in, float32 sums.
 //
 // Bytes: N*K*2 for the weights, 2*M*(K + N) for the rows. FLOPs: 2*M*N*K. Floor: FLOPs / rate from about 180 rows on,
 // the weights' bytes / bandwidth below (N = 4096, K = 14336: 117 MB, 26 us at 4.47 TB/s).
@@ -17,6 +17,7 @@ struct TiledLinearOp {
   void* y;
   const float* bias;
   u16* residual;
+  ProductScales scales;
 
   template <int kCount>
   __device__ __forceinline__ void add_bias(float (&sums)[kCount][4], int column) const {
@@ -54,6 +55,11 @@ struct TiledLinearOp {
   }
   template <int kCount>
   __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns) const {
+    if constexpr (TL_E4M3) {
+      const int last = rows - 1;
+      const float upper = scales.of_row(min_of(row, last)), lower = scales.of_row(min_of(row + 8, last));
+      scales.apply<0, kCount>(sums, column, (TL_OUT - column) / 8, upper, lower);
+    }
     if (TL_BIAS) add_bias(sums, column);
     if constexpr (TL_ACTIVATION != 0) {
 #pragma unroll
@@ -79,6 +85,7 @@ struct TiledLinearOp {
 
 extern "C" __global__ void TL_TILED_CLUSTER __launch_bounds__(tl::kTiledThreads, 1)
     linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight, void* y,
-                 const float* bias, tl::u16* residual, int rows) {
-  tl::tiled_linear(x, weight, rows, tl::TiledLinearOp{y, bias, residual});
+                 const float* weight_scale, const float* row_scales, const float* bias, tl::u16* residual, float x_scale,
+                 int rows) {
+  tl::tiled_linear(x, weight, rows, tl::TiledLinearOp{y, bias, residual, {weight_scale, row_scales, x_scale}});
 }

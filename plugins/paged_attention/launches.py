@@ -170,7 +170,8 @@ def qkv_stream(
     specialised = how.kernel("paged_attention/qkv.cuh", "qkv_linear", weight, defines)
     norm_weight, epsilon = norm or (None, 0.0)
     operands = (x, weight.values, weight.scale, norm_weight, bias, *tables, cache.token_slots)
-    return launch(specialised, how.grid(weight), query, cache.keys, cache.values, *operands, rows, epsilon)
+    targets = (query, cache.keys, cache.values)
+    return launch(specialised, how.grid(weight), *targets, *operands, rows, epsilon, how.x_scale)
 
 
 def rope_cache(

@@ -41,7 +41,7 @@ struct QkvOp {
   __device__ __forceinline__ int num_rows(int tile, int) const { return tile < kTiles ? 8 : 0; }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
     Begun begun{1.0f, 0.0f, 1.0f, 1.0f};
-    if (TL_INT8) {
+    if (TL_WEIGHT_FORM) {
       const int feature = tile / kTilesPerHead * TL_HEAD_DIM + first_of(tile) + f;
       begun.scale_a = scale[feature];
       begun.scale_b = scale[feature + distance_of(tile)];
@@ -80,12 +80,10 @@ struct QkvOp {
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
     qkv_linear(tl::u16* q, tl::u16* key_cache, tl::u16* value_cache, const tl::u16* x, const void* weight,
                const float* weight_scale, const float* norm_weight, const float* bias, const float* cos,
-               const float* sin, const int* slots, int rows, float epsilon) {
-  constexpr int kXBytes = TL_STREAM_X ? 0 : TL_TOKENS * (TL_IN * 2 + 16);
-  using Ring = tl::Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, TL_INT8, TL_STREAM_X, kXBytes, TL_SHARED_BYTES,
-                        TL_IN_FLIGHT_BYTES>;
+               const float* sin, const int* slots, int rows, float epsilon, float x_scale) {
+  using Ring = tl::RingOf<TL_IN>;
   using Product = tl::Product<Ring, TL_IN, TL_STREAM_X>;
   tl::stream_linear<Ring, Product, TL_NORM>(
-      x, norm_weight, epsilon, rows,
+      x, norm_weight, epsilon, x_scale, rows,
       tl::QkvOp{weight, weight_scale, bias, q, key_cache, value_cache, cos, sin, slots});
 }

@@ -3,8 +3,14 @@
 //
 // Bytes: 4 * hidden a row, 8 with a residual. FLOPs: about 4 a byte. Floor: bytes / bandwidth (2048 rows of 4096 with a
 // residual: 67 MB, 15.7 us at the 4.26 TB/s of a copy). One block a row; the row stays in registers.
-// Launch: grid = rows, TL_THREADS threads. Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_RESIDUAL (0 or 1).
+// With TL_Y_E4M3, y is rounded to 16 bits and then to E4M3 under `y_scale`, that of all rows, or, with TL_ROW_SCALES, the
+// least; each row's goes to `row_scales`.
+//
+// Launch: grid = rows, TL_THREADS threads. Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_RESIDUAL, TL_Y_E4M3,
+// TL_ROW_SCALES (0 or 1).
+#include "cuda/block_max.cuh"
 #include "cuda/block_sum.cuh"
+#include "cuda/fp8.cuh"
 
 namespace tl {
 
@@ -14,7 +20,8 @@ static_assert(TL_HIDDEN % 8 == 0 && TL_THREADS % 32 == 0);
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
-    rms_norm(tl::u16* y, tl::u16* sum, const tl::u16* x, const float* weight, const tl::u16* residual, float epsilon) {
+    rms_norm(void* y, float* row_scales, tl::u16* sum, const tl::u16* x, const float* weight, const tl::u16* residual,
+             float epsilon, float y_scale) {
   using namespace tl;
   float scales[kCount][8];  // constants, so this need not wait for the previous kernel
 #pragma unroll
@@ -53,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
 #pragma unroll
     for (int j = 0; j < 8; ++j) squares += values[j] * values[j];
   }
+  float largest = 0.0f;
   const float inverse = rsqrtf(block_sum(squares) / TL_HIDDEN + epsilon);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -62,6 +70,20 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     unpack8(seen[i], values);
 #pragma unroll
     for (int j = 0; j < 8; ++j) values[j] *= inverse * scales[i][j];
-    reinterpret_cast<uint4*>(y)[row + vector] = pack8(values);
+    seen[i] = pack8(values);
+    if (TL_ROW_SCALES) largest = fmaxf(largest, largest_magnitude(seen[i]));
+    if (!TL_Y_E4M3) static_cast<uint4*>(y)[row + vector] = seen[i];
+  }
+  if constexpr (TL_Y_E4M3) {
+    if constexpr (TL_ROW_SCALES) {
+      y_scale = scale_of_row(block_max(largest), y_scale);
+      if (threadIdx.x == 0) row_scales[blockIdx.x] = y_scale;
+    }
+    const float factor = 1.0f / y_scale;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int vector = threadIdx.x + i * TL_THREADS;
+      if (vector < kVectors) static_cast<uint2*>(y)[row + vector] = pack8_e4m3(seen[i], factor);
+    }
   }
 }

@@ -12,7 +12,10 @@ def lower(op: Lowering) -> list[Command]:
 
     ``total`` is written where there is a ``residual``, and only there.
     """
-    rows = RowNorm.of(op)
+    rows, scales = RowNorm.of(op), op.scales("y")
     weight, epsilon = op.vector("weight"), op.attribute("epsilon")
-    specialised = rows.kernel("rms_norm/cuda.cuh", "rms_norm")
-    return [launch(specialised, (op.num_rows("y"),), rows.y, rows.total, rows.x, weight, rows.residual, epsilon)]
+    scale, buffer = (0.0, None) if scales is None else (scales.value, scales.buffer)
+    flags = {"TL_Y_E4M3": int(scales is not None), "TL_ROW_SCALES": int(buffer is not None)}
+    specialised = rows.kernel("rms_norm/cuda.cuh", "rms_norm", **flags)
+    operands = (rows.y, buffer, rows.total, rows.x, weight, rows.residual)
+    return [launch(specialised, (op.num_rows("y"),), *operands, epsilon, scale)]

@@ -38,7 +38,8 @@ def _stream_defines(
     out: int, in_features: int, tokens: int, dtype: torch.dtype, config: StreamConfig, int8: bool
 ) -> dict[str, int | str]:
     return {
-        "TL_INT8": int(int8),
+        "TL_WEIGHT_FORM": int(int8),
+        "TL_ROW_SCALES": 0,
         "TL_IN": in_features,
         "TL_OUT": out,
         "TL_TOKENS": tokens,
@@ -91,7 +92,7 @@ class Linear:
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (y, x, weight, weight_scale, norm_weight, bias, residual, x.shape[0], epsilon)
+        arguments = (y, x, weight, weight_scale, norm_weight, bias, residual, x.shape[0], epsilon, 0.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 
@@ -130,7 +131,7 @@ class GatedLinear:
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (y, x, weight, weight_scale, norm_weight, bias, x.shape[0], epsilon)
+        arguments = (y, x, weight, weight_scale, norm_weight, bias, x.shape[0], epsilon, 0.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 
@@ -208,5 +209,5 @@ class QkvLinear:
         programmatic: bool = False,
     ) -> None:
         operands = (x, weight, weight_scale, norm_weight, bias, cos, sin, slots)
-        arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon)
+        arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon, 0.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)

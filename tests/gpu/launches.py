@@ -10,7 +10,8 @@ from tests.gpu.device import Kernel, driver, num_sms
 from trtllm_lite.plugins.launch import Argument, Buffer, Device, Extent, Launch, TensorMap
 
 H200 = Device("sm_90a", 227 * 1024)
-_UINT16, _SWIZZLE_128, _PROMOTE_256 = 1, 3, 3  # of CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
+_DATA_TYPES = {1: 0, 2: 1}  # by bytes of an element: CU_TENSOR_MAP_DATA_TYPE_UINT8, UINT16
+_SWIZZLE_128, _PROMOTE_256 = 3, 3  # of CUtensorMapSwizzle, CUtensorMapL2promotion
 
 
 class _Map(ctypes.Structure):
@@ -26,11 +27,11 @@ def encode(tensor: torch.Tensor, wanted: TensorMap) -> _Map:
     at = (ctypes.addressof(room) + 63) // 64 * 64
     status = driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(at),
-        _UINT16,
+        _DATA_TYPES[tensor.itemsize],
         2,
         ctypes.c_void_p(tensor.data_ptr()),
         (ctypes.c_uint64 * 2)(wanted.columns, wanted.rows),
-        (ctypes.c_uint64 * 1)(wanted.columns * 2),
+        (ctypes.c_uint64 * 1)(wanted.columns * tensor.itemsize),
         (ctypes.c_uint32 * 2)(wanted.box_columns, wanted.box_rows),
         (ctypes.c_uint32 * 2)(1, 1),
         0,

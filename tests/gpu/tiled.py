@@ -3,12 +3,13 @@
 import torch
 
 from tests.gpu.launches import H200, Prepared
+from trtllm_lite.plugins.cuda.row_scales import E4M3
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
-from trtllm_lite.plugins.launch import Buffer, symbol
+from trtllm_lite.plugins.launch import Buffer, WeightBuffers, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 
-_NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
+_NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32", torch.float8_e4m3fn: E4M3}
 
 
 def _buffer(name: str, tensor: torch.Tensor) -> Buffer:
@@ -28,7 +29,7 @@ def prepare(
     given = {"y": y, "x": x, "weight": weight, "bias": bias, "residual": residual}
     tensors = {_buffer(name, tensor): tensor for name, tensor in given.items() if tensor is not None}
     buffers = {buffer.name: buffer for buffer in tensors}
-    operands = (buffers["y"], buffers["x"], buffers["weight"], symbol("rows"))
+    operands = (buffers["y"], buffers["x"], WeightBuffers(buffers["weight"]), symbol("rows"))
     tiling = Tiling(_NAMES[x.dtype], H200, config, x.shape[0])
     if weight.dim() == 3:
         launch = gated_linear.tiled(*operands, tiling, activation="silu")

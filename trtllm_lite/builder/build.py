@@ -21,7 +21,7 @@ from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
-from trtllm_lite.quantize.calibration.statistics import PLACEHOLDER, Statistics
+from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.network import Recipe, no_calibration, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
@@ -68,7 +68,8 @@ def build_engine(
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
-    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, strip_plan, tuning, report)
+    statistics = placeholder if strip_plan else no_calibration
+    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, strip_plan, tuning, report, statistics)
     if observed:
         _observe(job, observed, backend.kind)
     report("fuse", 1, 1)
@@ -116,7 +117,7 @@ def plan_memory(
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
-    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, False, Tuning(), _ignore, lambda _: PLACEHOLDER)
+    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, False, Tuning(), _ignore, placeholder)
     return backend.memory(job, num_threads)
 
 
@@ -138,7 +139,7 @@ def _fuse(
     strip_plan: bool,
     tuning: Tuning,
     report: Progress,
-    statistics: Callable[[str], Statistics] = no_calibration,
+    statistics: Callable[[str], Statistics],
 ) -> BuildJob:
     """The job whose graph is the network as fused operators. Raises BuildError."""
     quantized, _ = quantize_network(checkpoint.model, Recipe(qformat), statistics)

@@ -4,6 +4,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -129,14 +130,19 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
 
     from trtllm_lite.builder import build_engine
     from trtllm_lite.progress import progress_bars
-    from trtllm_lite.stages.quantize import quantized
+    from trtllm_lite.stages.quantize import quantized, uncalibrated
     from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
     recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
     source = _source(checkpoint_dir, model_config)
-    with progress_bars() as report, quantized(source, recipe, calibration, report) as (network, _):
-        manifest = build_engine(network, Path(output_dir), progress=report, **limits)
+    with ExitStack() as stack:
+        report = stack.enter_context(progress_bars())
+        if limits["strip_plan"]:
+            source = uncalibrated(source, recipe)
+        else:
+            source, _ = stack.enter_context(quantized(source, recipe, calibration, report))
+        manifest = build_engine(source, Path(output_dir), progress=report, **limits)
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(
         f"built {output_dir} in {time.perf_counter() - begin:.1f} s: {manifest.model.architecture}, "

@@ -125,7 +125,7 @@ class BoxedTensor:
     rows: Count
     columns: Count
     box_rows: Annotated[int, Range(1, 256)]
-    box_columns: Annotated[int, Range(1, 64)]
+    box_columns: Annotated[int, Range(1, 128)]
 
 
 @dataclass(frozen=True)

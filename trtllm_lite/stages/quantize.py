@@ -17,7 +17,7 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.progress import Report
-from trtllm_lite.quantize.calibration.statistics import PLACEHOLDER
+from trtllm_lite.quantize.calibration.statistics import placeholder
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, quantize_network
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
@@ -44,8 +44,8 @@ def quantized(
 
 
 def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
-    """``checkpoint`` quantized by ``recipe`` for those who read no weights: what calibration would find is made up."""
-    network, _ = quantize_network(checkpoint.model, recipe, lambda _: PLACEHOLDER)
+    """``checkpoint`` quantized by ``recipe``, where no weight is read: what calibration would find is made up."""
+    network, _ = quantize_network(checkpoint.model, recipe, placeholder)
     return replace(checkpoint, model=network)
 
 

@@ -47,11 +47,14 @@ def normalised(x: np.ndarray, weight: Pointer, epsilon: float) -> np.ndarray:
 
 
 def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, rows: int) -> np.ndarray:
-    """The weight [rows, in] of a product in float64: 16-bit elements, or bytes in the order of mma_k16 and scales."""
-    features = macros["TL_IN"]
-    if not macros["TL_INT8"]:
+    """The weight [rows, in] of a product in float64: 16-bit elements, or bytes and scales (int8: order of mma_k16)."""
+    features, form = macros["TL_IN"], macros["TL_WEIGHT_FORM"]
+    if form == 0:
         return at(weight, half_type(macros), rows, features).astype(np.float64)
-    stored = unpack(at(weight, np.int8, rows, features), "mma_k16", (rows, features))
+    if form == 1:
+        stored = unpack(at(weight, np.int8, rows, features), "mma_k16", (rows, features))
+    else:
+        stored = at(weight, ml_dtypes.float8_e4m3fn, rows, features)
     return stored.astype(np.float64) * at(scale, np.float32, rows, 1)
 
 
@@ -63,6 +66,7 @@ def product(
     norm_weight: Pointer | None,
     rows: int,
     epsilon: float,
+    x_scale: float,
     parts: int = 1,
 ) -> np.ndarray:
     """x @ weight.T of a streaming kernel, float64 [rows, parts * out]."""
@@ -71,13 +75,37 @@ def product(
     source = at(x, half, rows, features).astype(np.float64)
     if macros["TL_NORM"]:
         source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
+    if macros["TL_WEIGHT_FORM"] == 2:
+        bytes_, scales = rounded(source, x_scale, bool(macros["TL_ROW_SCALES"]))
+        source = bytes_.astype(np.float64) * scales[:, None]
     return source @ matrix(macros, weight, weight_scale, parts * macros["TL_OUT"]).T
+
+
+def rounded(rows: np.ndarray, scale: float, per_row: bool) -> tuple[np.ndarray, np.ndarray]:
+    """E4M3 of rows under one scale, or under that of each row's largest element, and the scales, float32."""
+    scales = np.full(len(rows), scale, np.float32)
+    if per_row:
+        scales = np.maximum(np.abs(rows).max(-1) / 448, scale).astype(np.float32)
+    return np.clip(rows / scales[:, None], -448, 448).astype(ml_dtypes.float8_e4m3fn), scales
+
+
+@kernel
+def quantize_rows(macros: Macros, grid: Grid, y: Pointer, y_scale: Pointer | None, x: Pointer, scale: float) -> None:
+    rows = at(x, half_type(macros), grid[0], macros["TL_FEATURES"]).astype(np.float64)
+    store_rounded(macros, rows, y, y_scale, scale)
+
+
+def store_rounded(macros: Macros, rows: np.ndarray, y: Pointer, y_scale: Pointer | None, scale: float) -> None:
+    """Rows as E4M3, and their scales where each has its own."""
+    at(y, ml_dtypes.float8_e4m3fn, *rows.shape)[...], scales = rounded(rows, scale, bool(macros["TL_ROW_SCALES"]))
+    if macros["TL_ROW_SCALES"]:
+        at(y_scale, np.float32, len(rows))[...] = scales
 
 
 @kernel
 def dequantize(macros: Macros, grid: Grid, to: Pointer, weight: Pointer, weight_scale: Pointer, rows: int) -> None:
     assert grid[0] * macros["TL_THREADS"] * 16 >= rows * macros["TL_IN"]
-    wide = matrix({**macros, "TL_INT8": 1}, weight, weight_scale, rows)
+    wide = matrix({**macros, "TL_WEIGHT_FORM": 1}, weight, weight_scale, rows)
     at(to, half_type(macros), rows, macros["TL_IN"])[...] = wide
 
 
@@ -134,18 +162,24 @@ def rms_norm(
     macros: Macros,
     grid: Grid,
     y: Pointer,
+    row_scales: Pointer | None,
     total: Pointer | None,
     x: Pointer,
     weight: Pointer,
     residual: Pointer | None,
     epsilon: float,
+    y_scale: float,
 ) -> None:
     half, shape = half_type(macros), (grid[0], macros["TL_HIDDEN"])
     rows = at(x, half, *shape).astype(np.float64)
     if macros["TL_RESIDUAL"]:
         at(total, half, *shape)[...] = rows + at(residual, half, *shape).astype(np.float64)
         rows = at(total, half, *shape).astype(np.float64)
-    at(y, half, *shape)[...] = normalised(rows, weight, epsilon)
+    normal = normalised(rows, weight, epsilon).astype(half)
+    if macros["TL_Y_E4M3"]:
+        store_rounded(macros, normal.astype(np.float64), y, row_scales, y_scale)
+    else:
+        at(y, half, *shape)[...] = normal
 
 
 @kernel
@@ -237,9 +271,11 @@ def linear(
     residual: Pointer | None,
     rows: int,
     epsilon: float,
+    x_scale: float,
 ) -> None:
     del grid
-    finish_linear(macros, product(macros, x, weight, weight_scale, norm_weight, rows, epsilon), y, bias, residual)
+    result = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon, x_scale)
+    finish_linear(macros, result, y, bias, residual)
 
 
 @kernel
@@ -254,20 +290,35 @@ def gated_linear(
     bias: Pointer | None,
     rows: int,
     epsilon: float,
+    x_scale: float,
 ) -> None:
     del grid
-    both = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon, parts=2)
+    both = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon, x_scale, parts=2)
     if macros["TL_BIAS"]:
         both += at(bias, np.float32, 2 * macros["TL_OUT"])
     gate, up = np.split(both, 2, axis=1)
     at(y, half_type(macros), rows, macros["TL_OUT"])[...] = activated(macros, gate) * up
 
 
-def tiled_product(macros: Macros, x: Pointer, weight: Pointer, rows: int, parts: int = 1) -> np.ndarray:
+def tiled_product(
+    macros: Macros,
+    x: Pointer,
+    weight: Pointer,
+    weight_scale: Pointer | None,
+    row_scales: Pointer | None,
+    x_scale: float,
+    rows: int,
+    parts: int = 1,
+) -> np.ndarray:
     """x @ weight.T of a tiled kernel, float64 [rows, parts * out]; x and the weight come as tensor maps."""
-    half, features = half_type(macros), macros["TL_IN"]
-    source = at(x, half, rows, features).astype(np.float64)
-    return source @ at(weight, half, parts * macros["TL_OUT"], features).astype(np.float64).T
+    dtype = ml_dtypes.float8_e4m3fn if macros["TL_E4M3"] else half_type(macros)
+    features, all_out = macros["TL_IN"], parts * macros["TL_OUT"]
+    matrices = at(x, dtype, rows, features), at(weight, dtype, all_out, features)
+    product = matrices[0].astype(np.float64) @ matrices[1].astype(np.float64).T
+    if not macros["TL_E4M3"]:
+        return product
+    scales = at(row_scales, np.float32, rows, 1) if macros["TL_ROW_SCALES"] else x_scale
+    return product * scales * at(weight_scale, np.float32, all_out)
 
 
 @kernel
@@ -277,19 +328,39 @@ def linear_tiled(
     x: Pointer,
     weight: Pointer,
     y: Pointer,
+    weight_scale: Pointer | None,
+    row_scales: Pointer | None,
     bias: Pointer | None,
     residual: Pointer | None,
+    x_scale: float,
     rows: int,
 ) -> None:
     del grid
-    finish_linear(macros, tiled_product(macros, x, weight, rows), y, bias, residual)
+    result = tiled_product(macros, x, weight, weight_scale, row_scales, x_scale, rows)
+    finish_linear(macros, result, y, bias, residual)
 
 
 @kernel
-def gated_linear_tiled(macros: Macros, grid: Grid, x: Pointer, weight: Pointer, y: Pointer, rows: int) -> None:
+def gated_linear_tiled(
+    macros: Macros,
+    grid: Grid,
+    x: Pointer,
+    weight: Pointer,
+    y: Pointer,
+    weight_scale: Pointer | None,
+    row_scales: Pointer | None,
+    x_scale: float,
+    y_factor: float,
+    rows: int,
+) -> None:
     del grid
-    gate, up = np.split(tiled_product(macros, x, weight, rows, parts=2), 2, axis=1)
-    at(y, half_type(macros), rows, macros["TL_OUT"])[...] = activated(macros, gate) * up
+    both = tiled_product(macros, x, weight, weight_scale, row_scales, x_scale, rows, parts=2)
+    gate, up = np.split(both, 2, axis=1)
+    result = activated(macros, gate) * up
+    if macros["TL_Y_E4M3"]:
+        at(y, ml_dtypes.float8_e4m3fn, *result.shape)[...], _ = rounded(result, 1 / y_factor, False)
+    else:
+        at(y, half_type(macros), *result.shape)[...] = result
 
 
 @kernel

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.tolerances import ROUNDED_TOLERANCES, assert_close
+from tests.tolerances import E4M3_TOLERANCES, ROUNDED_TOLERANCES, assert_close
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape, network
@@ -62,6 +62,20 @@ def test_programs_of_int8_weights_compute_what_the_quantized_network_does(varian
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
         _check(card, state, lens, program, "int8_wo")
     assert "dequantize" in card.ran
+
+
+@pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
+def test_programs_of_fp8_compute_what_the_quantized_network_does(variant: str) -> None:
+    """Where 16 bits turn a rounding to E4M3, logits differ: only most of what they say is compared."""
+    shape = CUDA_VARIANTS[variant]
+    card = CudaInterpreter(lowered(shape, qformat="fp8_rowwise"))
+    state = _state(shape, card)
+    for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
+        feeds = state.feeds(lens)
+        actual = card.step(_step_inputs(feeds, len(lens)), program)
+        (expected,) = state.step([quantize_network(network(state.shape), Recipe("fp8_rowwise"))[0]], lens, feeds)
+        assert_close(actual, expected, card.dtype, table=E4M3_TOLERANCES)
+    assert "quantize_rows" in card.ran
 
 
 def test_a_padded_decode_step_computes_the_same() -> None:

@@ -18,7 +18,8 @@ LINEAR = {
     "TL_TOKENS": 1,
     "TL_STAGE_K": 512,
     "TL_TILES_PER_STAGE": 1,
-    "TL_INT8": 0,
+    "TL_WEIGHT_FORM": 0,
+    "TL_ROW_SCALES": 0,
     "TL_STREAM_X": 0,
     "TL_SHARED_BYTES": 96 * 1024,
     "TL_IN_FLIGHT_BYTES": 64 * 1024,
@@ -37,6 +38,8 @@ TILED = {
     "TL_COLUMN_BLOCKS": 1,
     "TL_SPLITS": 1,
     "TL_SHARED_BYTES": 227 * 1024,
+    "TL_E4M3": 1,
+    "TL_ROW_SCALES": 1,
 }
 SOFTCAP = {"TL_SOFTCAP": 1}
 GELU = {"TL_ACTIVATION": 2}
@@ -46,7 +49,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "gated_linear/cuda.cuh": LINEAR | GELU,
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
-    "gated_linear/tiled.cuh": TILED | GELU,
+    "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_E4M3": 1},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
     "layer_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_BIAS": 1},
     "linear/cuda.cuh": LINEAR,
@@ -58,7 +61,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
-    "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1},
+    "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_Y_E4M3": 0, "TL_ROW_SCALES": 0},
     "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64},
     "rowwise/cuda.cuh": {
         "TL_EXPRESSION": rowwise_expression("x0 x1 add gelu x2 gelu_tanh sub neg v0 mul c1 div tanh exp sqrt relu"),

@@ -13,12 +13,12 @@ from trtllm_lite.builder.graph import operands
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.cli.build import build, plan
 from trtllm_lite.errors import BuildError
+from trtllm_lite.quantize.calibration.statistics import placeholder
 from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, QuantizedFormat, matrix_of
 from trtllm_lite.quantize.network import Recipe, quantize_network
-from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs
+from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES
 
 INT8, FP8 = Int8PerChannel(), Fp8PerChannel()
-UNCALIBRATED = [name for name, scheme in SCHEMES.items() if scheme.needs == Needs.NOTHING]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -51,9 +51,9 @@ def test_rows_of_zeros_stay_zeros(known: QuantizedFormat) -> None:
 
 
 @pytest.mark.parametrize("variant", ["llama", "qwen2", "gpt2", "phi3", "mlp_bias", "bfloat16"])
-@pytest.mark.parametrize("qformat", UNCALIBRATED)
+@pytest.mark.parametrize("qformat", SCHEMES)
 def test_fused_operators_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:
-    quantized = quantize_network(network(variant), Recipe(qformat))[0]
+    quantized = quantize_network(network(variant), Recipe(qformat), placeholder)[0]
     fused, _ = run_passes(quantized)
     kinds = {matrix_of(operands(node)).format.name for node in fused.graph if "Linear" in node.op_type}
     assert kinds == {"plain", (INT8 if qformat.startswith("int8") else FP8).name}  # plain: the LM head
@@ -63,7 +63,7 @@ def test_fused_operators_compute_what_the_quantized_network_does(variant: str, q
         np.testing.assert_allclose(actual, expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("qformat", UNCALIBRATED)
+@pytest.mark.parametrize("qformat", SCHEMES)
 def test_the_quantized_network_is_standard_onnx(qformat: str) -> None:
     """onnxruntime runs it, with logits near those of the original."""
     original = network("qwen2")
@@ -71,7 +71,7 @@ def test_the_quantized_network_is_standard_onnx(qformat: str) -> None:
     feeds = state.feeds([7, 1, 4]) | state.caches
     feeds |= {name: feeds[f"{name}.padded"] for name in ("position_ids", "past_lens")}
     logits = []
-    for model in (original, quantize_network(original, Recipe(qformat))[0]):
+    for model in (original, quantize_network(original, Recipe(qformat), placeholder)[0]):
         session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
         named = {value.name: feeds[value.name] for value in session.get_inputs()}
         logits.append(session.run(["logits"], named)[0])
@@ -85,8 +85,9 @@ def test_full_precision_is_the_network_itself() -> None:
 
 
 def test_an_unknown_qformat_names_those_there_are() -> None:
-    with pytest.raises(BuildError, match="qformat is 'fp3': expected one of full_prec, int8_wo, fp8_wo, fp8_rowwise"):
-        quantize_network(network("llama"), Recipe("fp3"))[0]
+    names = ", ".join([FULL_PRECISION, *SCHEMES])
+    with pytest.raises(BuildError, match=f"qformat is 'fp3': expected one of {names}"):
+        Recipe("fp3")
 
 
 def test_a_scale_for_the_whole_matrix_is_one_for_each_row() -> None:

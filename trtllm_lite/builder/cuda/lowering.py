@@ -18,8 +18,11 @@ from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
+from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.cuda.lowering import Norm
+from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
 from trtllm_lite.plugins.cuda.stream import Streaming
+from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBuffers, features, symbol
 from trtllm_lite.plugins.linear.cuda import dequantize
 from trtllm_lite.plugins.schema import all_schemas
@@ -117,6 +120,16 @@ class _OpLowering:
     def state(self, operand: str) -> Buffer:
         return self._operands.state(self._storage(operand))
 
+    def scales(self, operand: str) -> RowScales | None:
+        attributes, name = self._op.attributes, f"{operand}_scale"
+        if name not in attributes:
+            return None
+        value = attributes[name]
+        assert isinstance(value, float)
+        per_row = bool(attributes[f"{operand}_row_scales"])
+        made = self.new(name, "float32") if name in self._op.outputs else self.optional_rows(name)
+        return RowScales(value, per_row, made)
+
     def rows(self, operand: str) -> Buffer:
         return self._program.buffers[self._op.inputs[operand]]
 
@@ -125,7 +138,8 @@ class _OpLowering:
 
     def new(self, output: str, dtype: str | None = None) -> Buffer:
         value = self._op.outputs[output]
-        buffer = Buffer(str(value.name), dtype or self.dtype, known_dims(value))
+        own = E4M3 if f"{output}_scale" in self._op.attributes else self.dtype
+        buffer = Buffer(str(value.name), dtype or own, known_dims(value))
         if dtype is None and features(buffer) % _VECTOR:
             raise BuildError(
                 f"rows of {value.name} have {features(buffer)} elements, and the GPU kernels move {_VECTOR} at a time: "
@@ -165,30 +179,51 @@ class _OpLowering:
 
     def streaming(self) -> Streaming | None:
         config = self._program.kind.streams(self._op)
-        return None if config is None else Streaming(self.max_tokens, self.dtype, self.device, config)
+        if config is None:
+            return None
+        self._check_forms()
+        return Streaming(self.max_tokens, self.dtype, self.device, config, self.scales("x"))
 
     def product(self, y: Buffer) -> list[Command]:
         rows = self.extents("y")[0]
         assert isinstance(rows, str)
-        weight, first = self.weight(), []
-        if weight.scale is not None:
+        self._check_forms()
+        weight, x_scales, first = self.weight(), self.scales("x"), []
+        if weight.scale is not None and x_scales is None:
             widened = Buffer(f"{self.name}.dequantized", self.dtype, weight.values.shape)
             first, weight = [dequantize(widened, weight)], WeightBuffers(widened)
         bias = self._operands.bias(self._op.inputs["bias"]) if self.has("bias") else None
         site = Site(
             y=y,
-            weight=weight.values,
+            weight=weight,
             x=self.rows("x"),
+            dtype=self.dtype,
             rows=self.num_rows("y"),
             max_rows=min(self.max_tokens, self.symbols[rows]),
             activation=self.attribute("activation"),
             residual=self.optional_rows("residual"),
             bias=bias,
+            x_scales=x_scales,
+            y_scales=self.scales("y"),
         )
         return [*first, *implement(site, self._program.choose(site), self.device)]
 
     def refuse(self, problem: str) -> NoReturn:
         raise BuildError(f"{self.name}: {problem}")
+
+    def _check_forms(self) -> None:
+        """Raise BuildError if no kernel multiplies such rows by such a weight."""
+        weight = self._op.inputs["weight"].dtype
+        assert weight is not None
+        if ("x_scale" in self._op.attributes) != (DTYPE_NAMES[weight] == E4M3):
+            rows = "rounded to eight bits" if "x_scale" in self._op.attributes else "not rounded"
+            self.refuse(
+                f"its activations are {rows} and its weight is {DTYPE_NAMES[weight]}; the GPU kernels multiply "
+                f"{E4M3} by {E4M3}, and unrounded activations by int8 and 16-bit weights: build with --qformat "
+                "fp8_rowwise or int8_wo"
+            )
+        if DTYPE_NAMES[weight] == E4M3 and self.device.arch != TILED_ARCH:
+            self.refuse(f"{E4M3} products are for {TILED_ARCH}, not {self.device.arch}: build with --qformat int8_wo")
 
     def _storage(self, operand: str) -> ir.Value:
         return self._program.links.storage(self._op.inputs[operand])

@@ -13,8 +13,9 @@ from trtllm_lite.builder.graph import dims, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
+from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY
 from trtllm_lite.network.tensors import extents
+from trtllm_lite.plugins.cuda.row_scales import E4M3
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import MMA_K, pack
 from trtllm_lite.vocabulary import STEP_INPUTS
@@ -67,11 +68,8 @@ class Operands:
             return WeightBuffers(self.matrix(operands["weight"]))
         stored = operands["weight"].dtype
         assert stored is not None
-        if stored != ONNX["int8"]:
-            raise BuildError(
-                f"the weight {operands['weight'].name} is {DTYPE_NAMES[stored]}, and the GPU kernels take bytes "
-                "that are int8: build with --qformat int8_wo"
-            )
+        if DTYPE_NAMES[stored] == E4M3:
+            return WeightBuffers(self._weight(operands["weight"]), self.vector(operands["weight_scale"]))
         in_features = (dims(operands["weight"]) or (0,))[-1]
         if not isinstance(in_features, int) or in_features % MMA_K:
             raise BuildError(

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.graph import Dim, dims, operands, results
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.plugins.cuda.stream import StreamConfig, stream_config
+from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.plugins.cuda.stream import StreamConfig, stream_config, weight_form
 from trtllm_lite.plugins.launch import Device
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -58,8 +59,8 @@ class ProgramKind:
         weight = op.inputs["weight"]
         *_, out_features, in_features = static_dims(weight)
         assert weight.dtype is not None
-        item_bytes = int(weight.dtype.itemsize)
-        return stream_config(out_features, in_features, item_bytes, self.bucket.max_tokens, self.device)
+        form = weight_form(DTYPE_NAMES[weight.dtype])
+        return stream_config(out_features, in_features, form, self.bucket.max_tokens, self.device)
 
 
 DevicePass: TypeAlias = Callable[[list[Op], ProgramKind], list[Op]]

@@ -37,6 +37,7 @@ constexpr unsigned kNonBlockingStream = 1;           // CUstream_flags
 constexpr int kThreadLocalCapture = 1;               // CUstreamCaptureMode
 constexpr std::uintptr_t kParamBufferPointer = 1;    // CU_LAUNCH_PARAM_BUFFER_POINTER
 constexpr std::uintptr_t kParamBufferSize = 2;       // CU_LAUNCH_PARAM_BUFFER_SIZE
+constexpr int kTensorMapBytes = 0;                   // CUtensorMapDataType
 constexpr int kTensorMapFloat16 = 6;                 // CUtensorMapDataType
 constexpr int kTensorMapBFloat16 = 9;
 constexpr int kTensorMapNotInterleaved = 0;     // CUtensorMapInterleave

@@ -22,6 +22,14 @@ std::uint16_t to_bits(float value, DType dtype) {
                                     (bits >> 13 & 0x3ff));
 }
 
+// Cut to three bits of fraction; what is below 2^-6 becomes zero.
+std::uint8_t to_e4m3(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(std::clamp(value, -448.0f, 448.0f));
+  const auto exponent = static_cast<int>(bits >> 23 & 0xff) - 127 + 7;
+  if (exponent <= 0) return 0;
+  return static_cast<std::uint8_t>((bits >> 24 & 0x80) | static_cast<std::uint32_t>(exponent) << 3 | (bits >> 20 & 7));
+}
+
 constexpr std::size_t kPatternItems = (std::size_t{4} << 20) + 24;  // no power of two: no two rows are alike
 
 // `Item` is what convert(value) makes of normal values.
@@ -39,10 +47,11 @@ std::vector<std::byte> make_pattern(float deviation, const Convert& convert) {
 
 std::vector<std::byte> make_pattern(DType dtype, float deviation) {
   if (dtype == DType::kInt8) {
-    return make_pattern<std::int8_t>(deviation / kInt8Scale, [](float value) {
+    return make_pattern<std::int8_t>(deviation / kByteScale, [](float value) {
       return static_cast<std::int8_t>(std::clamp(std::round(value), -127.0f, 127.0f));
     });
   }
+  if (dtype == DType::kFloat8E4m3fn) return make_pattern<std::uint8_t>(deviation / kByteScale, to_e4m3);
   return make_pattern<std::uint16_t>(deviation, [dtype](float value) { return to_bits(value, dtype); });
 }
 

@@ -4,7 +4,9 @@ namespace tl::cuda {
 
 TensorMap encode(const BoxedTensor& map, DType dtype, DevicePtr address) {
   constexpr unsigned kRank = 2;
-  const int data_type = dtype == DType::kFloat16 ? kTensorMapFloat16 : kTensorMapBFloat16;
+  const int data_type = item_size(dtype) == 1       ? kTensorMapBytes
+                        : dtype == DType::kFloat16 ? kTensorMapFloat16
+                                                   : kTensorMapBFloat16;
   // The innermost extent comes first; its stride is an element.
   const std::uint64_t extents[kRank] = {static_cast<std::uint64_t>(map.columns), static_cast<std::uint64_t>(map.rows)};
   const std::uint64_t strides[kRank - 1] = {extents[0] * static_cast<std::uint64_t>(item_size(dtype))};

@@ -73,7 +73,7 @@ class Staging {
 };
 
 constexpr float kMadeUpDeviation = 0.02f;
-constexpr std::string_view kScaleSuffix = "weight_scale";  // of the names of scales of int8 weights
+constexpr std::string_view kScaleSuffix = "weight_scale";  // of the names of scales of weights of bytes
 
 }  // namespace
 
@@ -120,7 +120,7 @@ void Weights::make_up(const Device& device, const Engine& engine, Stream stream)
     if (addresses_[i] == 0) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, plan.tensors[i]));
     if (plan.tensors[i].dtype == DType::kFloat32) {
-      const float value = plan.tensors[i].name.ends_with(kScaleSuffix) ? kInt8Scale : 1.0f;
+      const float value = plan.tensors[i].name.ends_with(kScaleSuffix) ? kByteScale : 1.0f;
       driver().check(driver().fill_words(addresses_[i], std::bit_cast<unsigned>(value), bytes / sizeof(float), stream),
                      "making up weights");
       continue;

@@ -115,8 +115,9 @@ class ProgramChecker {
     if (source.kind != TensorKind::kArena && source.kind != TensorKind::kWeight) {
       fail("expected a tensor map of an arena or weight tensor, found " + source.name);
     }
-    if (item_size(source.dtype) != 2) fail("expected a tensor map of 16-bit elements, found " + source.name);
-    for (const std::int64_t bytes : {map.offset, 2 * map.columns, 2 * map.box_columns}) {
+    const std::int64_t size = item_size(source.dtype);
+    if (size > 2) fail("expected a tensor map of elements of one or two bytes, found " + source.name);
+    for (const std::int64_t bytes : {map.offset, size * map.columns, size * map.box_columns}) {
       if (bytes % kChunkBytes == 0) continue;
       fail("expected a tensor map whose offset, rows and boxes are multiples of 16 bytes, found " +
            std::to_string(bytes));

@@ -38,8 +38,14 @@ class Statistics:
             )
 
 
-# For those who only ask what a quantized network would take.
-PLACEHOLDER = Statistics(np.ones(1, np.float32), np.ones(1, np.float32), np.ones((1, 1), np.float32))
+def placeholder(name: str) -> Statistics:
+    """Made-up statistics of any input, for engines without weights, and for those who only ask what a network takes.
+
+    Its largest magnitude is one that normalised rows reach.
+    """
+    del name
+    largest = np.full(1, 28, np.float32)
+    return Statistics(largest, np.ones_like(largest), largest[None])
 
 
 class Accumulator:

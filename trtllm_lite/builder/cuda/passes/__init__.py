@@ -4,6 +4,7 @@ from trtllm_lite.builder.cuda.ops import DevicePass, Op, ProgramKind, without_un
 from trtllm_lite.builder.cuda.passes.cache_slots import cache_slots
 from trtllm_lite.builder.cuda.passes.norm_prologue import norm_prologue
 from trtllm_lite.builder.cuda.passes.qkv_epilogue import qkv_epilogue
+from trtllm_lite.builder.cuda.passes.quantized_rows import quantize_epilogue, quantized_rows
 from trtllm_lite.builder.cuda.passes.residual_epilogue import residual_epilogue
 from trtllm_lite.builder.cuda.passes.rows_with_logits import rows_with_logits
 from trtllm_lite.builder.cuda.passes.sampling import sampling
@@ -12,7 +13,9 @@ PASSES: tuple[DevicePass, ...] = (
     rows_with_logits,
     residual_epilogue,
     qkv_epilogue,
+    quantized_rows,
     norm_prologue,
+    quantize_epilogue,
     sampling,
     cache_slots,
 )

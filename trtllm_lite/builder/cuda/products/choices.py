@@ -1,21 +1,22 @@
 """Chooses what computes a product in the steps of a bucket, cuBLASLt or a tiled kernel, and says why.
 
 The choice is the fastest that was measured; without measurements it is cuBLASLt, whose heuristics know every shape and
-card.
+card, or the best guess among tiled kernels where the library has no such product.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from trtllm_lite.builder.cuda.limits import Bucket, measured_rows, size_class
 from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Site
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, KernelTiming, Product, TimingCache
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.cuda.tiles import TileConfig
 from trtllm_lite.plugins.launch import Device
 
 
 def chooser(bucket: Bucket, device: Device, timings: TimingCache | None) -> Chooser:
     """Decides for the products of one program; ``timings`` count if they were measured on this architecture."""
-    if bucket.decode:  # what is not streamed there is too large for any tile
-        return lambda _: Choice(None, "")
     known = timings if timings is not None and timings.arch == device.arch else None
     choices: dict[Product, Choice] = {}  # the layers of a network have the same few products
 
@@ -29,7 +30,11 @@ def chooser(bucket: Bucket, device: Device, timings: TimingCache | None) -> Choo
 
 
 def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
+    if bucket.decode and site.x_scales is None:  # what is not streamed there is too large for any tile
+        return Choice(None, "")
     configs = site.tile_configs(size_class(bucket), device)
+    if site.x_scales is not None:
+        return _only_tiles(site, configs)
     if not configs:
         return Choice(None, "")
     measured = [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
@@ -39,6 +44,16 @@ def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: S
         return Choice(None, "no tiled kernel was measured")
     best = min(totals, key=lambda name: totals[name])
     return Choice(by_name.get(best), f"fastest on {timings.device}: {_table(measured, best)}")
+
+
+def _only_tiles(site: Site, configs: Sequence[TileConfig]) -> Choice:
+    """The best guess. Raises BuildError if there is none."""
+    if not configs:
+        raise BuildError(
+            f"no kernel computes the product {site.product} of {site.y.name}: a gated product in eight bits takes no "
+            "bias, and rows are multiples of 16 bytes; build with --qformat int8_wo"
+        )
+    return Choice(configs[0], f"the best guess: {configs[0].reason}")
 
 
 def _totals(measured: list[KernelTiming]) -> dict[str, float]:

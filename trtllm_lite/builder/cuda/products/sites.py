@@ -6,11 +6,13 @@ from typing import TypeAlias
 
 from trtllm_lite.builder.cuda.operands import Bias
 from trtllm_lite.builder.cuda.products.timing_cache import Product
+from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
-from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Matmul, Operand, features
+from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Matmul, Operand, WeightBuffers, features
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.rowwise.cuda import rowwise
+from trtllm_lite.vocabulary import DTYPES
 
 
 @dataclass(frozen=True)
@@ -18,28 +20,32 @@ class Site:
     """A product in a network: y = activation(x @ weight.T [+ bias]) [+ residual], of up to ``max_rows`` ``rows``.
 
     With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
+    ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are E4M3.
     """
 
     y: Buffer
     x: Operand
-    weight: Buffer
+    weight: WeightBuffers
+    dtype: str
     rows: Extent
     max_rows: int
     activation: str
     residual: Operand | None = None
     bias: Bias | None = None
+    x_scales: RowScales | None = None
+    y_scales: RowScales | None = None
 
     @property
     def product(self) -> Product:
         """The kind of product, by which timings are found."""
-        in_features = self.weight.shape[-1]
+        in_features = self.weight.values.shape[-1]
         assert isinstance(in_features, int)
         return Product(
-            dtype=self.weight.dtype,
+            dtype=self.weight.values.dtype,
             out_dtype=self.y.dtype,
             out_features=features(self.y),
             in_features=in_features,
-            gated=len(self.weight.shape) == 3,
+            gated=len(self.weight.values.shape) == 3,
             residual=self.residual is not None,
             bias=self.bias is not None,
         )
@@ -49,28 +55,29 @@ class Site:
         product = self.product
         if product.gated and product.bias:
             return ()
-        return tile_configs(product.out_features, product.in_features, max_rows, product.gated, device)
+        row_bytes = product.in_features * DTYPES[product.dtype].item_bytes
+        return tile_configs(product.out_features, row_bytes, max_rows, product.gated, device)
 
     def by_cublaslt(self, reason: str) -> list[Command]:
         """A product of the library; an activation and the gates' product are a kernel behind it."""
-        rounded = None if self.bias is None else self.bias.rounded()
+        rounded, weight = None if self.bias is None else self.bias.rounded(), self.weight.values
         if not self.product.gated and self.activation == "none":
-            return [Matmul(self.x, self.weight, self.y, self.rows, self.residual, rounded, reason)]
+            return [Matmul(self.x, weight, self.y, self.rows, self.residual, rounded, reason)]
         if not self.product.gated:
             plain = Buffer(f"{self.y.name}.plain", self.y.dtype, self.y.shape)
-            product = Matmul(self.x, self.weight, plain, self.rows, None, rounded, reason)
+            product = Matmul(self.x, weight, plain, self.rows, None, rounded, reason)
             return [product, rowwise(self.y, f"x0 {self.activation}", self.rows, [plain])]
         both = Buffer(f"{self.y.name}.both", self.y.dtype, (self.y.shape[0], 2 * features(self.y)))
-        product = Matmul(self.x, self.weight, both, self.rows, None, rounded, reason)
+        product = Matmul(self.x, weight, both, self.rows, None, rounded, reason)
         return [product, gated_linear.gate_mul(self.y, both, self.rows, activation=self.activation)]
 
     def by_tiles(self, config: TileConfig, device: Device) -> list[Command]:
         """The launch of a tiled kernel."""
-        how = Tiling(self.weight.dtype, device, config, self.max_rows)
-        if self.product.gated:
-            return [gated_linear.tiled(self.y, self.x, self.weight, self.rows, how, activation=self.activation)]
-        bias = None if self.bias is None else self.bias.vector()
+        how = Tiling(self.dtype, device, config, self.max_rows, self.x_scales)
         operands = (self.y, self.x, self.weight, self.rows, how)
+        if self.product.gated:
+            return [gated_linear.tiled(*operands, activation=self.activation, y_scales=self.y_scales)]
+        bias = None if self.bias is None else self.bias.vector()
         return [linear.tiled(*operands, activation=self.activation, bias=bias, residual=self.residual)]
 
 

@@ -1,0 +1,20 @@
+// The largest of a value of every thread of a block of TL_THREADS threads (a multiple of 32); values are not negative.
+#pragma once
+
+#include "cuda/async.cuh"
+
+namespace tl {
+
+__device__ __forceinline__ float block_max(float value) {
+  __shared__ float partial[TL_THREADS / 32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  float largest = 0.0f;
+#pragma unroll
+  for (int w = 0; w < TL_THREADS / 32; ++w) largest = fmaxf(largest, partial[w]);
+  return largest;
+}
+
+}  // namespace tl

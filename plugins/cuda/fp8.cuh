@@ -1,0 +1,52 @@
+// Numbers of eight bits, E4M3 (OCP 8-bit Floating Point Specification): conversions to them, and their products, which
+// tensor cores sum in float32. From sm_89 on.
+#pragma once
+
+#include "cuda/mma.cuh"
+
+namespace tl {
+
+constexpr float kLargestE4m3 = 448.0f;
+
+// Four numbers as bytes, the first at the lowest address; those beyond the largest become it.
+__device__ __forceinline__ u32 pack4_e4m3(float a, float b, float c, float d) {
+  u32 bytes;
+  asm("{\n.reg .b16 lo, hi;\ncvt.rn.satfinite.e4m3x2.f32 lo, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 hi, %4, %3;\n"
+      "mov.b32 %0, {lo, hi};\n}"
+      : "=r"(bytes)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return bytes;
+}
+
+// Eight 16-bit elements times `factor`.
+__device__ __forceinline__ uint2 pack8_e4m3(uint4 elements, float factor) {
+  float v[8];
+  unpack8(elements, v);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] *= factor;
+  return make_uint2(pack4_e4m3(v[0], v[1], v[2], v[3]), pack4_e4m3(v[4], v[5], v[6], v[7]));
+}
+
+__device__ __forceinline__ float largest_magnitude(uint4 elements) {
+  float v[8], largest = 0.0f;
+  unpack8(elements, v);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(v[i]));
+  return largest;
+}
+
+// The scale of a row whose largest magnitude is `largest`: at least `least`, so that a row of zeros has one.
+__device__ __forceinline__ float scale_of_row(float largest, float least) {
+  return fmaxf(largest * (1.0f / kLargestE4m3), least);
+}
+
+// c += a * b as mma() (cuda/mma.cuh), m16n8k32: each register of a fragment has four bytes instead of two elements.
+__device__ __forceinline__ void mma_e4m3(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+}  // namespace tl

@@ -1,0 +1,73 @@
+"""Rows in eight bits: streaming products round what they read, and operators with an epilogue what they write.
+
+The attributes by which both say so are described in ``plugins/cuda/lowering.py``.
+"""
+
+from dataclasses import replace
+
+from trtllm_lite.builder.cuda.ops import Attributes, Links, Op, ProgramKind
+from trtllm_lite.builder.graph import scalar_constant
+
+_KIND = "QuantizeRows"
+
+
+def quantized_rows(ops: list[Op], program: ProgramKind) -> list[Op]:
+    """Product(QuantizeRows(z)) becomes Product(z) with scales where it streams its weight.
+
+    Elsewhere QuantizeRows and the product both have the scales, and no operand has them if they are one for all rows.
+    """
+    links = Links(ops)
+    return [_without_static_operand(_with_scales(op, links, program)) for op in ops]
+
+
+def quantize_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
+    """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> E4M3, and so does a tiled GatedLinear if the scale is static."""
+    links = Links(ops)
+    sources = {op: source for op in ops if (source := _source(op, links, program)) is not None}
+    rounded = {source: op for op, source in sources.items()}
+    rewritten = []
+    for op in ops:
+        if op in rounded:
+            quantize = rounded[op]
+            outputs = {**op.outputs, **quantize.outputs}
+            rewritten.append(replace(op, outputs=outputs, attributes={**op.attributes, **quantize.attributes}))
+        elif op not in sources:
+            rewritten.append(op)
+    return rewritten
+
+
+def _source(op: Op, links: Links, program: ProgramKind) -> Op | None:
+    """The operator that can write what QuantizeRows makes of its rows, which nobody else reads."""
+    if op.kind != _KIND or links.only_reader(op.inputs["x"]) is not op:
+        return None
+    norm, gated = (links.producer(op.inputs["x"], kind) for kind in ("RmsNorm", "GatedLinear"))
+    if norm is not None:
+        return norm if norm.outputs["y"] is op.inputs["x"] else None
+    can = gated is not None and not op.attributes["y_row_scales"] and "x_scale" in gated.attributes
+    return gated if can and gated is not None and program.streams(gated) is None else None
+
+
+def _with_scales(op: Op, links: Links, program: ProgramKind) -> Op:
+    if op.kind == _KIND:
+        return replace(op, attributes=_scales("y", op))
+    if "x_scale" not in op.inputs:
+        return op
+    quantize = links.producer(op.inputs["x"], _KIND)
+    assert quantize is not None
+    scaled = replace(op, attributes={**op.attributes, **_scales("x", quantize)})
+    if program.streams(op) is None:
+        return scaled
+    return scaled.without("x_scale").with_inputs(x=quantize.inputs["x"])
+
+
+def _scales(operand: str, quantize: Op) -> Attributes:
+    static = scalar_constant(quantize.inputs.get("scale"))
+    value = float(quantize.attributes["min_scale"] if static is None else static)
+    return {f"{operand}_scale": value, f"{operand}_row_scales": int(static is None)}
+
+
+def _without_static_operand(op: Op) -> Op:
+    per_row = any(op.attributes.get(f"{operand}_row_scales") for operand in ("x", "y"))
+    if per_row:
+        return op
+    return op.without("scale", "y_scale") if op.kind == _KIND else op.without("x_scale")
