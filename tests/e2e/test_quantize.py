@@ -19,9 +19,9 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, quantize_network, quantized_as
-from trtllm_lite.quantize.products import find_products
 from trtllm_lite.quantize.schemes import SCHEMES, Needs
 from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold
+from trtllm_lite.quantize.schemes.int8_sq import smoothing_factors
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.stages.calibration import Calibration
@@ -154,33 +154,22 @@ def test_folding_changes_nothing(family: str, tmp_path: Path) -> None:
     assert_close(logits(folded, feeds), expected)
 
 
-def test_factors_are_those_of_the_paper(tmp_path: Path) -> None:
-    """SmoothQuant moves the square root of what sets channels apart: equation 4 with alpha 0.5."""
-    checkpoint = open_checkpoint(converted(tmp_path))
-    random, asked = np.random.default_rng(1), []
+def test_factors_are_those_of_the_paper() -> None:
+    """Equation 4 for one of ten alphas: where outliers of x are strong, for a large one; 1 where there is nothing."""
+    rng = np.random.default_rng(0)
+    weight, flat = rng.standard_normal((2, 50, 40)).astype(np.float32)
+    x_max = np.exp(rng.uniform(0, 5, 40)).astype(np.float32)
+    found = smoothing_factors(weight, x_max, spread(x_max))
+    by_alpha = [x_max**alpha / np.abs(weight).max(0) ** (1 - alpha) for alpha in np.arange(10) / 10]
+    near = [np.allclose(found, factors, rtol=1e-4) for factors in by_alpha]
+    assert near.index(True) >= 4
+    signs, ones = np.sign(flat), np.ones(40, np.float32)
+    np.testing.assert_array_equal(smoothing_factors(signs, ones, np.sign(spread(ones))), ones)
 
-    def statistics(name: str) -> Statistics:
-        asked.append(name)
-        features = {product.name: product.in_features for product in find_products(checkpoint.model.graph)}[name]
-        largest = np.exp(random.uniform(0, 3, features)).astype(np.float32)
-        known.setdefault(name, Statistics(largest, largest, largest[None]))
-        return known[name]
 
-    known: dict[str, Statistics] = {}
-    network, _ = quantize_network(checkpoint.model, Recipe("int8_sq"), statistics)
-    assert asked == []
-    norm, before = (
-        next(node for node in model.graph if node.name == "layers.1.mlp_norm").inputs[1].const_value.numpy()
-        for model in (network, checkpoint.model)
-    )
-    weights = [
-        product.matrix.tensor("weight").numpy()
-        for product in find_products(checkpoint.model.graph)
-        if product.name in ("layers.1.mlp.gate_proj", "layers.1.mlp.up_proj")
-    ]
-    largest = np.abs(np.concatenate(weights)).max(0)
-    expected = np.sqrt(known["layers.1.mlp.gate_proj"].abs_max / largest)
-    np.testing.assert_allclose(before / norm, expected, rtol=1e-5)
+def spread(largest: np.ndarray) -> np.ndarray:
+    """Rows whose channels reach ``largest``."""
+    return np.random.default_rng(0).uniform(-1, 1, (64, len(largest))).astype(np.float32) * largest
 
 
 def test_smoothing_helps_where_a_channel_sticks_out(tmp_path: Path) -> None:
@@ -201,7 +190,7 @@ def test_smoothing_helps_where_a_channel_sticks_out(tmp_path: Path) -> None:
     for outlier in (1, 60):
         for largest in flat.values():
             largest[5] = outlier
-        known = {name: Statistics(largest, largest, largest[None]) for name, largest in flat.items()}
+        known = {name: Statistics(largest, largest, spread(largest)) for name, largest in flat.items()}
         network, _ = quantize_network(checkpoint.model, Recipe("int8_sq"), known.__getitem__)
         errors.append(np.abs(logits(network, feeds) - expected).mean())
     assert errors[1] < 0.7 * errors[0]

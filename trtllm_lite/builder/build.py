@@ -18,7 +18,7 @@ from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
-from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
@@ -38,6 +38,7 @@ def build_engine(
     output_timing_cache: Path | None = None,
     fast_build: bool = False,
     observed: Mapping[str, Sequence[str]] | None = None,
+    accuracy: Accuracy | None = None,
     progress: Progress | None = None,
     **limits: Unpack[GivenLimits],
 ) -> Manifest:
@@ -55,7 +56,8 @@ def build_engine(
     with those of the input cache, which must be of the same kind of GPU and version of cuBLAS. ``fast_build`` measures
     fewer sizes and candidates, and none at the card's power limit. With ``strip_plan`` the engine has no weights, for
     benchmarks: the runtime makes random ones on the GPU. ``observed`` makes what products multiply outputs of each step
-    (:func:`trtllm_lite.builder.observe.observe`), for calibration on the CPU.
+    (:func:`trtllm_lite.builder.observe.observe`), for calibration on the CPU. ``accuracy`` is what was measured of this
+    network; the manifest records it.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
@@ -70,6 +72,7 @@ def build_engine(
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     statistics = placeholder if strip_plan else no_calibration
     job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, strip_plan, tuning, report, statistics)
+    job = replace(job, accuracy=accuracy)
     if observed:
         _observe(job, observed, backend.kind)
     report("fuse", 1, 1)

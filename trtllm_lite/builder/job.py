@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.checkpoint import Checkpoint
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.engine.manifest import Fusion
+from trtllm_lite.engine.manifest import Accuracy, Fusion
 
 # Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
 # "measure" (products) or "write" (weights).
@@ -32,7 +32,7 @@ class BuildJob:
 
     ``qformat`` says how the graph has the weights of linear layers; ``kv_cache_dtype`` is the type that the KV cache
     should have, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the engine
-    (``strip_plan``) the runtime makes random ones.
+    (``strip_plan``) the runtime makes random ones. ``accuracy`` is what was measured of the network before.
     """
 
     checkpoint: Checkpoint
@@ -45,3 +45,4 @@ class BuildJob:
     strip_plan: bool
     tuning: Tuning
     report: Progress
+    accuracy: Accuracy | None = None

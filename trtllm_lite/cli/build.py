@@ -112,8 +112,21 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint
 @click.option("--fast_build", is_flag=True, help="Measure less: fewer sizes and candidates, not at the power limit.")
 @recipe_options
 @calibration_options
+@click.option(
+    "--max_accuracy_loss",
+    type=float,
+    metavar="PERCENT",
+    help="Measure the perplexity that quantization costs, and build nothing if it rises by more.",
+)
 @replaced_options(BUILD)
-def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str, qformat: str, **limits: Any) -> None:
+def build(
+    checkpoint_dir: str | None,
+    model_config: str | None,
+    output_dir: str,
+    qformat: str,
+    max_accuracy_loss: float | None,
+    **limits: Any,
+) -> None:
     """Compile a checkpoint into an engine.
 
     A build takes seconds and no GPU. The same checkpoint and flags give the same bytes. Nothing is written if anything
@@ -130,6 +143,7 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
 
     from trtllm_lite.builder import build_engine
     from trtllm_lite.progress import progress_bars
+    from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
     from trtllm_lite.stages.quantize import quantized, uncalibrated
     from trtllm_lite.units import counted, format_bytes
 
@@ -141,7 +155,11 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
         if limits["strip_plan"]:
             source = uncalibrated(source, recipe)
         else:
-            source, _ = stack.enter_context(quantized(source, recipe, calibration, report))
+            result = stack.enter_context(quantized(source, recipe, calibration, report))
+            source = result.checkpoint
+            if max_accuracy_loss is not None:
+                limits["accuracy"] = measure_accuracy(result, report)
+                check_accuracy(limits["accuracy"], max_accuracy_loss, result, report)
         manifest = build_engine(source, Path(output_dir), progress=report, **limits)
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(

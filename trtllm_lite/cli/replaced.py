@@ -136,7 +136,7 @@ PLAN = _merge(
     [
         _BUILD,
         _same("dry_run monitor_memory", _PREDICTS, _ON, harmless=True),
-        _same(f"{_CALIBRATION} calib_seed calib_dir", _PREDICTS, harmless=True),
+        _same(f"{_CALIBRATION} calib_seed calib_dir max_accuracy_loss", _PREDICTS, harmless=True),
         _same("output_dir strip_plan input_timing_cache output_timing_cache fast_build", _PREDICTS, harmless=True),
     ]
 )

@@ -41,8 +41,8 @@ class Recipe:
         """The scheme, and the others that some products get."""
         return ",".join(dict.fromkeys([self.qformat, *(qformat for _, qformat in self.overrides)]))
 
-    def choose(self, products: list[Product]) -> dict[Product, Scheme]:
-        """The scheme of each product that gets one.
+    def choose(self, products: list[Product], within: str = "") -> dict[Product, Scheme]:
+        """The scheme of each product that gets one; only of those below the path ``within``, if that is given.
 
         Raises BuildError if a pattern matches nothing, or products that an engine merges get different schemes.
         """
@@ -54,7 +54,11 @@ class Recipe:
                     f"{shown(products[0].name if products else LM_HEAD)} or 'layers.0.*'"
                 )
         _check_merged(products, names)
-        chosen = {product: SCHEMES[name] for product, name in names.items() if name != FULL_PRECISION}
+        chosen = {
+            product: SCHEMES[name]
+            for product, name in names.items()
+            if name != FULL_PRECISION and f"{product.name}.".startswith(f"{within}." if within else "")
+        }
         if not chosen:
             raise BuildError(f"qformat is {self.describe()}, and the network has no floating-point weight to quantize")
         return chosen
@@ -111,11 +115,11 @@ def no_calibration(name: str) -> Statistics:
 
 
 def quantize_network(
-    network: ir.Model, recipe: Recipe, statistics: Callable[[str], Statistics] = no_calibration
+    network: ir.Model, recipe: Recipe, statistics: Callable[[str], Statistics] = no_calibration, within: str = ""
 ) -> tuple[ir.Model, list[Decision]]:
     """``network`` as ``recipe`` says, and what schemes decided; ``network`` itself stays as it is.
 
-    ``statistics`` are asked for by the names of :func:`inputs_to_observe`, also when weights are evaluated. Raises
+    Only products below the path ``within`` are quantized, if that is given. ``statistics`` are asked for by the names of :func:`inputs_to_observe`, also when weights are evaluated. Raises
     BuildError if there is nothing to quantize, or if the network is quantized already.
     """
     if recipe.changes_nothing:
@@ -123,7 +127,7 @@ def quantize_network(
     _check_fresh(network, recipe)
     quantized = network.clone()
     work = Workpiece(quantized.graph, statistics)
-    schemes = recipe.choose(work.products)
+    schemes = recipe.choose(work.products, within)
     for scheme in dict.fromkeys(schemes.values()):
         scheme.quantize(work, [product for product, chosen in schemes.items() if chosen is scheme])
     work.finish()

@@ -1,8 +1,8 @@
 """The stage that quantizes a checkpoint: calibrates where a scheme needs it, and writes or hands on what results."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,30 +17,49 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.progress import Report
-from trtllm_lite.quantize.calibration.statistics import placeholder
-from trtllm_lite.quantize.network import Recipe, inputs_to_observe, quantize_network
+from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
+from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
 from trtllm_lite.stages.calibration import Calibration, statistics_of
 
 
+@dataclass(frozen=True)
+class Quantization:
+    """``checkpoint`` quantized by ``recipe``, of weights that are computed when they are read.
+
+    ``decisions`` are those of the schemes; ``source`` is the checkpoint before.
+    """
+
+    source: Checkpoint
+    checkpoint: Checkpoint
+    decisions: list[Decision]
+    recipe: Recipe
+    statistics: Callable[[str], Statistics]
+
+    def of_layer(self, path: str) -> Checkpoint:
+        """``source`` with nothing quantized but the products below ``path``. Raises BuildError if there are none."""
+        network, _ = quantize_network(self.source.model, self.recipe, self.statistics, path)
+        return replace(self.source, model=network)
+
+
 @contextmanager
 def quantized(
     checkpoint: Checkpoint, recipe: Recipe, calibration: Calibration, report: Report
-) -> Iterator[tuple[Checkpoint, list[Decision]]]:
-    """``checkpoint`` quantized by ``recipe``, and what schemes decided; its weights are computed when they are read.
+) -> Iterator[Quantization]:
+    """``checkpoint`` quantized by ``recipe``, calibrated where a scheme needs it.
 
     The statistics that weights are computed from are there while the context lasts. Raises BuildError, ArgumentError
     (the calibration text), EngineError, OutputError.
     """
     inputs, needs = inputs_to_observe(checkpoint.model, recipe)
-    if needs == Needs.NOTHING:
-        network, decisions = quantize_network(checkpoint.model, recipe)
-        yield replace(checkpoint, model=network), decisions
-        return
-    with statistics_of(checkpoint, inputs, calibration, needs == Needs.GRAM, report) as store:
-        network, decisions = quantize_network(checkpoint.model, recipe, store.read)
-        yield replace(checkpoint, model=network), decisions
+    with ExitStack() as stack:
+        statistics: Callable[[str], Statistics] = no_calibration
+        if needs > Needs.NOTHING:
+            gram = needs == Needs.GRAM
+            statistics = stack.enter_context(statistics_of(checkpoint, inputs, calibration, gram, report)).read
+        network, decisions = quantize_network(checkpoint.model, recipe, statistics)
+        yield Quantization(checkpoint, replace(checkpoint, model=network), decisions, recipe, statistics)
 
 
 def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
@@ -60,13 +79,13 @@ def quantize_checkpoint(
     checkpoint = open_checkpoint(checkpoint_dir)
     if recipe.changes_nothing:
         raise BuildError("qformat is full_prec, and nothing overrides it: there is nothing to quantize; pass a qformat")
-    with quantized(checkpoint, recipe, calibration, report) as (result, decisions):
+    with quantized(checkpoint, recipe, calibration, report) as result:
         with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
-            _write_network(result.model, directory, report)
+            _write_network(result.checkpoint.model, directory, report)
             for name in (CONFIG_FILE, *(file.name for file in checkpoint.tokenizer_files())):
                 (directory / name).write_bytes((Path(checkpoint_dir) / name).read_bytes())
             load_network(directory)
-        return decisions
+        return result.decisions
 
 
 def _write_network(network: ir.Model, directory: Path, report: Report) -> None:

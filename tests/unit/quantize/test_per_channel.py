@@ -9,11 +9,11 @@ import pytest
 
 from tests.unit.builder.networks import VARIANTS, network
 from tests.unit.builder.scenario import Sequences
+from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder.graph import operands
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.cli.build import build, plan
 from trtllm_lite.errors import BuildError
-from trtllm_lite.quantize.calibration.statistics import placeholder
 from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, QuantizedFormat, matrix_of
 from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES
@@ -53,7 +53,8 @@ def test_rows_of_zeros_stay_zeros(known: QuantizedFormat) -> None:
 @pytest.mark.parametrize("variant", ["llama", "qwen2", "gpt2", "phi3", "mlp_bias", "bfloat16"])
 @pytest.mark.parametrize("qformat", SCHEMES)
 def test_fused_operators_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:
-    quantized = quantize_network(network(variant), Recipe(qformat), placeholder)[0]
+    original = network(variant)
+    quantized = quantize_network(original, Recipe(qformat), made_up(original))[0]
     fused, _ = run_passes(quantized)
     kinds = {matrix_of(operands(node)).format.name for node in fused.graph if "Linear" in node.op_type}
     assert kinds == {"plain", (INT8 if qformat.startswith("int8") else FP8).name}  # plain: the LM head
@@ -71,7 +72,7 @@ def test_the_quantized_network_is_standard_onnx(qformat: str) -> None:
     feeds = state.feeds([7, 1, 4]) | state.caches
     feeds |= {name: feeds[f"{name}.padded"] for name in ("position_ids", "past_lens")}
     logits = []
-    for model in (original, quantize_network(original, Recipe(qformat), placeholder)[0]):
+    for model in (original, quantize_network(original, Recipe(qformat), made_up(original))[0]):
         session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
         named = {value.name: feeds[value.name] for value in session.get_inputs()}
         logits.append(session.run(["logits"], named)[0])

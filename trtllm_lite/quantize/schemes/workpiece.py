@@ -80,9 +80,14 @@ class Workpiece:
 
     def matrix(self, product: Product) -> NDArray[np.float32]:
         """The float32 matrix [out, in] with all factors."""
-        values = product.matrix.tensor("weight").numpy().astype(np.float32)
+        values = self.matrix_before(product)
         for factors in self._columns.get(product, ()):
             values *= factors()
+        return values
+
+    def matrix_before(self, product: Product) -> NDArray[np.float32]:
+        """The float32 matrix [out, in] without the factors of its columns, from which those are found."""
+        values = product.matrix.tensor("weight").numpy().astype(np.float32)
         for factors in self._rows.get(product, ()):
             values /= factors()[:, None]
         return values
