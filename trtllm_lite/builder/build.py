@@ -20,7 +20,7 @@ from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
-from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
+from trtllm_lite.quantize.weight_only import FULL_PRECISION, GROUP_SIZE, quantize_weights
 
 # The scale of activations in engines without weights, whose numbers mean nothing: those of normalised rows fit.
 _SCALE_OF_NOTHING = 1 / 16
@@ -31,6 +31,7 @@ def build_engine(
     output_dir: Path,
     *,
     qformat: str = FULL_PRECISION,
+    group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
     target: str | Sequence[str] = CPU,
     strip_plan: bool = False,
@@ -45,7 +46,8 @@ def build_engine(
     ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
     several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
     checkpoint (``full_prec``), or as bytes with a scale for each output feature (``int8_wo``, on CPUs ``fp8_wo``,
-    too); with ``fp8_rowwise`` the activations that they multiply are FP8, too, with a scale for each token.
+    too), or on CPUs as 4 bits with a scale for each ``group_size`` elements (``int4_wo``); with ``fp8_rowwise`` the
+    activations that they multiply are FP8, too, with a scale for each token.
     ``kv_cache_dtype`` is the type of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32;
     that of activations on GPUs. The same checkpoint and limits give the same bytes on every machine. Memory peaks at a
     few times the largest weight.
@@ -67,7 +69,7 @@ def build_engine(
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
-    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, strip_plan, tuning, report)
+    job = _fuse(checkpoint, bounds, qformat, group_size, kv_cache_dtype, targets, strip_plan, tuning, report)
     report("fuse", 1, 1)
     parts = backend.compile(job)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
@@ -99,6 +101,7 @@ def plan_memory(
     checkpoint_dir: Path | Checkpoint,
     *,
     qformat: str = FULL_PRECISION,
+    group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
     target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
@@ -113,7 +116,7 @@ def plan_memory(
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
-    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, False, Tuning(), _ignore)
+    job = _fuse(checkpoint, bounds, qformat, group_size, kv_cache_dtype, targets, False, Tuning(), _ignore)
     return backend.memory(job, num_threads)
 
 
@@ -130,6 +133,7 @@ def _fuse(
     checkpoint: Checkpoint,
     limits: BuildLimits,
     qformat: str,
+    group_size: int,
     kv_cache_dtype: str,
     targets: tuple[str, ...],
     strip_plan: bool,
@@ -138,7 +142,7 @@ def _fuse(
 ) -> BuildJob:
     """The job whose graph is the network as fused operators. Raises BuildError."""
     scale = _SCALE_OF_NOTHING if strip_plan else None
-    model, fusions = run_passes(quantize_weights(checkpoint.model, qformat, scale))
+    model, fusions = run_passes(quantize_weights(checkpoint.model, qformat, scale, group_size))
     check_all_fused(model, fusions)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
     return BuildJob(

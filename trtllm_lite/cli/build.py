@@ -46,11 +46,19 @@ def _build_options(function: Decorated) -> Decorated:
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
             "--qformat",
-            type=click.Choice(["full_prec", "int8_wo", "fp8_wo", "fp8", "fp8_rowwise"]),
+            type=click.Choice(["full_prec", "int8_wo", "fp8_wo", "int4_wo", "fp8", "fp8_rowwise"]),
             default="full_prec",
             show_default=True,
             help="How the weights of linear layers are stored: as in the checkpoint, or as bytes with a scale for each "
-            "output feature (fp8_wo on CPUs only); with fp8_rowwise each token's activations are FP8, too.",
+            "output feature (fp8_wo on CPUs only), or as 4 bits with a scale for each group (int4_wo, on CPUs only); "
+            "with fp8_rowwise each token's activations are FP8, too.",
+        ),
+        click.option(
+            "--group_size",
+            type=int,
+            default=128,
+            show_default=True,
+            help="Neighbouring weights of a row that share a scale in int4_wo.",
         ),
         click.option(
             "--kv_cache_dtype",
@@ -181,7 +189,7 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     from trtllm_lite.runtime.session.device import check_num_threads
     from trtllm_lite.units import counted, format_bytes
 
-    given = {name: limits.pop(name) for name in ("qformat", "kv_cache_dtype", "target", "num_threads")}
+    given = {name: limits.pop(name) for name in ("qformat", "group_size", "kv_cache_dtype", "target", "num_threads")}
     target, num_threads = given["target"], given["num_threads"]
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
     source = _source(checkpoint_dir, model_config)

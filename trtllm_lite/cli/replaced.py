@@ -44,7 +44,7 @@ _QUANTIZED = _merge(
         _same("weight_only_precision", _INT8_WEIGHTS),
         _same("per_channel per_token per_group", _NOT_QUANTIZED, _OFF),
         _same("int8_kv_cache fp8_kv_cache use_fp8 use_fp8_rowwise enable_fp8", _NOT_QUANTIZED, _OFF),
-        _same("smoothquant use_smooth_quant quant_mode group_size", _NOT_QUANTIZED, _OFF),
+        _same("smoothquant use_smooth_quant quant_mode", _NOT_QUANTIZED, _OFF),
         _same("quant_ckpt_path quant_config modelopt_quant_ckpt_path", _NOT_QUANTIZED),
         _same("calib_dataset calib_size calib_max_seq_length dataset_cache_dir awq_block_size", _NOT_QUANTIZED),
         _same("autoq_format auto_quantize_bits quantize_lm_head", _NOT_QUANTIZED, _OFF),

@@ -4,16 +4,19 @@ Embeddings and the LM head stay as they are: an embedding is looked up, not mult
 hurt most.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.plugins.packing import WORD
 from trtllm_lite.quantize.activations import quantize_per_tensor, quantize_per_token
-from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, Plain, QuantizedFormat
+from trtllm_lite.quantize.formats import Float8, Int4, Int8, Plain
 from trtllm_lite.quantize.formats.format import made_by
+from trtllm_lite.quantize.formats.scaled import Scaled
 
 FULL_PRECISION = "full_prec"  # weights as the checkpoint has them
+GROUP_SIZE = 128  # elements of a row that share a scale in formats of 4 bits
 
 
 @dataclass(frozen=True)
@@ -23,33 +26,38 @@ class Scheme:
     Each token has a scale of its own, or, ``static``, all activations that a product reads have one, of calibration.
     """
 
-    weights: QuantizedFormat
+    weights: Scaled
     activations: str | None = None
     static: bool = False
 
 
 # int8_wo and fp8_rowwise as TensorRT-LLM has them; fp8_wo after the former.
 QFORMATS = {
-    "int8_wo": Scheme(Int8PerChannel()),
-    "fp8_wo": Scheme(Fp8PerChannel()),
-    "fp8": Scheme(Fp8PerChannel(), "float8_e4m3fn", static=True),
-    "fp8_rowwise": Scheme(Fp8PerChannel(), "float8_e4m3fn"),
+    "int8_wo": Scheme(Int8()),
+    "fp8_wo": Scheme(Float8()),
+    "int4_wo": Scheme(Int4(block_size=GROUP_SIZE)),
+    "fp8": Scheme(Float8(), "float8_e4m3fn", static=True),
+    "fp8_rowwise": Scheme(Float8(), "float8_e4m3fn"),
 }
 _LM_HEAD = "lm_head"
 
 
-def quantize_weights(network: ir.Model, qformat: str, static_scale: float | None = None) -> ir.Model:
+def quantize_weights(
+    network: ir.Model, qformat: str, static_scale: float | None = None, group_size: int = GROUP_SIZE
+) -> ir.Model:
     """``network`` whose linear layers, but for the LM head, dequantize weights, and maybe activations, of ``qformat``.
 
-    ``full_prec`` is the network itself. ``static_scale`` is that of all activations of a scheme with static scales.
-    Weights are quantized when they are asked for. Raises BuildError if ``qformat`` is unknown, if there is nothing that
-    it applies to, or if it lacks a scale.
+    ``full_prec`` is the network itself. ``static_scale`` is that of all activations of a scheme with static scales;
+    ``group_size`` elements of a row share a scale where weights have 4 bits. Weights are quantized when they are asked
+    for. Raises BuildError if ``qformat`` is unknown, if there is nothing that it applies to, if it lacks a scale, or if
+    the rows of a layer are no whole groups.
     """
     if qformat == FULL_PRECISION:
         return network
     if qformat not in QFORMATS:
         raise BuildError(f"qformat is {shown(qformat)}: expected one of {', '.join((FULL_PRECISION, *QFORMATS))}")
     scheme, quantized = QFORMATS[qformat], network.clone()
+    weights = replace(scheme.weights, block_size=group_size) if scheme.weights.block_size else scheme.weights
     if scheme.static and static_scale is None:
         raise BuildError(f"qformat is {qformat}, whose scales of activations need calibration: pass fp8_rowwise")
     rounded: dict[ir.Value, ir.Value] = {}
@@ -60,7 +68,8 @@ def quantize_weights(network: ir.Model, qformat: str, static_scale: float | None
             continue
         if source not in done:
             name, tensor = str(_initializer(source).name), matrix.tensor("weight")
-            done[source] = scheme.weights.express(quantized.graph, node, name, tensor)
+            _check_groups(weights.block_size, qformat, str(node.name).removesuffix(".transpose"), matrix.shape[-1])
+            done[source] = weights.express(quantized.graph, node, name, weights.quantized(tensor))
         node.replace_input_with(0, done[source])
         if scheme.activations is not None:
             _round_inputs(quantized.graph, node.outputs[0], scheme, static_scale, rounded)
@@ -68,6 +77,18 @@ def quantize_weights(network: ir.Model, qformat: str, static_scale: float | None
         raise BuildError(f"qformat is {qformat}, and the network has no linear layer with a floating-point weight")
     _remove_unread(quantized.graph, list(done))
     return quantized
+
+
+def _check_groups(group_size: int, qformat: str, layer: str, in_features: int) -> None:
+    """Raise BuildError unless the rows of ``layer`` are whole groups, which whole words of 4 bits make."""
+    if not group_size or (group_size > 0 and group_size % WORD == 0 and in_features % group_size == 0):
+        return
+    largest = in_features & -in_features
+    remedy = f"pass --group_size {min(largest, GROUP_SIZE)}" if largest >= WORD else "pass --qformat int8_wo"
+    raise BuildError(
+        f"{layer} has rows of {in_features} weights, and {qformat} is to store them in groups of {group_size}: "
+        f"expected a multiple of {WORD} that divides {in_features}; {remedy}"
+    )
 
 
 def _is_linear(transpose: ir.Node) -> bool:
