@@ -22,7 +22,7 @@ from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
-from trtllm_lite.quantize.network import Recipe, no_calibration, quantize_network, quantized_as
+from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 
@@ -31,6 +31,7 @@ def build_engine(
     output_dir: Path,
     *,
     qformat: str = FULL_PRECISION,
+    group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
     target: str | Sequence[str] = CPU,
     strip_plan: bool = False,
@@ -47,9 +48,9 @@ def build_engine(
     ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
     several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
     checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
-    (:mod:`trtllm_lite.quantize.schemes`). ``kv_cache_dtype`` is the type of the KV cache: float32, float16 or bfloat16
-    on CPUs, of which ``auto`` is float32; that of activations on GPUs. The same checkpoint and limits give the same
-    bytes on every machine. Memory peaks at a few times the largest weight.
+    (:mod:`trtllm_lite.quantize.schemes`), those of 4 bits in blocks of ``group_size``. ``kv_cache_dtype`` is the type
+    of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32; that of activations on GPUs.
+    The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
@@ -71,7 +72,8 @@ def build_engine(
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     statistics = placeholder if strip_plan else no_calibration
-    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, strip_plan, tuning, report, statistics)
+    recipe = Recipe(qformat, group_size=group_size)
+    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
     if observed:
         _observe(job, observed, backend.kind)
@@ -106,6 +108,7 @@ def plan_memory(
     checkpoint_dir: Path | Checkpoint,
     *,
     qformat: str = FULL_PRECISION,
+    group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
     target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
@@ -120,7 +123,8 @@ def plan_memory(
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
-    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, False, Tuning(), _ignore, placeholder)
+    recipe = Recipe(qformat, group_size=group_size)
+    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, targets, False, Tuning(), _ignore, placeholder)
     return backend.memory(job, num_threads)
 
 
@@ -136,7 +140,7 @@ def _path(path: Path | None) -> Path | None:
 def _fuse(
     checkpoint: Checkpoint,
     limits: BuildLimits,
-    qformat: str,
+    recipe: Recipe,
     kv_cache_dtype: str,
     targets: tuple[str, ...],
     strip_plan: bool,
@@ -145,7 +149,7 @@ def _fuse(
     statistics: Callable[[str], Statistics],
 ) -> BuildJob:
     """The job whose graph is the network as fused operators. Raises BuildError."""
-    quantized, _ = quantize_network(checkpoint.model, Recipe(qformat), statistics)
+    quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     model, fusions = run_passes(quantized)
     check_all_fused(model, fusions)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))

@@ -11,13 +11,23 @@ if TYPE_CHECKING:
     from trtllm_lite.quantize.network import Recipe
     from trtllm_lite.stages.calibration import Calibration
 
-QFORMATS = ("full_prec", "int8_wo", "fp8_wo", "fp8_rowwise", "fp8", "int8_sq")
+QFORMATS = (
+    *("full_prec", "int8_wo", "fp8_wo", "int4_wo", "int4_awq", "int4_gptq"),
+    *("fp8_rowwise", "fp8", "int8_sq"),
+)
 _CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir")
 
 
 def recipe_options(function: Decorated) -> Decorated:
     """A decorator: adds the options that say which products get which scheme, besides --qformat."""
     options: list[Callable[[Any], Any]] = [
+        click.option(
+            "--group_size",
+            type=int,
+            default=128,
+            show_default=True,
+            help="Neighbouring weights of a row that share a scale, where weights have 4 bits.",
+        ),
         click.option("--quantize_lm_head", is_flag=True, help="Quantize the LM head, too."),
         click.option(
             "--quantize_override",
@@ -65,7 +75,7 @@ def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":
         if not equals:
             raise click.UsageError(f"--quantize_override {text}: expected PATTERN=QFORMAT")
         overrides.append((pattern, name))
-    return Recipe(qformat, options.pop("quantize_lm_head"), tuple(overrides))
+    return Recipe(qformat, options.pop("quantize_lm_head"), tuple(overrides), options.pop("group_size"))
 
 
 def take_calibration(options: dict[str, Any], num_threads: int | None = None) -> "Calibration":

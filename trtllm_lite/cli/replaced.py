@@ -46,8 +46,9 @@ _QUANTIZED = _merge(
         _same("use_fp8 enable_fp8", "use --qformat fp8 of `trtllm-lite quantize` or `build`", _OFF),
         _same("use_fp8_rowwise", "use --qformat fp8_rowwise of `trtllm-lite quantize` or `build`", _OFF),
         _same("smoothquant use_smooth_quant", "use --qformat int8_sq of `trtllm-lite quantize` or `build`", _OFF),
-        _same("int8_kv_cache fp8_kv_cache quant_mode group_size per_group", _NOT_QUANTIZED, _OFF),
-        _same("quant_ckpt_path quant_config modelopt_quant_ckpt_path awq_block_size", _NOT_QUANTIZED),
+        _same("int8_kv_cache fp8_kv_cache quant_mode per_group", _NOT_QUANTIZED, _OFF),
+        _same("quant_ckpt_path quant_config modelopt_quant_ckpt_path", _NOT_QUANTIZED),
+        _same("awq_block_size", "use --group_size"),
         _same("dataset_cache_dir", "--calib_dataset of `trtllm-lite quantize` is a file", harmless=True),
         _same("autoq_format auto_quantize_bits", _NOT_QUANTIZED, _OFF),
     ]

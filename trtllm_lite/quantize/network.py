@@ -12,6 +12,7 @@ from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_produ
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs, Scheme
 from trtllm_lite.quantize.schemes.workpiece import Decision, Workpiece
 
+GROUP_SIZE = 128
 _QFORMAT = "trtllm_lite.qformat"  # a property of a quantized network
 
 
@@ -21,11 +22,13 @@ class Recipe:
 
     Of several patterns that match, the last counts. The LM head stays as it is unless ``quantize_lm_head``, or an
     override, says otherwise: its small errors hurt most. Embeddings are looked up, not multiplied, and stay.
+    ``group_size`` neighbouring weights of a row share a scale in schemes of 4 bits.
     """
 
     qformat: str = FULL_PRECISION
     quantize_lm_head: bool = False
     overrides: tuple[tuple[str, str], ...] = ()
+    group_size: int = GROUP_SIZE
 
     def __post_init__(self) -> None:
         for name in (self.qformat, *(qformat for _, qformat in self.overrides)):
@@ -119,14 +122,15 @@ def quantize_network(
 ) -> tuple[ir.Model, list[Decision]]:
     """``network`` as ``recipe`` says, and what schemes decided; ``network`` itself stays as it is.
 
-    Only products below the path ``within`` are quantized, if that is given. ``statistics`` are asked for by the names of :func:`inputs_to_observe`, also when weights are evaluated. Raises
-    BuildError if there is nothing to quantize, or if the network is quantized already.
+    Only products below the path ``within`` are quantized, if that is given. ``statistics`` are asked for by the names
+    of :func:`inputs_to_observe`, also when weights are evaluated. Raises BuildError if there is nothing to quantize, or
+    if the network is quantized already.
     """
     if recipe.changes_nothing:
         return network, []
     _check_fresh(network, recipe)
     quantized = network.clone()
-    work = Workpiece(quantized.graph, statistics)
+    work = Workpiece(quantized.graph, statistics, recipe.group_size)
     schemes = recipe.choose(work.products, within)
     for scheme in dict.fromkeys(schemes.values()):
         scheme.quantize(work, [product for product, chosen in schemes.items() if chosen is scheme])

@@ -95,7 +95,7 @@ def _weight_layouts(graph: ir.Graph) -> dict[ir.Value, str]:
 def _stored_weight(value: ir.Value, layout: str) -> Weight:
     tensor = weight_tensor(value)
     assert tensor is not None
-    shape = packed_shape(extents(tensor), layout)
+    shape = packed_shape(extents(tensor), layout, tensor.dtype.numpy())
 
     def load() -> memoryview:
         return pack(tensor.numpy(), layout).reshape(-1).view("u1").data

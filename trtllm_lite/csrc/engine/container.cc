@@ -42,7 +42,7 @@ std::string_view read_header(std::span<const std::byte> file) {
 std::int64_t dtype_size(const JsonView& dtype) {
   std::string known;
   for (std::size_t i = 0; i < std::size(kStoredNames); ++i) {
-    if (dtype.string() == kStoredNames[i]) return kItemBytes[i];
+    if (dtype.string() == kStoredNames[i]) return item_size(static_cast<DType>(i));
     known += (known.empty() ? "" : ", ") + std::string(kStoredNames[i]);
   }
   dtype.fail("one of " + known);

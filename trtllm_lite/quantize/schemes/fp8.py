@@ -7,7 +7,7 @@ finds (``fp8``), or one for each token, which is found as they come (``fp8_rowwi
 from collections.abc import Sequence
 
 from trtllm_lite.quantize.activations import LARGEST
-from trtllm_lite.quantize.formats import Fp8PerChannel
+from trtllm_lite.quantize.formats import Float8
 from trtllm_lite.quantize.products import Product
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
@@ -26,7 +26,7 @@ class Fp8(Scheme):
         """As :meth:`Scheme.quantize`."""
         for product in products:
             largest = float(work.statistics(product).abs_max.max())
-            work.store(product, Fp8PerChannel())
+            work.store(product, Float8())
             work.round_tensor(product, _FP8, largest / LARGEST[_FP8] if largest else 1.0)
 
 
@@ -39,5 +39,5 @@ class Fp8Rowwise(Scheme):
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
         for product in products:
-            work.store(product, Fp8PerChannel())
+            work.store(product, Float8())
             work.round_tokens(product, _FP8)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.quantize.activations import LARGEST
-from trtllm_lite.quantize.formats import Int8PerChannel
+from trtllm_lite.quantize.formats import Int8
 from trtllm_lite.quantize.products import Product, by_input
 from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
@@ -16,7 +16,7 @@ from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
 # How much of the difference between channels goes to the weights (section 4.2): the best of these for each input.
 _ALPHAS = np.arange(10) / 10
 _MIN_FACTOR = np.float32(1e-5)
-_FORMAT = Int8PerChannel()
+_FORMAT = Int8()
 
 
 class Int8SmoothQuant(Scheme):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trtllm_lite.quantize.formats import Fp8PerChannel, Int8PerChannel, QuantizedFormat
+from trtllm_lite.quantize.formats import Float8, Int8, QuantizedFormat
 from trtllm_lite.quantize.products import Product
 from trtllm_lite.quantize.schemes.scheme import Scheme
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
@@ -20,5 +20,5 @@ class WeightOnly(Scheme):
             work.store(product, self._weights)
 
 
-INT8_WO = WeightOnly("int8_wo", Int8PerChannel(), "int8 with a scale for each output feature")
-FP8_WO = WeightOnly("fp8_wo", Fp8PerChannel(), "FP8 with a scale for each output feature")
+INT8_WO = WeightOnly("int8_wo", Int8(), "int8 with a scale for each output feature")
+FP8_WO = WeightOnly("fp8_wo", Float8(), "FP8 with a scale for each output feature")

@@ -1,6 +1,6 @@
 """A network while schemes change it: factors of its matrices, their formats, and what they multiply."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,14 +27,16 @@ class Decision:
 
 
 class Workpiece:
-    """``graph`` is changed in place; ``statistics`` are those of an input, by the name that :func:`by_input` gives.
+    """``graph`` is changed in place; ``statistics`` are those of an input, by the name that :func:`by_input` gives;
+    ``group_size`` neighbouring weights of a row share a scale in schemes of 4 bits.
 
     Factors of a matrix's rows and columns may still be added when its format is known: they are applied when the matrix
     is asked for.
     """
 
-    def __init__(self, graph: ir.Graph, statistics: Callable[[str], Statistics]) -> None:
+    def __init__(self, graph: ir.Graph, statistics: Callable[[str], Statistics], group_size: int) -> None:
         self.graph = graph
+        self.group_size = group_size
         self.products = find_products(graph)
         self.decisions: list[Decision] = []
         self._statistics = statistics
@@ -80,10 +82,12 @@ class Workpiece:
 
     def matrix(self, product: Product) -> NDArray[np.float32]:
         """The float32 matrix [out, in] with all factors."""
-        values = self.matrix_before(product)
-        for factors in self._columns.get(product, ()):
-            values *= factors()
-        return values
+        return self.matrix_before(product) * self.columns(product)
+
+    def columns(self, product: Product) -> NDArray[np.float32]:
+        """The product of all factors of the matrix's columns, by which what it multiplies was divided."""
+        factors = [vector() for vector in self._columns.get(product, ())]
+        return np.prod([np.ones(product.in_features, np.float32), *factors], axis=0, dtype=np.float32)
 
     def matrix_before(self, product: Product) -> NDArray[np.float32]:
         """The float32 matrix [out, in] without the factors of its columns, from which those are found."""
@@ -93,12 +97,18 @@ class Workpiece:
         return values
 
     def store(self, product: Product, weights: QuantizedFormat) -> None:
-        """Keep the matrix in the format ``weights``."""
+        """Keep the matrix in the format ``weights``, rounded to the nearest."""
         shape = extents(product.matrix.tensor("weight"))
         tensor = lazy(lambda: self.matrix(product), ir.DataType.FLOAT, shape)
+        self.store_tensors(product, weights, weights.quantized(tensor))
+
+    def store_tensors(
+        self, product: Product, weights: QuantizedFormat, tensors: Mapping[str, ir.TensorProtocol]
+    ) -> None:
+        """Keep the matrix as ``tensors``, by operand, of the format ``weights``."""
         name = str(product.matrix.operands["weight"].name)
         old = product.weight
-        self._stored[product] = weights.express(self.graph, product.transpose, name, tensor)
+        self._stored[product] = weights.express(self.graph, product.transpose, name, tensors)
         product.transpose.replace_input_with(0, self._stored[product])
         self._remove_unread(old)
 
