@@ -11,7 +11,8 @@ import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
 from trtllm_lite.cli.quantize_options import (
-    QFORMATS,
+    QFORMAT_HELP,
+    QFORMAT_TYPE,
     calibration_options,
     recipe_options,
     take_calibration,
@@ -54,10 +55,11 @@ def _build_options(function: Decorated) -> Decorated:
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
             "--qformat",
-            type=click.Choice(QFORMATS),
+            type=QFORMAT_TYPE,
+            metavar="QFORMAT",
             default="full_prec",
             show_default=True,
-            help="How products are quantized: as the checkpoint has them, or by a scheme; README.md describes each.",
+            help=QFORMAT_HELP,
         ),
         click.option(
             "--kv_cache_dtype",

@@ -8,7 +8,8 @@ import click
 
 from trtllm_lite.cli.framework import Command
 from trtllm_lite.cli.quantize_options import (
-    QFORMATS,
+    QFORMAT_HELP,
+    QFORMAT_TYPE,
     calibration_options,
     recipe_options,
     take_calibration,
@@ -19,7 +20,7 @@ from trtllm_lite.cli.quantize_options import (
 @click.command(cls=Command, short_help="Quantize a checkpoint, with calibration where it is needed.")
 @click.option("--checkpoint_dir", required=True, metavar="CKPT", help="Directory that `convert` wrote.")
 @click.option("--output_dir", required=True, metavar="CKPT", help="Where the result goes; an older one is replaced.")
-@click.option("--qformat", type=click.Choice(QFORMATS), required=True, help="The scheme; README.md describes each.")
+@click.option("--qformat", type=QFORMAT_TYPE, metavar="QFORMAT", required=True, help=QFORMAT_HELP)
 @recipe_options
 @calibration_options
 @click.option("--num_threads", type=int, help="Threads that calibrate on the CPU. [default: all cores]")

@@ -15,6 +15,8 @@ QFORMATS = (
     *("full_prec", "int8_wo", "fp8_wo", "int4_wo", "int4_awq", "int4_gptq"),
     *("fp8_rowwise", "fp8", "int8_sq"),
 )
+QFORMAT_TYPE = click.Choice(QFORMATS)
+QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; README.md describes each."
 _CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir")
 
 
