@@ -18,9 +18,7 @@ STATIC = [0.03125, None]
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("tokens", "rows"), BUCKETS)
 @pytest.mark.parametrize(("out", "in_features"), [(96, 64), (56, 576), (1000, 1536), (6144, 4096)])
-def test_streamed(
-    out: int, in_features: int, tokens: int, rows: int, dtype: torch.dtype, static: float | None
-) -> None:
+def test_streamed(out: int, in_features: int, tokens: int, rows: int, dtype: torch.dtype, static: float | None) -> None:
     check_streamed(out, in_features, tokens, rows, dtype, static=static, norm=True)
     check_streamed(out, in_features, tokens, rows, dtype, static=static, residual=True)
 
@@ -42,9 +40,7 @@ def test_streamed_gated(out: int, in_features: int, tokens: int, rows: int, stat
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("rows", "capacity"), [(1, 64), (37, 64), (130, 256), (1000, 1024)])
 @pytest.mark.parametrize(("out", "in_features"), [(264, 576), (1536, 4096)])
-def test_tiled(
-    out: int, in_features: int, rows: int, capacity: int, dtype: torch.dtype, static: float | None
-) -> None:
+def test_tiled(out: int, in_features: int, rows: int, capacity: int, dtype: torch.dtype, static: float | None) -> None:
     for config in tile_configs(out, in_features, capacity, False, H200)[:3]:
         check_tiled(config, out, in_features, rows, capacity, dtype, static=static, residual=True)
 

@@ -32,6 +32,7 @@ def build_engine(
     *,
     qformat: str = FULL_PRECISION,
     kv_cache_dtype: str = AUTO_DTYPE,
+    kv_cache_scale: float | None = None,
     target: str | Sequence[str] = CPU,
     strip_plan: bool = False,
     input_timing_cache: Path | None = None,
@@ -47,8 +48,8 @@ def build_engine(
     checkpoint (``full_prec``), or as bytes with a scale for each output feature (``int8_wo``, on CPUs ``fp8_wo``,
     too); with ``fp8_rowwise`` the activations that they multiply are FP8, too, with a scale for each token.
     ``kv_cache_dtype`` is the type of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32;
-    that of activations on GPUs. The same checkpoint and limits give the same bytes on every machine. Memory peaks at a
-    few times the largest weight.
+    that of activations or ``fp8`` on GPUs, where keys and values are divided by ``kv_cache_scale`` before. The same
+    checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
@@ -67,7 +68,7 @@ def build_engine(
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
-    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, strip_plan, tuning, report)
+    job = _fuse(checkpoint, bounds, qformat, (kv_cache_dtype, kv_cache_scale), targets, strip_plan, tuning, report)
     report("fuse", 1, 1)
     parts = backend.compile(job)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
@@ -100,6 +101,7 @@ def plan_memory(
     *,
     qformat: str = FULL_PRECISION,
     kv_cache_dtype: str = AUTO_DTYPE,
+    kv_cache_scale: float | None = None,
     target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
     **limits: Unpack[GivenLimits],
@@ -113,7 +115,7 @@ def plan_memory(
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
-    job = _fuse(checkpoint, bounds, qformat, kv_cache_dtype, targets, False, Tuning(), _ignore)
+    job = _fuse(checkpoint, bounds, qformat, (kv_cache_dtype, kv_cache_scale), targets, False, Tuning(), _ignore)
     return backend.memory(job, num_threads)
 
 
@@ -130,7 +132,7 @@ def _fuse(
     checkpoint: Checkpoint,
     limits: BuildLimits,
     qformat: str,
-    kv_cache_dtype: str,
+    kv_cache: tuple[str, float | None],
     targets: tuple[str, ...],
     strip_plan: bool,
     tuning: Tuning,
@@ -142,7 +144,7 @@ def _fuse(
     check_all_fused(model, fusions)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
     return BuildJob(
-        checkpoint, model.graph, tuple(fusions), limits, qformat, kv_cache_dtype, targets, strip_plan, tuning, report
+        checkpoint, model.graph, tuple(fusions), limits, qformat, *kv_cache, targets, strip_plan, tuning, report
     )
 
 
