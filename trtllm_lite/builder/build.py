@@ -33,6 +33,7 @@ def build_engine(
     qformat: str = FULL_PRECISION,
     group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
+    kv_cache_scale: float | None = None,
     target: str | Sequence[str] = CPU,
     strip_plan: bool = False,
     input_timing_cache: Path | None = None,
@@ -49,8 +50,9 @@ def build_engine(
     several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
     checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
     (:mod:`trtllm_lite.quantize.schemes`), those of 4 bits in blocks of ``group_size``. ``kv_cache_dtype`` is the type
-    of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32; that of activations on GPUs.
-    The same checkpoint and limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
+    of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32; that of activations or ``fp8``
+    on GPUs, where keys and values are divided by ``kv_cache_scale`` before. The same checkpoint and limits give the
+    same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
@@ -73,7 +75,8 @@ def build_engine(
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     statistics = placeholder if strip_plan else no_calibration
     recipe = Recipe(qformat, group_size=group_size)
-    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, targets, strip_plan, tuning, report, statistics)
+    cache = (kv_cache_dtype, kv_cache_scale)
+    job = _fuse(checkpoint, bounds, recipe, cache, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
     if observed:
         _observe(job, observed, backend.kind)
@@ -110,6 +113,7 @@ def plan_memory(
     qformat: str = FULL_PRECISION,
     group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
+    kv_cache_scale: float | None = None,
     target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
     **limits: Unpack[GivenLimits],
@@ -124,7 +128,8 @@ def plan_memory(
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     recipe = Recipe(qformat, group_size=group_size)
-    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, targets, False, Tuning(), _ignore, placeholder)
+    cache = (kv_cache_dtype, kv_cache_scale)
+    job = _fuse(checkpoint, bounds, recipe, cache, targets, False, Tuning(), _ignore, placeholder)
     return backend.memory(job, num_threads)
 
 
@@ -141,7 +146,7 @@ def _fuse(
     checkpoint: Checkpoint,
     limits: BuildLimits,
     recipe: Recipe,
-    kv_cache_dtype: str,
+    kv_cache: tuple[str, float | None],
     targets: tuple[str, ...],
     strip_plan: bool,
     tuning: Tuning,
@@ -155,7 +160,7 @@ def _fuse(
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
     name = quantized_as(quantized)
     return BuildJob(
-        checkpoint, model.graph, tuple(fusions), limits, name, kv_cache_dtype, targets, strip_plan, tuning, report
+        checkpoint, model.graph, tuple(fusions), limits, name, *kv_cache, targets, strip_plan, tuning, report
     )
 
 

@@ -63,10 +63,16 @@ def _build_options(function: Decorated) -> Decorated:
         ),
         click.option(
             "--kv_cache_dtype",
-            type=click.Choice(["auto", *PLAIN_DTYPES]),
+            type=click.Choice(["auto", *PLAIN_DTYPES, "fp8"]),
             default="auto",
             show_default=True,
-            help="Type of the KV cache: on CPUs any, of which auto is float32; on GPUs that of activations.",
+            help="Type of the KV cache: on CPUs any but fp8, and auto is float32; on GPUs that of activations, or fp8.",
+        ),
+        click.option(
+            "--kv_cache_scale",
+            type=click.FloatRange(min=0, min_open=True),
+            help="What keys and values are divided by before they become fp8: their largest magnitude / 448. 1 stores "
+            "them as they are.",
         ),
         click.option(
             "--target",
@@ -219,7 +225,7 @@ def plan(checkpoint_dir: str | None, model_config: str | None, qformat: str, as_
     from trtllm_lite.stages.quantize import uncalibrated
     from trtllm_lite.units import counted, format_bytes
 
-    given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "num_threads")}
+    given = {name: limits.pop(name) for name in ("kv_cache_dtype", "kv_cache_scale", "target", "num_threads")}
     target, num_threads = given["target"], given["num_threads"]
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
     recipe = take_recipe(qformat, limits)

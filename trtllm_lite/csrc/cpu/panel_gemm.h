@@ -19,14 +19,14 @@ constexpr int kPanelWidth = 64;
 constexpr std::int64_t kChunkBytes = 16 * 1024;
 constexpr std::int64_t kMaxChunkDepth = kChunkBytes / (kPanelWidth * sizeof(BFloat16));  // widened, it fits the second
 template <typename Weight>
-constexpr std::int64_t kChunkDepth = min(kMaxChunkDepth,
-                                         kChunkBytes / (kPanelWidth * sizeof(Weight)) * kElements<Weight>);
+constexpr std::int64_t kChunkDepth =
+    min(kMaxChunkDepth, kChunkBytes / (kPanelWidth * sizeof(Weight)) * kElements<Weight>);
 // Rows of one task: their sums take 24 KiB.
 constexpr std::int64_t kMaxTaskRows = 96;
 // Tasks of fewer rows are not made of larger ones: reading the panel again would cost more than it gains.
 constexpr std::int64_t kMinTaskRows = 24;
-// From here on, widening a chunk once is cheaper than widening it for every tile of rows; elements of 4 bits are widened
-// wherever a chunk is used more than once.
+// From here on, widening a chunk once is cheaper than widening it for every tile of rows; elements of 4 bits are
+// widened wherever a chunk is used more than once.
 template <typename Weight>
 constexpr std::int64_t kMinRowsToWiden = kElements<Weight> > 1 ? 1 : 32;
 // How far ahead a streamed panel is prefetched; this covers the latency of memory at 40 GB/s.
@@ -146,7 +146,8 @@ TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* widened) 
   const std::int64_t items = p.depth / kElements<Weight> * kPanelWidth;
   const Prefetch prefetch = prefetch_range(p.w + items, items, kStep);
   if constexpr (kElements<Weight> == 1) {
-    if (sizeof(Weight) == sizeof(float) || p.rows < kMinRowsToWiden<Weight>) return multiply<kPanelWidth, kLines>(p, prefetch);
+    if (sizeof(Weight) == sizeof(float) || p.rows < kMinRowsToWiden<Weight>)
+      return multiply<kPanelWidth, kLines>(p, prefetch);
   }
   widen(p.w, p.depth, widened);
   multiply<kPanelWidth, kLines>(Product<float, Scales>{p.x, p.x_stride, widened, kPanelWidth, p.sums, p.sums_stride,
@@ -172,8 +173,8 @@ TL_INLINE void multiply_chunks(Product<Weight, Scaled> p, PanelScratch* scratch)
   p.scales.partial = whole ? nullptr : scratch->partial;
   for (std::int64_t done = 0; done < depth; done += p.depth) {
     const std::int64_t in_block = done % block;
-    p.depth = whole ? min(depth - done, kChunkDepth<Weight> / block * block)
-                    : min(block - in_block, kChunkDepth<Weight>);
+    p.depth =
+        whole ? min(depth - done, kChunkDepth<Weight> / block * block) : min(block - in_block, kChunkDepth<Weight>);
     p.scales.begins = in_block == 0;
     p.scales.ends = whole || in_block + p.depth == block;
     const std::int64_t blocks = whole ? p.depth / block : 1;
@@ -236,11 +237,11 @@ void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels
     const std::int64_t panel = task / bands.count, first = task % bands.count * bands.rows;
     const std::int64_t count = min(bands.rows, rows - first);
     auto* scratch = static_cast<PanelScratch*>(pool->scratch(thread));
-    multiply_panel(Product<Weight, Scales>{x.as<const float>() + first * depth, depth,
-                                           weight + panel * depth / kElements<Weight> * kPanelWidth, kPanelWidth,
-                                           scratch->sums, kPanelWidth, count, depth, kPanelWidth,
-                                           scales_of(w, panel, Scales{})},
-                   scratch);
+    multiply_panel(
+        Product<Weight, Scales>{x.as<const float>() + first * depth, depth,
+                                weight + panel * depth / kElements<Weight> * kPanelWidth, kPanelWidth, scratch->sums,
+                                kPanelWidth, count, depth, kPanelWidth, scales_of(w, panel, Scales{})},
+        scratch);
     for (std::int64_t r = 0; r < count; ++r) epilogue(scratch->sums + r * kPanelWidth, first + r, panel);
   });
 }
