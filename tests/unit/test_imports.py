@@ -14,7 +14,10 @@ import trtllm_lite
 PACKAGE = Path(trtllm_lite.__file__).parent
 
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
-PLAIN = {"errors", "vocabulary", "files", "temporaries", "units", "printable", "progress", "library_errors", "_core"}
+PLAIN = {
+    *("errors", "vocabulary", "files", "temporaries", "units", "printable", "progress", "library_errors", "nibbles"),
+    "_core",
+}
 ALLOWED = {
     "errors": set(),
     "files": set(),
@@ -23,6 +26,7 @@ ALLOWED = {
     "printable": set(),
     "progress": set(),
     "library_errors": set(),
+    "nibbles": set(),
     "vocabulary": set(),
     "network": {"plugins"},
     "convert": {"network", "plugins"},

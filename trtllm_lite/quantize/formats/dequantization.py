@@ -5,12 +5,13 @@ with zero points or without, and an Add of an offset for each row or block behin
 widened by a Cast. The operands of a fused operator are made of these tensors when they are asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.network.blocks import dequantize
 from trtllm_lite.network.dtypes import PLAIN_ONNX
 from trtllm_lite.network.tensors import add_initializer, extents, lazy
 from trtllm_lite.quantize.formats.format import derived, initializer, made_by
@@ -24,54 +25,27 @@ def dequantized(graph: ir.Graph, before: ir.Node, name: str, tensors: Mapping[st
 
     It is made by standard operators in front of ``before``.
     """
-    builder = _Builder(graph, before, name)
+
+    def add(
+        op_type: str, inputs: Sequence[ir.Value], what: str, shape: tuple[int, ...], attributes: Mapping[str, int]
+    ) -> ir.Value:
+        result = ir.Value(name=f"{name}.{what}", type=ir.TensorType(_FLOAT), shape=ir.Shape(shape))
+        node = ir.node(op_type, inputs, attributes, outputs=[result], name=result.name)
+        graph.insert_before(before, node)
+        return result
+
+    def constant(what: str, array: np.ndarray) -> ir.Value:
+        return add_initializer(graph, f"{name}.{what}", ir.tensor(array))
+
     rows, depth = extents(tensors["weight"])
     blocks = extents(tensors["weight_scale"])[1]
-    scale, offset = tensors["weight_scale"], tensors.get("weight_offset")
-    attributes = {"axis": 1, "block_size": depth // blocks}
+    stored = dict(tensors)
     if blocks == 1:
-        scale, attributes = _reshaped(scale, (rows,)), {"axis": 0}
-    inputs = [builder.initializer("quantized", tensors["weight"]), builder.widened("scale", scale)]
-    result = builder.op("DequantizeLinear", inputs, "dequantize", (rows, depth), attributes)
-    if offset is None:
-        return result
-    cut, whole = (rows, blocks, depth // blocks), (rows, depth)
-    parts = builder.reshape(result, "blocks", cut)
-    numbers = builder.widened("offset", _reshaped(offset, (rows, blocks, 1)))
-    return builder.reshape(builder.op("Add", [parts, numbers], "add_offset", cut), "matrix", whole)
-
-
-class _Builder:
-    """Adds nodes under one name in front of a node."""
-
-    def __init__(self, graph: ir.Graph, before: ir.Node, name: str) -> None:
-        self._graph, self._before, self._name = graph, before, name
-
-    def initializer(self, what: str, tensor: ir.TensorProtocol) -> ir.Value:
-        return add_initializer(self._graph, f"{self._name}.{what}", tensor)
-
-    def op(
-        self,
-        op_type: str,
-        inputs: list[ir.Value],
-        what: str,
-        shape: tuple[int, ...],
-        attributes: Mapping[str, int] | None = None,
-    ) -> ir.Value:
-        name = f"{self._name}.{what}"
-        result = ir.Value(name=f"{name}d", type=ir.TensorType(_FLOAT), shape=ir.Shape(shape))
-        self._graph.insert_before(self._before, ir.node(op_type, inputs, attributes, outputs=[result], name=name))
-        return result
-
-    def widened(self, what: str, tensor: ir.TensorProtocol) -> ir.Value:
-        value = self.initializer(what, tensor)
-        if value.dtype == _FLOAT:
-            return value
-        return self.op("Cast", [value], f"{what}.cast", extents(tensor), {"to": _FLOAT.value})
-
-    def reshape(self, value: ir.Value, what: str, shape: tuple[int, ...]) -> ir.Value:
-        target = self.initializer(f"{what}.shape", ir.tensor(shape, dtype=ir.DataType.INT64))
-        return self.op("Reshape", [value, target], f"{what}.reshape", shape)
+        stored["weight_scale"] = _reshaped(stored["weight_scale"], (rows,))
+    if "weight_offset" in stored:
+        stored["weight_offset"] = _reshaped(stored["weight_offset"], (rows, blocks, 1))
+    parts = {part: add_initializer(graph, f"{name}.{part}", tensor) for part, tensor in stored.items()}
+    return dequantize(add, constant, parts, (rows, depth), blocks)
 
 
 def recognise_dequantized(value: ir.Value | None) -> dict[str, ir.Value] | None:
