@@ -12,20 +12,19 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Blocks:
-    """Integers of ``bits`` bits for blocks of ``size`` columns.
+    """Integers of 4 bits for blocks of ``size`` columns.
 
-    Symmetric ones are signed, from -(2^(bits-1)) on; with ``zero_points`` they are unsigned, and the zero point of each
-    row of a block is the integer that means 0.
+    Symmetric ones are signed; with ``zero_points`` they are unsigned, and the zero point of each row of a block is the
+    integer that means 0.
     """
 
     size: int
     zero_points: bool = False
-    bits: int = 4
 
     @property
     def range(self) -> tuple[int, int]:
         """The least and the largest integer."""
-        return (0, 2**self.bits - 1) if self.zero_points else (-(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1)
+        return (0, 15) if self.zero_points else (-8, 7)
 
     def split(self, matrix: Matrix, layer: str) -> Matrix:
         """The matrix as [out, blocks, size]. Raises BuildError if its columns are no whole number of blocks."""

@@ -19,7 +19,6 @@ class Fp8(Scheme):
     """The largest magnitude that calibration saw becomes the largest number of FP8; what is larger is clipped."""
 
     name = "fp8"
-    description = "FP8, activations as FP8 with one scale for each input, which calibration finds"
     needs = Needs.CHANNELS
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
@@ -34,7 +33,6 @@ class Fp8Rowwise(Scheme):
     """Needs no calibration."""
 
     name = "fp8_rowwise"
-    description = "FP8, activations as FP8 with a scale for each token"
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""

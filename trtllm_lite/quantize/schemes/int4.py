@@ -27,7 +27,6 @@ class Int4WeightOnly(Scheme):
     """Needs no calibration."""
 
     name = "int4_wo"
-    description = "4 bits with a scale for each block of a row"
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
@@ -40,7 +39,6 @@ class Int4Gptq(Scheme):
     """GPTQ (arXiv 2210.17323), symmetric. Each layer reads what the layers before give unquantized."""
 
     name = "int4_gptq"
-    description = "4 bits with a scale for each block of a row, errors made up for (GPTQ)"
     needs = Needs.GRAM
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
@@ -64,7 +62,6 @@ class Int4Awq(Scheme):
     """AWQ (arXiv 2306.00978), with zero points: channels are scaled where that can be folded, and blocks clipped."""
 
     name = "int4_awq"
-    description = "4 bits with a scale and a zero point for each block of a row, channels scaled before (AWQ)"
     needs = Needs.CHANNELS
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:

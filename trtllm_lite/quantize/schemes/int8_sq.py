@@ -23,7 +23,6 @@ class Int8SmoothQuant(Scheme):
     """Weights have a scale for each output feature, activations one for each token."""
 
     name = "int8_sq"
-    description = "int8, activations as int8 with a scale for each token, after smoothing (SmoothQuant)"
     needs = Needs.CHANNELS
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:

@@ -17,10 +17,9 @@ class Needs(IntEnum):
 
 
 class Scheme(ABC):
-    """One way to quantize products. ``description`` completes "weights as …"."""
+    """One way to quantize products."""
 
     name: str
-    description: str
     needs = Needs.NOTHING
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Weight-only quantization: matrices rounded to the nearest, activations as they are."""
+"""Weight-only quantization to bytes with a scale for each output feature, rounded to the nearest."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from trtllm_lite.quantize.schemes.workpiece import Workpiece
 class WeightOnly(Scheme):
     """Matrices in ``weights``; needs no calibration."""
 
-    def __init__(self, name: str, weights: QuantizedFormat, description: str) -> None:
-        self.name, self.description, self._weights = name, description, weights
+    def __init__(self, name: str, weights: QuantizedFormat) -> None:
+        self.name, self._weights = name, weights
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
@@ -20,5 +20,5 @@ class WeightOnly(Scheme):
             work.store(product, self._weights)
 
 
-INT8_WO = WeightOnly("int8_wo", Int8(), "int8 with a scale for each output feature")
-FP8_WO = WeightOnly("fp8_wo", Float8(), "FP8 with a scale for each output feature")
+INT8_WO = WeightOnly("int8_wo", Int8())
+FP8_WO = WeightOnly("fp8_wo", Float8())
