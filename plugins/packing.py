@@ -1,38 +1,50 @@
 """Packs weights into the layouts of ``plugins/README.md`` with numpy, as the kernels read them.
 
-Any dtype of 1, 2, 4 or 8 bytes works, those of ml_dtypes included: bytes are moved, whatever their values.
+Any dtype of 1, 2, 4 or 8 bytes works, those of ml_dtypes included: bytes are moved, whatever their values. Arrays of 4
+bits are stored as arrays of bytes.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import DTypeLike
+
+from trtllm_lite.nibbles import TYPES as NIBBLES
+from trtllm_lite.nibbles import paired, unpaired
 
 PANEL_WIDTH = 64
 GATED_HALF = PANEL_WIDTH // 2
+WORD = 8  # elements of 4 bits in 32; panels of such types are made of words
 MMA_K = 16
 _MMA_ORDER = np.arange(MMA_K).reshape(2, 4, 2).swapaxes(0, 1).reshape(-1)  # 0 1 8 9, 2 3 10 11, …
 
 
-def packed_shape(logical_shape: Sequence[int], layout: str) -> tuple[int, ...]:
+def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = np.float32) -> tuple[int, ...]:
     """Shape of the stored array: ``[panels, K, 64]`` for panels, the logical shape for ``row_major``.
 
-    Raises ``ValueError`` if the layout is unknown or does not hold arrays of that shape.
+    Arrays of 4 bits are stored in bytes: ``[panels, K/8, 256]``, ``[..., K/2]``. Raises ``ValueError`` if the layout is
+    unknown or does not hold arrays of that shape.
     """
+    in_words = np.dtype(dtype) in NIBBLES
     match layout, tuple(logical_shape):
-        case "row_major", shape:
+        case "row_major", shape if not in_words:
             return shape
-        case "mma_k16", (*_, depth) if depth % MMA_K == 0:
+        case "row_major", (*rows, depth) if depth % 2 == 0:
+            return (*rows, depth // 2)
+        case "mma_k16", (*_, depth) if depth % MMA_K == 0 and not in_words:
             return tuple(logical_shape)
-        case "panel64", (features, depth):
-            return (-(-features // PANEL_WIDTH), depth, PANEL_WIDTH)
-        case "gated_panel64", (2, features, depth):
-            return (-(-features // GATED_HALF), depth, PANEL_WIDTH)
-    raise ValueError(f"layout {layout!r} cannot hold an array of shape {tuple(logical_shape)}")
+        case ("panel64", (features, depth)) | ("gated_panel64", (2, features, depth)):
+            panels = -(-features // (PANEL_WIDTH if layout == "panel64" else GATED_HALF))
+            if not in_words:
+                return (panels, depth, PANEL_WIDTH)
+            if depth % WORD == 0:
+                return (panels, depth // WORD, PANEL_WIDTH * WORD // 2)
+    raise ValueError(f"layout {layout!r} cannot hold an array of {np.dtype(dtype)} of shape {tuple(logical_shape)}")
 
 
-def _as_bytes(array: np.ndarray) -> np.ndarray:
+def _as_bits(array: np.ndarray, in_words: bool) -> np.ndarray:
     """The same memory as unsigned integers, which numpy copies fast; it copies types of ml_dtypes one by one."""
-    return array.view(f"u{array.dtype.itemsize}")
+    return array.view("u4" if in_words else f"u{array.dtype.itemsize}")
 
 
 def _in_order(array: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -44,38 +56,41 @@ def _in_order(array: np.ndarray, order: np.ndarray) -> np.ndarray:
 def pack(array: np.ndarray, layout: str) -> np.ndarray:
     """Store a logical weight ``[N, K]`` (panel64) or ``[2, I, K]`` (gated_panel64) as C-contiguous ``[panels, K, 64]``.
 
-    Features past the end of the last panel are zero.
+    Features past the end of the last panel are zero. The result has the shape :func:`packed_shape`.
     """
-    shape = packed_shape(array.shape, layout)
-    source = _as_bytes(np.ascontiguousarray(array))
+    shape = packed_shape(array.shape, layout, array.dtype)
+    stored = np.ascontiguousarray(paired(array))
     if layout == "row_major":
-        return source.view(array.dtype)
+        return stored
+    source = _as_bits(stored, in_words=array.dtype in NIBBLES)
     if layout == "mma_k16":
         return _in_order(source, _MMA_ORDER).view(array.dtype)
-    packed = np.zeros(shape, source.dtype)
     parts = source[None] if layout == "panel64" else source
+    packed = np.zeros((shape[0], source.shape[-1], PANEL_WIDTH), source.dtype)
     width = PANEL_WIDTH // len(parts)
     for panel, target in enumerate(packed):
         for index, part in enumerate(parts):
             rows = part[panel * width : (panel + 1) * width]
             target[:, index * width : index * width + len(rows)] = rows.T
-    return packed.view(array.dtype)
+    return packed.view(stored.dtype)
 
 
-def unpack(array: np.ndarray, layout: str, logical_shape: Sequence[int]) -> np.ndarray:
-    """Inverse of :func:`pack`: the logical array of ``logical_shape``, without the padding."""
-    expected = packed_shape(logical_shape, layout)
-    if array.shape != expected:
-        raise ValueError(f"layout {layout!r} stores {tuple(logical_shape)} as {expected}, found {array.shape}")
+def unpack(stored: np.ndarray, layout: str, logical_shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
+    """Inverse of :func:`pack`: the logical array of ``logical_shape`` and ``dtype``, without the padding."""
+    dtype = np.dtype(dtype)
+    expected = packed_shape(logical_shape, layout, dtype)
+    if stored.shape != expected:
+        raise ValueError(f"layout {layout!r} stores {tuple(logical_shape)} as {expected}, found {stored.shape}")
     if layout == "row_major":
-        return array
+        return unpaired(stored, dtype)
+    bits = _as_bits(np.ascontiguousarray(stored), in_words=dtype in NIBBLES)
     if layout == "mma_k16":
-        return _in_order(_as_bytes(array), np.argsort(_MMA_ORDER)).view(array.dtype)
-    depth = array.shape[1]
-    stored = _as_bytes(np.ascontiguousarray(array)).transpose(0, 2, 1)
+        return _in_order(bits, np.argsort(_MMA_ORDER)).view(dtype)
+    depth = bits.shape[1]
+    by_feature = bits.transpose(0, 2, 1)
     if layout == "panel64":
-        logical = stored.reshape(-1, depth)[: logical_shape[0]]
+        logical = by_feature.reshape(-1, depth)[: logical_shape[0]]
     else:
-        halves = stored.reshape(-1, 2, GATED_HALF, depth).transpose(1, 0, 2, 3)
+        halves = by_feature.reshape(-1, 2, GATED_HALF, depth).transpose(1, 0, 2, 3)
         logical = halves.reshape(2, -1, depth)[:, : logical_shape[1]]
-    return np.ascontiguousarray(logical).view(array.dtype)
+    return unpaired(np.ascontiguousarray(logical).view(stored.dtype), dtype)

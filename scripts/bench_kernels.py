@@ -24,6 +24,9 @@ from trtllm_lite.bench.machine import read_bandwidth
 from trtllm_lite.plugins.packing import packed_shape
 
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+# With a float16 scale for each block, and an offset where elements have no sign.
+BLOCK_DTYPES = {"int8": np.int8, "int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}
+BLOCK = 32
 SWEEP_BYTES = 64 << 20
 
 
@@ -57,6 +60,7 @@ class Case:
     attributes: dict[str, float]
     layouts: list[str]
     flops: float
+    weight_dtype: str = ""  # tells types of equal bits apart
 
     @property
     def bytes(self) -> float:
@@ -70,10 +74,24 @@ def activations(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
-def weight(shape: Sequence[int], layout: str, dtype: str) -> np.ndarray:
-    """A packed weight of small values, bfloat16 as its bits."""
-    packed = np.full(packed_shape(shape, layout), 0.01, WEIGHT_DTYPES[dtype])
-    return packed.view(np.uint16) if dtype == "bfloat16" else packed
+def weight(shape: Sequence[int], layout: str, dtype: str) -> list[np.ndarray | None]:
+    """A packed weight of small values and its scale, then room for a bias and scales of rows, then its offset."""
+    if dtype in WEIGHT_DTYPES:
+        packed = np.full(packed_shape(shape, layout), 0.01, WEIGHT_DTYPES[dtype])
+        return [packed.view(np.uint16) if dtype == "bfloat16" else packed, None, None, None, None]
+    packed = np.ones(packed_shape(shape, layout, BLOCK_DTYPES[dtype]), np.int8 if dtype == "int8" else np.uint8)
+    scale = np.full(packed_shape((*shape[:-1], shape[-1] // BLOCK), layout), 0.01, np.float16)
+    return [packed, scale, None, None, scale.copy() if dtype == "uint4" else None]
+
+
+def product_case(op: str, name: str, x: np.ndarray, shape: Sequence[int], dtype: str, activation: str) -> Case:
+    """One matrix product with a weight of logical ``shape``."""
+    layout = {"Linear": "panel64", "GatedLinear": "gated_panel64"}[op]
+    outputs: list[np.ndarray | None] = [activations(len(x), shape[-2])]
+    layouts = ["row_major", layout, layout, "row_major", "row_major", layout]
+    flops = 2.0 * len(x) * float(np.prod(shape))
+    inputs = [x, *weight(shape, layout, dtype)]
+    return Case(op, name, len(x), inputs, outputs, {"activation": activation}, layouts, flops, weight_dtype=dtype)
 
 
 def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
@@ -85,25 +103,10 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         "down": (model.hidden, model.intermediate),
         "lm_head": (model.vocab, model.hidden),
     }
-    for name, (features, depth) in shapes.items():
-        inputs = [activations(rows, depth), weight((features, depth), "panel64", dtype), None, None]
-        layouts = ["row_major", "panel64", "row_major", "row_major"]
-        outputs: list[np.ndarray | None] = [activations(rows, features)]
-        flops = 2.0 * rows * features * depth
-        yield Case("Linear", name, rows, inputs, outputs, {"activation": "none"}, layouts, flops)
-    shape = (2, model.intermediate, model.hidden)
-    packed = weight(shape, "gated_panel64", dtype)
-    gated: list[np.ndarray | None] = [activations(rows, model.hidden), packed, None, None]
-    yield Case(
-        "GatedLinear",
-        "gate_up",
-        rows,
-        gated,
-        [activations(rows, model.intermediate)],
-        {"activation": "silu"},
-        ["row_major", "gated_panel64", "row_major", "row_major"],
-        2.0 * rows * float(np.prod(shape)),
-    )
+    for name, shape in shapes.items():
+        yield product_case("Linear", name, activations(rows, shape[1]), shape, dtype, "none")
+    gated = (2, model.intermediate, model.hidden)
+    yield product_case("GatedLinear", "gate_up", activations(rows, model.hidden), gated, dtype, "silu")
 
 
 def rms_norm_case(model: Model, rows: int) -> Case:
@@ -165,6 +168,12 @@ def cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         yield attention_case(model, rows, 1, 2047)
 
 
+def _dtype_name(array: np.ndarray | None, weight_dtype: str) -> str:
+    if array is None:
+        return ""
+    return {np.uint16: "bfloat16", np.uint8: weight_dtype}.get(array.dtype.type, array.dtype.name)
+
+
 def seconds_per_call(case: Case, options: argparse.Namespace) -> float:
     """Seconds of a call: the chosen percentile over all calls."""
     samples = _testing.time_kernel(
@@ -173,6 +182,7 @@ def seconds_per_call(case: Case, options: argparse.Namespace) -> float:
         case.outputs,
         case.attributes,
         layouts=case.layouts,
+        dtypes=[_dtype_name(array, case.weight_dtype) for array in case.inputs],
         isa=options.isa,
         num_threads=options.num_threads,
         repeats=options.repeats,
@@ -187,7 +197,7 @@ def main() -> None:
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--op", nargs="+", help="operators to time (default: all)")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 128])
-    parser.add_argument("--dtype", choices=WEIGHT_DTYPES, default="bfloat16", help="of the weights")
+    parser.add_argument("--dtype", choices=[*WEIGHT_DTYPES, *BLOCK_DTYPES], default="bfloat16", help="of the weights")
     parser.add_argument("--isa", choices=["auto", *_testing.supported_isas()], default="auto")
     parser.add_argument("--num_threads", type=int, default=0, help="0: all cores")
     parser.add_argument("--repeats", type=int, default=100)

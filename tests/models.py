@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
 NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2")  # of Hugging Face
+GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
 BOS_ID, EOS_ID, PAD_ID = 0, 1, 2
@@ -110,8 +111,8 @@ def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
 
 
 def quantize_linear_layers(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
-    """``model`` with linear layers, but for the LM head, as bytes with a scale for each output feature mean them."""
-    rounded = {"int8_wo": _as_int8, "fp8_wo": _as_fp8}[qformat]
+    """``model`` with linear layers, but for the LM head, as engines of that qformat have them."""
+    rounded = {"int8_wo": _as_int8, "fp8_wo": _as_fp8, "int4_wo": _as_int4}[qformat]
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear | Conv1D)}
     with torch.no_grad():
         for name, layer in layers.items():
@@ -126,6 +127,14 @@ def _as_int8(weight: torch.Tensor, inputs: int) -> torch.Tensor:
     scale = weight.abs().amax(inputs) / 127
     zeros = torch.zeros(scale.numel(), dtype=torch.int32)
     return torch.fake_quantize_per_channel_affine(weight, scale, zeros, 1 - inputs, -127, 127)
+
+
+def _as_int4(weight: torch.Tensor, inputs: int) -> torch.Tensor:
+    groups = weight.movedim(inputs, -1).reshape(-1, GROUP_SIZE)
+    scale = groups.abs().amax(-1) / 7
+    zeros = torch.zeros(scale.numel(), dtype=torch.int32)
+    rounded = torch.fake_quantize_per_channel_affine(groups, scale, zeros, 0, -7, 7)
+    return rounded.reshape(weight.movedim(inputs, -1).shape).movedim(-1, inputs)
 
 
 def _as_fp8(weight: torch.Tensor, inputs: int) -> torch.Tensor:

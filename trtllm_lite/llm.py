@@ -33,7 +33,7 @@ _MAX_QUEUED = 512
 _ARGUMENTS = (
     *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "enable_chunked_prefill"),
     *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "gather_context_logits", "num_threads"),
-    "ignore_config_keys",
+    *("ignore_config_keys", "dequantize"),
 )
 
 
@@ -57,6 +57,7 @@ class LLM:
     - ``target``: what the engine runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs
       on either); default: the CPU, or the target that a given engine was built for
     - ``dtype``: storage type of the matrices, "auto" for the model's own (see ``trtllm-lite convert``)
+    - ``dequantize``: expand the blocks of a GGUF file to ``dtype``, as GPU engines need it; on CPUs blocks are faster
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
     - ``ignore_config_keys``: keys of the model's config.json that are not supported and that you know not to matter;
@@ -85,12 +86,14 @@ class LLM:
         max_seq_len: int | None = None,
         max_num_tokens: int | None = None,
         ignore_config_keys: Sequence[str] = (),
+        dequantize: bool = False,
         gather_context_logits: bool = False,
         num_threads: int | None = None,
         **others: Any,
     ) -> None:
         arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
         check_flag("gather_context_logits", gather_context_logits)
+        check_flag("dequantize", dequantize)
         _check_text("model", model, "a directory, a GGUF file or a hub id such as org/model", str | Path)
         _check_text("tokenizer", tokenizer, "a directory with a tokenizer.json", str | Path | None)
         _check_text("target", target, "cpu or GPU architectures such as sm_90", str | None)
@@ -115,7 +118,8 @@ class LLM:
             self.session = open_session(self.engine_dir, 0, options)
         else:
             check_num_threads(num_threads, on_gpu=target not in (None, "cpu"))
-            recipe = Recipe(target or "cpu", dtype, limits, kv_cache.tokens_per_block, gather_context_logits, ignored)
+            how = (kv_cache.tokens_per_block, gather_context_logits, ignored, dequantize)
+            recipe = Recipe(target or "cpu", dtype, limits, *how)
             self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
         _check_engine(self.session, target, dtype, gather_context_logits)
         _check_ignored(self.session, ignored)

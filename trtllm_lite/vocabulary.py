@@ -4,11 +4,13 @@
 alone, because the C++ build reads it before anything is installed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 5  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 6  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -26,26 +28,53 @@ MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of a
 
 @dataclass(frozen=True)
 class DType:
-    """``item_bytes`` of one element; ``stored`` and ``onnx`` are its names in safetensors files and in ONNX.
+    """``bits`` of one element; ``stored`` and ``onnx`` are its names in safetensors files and in ONNX.
 
-    Elements of a ``scaled`` type mean nothing without scales, which are an operand of their own.
+    Elements of a ``scaled`` type mean nothing without scales, which are an operand of their own. Elements of 4 bits lie
+    two to a byte, the first in the low bits, as ONNX has them; safetensors files have the bytes.
     """
 
-    item_bytes: int
+    bits: int
     stored: str
     onnx: str
     scaled: bool = False
 
+    @property
+    def per_item(self) -> int:
+        """The elements of one item of the stored type."""
+        return max(8 // self.bits, 1)
+
 
 DTYPES = {
-    "float32": DType(4, "F32", "FLOAT"),
-    "float16": DType(2, "F16", "FLOAT16"),
-    "bfloat16": DType(2, "BF16", "BFLOAT16"),
-    "int32": DType(4, "I32", "INT32"),
-    "int8": DType(1, "I8", "INT8", scaled=True),
-    "float8_e4m3fn": DType(1, "F8_E4M3", "FLOAT8E4M3FN", scaled=True),
-    "uint8": DType(1, "U8", "UINT8"),
+    "float32": DType(32, "F32", "FLOAT"),
+    "float16": DType(16, "F16", "FLOAT16"),
+    "bfloat16": DType(16, "BF16", "BFLOAT16"),
+    "int32": DType(32, "I32", "INT32"),
+    "int8": DType(8, "I8", "INT8", scaled=True),
+    "float8_e4m3fn": DType(8, "F8_E4M3", "FLOAT8E4M3FN", scaled=True),
+    "uint8": DType(8, "U8", "UINT8"),
+    "int4": DType(4, "U8", "INT4", scaled=True),
+    "uint4": DType(4, "U8", "UINT4", scaled=True),
 }
+
+# The bytes of one item of each type of safetensors files.
+STORED_BYTES = {dtype.stored: dtype.bits * dtype.per_item // 8 for dtype in DTYPES.values()}
+
+
+def num_bytes(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a row-major tensor."""
+    return prod(stored_shape(dtype, shape)) * STORED_BYTES[DTYPES[dtype].stored]
+
+
+def stored_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """``shape`` in items of the stored type. Raises ValueError if rows do not end with a whole item."""
+    per_item = DTYPES[dtype].per_item
+    if per_item == 1:
+        return tuple(shape)
+    if not shape or shape[-1] % per_item:
+        raise ValueError(f"rows of {dtype} have a multiple of {per_item} elements, found the shape {list(shape)}")
+    return (*shape[:-1], shape[-1] // per_item)
+
 
 # The types that matrices and caches have where nothing is quantized.
 PLAIN_DTYPES = ("float32", "float16", "bfloat16")

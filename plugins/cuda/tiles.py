@@ -198,7 +198,7 @@ class Tiling:
 
     @staticmethod
     def _item_bytes(weight: WeightBuffers) -> int:
-        return DTYPES[weight.values.dtype].item_bytes
+        return DTYPES[weight.values.dtype].bits // 8
 
 
 def _extents(weight: Buffer) -> list[int]:

@@ -5,14 +5,30 @@
 
 namespace tl::TL_ISA {
 
+// y = y * scale + offset, each of the block that an element is of.
+void scale_blocks(const Tensor& scale, const Tensor& offset, std::int64_t row, std::int64_t columns, float* y) {
+  constexpr std::int64_t kAtOnce = 64;
+  const std::int64_t blocks = scale.shape[1], block = columns / blocks;
+  for (std::int64_t first = 0; first < blocks; first += kAtOnce) {
+    const std::int64_t count = min(kAtOnce, blocks - first);
+    float scales[kAtOnce], offsets[kAtOnce] = {};
+    read_elements(scale, row, first, count, scales);
+    if (offset.data != nullptr) read_elements(offset, row, first, count, offsets);
+    for (std::int64_t k = 0; k < count * block; ++k, ++y) *y = *y * scales[k / block] + offsets[k / block];
+  }
+}
+
 void embedding(const KernelArgs& args) {
   const Tensor& table = args.inputs[embedding::kWeight];
+  const Tensor& scales = args.inputs[embedding::kWeightScale];
+  const Tensor& offsets = args.inputs[embedding::kWeightOffset];
   const auto* token_ids = args.inputs[embedding::kTokenIds].as<const std::int32_t>();
   const std::int64_t num_tokens = args.inputs[embedding::kTokenIds].shape[0], hidden = table.shape[1];
   float* y = args.outputs[embedding::kY].as<float>();
   const auto scale = static_cast<float>(embedding::attributes_of(args).scale);
   args.pool->parallel_for(num_tokens, [&](std::int64_t t, int) {
     read_row(table, token_ids[t], y + t * hidden);
+    if (scales.data != nullptr) scale_blocks(scales, offsets, token_ids[t], hidden, y + t * hidden);
     for (std::int64_t k = 0; k < hidden; ++k) y[t * hidden + k] *= scale;
   });
 }

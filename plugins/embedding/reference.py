@@ -5,8 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from ..scaled_weight import scaled
+
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
-    """``(token_ids int32 [tokens], weight [vocab, hidden]) -> (y [tokens, hidden] float32,)``."""
-    token_ids, weight = inputs
-    return ((attributes["scale"] * weight[token_ids].astype(np.float64)).astype(np.float32),)
+    """``(token_ids int32 [tokens], weight [vocab, hidden], its scale and offset or None) -> (y [tokens, hidden],)``."""
+    token_ids, *parts = inputs
+    rows = scaled(*(None if part is None else part[token_ids] for part in parts))
+    return ((attributes["scale"] * rows).astype(np.float32),)

@@ -9,7 +9,6 @@ void gated_linear(const KernelArgs& args) {
   constexpr int kHalf = kPanelWidth / 2;
   const Tensor& weight = args.inputs[gated_linear::kWeight];
   const float* x_scale = args.inputs[gated_linear::kXScale].as<const float>();
-  const float* scale = args.inputs[gated_linear::kWeightScale].as<const float>();
   const float* bias = args.inputs[gated_linear::kBias].as<const float>();
   float* y = args.outputs[gated_linear::kY].as<float>();
   const auto activation = gated_linear::attributes_of(args).activation;
@@ -19,10 +18,6 @@ void gated_linear(const KernelArgs& args) {
     const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
       Vec gate = load(sums) * row_scale, up = load(sums + kHalf) * row_scale;
-      if (scale) {
-        gate = gate * load_first(scale + n, last - n);
-        up = up * load_first(scale + features + n, last - n);
-      }
       if (bias) {
         gate = gate + load_first(bias + n, last - n);
         up = up + load_first(bias + features + n, last - n);
@@ -30,7 +25,8 @@ void gated_linear(const KernelArgs& args) {
       store_first(y + row * features + n, activate(activation, gate) * up, last - n);
     }
   };
-  multiply_panels(args.inputs[gated_linear::kX], weight, ceil_div(features, kHalf), args.pool, epilogue);
+  const PackedWeight packed{weight, args.inputs[gated_linear::kWeightScale], args.inputs[gated_linear::kWeightOffset]};
+  multiply_panels(args.inputs[gated_linear::kX], packed, ceil_div(features, kHalf), args.pool, epilogue);
 }
 
 }  // namespace tl::TL_ISA

@@ -1,4 +1,4 @@
-// Linear on a CPU: the panel product, then scales, the bias and the activation.
+// Linear on a CPU: the panel product, then scales of rows, the bias and the activation.
 #include "cpu/activation.h"
 #include "cpu/panel_gemm.h"
 #include "linear_schema.h"
@@ -8,7 +8,6 @@ namespace tl::TL_ISA {
 void linear(const KernelArgs& args) {
   const Tensor& weight = args.inputs[linear::kWeight];
   const float* x_scale = args.inputs[linear::kXScale].as<const float>();
-  const float* scale = args.inputs[linear::kWeightScale].as<const float>();
   const float* bias = args.inputs[linear::kBias].as<const float>();
   float* y = args.outputs[linear::kY].as<float>();
   const auto activation = linear::attributes_of(args).activation;
@@ -18,11 +17,11 @@ void linear(const KernelArgs& args) {
     const std::int64_t first = panel * kPanelWidth, last = min(first + kPanelWidth, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
       const Vec offset = bias ? load_first(bias + n, last - n) : zero();
-      const Vec scaled = scale ? load(sums) * load_first(scale + n, last - n) : load(sums);
-      store_first(y + row * features + n, activate(activation, scaled * row_scale + offset), last - n);
+      store_first(y + row * features + n, activate(activation, load(sums) * row_scale + offset), last - n);
     }
   };
-  multiply_panels(args.inputs[linear::kX], weight, ceil_div(features, kPanelWidth), args.pool, epilogue);
+  const PackedWeight packed{weight, args.inputs[linear::kWeightScale], args.inputs[linear::kWeightOffset]};
+  multiply_panels(args.inputs[linear::kX], packed, ceil_div(features, kPanelWidth), args.pool, epilogue);
 }
 
 }  // namespace tl::TL_ISA

@@ -6,16 +6,15 @@ from typing import Any
 import numpy as np
 
 from ..activations import activate
+from ..scaled_weight import scaled
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [N, K], weight_scale [N], bias [N], x_scale [rows]) -> (y [rows, N],)``."""
-    x, weight, scale, bias, x_scale = inputs
-    y = x.astype(np.float64) @ weight.astype(np.float64).T
+    """``(x [rows, K], weight [N, K], scale [N, blocks], bias [N], x_scale [rows], offset [N, blocks]) -> (y,)``."""
+    x, weight, scale, bias, x_scale, offset = inputs
+    y = x.astype(np.float64) @ scaled(weight, scale, offset).T
     if x_scale is not None:
         y = y * x_scale[:, None]
-    if scale is not None:
-        y = y * scale
     if bias is not None:
         y = y + bias
     return (activate(attributes["activation"], y).astype(np.float32),)

@@ -62,7 +62,7 @@ class Heads:
     @property
     def cache_bytes(self) -> int:
         """Bytes of an element of the cache."""
-        return DTYPES[self.cache_dtype].item_bytes
+        return DTYPES[self.cache_dtype].bits // 8
 
     @property
     def query_dtype(self) -> str:

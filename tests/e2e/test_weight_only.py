@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 from transformers import PreTrainedModel
 
-from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, quantize_linear_layers, save_tiny_model
+from tests.models import GROUP_SIZE, NETWORK_FAMILIES, VOCAB_SIZE, quantize_linear_layers, save_tiny_model
 from tests.tolerances import assert_close
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.cli import cli
@@ -19,7 +19,11 @@ from trtllm_lite.runtime import ModelRunner
 
 LIMITS = {"max_batch_size": 4, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 64, "tokens_per_block": 16}
 NUM_NEW_TOKENS = 20
-CASES = [*((family, "int8_wo") for family in NETWORK_FAMILIES), ("llama", "fp8_wo"), ("gpt2", "fp8_wo")]
+CASES = [
+    *((family, "int8_wo") for family in NETWORK_FAMILIES),
+    *[("llama", "fp8_wo"), ("gpt2", "fp8_wo"), ("llama", "int4_wo"), ("phi3", "int4_wo")],
+]
+IN_GROUPS = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
 LENGTHS = (1, 70, 3, 17)
 
 
@@ -27,10 +31,11 @@ class Engine:
     """A tiny model built with ``qformat``, and what it should compute."""
 
     def __init__(self, family: str, qformat: str, directory: Path) -> None:
-        model = save_tiny_model(family, directory / "model")
+        sizes = IN_GROUPS if qformat == "int4_wo" else {}
+        model = save_tiny_model(family, directory / "model", **sizes)
         self.reference: PreTrainedModel = quantize_linear_layers(model, qformat)
         convert_checkpoint(str(directory / "model"), directory / "checkpoint")
-        build_engine(directory / "checkpoint", directory / "engine", qformat=qformat, **LIMITS)
+        build_engine(directory / "checkpoint", directory / "engine", qformat=qformat, group_size=GROUP_SIZE, **LIMITS)
         self.runner = ModelRunner.from_dir(directory / "engine")
 
     def generate(self, prompts: list[list[int]]) -> list[tuple[list[int], np.ndarray]]:

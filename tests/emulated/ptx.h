@@ -214,7 +214,8 @@ inline void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Group<4, float> d,
   mma<true>(d, a, b, c);
 }
 
-// Two products of 16-bit elements, as tensor cores of Hopper do it: of the low two bytes of each register, and of the high.
+// Two products of 16-bit elements, as tensor cores of Hopper do it: of the low two bytes of each register, and of the
+// high.
 inline void mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32(Group<4, float> d, Group<4, const u32> a,
                                                                 Group<2, const u32> b, Group<4, float> c) {
   for (int shift = 0; shift < 32; shift += 16) {

@@ -15,7 +15,7 @@ from tests.timing_caches import save_tiles_first
 from tests.tolerances import GPU_TOLERANCES, Tolerance, assert_close
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.quantize.weight_only import FULL_PRECISION
+from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.runtime import ModelRunner
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}

@@ -44,7 +44,7 @@ def smollm2(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> SmolLM2:
     directory = tmp_path_factory.mktemp(request.param)
-    convert_checkpoint(str(smollm2_gguf), directory / "checkpoint", request.param)
+    convert_checkpoint(str(smollm2_gguf), directory / "checkpoint", request.param, dequantize=True)
     build_engine(directory / "checkpoint", directory / "engine", **LIMITS, target="sm_90")
     runner = ModelRunner.from_dir(directory / "engine")
     assert runner.tokenizer is not None

@@ -24,10 +24,23 @@ def isa(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def _raw(array: np.ndarray | None) -> np.ndarray | None:
+def raw(array: np.ndarray | None) -> np.ndarray | None:
     """The bits of types that numpy lacks, as ``run_kernel`` takes them."""
     foreign = array is not None and array.dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)
     return array.view(f"u{array.dtype.itemsize}") if array is not None and foreign else array
+
+
+def dtypes_of(arrays: Sequence[np.ndarray | None]) -> list[str]:
+    """What ``run_kernel`` is told about types of equal bits; nothing about absent operands."""
+    return ["" if array is None else array.dtype.name for array in arrays]
+
+
+def packed(op: str, arrays: Sequence[np.ndarray | None], layout: str) -> tuple[list[np.ndarray | None], list[str]]:
+    """``arrays`` as they are stored where the weight, its scales and offsets have ``layout``, and all layouts."""
+    names = [argument.name for argument in all_schemas()[op].inputs]
+    layouts = [layout if name.startswith("weight") else "row_major" for name in names]
+    stored = [None if array is None else pack(array, kind) for array, kind in zip(arrays, layouts, strict=True)]
+    return stored, layouts
 
 
 def run(
@@ -40,7 +53,7 @@ def run(
     layout: str = "row_major",
     without: Sequence[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Outputs by name. ``layout`` packs the input called weight; ``without`` names optional outputs to leave out.
+    """Outputs by name. ``layout`` packs the weight and its scales; ``without`` names optional outputs to leave out.
 
     Outputs start as NaN; aliased outputs are copies of their inputs, updated in place.
     """
@@ -58,16 +71,14 @@ def run(
             outputs[argument.name] = arrays[schema.input_index(argument.alias)]
         elif argument.name not in without:
             outputs[argument.name] = np.full(shape, np.nan, np.float32)
-    layouts = ["row_major"] * len(arrays)
-    if layout != "row_major":
-        index = schema.input_index("weight")
-        arrays[index], layouts[index] = pack(arrays[index], layout), layout
+    stored, layouts = packed(op, arrays, layout)
     _testing.run_kernel(
         op,
-        [_raw(array) for array in arrays],
-        [_raw(outputs.get(argument.name)) for argument in schema.outputs],
+        [raw(array) for array in stored],
+        [raw(outputs.get(argument.name)) for argument in schema.outputs],
         attributes,
         layouts=layouts,
+        dtypes=dtypes_of(arrays),
         isa=isa,
         num_threads=num_threads,
     )

@@ -6,13 +6,13 @@ An over-read here is a segmentation fault, not an assertion.
 import ctypes
 import mmap
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, padded, run
+from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, dtypes_of, packed, padded, raw, run
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens
 from trtllm_lite import _testing
-from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
 PROT_NONE = 0
@@ -37,20 +37,14 @@ def run_guarded(op: str, inputs: list, attributes: dict, layout: str, isa: str) 
     inputs = padded(op, inputs)
     expected = run(op, inputs, attributes, isa=isa, layout=layout)
     schema = all_schemas()[op]
-    arrays, layouts = list(inputs), ["row_major"] * len(inputs)
-    if layout != "row_major":
-        index = schema.input_index("weight")
-        arrays[index], layouts[index] = pack(arrays[index], layout), layout
-    arrays = [guarded(a.view(np.uint16) if a is not None and a.dtype.itemsize == 2 else a) for a in arrays]
-    arrays = [
-        a.view(np.float16) if a is not None and source is not None and source.dtype == np.float16 else a
-        for a, source in zip(arrays, inputs, strict=True)
-    ]
+    stored, layouts = packed(op, inputs, layout)
+    arrays = [guarded(raw(array)) for array in stored]
     outputs = {
         o.name: arrays[schema.input_index(o.alias)] if o.alias else guarded(np.full_like(expected[o.name], np.nan))
         for o in schema.outputs
     }
-    _testing.run_kernel(op, arrays, list(outputs.values()), attributes, layouts=layouts, isa=isa, num_threads=2)
+    kinds = {"layouts": layouts, "dtypes": dtypes_of(inputs)}
+    _testing.run_kernel(op, arrays, list(outputs.values()), attributes, **kinds, isa=isa, num_threads=2)
     for name, array in outputs.items():
         assert_same_bits(array, expected[name])
     return outputs
@@ -69,9 +63,19 @@ def test_products(isa: str, dtype: str, rows: int) -> None:
 @pytest.mark.parametrize("rows", [1, 7, 40])
 def test_products_of_int8(isa: str, rows: int) -> None:
     x = np.ones((rows, 131), np.float32)
-    weight, scale = np.ones((2, 70, 131), np.int8), np.ones((2, 70), np.float32)
-    run_guarded("Linear", [x, weight[0], scale[0], None], {"activation": "gelu"}, "panel64", isa)
-    run_guarded("GatedLinear", [x, weight, scale, None], {"activation": "silu"}, "gated_panel64", isa)
+    weight, scale = np.ones((2, 70, 131), np.int8), np.ones((2, 70, 1), np.float32)
+    run_guarded("Linear", [x, weight[0], scale[0]], {"activation": "gelu"}, "panel64", isa)
+    run_guarded("GatedLinear", [x, weight, scale], {"activation": "silu"}, "gated_panel64", isa)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_products_of_nibbles(isa: str, dtype: type, rows: int) -> None:
+    x = np.ones((rows, 72), np.float32)
+    weight, scale = np.ones((2, 70, 72), dtype), np.ones((2, 70, 9), np.float16)
+    absent = (None, None)
+    run_guarded("Linear", [x, weight[0], scale[0], *absent, scale[0]], {"activation": "gelu"}, "panel64", isa)
+    run_guarded("GatedLinear", [x, weight, scale, *absent, scale], {"activation": "silu"}, "gated_panel64", isa)
 
 
 @pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
@@ -79,6 +83,12 @@ def test_products_of_int8(isa: str, rows: int) -> None:
 def test_embedding(isa: str, dtype: str, layout: str) -> None:
     weight = np.ones((64, 5), WEIGHT_DTYPES[dtype])
     run_guarded("Embedding", [np.array([0, 63], np.int32), weight], {"scale": 2.0}, layout, isa)
+
+
+@pytest.mark.parametrize("layout", ["row_major", "panel64"])
+def test_embedding_of_nibbles(isa: str, layout: str) -> None:
+    weight, scale = np.ones((64, 24), ml_dtypes.int4), np.ones((64, 3), np.float16)
+    run_guarded("Embedding", [np.array([0, 63], np.int32), weight, scale, scale], {"scale": 2.0}, layout, isa)
 
 
 def test_row_operators(isa: str) -> None:

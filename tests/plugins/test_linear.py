@@ -19,10 +19,11 @@ def operands(rows: int, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
     x = rng.standard_normal((rows, shape[-1]), np.float32)
     if dtype == "int8":
         weight = rng.integers(-127, 128, shape, np.int8)
-        return [x, weight, rng.uniform(0.4, 1, shape[:-1]).astype(np.float32) / np.float32(73 * shape[-1] ** 0.5)]
+        return [x, weight, rng.uniform(0.4, 1, (*shape[:-1], 1)).astype(np.float32) / np.float32(73 * shape[-1] ** 0.5)]
     if dtype == "float8_e4m3fn":
         weight = rng.uniform(-448, 448, shape).astype(ml_dtypes.float8_e4m3fn)
-        return [x, weight, rng.uniform(0.4, 1, shape[:-1]).astype(np.float32) / np.float32(259 * shape[-1] ** 0.5)]
+        scale = rng.uniform(0.4, 1, (*shape[:-1], 1)).astype(np.float32)
+        return [x, weight, scale / np.float32(259 * shape[-1] ** 0.5)]
     weight = rng.standard_normal(shape, np.float32) / np.sqrt(np.float32(shape[-1]))
     return [x, weight.astype(WEIGHT_DTYPES[dtype]), None]
 
@@ -120,6 +121,68 @@ def test_every_byte_of_float8_widens_exactly(isa: str) -> None:
     """All patterns but those of NaN, subnormals and both zeros among them."""
     bits = np.array([byte for byte in range(256) if byte & 0x7F != 0x7F], np.uint8)
     weight = bits.view(ml_dtypes.float8_e4m3fn)[:, None]
-    inputs = [np.ones((1, 1), np.float32), weight, np.ones(len(bits), np.float32), None]
+    inputs = [np.ones((1, 1), np.float32), weight, np.ones((len(bits), 1), np.float32), None]
     y = run("Linear", inputs, PLAIN, isa=isa, layout="panel64")["y"]
     np.testing.assert_array_equal(y[0], weight[:, 0].astype(np.float32))
+
+
+NIBBLES = {"int4": (ml_dtypes.int4, -8), "uint4": (ml_dtypes.uint4, 0)}
+# (features, depth, block): one block to a row, blocks that are parts of a chunk of 128, a chunk, and several chunks.
+BLOCKED = ((64, 64, 64), (3, 8, 8), (33, 96, 32), (130, 576, 32), (100, 384, 48), (70, 1024, 128), (70, 640, 320))
+
+
+def blocked(rows: int, shape: tuple[int, ...], block: int, dtype: str, scale: str, offset: str | None) -> list:
+    """As :func:`operands`, of 4 bits or int8, with a scale, and perhaps an offset, for each block."""
+    rng = np.random.default_rng([rows, *shape])
+    x = rng.standard_normal((rows, shape[-1]), np.float32)
+    kind, least = NIBBLES.get(dtype, (np.int8, -127))
+    count = 16 if dtype in NIBBLES else 255
+    weight = (rng.integers(0, count, shape) + least).astype(np.int8).astype(kind)
+    blocks, unit = (*shape[:-1], shape[-1] // block), 4 / count / shape[-1] ** 0.5
+    scales = (rng.uniform(0.4, 1, blocks) * unit).astype(WEIGHT_DTYPES[scale])
+    if offset is None:
+        return [x, weight, scales]
+    middle = -(least + count / 2)
+    return [x, weight, scales, None, None, (scales.astype(np.float32) * middle).astype(WEIGHT_DTYPES[offset])]
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("shape", BLOCKED)
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8"])
+@pytest.mark.parametrize(("scale", "offset"), [("float32", None), ("float16", "float16"), ("bfloat16", "float32")])
+def test_blocks_match_reference(
+    isa: str, rows: int, shape: tuple[int, int, int], dtype: str, scale: str, offset: str | None
+) -> None:
+    features, depth, block = shape
+    inputs = blocked(rows, (features, depth), block, dtype, scale, offset)
+    actual = run("Linear", inputs, PLAIN, isa=isa, layout="panel64")
+    assert_close(actual["y"], reference("Linear", inputs, PLAIN)["y"], "int8")
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+@pytest.mark.parametrize("shape", BLOCKED)
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8"])
+def test_gated_blocks_match_reference(isa: str, rows: int, shape: tuple[int, int, int], dtype: str) -> None:
+    features, depth, block = shape
+    inputs = blocked(rows, (2, features, depth), block, dtype, "float16", "float16")
+    actual = run("GatedLinear", inputs, SILU, isa=isa, layout="gated_panel64")
+    assert_close(actual["y"], reference("GatedLinear", inputs, SILU)["y"], "int8")
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8"])
+@pytest.mark.parametrize("block", [8, 32, 72, 288, 576])
+def test_row_of_blocks_does_not_depend_on_batch_or_threads(isa: str, dtype: str, block: int) -> None:
+    x, *rest = blocked(129, (100, 576), block, dtype, "float16", "float16")
+    whole = run("Linear", [x, *rest], PLAIN, isa=isa, layout="panel64", num_threads=1)["y"]
+    for first, rows in [(0, 1), (5, 2), (7, 3), (1, 4), (2, 5), (60, 6), (10, 7), (11, 13), (20, 97)]:
+        part = run("Linear", [x[first : first + rows], *rest], PLAIN, isa=isa, layout="panel64", num_threads=3)["y"]
+        assert_same_bits(part, whole[first : first + rows])
+
+
+@pytest.mark.parametrize("dtype", NIBBLES)
+def test_every_nibble_is_widened_exactly(isa: str, dtype: str) -> None:
+    kind, least = NIBBLES[dtype]
+    weight = np.arange(least, least + 16, dtype=np.int8).astype(kind)[None]
+    inputs = [np.eye(16, dtype=np.float32), weight, np.ones((1, 1), np.float32)]
+    y = run("Linear", inputs, PLAIN, isa=isa, layout="panel64")["y"]
+    np.testing.assert_array_equal(y[:, 0], np.arange(least, least + 16))

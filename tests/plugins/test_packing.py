@@ -2,8 +2,10 @@
 
 import ml_dtypes
 import numpy as np
+import onnx_ir
 import pytest
 
+from trtllm_lite.nibbles import paired
 from trtllm_lite.plugins.packing import pack, packed_shape, unpack
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
@@ -49,7 +51,7 @@ def test_gated_panel64(dtype: type, features: int) -> None:
 )
 def test_unpack_inverts_pack(dtype: type, shape: tuple[int, ...], layout: str) -> None:
     array = numbered(shape, dtype)
-    unpacked = unpack(pack(array, layout), layout, shape)
+    unpacked = unpack(pack(array, layout), layout, shape, dtype)
     assert unpacked.dtype == array.dtype
     np.testing.assert_array_equal(unpacked.view(np.uint8), array.view(np.uint8))
 
@@ -70,4 +72,36 @@ def test_shapes_that_do_not_fit(shape: tuple[int, ...], layout: str) -> None:
 
 def test_unpack_of_another_shape() -> None:
     with pytest.raises(ValueError, match=r"stores .* as \(2, 8, 64\), found \(1, 8, 64\)"):
-        unpack(np.zeros((1, 8, 64), np.float32), "panel64", (100, 8))
+        unpack(np.zeros((1, 8, 64), np.float32), "panel64", (100, 8), np.float32)
+
+
+NIBBLES = [ml_dtypes.int4, ml_dtypes.uint4]
+
+
+@pytest.mark.parametrize("dtype", NIBBLES)
+@pytest.mark.parametrize("shape", [(1, 2), (3, 34), (2, 3, 16)])
+def test_rows_of_nibbles_are_stored_as_onnx_has_them(dtype: type, shape: tuple[int, ...]) -> None:
+    least = -8 if dtype is ml_dtypes.int4 else 0
+    array = np.random.default_rng(0).integers(least, least + 16, shape).astype(np.int8).astype(dtype)
+    kind = onnx_ir.DataType.from_numpy(array.dtype)
+    packed = pack(array, "row_major")
+    assert packed.shape == packed_shape(shape, "row_major", dtype)
+    assert packed.tobytes() == onnx_ir.Tensor(array, dtype=kind).tobytes()
+    np.testing.assert_array_equal(unpack(packed, "row_major", shape, dtype), array)
+
+
+@pytest.mark.parametrize("dtype", NIBBLES)
+@pytest.mark.parametrize(("shape", "layout"), [((130, 24), "panel64"), ((2, 70, 40), "gated_panel64")])
+def test_panels_of_nibbles_are_panels_of_words(dtype: type, shape: tuple[int, ...], layout: str) -> None:
+    array = np.random.default_rng(0).integers(0, 8, shape, np.int8).astype(dtype)
+    packed = pack(array, layout)
+    assert packed.shape == packed_shape(shape, layout, dtype)
+    words = paired(array).view(np.uint32)
+    np.testing.assert_array_equal(packed.view(np.uint32), pack(words, layout))
+    np.testing.assert_array_equal(unpack(packed, layout, shape, dtype), array)
+
+
+@pytest.mark.parametrize(("shape", "layout"), [((4, 3), "row_major"), ((64, 12), "panel64"), ((64, 16), "mma_k16")])
+def test_nibbles_that_fill_no_word(shape: tuple[int, int], layout: str) -> None:
+    with pytest.raises(ValueError, match="cannot hold an array of int4"):
+        packed_shape(shape, layout, ml_dtypes.int4)

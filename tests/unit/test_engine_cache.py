@@ -37,8 +37,10 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The checkpoints that were converted, of any model."""
     made: list[Path] = []
 
-    def convert_checkpoint(source: str, path: Path, dtype: str, progress: Any, ignored: tuple[str, ...]) -> None:
-        assert (Path(source).name, dtype) == ("model", "auto")
+    def convert_checkpoint(
+        source: str, path: Path, dtype: str, progress: Any, ignored: tuple[str, ...], dequantize: bool
+    ) -> None:
+        assert (Path(source).name, dtype, dequantize) == ("model", "auto", False)
         assert set(ignored) <= {"flavour"}
         progress("weight", 1, 1)
         made.append(save_checkpoint(path))

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.checkpoint import Checkpoint
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.engine.manifest import Fusion
+from trtllm_lite.engine.manifest import Accuracy, Fusion
 
 # Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
 # "measure" (products) or "write" (weights).
@@ -34,7 +34,7 @@ class BuildJob:
     ``qformat`` says how the graph has the weights of linear layers; ``kv_cache_dtype`` is the type that the KV cache
     should have, or ``auto``, and ``kv_cache_scale`` what keys and values are divided by in one of eight bits.
     ``targets`` are names that the backend accepts. Without weights in the engine (``strip_plan``) the runtime makes
-    random ones.
+    random ones. ``accuracy`` is what was measured of the network before.
     """
 
     checkpoint: Checkpoint
@@ -48,3 +48,4 @@ class BuildJob:
     strip_plan: bool
     tuning: Tuning
     report: Progress
+    accuracy: Accuracy | None = None

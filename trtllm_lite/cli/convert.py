@@ -26,7 +26,13 @@ from trtllm_lite.vocabulary import PLAIN_DTYPES
     type=click.Choice(["auto", *PLAIN_DTYPES]),
     default="auto",
     show_default=True,
-    help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF).",
+    help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF). Matrices that stay in "
+    "the blocks of a GGUF file have the file's own type.",
+)
+@click.option(
+    "--dequantize",
+    is_flag=True,
+    help="Expand the blocks of a quantized GGUF file to --dtype. GPU engines need it; on CPUs blocks are faster.",
 )
 @click.option(
     "--ignore_config_keys",
@@ -35,7 +41,7 @@ from trtllm_lite.vocabulary import PLAIN_DTYPES
     "and its engines record them.",
 )
 @replaced_options(CONVERT)
-def convert(model_dir: str, output_dir: str, dtype: str, ignore_config_keys: str | None) -> None:
+def convert(model_dir: str, output_dir: str, dtype: str, dequantize: bool, ignore_config_keys: str | None) -> None:
     """Turn a model into a checkpoint: standard ONNX network, safetensors weights, tokenizer.
 
     Nothing is unpickled and no code of the model is run. Nothing is written if anything fails.
@@ -63,6 +69,7 @@ def convert(model_dir: str, output_dir: str, dtype: str, ignore_config_keys: str
             dtype=dtype,
             progress=lambda _, done, total: report("convert", done, total),
             ignore_config_keys=[key.strip() for key in (ignore_config_keys or "").split(",") if key.strip()],
+            dequantize=dequantize,
         )
     click.echo(
         f"converted {config.architecture} to {output_dir} in {time.perf_counter() - begin:.1f} s: "

@@ -34,20 +34,22 @@ def convert_checkpoint(
     dtype: str = "auto",
     progress: Progress | None = None,
     ignore_config_keys: Collection[str] = (),
+    dequantize: bool = False,
 ) -> ModelConfig:
     """Convert a Hugging Face directory, a GGUF file or a hub id into the checkpoint directory ``output_dir``.
 
     ``dtype`` is the storage type of matrices: float32, float16, bfloat16, or auto for the source's own (float16 for
-    quantized GGUF files). Vectors are always float32. ``progress`` is called with (tensor name, bytes done, bytes in
-    all) after each tensor. ``ignore_config_keys`` are taken out of the model's config before it is read: keys that are
-    not supported and that the user knows not to matter. Weights are computed one at a time. A source tensor that
-    several weights are made of is kept until the next such tensor is read. Besides the memory-mapped source, memory
-    holds a few of the largest tensors, never the model.
+    quantized GGUF files). Matrices that a GGUF file has in blocks keep these blocks and their numbers, unless they are
+    to be expanded to ``dtype`` (``dequantize``). Vectors are always float32. ``progress`` is called with (tensor name,
+    bytes done, bytes in all) after each tensor. ``ignore_config_keys`` are taken out of the model's config before it is
+    read: keys that are not supported and that the user knows not to matter. Weights are computed one at a time. A
+    source tensor that several weights are made of is kept until the next such tensor is read. Besides the memory-mapped
+    source, memory holds a few of the largest tensors, never the model.
 
     Raises ConvertError if the model cannot be mapped, OutputError if ``output_dir`` cannot be written; either way
     ``output_dir`` is as it was. Returns what was written as config.json.
     """
-    mapped = map_model(without_config_keys(open_source(model_dir), ignore_config_keys), dtype)
+    mapped = map_model(without_config_keys(open_source(model_dir), ignore_config_keys), dtype, dequantize)
     config = describe_model(mapped)
     infos = {weight.name: TensorInfo(DTYPE_NAMES[weight.dtype], weight.shape) for weight in mapped.network.weights}
     layout = plan_layout(infos)

@@ -1,7 +1,7 @@
 """Sources in llama.cpp's GGUF format: one file with metadata, tokenizer and (mostly quantized) tensors.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, read by the ``gguf`` package. Tensors get Hugging
-Face's names and row order; quantized blocks are expanded to float32 one tensor at a time.
+Face's names and row order. Those of quantized blocks can be read as the parts of these blocks, or expanded to float32.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+from numpy.typing import NDArray
 
 from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.gguf_config import read_config
@@ -39,10 +40,17 @@ def open_gguf(path: Path) -> Source:
         config=config,
         generation={},
         tensors={name: tensor.info for name, tensor in tensors.items()},
-        read=lambda name: tensors[name].read(),
+        read=lambda name: tensors[name].read() if name in tensors else _part(tensors, name),
         tokenizer=tokenizer,
         tokenizer_config=tokenizer_config,
+        blocks={name: tensor.blocks for name, tensor in tensors.items() if tensor.blocks is not None},
     )
+
+
+def _part(tensors: dict[str, GgufTensor], name: str) -> NDArray:
+    """A part of a tensor, by the name that :func:`part_name` makes."""
+    tensor, _, part = name.rpartition("/")
+    return tensors[tensor].read(part)
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.gguf_blocks import kind_of
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.dtypes import NUMPY
 from trtllm_lite.network.weight_expression import halves_from_pairs
 from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES
@@ -78,14 +80,25 @@ class GgufTensor:
         dtype, shape = _PLAIN_TYPES.get(self.raw.tensor_type.name, _QUANTIZED_DTYPE), _shape(self.raw)
         return TensorInfo(dtype, shape[::-1] if self.transposed else shape)
 
-    def read(self) -> NDArray:
-        """The values: a view for plain types, float32 for quantized ones."""
-        values = expand(self.raw)
+    @property
+    def blocks(self) -> Blocks | None:
+        """How a matrix is stored that may stay in its blocks, which are parts of rows."""
+        kind = None if self.transposed or self.offset else kind_of(self.raw)
+        return None if kind is None else kind.blocks
+
+    def read(self, part: str = "") -> NDArray:
+        """The values: a view for plain types, float32 for quantized ones; or a part of a matrix in blocks."""
+        values = self._part(part) if part else expand(self.raw)
         if self.transposed:
             values = values.T
         if self.interleaved_heads:
             values = halves_from_pairs(values, self.interleaved_heads)
         return values.astype(np.float32) - np.float32(self.offset) if self.offset else values
+
+    def _part(self, part: str) -> NDArray:
+        kind = kind_of(self.raw)
+        assert kind is not None
+        return kind.parts(self.raw.data)[part]
 
 
 def check_types(path: Path, tensors: Iterable[Any]) -> None:

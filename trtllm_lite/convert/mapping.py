@@ -81,13 +81,16 @@ def _refuse_own_output(path: Path) -> None:
             )
 
 
-def map_model(source: Source, dtype: str) -> MappedModel:
-    """Map ``source`` to a network; one ConvertError lists all problems of its config, or else of its tensors."""
+def map_model(source: Source, dtype: str, dequantize: bool = False) -> MappedModel:
+    """Map ``source`` to a network; one ConvertError lists all problems of its config, or else of its tensors.
+
+    Matrices that the source has in blocks stay so, unless the network should ``dequantize`` them once and for all.
+    """
     chosen = _choose_dtype(source, dtype)
     architecture, family, decoder = read_model(source)
     check_num_layers(source, decoder)
-    network = build_network(decoder, ONNX[chosen])
     source = named_for(family, source)
+    network = build_network(decoder, ONNX[chosen], {} if dequantize else source.blocks)
     mismatch = compare_tensors(source, family, decoder, network)
     if mismatch.count:
         other = nearest_fit(source)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.dtypes import NUMPY
-from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES
+from trtllm_lite.nibbles import paired
+from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES, num_bytes, stored_shape
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_RANK = 8  # tensors have at most 4 dimensions: experts stacked by layer
@@ -28,7 +29,7 @@ _NAMES = {DTYPES[name].stored: name for name in PLAIN_DTYPES}
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """``dtype`` is float32, float16 or bfloat16; ``shape`` as Hugging Face has it."""
+    """``shape`` as Hugging Face has it; in files that are read, ``dtype`` is float32, float16 or bfloat16."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -36,7 +37,7 @@ class TensorInfo:
     @property
     def num_bytes(self) -> int:
         """Size of the data."""
-        return math.prod(self.shape) * DTYPES[self.dtype].item_bytes
+        return num_bytes(self.dtype, self.shape)
 
 
 class SafetensorsFile:
@@ -126,7 +127,7 @@ def plan_layout(tensors: dict[str, TensorInfo]) -> Layout:
 
     def key(name: str) -> tuple[bool, int]:
         info = tensors[name]
-        return info.num_bytes % ALIGNMENT != 0, -DTYPES[info.dtype].item_bytes
+        return info.num_bytes % ALIGNMENT != 0, -DTYPES[info.dtype].bits
 
     order = sorted(tensors, key=key)
     # transformers refuses files that do not name a framework; the data are the same for all of them.
@@ -137,7 +138,7 @@ def plan_layout(tensors: dict[str, TensorInfo]) -> Layout:
         end = position + info.num_bytes
         entries[name] = {
             "dtype": DTYPES[info.dtype].stored,
-            "shape": list(info.shape),
+            "shape": list(stored_shape(info.dtype, info.shape)),
             "data_offsets": [position, end],
         }
         position = end
@@ -153,4 +154,4 @@ def write_safetensors(path: Path, layout: Layout, tensor: Callable[[str], NDArra
     with open(path, "wb") as file:
         file.write(layout.header)
         for name in layout.order:
-            file.write(np.ascontiguousarray(tensor(name)).reshape(-1).view(np.uint8).data)
+            file.write(np.ascontiguousarray(paired(tensor(name))).reshape(-1).view(np.uint8).data)

@@ -1,13 +1,14 @@
 """The interface of a source (Hugging Face directory, GGUF file) to the conversion."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.blocks import PARTS, Blocks, part_name
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Source:
     config.json and generation_config.json; ``tensors`` maps Hugging Face's names to shapes and best storage types.
     ``read`` returns a tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json,
     None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings.
+    ``blocks`` are the matrices of which ``read`` also gives the parts, by the names of :func:`blocks.part_name`.
     ``ignored_config_keys`` are the keys that were taken out of ``config`` and ``generation`` because the user said so.
     """
 
@@ -29,6 +31,7 @@ class Source:
     tokenizer: str | None
     tokenizer_config: dict[str, Any]
     ignored_config_keys: tuple[str, ...] = ()
+    blocks: Mapping[str, Blocks] = field(default_factory=dict)
 
     def with_prefix(self, prefix: str, but: str) -> "Source":
         """The source with ``prefix`` before the names of all tensors but ``but``, unless a name has it already."""
@@ -36,7 +39,9 @@ class Source:
             return self
         stored = {name if name.rpartition(".")[0] == but else f"{prefix}{name}": name for name in self.tensors}
         tensors = {name: self.tensors[old] for name, old in stored.items()}
-        return replace(self, tensors=tensors, read=lambda name: self.read(stored[name]))
+        blocks = {name: self.blocks[old] for name, old in stored.items() if old in self.blocks}
+        stored |= {part_name(name, part): part_name(stored[name], part) for name in blocks for part in PARTS}
+        return replace(self, tensors=tensors, blocks=blocks, read=lambda name: self.read(stored[name]))
 
 
 def without_config_keys(source: Source, keys: Collection[str]) -> Source:

@@ -57,14 +57,18 @@ def names_of(name: str, values: tuple[str, ...]) -> str:
 
 def dtypes_header() -> str:
     """``dtypes.h``: no templates of the standard library, because kernels include it."""
-    sizes = ", ".join(str(dtype.item_bytes) for dtype in words.DTYPES.values())
+    bits = ", ".join(str(dtype.bits) for dtype in words.DTYPES.values())
     return (
         f"{HEADER}#pragma once\n\n#include <cstdint>\n\nnamespace tl {{\n\n"
         + enumeration("DType", tuple(words.DTYPES))
         + enumeration("Layout", words.LAYOUTS)
         + f"\nconstexpr int kMaxRank = {words.MAX_RANK};\n"
-        + f"constexpr std::int64_t kItemBytes[] = {{{sizes}}};\n"
-        + "constexpr std::int64_t item_size(DType dtype) { return kItemBytes[static_cast<int>(dtype)]; }\n"
+        + f"constexpr std::int64_t kBits[] = {{{bits}}};\n"
+        + "constexpr std::int64_t bits_of(DType dtype) { return kBits[static_cast<int>(dtype)]; }\n"
+        + "// Elements of one item of the stored type: 2 for types of 4 bits.\n"
+        + "constexpr std::int64_t elements_per_item(DType type) { return bits_of(type) < 8 ? 8 / bits_of(type) : 1; }\n"
+        + "// Bytes of one item of the stored type.\n"
+        + "constexpr std::int64_t item_size(DType dtype) { return elements_per_item(dtype) * bits_of(dtype) / 8; }\n"
         + "\n}  // namespace tl\n"
     )
 

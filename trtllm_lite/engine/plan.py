@@ -9,7 +9,6 @@ sets for each step. ``Plan.symbols`` bounds each symbol from above, and memory i
 """
 
 from dataclasses import dataclass, field
-from math import prod
 from typing import Annotated, Literal, TypeAlias
 
 from trtllm_lite.engine.records import Hex, IndexOf, Native, OneOf, Range, Text, from_json, json_text, parse_json
@@ -21,6 +20,7 @@ from trtllm_lite.vocabulary import (
     MAX_NAME_BYTES,
     SYMBOLS,
     TENSOR_KINDS,
+    num_bytes,
 )
 
 Name: TypeAlias = Annotated[str, Text(MAX_NAME_BYTES)]
@@ -74,7 +74,7 @@ class PlanTensor:
 
     def max_bytes(self, symbols: dict[str, int]) -> int:
         """Bytes in row-major order when every symbol is at its bound."""
-        return prod(symbols[d] if isinstance(d, str) else d for d in self.shape) * DTYPES[self.dtype].item_bytes
+        return num_bytes(self.dtype, [symbols[d] if isinstance(d, str) else d for d in self.shape])
 
 
 @dataclass(frozen=True)

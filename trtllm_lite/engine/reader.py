@@ -28,9 +28,8 @@ from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.records import from_json, parse_json
 from trtllm_lite.errors import EngineError
 from trtllm_lite.printable import one_line
-from trtllm_lite.vocabulary import DTYPES, FORMAT, FORMAT_VERSION, MAX_JSON_BYTES, PLAN_VERSION
+from trtllm_lite.vocabulary import FORMAT, FORMAT_VERSION, MAX_JSON_BYTES, PLAN_VERSION, STORED_BYTES
 
-_ITEM_BYTES = {dtype.stored: dtype.item_bytes for dtype in DTYPES.values()}
 _REMEDY = "copy it again or build it again"
 
 
@@ -147,7 +146,7 @@ def _check_tensors(path: Path, tensors: dict[str, StoredTensor], data_bytes: int
     """Entries must tile the data section exactly, and each must be as long as its shape says."""
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
-        item_bytes = _ITEM_BYTES.get(tensor.dtype)
+        item_bytes = STORED_BYTES.get(tensor.dtype)
         sane = (
             len(tensor.data_offsets) == 2 and len(tensor.shape) <= MAX_STORED_RANK and min(tensor.shape, default=1) > 0
         )

@@ -25,14 +25,14 @@ from trtllm_lite.engine.format import (
     ZERO_CHECKSUM,
     align,
 )
-from trtllm_lite.vocabulary import ALIGNMENT, DTYPES, FORMAT, FORMAT_VERSION, PLAN_VERSION
+from trtllm_lite.vocabulary import ALIGNMENT, DTYPES, FORMAT, FORMAT_VERSION, PLAN_VERSION, STORED_BYTES
 
 Bytes = bytes | memoryview
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight as stored: ``shape`` is physical; ``load`` returns its ``num_bytes`` bytes and is called once."""
+    """A weight as stored: ``shape`` is physical, in items of the stored type of ``dtype``; ``load`` is called once."""
 
     name: str
     dtype: str
@@ -42,7 +42,7 @@ class Weight:
     @property
     def num_bytes(self) -> int:
         """Bytes in the file, without the padding behind it."""
-        return prod(self.shape) * DTYPES[self.dtype].item_bytes
+        return prod(self.shape) * STORED_BYTES[DTYPES[self.dtype].stored]
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def _convert(source: Path, checkpoint: Path, recipe: Recipe, report: Report) -> 
     def progress(_: str, done: int, total: int) -> None:
         report("convert", done, total)
 
-    convert_checkpoint(str(source), checkpoint, recipe.dtype, progress, recipe.ignore_config_keys)
+    convert_checkpoint(str(source), checkpoint, recipe.dtype, progress, recipe.ignore_config_keys, recipe.dequantize)
 
 
 def _build(checkpoint: Path, recipe: Recipe, entry: Path, report: Report) -> None:

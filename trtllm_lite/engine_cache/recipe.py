@@ -18,7 +18,8 @@ _PACKAGE = Path(__file__).parents[1]
 class Recipe:
     """How an engine is made; None leaves a limit to the model and the builder's defaults.
 
-    ``ignore_config_keys``, sorted, are left out of the model's config when it is converted.
+    ``ignore_config_keys``, sorted, are left out of the model's config when it is converted; with ``dequantize`` the
+    blocks of a GGUF file are expanded.
     """
 
     target: str
@@ -27,6 +28,7 @@ class Recipe:
     tokens_per_block: int | None
     gather_context_logits: bool
     ignore_config_keys: tuple[str, ...] = ()
+    dequantize: bool = False
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
@@ -45,7 +47,7 @@ def engine_key(source: Path, recipe: Recipe) -> str:
 
 def checkpoint_key(source: Path, recipe: Recipe) -> str:
     """The key of the checkpoint that ``recipe`` makes of the model ``source``, whatever its limits. Raises OSError."""
-    return _key(source, "checkpoint", (recipe.dtype, recipe.ignore_config_keys))
+    return _key(source, "checkpoint", (recipe.dtype, recipe.ignore_config_keys, recipe.dequantize))
 
 
 def _key(source: Path, kind: str, how: Any) -> str:

@@ -1,10 +1,12 @@
 """A decoder language model put together from blocks, and its network."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from trtllm_lite.network.attention import Heads
+from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.graph import OPSET_VERSION, GraphBuilder, Network
@@ -47,13 +49,15 @@ class Decoder:
         return self.head.linear.weight == self.embedding.table
 
 
-def build_network(decoder: Decoder, dtype: ir.DataType) -> Network:
+def build_network(decoder: Decoder, dtype: ir.DataType, blocks: Mapping[str, Blocks] | None = None) -> Network:
     """The network of ``decoder`` with matrices stored as ``dtype`` and vectors as float32.
+
+    Matrices made of rows of source tensors that are ``blocks`` stay in these blocks.
 
     Inputs and outputs are listed in :mod:`trtllm_lite.network.verifier`; the pattern of nodes that each block leaves is
     what the builder's passes recognise.
     """
-    graph = GraphBuilder(dtype)
+    graph = GraphBuilder(dtype, blocks)
     context = DecoderContext(graph)
     hidden = decoder.embedding(context)
     for number, layer in enumerate(decoder.layers):

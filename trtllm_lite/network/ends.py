@@ -26,21 +26,14 @@ class Embedding:
     def __call__(self, context: DecoderContext) -> ir.Value:
         """float32 [batch, seq, hidden]."""
         graph = context.graph
-        hidden = _rows(context, self.table, context.input_ids, "embedding")
+        hidden = graph.rows(self.table, context.input_ids, "embedding")
         if self.scale != 1:
             rounded = float(np.array(self.scale).astype(graph.dtype.numpy()))
             hidden = graph.op("Mul", [hidden, graph.scalar("embedding.scale", rounded)], "embedding.scaled")
         if self.positions is None:
             return hidden
-        return graph.op(
-            "Add", [hidden, _rows(context, self.positions, context.position_ids, "positions")], "embedding.positioned"
-        )
-
-
-def _rows(context: DecoderContext, table: WeightExpression, ids: ir.Value, name: str) -> ir.Value:
-    graph = context.graph
-    rows = graph.op("Gather", [graph.table(table, f"{name}.weight"), ids], name, {"axis": 0})
-    return graph.widened(rows, name)
+        positions = graph.rows(self.positions, context.position_ids, "positions")
+        return graph.op("Add", [hidden, positions], "embedding.positioned")
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.network.blocks import Blocks, Part, dequantize
+from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.weight_expression import SourceTensor, WeightExpression
 
 OPSET_VERSION = 24
@@ -37,8 +40,11 @@ class GraphBuilder:
     computed weight is named after the node that reads it (weights.layers.3.attention.q_proj.weight).
     """
 
-    def __init__(self, dtype: ir.DataType) -> None:
+    def __init__(self, dtype: ir.DataType, blocks: Mapping[str, Blocks] | None = None) -> None:
+        """``blocks`` says which source tensors are stored in blocks; matrices that are made of their rows stay so."""
         self.dtype = dtype
+        self._blocks = blocks or {}
+        self._dequantized: dict[WeightExpression, ir.Value] = {}
         self.constants: dict[str, ir.Value] = {}
         self._shared: list[ir.Node] = []
         self._nodes: list[ir.Node] = []
@@ -108,13 +114,21 @@ class GraphBuilder:
         """A weight stored as float32; ``name`` is its name under the current path unless the source names it."""
         return self._weight(expression, name, ir.DataType.FLOAT)
 
-    def table(self, expression: WeightExpression, name: str) -> ir.Value:
-        """A weight as it is stored."""
-        return self._weight(expression, name, self.dtype)
+    def rows(self, expression: WeightExpression, ids: ir.Value, name: str) -> ir.Value:
+        """Rows of a weight in float32; ``name`` is that of the node that takes them."""
+        if self._stored_as(expression) is not None:
+            return self.op("Gather", [self.matrix(expression, name), ids], name, {"axis": 0})
+        table = self._weight(expression, f"{name}.weight", self.dtype)
+        return self.widened(self.op("Gather", [table, ids], name, {"axis": 0}), name)
 
     def matrix(self, expression: WeightExpression, name: str) -> ir.Value:
         """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower."""
-        return self.widened(self.table(expression, f"{name}.weight"), name)
+        blocks = self._stored_as(expression)
+        if blocks is not None:
+            if expression not in self._dequantized:
+                self._dequantized[expression] = self._dequantize(expression, blocks, name)
+            return self._dequantized[expression]
+        return self.widened(self._weight(expression, f"{name}.weight", self.dtype), name)
 
     def widened(self, value: ir.Value, name: str) -> ir.Value:
         """``value``, which is of the matrices' type, as float32."""
@@ -122,10 +136,36 @@ class GraphBuilder:
             return value
         return self.op("Cast", [value], f"{name}.cast", {"to": ir.DataType.FLOAT.value})
 
+    def _stored_as(self, expression: WeightExpression) -> Blocks | None:
+        """The blocks of all source tensors, if the expression takes whole rows of them alone."""
+        found = {self._blocks.get(tensor.name) for tensor in expression.sources()}
+        if len(found) != 1 or expression.by_rows(lambda tensor: tensor) is None:
+            return None
+        return found.pop()
+
+    def _dequantize(self, expression: WeightExpression, blocks: Blocks, name: str) -> ir.Value:
+        rows, depth = expression.shape
+        parts: dict[str, ir.Value] = {}
+        for part in blocks.names:
+            of_rows = expression.by_rows(partial(blocks.part, name=part))
+            assert of_rows is not None
+            parts[part] = self._weight(of_rows, f"{name}.{part}", ONNX[blocks.dtype_of(part)])
+
+        def add(
+            op_type: str, inputs: Sequence[ir.Value], what: str, shape: tuple[int, ...], attributes: Mapping[str, int]
+        ) -> ir.Value:
+            del shape
+            return self.op(op_type, inputs, f"{name}.{what}", attributes)
+
+        def constant(what: str, array: np.ndarray) -> ir.Value:
+            return self.constant(".".join([*self._path, name, what]), array)
+
+        return dequantize(add, constant, parts, (rows, depth), depth // blocks.block_size)
+
     def _weight(self, expression: WeightExpression, name: str, dtype: ir.DataType) -> ir.Value:
         if expression not in self._weights:
             path = ".".join(["weights", *self._path, name])
-            path = expression.name if isinstance(expression, SourceTensor) else path
+            path = expression.name if isinstance(expression, SourceTensor | Part) else path
             if path in self._weight_names:
                 raise ValueError(f"two weights are named {path}")
             self._weight_names.add(path)

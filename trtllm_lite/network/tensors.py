@@ -4,13 +4,14 @@ Each evaluation reads its sources again and nothing is cached, so that a build h
 """
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.errors import EngineError
+from trtllm_lite.nibbles import unpaired
 
 
 def lazy(load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
@@ -20,18 +21,18 @@ def lazy(load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int
 
 def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
     """A tensor at byte ``offset`` of a file, little-endian, row-major."""
-    num_bytes = prod(shape) * dtype.itemsize
+    num_bytes = ceil(prod(shape) * dtype.itemsize)
 
     def load() -> np.ndarray:
         try:
-            data = np.fromfile(path, dtype=np.uint8, count=int(num_bytes), offset=offset)
+            data = np.fromfile(path, dtype=np.uint8, count=num_bytes, offset=offset)
         except OSError as error:
             raise EngineError(
                 f"cannot read weights from {path}: {error.strerror}: check the file and its rights"
             ) from error
         if data.size != num_bytes:
             raise EngineError(f"expected {num_bytes} bytes at {offset} of {path}, found {data.size}: convert again")
-        return data.view(dtype.numpy()).reshape(shape)
+        return unpaired(data, dtype.numpy())[: prod(shape)].reshape(shape)
 
     return lazy(load, dtype, shape)
 

@@ -8,7 +8,7 @@ misshapen tensors are found before any is read. Equal expressions are the same w
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,11 @@ class WeightExpression(ABC):
     @abstractmethod
     def evaluate(self, read: Read) -> NDArray:
         """The result, in the floating type of its sources or in float32; if possible a view of what ``read`` gives."""
+
+    def by_rows(self, replacement: Callable[["SourceTensor"], "WeightExpression"]) -> "WeightExpression | None":
+        """The expression over other tensors of as many rows, or None if it takes anything but whole rows."""
+        del replacement
+        return None
 
     def slice(self, start: int, stop: int, axis: int = 0) -> "Slice":
         """The part from ``start`` up to ``stop`` along ``axis``."""
@@ -63,6 +68,9 @@ class SourceTensor(WeightExpression):
 
     def sources(self) -> Iterator["SourceTensor"]:
         yield self
+
+    def by_rows(self, replacement: Callable[["SourceTensor"], WeightExpression]) -> WeightExpression | None:
+        return replacement(self)
 
     def evaluate(self, read: Read) -> NDArray:
         return read(self.name)
@@ -106,6 +114,10 @@ class Slice(_OfOne):
         before = self.operand.shape
         return (*before[: self.axis], self.stop - self.start, *before[self.axis + 1 :])
 
+    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+        operand = self.operand.by_rows(replacement) if self.axis == 0 else None
+        return None if operand is None else replace(self, operand=operand)
+
     def evaluate(self, read: Read) -> NDArray:
         return self.operand.evaluate(read)[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
 
@@ -145,6 +157,11 @@ class Concat(_OfSeveral):
         first = self.operands[0].shape
         extent = sum(operand.shape[self.axis] for operand in self.operands)
         return (*first[: self.axis], extent, *first[self.axis + 1 :])
+
+    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+        operands = [operand.by_rows(replacement) for operand in self.operands] if self.axis == 0 else [None]
+        found = tuple(operand for operand in operands if operand is not None)
+        return replace(self, operands=found) if len(found) == len(self.operands) else None
 
     def evaluate(self, read: Read) -> NDArray:
         return np.concatenate([operand.evaluate(read) for operand in self.operands], self.axis)

@@ -52,7 +52,7 @@ def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, rows: int) ->
     if form == 0:
         return at(weight, half_type(macros), rows, features).astype(np.float64)
     if form == 1:
-        stored = unpack(at(weight, np.int8, rows, features), "mma_k16", (rows, features))
+        stored = unpack(at(weight, np.int8, rows, features), "mma_k16", (rows, features), np.int8)
     else:
         stored = at(weight, ml_dtypes.float8_e4m3fn, rows, features)
     return stored.astype(np.float64) * at(scale, np.float32, rows, 1)

@@ -4,15 +4,14 @@ import json
 from importlib import import_module
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
 from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor
 from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.network.dtypes import NUMPY
 from trtllm_lite.plugins.packing import packed_shape, unpack
 from trtllm_lite.plugins.schema import all_schemas
 
-_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int32": np.int32}
 _POISON = 0xFF  # a float32 of these bytes is NaN
 
 
@@ -78,10 +77,11 @@ class PlanInterpreter:
         return bytes_.view(np.float32).reshape(shape)
 
     def _weight(self, tensor: PlanTensor) -> np.ndarray:
-        shape = packed_shape(tensor.shape, tensor.layout)
-        dtype = np.dtype(_DTYPES[tensor.dtype])
-        stored = np.frombuffer(self.data, dtype, int(np.prod(shape)), tensor.offset).reshape(shape)
-        return unpack(stored, tensor.layout, tensor.shape)
+        dtype = NUMPY[tensor.dtype]
+        shape = packed_shape(tensor.shape, tensor.layout, dtype)
+        items = np.dtype(np.uint8) if tensor.dtype in ("int4", "uint4") else dtype
+        stored = np.frombuffer(self.data, items, int(np.prod(shape)), tensor.offset).reshape(shape)
+        return unpack(stored, tensor.layout, tensor.shape, dtype)
 
 
 def calls(plan: Plan) -> list[CallInstruction]:

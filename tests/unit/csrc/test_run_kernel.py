@@ -19,10 +19,10 @@ def linear_call() -> dict[str, Any]:
     weight = pack(rng.standard_normal((OUT, IN), np.float32), "panel64")
     return {
         "op": "Linear",
-        "inputs": [rng.standard_normal((ROWS, IN), np.float32), weight, None, None, None],
+        "inputs": [rng.standard_normal((ROWS, IN), np.float32), weight, None, None, None, None],
         "outputs": [np.empty((ROWS, OUT), np.float32)],
         "attributes": {"activation": "none"},
-        "layouts": ["row_major", "panel64", *["row_major"] * 3],
+        "layouts": ["row_major", "panel64", "panel64", "row_major", "row_major", "panel64"],
     }
 
 
@@ -41,7 +41,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "dtype": (lambda c: c["inputs"].__setitem__(0, np.zeros((ROWS, IN), np.int32)), "input x: dtype int32"),
     "unknown dtype": (lambda c: c["inputs"].__setitem__(0, np.zeros((ROWS, IN))), "expected arrays of float32"),
     "a scale of a float weight": (
-        lambda c: c["inputs"].__setitem__(2, np.ones(OUT, np.float32)),
+        lambda c: c["inputs"].__setitem__(2, pack(np.ones((OUT, 1), np.float32), "panel64")),
         "input weight: expected weight_scale if and only if the dtype wants scales, found dtype float32",
     ),
     "int8 without scales": (
@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda c: c.update(attributes={"activation": "relu"}),
         "activation: expected one of none silu gelu gelu_tanh",
     ),
-    "wrong bf16 dtype": (lambda c: c.update(dtypes=["bfloat16", *["float32"] * 4]), "does not describe the array"),
+    "wrong bf16 dtype": (lambda c: c.update(dtypes=["bfloat16", *["float32"] * 5]), "does not describe the array"),
 }
 
 

@@ -13,12 +13,12 @@ from trtllm_lite.builder.graph import dims, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY
+from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.cuda.row_scales import E4M3
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import MMA_K, pack
-from trtllm_lite.vocabulary import STEP_INPUTS
+from trtllm_lite.vocabulary import DTYPES, STEP_INPUTS
 
 _COMPUTED = ("float16", "bfloat16")  # what GPU engines compute in
 
@@ -65,6 +65,11 @@ class Operands:
     def matrix(self, value: ir.Value) -> Buffer:
         """A weight matrix of the engine's type, row-major."""
         buffer = self._weight(value)
+        if DTYPES[buffer.dtype].scaled:
+            raise BuildError(
+                f"the table {value.name} is stored in blocks, and GPU engines look up 16 bits: convert a GGUF file "
+                "with --dequantize"
+            )
         if buffer.dtype != self.dtype:
             raise BuildError(
                 f"the weight {value.name} is {buffer.dtype}, expected {self.dtype} like the rest of the model: convert "
@@ -78,6 +83,7 @@ class Operands:
             return WeightBuffers(self.matrix(operands["weight"]))
         stored = operands["weight"].dtype
         assert stored is not None
+        _check_scales(operands)
         if DTYPE_NAMES[stored] == E4M3:
             return WeightBuffers(self._weight(operands["weight"]), self.vector(operands["weight_scale"]))
         in_features = (dims(operands["weight"]) or (0,))[-1]
@@ -144,6 +150,17 @@ class Operands:
         buffer = Buffer(name, dtype, shape, "weight", layout)
         self.weights[buffer] = Weight(name, dtype, shape, load)
         return buffer
+
+
+def _check_scales(operands: Mapping[str, ir.Value]) -> None:
+    """Raise BuildError unless the rows of a weight of bytes have one float32 scale each."""
+    weight, scale = operands["weight"], operands["weight_scale"]
+    per_row = (dims(scale) or (0,))[-1] == 1 and scale.dtype == ONNX["float32"] and "weight_offset" not in operands
+    if not per_row or weight.dtype not in (ONNX["int8"], ONNX[E4M3]):
+        raise BuildError(
+            f"the weight {weight.name} is stored in blocks, and the GPU kernels take 16 bits, or bytes with a float32 "
+            "scale for each row: convert a GGUF file with --dequantize, or build with --qformat int8_wo"
+        )
 
 
 def _buffer_of(value: ir.Value, kind: str = "arena") -> Buffer:

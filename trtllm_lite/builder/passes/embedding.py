@@ -1,4 +1,4 @@
-"""Gather(weight, token ids), the Cast that widens its rows and a Mul by a constant become one Embedding."""
+"""Gather(weight, token ids), what widens or dequantizes its rows and a Mul by a constant become one Embedding."""
 
 import onnx_ir as ir
 
@@ -17,20 +17,27 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import TOKEN_IDS
-from trtllm_lite.network.dtypes import PLAIN_ONNX
+from trtllm_lite.quantize.formats import FORMATS, Plain, StoredMatrix
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     decisions = []
     for node in nodes_of(graph, "Gather"):
-        table = weight_tensor(node.inputs[0])
+        table = _table(node.inputs[0])
         if table is None or not _reads_token_ids(node):
             continue
         reason = _obstacle(node, table)
         if reason is None:
-            _fuse(graph, node)
+            _fuse(graph, node, table)
         decisions.append(Decision(site(node), reason is None, reason or ""))
     return decisions
+
+
+def _table(value: ir.Value | None) -> StoredMatrix | None:
+    """The weight that rows are taken of: as it is stored, or, unless it is plain, what the network makes of it."""
+    if weight_tensor(value) is not None and value is not None:
+        return StoredMatrix(Plain(), {"weight": value})
+    return next((found for known in FORMATS if known.name != Plain.name and (found := known.recognise(value))), None)
 
 
 def _reads_token_ids(node: ir.Node) -> bool:
@@ -53,20 +60,21 @@ def _scaled(rows: ir.Value) -> tuple[ir.Value, float]:
     return (mul.outputs[0], float(factors[0])) if len(factors) == 1 and factors[0] is not None else (rows, 1.0)
 
 
-def _obstacle(node: ir.Node, table: ir.TensorProtocol) -> str | None:
-    if table.dtype not in PLAIN_ONNX or len(table.shape) != 2 or attribute(node, "axis", 0) != 0:
+def _obstacle(node: ir.Node, matrix: StoredMatrix) -> str | None:
+    table = matrix.tensor("weight")
+    if table.dtype not in matrix.format.weight_dtypes or len(table.shape) != 2 or attribute(node, "axis", 0) != 0:
         return f"the table is {table.dtype} {list(table.shape)}, expected a float matrix gathered along its rows"
     if _result(node).dtype != ir.DataType.FLOAT:
         return "the looked-up rows are not widened to float32 right away"
     return None
 
 
-def _fuse(graph: ir.Graph, node: ir.Node) -> None:
+def _fuse(graph: ir.Graph, node: ir.Node, table: StoredMatrix) -> None:
     cast = produced_by(node.inputs[1], "Cast")
     result, scale = _scaled(_result(node))
     output = value_of(f"{node.name}.embedding", ir.DataType.FLOAT, dims(result) or ())
     token_ids = None if cast is None else cast.inputs[0]
-    inputs = {"token_ids": token_ids, "weight": node.inputs[0]}
+    inputs = {"token_ids": token_ids, **table.within(graph)}
     graph.insert_before(node, fused_node("Embedding", str(node.name), inputs, {"y": output}, {"scale": scale}))
     replace_value(result, output)
 

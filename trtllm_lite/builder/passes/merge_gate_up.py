@@ -18,7 +18,7 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of, describe
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.network.tensors import add_initializer, stack, zeros
-from trtllm_lite.quantize.formats import matrix_of
+from trtllm_lite.quantize.formats import in_one_form, matrix_of
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -47,13 +47,12 @@ def _obstacle(activation: ir.Node, gate: ir.Node | None, up: ir.Node | None) -> 
     if operands(gate)["x"] is not operands(up)["x"]:
         return "gate and up read different inputs"
     matrices = [matrix_of(operands(linear)) for linear in (gate, up)]
-    forms = {(matrix.form, matrix.shape) for matrix in matrices}
-    return None if len(forms) == 1 else "the weights of gate and up differ in type or shape"
+    return None if matrices[0].shape == matrices[1].shape else "the weights of gate and up differ in shape"
 
 
 def _fuse(graph: ir.Graph, mul: ir.Node, gate: ir.Node, up: ir.Node, name: str, activation: str) -> None:
     path = f"{name}.gate_up_proj"
-    matrices = [matrix_of(operands(linear)) for linear in (gate, up)]
+    matrices = in_one_form([matrix_of(operands(linear)) for linear in (gate, up)])
     weight = matrices[0].format.stack(graph, path, matrices)
     inputs = {"x": operands(gate)["x"], **weight.operands}
     biases = [weight_tensor(operands(linear).get("bias")) for linear in (gate, up)]

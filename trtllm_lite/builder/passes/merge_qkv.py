@@ -22,7 +22,7 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect, match_cache, match_heads
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.network.tensors import add_initializer, concatenate, zeros
-from trtllm_lite.quantize.formats import matrix_of
+from trtllm_lite.quantize.formats import in_one_form, matrix_of
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -51,14 +51,12 @@ def _projections(attention: ir.Node) -> list[ir.Node]:
         linears.append(linear)
     expect(len({id(linear) for linear in linears}) == 3, "query, key and value share a projection")
     expect(len({operands(linear)["x"] for linear in linears}) == 1, "query, key and value read different inputs")
-    forms = {matrix_of(operands(linear)).form for linear in linears}
-    expect(len(forms) == 1, f"the weights have different types: {', '.join(sorted(' '.join(form) for form in forms))}")
     return linears
 
 
 def _merge(graph: ir.Graph, linears: list[ir.Node], name: str) -> None:
     path = f"{name}.qkv_proj"
-    matrices = [matrix_of(operands(linear)) for linear in linears]
+    matrices = in_one_form([matrix_of(operands(linear)) for linear in linears])
     sizes = [matrix.shape[0] for matrix in matrices]
     merged_weight = matrices[0].format.concatenate(graph, path, matrices)
     inputs = {"x": operands(linears[0])["x"], **merged_weight.operands}

@@ -26,6 +26,13 @@ struct Float16 {
 struct Float8E4m3 {
   std::uint8_t bits;
 };
+// 8 neighbouring elements of 4 bits of a row, the first in the low bits; two's complement if they are signed.
+struct Int4Word {
+  std::uint32_t bits;
+};
+struct UInt4Word {
+  std::uint32_t bits;
+};
 
 }  // namespace tl
 
@@ -47,6 +54,24 @@ struct Float8E4m3 {
 namespace tl::TL_ISA {
 
 TL_INLINE Vec zero() { return broadcast(0.0f); }
+
+// Elements of a row in one stored item.
+template <typename Weight>
+constexpr int kElements = 1;
+template <>
+inline constexpr int kElements<Int4Word> = 8;
+template <>
+inline constexpr int kElements<UInt4Word> = 8;
+
+// Element kIndex of each lane's item.
+template <int kIndex>
+TL_INLINE Vec element(Vec x) {
+  return x;
+}
+template <int kIndex, typename Word>
+TL_INLINE Vec element(Words<Word> words) {
+  return nibble<kIndex>(words);
+}
 
 // x = n ln2 + r with |r| <= ln2/2 (two-term reduction of Cody and Waite, "Software Manual for the Elementary
 // Functions", 1980), and (e^r - 1) / r from the Taylor series of e^r, whose first omitted term is below 2^-27.

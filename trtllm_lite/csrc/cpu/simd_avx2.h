@@ -28,6 +28,24 @@ TL_INLINE Vec load(const Float8E4m3* p) {
   const __m128i half = _mm_and_si128(_mm_slli_epi16(bits, 7), _mm_set1_epi16(static_cast<short>(0xbf80)));
   return _mm256_cvtph_ps(half) * broadcast(0x1p8f);
 }
+
+// A word of each lane's row; nibble<i>() is element i of each.
+template <typename Word>
+struct Words {
+  __m256i bits;
+};
+TL_INLINE Words<Int4Word> load(const Int4Word* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+TL_INLINE Words<UInt4Word> load(const UInt4Word* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+}
+template <int kIndex>
+TL_INLINE Vec nibble(Words<Int4Word> words) {
+  return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words.bits, 28 - 4 * kIndex), 28));
+}
+template <int kIndex>
+TL_INLINE Vec nibble(Words<UInt4Word> words) {
+  return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(words.bits, 4 * kIndex), _mm256_set1_epi32(15)));
+}
 TL_INLINE void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
 
 // All ones in lanes first .. last-1.

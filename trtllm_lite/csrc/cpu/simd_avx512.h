@@ -37,6 +37,24 @@ TL_INLINE Vec load(const Float8E4m3* p) {
   const __m256i half = _mm256_and_si256(_mm256_slli_epi16(bits, 7), _mm256_set1_epi16(static_cast<short>(0xbf80)));
   return _mm512_cvtph_ps(half) * broadcast(0x1p8f);
 }
+
+// A word of each lane's row. nibble<i>() is element i of each: a table of 16 floats is looked up by the low 4 bits.
+template <typename Word>
+struct Words {
+  __m512i bits;
+};
+TL_INLINE Words<Int4Word> load(const Int4Word* p) { return {_mm512_loadu_si512(p)}; }
+TL_INLINE Words<UInt4Word> load(const UInt4Word* p) { return {_mm512_loadu_si512(p)}; }
+template <int kIndex>
+TL_INLINE Vec nibble(Words<Int4Word> words) {
+  const Vec values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+  return _mm512_permutexvar_ps(_mm512_srli_epi32(words.bits, 4 * kIndex), values);
+}
+template <int kIndex>
+TL_INLINE Vec nibble(Words<UInt4Word> words) {
+  const Vec values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return _mm512_permutexvar_ps(_mm512_srli_epi32(words.bits, 4 * kIndex), values);
+}
 TL_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
 
 // Bits first .. last-1; bounds are clamped to the lanes.

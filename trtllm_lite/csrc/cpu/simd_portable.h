@@ -52,6 +52,28 @@ TL_INLINE Vec load(const Float8E4m3* p) {
   const Vec magnitude = reinterpret_cast<Vec>((bits & 0x7f) << 20) * broadcast(0x1p120f);
   return reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(magnitude) | ((bits & 0x80) << 24));
 }
+
+// A word of each lane's row; nibble<i>() is element i of each.
+template <typename Word>
+struct Words {
+  BitsVec bits;
+};
+template <typename Word>
+TL_INLINE Words<Word> load_words(const Word* p) {
+  Words<Word> words;
+  __builtin_memcpy(&words.bits, p, sizeof(words.bits));
+  return words;
+}
+TL_INLINE Words<Int4Word> load(const Int4Word* p) { return load_words(p); }
+TL_INLINE Words<UInt4Word> load(const UInt4Word* p) { return load_words(p); }
+template <int kIndex>
+TL_INLINE Vec nibble(Words<Int4Word> words) {
+  return __builtin_convertvector(reinterpret_cast<IntVec>(words.bits << (28 - 4 * kIndex)) >> 28, Vec);
+}
+template <int kIndex>
+TL_INLINE Vec nibble(Words<UInt4Word> words) {
+  return __builtin_convertvector(reinterpret_cast<IntVec>((words.bits >> (4 * kIndex)) & 15), Vec);
+}
 TL_INLINE void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof(x)); }
 
 // Only the first n lanes touch memory; the others load as zero.

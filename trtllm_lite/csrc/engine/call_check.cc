@@ -11,6 +11,7 @@ namespace tl {
 namespace {
 
 constexpr std::int64_t kPanel = 64;
+constexpr std::int64_t kWord = 8;  // elements of 4 bits in 32
 
 class CallChecker {
  public:
@@ -138,20 +139,30 @@ SymbolBindings check_call(const OpSchema& schema, std::span<const PlanTensor* co
   return checker.take_bindings();
 }
 
-std::vector<std::int64_t> stored_shape(Layout layout, const std::vector<std::int64_t>& logical) {
-  const auto panels = [](std::int64_t features, std::int64_t width) { return (features + width - 1) / width; };
+std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::vector<std::int64_t>& logical) {
+  const std::int64_t per_item = elements_per_item(dtype);
+  const bool in_words = per_item > 1;  // panels are of words of 8 elements
+  if (logical.empty() || (in_words && logical.back() % (layout == Layout::kRowMajor ? per_item : kWord) != 0))
+    return {};
+  const auto panels = [&](std::int64_t features, std::int64_t width) -> std::vector<std::int64_t> {
+    const std::int64_t count = (features + width - 1) / width, depth = logical.back();
+    if (in_words) return {count, depth / kWord, kPanel * kWord / per_item};
+    return {count, depth, kPanel};
+  };
+  std::vector<std::int64_t> rows = logical;
+  rows.back() /= per_item;
   switch (layout) {
     case Layout::kRowMajor:
-      return logical;
+      return rows;
     case Layout::kPanel64:
       if (logical.size() != 2) return {};
-      return {panels(logical[0], kPanel), logical[1], kPanel};
+      return panels(logical[0], kPanel);
     case Layout::kMmaK16:
-      if (logical.empty() || logical.back() % 16 != 0) return {};
-      return logical;
+      if (in_words || logical.back() % 16 != 0) return {};
+      return rows;
     case Layout::kGatedPanel64:
       if (logical.size() != 3 || logical[0] != 2) return {};
-      return {panels(logical[1], kPanel / 2), logical[2], kPanel};
+      return panels(logical[1], kPanel / 2);
   }
   return {};
 }

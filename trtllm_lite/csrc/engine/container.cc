@@ -42,7 +42,8 @@ std::string_view read_header(std::span<const std::byte> file) {
 std::int64_t dtype_size(const JsonView& dtype) {
   std::string known;
   for (std::size_t i = 0; i < std::size(kStoredNames); ++i) {
-    if (dtype.string() == kStoredNames[i]) return kItemBytes[i];
+    if (dtype.string() == kStoredNames[i]) return item_size(static_cast<DType>(i));
+    if (known.find(kStoredNames[i]) != std::string::npos) continue;  // several types are stored as bytes
     known += (known.empty() ? "" : ", ") + std::string(kStoredNames[i]);
   }
   dtype.fail("one of " + known);

@@ -98,7 +98,7 @@ class TensorChecker {
     if (is_cpu ? tensor.layout == Layout::kMmaK16 : has_panels) fail(tensor, "expected a layout of its device");
     std::vector<std::int64_t> logical;
     for (const Dim& dim : tensor.shape) logical.push_back(dim.value);
-    const std::vector<std::int64_t> stored = stored_shape(tensor.layout, logical);
+    const std::vector<std::int64_t> stored = stored_shape(tensor.layout, tensor.dtype, logical);
     if (stored.empty()) fail(tensor, "expected a shape that its layout can hold");
     if (manifest_.stripped) return;
     const Entry& entry = container_.at("weights." + tensor.name);
@@ -107,6 +107,8 @@ class TensorChecker {
       fail(tensor, "expected an entry of dtype " + std::string(dtype) + ", found " + entry.dtype);
     }
     if (entry.shape != stored) fail(tensor, "expected an entry with the stored shape of its layout, found another");
+    if (entry.offset % kAlignment != 0)
+      fail(tensor, "expected an entry at a multiple of " + std::to_string(kAlignment));
     if (entry.offset != tensor.offset) {
       fail(tensor, "expected the offset of its entry, " + std::to_string(entry.offset) + ", found " +
                        std::to_string(tensor.offset));
@@ -137,9 +139,14 @@ void check_tensors(const Plan& plan, const Manifest& manifest, const Container& 
 
 std::int64_t max_bytes(const Plan& plan, const PlanTensor& tensor) {
   std::int64_t bytes = item_size(tensor.dtype);
+  const std::int64_t per_item = elements_per_item(tensor.dtype);
   for (const Dim& dim : tensor.shape) {
     if (dim.symbol == Symbol::kNumBlocks) continue;
-    const std::int64_t extent = dim.symbol ? plan.symbols[*dim.symbol] : dim.value;
+    std::int64_t extent = dim.symbol ? plan.symbols[*dim.symbol] : dim.value;
+    if (&dim == &tensor.shape.back() && per_item > 1) {
+      if (extent % per_item != 0) fail(tensor, "expected rows of whole bytes");
+      extent /= per_item;
+    }
     if (extent == 0) fail(tensor, "expected a bound for " + to_string(dim) + ", found none");
     if (__builtin_mul_overflow(bytes, extent, &bytes) || bytes > kMaxBytes) {
       fail(tensor, "expected a size of at most 2^50 bytes");

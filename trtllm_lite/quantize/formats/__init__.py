@@ -4,27 +4,31 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from trtllm_lite.quantize.formats.common_form import in_one_form
+from trtllm_lite.quantize.formats.float8 import Float8
 from trtllm_lite.quantize.formats.format import Format, QuantizedFormat, StoredMatrix
-from trtllm_lite.quantize.formats.fp8_per_channel import Fp8PerChannel
-from trtllm_lite.quantize.formats.int8_per_channel import Int8PerChannel
+from trtllm_lite.quantize.formats.int4 import Int4
+from trtllm_lite.quantize.formats.int8 import Int8
 from trtllm_lite.quantize.formats.plain import Plain
 
-FORMATS: tuple[Format, ...] = (Plain(), Int8PerChannel(), Fp8PerChannel())
+FORMATS: tuple[Format, ...] = (Plain(), Int8(), Float8(), Int4())
 
 
 def matrix_of(operands: Mapping[str, ir.Value]) -> StoredMatrix:
     """The matrix among the operands of a fused operator."""
     found = next(known for known in FORMATS if operands["weight"].dtype in known.weight_dtypes)
-    return StoredMatrix(found, {name: operands[name] for name in found.operands})
+    return StoredMatrix(found, {name: operands[name] for name in found.operands if name in operands})
 
 
 __all__ = [
     "FORMATS",
+    "Float8",
     "Format",
-    "Fp8PerChannel",
-    "Int8PerChannel",
+    "Int4",
+    "Int8",
     "Plain",
     "QuantizedFormat",
     "StoredMatrix",
+    "in_one_form",
     "matrix_of",
 ]

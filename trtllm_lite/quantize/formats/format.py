@@ -37,7 +37,9 @@ class StoredMatrix:
     @property
     def form(self) -> tuple[str, ...]:
         """Equal for matrices that can be joined."""
-        return (self.format.name, *(self.tensor(operand).dtype.name for operand in self.operands))
+        tensors = {operand: self.tensor(operand) for operand in self.operands}
+        kinds = (f"{operand} {tensor.dtype.name} {extents(tensor)[-1]}" for operand, tensor in tensors.items())
+        return (self.format.name, *kinds)
 
     def tensor(self, operand: str) -> ir.TensorProtocol:
         """What is stored as ``operand``; its data may be on disk still."""
@@ -49,7 +51,7 @@ class StoredMatrix:
 class Format(ABC):
     """One way to store a matrix of float32 [out, in]; rows, one for each output feature, are stored independently.
 
-    ``operands`` are the tensors that it takes, ``weight`` and perhaps others; ``weight_dtypes`` tell it from others.
+    ``operands`` are the tensors that it may take, ``weight`` and perhaps others; ``weight_dtypes`` tell it from others.
     """
 
     name: str
@@ -76,7 +78,7 @@ class Format(ABC):
         def joined(operand: str) -> ir.Value:
             return add_initializer(graph, f"{path}.{operand}", join([matrix.tensor(operand) for matrix in matrices]))
 
-        return StoredMatrix(self, {operand: joined(operand) for operand in self.operands})
+        return StoredMatrix(self, {operand: joined(operand) for operand in matrices[0].operands})
 
 
 class QuantizedFormat(Format):
@@ -87,10 +89,16 @@ class QuantizedFormat(Format):
         """The tensors, by operand, that store a float matrix [..., out, in]."""
 
     @abstractmethod
-    def express(self, graph: ir.Graph, before: ir.Node, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """``tensor`` [out, in] in this format, and, in front of ``before``, the standard operator that dequantizes it.
+    def quantized(self, tensor: ir.TensorProtocol) -> dict[str, ir.TensorProtocol]:
+        """What :meth:`pack` makes of the float ``tensor`` [out, in], which is evaluated when a result is."""
 
-        Returns the float32 value, which :meth:`recognise` recognises. Nothing is quantized before it is asked for.
+    @abstractmethod
+    def express(
+        self, graph: ir.Graph, before: ir.Node, name: str, tensors: Mapping[str, ir.TensorProtocol]
+    ) -> ir.Value:
+        """The float32 value of ``tensors``, by operand, made by standard operators in front of ``before``.
+
+        :meth:`recognise` recognises it.
         """
 
 

@@ -55,7 +55,7 @@ class Site:
         product = self.product
         if product.gated and product.bias:
             return ()
-        row_bytes = product.in_features * DTYPES[product.dtype].item_bytes
+        row_bytes = product.in_features * DTYPES[product.dtype].bits // 8
         return tile_configs(product.out_features, row_bytes, max_rows, product.gated, device)
 
     def by_cublaslt(self, reason: str) -> list[Command]:

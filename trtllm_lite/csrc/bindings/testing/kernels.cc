@@ -25,18 +25,21 @@ using Array = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using Arrays = std::vector<std::optional<Array>>;
 using Names = std::optional<std::vector<std::string>>;
 
-DType dtype_of(const Array& array) {
+// `name` tells types of equal bits apart; empty: the first of them.
+DType dtype_of(const Array& array, std::string_view name) {
   if (array.dtype() == nb::dtype<float>()) return DType::kFloat32;
   if (array.dtype() == nb::dtype<std::int32_t>()) return DType::kInt32;
   if (array.dtype() == nb::dtype<std::int8_t>()) return DType::kInt8;
   if (array.dtype() == nb::dtype<std::uint16_t>()) return DType::kBFloat16;
-  if (array.dtype() == nb::dtype<std::uint8_t>()) return DType::kFloat8E4m3fn;
+  if (array.dtype() == nb::dtype<std::uint8_t>()) {
+    return name == "int4" ? DType::kInt4 : name == "uint4" ? DType::kUint4 : DType::kFloat8E4m3fn;
+  }
   if (array.dtype().code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) && array.dtype().bits == 16) {
     return DType::kFloat16;
   }
   throw EngineError(
       "run_kernel: expected arrays of float32, float16, int32, int8, or, with their bits, bfloat16 "
-      "(uint16) and float8_e4m3fn (uint8)");
+      "(uint16) and float8_e4m3fn, int4 and uint4 (uint8)");
 }
 
 // The inputs or the outputs of a call: their logical description for the schema check, their pointers for the kernel.
@@ -49,7 +52,7 @@ class Operands {
     logical_.resize(arrays.size());
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       if (!arrays[i]) continue;
-      logical_[i].dtype = dtype_of(*arrays[i]);
+      logical_[i].dtype = dtype_of(*arrays[i], dtypes ? (*dtypes)[i] : "");
       if (layouts) {
         const auto layout = std::ranges::find(kLayoutNames, (*layouts)[i]);
         if (layout == std::end(kLayoutNames)) throw EngineError("run_kernel: unknown layout " + (*layouts)[i]);
@@ -67,7 +70,9 @@ class Operands {
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       if (!arrays_[i] || logical_[i].layout != Layout::kRowMajor) continue;
       for (std::size_t axis = 0; axis < arrays_[i]->ndim(); ++axis) {
-        const auto extent = static_cast<std::int64_t>(arrays_[i]->shape(axis));
+        const bool is_last = axis + 1 == arrays_[i]->ndim();
+        const std::int64_t per_item = is_last ? elements_per_item(logical_[i].dtype) : 1;
+        const auto extent = static_cast<std::int64_t>(arrays_[i]->shape(axis)) * per_item;
         logical_[i].shape.push_back({extent, std::nullopt});
         if (i < specs.size() && std::cmp_less(axis, specs[i].rank)) {
           extents->emplace(specs[i].shape[axis].symbol, extent);
@@ -82,18 +87,21 @@ class Operands {
       if (!arrays_[i] || logical_[i].layout == Layout::kRowMajor) continue;
       const bool gated = logical_[i].layout == Layout::kGatedPanel64;
       const Array& array = *arrays_[i];
-      if (array.ndim() != 3 || array.shape(2) != 64 || specs[i].rank != (gated ? 3 : 2)) {
+      if (array.ndim() != 3 || specs[i].rank != (gated ? 3 : 2)) {
         throw EngineError("run_kernel: a packed input has shape [panels, in_features, 64]");
       }
       const auto known = extents.find(specs[i].shape[gated ? 1 : 0].symbol);
       const auto panels = static_cast<std::int64_t>(array.shape(0));
       const std::int64_t rows = known != extents.end() ? known->second : panels * (gated ? 32 : 64);
-      const auto columns = static_cast<std::int64_t>(array.shape(1));
+      const std::int64_t per_word = elements_per_item(logical_[i].dtype) > 1 ? 8 : 1;
+      const auto columns = static_cast<std::int64_t>(array.shape(1)) * per_word;
       const std::vector<std::int64_t> shape =
           gated ? std::vector<std::int64_t>{2, rows, columns} : std::vector<std::int64_t>{rows, columns};
-      if (stored_shape(logical_[i].layout, shape).at(0) != panels) {
-        throw EngineError("run_kernel: a packed input has " + std::to_string(panels) + " panels, which do not hold " +
-                          std::to_string(rows) + " features");
+      const std::vector<std::int64_t> stored = stored_shape(logical_[i].layout, logical_[i].dtype, shape);
+      if (stored.empty() || stored[0] != panels || !std::cmp_equal(stored[2], array.shape(2))) {
+        throw EngineError("run_kernel: a packed input has " + std::to_string(panels) + " panels of rows of " +
+                          std::to_string(array.shape(2)) + " items, which do not hold " + std::to_string(rows) +
+                          " features");
       }
       for (const std::int64_t extent : shape) logical_[i].shape.push_back({extent, std::nullopt});
     }

@@ -3,16 +3,16 @@
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.quantize.formats.per_channel import PerChannel
+from trtllm_lite.quantize.formats.scaled import Scaled
 
 
-class Fp8PerChannel(PerChannel):
-    """weight float8_e4m3fn [..., out, in], weight_scale float32 [..., out]."""
+class Float8(Scaled):
+    """weight float8_e4m3fn; 448 is the largest element of a block of a float matrix."""
 
-    name = "fp8_per_channel"
+    name = "float8"
     weight_dtypes = (ir.DataType.FLOAT8E4M3FN,)
     largest = 448
 
     def rounded(self, scaled: np.ndarray) -> np.ndarray:
-        """As :meth:`PerChannel.rounded`: to the nearest, halves to even."""
+        """As :meth:`Scaled.rounded`: to the nearest, halves to even."""
         return scaled.astype(self.weight_dtypes[0].numpy())

@@ -1,0 +1,21 @@
+// What weights with scales fulfil beyond the schemas of the operators that take them.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "engine/records.h"
+
+namespace tl {
+
+// What is wrong; empty if nothing is. Absent operands are null.
+inline std::string scaled_weight_problem(const PlanTensor* weight, const PlanTensor* scale, const PlanTensor* offset) {
+  constexpr std::int64_t kWord = 8;  // kernels read elements of 4 bits by words, which must not cross a block's end
+  if (offset != nullptr && scale == nullptr) return "weight_offset: expected weight_scale with it, found none";
+  if (scale == nullptr || bits_of(weight->dtype) != 4) return "";
+  const std::int64_t block = weight->shape.back().value / scale->shape.back().value;
+  if (block % kWord == 0) return "";
+  return "weight: expected blocks of a multiple of 8 elements of 4 bits, found " + std::to_string(block);
+}
+
+}  // namespace tl

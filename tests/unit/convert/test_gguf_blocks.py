@@ -1,0 +1,109 @@
+"""Blocks of GGUF files: the parts mean what the gguf package makes of the same bytes, bit for bit."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from tests.gguf_writer import dequantized, write_gguf
+from tests.models import tiny_model
+from tests.onnx_runner import OnnxRunner
+from tests.tolerances import assert_close
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.gguf_blocks import kind_of
+from trtllm_lite.convert.gguf_file import open_gguf
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.network.verifier import load_network
+from trtllm_lite.plugins.scaled_weight import scaled
+from trtllm_lite.runtime import ModelRunner
+
+KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+WIDE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+MIXED = {"token_embd": "Q8_0", "attn_q": "Q4_0", "attn_k": "Q4_1", "attn_v": "Q8_0", "ffn_gate": "Q4_1"}
+FILES = {
+    "Q4_0": dict.fromkeys(("token_embd", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up"), "Q4_0"),
+    "Q4_1": dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"), "Q4_1"),
+    "mixed": {**MIXED, "attn_output": "Q5_0", "ffn_down": "Q5_1"},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_parts_are_exact(name: str) -> None:
+    """Of random bytes, too, as long as the scales are finite."""
+    kind_id = gguf.GGMLQuantizationType[name]
+    size, num_bytes = gguf.GGML_QUANT_SIZES[kind_id]
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, (5, 3 * num_bytes), np.uint8)
+    blocks = data.reshape(5, 3, num_bytes)
+    halves = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}.get(name, (0,))
+    for start in halves:
+        blocks[..., start : start + 2] = rng.standard_normal((5, 3, 1)).astype(np.float16).view(np.uint8)
+    tensor = SimpleNamespace(tensor_type=kind_id, shape=(3 * size, 5))
+    kind = kind_of(tensor)
+    assert kind is not None
+    parts = kind.parts(data)
+    assert {part: array.dtype.name for part, array in parts.items()} == {
+        part: kind.blocks.dtype_of(part) for part in kind.blocks.names
+    }
+    assert parts["weight_scale"].shape == (5, 3 * size // kind.blocks.block_size)
+    actual = scaled(parts["weight"], parts["weight_scale"], parts.get("weight_offset")).astype(np.float32)
+    np.testing.assert_array_equal(actual, gguf.quants.dequantize(data, kind_id))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_network_is_standard_onnx(file: str, tmp_path: Path) -> None:
+    """onnxruntime computes what transformers does with the file's numbers, with rows of q and k in another order."""
+    model = tiny_model("llama", **WIDE)
+    write_gguf(model, tmp_path / "m.gguf", kinds=FILES[file])
+    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
+    ids = np.random.default_rng(0).integers(0, config.vocab_size, 25)
+    with torch.no_grad():
+        expected = dequantized(model, FILES[file])(torch.tensor(ids[None])).logits[0].numpy()
+    assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 32).step([ids])[0], expected)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_engines_compute_with_the_blocks(file: str, tmp_path: Path) -> None:
+    """A prompt of many rows, then steps of one; the weights of the engine are those of the file, and no others."""
+    model = tiny_model("llama", **WIDE)
+    write_gguf(model, tmp_path / "m.gguf", kinds=FILES[file])
+    convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_batch_size=2, max_input_len=64, max_seq_len=96)
+    reference = dequantized(model, FILES[file])
+    prompt = np.random.default_rng(1).integers(3, model.config.vocab_size, 50).tolist()
+    options = {"end_id": -1, "temperature": 0, "return_dict": True, "output_generation_logits": True}
+    result = ModelRunner.from_dir(tmp_path / "engine").generate([prompt], max_new_tokens=8, **options)
+    tokens = result["output_ids"][0, 0, len(prompt) : len(prompt) + 8].tolist()
+    with torch.no_grad():
+        expected = reference(torch.tensor([prompt + tokens[:-1]])).logits[0, len(prompt) - 1 :].numpy()
+    assert_close(result["generation_logits"][0][0], expected)
+    assert tokens == expected.argmax(axis=1).tolist()
+    stored = {tensor.dtype for tensor in read_engine(tmp_path / "engine").plan.tensors if tensor.kind == "weight"}
+    assert ("int4" if file == "Q4_0" else "uint4" if file == "Q4_1" else "int8") in stored
+
+
+def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:
+    """Phi-3's query, key and value are rows of one matrix; GPT-2's matrices, which lie transposed, are expanded."""
+    kinds = {"attn_qkv": "Q4_1", "ffn_up": "Q8_0"}
+    model = tiny_model("phi3", **{**WIDE, "num_key_value_heads": 4})
+    write_gguf(model, tmp_path / "m.gguf", kinds=kinds)
+    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
+    ids = np.random.default_rng(0).integers(0, config.vocab_size, 25)
+    with torch.no_grad():
+        expected = dequantized(model, kinds)(torch.tensor(ids[None])).logits[0].numpy()
+    assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 32).step([ids])[0], expected)
+    weights = load_network(tmp_path / "checkpoint").graph.initializers
+    assert {value.dtype.name for value in weights.values()} >= {"UINT4", "INT8"}
+    source = open_gguf(write_gguf(tiny_model("gpt2"), tmp_path / "g.gguf", kinds={}))
+    assert not source.blocks
+
+
+def test_blocks_are_expanded_where_that_is_asked_for(tmp_path: Path) -> None:
+    write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds=FILES["mixed"])
+    convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "bfloat16", dequantize=True)
+    weights = load_network(tmp_path / "checkpoint").graph.initializers
+    assert {value.dtype.name for value in weights.values()} == {"FLOAT", "BFLOAT16", "INT64"}

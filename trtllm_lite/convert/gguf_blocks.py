@@ -1,0 +1,128 @@
+"""The blocks of GGUF's quantized tensors as elements, scales and offsets: nothing is rounded.
+
+https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h lays out a block of each type. Elements of five and six
+bits take bytes here. Types of two levels (``_K``) scale small integers by float16 numbers: the products, which need
+more bits than float16 has, are float32.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.network.blocks import Blocks
+from trtllm_lite.network.dtypes import NUMPY
+
+# Arrays [..., count] of elements, of scales, and perhaps of offsets of the blocks of a row.
+_Parts = tuple[NDArray, NDArray, NDArray | None]
+_SUPER = 256  # elements of a block of a type of two levels
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of tensors: what becomes of it, and how ``num_bytes`` bytes of a block (uint8, last axis) are read."""
+
+    blocks: Blocks
+    num_bytes: int
+    read: Callable[[NDArray], _Parts]
+
+    def parts(self, rows: NDArray) -> dict[str, NDArray]:
+        """The parts of a tensor whose ``rows`` are bytes [rows, bytes]: [rows, elements] and [rows, blocks]."""
+        stored = rows.reshape(len(rows), -1, self.num_bytes)
+        found = zip(("weight", "weight_scale", "weight_offset"), self.read(stored), strict=True)
+        return {
+            name: array.reshape(len(rows), -1).astype(NUMPY[self.blocks.dtype_of(name)], copy=False)
+            for name, array in found
+            if array is not None
+        }
+
+
+def kind_of(tensor: Any) -> Kind | None:
+    """The kind of the reader's matrix ``tensor``; None if it is not kept in blocks."""
+    return _KINDS.get(tensor.tensor_type.name) if len(tensor.shape) == 2 else None
+
+
+def _half(block: NDArray, start: int) -> NDArray:
+    """The float16 number at byte ``start`` of each block, [..., 1]."""
+    return np.ascontiguousarray(block[..., start : start + 2]).view(np.float16)
+
+
+def _nibbles(packed: NDArray) -> NDArray:
+    """The low halves of all bytes, then the high halves."""
+    return np.concatenate([packed & 15, packed >> 4], -1)
+
+
+def _fifth_bits(packed: NDArray) -> NDArray:
+    """Bit i of 32 bits as 16 where it is set."""
+    return np.unpackbits(packed, axis=-1, bitorder="little") << 4
+
+
+def _q4_0(block: NDArray) -> _Parts:
+    return _nibbles(block[..., 2:]).view(np.int8) - 8, _half(block, 0), None
+
+
+def _q4_1(block: NDArray) -> _Parts:
+    return _nibbles(block[..., 4:]), _half(block, 0), _half(block, 2)
+
+
+def _q5_0(block: NDArray) -> _Parts:
+    return (_nibbles(block[..., 6:]) | _fifth_bits(block[..., 2:6])).view(np.int8) - 16, _half(block, 0), None
+
+
+def _q5_1(block: NDArray) -> _Parts:
+    return _nibbles(block[..., 8:]) | _fifth_bits(block[..., 4:8]), _half(block, 0), _half(block, 2)
+
+
+def _q8_0(block: NDArray) -> _Parts:
+    return np.ascontiguousarray(block[..., 2:]).view(np.int8), _half(block, 0), None
+
+
+def _scales_and_mins(block: NDArray) -> tuple[NDArray, NDArray]:
+    """Of the 8 blocks of a super-block: the 12 bytes from byte 4 on hold eight scales and eight minimums of 6 bits."""
+    low, mid, high = block[..., 4:8], block[..., 8:12], block[..., 12:16]
+    scales = np.concatenate([low & 63, high & 15 | low >> 6 << 4], -1)
+    mins = np.concatenate([mid & 63, high >> 4 | mid >> 6 << 4], -1)
+    scale, least = _half(block, 0).astype(np.float32), _half(block, 2).astype(np.float32)
+    return scale * scales, -(least * mins)
+
+
+def _pairs_of_blocks(packed: NDArray) -> NDArray:
+    """Nibbles of 128 bytes: each 32 bytes hold a block in their low halves and the next one in their high halves."""
+    runs = packed.reshape(*packed.shape[:-1], 4, 32)
+    return _nibbles(runs).reshape(*packed.shape[:-1], _SUPER)
+
+
+def _q4_k(block: NDArray) -> _Parts:
+    return _pairs_of_blocks(block[..., 16:]), *_scales_and_mins(block)
+
+
+def _q5_k(block: NDArray) -> _Parts:
+    """Bit b of the 32 bytes of fifth bits belongs to block b."""
+    bits = block[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1
+    fifth = (bits << 4).reshape(*block.shape[:-1], _SUPER)
+    return _pairs_of_blocks(block[..., 48:]) | fifth, *_scales_and_mins(block)
+
+
+def _q6_k(block: NDArray) -> _Parts:
+    """Two halves of 128 elements: 64 bytes of low nibbles, 32 bytes of two high bits for each of four runs of 32."""
+    low = block[..., :128].reshape(*block.shape[:-1], 2, 64)
+    high = block[..., 128:192].reshape(*block.shape[:-1], 2, 1, 32)
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    runs = _nibbles(low).reshape(*block.shape[:-1], 2, 4, 32) | (high >> shifts & 3) << 4
+    scales = np.ascontiguousarray(block[..., 192:208]).view(np.int8)
+    elements = runs.reshape(*block.shape[:-1], _SUPER).view(np.int8) - 32
+    return elements, _half(block, 208).astype(np.float32) * scales, None
+
+
+_KINDS = {
+    "Q4_0": Kind(Blocks("int4", 32, "float16"), 18, _q4_0),
+    "Q4_1": Kind(Blocks("uint4", 32, "float16", "float16"), 20, _q4_1),
+    "Q5_0": Kind(Blocks("int8", 32, "float16"), 22, _q5_0),
+    "Q5_1": Kind(Blocks("int8", 32, "float16", "float16"), 24, _q5_1),
+    "Q8_0": Kind(Blocks("int8", 32, "float16"), 34, _q8_0),
+    "Q4_K": Kind(Blocks("uint4", 32, "float32", "float32"), 144, _q4_k),
+    "Q5_K": Kind(Blocks("int8", 32, "float32", "float32"), 176, _q5_k),
+    "Q6_K": Kind(Blocks("int8", 16, "float32"), 210, _q6_k),
+}

@@ -1,0 +1,101 @@
+"""Matrices that a source stores in blocks, a scale for each block of a row, and the standard ONNX that they become.
+
+A matrix [rows, depth] is scale * element + offset. Its parts are tensors of their own: ``weight`` [rows, depth],
+``weight_scale`` [rows, blocks] ([rows] where a row is one block) and perhaps ``weight_offset`` [rows, blocks, 1].
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trtllm_lite.network.weight_expression import Read, SourceTensor, WeightExpression
+
+PARTS = ("weight", "weight_scale", "weight_offset")
+_FLOAT = ir.DataType.FLOAT
+
+# Adds an operator that makes float32: its type, its inputs, the end of its name, the shape of its output, attributes.
+AddOperator = Callable[[str, Sequence[ir.Value], str, tuple[int, ...], Mapping[str, int]], ir.Value]
+AddConstant = Callable[[str, NDArray], ir.Value]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a matrix is stored: the dtypes of its parts and the length of its blocks, which are parts of rows."""
+
+    dtype: str
+    block_size: int
+    scale_dtype: str
+    offset_dtype: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts that there are."""
+        return PARTS if self.offset_dtype is not None else PARTS[:2]
+
+    def part(self, tensor: SourceTensor, name: str) -> "Part":
+        """One of the parts of ``tensor``."""
+        rows, depth = tensor.extents
+        blocks = depth // self.block_size
+        scales = (rows, blocks) if blocks > 1 else (rows,)
+        return Part(tensor, name, dict(zip(PARTS, ((rows, depth), scales, (rows, blocks, 1)), strict=True))[name])
+
+    def dtype_of(self, part: str) -> str:
+        """The dtype of a part that there is."""
+        dtype = dict(zip(PARTS, (self.dtype, self.scale_dtype, self.offset_dtype), strict=True))[part]
+        assert dtype is not None
+        return dtype
+
+
+@dataclass(frozen=True)
+class Part(WeightExpression):
+    """A part of a source tensor that is stored in blocks."""
+
+    tensor: SourceTensor
+    part: str
+    extents: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the weight that it is."""
+        return f"{self.tensor.name.removesuffix('.weight')}.{self.part}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extents
+
+    def sources(self) -> Iterator[SourceTensor]:
+        yield self.tensor
+
+    def evaluate(self, read: Read) -> NDArray:
+        return read(part_name(self.tensor.name, self.part)).reshape(self.extents)
+
+
+def part_name(tensor: str, part: str) -> str:
+    """The name by which a source is asked for a part of a tensor in blocks."""
+    return f"{tensor}/{part}"
+
+
+def dequantize(
+    add: AddOperator, constant: AddConstant, parts: Mapping[str, ir.Value], shape: tuple[int, int], blocks: int
+) -> ir.Value:
+    """The float32 matrix of ``shape`` whose ``parts`` are weights of a graph."""
+
+    def widened(part: str) -> ir.Value:
+        value = parts[part]
+        if value.dtype == _FLOAT:
+            return value
+        dims = tuple(dim for dim in value.shape or () if isinstance(dim, int))
+        return add("Cast", [value], f"{part}.cast", dims, {"to": _FLOAT.value})
+
+    rows, depth = shape
+    attributes = {"axis": 1, "block_size": depth // blocks} if blocks > 1 else {"axis": 0}
+    result = add("DequantizeLinear", [parts["weight"], widened("weight_scale")], "dequantized", shape, attributes)
+    if "weight_offset" not in parts:
+        return result
+    cut = (rows, blocks, depth // blocks)
+    in_blocks = add("Reshape", [result, constant("blocks.shape", np.array(cut))], "blocks", cut, {})
+    added = add("Add", [in_blocks, widened("weight_offset")], "offset", cut, {})
+    return add("Reshape", [added, constant("matrix.shape", np.array(shape))], "matrix", shape, {})

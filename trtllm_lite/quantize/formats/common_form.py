@@ -1,0 +1,64 @@
+"""Matrices of several forms in one, so that an engine can join them: a GGUF file may mix its types within a layer.
+
+Nothing is rounded. Integers become int8, whose blocks are as short as those of any; anything else becomes float32.
+"""
+
+from collections.abc import Sequence
+from math import gcd
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.network.dtypes import ONNX
+from trtllm_lite.network.tensors import extents, lazy
+from trtllm_lite.quantize.formats.format import StoredMatrix, derived
+from trtllm_lite.quantize.formats.int8 import Int8
+from trtllm_lite.quantize.formats.plain import Plain
+
+_INTEGERS = tuple(ONNX[name] for name in ("int8", "int4", "uint4"))
+
+
+def in_one_form(matrices: Sequence[StoredMatrix]) -> list[StoredMatrix]:
+    """``matrices`` with rows of one length in a form that they share; as they are if that is so already."""
+    if len({matrix.form for matrix in matrices}) == 1:
+        return list(matrices)
+    if any(matrix.tensor("weight").dtype not in _INTEGERS for matrix in matrices):
+        return [_as_floats(matrix) for matrix in matrices]
+    blocks = [matrix.shape[-1] // extents(matrix.tensor("weight_scale"))[-1] for matrix in matrices]
+    numbers = {
+        matrix.tensor(name).dtype for matrix in matrices for name in matrix.operands if name.startswith("weight_")
+    }
+    dtype = numbers.pop() if len(numbers) == 1 else ONNX["float32"]
+    with_offset = any("weight_offset" in matrix.operands for matrix in matrices)
+    return [_as_int8(matrix, gcd(*blocks), dtype, with_offset) for matrix in matrices]
+
+
+def _as_floats(matrix: StoredMatrix) -> StoredMatrix:
+    def load() -> np.ndarray:
+        return matrix.format.dequantize({name: matrix.tensor(name).numpy() for name in matrix.operands})
+
+    tensor = lazy(load, ONNX["float32"], matrix.shape)
+    return StoredMatrix(Plain(), {"weight": derived(f"{matrix.operands['weight'].name}.float32", tensor)})
+
+
+def _as_int8(matrix: StoredMatrix, block: int, dtype: ir.DataType, with_offset: bool) -> StoredMatrix:
+    """``matrix`` with shorter blocks, and offsets of zero if it has none."""
+    shape = (*matrix.shape[:-1], matrix.shape[-1] // block)
+
+    def numbers(operand: str) -> ir.LazyTensor:
+        def load() -> np.ndarray:
+            found = matrix.tensor(operand).numpy().astype(dtype.numpy())
+            return np.repeat(found, shape[-1] // found.shape[-1], axis=-1)
+
+        return lazy(load, dtype, shape)
+
+    def elements() -> np.ndarray:
+        return matrix.tensor("weight").numpy().astype(np.int8)
+
+    tensors = {"weight": lazy(elements, ONNX["int8"], matrix.shape), "weight_scale": numbers("weight_scale")}
+    if "weight_offset" in matrix.operands:
+        tensors["weight_offset"] = numbers("weight_offset")
+    elif with_offset:
+        tensors["weight_offset"] = lazy(lambda: np.zeros(shape, dtype.numpy()), dtype, shape)
+    name = matrix.operands["weight"].name
+    return StoredMatrix(Int8(), {part: derived(f"{name}.widened.{part}", tensor) for part, tensor in tensors.items()})

@@ -1,0 +1,70 @@
+"""Elements of a few bits with a scale, perhaps an offset, for each block of a row: w = scale * element + offset."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.network.tensors import extents, lazy
+from trtllm_lite.plugins.scaled_weight import scaled
+from trtllm_lite.quantize.formats.dequantization import dequantized, recognise_dequantized
+from trtllm_lite.quantize.formats.format import QuantizedFormat, StoredMatrix
+
+
+@dataclass(frozen=True)
+class Scaled(QuantizedFormat):
+    """weight [..., out, in] of one of ``weight_dtypes``, weight_scale and maybe weight_offset [..., out, blocks].
+
+    Scales and offsets are of a plain type. Float matrices are stored in blocks of ``block_size`` elements of a row (0:
+    a row is one block) with float32 scales and without offsets; ``largest`` is the largest element of a block.
+    """
+
+    operands = ("weight", "weight_scale", "weight_offset")
+    largest: ClassVar[float]
+
+    block_size: int = 0
+
+    @abstractmethod
+    def rounded(self, scaled: np.ndarray) -> np.ndarray:
+        """float32 elements of at most ``largest``, rounded to the first type of ``weight_dtypes``."""
+
+    def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
+        """As :meth:`Format.recognise`: what :mod:`dequantization` recognises, if the weight has one of our types."""
+        operands = recognise_dequantized(value)
+        if operands is None or operands["weight"].dtype not in self.weight_dtypes:
+            return None
+        return StoredMatrix(self, operands)
+
+    def pack(self, matrix: np.ndarray) -> dict[str, np.ndarray]:
+        """As :meth:`QuantizedFormat.pack`. The scale of a block of zeros is 1."""
+        blocks = matrix.astype(np.float32).reshape(*matrix.shape[:-1], -1, self.block_size or matrix.shape[-1])
+        scale = np.abs(blocks).max(-1) / np.float32(self.largest)
+        scale = np.where(scale > 0, scale, np.float32(1))
+        elements = np.clip(blocks / scale[..., None], -self.largest, self.largest)
+        return {"weight": self.rounded(elements).reshape(matrix.shape), "weight_scale": scale}
+
+    def quantized(self, tensor: ir.TensorProtocol) -> dict[str, ir.TensorProtocol]:
+        """As :meth:`QuantizedFormat.quantized`."""
+        *rows, depth = extents(tensor)
+
+        def part(operand: str) -> Callable[[], np.ndarray]:
+            return lambda: self.pack(tensor.numpy())[operand]
+
+        blocks = (*rows, depth // (self.block_size or depth))
+        return {
+            "weight": lazy(part("weight"), self.weight_dtypes[0], (*rows, depth)),
+            "weight_scale": lazy(part("weight_scale"), ir.DataType.FLOAT, blocks),
+        }
+
+    def express(
+        self, graph: ir.Graph, before: ir.Node, name: str, tensors: Mapping[str, ir.TensorProtocol]
+    ) -> ir.Value:
+        """As :meth:`QuantizedFormat.express`."""
+        return dequantized(graph, before, name, tensors)
+
+    def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+        """As :meth:`Format.dequantize`; each element is rounded once to float32."""
+        return scaled(*(tensors.get(operand) for operand in self.operands)).astype(np.float32)
