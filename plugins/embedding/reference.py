@@ -10,6 +10,6 @@ from ..scaled_weight import scaled
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
     """``(token_ids int32 [tokens], weight [vocab, hidden], its scale and offset or None) -> (y [tokens, hidden],)``."""
-    token_ids, *parts = inputs
-    rows = scaled(*(None if part is None else part[token_ids] for part in parts))
+    token_ids, weight, *numbers = inputs
+    rows = scaled(weight[token_ids], *(None if part is None else part[token_ids] for part in numbers))
     return ((attributes["scale"] * rows).astype(np.float32),)

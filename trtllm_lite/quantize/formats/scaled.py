@@ -67,4 +67,5 @@ class Scaled(QuantizedFormat):
 
     def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         """As :meth:`Format.dequantize`; each element is rounded once to float32."""
-        return scaled(*(tensors.get(operand) for operand in self.operands)).astype(np.float32)
+        _, *others = self.operands
+        return scaled(tensors["weight"], *(tensors.get(operand) for operand in others)).astype(np.float32)
