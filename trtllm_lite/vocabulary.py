@@ -75,6 +75,7 @@ def stored_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
         raise ValueError(f"rows of {dtype} have a multiple of {per_item} elements, found the shape {list(shape)}")
     return (*shape[:-1], shape[-1] // per_item)
 
+
 # The types that matrices and caches have where nothing is quantized.
 PLAIN_DTYPES = ("float32", "float16", "bfloat16")
 

@@ -165,7 +165,7 @@ inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::i
   for (std::int64_t i = 0; i < count; ++i) {
     prefetch_block(p, block_at(i + 1));
     multiply<0>(Product<float>{queries, p.head_dim, read(block_at(i)), width, scores + i * width, columns, tile.rows,
-                            p.head_dim, min(width, columns - i * width)});
+                               p.head_dim, min(width, columns - i * width)});
   }
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     const std::int64_t position = position_of(p, tile, r);
@@ -176,7 +176,7 @@ inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::i
   for (std::int64_t i = 0; i < count; ++i) {
     prefetch_block(p, block_at(count + i + 1));
     multiply<0>(Product<float>{scores + i * width, columns, read(block_at(count + i)), p.head_dim, state.sums, stride,
-                            tile.rows, min(width, tokens - i * width), p.head_dim});
+                               tile.rows, min(width, tokens - i * width), p.head_dim});
   }
 }
 

@@ -35,9 +35,7 @@ def dtypes_of(arrays: Sequence[np.ndarray | None]) -> list[str]:
     return ["" if array is None else array.dtype.name for array in arrays]
 
 
-def packed(
-    op: str, arrays: Sequence[np.ndarray | None], layout: str
-) -> tuple[list[np.ndarray | None], list[str]]:
+def packed(op: str, arrays: Sequence[np.ndarray | None], layout: str) -> tuple[list[np.ndarray | None], list[str]]:
     """``arrays`` as they are stored where the weight, its scales and offsets have ``layout``, and all layouts."""
     names = [argument.name for argument in all_schemas()[op].inputs]
     layouts = [layout if name.startswith("weight") else "row_major" for name in names]

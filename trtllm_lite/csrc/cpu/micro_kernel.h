@@ -42,22 +42,29 @@ constexpr bool kHasScales = false;
 template <>
 inline constexpr bool kHasScales<Scaled> = true;
 
-// w is scale * element + offset; rows of `scale` and `offset` are blocks of k. A product is of whole blocks, or of a part
-// of one, whose sums so far are in `partial`.
+// w is scale * element + offset; rows of `scale` and `offset` are blocks of k. A product is of whole blocks, or of a
+// part of one, whose sums so far are in `partial`.
 struct Scaled {
   BlockRows scale;
   BlockRows offset;
-  std::int64_t block;     // its length
-  const float* x_sums = nullptr;  // [rows][blocks of the product]: x summed over the block; for offsets
+  std::int64_t block;             // its length
+  const float* x_sums = nullptr;  // [rows][blocks]: x summed over the block; for offsets
   std::int64_t x_blocks = 0;      // stride of x_sums
-  float* partial = nullptr;  // null: whole blocks; strides as `sums`
-  bool begins = true;        // a part: the first one of its block
-  bool ends = true;          // a part: the last one of its block
-  std::int64_t column = 0;   // the first column of the product
+  float* partial = nullptr;       // null: whole blocks; strides as `sums`
+  bool begins = true;             // a part: the first one of its block
+  bool ends = true;               // a part: the last one of its block
+  std::int64_t column = 0;        // the first column of the product
+
+  TL_INLINE void skip_blocks(std::int64_t count) {
+    scale.first += count * scale.row_bytes;
+    if (offset.first == nullptr) return;
+    offset.first += count * offset.row_bytes;
+    x_sums += count;
+  }
 };
 
-// The operands of a product of `rows` x `depth` by `depth` x `columns`; strides in stored items. Rows of `sums` are padded
-// to whole vectors.
+// The operands of a product of `rows` x `depth` by `depth` x `columns`; strides in stored items. Rows of `sums` are
+// padded to whole vectors.
 template <typename Weight, typename Scales = Plain>
 struct Product {
   const float* x;
@@ -85,7 +92,7 @@ struct Product {
     x += count * x_stride;
     sums += count * sums_stride;
     if constexpr (kHasScales<Scales>) {
-      scales.x_sums += count * scales.x_blocks;
+      if (scales.offset.first != nullptr) scales.x_sums += count * scales.x_blocks;
       if (scales.partial != nullptr) scales.partial += count * sums_stride;
     }
   }
@@ -115,7 +122,8 @@ constexpr int kLineBytes = 64;
 
 // sums += x * w for `depth` elements of k; element kIndex of an item and those after it.
 template <int kIndex, int kRows, int kVecs, typename Item>
-TL_INLINE void add_products(const float* x, std::int64_t x_stride, const Item (&items)[kVecs], Vec (&sums)[kRows][kVecs]) {
+TL_INLINE void add_products(const float* x, std::int64_t x_stride, const Item (&items)[kVecs],
+                            Vec (&sums)[kRows][kVecs]) {
   Vec columns[kVecs];
   for (int v = 0; v < kVecs; ++v) columns[v] = element<kIndex>(items[v]);
   for (int r = 0; r < kRows; ++r) {

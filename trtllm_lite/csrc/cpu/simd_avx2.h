@@ -34,9 +34,7 @@ template <typename Word>
 struct Words {
   __m256i bits;
 };
-TL_INLINE Words<Int4Word> load(const Int4Word* p) {
-  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
-}
+TL_INLINE Words<Int4Word> load(const Int4Word* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
 TL_INLINE Words<UInt4Word> load(const UInt4Word* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
 }

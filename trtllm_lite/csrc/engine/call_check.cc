@@ -142,7 +142,8 @@ SymbolBindings check_call(const OpSchema& schema, std::span<const PlanTensor* co
 std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::vector<std::int64_t>& logical) {
   const std::int64_t per_item = elements_per_item(dtype);
   const bool in_words = per_item > 1;  // panels are of words of 8 elements
-  if (logical.empty() || (in_words && logical.back() % (layout == Layout::kRowMajor ? per_item : kWord) != 0)) return {};
+  if (logical.empty() || (in_words && logical.back() % (layout == Layout::kRowMajor ? per_item : kWord) != 0))
+    return {};
   const auto panels = [&](std::int64_t features, std::int64_t width) -> std::vector<std::int64_t> {
     const std::int64_t count = (features + width - 1) / width, depth = logical.back();
     if (in_words) return {count, depth / kWord, kPanel * kWord / per_item};

@@ -105,7 +105,8 @@ class TensorChecker {
       fail(tensor, "expected an entry of dtype " + std::string(dtype) + ", found " + entry.dtype);
     }
     if (entry.shape != stored) fail(tensor, "expected an entry with the stored shape of its layout, found another");
-    if (entry.offset % kAlignment != 0) fail(tensor, "expected an entry at a multiple of " + std::to_string(kAlignment));
+    if (entry.offset % kAlignment != 0)
+      fail(tensor, "expected an entry at a multiple of " + std::to_string(kAlignment));
     if (entry.offset != tensor.offset) {
       fail(tensor, "expected the offset of its entry, " + std::to_string(entry.offset) + ", found " +
                        std::to_string(tensor.offset));
