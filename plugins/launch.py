@@ -61,8 +61,8 @@ class TensorMap:
     """``operand`` as a row-major matrix [rows, columns] of its elements, for the copy engine (sm_90 and later).
 
     It reads boxes: one of ``box_rows`` x ``box_columns``, which is 128 bytes wide, lies in shared memory swizzled by
-    these; what is beyond the matrix reads as zero. ``rows`` is a number, or the symbol whose bound it takes; an offset of
-    the operand is constant. As a kernel's parameter: 128 bytes, aligned to 64, ``const __grid_constant__``.
+    these; what is beyond the matrix reads as zero. ``rows`` is a number, or the symbol whose bound it takes; an offset
+    of the operand is constant. As a kernel's parameter: 128 bytes, aligned to 64, ``const __grid_constant__``.
     """
 
     operand: Operand

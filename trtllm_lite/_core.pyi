@@ -149,6 +149,32 @@ class CpuExecutor(DeviceExecutor):
     def isa(self) -> str:
         """The instruction set of the kernels."""
 
+    def output(self, name: str) -> NDArray[np.float32]:
+        """What the last step computed as the output ``name`` of the plan: a row for each token, or row of logits.
+
+        Raises ArgumentError if the plan has no such output. Takes turns with steps.
+        """
+
+def step(
+    executor: CpuExecutor | CudaExecutor,
+    token_ids: NDArray[np.int32],
+    seq_lens: NDArray[np.int32],
+    past_lens: NDArray[np.int32],
+    block_tables: NDArray[np.int32],
+    logits_indices: NDArray[np.int32],
+) -> NDArray[np.float32]:
+    """Run all new tokens of a batch through the model, without an event loop; the GIL is released.
+
+    ``token_ids`` [T]: the new tokens of all sequences, one sequence after the other; ``seq_lens`` [S]: how many
+    each has, at least 1, T in all; ``past_lens`` [S]: how many the cache holds already; ``block_tables``
+    [S, columns]: cache blocks of each sequence, entries past its length are ignored; ``logits_indices`` [L]: rows
+    of ``token_ids`` whose logits are wanted. Returns logits [L, vocab_size] in memory of their own.
+
+    On a GPU, of a sequence whose logits are wanted, those from the first wanted row on count towards the limit.
+    Threads may share an executor: steps take turns. Raises LimitError before anything is computed if a size or value
+    is beyond its limit.
+    """
+
 MAX_PRIORITY: int
 """Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
 MAX_STOP_WORDS: int

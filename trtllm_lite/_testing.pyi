@@ -9,30 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite._core import CpuExecutor, CudaExecutor, FinishReason, sampling
+from trtllm_lite._core import CudaExecutor, FinishReason, sampling
 
 def supported_isas() -> list[str]:
     """Instruction sets that this build has kernels for and this machine can execute, best first."""
-
-def step(
-    executor: CpuExecutor | CudaExecutor,
-    token_ids: NDArray[np.int32],
-    seq_lens: NDArray[np.int32],
-    past_lens: NDArray[np.int32],
-    block_tables: NDArray[np.int32],
-    logits_indices: NDArray[np.int32],
-) -> NDArray[np.float32]:
-    """Run all new tokens of a batch through the model; the GIL is released.
-
-    ``token_ids`` [T]: the new tokens of all sequences, one sequence after the other; ``seq_lens`` [S]: how many
-    each has, at least 1, T in all; ``past_lens`` [S]: how many the cache holds already; ``block_tables``
-    [S, columns]: cache blocks of each sequence, entries past its length are ignored; ``logits_indices`` [L]: rows
-    of ``token_ids`` whose logits are wanted. Returns logits [L, vocab_size] in memory of their own.
-
-    On a GPU, of a sequence whose logits are wanted, those from the first wanted row on count towards the limit.
-    Threads may share an executor: steps take turns. Raises LimitError before anything is computed if a size or value
-    is beyond its limit.
-    """
 
 def read_block(executor: CudaExecutor, block: int) -> NDArray[np.uint8]:
     """What a block of the KV cache holds: the manifest's ``bytes_per_block`` bytes.

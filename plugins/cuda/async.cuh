@@ -111,7 +111,7 @@ __device__ __forceinline__ void expect_bytes(u32 full, u32 bytes) {
 }
 
 // `bytes`: a multiple of 16.
-__device__ __forceinline__ void copy_bytes(u32 target, const u16* source, u32 bytes, u32 full, int lane) {
+__device__ __forceinline__ void copy_bytes(u32 target, const void* source, u32 bytes, u32 full, int lane) {
   const u64 from = __cvta_generic_to_global(source);
 #if TL_HAS_BULK_COPY
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),

@@ -10,12 +10,21 @@ constexpr float kLargestE4m3 = 448.0f;
 
 // Four numbers as bytes, the first at the lowest address; those beyond the largest become it.
 __device__ __forceinline__ u32 pack4_e4m3(float a, float b, float c, float d) {
-  u32 bytes;
-  asm("{\n.reg .b16 lo, hi;\ncvt.rn.satfinite.e4m3x2.f32 lo, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 hi, %4, %3;\n"
-      "mov.b32 %0, {lo, hi};\n}"
-      : "=r"(bytes)
-      : "f"(a), "f"(b), "f"(c), "f"(d));
-  return bytes;
+  u16 low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  return static_cast<u32>(high) << 16 | low;
+}
+
+// Two numbers as float16, which holds E4M3 exactly; and the numbers that the low and the high two bytes of `bytes` are.
+__device__ __forceinline__ u32 pack2_float16(float lo, float hi) {
+  u32 bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(hi), "f"(lo));
+  return bits;
+}
+__device__ __forceinline__ void widen_e4m3(u32 bytes, u32& low, u32& high) {
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(low) : "h"(static_cast<u16>(bytes)));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(high) : "h"(static_cast<u16>(bytes >> 16)));
 }
 
 // Eight 16-bit elements times `factor`.

@@ -56,6 +56,25 @@ struct RowShare {
     for (int i = 0; i < kCount; ++i) magnitude = fmaxf(magnitude, largest_magnitude(raw[i]));
     return magnitude;
   }
+  // A row that becomes E4M3 under a scale of its own is loaded twice: a long one does not fit in a warp's registers.
+  __device__ __forceinline__ static float largest_of(const u16* row) {
+    float magnitude = 0.0f;
+#pragma unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      if (!exists(i)) continue;
+      magnitude = fmaxf(magnitude, largest_magnitude(__ldcg(reinterpret_cast<const uint4*>(row) + vector(i))));
+    }
+    return magnitude;
+  }
+  __device__ __forceinline__ static void round_to(char* target, const u16* row, float scale) {
+    const float factor = 1.0f / scale;
+#pragma unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      if (!exists(i)) continue;
+      const uint4 elements = __ldcg(reinterpret_cast<const uint4*>(row) + vector(i));
+      reinterpret_cast<uint2*>(target)[vector(i)] = pack8_e4m3(elements, factor);
+    }
+  }
   // As 16-bit elements, or as E4M3 of what `scale` leaves of them.
   template <bool kE4m3>
   __device__ __forceinline__ static void store(char* row, const uint4 (&raw)[kCount], float scale) {
@@ -119,13 +138,20 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
     using Share = RowShare<kIn, 32>;
 #pragma unroll 1
     for (int m = warp; m < rows; m += kConsumerWarps) {
-      uint4 raw[Share::kCount];
-      Share::load(raw, x + static_cast<u64>(m) * kIn, true);
-      if constexpr (kNorm) {
-        Share::scale(raw, rsqrtf(warp_sum(Share::sum_of_squares(raw)) / kIn + epsilon), weight);
+      const u16* row = x + static_cast<u64>(m) * kIn;
+      float scale = to.scale;
+      if constexpr (kE4m3 && !kNorm) {
+        if constexpr (kRowScales) scale = scale_of_row(warp_max(Share::largest_of(row)), scale);
+        Share::round_to(to.rows + m * kPitch, row, scale);
+      } else {
+        uint4 raw[Share::kCount];
+        Share::load(raw, row, true);
+        if constexpr (kNorm) {
+          Share::scale(raw, rsqrtf(warp_sum(Share::sum_of_squares(raw)) / kIn + epsilon), weight);
+          if constexpr (kRowScales) scale = scale_of_row(warp_max(Share::largest(raw)), scale);
+        }
+        Share::template store<kE4m3>(to.rows + m * kPitch, raw, scale);
       }
-      const float scale = kRowScales ? scale_of_row(warp_max(Share::largest(raw)), to.scale) : to.scale;
-      Share::template store<kE4m3>(to.rows + m * kPitch, raw, scale);
       if (kE4m3 && lane == 0) to.scales[m] = scale;
     }
   } else {

@@ -1,25 +1,35 @@
 // How a block of the paged cache lays out its tokens, and how they reach shared memory.
 //
 // A KV head's tokens lie in groups of eight, and a group in the 8x8 matrices that tensor cores read, so that shared
-// memory holds tokens just as the cache does, and a single bulk copy brings all of a page. Where head_dim is a multiple
-// of 64, a group is [dim / 64][8 tokens][64 elements], and the eight pieces of 16 bytes in a token's 128 are permuted
-// by the token's number: wgmma's 128-byte swizzle, its fastest operand. Else it is [dim / 8][8 tokens][8 elements].
-// Neither layout has bank conflicts.
+// memory holds tokens just as the cache does, and a single bulk copy brings all of a page. Where a token takes a multiple
+// of 128 bytes, a group is [128 bytes of a token][8 tokens], and the eight pieces of 16 bytes in these are permuted by
+// the token's number: wgmma's 128-byte swizzle, its fastest operand. Else it is [piece of 16 bytes][8 tokens]. Neither
+// layout has bank conflicts.
+//
+// Elements have 16 bits or, with TL_CACHE_E4M3, are E4M3 under a scale of all keys and one of all values. Attention then
+// computes in float16, which holds such elements exactly and queries more precisely than bfloat16 does.
 #pragma once
 
 #include "cuda/async.cuh"
+#include "cuda/fp8.cuh"
+
+#ifndef TL_CACHE_E4M3
+#define TL_CACHE_E4M3 0
+#endif
 
 namespace tl {
 
-constexpr int kGroupTokens = 8, kPiece = 8;  // elements of a piece: 16 bytes
+constexpr int kGroupTokens = 8, kCacheItemBytes = TL_CACHE_E4M3 ? 1 : 2;
 
-template <int kDim>
+template <int kDim, int kItemBytes = kCacheItemBytes>
 struct CacheLayout {
+  static constexpr int kPiece = 16 / kItemBytes;  // elements of a piece
   static_assert(kDim % kPiece == 0);
-  static constexpr bool kSwizzled = kDim % 64 == 0;
-  static constexpr int kRun = kSwizzled ? 64 : kPiece;  // elements of a token side by side
-  static constexpr u32 kTokenBytes = kDim * 2, kGroupBytes = kGroupTokens * kTokenBytes;
-  static constexpr u32 kRunBytes = kRun * 2, kMatrixBytes = kGroupTokens * kRunBytes;  // of such runs of a group
+  static constexpr u32 kTokenBytes = kDim * kItemBytes, kGroupBytes = kGroupTokens * kTokenBytes;
+  static constexpr bool kSwizzled = kTokenBytes % 128 == 0;
+  static constexpr u32 kRunBytes = kSwizzled ? 128 : 16;  // of a token side by side
+  static constexpr int kRun = kRunBytes / kItemBytes;
+  static constexpr u32 kMatrixBytes = kGroupTokens * kRunBytes;  // of such runs of a group
 
   // The first element of piece `piece` of row (block * kv_heads + head) * page + token.
   __device__ __forceinline__ static u64 element(u64 row, int piece) {
@@ -27,6 +37,8 @@ struct CacheLayout {
     const int within = kSwizzled ? piece % 8 ^ token : 0;
     return row / kGroupTokens * (kGroupTokens * kDim) + (runs * kGroupTokens + token) * kRun + within * kPiece;
   }
+  // Where element d of that row lies.
+  __device__ __forceinline__ static u64 place(u64 row, int d) { return element(row, d / kPiece) + d % kPiece; }
   // Bytes from a group to the piece that ldmatrix wants of the lane whose row is token `token` of the group. `odd`: of
   // two neighbouring pieces the second; the first is number 2 * pair, with which pair_bytes() tells where to go on.
   __device__ __forceinline__ static u32 row_bytes(int token, int odd) {
@@ -37,6 +49,27 @@ struct CacheLayout {
     return kSwizzled ? (at ^ pair % 4 * 32) + pair / 4 * kMatrixBytes : at + pair * 2 * kMatrixBytes;
   }
 };
+
+// Puts an element of a key or value, or two neighbours, into the cache; `factor` is the inverse of the scale of E4M3.
+__device__ __forceinline__ void put_in_cache(void* cache, u64 at, float value, float factor) {
+  if constexpr (TL_CACHE_E4M3) {
+    static_cast<unsigned char*>(cache)[at] = static_cast<unsigned char>(pack4_e4m3(value * factor, 0.0f, 0.0f, 0.0f));
+  } else {
+    static_cast<u16*>(cache)[at] = pack1(value);
+  }
+}
+__device__ __forceinline__ void put_pair_in_cache(void* cache, u64 at, float2 values, float factor) {
+  if constexpr (TL_CACHE_E4M3) {
+    const u32 bytes = pack4_e4m3(values.x * factor, values.y * factor, 0.0f, 0.0f);
+    static_cast<u16*>(cache)[at / 2] = static_cast<u16>(bytes);
+  } else {
+    static_cast<u32*>(cache)[at / 2] = pack2(values.x, values.y);
+  }
+}
+// Two elements of a query as attention reads them.
+__device__ __forceinline__ u32 pack_query(float lo, float hi) {
+  return TL_CACHE_E4M3 ? pack2_float16(lo, hi) : pack2(lo, hi);
+}
 
 // One warp's copies of up to kTokens consecutive tokens of a KV head, laid out in shared memory as in the cache. The
 // tokens begin where a cache block does, or at a multiple of kTokens.
@@ -60,13 +93,14 @@ struct TokenCopy {
   __device__ __forceinline__ int page_tokens(int page) const {
     return min_of(present - page * kPageTokens, kPageTokens);
   }
-  __device__ __forceinline__ const u16* source(const u16* cache, int page) const {
-    return cache + ((static_cast<u64>(blocks[page]) * kKvHeads + head) * kPage + token % kPage) * kDim;
+  __device__ __forceinline__ const char* source(const void* cache, int page) const {
+    const u64 row = (static_cast<u64>(blocks[page]) * kKvHeads + head) * kPage + token % kPage;
+    return static_cast<const char*>(cache) + row * Layout::kTokenBytes;
   }
 
   // Copies keys; the copying lanes call it. Keys past the last one are whatever the cache or the target holds: their
   // scores are masked.
-  __device__ __forceinline__ void keys(u32 target, const u16* cache, u32 full) const {
+  __device__ __forceinline__ void keys(u32 target, const void* cache, u32 full) const {
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {
       const u32 bytes = whole_groups(page_tokens(page) + kGroupTokens - 1) * Layout::kTokenBytes;
@@ -75,7 +109,7 @@ struct TokenCopy {
     }
   }
   // Copies values; the copying lanes call it after all lanes have called clear_behind().
-  __device__ __forceinline__ void values(u32 target, const u16* cache, u32 full) const {
+  __device__ __forceinline__ void values(u32 target, const void* cache, u32 full) const {
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {
       const int count = page_tokens(page), whole = whole_groups(count);
@@ -83,11 +117,11 @@ struct TokenCopy {
       u32 to = target + page * kPageBytes;
       if (whole > 0) copy_bytes(to, source(cache, page), whole * Layout::kTokenBytes, full, lane);
       if (count <= whole) continue;
-      const u16* from = source(cache, page) + whole * kDim;
+      const char* from = source(cache, page) + whole * Layout::kTokenBytes;
       to += whole * Layout::kTokenBytes;
 #pragma unroll 1
       for (int run = 0; run < kDim / Layout::kRun; ++run) {
-        copy_bytes(to + run * Layout::kMatrixBytes, from + run * kGroupTokens * Layout::kRun,
+        copy_bytes(to + run * Layout::kMatrixBytes, from + run * Layout::kMatrixBytes,
                    (count - whole) * Layout::kRunBytes, full, lane);
       }
     }

@@ -14,13 +14,15 @@ def rotates_in_products(rotary_dim: int) -> bool:
 
 def lower(op: Lowering) -> list[Command]:
     """The queries; then one launch for decode rows, and one for other rows where there may be some."""
-    heads, scores = _heads(op), Scores(*(op.attribute(name) for name in ("scale", "window", "softcap")))
+    heads, key_scale, value_scale = _heads(op), *op.cache_scales
+    scores = Scores(op.attribute("scale") * key_scale, op.attribute("window"), op.attribute("softcap"), value_scale)
     _refuse(op, [*heads.problems(), *scores.problems()])
     shape = (heads.num_kv_heads, heads.head_dim)
     keys, values = (op.cache(name, *shape) for name in ("key_cache", "value_cache"))
     starts, past_lens, tables = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
-    cache = Cache(keys, values, starts, past_lens, tables, op.rows("slots"), op.attribute("cache_group"))
-    query = Buffer(f"{op.name}.query", op.dtype, op.extents("y"))
+    places = (starts, past_lens, tables, op.rows("slots"), op.attribute("cache_group"))
+    cache = Cache(keys, values, *places, key_scale, value_scale)
+    query = Buffer(f"{op.name}.query", heads.query_dtype, op.extents("y"))
     first = _queries(op, query, cache, heads)
     output = op.new("y")
     attend = _decode(op, output, query, cache, heads, scores)
@@ -39,7 +41,8 @@ def _heads(op: Lowering) -> Heads:
         columns = op.extents("cos")[-1]
         assert isinstance(columns, int)
         rotary_dim = 2 * columns
-    return Heads(op.attribute("num_heads"), num_kv_heads, head_dim, op.tokens_per_block, op.dtype, rotary_dim)
+    extents = (op.attribute("num_heads"), num_kv_heads, head_dim, op.tokens_per_block)
+    return Heads(*extents, op.dtype, op.cache_dtype, rotary_dim)
 
 
 def _queries(op: Lowering, query: Buffer, cache: Cache, heads: Heads) -> Launch:
@@ -88,7 +91,8 @@ def _fitting(op: Lowering, heads: Heads, launch: Launch | None) -> Launch:
     if launch is None:
         op.refuse(
             f"attention with a head_dim of {heads.head_dim} needs more shared memory than {op.device.arch} has "
-            f"({op.device.shared_bytes:,} bytes a block): build for another target"
+            f"({op.device.shared_bytes:,} bytes a block), or the KV cache is {heads.cache_dtype} and the kernels that "
+            "read such a one are for sm_90a: build for another target, or with --kv_cache_dtype auto"
         )
     return launch
 

@@ -16,7 +16,8 @@
 // Launch: 32 * TL_WARPS threads, any grid of at most one wave and of TL_MAX_GRID blocks, `shared_bytes` of dynamic
 // shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
 // `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
-// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP (0 or 1).
+// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP (0 or 1),
+// TL_CACHE_E4M3 (see cache.cuh), TL_Y_FP16 (the type of the output, which is not that of queries with TL_CACHE_E4M3).
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
@@ -42,13 +43,14 @@ constexpr u32 kOtherBytes = (kBarrierOffset + TL_WARPS * kMaxStages * 8 + 127) /
 struct DecodeArguments {
   u16* output;  // [seqs, heads, dim]
   const u16* query;
-  const u16* key_cache;  // see cache.cuh
-  const u16* value_cache;
+  const void* key_cache;  // see cache.cuh
+  const void* value_cache;
   const int* past_lens;
   const int* block_tables;  // [seqs, max_blocks]
   float* partials;
   u32* arrivals;
   int num_seqs, max_blocks, shared_bytes, window;
+  float value_scale;
   ScoreScale scale;
 };
 
@@ -137,7 +139,7 @@ __device__ __forceinline__ void put_result(const State& state, float* result, in
     if (row >= kGroup) continue;
 #pragma unroll
     for (int d = 0; d < kDim / 8; ++d) {
-      result[row * kDim + d * 8 + lane / 4] = rows.output[d / 2][d % 2 * 2 + i % 2];
+      result[row * kDim + State::element(d, lane)] = rows.output[d / 2][d % 2 * 2 + i % 2];
     }
     if (lane < 4) {
       result[kGroup * kDim + row] = rows.maximum[i % 2];
@@ -147,17 +149,26 @@ __device__ __forceinline__ void put_result(const State& state, float* result, in
 }
 
 // A pair that one warp has done.
-__device__ __forceinline__ void store(const State& state, u16* output, int lane) {
+__device__ __forceinline__ void store(const State& state, u16* output, float value_scale, int lane) {
 #pragma unroll
   for (int o = 0; o < kOctets; ++o) {
     const RowOctet<kDim>& rows = state.rows[o];
-    const float inverse[2] = {1.0f / column_sum(rows.sum[0]), 1.0f / column_sum(rows.sum[1])};
+    const float inverse[2] = {value_scale / column_sum(rows.sum[0]), value_scale / column_sum(rows.sum[1])};
     const int row = o * 8 + lane / 4;
 #pragma unroll
-    for (int d = 0; d < kDim / 8; ++d) {
-      const float* pair = rows.output[d / 2] + d % 2 * 2;
-      const u32 elements = transpose_matrix(pack2(pair[0] * inverse[0], pair[1] * inverse[1]));
-      if (row < kGroup) *reinterpret_cast<u32*>(output + row * kDim + d * 8 + lane % 4 * 2) = elements;
+    for (int d = 0; d < kDim / 16; ++d) {
+      const float(&sums)[4] = rows.output[d];
+      const u32 first = transpose_matrix(pack_y(sums[0] * inverse[0], sums[1] * inverse[1]));
+      const u32 second = transpose_matrix(pack_y(sums[2] * inverse[0], sums[3] * inverse[1]));
+      if (row >= kGroup) continue;
+      u32* to = reinterpret_cast<u32*>(output + row * kDim + d * 16);
+      if constexpr (TL_CACHE_E4M3) {  // even elements, and odd ones
+        to[lane % 4 * 2] = __byte_perm(first, second, 0x5410);
+        to[lane % 4 * 2 + 1] = __byte_perm(first, second, 0x7632);
+      } else {
+        to[lane % 4] = first;
+        to[lane % 4 + 4] = second;
+      }
     }
   }
 }
@@ -208,7 +219,7 @@ __device__ __forceinline__ void finish(const DecodeArguments& a, const Team& tea
       sum += factor * from[kGroup * (kDim + 1) + row];
     }
     if (alone) {
-      output[i] = pack1(value / sum);
+      output[i] = static_cast<u16>(pack_y(value / sum * a.value_scale, 0.0f));
     } else {
       mine[i] = value;
       if (i % kDim == 0) {
@@ -227,7 +238,7 @@ __device__ __forceinline__ void finish(const DecodeArguments& a, const Team& tea
   __threadfence();
   combine(
       team, others + 1, results, [&](int n) { return slot(workers.x + n); },
-      [&](int i, float value) { output[i] = pack1(value); });
+      [&](int i, float value) { output[i] = static_cast<u16>(pack_y(value * a.value_scale, 0.0f)); });
   if (team.thread == 0) a.arrivals[pair] = 0;
 }
 
@@ -288,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     if (!ends) continue;
     if (left > 1) load_query();  // on its way while this pair ends
     if (alone) {
-      store(state, a.output + static_cast<u64>(pair) * kGroup * kDim, lane);
+      store(state, a.output + static_cast<u64>(pair) * kGroup * kDim, a.value_scale, lane);
     } else {
       put_result(state, results + team.warp * kPartialFloats, lane);
       team.sync();

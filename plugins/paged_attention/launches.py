@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import e, log2
 
+from trtllm_lite.vocabulary import DTYPES
+
+from ..cuda.row_scales import E4M3
 from ..cuda.stream import Streaming
 from ..launch import (
     DTYPE_FLAGS,
@@ -33,6 +36,7 @@ _WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
 MAX_GROUP = 16  # query heads that share a key/value head
 # Scores are right to a cap * 2^-21 (score_scale.cuh): with this one to 2^-12, as float16 holds weights.
 _MAX_SOFTCAP = 512
+_E4M3_DIMS = (64, 96, 128, 256)
 
 
 Tables = tuple[Buffer | None, Buffer | None]
@@ -47,6 +51,7 @@ class Heads:
     head_dim: int
     tokens_per_block: int
     dtype: str
+    cache_dtype: str
     rotary_dim: int  # leading elements of a query or key head that RoPE turns; 0: no RoPE
 
     @property
@@ -54,19 +59,33 @@ class Heads:
         """Query heads that share a key/value head."""
         return self.num_heads // self.num_kv_heads
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of an element of the cache."""
+        return DTYPES[self.cache_dtype].bits // 8
+
+    @property
+    def query_dtype(self) -> str:
+        """The type that attention computes in."""
+        return "float16" if self.cache_dtype == E4M3 else self.dtype
+
+    def rope_defines(self) -> dict[str, int]:
+        """Macros of the kernels that rotate."""
+        return self._extents() | {"TL_FP16": DTYPE_FLAGS[self.dtype], "TL_ROTARY_DIM": self.rotary_dim}
+
     def defines(self) -> dict[str, int]:
-        """Macros of every kernel of this folder that reads heads."""
+        """Macros of the kernels that attend."""
+        flags = {"TL_FP16": DTYPE_FLAGS[self.query_dtype], "TL_Y_FP16": DTYPE_FLAGS[self.dtype]}
+        return self._extents() | flags
+
+    def _extents(self) -> dict[str, int]:
         return {
             "TL_HEADS": self.num_heads,
             "TL_KV_HEADS": self.num_kv_heads,
             "TL_HEAD_DIM": self.head_dim,
             "TL_PAGE": self.tokens_per_block,
-            "TL_FP16": DTYPE_FLAGS[self.dtype],
+            "TL_CACHE_E4M3": int(self.cache_dtype == E4M3),
         }
-
-    def rope_defines(self) -> dict[str, int]:
-        """Macros of the kernels that rotate."""
-        return self.defines() | {"TL_ROTARY_DIM": self.rotary_dim}
 
     def problems(self) -> list[str]:
         """A sentence for each property that the kernels do not support."""
@@ -77,6 +96,9 @@ class Heads:
             found.append(f"head_dim is {self.head_dim}, expected a multiple of 16 up to 256")
         if self.group > MAX_GROUP:
             found.append(f"{self.group} query heads share a key/value head, expected at most {MAX_GROUP}")
+        if self.cache_dtype == E4M3 and self.head_dim not in _E4M3_DIMS:
+            dims = ", ".join(map(str, _E4M3_DIMS))
+            found.append(f"head_dim is {self.head_dim} and the KV cache {E4M3}, expected one of {dims}")
         return found
 
 
@@ -84,21 +106,23 @@ class Heads:
 class Scores:
     """The steps from products of queries and keys to scores: ``scale``, the soft cap, the mask of ``window`` tokens.
 
-    A ``softcap`` of 0 means none, and so does a ``window`` of 0.
+    A ``softcap`` of 0 means none, and so does a ``window`` of 0. ``scale`` includes that of stored keys;
+    ``value_scale`` is that of stored values.
     """
 
     scale: float
     window: int
     softcap: float
+    value_scale: float = 1.0
 
     def defines(self) -> dict[str, int]:
         """Macros of the kernels that compute scores."""
         return {"TL_SOFTCAP": int(self.softcap > 0)}
 
     def arguments(self) -> tuple[float, ...]:
-        """Arguments of those kernels, in order: the window and the fields of ``ScoreScale``."""
+        """Arguments of those kernels, in order: the window, the scale of values, and the fields of ``ScoreScale``."""
         cap = (-2 / self.softcap, 2 * self.softcap * log2(e)) if self.softcap > 0 else ()
-        return self.window, self.scale * log2(e), *cap
+        return self.window, self.value_scale, self.scale * log2(e), *cap
 
     def problems(self) -> list[str]:
         """A sentence for each property that the kernels do not support."""
@@ -118,6 +142,8 @@ class Cache:
     block_tables: Buffer  # [sequences * cache groups, columns]
     slots: Buffer  # [cache groups, num_tokens]
     group: int
+    key_scale: float = 1.0  # what stored keys are multiplied with
+    value_scale: float = 1.0
 
     @property
     def table_stride(self) -> int:
@@ -125,6 +151,11 @@ class Cache:
         num_groups = self.slots.shape[0]
         assert isinstance(num_groups, int)
         return num_groups * features(self.block_tables)
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """What keys and values are multiplied with when they are stored."""
+        return 1 / self.key_scale, 1 / self.value_scale
 
     @property
     def tables(self) -> Slice:
@@ -171,7 +202,7 @@ def qkv_stream(
     norm_weight, epsilon = norm or (None, 0.0)
     operands = (x, weight.values, weight.scale, norm_weight, bias, *tables, cache.token_slots)
     targets = (query, cache.keys, cache.values)
-    return launch(specialised, how.grid(weight), *targets, *operands, rows, epsilon, how.x_scale)
+    return launch(specialised, how.grid(weight), *targets, *operands, rows, epsilon, how.x_scale, *cache.factors)
 
 
 def rope_cache(
@@ -181,7 +212,7 @@ def rope_cache(
     defines = heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
     specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
     norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)
-    arguments = (query, cache.keys, cache.values, qkv, *tables, cache.token_slots, *norms)
+    arguments = (query, cache.keys, cache.values, qkv, *tables, cache.token_slots, *norms, *cache.factors)
     return launch(specialised, (symbol("num_tokens"),), *arguments)
 
 
@@ -225,7 +256,7 @@ def _decode_kernel(
         table = (2 * max_seqs + 1) * 4 + 32
         results = max(warps * (heads.head_dim + 2), max_grid) * heads.group * 4 + 32
         barriers = warps * _MAX_STAGES * 8 + 128
-        stage = warps * 2 * _TILE_TOKENS * heads.head_dim * 2
+        stage = warps * 2 * _TILE_TOKENS * heads.head_dim * heads.cache_bytes
         if shared_bytes - table - results - barriers >= 2 * stage:
             defines = heads.defines() | scores.defines()
             defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": max_grid}
@@ -240,6 +271,8 @@ def prefill(
 ) -> Launch | None:
     """Attention of the sequences behind the decode rows, any number of tokens each; None if ``device`` is too small."""
     uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
+    if heads.cache_dtype == E4M3 and not uses_wgmma:
+        return None
     specialised, grid, extra = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device)
     if specialised.shared_bytes > device.shared_bytes:
         return None
@@ -258,7 +291,9 @@ def _wgmma_prefill(
 ) -> tuple[Kernel, tuple[Extent, ...], tuple[Buffer, ...]]:
     """Queries padded to 128 bytes, stages of keys and values, bookkeeping; blocks take work until there is none."""
     step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
-    shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + 5 * step * heads.head_dim * 2 + 288
+    # Five stages of two bytes an element, or four and two of one byte: as much.
+    stages = 5 * step * heads.head_dim * 2
+    shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + stages + 320
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
     grid = (symbol("num_sms"), _one_if("num_prefill_seqs"))

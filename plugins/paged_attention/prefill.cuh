@@ -18,6 +18,7 @@
 
 namespace tl {
 
+static_assert(!TL_CACHE_E4M3, "this kernel copies elements of 16 bits to where it multiplies them");
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kWarps = 4;
 constexpr int kTiles = kDim <= 128 ? 2 : 1;  // registers: the output alone takes kDim * kTiles / 2
 constexpr int kRows = kWarps * 16 * kTiles, kTokens = kRows / kGroup, kThreads = 32 * kWarps;
@@ -57,8 +58,8 @@ struct Fetcher {
       const u64 row = (static_cast<u64>(id) * TL_KV_HEADS + head) * TL_PAGE + (token + r) % TL_PAGE;
       const u64 from = present ? CacheLayout<kDim>::element(row, column) : 0;
       const u32 to = target + r * kPitch + column * 16;
-      copy16(to, a.key_cache + from, present);
-      copy16(to + kStep * kPitch, a.value_cache + from, present);
+      copy16(to, static_cast<const u16*>(a.key_cache) + from, present);
+      copy16(to + kStep * kPitch, static_cast<const u16*>(a.value_cache) + from, present);
     }
   }
 };
@@ -179,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
 #pragma unroll
   for (int i = 0; i < kTiles * 2; ++i) {
     const int t = i / 2, half = i % 2, r = (warp * kTiles + t) * 16 + half * 8 + lane / 4, token = r / kGroup;
-    const float inverse = 1.0f / quad_sum(state.rows[t].sum[half]);
+    const float inverse = a.value_scale / quad_sum(state.rows[t].sum[half]);
     if (token >= mine.count) continue;
     const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + head * kGroup + r % kGroup;
     u32* to = reinterpret_cast<u32*>(a.output + row * kDim) + lane % 4;

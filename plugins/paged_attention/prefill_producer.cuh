@@ -12,20 +12,23 @@ constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
 constexpr int kConsumers = 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kRows = kConsumers * 64, kTokens = kRows / kGroup;
 constexpr int kStep = kDim <= 128 ? 128 : 64;  // keys at a time; registers bound it
-// Stages of keys and of values: a tile's values are in use for longer.
-enum Kind { kKeys, kValues };
-constexpr int kStages[] = {2, 3};
-constexpr int kAllStages = kStages[kKeys] + kStages[kValues];
+// Stages of keys and of values: a tile's values are in use for longer. E4M3 lands in stages of its own before.
+enum Kind { kKeys, kValues, kNoKind };
+constexpr int kStages[] = {2, TL_CACHE_E4M3 ? 2 : 3};
+constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = TL_CACHE_E4M3 ? 2 : 0;
+constexpr int kWideningWarps = 3;  // the producer's neighbours
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep>;
-using Layout = Copy::Layout;
-constexpr u32 kTileBytes = Copy::kBytes;
+using Layout = CacheLayout<kDim, 2>;  // of tiles
+constexpr u32 kTileBytes = kStep * Layout::kTokenBytes;
 constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;
 constexpr int kQueries = kDim <= 128 ? 2 : 1;  // items whose queries have a place
 constexpr int kItems = 4;                      // items that are announced
-constexpr u32 kTileOffset = kQueries * kConsumers * kQueryBytes, kItemOffset = kTileOffset + kAllStages * kTileBytes;
-constexpr u32 kItemBytes = 32, kBarrierOffset = kItemOffset + kItems * kItemBytes;
-constexpr int kSharedBytes = kBarrierOffset + (kAllStages + kItems) * 16;
+constexpr u32 kTileOffset = kQueries * kConsumers * kQueryBytes, kRawOffset = kTileOffset + kAllStages * kTileBytes;
+constexpr u32 kItemOffset = kRawOffset + kRawStages * Copy::kBytes;
+constexpr u32 kItemBytes = 32, kOrderOffset = kItemOffset + kItems * kItemBytes, kOrderBytes = 8;
+constexpr u32 kBarrierOffset = kOrderOffset + kRawStages * kOrderBytes;
+constexpr int kSharedBytes = kBarrierOffset + (kAllStages + kItems + kRawStages) * 16;
 // Registers of the producer and the consumers: of kThreads threads 168 each.
 constexpr int kProducerRegisters = kDim <= 128 ? 56 : 40, kConsumerRegisters = kDim <= 128 ? 224 : 232;
 static_assert(kDim == 64 || kDim == 80 || kDim == 96 || kDim == 128 || kDim == 256);
@@ -37,7 +40,8 @@ struct WgmmaArguments {
   u32* taken;  // how often a block has asked for an item besides its first
 };
 
-// The shared memory: queries of each item and consumer | stages of keys | stages of values | items | barriers.
+// The shared memory: queries of each item and consumer | stages of keys | stages of values | stages of E4M3 | items |
+// what is to be made of each stage of E4M3 | barriers.
 struct Shared {
   u32 base;
 
@@ -69,10 +73,20 @@ struct Shared {
   __device__ __forceinline__ u32 done(int n) const { return announced(n) + 8; }
   __device__ __forceinline__ static u32 item_parity(int n) { return n / kItems % 2; }
 
+  // Of E4M3: use r of its ring, whose barriers say that it has landed, and that it was widened.
+  __device__ __forceinline__ u32 raw(int r) const { return base + kRawOffset + r % kRawStages * Copy::kBytes; }
+  __device__ __forceinline__ u32 order(int r) const { return base + kOrderOffset + r % kRawStages * kOrderBytes; }
+  __device__ __forceinline__ u32 landed(int r) const {
+    return base + kBarrierOffset + (kAllStages + kItems + r % kRawStages) * 16;
+  }
+  __device__ __forceinline__ u32 widened(int r) const { return landed(r) + 8; }
+  __device__ __forceinline__ static u32 raw_parity(int r) { return r / kRawStages % 2; }
+
   __device__ __forceinline__ void init() const {
-    for (int i = 0; i < kAllStages + kItems; ++i) {
-      barrier_init(base + kBarrierOffset + i * 16, 1);
-      barrier_init(base + kBarrierOffset + i * 16 + 8, kConsumers * 4);
+    for (int i = 0; i < kAllStages + kItems + kRawStages; ++i) {
+      const bool is_tile = i < kAllStages, is_raw = i >= kAllStages + kItems;
+      barrier_init(base + kBarrierOffset + i * 16, is_tile && TL_CACHE_E4M3 ? kWideningWarps : 1);
+      barrier_init(base + kBarrierOffset + i * 16 + 8, is_raw ? kWideningWarps : kConsumers * 4);
     }
     barrier_init_fence();
   }
@@ -110,6 +124,7 @@ struct Producer {
   int lane;
   int seqs = 0, blocks = 0;    // the search so far: sequences passed, in steps of a warp, and their blocks of rows
   u32 asked_for = blockIdx.x;  // in lane 0: the number of the next item, which may be on its way
+  int uses = 0;                // of the stages of E4M3
 
   // Asks for the next item that no block has taken; take() follows when the answer has had time to come.
   __device__ __forceinline__ void ask() {
@@ -163,26 +178,47 @@ struct Producer {
   }
   // Keys or values from `token` on into tile t.
   template <int kKind>
-  __device__ __forceinline__ void copy(int t, const Item& item, int token, int ids) const {
+  __device__ __forceinline__ void copy(int t, const Item& item, int token, int ids) {
     int blocks[Copy::kPages];
 #pragma unroll
     for (int page = 0; page < Copy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);
     const Copy copy{item.head, token, min_of(item.rows.keys() - token, kStep), blocks, lane};
-    const u32 full = shared.full<kKind>(t);
-    barrier_wait(shared.empty<kKind>(t), Shared::parity<kKind>(t) ^ 1);
+    u32 full = shared.full<kKind>(t), target = kKind == kKeys ? shared.keys(t) : shared.values(t);
+    if constexpr (TL_CACHE_E4M3) {
+      full = shared.landed(uses);
+      target = shared.raw(uses);
+      barrier_wait(shared.widened(uses), Shared::raw_parity(uses) ^ 1);
+      if (lane == 0) put_order(kKind, t);
+      __syncwarp();
+      ++uses;
+    } else {
+      barrier_wait(shared.empty<kKind>(t), Shared::parity<kKind>(t) ^ 1);
+    }
     if constexpr (kKind == kKeys) {
       if (copying_lane()) {
         expect_bytes(full, copy.key_bytes());
-        copy.keys(shared.keys(t), a.key_cache, full);
+        copy.keys(target, a.key_cache, full);
       }
     } else {
-      copy.clear_behind(shared.values(t));
+      copy.clear_behind(target);
       if (copying_lane()) {
         expect_bytes(full, copy.value_bytes());
-        copy.values(shared.values(t), a.value_cache, full);
+        copy.values(target, a.value_cache, full);
       }
     }
     __syncwarp();
+  }
+  // Says what the next use of a stage of E4M3 becomes: tile t of a kind.
+  __device__ __forceinline__ void put_order(int kind, int t) const {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared.order(uses)), "r"(kind), "r"(t) : "memory");
+  }
+  // Says that there are no more.
+  __device__ __forceinline__ void end_orders() const {
+    barrier_wait(shared.widened(uses), Shared::raw_parity(uses) ^ 1);
+    if (lane == 0) {
+      put_order(kNoKind, 0);
+      barrier_arrive(shared.landed(uses));
+    }
   }
   // Consumers hear of the next item when they begin one, and fetch its queries.
   __device__ __forceinline__ void run() {
@@ -212,6 +248,7 @@ struct Producer {
       tile += item.tiles;
       item = next;
     }
+    if constexpr (TL_CACHE_E4M3) end_orders();
   }
 };
 

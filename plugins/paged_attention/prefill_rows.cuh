@@ -8,12 +8,13 @@ namespace tl {
 struct PrefillArguments {
   u16* output;  // [tokens, heads, dim]
   const u16* query;
-  const u16* key_cache;  // see cache.cuh
-  const u16* value_cache;
+  const void* key_cache;  // see cache.cuh
+  const void* value_cache;
   const int* cu_seqlens;  // [num_seqs + 1]
   const int* past_lens;
   const int* block_tables;  // [num_seqs, max_blocks]
   int num_seqs, max_blocks, window;
+  float value_scale;
   ScoreScale scale;
 };
 

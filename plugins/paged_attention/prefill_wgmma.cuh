@@ -15,8 +15,10 @@
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
 // one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
-// it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1).
+// it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1), TL_CACHE_E4M3 (see cache.cuh; then three warps widen what the producer brings),
+// TL_Y_FP16 (the type of the output, which is not that of queries with TL_CACHE_E4M3).
 #include "paged_attention/prefill_producer.cuh"
+#include "paged_attention/prefill_widen.cuh"
 #include "paged_attention/softmax.cuh"
 
 namespace tl {
@@ -224,13 +226,13 @@ struct Consumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4, token = r / kGroup;
-      const float inverse = 1.0f / quad_sum(sums[half]);
+      const float inverse = a.value_scale / quad_sum(sums[half]);
       const u64 row = static_cast<u64>(ended.rows.first + token) * TL_HEADS + ended.head * kGroup + r % kGroup;
       u16* to = a.output + row * kDim + odd * 8 + lane % 4 / 2 * 4;
 #pragma unroll
       for (int d = 0; d < kDim / 8; d += 2) {
-        const u32 first = pack2(output[d][half * 2] * inverse, output[d][half * 2 + 1] * inverse);
-        const u32 second = pack2(output[d + 1][half * 2] * inverse, output[d + 1][half * 2 + 1] * inverse);
+        const u32 first = pack_y(output[d][half * 2] * inverse, output[d][half * 2 + 1] * inverse);
+        const u32 second = pack_y(output[d + 1][half * 2] * inverse, output[d + 1][half * 2 + 1] * inverse);
         const u32 other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
         const uint2 columns = odd ? make_uint2(other, second) : make_uint2(first, other);
         if (token < ended.rows.count) *reinterpret_cast<uint2*>(to + d * 8) = columns;
@@ -253,7 +255,11 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads, 1)
   __syncthreads();
   if (warpgroup == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if (threadIdx.x < 32) Producer{a.common, a.taken, shared, static_cast<int>(threadIdx.x)}.run();
+    if (threadIdx.x < 32) {
+      Producer{a.common, a.taken, shared, static_cast<int>(threadIdx.x)}.run();
+    } else if constexpr (TL_CACHE_E4M3) {
+      widen_tiles(shared);
+    }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     Consumer{a.common, shared, warpgroup - 1, static_cast<int>(threadIdx.x % 32)}.run();

@@ -3,7 +3,8 @@
 //
 // Bytes: the weights, once. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (Llama-3.1-8B: 50.3 MB, 11.3 us at 4.47 TB/s).
 // Launch and macros as in linear/cuda.cuh, but TL_OUT, TL_RESIDUAL and TL_FLOAT_OUT; and TL_HEADS, TL_KV_HEADS,
-// TL_HEAD_DIM, TL_PAGE (tokens per block of the cache), TL_ROTARY_DIM (elements of a head that RoPE turns; 0: no RoPE).
+// TL_HEAD_DIM, TL_PAGE (tokens per block of the cache), TL_ROTARY_DIM (elements of a head that RoPE turns; 0: no RoPE),
+// TL_CACHE_E4M3 (see cache.cuh).
 #include "cuda/stream_linear.cuh"
 #include "paged_attention/cache.cuh"
 
@@ -21,11 +22,12 @@ struct QkvOp {
   const float* scale;  // of each feature
   const float* bias;
   u16* q;          // [tokens, heads, dim]
-  u16* key_cache;  // see cache.cuh
-  u16* value_cache;
+  void* key_cache;  // see cache.cuh
+  void* value_cache;
   const float* cos;  // [tokens, rotary_dim / 2]
   const float* sin;
   const int* slots;  // [tokens]: block * page + offset
+  float key_factor, value_factor;
 
   // The first feature of a tile in its head, and how far behind it the other eight are.
   __device__ __forceinline__ static int first_of(int tile) {
@@ -59,31 +61,35 @@ struct QkvOp {
       a += bias[head * TL_HEAD_DIM + d];
       b += bias[head * TL_HEAD_DIM + other];
     }
-    const u16 first = pack1(a * turn.x - b * turn.y), second = pack1(b * turn.x + a * turn.y);
+    const float first = a * turn.x - b * turn.y, second = b * turn.x + a * turn.y;
     if (head < TL_HEADS) {
       u16* target = q + (static_cast<u64>(m) * TL_HEADS + head) * TL_HEAD_DIM + d;
-      target[0] = first;
-      target[other - d] = second;
+      const u32 both = pack_query(first, second);
+      target[0] = static_cast<u16>(both);
+      target[other - d] = static_cast<u16>(both >> 16);
       return;
     }
     const int slot = slots[m], kv_head = (head - TL_HEADS) % TL_KV_HEADS;
     const u64 row = (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
-    u16* cache = head < TL_HEADS + TL_KV_HEADS ? key_cache : value_cache;
+    const bool is_key = head < TL_HEADS + TL_KV_HEADS;
+    void* cache = is_key ? key_cache : value_cache;
+    const float factor = is_key ? key_factor : value_factor;
     using Layout = CacheLayout<TL_HEAD_DIM>;
-    cache[Layout::element(row, d / kPiece) + d % kPiece] = first;
-    cache[Layout::element(row, other / kPiece) + other % kPiece] = second;
+    put_in_cache(cache, Layout::place(row, d), first, factor);
+    put_in_cache(cache, Layout::place(row, other), second, factor);
   }
 };
 
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
-    qkv_linear(tl::u16* q, tl::u16* key_cache, tl::u16* value_cache, const tl::u16* x, const void* weight,
+    qkv_linear(tl::u16* q, void* key_cache, void* value_cache, const tl::u16* x, const void* weight,
                const float* weight_scale, const float* norm_weight, const float* bias, const float* cos,
-               const float* sin, const int* slots, int rows, float epsilon, float x_scale) {
+               const float* sin, const int* slots, int rows, float epsilon, float x_scale,
+               float key_factor, float value_factor) {
   using Ring = tl::RingOf<TL_IN>;
   using Product = tl::Product<Ring, TL_IN, TL_STREAM_X>;
   tl::stream_linear<Ring, Product, TL_NORM>(
       x, norm_weight, epsilon, x_scale, rows,
-      tl::QkvOp{weight, weight_scale, bias, q, key_cache, value_cache, cos, sin, slots});
+      tl::QkvOp{weight, weight_scale, bias, q, key_cache, value_cache, cos, sin, slots, key_factor, value_factor});
 }

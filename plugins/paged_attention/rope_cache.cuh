@@ -7,7 +7,8 @@
 // Bytes: 4 * qkv_features a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50 MB,
 // 11.8 us at the 4.26 TB/s of a copy). A warp does a head of a token; a lane holds both of a pair.
 // Launch: grid = tokens, 32 * TL_WARPS threads. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE, TL_WARPS, TL_NORM,
-// TL_ROTARY_DIM (0: no RoPE).
+// TL_ROTARY_DIM (0: no RoPE),
+// TL_CACHE_E4M3 (see cache.cuh).
 #include "paged_attention/cache.cuh"
 
 namespace tl {
@@ -57,11 +58,10 @@ __device__ __forceinline__ void load(Quad (&quads)[kPairs], const u16* from, int
   }
 }
 
-// element(d) is where element d of the head goes.
-template <class Element>
-__device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Element& element, const float2 (&c)[kPairs],
+// put(d, two): elements d and d + 1 of the head.
+template <class Put>
+__device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Put& put, const float2 (&c)[kPairs],
                                       const float2 (&s)[kPairs], bool rotate, int lane) {
-  const auto word = [&](int d) { return reinterpret_cast<u32*>(element(d)); };
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const int quad = lane + i * 32;
@@ -72,16 +72,17 @@ __device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Element
       a = make_float2(low.x * c[i].x - b.x * s[i].x, low.y * c[i].y - b.y * s[i].y);
       b = make_float2(b.x * c[i].x + low.x * s[i].x, b.y * c[i].y + low.y * s[i].y);
     }
-    *word(low_word(quad) * 2) = pack2(a.x, a.y);
-    *word(high_word(quad) * 2) = pack2(b.x, b.y);
+    put(low_word(quad) * 2, a);
+    put(high_word(quad) * 2, b);
   }
 }
 
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
-    rope_cache(tl::u16* q, tl::u16* key_cache, tl::u16* value_cache, const tl::u16* qkv, const float* cos,
-               const float* sin, const int* slots, const float* query_norm, const float* key_norm, float epsilon) {
+    rope_cache(tl::u16* q, void* key_cache, void* value_cache, const tl::u16* qkv, const float* cos,
+               const float* sin, const int* slots, const float* query_norm, const float* key_norm, float epsilon,
+               float key_factor, float value_factor) {
   using namespace tl;
   wait_for_previous_kernel();
   allow_next_kernel();
@@ -109,15 +110,18 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
       const bool is_query = head < TL_HEADS, is_value = head >= TL_HEADS + TL_KV_HEADS;
       if (TL_NORM && !is_value) normalise(quads[n], is_query ? query_norm : key_norm, epsilon, lane);
       if (is_query) {
-        u16* target = q + (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM;
-        store(quads[n], [&](int d) { return target + d; }, c, s, true, lane);
+        u32* target = reinterpret_cast<u32*>(q + (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM);
+        const auto put = [&](int d, float2 two) { target[d / 2] = pack_query(two.x, two.y); };
+        store(quads[n], put, c, s, true, lane);
       } else {
         const int kv_head = (head - TL_HEADS) % TL_KV_HEADS;
         const u64 row = (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
-        u16* cache = is_value ? value_cache : key_cache;
-        store(
-            quads[n], [&](int d) { return cache + CacheLayout<TL_HEAD_DIM>::element(row, d / kPiece) + d % kPiece; }, c,
-            s, !is_value, lane);
+        void* cache = is_value ? value_cache : key_cache;
+        const float factor = is_value ? value_factor : key_factor;
+        const auto put = [&](int d, float2 two) {
+          put_pair_in_cache(cache, CacheLayout<TL_HEAD_DIM>::place(row, d), two, factor);
+        };
+        store(quads[n], put, c, s, !is_value, lane);
       }
     }
   }

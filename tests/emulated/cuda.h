@@ -68,6 +68,12 @@ T __ldcs(const T* from) {
   return *from;
 }
 
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const unsigned long long bytes = static_cast<unsigned long long>(high) << 32 | low;
+  unsigned picked = 0;
+  for (int i = 0; i < 4; ++i) picked |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return picked;
+}
 inline unsigned long long __cvta_generic_to_global(const void* pointer) {
   return reinterpret_cast<unsigned long long>(pointer);
 }

@@ -3,7 +3,9 @@
 // address.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "cuda.h"
 #include "matrices.h"
@@ -48,6 +50,25 @@ inline void cvt_rn_f16x2_f32(u32& to, float high, float low) {
 }
 inline void cvt_rn_bf16x2_f32(u32& to, float high, float low) {
   to = static_cast<u32>(from_float<false>(high)) << 16 | from_float<false>(low);
+}
+inline u16 to_e4m3(float x) {
+  const u16 sign = x < 0 ? 0x80 : 0;
+  const float size = std::min(std::fabs(x), 448.0f);
+  if (size < 0x1p-6f) return sign | static_cast<u16>(std::nearbyint(size * 512));
+  const int exponent = std::ilogb(size);
+  const auto eighths = static_cast<int>(std::nearbyint(std::ldexp(size, 3 - exponent)));  // 8 to 16
+  return static_cast<u16>(sign | ((exponent + 7) * 8 + eighths - 8));
+}
+inline float from_e4m3(u16 bits) {
+  const int exponent = bits >> 3 & 15, fraction = bits & 7;
+  const float size = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  return bits & 0x80 ? -size : size;
+}
+inline void cvt_rn_satfinite_e4m3x2_f32(u16& to, float high, float low) {
+  to = static_cast<u16>(to_e4m3(high) << 8 | to_e4m3(low));
+}
+inline void cvt_rn_f16x2_e4m3x2(u32& to, u16 bytes) {
+  to = static_cast<u32>(from_float<true>(from_e4m3(bytes >> 8))) << 16 | from_float<true>(from_e4m3(bytes & 0xff));
 }
 inline void prmt_b32(u32& to, u32 low, u32 high, u32 selector) {
   const u64 bytes = static_cast<u64>(high) << 32 | low;
@@ -191,6 +212,18 @@ inline void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(Group<4, float> 
 inline void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Group<4, float> d, Group<4, const u32> a,
                                                               Group<2, const u32> b, Group<4, float> c) {
   mma<true>(d, a, b, c);
+}
+
+// Two products of 16-bit elements, as tensor cores of Hopper do it: of the low two bytes of each register, and of the
+// high.
+inline void mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32(Group<4, float> d, Group<4, const u32> a,
+                                                                Group<2, const u32> b, Group<4, float> c) {
+  for (int shift = 0; shift < 32; shift += 16) {
+    u32 wide_a[4], wide_b[2];
+    for (int i = 0; i < 4; ++i) cvt_rn_f16x2_e4m3x2(wide_a[i], static_cast<u16>(*a[i] >> shift));
+    for (int i = 0; i < 2; ++i) cvt_rn_f16x2_e4m3x2(wide_b[i], static_cast<u16>(*b[i] >> shift));
+    mma<true>(d, {&wide_a[0], &wide_a[1], &wide_a[2], &wide_a[3]}, {&wide_b[0], &wide_b[1]}, c);
+  }
 }
 
 template <bool kHalf, int kColumns>

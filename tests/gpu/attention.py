@@ -21,7 +21,7 @@ def _arguments(
     fields = (
         *((name, ctypes.c_void_p) for name in pointers),
         *((name, ctypes.c_int) for name in numbers),
-        *((name, ctypes.c_float) for name in (("scale", "rate", "height") if softcap else ("scale",))),
+        *((name, ctypes.c_float) for name in ("value_scale", "scale", *(("rate", "height") if softcap else ()))),
         *((("taken", ctypes.c_void_p),) if wgmma else ()),
     )
     return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
@@ -132,7 +132,7 @@ class PrefillAttention:
         """Likewise with rows of queries padded to 128 bytes, those of two items where they fit, and bookkeeping."""
         dim = self.shape.head_dim
         step, queries = (128, 2) if dim <= 128 else (64, 1)
-        return 128, queries * 128 * -(-dim // 64) * 128 + 5 * step * dim * 2 + 288
+        return 128, queries * 128 * -(-dim // 64) * 128 + 5 * step * dim * 2 + 320
 
     def __call__(
         self,

@@ -104,7 +104,7 @@ def check_rope_cache(
     defines = {"TL_HEADS": heads, "TL_KV_HEADS": kv_heads, "TL_HEAD_DIM": dim, "TL_PAGE": page, "TL_WARPS": 8}
     defines["TL_ROTARY_DIM"] = turned_dim
     kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines | {"TL_NORM": int(norm)})
-    kernel(q, keys, values, qkv, angles.cos(), angles.sin(), slots, norms[0], norms[1], EPSILON, grid=rows)
+    kernel(q, keys, values, qkv, angles.cos(), angles.sin(), slots, norms[0], norms[1], EPSILON, 1.0, 1.0, grid=rows)
     wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
     if norm:
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)

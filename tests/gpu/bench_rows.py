@@ -42,10 +42,11 @@ def rms_norm(rows: int) -> None:
     x, other, total, y = (_random(rows, SHAPE.hidden) for _ in range(4))
     weight = torch.ones(SHAPE.hidden, device="cuda")
     defines: dict[str, int | str] = {"TL_HIDDEN": SHAPE.hidden, "TL_THREADS": 256, "TL_RESIDUAL": 1}
+    defines |= {"TL_Y_E4M3": 0, "TL_ROW_SCALES": 0}
     kernel = Kernel("rms_norm/cuda.cuh", "rms_norm", 256, 0, defines)
 
     def launch(i: int) -> None:
-        kernel(y[i], total[i], x[i], weight, other[i], 1e-5, grid=rows)
+        kernel(y[i], None, total[i], x[i], weight, other[i], 1e-5, 0.0, grid=rows)
 
     _report(f"rms_norm with residual, {rows} rows", 8 * rows * SHAPE.hidden, launch)
 
@@ -67,7 +68,7 @@ def rope_cache(rows: int) -> None:
     kernel = Kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
 
     def launch(i: int) -> None:
-        kernel(q[i], keys[i], values[i], qkv[i], cos, sin, slots, None, None, 1e-5, grid=rows)
+        kernel(q[i], keys[i], values[i], qkv[i], cos, sin, slots, None, None, 1e-5, 1.0, 1.0, grid=rows)
 
     _report(f"rope_cache, {rows} rows", 4 * rows * SHAPE.qkv_features, launch)
 

@@ -45,7 +45,7 @@ class Product:
         self.residual = name in ("o", "down")
 
     def configs(self, most: int) -> list[TileConfig]:
-        return tile_configs(self.out, self.in_features, self.rows, self.gated, H200)[:most]
+        return tile_configs(self.out, 2 * self.in_features, self.rows, self.gated, H200)[:most]
 
     def cublas(self) -> Callable[[], None]:
         if not self.gated:

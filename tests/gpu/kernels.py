@@ -209,5 +209,5 @@ class QkvLinear:
         programmatic: bool = False,
     ) -> None:
         operands = (x, weight, weight_scale, norm_weight, bias, cos, sin, slots)
-        arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon, 0.0)
+        arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon, 0.0, 1.0, 1.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)

@@ -1,5 +1,6 @@
 """Engines built for the GPU here, checkpoint to tokens, against transformers in float32."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from transformers import PreTrainedModel
 
 from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.timing_caches import save_tiles_first
-from tests.tolerances import GPU_TOLERANCES, assert_close
+from tests.tolerances import GPU_TOLERANCES, Tolerance, assert_close
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.quantize.weight_only import FULL_PRECISION
+from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.runtime import ModelRunner
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -48,11 +49,17 @@ def _in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_case(
-    family: str, dtype: str, directory: Path, tiled: bool = False, qformat: str = FULL_PRECISION, **overrides: Any
+    family: str,
+    dtype: str,
+    directory: Path,
+    tiled: bool = False,
+    qformat: str = FULL_PRECISION,
+    kv_cache_scale: float | None = None,
+    **overrides: Any,
 ) -> Case:
     """A small model of ``family`` as an engine below ``directory``; ``overrides`` are fields of its HF config.
 
-    ``tiled``: with tiled products wherever they can be.
+    ``tiled``: with tiled products wherever they can be. ``kv_cache_scale``: with a KV cache of E4M3.
     """
     wide = {"intermediate_size": 128} if tiled else {}
     shape = _in_words_of(family, SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide) | overrides
@@ -60,6 +67,8 @@ def make_case(
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
     cache = save_tiles_first(directory / "checkpoint", directory / "tiles.json", **LIMITS) if tiled else None
     how = {"qformat": qformat, "target": "sm_90", "input_timing_cache": cache}
+    if kv_cache_scale is not None:
+        how |= {"kv_cache_dtype": "fp8", "kv_cache_scale": kv_cache_scale}
     build_engine(directory / "checkpoint", directory / "engine", **LIMITS, **how)
     return Case(dtype, ModelRunner.from_dir(directory / "engine"), model.float())
 
@@ -89,7 +98,7 @@ def test_logits_are_those_of_the_reference(case: Case) -> None:
     check_logits(case, prompts())
 
 
-def check_logits(case: Case, batch: list[list[int]]) -> None:
+def check_logits(case: Case, batch: list[list[int]], table: Mapping[str, Tolerance] = GPU_TOLERANCES) -> None:
     """Hold greedy continuations of ``batch`` against the reference, teacher-forced."""
     result = case.runner.generate(
         batch, max_new_tokens=NUM_NEW_TOKENS, end_id=-1, temperature=0, return_dict=True, output_generation_logits=True
@@ -98,7 +107,7 @@ def check_logits(case: Case, batch: list[list[int]]) -> None:
         tokens = result["output_ids"][row, 0, : len(prompt) + NUM_NEW_TOKENS]
         expected = case.reference_logits(tokens)[len(prompt) - 1 : -1]
         found = result["generation_logits"][row][0]
-        assert_close(found, expected, case.dtype, f"logits of prompt {row}", GPU_TOLERANCES)
+        assert_close(found, expected, case.dtype, f"logits of prompt {row}", table)
         np.testing.assert_array_equal(found.argmax(1), tokens[len(prompt) :])
 
 

@@ -59,7 +59,7 @@ class Run:
         spans = [slice(self.past_lens[row], self.past_lens[row] + count) for row, count in num_tokens.items()]
         tokens = np.concatenate([self.tokens[row][span] for row, span in zip(rows, spans, strict=True)])
         wanted = np.arange(len(tokens), dtype=np.int32)
-        logits = _testing.step(self.executor, tokens, seq_lens, self.past_lens[rows], self.tables[rows], wanted)
+        logits = _core.step(self.executor, tokens, seq_lens, self.past_lens[rows], self.tables[rows], wanted)
         for row, span, own in zip(rows, spans, np.split(logits, seq_lens.cumsum()[:-1]), strict=True):
             self.logits[row][span] = own
         self.past_lens[rows] += seq_lens

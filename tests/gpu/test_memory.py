@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trtllm_lite import _core, _testing
+from trtllm_lite import _core
 from trtllm_lite.builder import build_engine, checkpoint_of_shape
 from trtllm_lite.convert import open_model_config
 from trtllm_lite.runtime.session.device import make_executor
@@ -27,7 +27,7 @@ def test_device_memory_is_as_planned(tmp_path: Path) -> None:
     for num_tokens, past in ((2048, 0), (1, 2048)):
         tables = np.arange(128, dtype=np.int32)[None]
         tokens, last = np.ones(num_tokens, np.int32), np.array([num_tokens - 1], np.int32)
-        _testing.step(executor, tokens, np.array([num_tokens], np.int32), np.array([past], np.int32), tables, last)
+        _core.step(executor, tokens, np.array([num_tokens], np.int32), np.array([past], np.int32), tables, last)
     limits = {"max_num_tokens": manifest.limits.max_num_tokens, **LIMITS}
     loop = _core.EventLoop(executor, **limits)
     used = before - _core.cuda_device_memory()["free"]

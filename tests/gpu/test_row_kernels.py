@@ -92,8 +92,9 @@ def test_rms_norm(rows: int, hidden: int, threads: int, residual: bool, dtype: t
     other = _randn(rows, hidden, dtype=dtype)
     y, total = (torch.full((rows, hidden), POISON, device="cuda", dtype=dtype) for _ in range(2))
     defines = {"TL_HIDDEN": hidden, "TL_THREADS": threads, "TL_RESIDUAL": int(residual), "TL_FP16": dtype_flag(dtype)}
+    defines |= {"TL_Y_E4M3": 0, "TL_ROW_SCALES": 0}
     kernel = Kernel("rms_norm/cuda.cuh", "rms_norm", threads, 0, defines)
-    kernel(y, total, x, weight, other, EPSILON, grid=rows)
+    kernel(y, None, total, x, weight, other, EPSILON, 0.0, grid=rows)
     wide = x.double()
     if residual:
         assert torch.equal(total, x + other)

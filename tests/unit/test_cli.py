@@ -20,7 +20,7 @@ from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.units import counted
 
-COMMANDS = ("convert", "plan", "build", "generate", "inspect", "bench", "cache")
+COMMANDS = ("convert", "quantize", "plan", "build", "generate", "inspect", "eval", "bench", "cache")
 BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim")
 
 
@@ -176,9 +176,11 @@ def test_the_package_runs_as_a_module():
         ("build", ("--tp_size", "2"), "one device"),
         ("build", ("--pp-size=2",), "one device"),
         ("build", ("--max_output_len", "256"), "--max_seq_len"),
-        ("build", ("--qformat", "fp8"), "'fp8' is not one of 'full_prec', 'int8_wo', 'fp8_wo'"),
+        ("build", ("--qformat", "int3"), "'int3' is not one of 'full_prec', 'int8_wo', 'fp8_wo'"),
         ("build", ("--use_weight_only",), "use `trtllm-lite build --qformat int8_wo`"),
-        ("build", ("--use_fp8",), "only weights of bytes are supported so far"),
+        ("build", ("--use_fp8",), "use --qformat fp8 of"),
+        ("build", ("--fp8_kv_cache",), "not supported yet"),
+        ("convert", ("--calib_size", "4"), "use it with `trtllm-lite quantize`"),
         ("build", ("--weight_streaming", "--output_dir", "e"), "--weight_streaming: weights are stored"),
         ("build", ("--dry_run",), "trtllm-lite plan"),
         ("build", ("--kv_cache_type", "continuous"), "always paged"),

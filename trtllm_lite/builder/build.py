@@ -1,6 +1,6 @@
 """The build stage: checkpoint directory in, engine directory out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,16 +14,16 @@ from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.job import AUTO_DTYPE, BuildJob, Progress, Tuning
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
 from trtllm_lite.builder.pipeline import check_all_fused, run_passes
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
-from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
-from trtllm_lite.quantize.weight_only import FULL_PRECISION, GROUP_SIZE, quantize_weights
-
-# The scale of activations in engines without weights, whose numbers mean nothing: those of normalised rows fit.
-_SCALE_OF_NOTHING = 1 / 16
+from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
+from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
+from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 
 def build_engine(
@@ -33,11 +33,14 @@ def build_engine(
     qformat: str = FULL_PRECISION,
     group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
+    kv_cache_scale: float | None = None,
     target: str | Sequence[str] = CPU,
     strip_plan: bool = False,
     input_timing_cache: Path | None = None,
     output_timing_cache: Path | None = None,
     fast_build: bool = False,
+    observed: Mapping[str, Sequence[str]] | None = None,
+    accuracy: Accuracy | None = None,
     progress: Progress | None = None,
     **limits: Unpack[GivenLimits],
 ) -> Manifest:
@@ -45,18 +48,19 @@ def build_engine(
 
     ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
     several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
-    checkpoint (``full_prec``), or as bytes with a scale for each output feature (``int8_wo``, on CPUs ``fp8_wo``,
-    too), or on CPUs as 4 bits with a scale for each ``group_size`` elements (``int4_wo``); with ``fp8_rowwise`` the
-    activations that they multiply are FP8, too, with a scale for each token.
-    ``kv_cache_dtype`` is the type of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32;
-    that of activations on GPUs. The same checkpoint and limits give the same bytes on every machine. Memory peaks at a
-    few times the largest weight.
+    checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
+    (:mod:`trtllm_lite.quantize.schemes`), those of 4 bits in blocks of ``group_size``. ``kv_cache_dtype`` is the type
+    of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32; that of activations or ``fp8``
+    on GPUs, where keys and values are divided by ``kv_cache_scale`` before. The same checkpoint and limits give the
+    same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
     with those of the input cache, which must be of the same kind of GPU and version of cuBLAS. ``fast_build`` measures
     fewer sizes and candidates, and none at the card's power limit. With ``strip_plan`` the engine has no weights, for
-    benchmarks: the runtime makes random ones on the GPU.
+    benchmarks: the runtime makes random ones on the GPU. ``observed`` makes what products multiply outputs of each step
+    (:func:`trtllm_lite.builder.observe.observe`), for calibration on the CPU. ``accuracy`` is what was measured of this
+    network; the manifest records it.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
@@ -69,7 +73,13 @@ def build_engine(
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
-    job = _fuse(checkpoint, bounds, qformat, group_size, kv_cache_dtype, targets, strip_plan, tuning, report)
+    statistics = placeholder if strip_plan else no_calibration
+    recipe = Recipe(qformat, group_size=group_size)
+    cache = (kv_cache_dtype, kv_cache_scale)
+    job = _fuse(checkpoint, bounds, recipe, cache, targets, strip_plan, tuning, report, statistics)
+    job = replace(job, accuracy=accuracy)
+    if observed:
+        _observe(job, observed, backend.kind)
     report("fuse", 1, 1)
     parts = backend.compile(job)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
@@ -103,6 +113,7 @@ def plan_memory(
     qformat: str = FULL_PRECISION,
     group_size: int = GROUP_SIZE,
     kv_cache_dtype: str = AUTO_DTYPE,
+    kv_cache_scale: float | None = None,
     target: str | Sequence[str] = CPU,
     num_threads: int | None = None,
     **limits: Unpack[GivenLimits],
@@ -116,7 +127,9 @@ def plan_memory(
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
-    job = _fuse(checkpoint, bounds, qformat, group_size, kv_cache_dtype, targets, False, Tuning(), _ignore)
+    recipe = Recipe(qformat, group_size=group_size)
+    cache = (kv_cache_dtype, kv_cache_scale)
+    job = _fuse(checkpoint, bounds, recipe, cache, targets, False, Tuning(), _ignore, placeholder)
     return backend.memory(job, num_threads)
 
 
@@ -132,22 +145,29 @@ def _path(path: Path | None) -> Path | None:
 def _fuse(
     checkpoint: Checkpoint,
     limits: BuildLimits,
-    qformat: str,
-    group_size: int,
-    kv_cache_dtype: str,
+    recipe: Recipe,
+    kv_cache: tuple[str, float | None],
     targets: tuple[str, ...],
     strip_plan: bool,
     tuning: Tuning,
     report: Progress,
+    statistics: Callable[[str], Statistics],
 ) -> BuildJob:
     """The job whose graph is the network as fused operators. Raises BuildError."""
-    scale = _SCALE_OF_NOTHING if strip_plan else None
-    model, fusions = run_passes(quantize_weights(checkpoint.model, qformat, scale, group_size))
+    quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
+    model, fusions = run_passes(quantized)
     check_all_fused(model, fusions)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
+    name = quantized_as(quantized)
     return BuildJob(
-        checkpoint, model.graph, tuple(fusions), limits, qformat, kv_cache_dtype, targets, strip_plan, tuning, report
+        checkpoint, model.graph, tuple(fusions), limits, name, *kv_cache, targets, strip_plan, tuning, report
     )
+
+
+def _observe(job: BuildJob, observed: Mapping[str, Sequence[str]], kind: str) -> None:
+    if kind != CPU:
+        raise BuildError(f"what products multiply is asked for, and the target is {kind}: build this engine for {CPU}")
+    observe(job.graph, observed)
 
 
 def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:

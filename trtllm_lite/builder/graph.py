@@ -125,6 +125,12 @@ def results(node: ir.Node) -> dict[str, ir.Value]:
     return {a.name: value for a, value in zip(arguments, node.outputs, strict=False) if value.name}
 
 
+def aliases_of(node: ir.Node) -> dict[int, int]:
+    """Positions of outputs of a fused node, each with the position of the input whose storage it is."""
+    schema = all_schemas()[node.op_type]
+    return {i: schema.input_index(o.alias) for i, o in enumerate(schema.outputs) if o.alias is not None}
+
+
 def replace_value(old: ir.Value, new: ir.Value) -> None:
     """Let every user of ``old``, graph outputs included, read ``new``; an output of the graph keeps its name."""
     if old.is_graph_output():

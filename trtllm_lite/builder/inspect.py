@@ -3,11 +3,14 @@
 from collections import Counter
 from pathlib import Path
 
+import onnx_ir as ir
+
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.engine.inspect import Inspection, summarize
 from trtllm_lite.engine.records import to_json
-from trtllm_lite.network.dtypes import DTYPE_NAMES, PLAIN_ONNX
+from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.quantize.network import quantized_as
 
 
 def inspect_checkpoint(path: Path) -> Inspection:
@@ -21,7 +24,8 @@ def inspect_checkpoint(path: Path) -> Inspection:
         file_bytes={file.name: file.stat().st_size for file in sorted(Path(path).iterdir()) if file.is_file()},
         model=to_json(checkpoint.config),
         target="",
-        qformat="",
+        qformat=quantized_as(checkpoint.model),
+        accuracy=None,
         limits={},
         gather_context_logits=None,
         kv_cache={},
@@ -37,6 +41,7 @@ def inspect_checkpoint(path: Path) -> Inspection:
 def _weights_by_dtype(checkpoint: Checkpoint) -> dict[str, int]:
     sizes: Counter[str] = Counter()
     for value in checkpoint.model.graph.initializers.values():
-        if value.const_value is not None and value.const_value.dtype in PLAIN_ONNX:
-            sizes[f"weights in {DTYPE_NAMES[value.const_value.dtype]}"] += int(value.const_value.nbytes)
+        tensor = value.const_value
+        if isinstance(tensor, ir.LazyTensor):  # constants are in the network
+            sizes[f"weights in {DTYPE_NAMES[tensor.dtype]}"] += int(tensor.nbytes)
     return dict(sizes)

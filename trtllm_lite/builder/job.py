@@ -8,13 +8,14 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.checkpoint import Checkpoint
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.engine.manifest import Fusion
+from trtllm_lite.engine.manifest import Accuracy, Fusion
 
 # Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
 # "measure" (products) or "write" (weights).
 Progress = Callable[[str, int, int], None]
 
 AUTO_DTYPE = "auto"  # whatever is usual on the target
+FP8 = "fp8"  # of the KV cache, as users name it: E4M3 with scales
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ class BuildJob:
     """One engine to be made: ``graph`` is the network of ``checkpoint`` as fused operators, made by ``fusions``.
 
     ``qformat`` says how the graph has the weights of linear layers; ``kv_cache_dtype`` is the type that the KV cache
-    should have, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the engine
-    (``strip_plan``) the runtime makes random ones.
+    should have, or ``auto``, and ``kv_cache_scale`` what keys and values are divided by in one of eight bits.
+    ``targets`` are names that the backend accepts. Without weights in the engine (``strip_plan``) the runtime makes
+    random ones. ``accuracy`` is what was measured of the network before.
     """
 
     checkpoint: Checkpoint
@@ -41,7 +43,9 @@ class BuildJob:
     limits: BuildLimits
     qformat: str
     kv_cache_dtype: str
+    kv_cache_scale: float | None
     targets: tuple[str, ...]
     strip_plan: bool
     tuning: Tuning
     report: Progress
+    accuracy: Accuracy | None = None

@@ -44,6 +44,7 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         qformat=job.qformat,
         stripped=job.strip_plan,
         tactics=parts.tactics,
+        accuracy=job.accuracy,
     )
 
 

@@ -9,9 +9,11 @@ from trtllm_lite.cli.bench import bench
 from trtllm_lite.cli.build import build, plan
 from trtllm_lite.cli.cache import cache
 from trtllm_lite.cli.convert import convert
+from trtllm_lite.cli.eval import evaluate
 from trtllm_lite.cli.framework import Group
 from trtllm_lite.cli.generate import generate
 from trtllm_lite.cli.inspect import inspect
+from trtllm_lite.cli.quantize import quantize
 
 
 @click.group(cls=Group, name="trtllm-lite")
@@ -25,8 +27,9 @@ def cli() -> None:
       2. trtllm-lite build    --checkpoint_dir CKPT --output_dir ENGINE
       3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"
 
-    `plan` predicts memory before step 2, `inspect` describes a checkpoint or an engine, `bench` measures an engine,
-    `cache` lists and clears the engines that LLM makes by itself.
+    `quantize` makes a smaller checkpoint after step 1, `plan` predicts memory before step 2, `inspect` describes a
+    checkpoint or an engine, `eval` and `bench` measure how well and how fast an engine predicts, `cache` lists and
+    clears the engines that LLM makes by itself.
     Options may be spelled with _ or -.
     """
 
@@ -34,7 +37,7 @@ def cli() -> None:
 _OBJECTS_BETWEEN_SEARCHES = 1_000_000
 
 
-for command in (convert, plan, build, generate, inspect, bench, cache):
+for command in (convert, quantize, plan, build, generate, inspect, evaluate, bench, cache):
     cli.add_command(command)
 
 

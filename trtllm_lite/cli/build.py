@@ -4,11 +4,20 @@ import json
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
+from trtllm_lite.cli.quantize_options import (
+    QFORMAT_HELP,
+    QFORMAT_TYPE,
+    calibration_options,
+    recipe_options,
+    take_calibration,
+    take_recipe,
+)
 from trtllm_lite.cli.replaced import BUILD, PLAN
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
@@ -46,26 +55,24 @@ def _build_options(function: Decorated) -> Decorated:
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
             "--qformat",
-            type=click.Choice(["full_prec", "int8_wo", "fp8_wo", "int4_wo", "fp8", "fp8_rowwise"]),
+            type=QFORMAT_TYPE,
+            metavar="QFORMAT",
             default="full_prec",
             show_default=True,
-            help="How the weights of linear layers are stored: as in the checkpoint, or as bytes with a scale for each "
-            "output feature (fp8_wo on CPUs only), or as 4 bits with a scale for each group (int4_wo, on CPUs only); "
-            "with fp8_rowwise each token's activations are FP8, too.",
-        ),
-        click.option(
-            "--group_size",
-            type=int,
-            default=128,
-            show_default=True,
-            help="Neighbouring weights of a row that share a scale in int4_wo.",
+            help=QFORMAT_HELP,
         ),
         click.option(
             "--kv_cache_dtype",
-            type=click.Choice(["auto", *PLAIN_DTYPES]),
+            type=click.Choice(["auto", *PLAIN_DTYPES, "fp8"]),
             default="auto",
             show_default=True,
-            help="Type of the KV cache: on CPUs any, of which auto is float32; on GPUs that of activations.",
+            help="Type of the KV cache: on CPUs any but fp8, and auto is float32; on GPUs that of activations, or fp8.",
+        ),
+        click.option(
+            "--kv_cache_scale",
+            type=click.FloatRange(min=0, min_open=True),
+            help="What keys and values are divided by before they become fp8: their largest magnitude / 448. 1 stores "
+            "them as they are.",
         ),
         click.option(
             "--target",
@@ -111,8 +118,23 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint
     help="Measure the matrix products on this machine's GPU, write the result there, and use it.",
 )
 @click.option("--fast_build", is_flag=True, help="Measure less: fewer sizes and candidates, not at the power limit.")
+@recipe_options
+@calibration_options
+@click.option(
+    "--max_accuracy_loss",
+    type=float,
+    metavar="PERCENT",
+    help="Measure the perplexity that quantization costs, and build nothing if it rises by more.",
+)
 @replaced_options(BUILD)
-def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str, **limits: Any) -> None:
+def build(
+    checkpoint_dir: str | None,
+    model_config: str | None,
+    output_dir: str,
+    qformat: str,
+    max_accuracy_loss: float | None,
+    **limits: Any,
+) -> None:
     """Compile a checkpoint into an engine.
 
     A build takes seconds and no GPU. The same checkpoint and flags give the same bytes. Nothing is written if anything
@@ -129,11 +151,23 @@ def build(checkpoint_dir: str | None, model_config: str | None, output_dir: str,
 
     from trtllm_lite.builder import build_engine
     from trtllm_lite.progress import progress_bars
+    from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
+    from trtllm_lite.stages.quantize import quantized, uncalibrated
     from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
+    recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
     source = _source(checkpoint_dir, model_config)
-    with progress_bars() as report:
+    with ExitStack() as stack:
+        report = stack.enter_context(progress_bars())
+        if limits["strip_plan"]:
+            source = uncalibrated(source, recipe)
+        else:
+            result = stack.enter_context(quantized(source, recipe, calibration, report))
+            source = result.checkpoint
+            if max_accuracy_loss is not None:
+                limits["accuracy"] = measure_accuracy(result, report)
+                check_accuracy(limits["accuracy"], max_accuracy_loss, result, report)
         manifest = build_engine(source, Path(output_dir), progress=report, **limits)
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(
@@ -171,8 +205,9 @@ def _has_gpu() -> bool:
 @_build_options
 @click.option("--num_threads", type=int, help="CPU threads at run time; each has scratch memory. [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@recipe_options
 @replaced_options(PLAN)
-def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **limits: Any) -> None:
+def plan(checkpoint_dir: str | None, model_config: str | None, qformat: str, as_json: bool, **limits: Any) -> None:
     """Predict the memory of an engine before building it.
 
     `plan` reads no weights and writes nothing. Its flags are those of `build`.
@@ -187,12 +222,14 @@ def plan(checkpoint_dir: str | None, model_config: str | None, as_json: bool, **
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.cli.console import print_table
     from trtllm_lite.runtime.session.device import check_num_threads
+    from trtllm_lite.stages.quantize import uncalibrated
     from trtllm_lite.units import counted, format_bytes
 
-    given = {name: limits.pop(name) for name in ("qformat", "group_size", "kv_cache_dtype", "target", "num_threads")}
+    given = {name: limits.pop(name) for name in ("kv_cache_dtype", "kv_cache_scale", "target", "num_threads")}
     target, num_threads = given["target"], given["num_threads"]
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
-    source = _source(checkpoint_dir, model_config)
+    recipe = take_recipe(qformat, limits)
+    source = uncalibrated(_source(checkpoint_dir, model_config), recipe)
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
     memory = plan_memory(source, **given, **limits)
     values = memory.to_dict()

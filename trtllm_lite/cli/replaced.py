@@ -20,7 +20,7 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
 
 _ONE_DEVICE = "engines run on one device so far; leave it out"
 _INT8_WEIGHTS = "use `trtllm-lite build --qformat int8_wo`"
-_NOT_QUANTIZED = "of all quantization only weights of bytes are supported so far: `trtllm-lite build --qformat int8_wo`"
+_NOT_QUANTIZED = "this quantization is not supported yet; `trtllm-lite quantize --help` lists the schemes that are"
 _LORA = "LoRA is not supported yet; merge the adapter into the model before converting it"
 _SPECULATION = "speculative decoding is not supported yet; leave it out"
 _ENCODER = "only decoder models of text are supported; leave it out"
@@ -42,21 +42,27 @@ _QUANTIZED = _merge(
     [
         _same("use_weight_only", _INT8_WEIGHTS, _OFF),
         _same("weight_only_precision", _INT8_WEIGHTS),
-        _same("per_channel per_token per_group", _NOT_QUANTIZED, _OFF),
-        _same("int8_kv_cache fp8_kv_cache use_fp8 use_fp8_rowwise enable_fp8", _NOT_QUANTIZED, _OFF),
-        _same("smoothquant use_smooth_quant quant_mode", _NOT_QUANTIZED, _OFF),
+        _same("per_channel per_token", "every scheme has the scales that suit it; see `trtllm-lite quantize`", _OFF),
+        _same("use_fp8 enable_fp8", "use --qformat fp8 of `trtllm-lite quantize` or `build`", _OFF),
+        _same("use_fp8_rowwise", "use --qformat fp8_rowwise of `trtllm-lite quantize` or `build`", _OFF),
+        _same("smoothquant use_smooth_quant", "use --qformat int8_sq of `trtllm-lite quantize` or `build`", _OFF),
+        _same("int8_kv_cache fp8_kv_cache quant_mode per_group", _NOT_QUANTIZED, _OFF),
         _same("quant_ckpt_path quant_config modelopt_quant_ckpt_path", _NOT_QUANTIZED),
-        _same("calib_dataset calib_size calib_max_seq_length dataset_cache_dir awq_block_size", _NOT_QUANTIZED),
-        _same("autoq_format auto_quantize_bits quantize_lm_head", _NOT_QUANTIZED, _OFF),
+        _same("awq_block_size", "use --group_size"),
+        _same("dataset_cache_dir", "--calib_dataset of `trtllm-lite quantize` is a file", harmless=True),
+        _same("autoq_format auto_quantize_bits", _NOT_QUANTIZED, _OFF),
     ]
 )
+_CALIBRATION = "calib_dataset calib_size calib_max_seq_length"
+_LATER = "use it with `trtllm-lite quantize`, which comes after `convert`"
 
 CONVERT = _merge(
     [
         _EVERYWHERE,
         _PARALLEL,
         _QUANTIZED,
-        _same("qformat", _INT8_WEIGHTS, ("full_prec", "none")),
+        _same("qformat", _LATER, ("full_prec", "none")),
+        _same(f"{_CALIBRATION} quantize_lm_head", _LATER, _OFF),
         _same("kv_cache_dtype", "use `trtllm-lite build --kv_cache_dtype`", ("auto", "none")),
         _same("load_by_shard load_model_on_cpu", "weights are always streamed on the CPU", harmless=True),
         _same("use_parallel_embedding embedding_sharding_dim", _ONE_DEVICE, _OFF),
@@ -131,6 +137,7 @@ PLAN = _merge(
     [
         _BUILD,
         _same("dry_run monitor_memory", _PREDICTS, _ON, harmless=True),
+        _same(f"{_CALIBRATION} calib_seed calib_dir max_accuracy_loss", _PREDICTS, harmless=True),
         _same("output_dir strip_plan input_timing_cache output_timing_cache fast_build", _PREDICTS, harmless=True),
     ]
 )

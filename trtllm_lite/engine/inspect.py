@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
-from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic
+from trtllm_lite.engine.manifest import Accuracy, Fusion, Manifest, Tactic
 from trtllm_lite.engine.plan import CallInstruction, Instruction, LaunchInstruction, Plan, dotted
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
@@ -49,6 +49,7 @@ class Inspection:
     model: dict[str, Any]
     target: str
     qformat: str
+    accuracy: Accuracy | None
     limits: dict[str, int]
     gather_context_logits: bool | None
     kv_cache: dict[str, Any]
@@ -70,6 +71,7 @@ class Inspection:
         console.print(Text(one_line(f"made by {self.producer}{made_for}")), soft_wrap=True)
         if self.qformat:
             console.print(Text(one_line(f"weights of linear layers: {self.qformat}")), soft_wrap=True)
+        _print_table(console, "accuracy", {} if self.accuracy is None else asdict(self.accuracy))
         _print_table(console, "model", self.model)
         _print_table(console, "limits", self._limits())
         _print_table(console, "KV cache", {name: value for name, value in self.kv_cache.items() if name != "groups"})
@@ -115,6 +117,7 @@ def inspect_engine(path: Path) -> Inspection:
         model=to_json(manifest.model) | {"num_parameters": manifest.num_parameters},
         target=_target(engine),
         qformat=manifest.qformat,
+        accuracy=manifest.accuracy,
         limits=to_json(manifest.limits),
         gather_context_logits=manifest.gather_context_logits,
         kv_cache=to_json(manifest.kv_cache),

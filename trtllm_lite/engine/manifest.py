@@ -97,6 +97,22 @@ class Tactic:
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """What quantization cost on the text ``dataset``, where the build measured it (:mod:`trtllm_lite.evaluation`).
+
+    ``num_tokens`` were predicted; the reference is the network before it was quantized; ``kl_divergence`` is in nats
+    per token, ``top1_agreement`` a share of the tokens.
+    """
+
+    dataset: str
+    num_tokens: int
+    perplexity: float
+    reference_perplexity: float
+    kl_divergence: float
+    top1_agreement: float
+
+
+@dataclass(frozen=True)
 class Manifest:
     """``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal.
 
@@ -118,6 +134,7 @@ class Manifest:
     stripped: bool = False
     qformat: str = field(default="full_prec", metadata=_PYTHON_ONLY)
     tactics: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
+    accuracy: Accuracy | None = field(default=None, metadata=_PYTHON_ONLY)
 
     def to_json(self, indent: int | None = None) -> str:
         """JSON, identical for equal manifests; compact unless ``indent`` is given."""

@@ -1,5 +1,6 @@
 """The attention kernels in numpy over raw memory; see cuda_kernels.py."""
 
+import ml_dtypes
 import numpy as np
 
 from tests.unit.builder.cuda_kernels import (
@@ -18,9 +19,14 @@ from tests.unit.builder.cuda_kernels import (
 def _cache(macros: Macros, pointer: Pointer) -> np.ndarray:
     """Every token of a cache: [blocks, kv_heads, page, dim]."""
     block = macros["TL_KV_HEADS"] * macros["TL_PAGE"] * macros["TL_HEAD_DIM"]
-    half = half_type(macros)
+    dtype = ml_dtypes.float8_e4m3fn if macros["TL_CACHE_E4M3"] else half_type(macros)
     shape = (macros["TL_KV_HEADS"], macros["TL_PAGE"], macros["TL_HEAD_DIM"])
-    return at(pointer, half, len(pointer) // (2 * block), *shape)
+    return at(pointer, dtype, len(pointer) // (np.dtype(dtype).itemsize * block), *shape)
+
+
+def _stored(macros: Macros, rows: np.ndarray, factor: float) -> np.ndarray:
+    """What the cache keeps of rows."""
+    return np.clip(rows * factor, -448, 448) if macros["TL_CACHE_E4M3"] else rows
 
 
 def _append(
@@ -32,6 +38,7 @@ def _append(
     cos: Pointer | None,
     sin: Pointer | None,
     slots: Pointer,
+    factors: tuple[float, float],
 ) -> None:
     """Rotate and store [rows, heads, dim] in float64."""
     heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
@@ -41,10 +48,10 @@ def _append(
         c, s = (at(table, np.float32, rows, 1, pairs).astype(np.float64) for table in (cos, sin))
         low, high, rest = np.split(turned, [pairs, 2 * pairs], axis=-1)
         turned = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
-    at(query, half, rows, heads, dim)[...] = turned[:, :heads]
+    at(query, np.float16 if macros["TL_CACHE_E4M3"] else half, rows, heads, dim)[...] = turned[:, :heads]
     places = at(slots, np.int32, rows)
-    _cache(macros, keys)[places // page, :, places % page] = turned[:, heads:]
-    _cache(macros, values)[places // page, :, places % page] = qkv[:, heads + kv_heads :]
+    _cache(macros, keys)[places // page, :, places % page] = _stored(macros, turned[:, heads:], factors[0])
+    _cache(macros, values)[places // page, :, places % page] = _stored(macros, qkv[:, heads + kv_heads :], factors[1])
 
 
 @kernel
@@ -64,13 +71,15 @@ def qkv_linear(
     slots: Pointer,
     rows: int,
     epsilon: float,
+    x_scale: float,
+    *factors: float,
 ) -> None:
     del grid
-    result = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon)
+    result = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon, x_scale)
     if macros["TL_BIAS"]:
         result += at(bias, np.float32, macros["TL_OUT"])
     heads = result.reshape(rows, -1, macros["TL_HEAD_DIM"])
-    _append(macros, heads, query, keys, values, cos, sin, slots)
+    _append(macros, heads, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
 
 
 @kernel
@@ -87,6 +96,7 @@ def rope_cache(
     query_norm: Pointer | None,
     key_norm: Pointer | None,
     epsilon: float,
+    *factors: float,
 ) -> None:
     heads, kv_heads = macros["TL_HEADS"], macros["TL_KV_HEADS"]
     shape = (grid[0], heads + 2 * kv_heads, macros["TL_HEAD_DIM"])
@@ -95,7 +105,7 @@ def rope_cache(
         rows[:, :heads] = normalised(rows[:, :heads], query_norm, epsilon)
         both = slice(heads, heads + kv_heads)
         rows[:, both] = normalised(rows[:, both], key_norm, epsilon)
-    _append(macros, rows, query, keys, values, cos, sin, slots)
+    _append(macros, rows, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
 
 
 def _exponents(macros: Macros, products: np.ndarray, scale: float, cap: tuple[float, ...]) -> np.ndarray:
@@ -139,6 +149,11 @@ def _tables(pointer: Pointer, num_seqs: int, stride: int) -> list[np.ndarray]:
     return [pointer[4 * stride * seq : 4 * stride * (seq + 1)].view(np.int32) for seq in range(num_seqs)]
 
 
+def _y_type(macros: Macros) -> type:
+    """The type of the output, which is not that of queries where the cache is E4M3."""
+    return half_type({"TL_FP16": macros["TL_Y_FP16"]})
+
+
 @kernel
 def paged_attention_decode(
     macros: Macros,
@@ -155,22 +170,24 @@ def paged_attention_decode(
     max_blocks: int,
     shared_bytes: int,
     window: int,
+    value_scale: float,
     scale: float,
     *cap: float,
 ) -> None:
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
     assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
     assert grid[0] <= macros["TL_MAX_GRID"]
-    assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * 2 * dim * 2
+    assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * 2 * dim * (2 - macros["TL_CACHE_E4M3"])
     assert grid[1:] == (1, 1)
     at(partials, np.float32, 2 * grid[0] * heads // kv_heads * (dim + 2))[...] = np.nan
     assert not at(arrivals, np.int32, num_seqs * kv_heads).any()
     shape = (num_seqs, 1, heads, dim)
-    queries, outputs = (at(pointer, half_type(macros), *shape) for pointer in (query, output))
+    queries, outputs = at(query, half_type(macros), *shape), at(output, _y_type(macros), *shape)
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     for seq in range(num_seqs):
         caches = (keys, values)
-        outputs[seq] = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale, cap)
+        found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale, cap)
+        outputs[seq] = found * value_scale
 
 
 @kernel
@@ -187,6 +204,7 @@ def paged_attention_prefill(
     num_seqs: int,
     max_blocks: int,
     window: int,
+    value_scale: float,
     scale: float,
     *cap_and_taken: float | Pointer,
 ) -> None:
@@ -199,8 +217,10 @@ def paged_attention_prefill(
     # The first kernel has a block for each piece of work; the blocks of the second take work until there is none.
     assert grid == (NUM_SMS, 1, 1) or (grid[0] == kv_heads and grid[1] >= blocks), "some rows have no block"
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
-    queries, outputs = (at(pointer, half_type(macros), ends[-1], heads, dim) for pointer in (query, output))
+    shape = (int(ends[-1]), heads, dim)
+    queries, outputs = at(query, half_type(macros), *shape), at(output, _y_type(macros), *shape)
     for seq in range(num_seqs):
         mine = slice(ends[seq], ends[seq + 1])
         caches = (keys, values)
-        outputs[mine] = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale, cap)
+        found = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale, cap)
+        outputs[mine] = found * value_scale

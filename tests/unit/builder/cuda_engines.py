@@ -17,7 +17,8 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
-from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
+from trtllm_lite.quantize.network import Recipe, quantize_network
+from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 LIMITS = {"max_batch_size": 3, "max_input_len": 16, "max_seq_len": 48, "tokens_per_block": 32}
 
@@ -71,7 +72,7 @@ def lowered(
     **limits: int,
 ) -> Lowered:
     """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
-    model, _ = run_passes(quantize_weights(network(shape or cuda_shape()), qformat))
+    model, _ = run_passes(quantize_network(network(shape or cuda_shape()), Recipe(qformat))[0])
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
     devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
     bounds = replace(bounds, cache_groups=assign_cache_groups(model.graph, bounds.max_seq_len))

@@ -8,7 +8,7 @@ from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.sites import Choice, Site
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
 from trtllm_lite.builder.cuda.targets import parse_targets
-from trtllm_lite.plugins.launch import Buffer, symbol
+from trtllm_lite.plugins.launch import Buffer, WeightBuffers, symbol
 
 (H200,) = parse_targets(["sm_90"])
 (A100,) = parse_targets(["sm_80"])
@@ -20,7 +20,8 @@ FIRST, SECOND = "first", "second"  # of the tiled kernels for a size of step
 def _site(gated: bool, bucket: Bucket) -> Site:
     weight = Buffer("weight", "bfloat16", (2, 256, 128) if gated else (256, 128), "weight")
     x, y = (Buffer(name, "bfloat16", ("num_tokens", extent)) for name, extent in (("x", 128), ("y", 256)))
-    return Site(y, x, weight, symbol("num_tokens"), bucket.max_tokens, "silu" if gated else "none")
+    operands = (y, x, WeightBuffers(weight), "bfloat16", symbol("num_tokens"))
+    return Site(*operands, bucket.max_tokens, "silu" if gated else "none")
 
 
 GATED, PLAIN = _site(True, SMALL), _site(False, SMALL)

@@ -8,7 +8,8 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape, network
 from tests.unit.builder.scenario import Feeds, Sequences
-from trtllm_lite.quantize.weight_only import FULL_PRECISION, quantize_weights
+from trtllm_lite.quantize.network import Recipe, quantize_network
+from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 BLOCK = LIMITS["tokens_per_block"]
 
@@ -31,7 +32,7 @@ def _check(
 ) -> None:
     feeds = state.feeds(lens)
     actual = card.step(_step_inputs(feeds, len(lens)), program)
-    (expected,) = state.step([quantize_weights(network(state.shape), qformat)], lens, feeds)
+    (expected,) = state.step([quantize_network(network(state.shape), Recipe(qformat))[0]], lens, feeds)
     assert_close(actual, expected, card.dtype, table=ROUNDED_TOLERANCES)
     assert np.array_equal(card.tokens(), actual.argmax(-1))
 
@@ -72,7 +73,7 @@ def test_programs_of_fp8_compute_what_the_quantized_network_does(variant: str) -
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
         feeds = state.feeds(lens)
         actual = card.step(_step_inputs(feeds, len(lens)), program)
-        (expected,) = state.step([quantize_weights(network(state.shape), "fp8_rowwise")], lens, feeds)
+        (expected,) = state.step([quantize_network(network(state.shape), Recipe("fp8_rowwise"))[0]], lens, feeds)
         assert_close(actual, expected, card.dtype, table=E4M3_TOLERANCES)
     assert "quantize_rows" in card.ran
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
 from tests.unit.builder.networks import VARIANTS, network
 from tests.unit.builder.scenario import Sequences
-from trtllm_lite import _core, _testing
+from trtllm_lite import _core
 from trtllm_lite.builder import build_engine, plan_memory
 
 
@@ -23,7 +23,7 @@ def test_logits_of_the_runtime(variant: str, tmp_path: Path) -> None:
     for lens in ([7, 1, 4], [1, 1, 1], [1, 6, 2]):
         feeds = state.feeds(lens)
         step = (feeds["token_ids"], np.array(lens, np.int32), feeds["past_lens.packed"], feeds["block_tables"])
-        actual = _testing.step(executor, *step, feeds["logits_indices"])
+        actual = _core.step(executor, *step, feeds["logits_indices"])
         (expected,) = state.step([network(variant)], lens, feeds)
         np.testing.assert_allclose(actual, expected, atol=2e-5)
 

@@ -6,7 +6,7 @@ import pytest
 
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
-from trtllm_lite.plugins.launch import Buffer, Device, Extent, Launch, TensorMap, symbol
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, Launch, TensorMap, WeightBuffers, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 
 H200 = Device("sm_90a", 227 * 1024)
@@ -19,9 +19,9 @@ def _launch(config: TileConfig, out: int, in_features: int, gated: bool, rows: i
     y, x = Buffer("y", "bfloat16", (rows, out)), Buffer("x", "bfloat16", (rows, in_features))
     tiling = Tiling("bfloat16", H200, config, rows)
     if gated:
-        weight = Buffer("weight", "bfloat16", (2, out, in_features), "weight")
+        weight = WeightBuffers(Buffer("weight", "bfloat16", (2, out, in_features), "weight"))
         return gated_linear.tiled(y, x, weight, symbol("rows"), tiling, activation="silu")
-    weight = Buffer("weight", "bfloat16", (out, in_features), "weight")
+    weight = WeightBuffers(Buffer("weight", "bfloat16", (out, in_features), "weight"))
     return linear.tiled(y, x, weight, symbol("rows"), tiling, residual=y)
 
 
@@ -32,7 +32,7 @@ def _blocks(grid: Extent) -> int:
 @pytest.mark.parametrize("rows", [17, 64, 65, 256, 512, 8192])
 @pytest.mark.parametrize(("out", "in_features", "gated"), PRODUCTS)
 def test_candidates_can_be_launched(out: int, in_features: int, gated: bool, rows: int) -> None:
-    configs = tile_configs(out, in_features, rows, gated, H200)
+    configs = tile_configs(out, 2 * in_features, rows, gated, H200)
     assert configs
     assert len(configs) == len({str(config) for config in configs})
     for config in configs:
@@ -58,13 +58,13 @@ def test_boxes_are_equal_shares_of_a_tile() -> None:
 
 
 def test_the_first_guess_fills_an_h200_in_whole_waves() -> None:
-    best = tile_configs(14336, 4096, 256, True, H200)[0]
+    best = tile_configs(14336, 8192, 256, True, H200)[0]
     assert (best.rows, best.columns, best.row_blocks) == (128, 224, 2)
 
 
 @pytest.mark.parametrize(
     ("out", "in_features", "arch"),
-    [(4096, 4096, "sm_90"), (4096, 4096, "sm_100a"), (4096, 4000, "sm_90a"), (4100, 4096, "sm_90a")],
+    [(4096, 4096, "sm_90"), (4096, 4096, "sm_100a"), (4096, 4004, "sm_90a"), (4100, 4096, "sm_90a")],
 )
 def test_no_candidate_where_the_kernel_cannot_run(out: int, in_features: int, arch: str) -> None:
-    assert tile_configs(out, in_features, 256, False, Device(arch, 227 * 1024)) == ()
+    assert tile_configs(out, 2 * in_features, 256, False, Device(arch, 227 * 1024)) == ()

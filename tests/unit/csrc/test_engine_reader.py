@@ -300,6 +300,10 @@ PLANS: dict[str, tuple[Change, str]] = {
         lambda e: e.plan["outputs"].update(logits=0),
         "outputs.logits: expected float32 in the arena",
     ),
+    "an output that is no row of activations": (
+        lambda e: e.plan["outputs"].update(more=next(i for i, t in enumerate(e.plan["tensors"]) if t["name"] == "qkv")),
+        "outputs.more: expected float32 in the arena",
+    ),
 }
 
 

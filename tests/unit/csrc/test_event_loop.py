@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.csrc.tiny_engine import MAX_NUM_TOKENS, MAX_SEQ_LEN, TOKENS_PER_BLOCK, VOCAB, make_tiny_engine
-from trtllm_lite import _testing
+from trtllm_lite import _core, _testing
 from trtllm_lite._core import CpuExecutor, Engine, EventLoop, FinishReason, RequestEnd, sampling
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 
@@ -63,7 +63,7 @@ class Reference:
         past, rows = 0, []
         for chunk in chunks:
             arrays = [np.array(values, np.int32) for values in (chunk, [len(chunk)], [past])]
-            rows.append(_testing.step(self._executor, *arrays, self._table, np.arange(len(chunk), dtype=np.int32)))
+            rows.append(_core.step(self._executor, *arrays, self._table, np.arange(len(chunk), dtype=np.int32)))
             past += len(chunk)
         return np.concatenate(rows)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.csrc.tiny_engine import HIDDEN, MAX_NUM_TOKENS, NUM_BLOCKS, VOCAB, TinyEngine
-from trtllm_lite import _testing
+from trtllm_lite import _core, _testing
 from trtllm_lite._core import CpuExecutor, Engine
 from trtllm_lite.errors import ArgumentError, LimitError
 
@@ -24,7 +24,7 @@ def run_alone(executor: CpuExecutor, tokens: np.ndarray, chunks: list[int], bloc
     past = 0
     for size in chunks:
         part, last = tokens[past : past + size], i32(size - 1)
-        logits = _testing.step(executor, part, i32(size), i32(past), np.array([blocks], np.int32), last)
+        logits = _core.step(executor, part, i32(size), i32(past), np.array([blocks], np.int32), last)
         past += size
     assert past == len(tokens)
     return logits
@@ -42,11 +42,11 @@ def valid_step() -> dict[str, np.ndarray]:
 
 
 def test_shape_and_freshness(executor: CpuExecutor) -> None:
-    first = _testing.step(executor, **valid_step())
+    first = _core.step(executor, **valid_step())
     assert first.shape == (2, VOCAB)
     assert first.dtype == np.float32
     copy = first.copy()
-    _testing.step(executor, **valid_step() | {"token_ids": i32(9, 9, 9, 9)})
+    _core.step(executor, **valid_step() | {"token_ids": i32(9, 9, 9, 9)})
     np.testing.assert_array_equal(first, copy)
 
 
@@ -58,16 +58,16 @@ def test_chunks_do_not_matter(executor: CpuExecutor, chunks: list[int]) -> None:
 
 def test_batch_does_not_matter(executor: CpuExecutor) -> None:
     alone = [run_alone(executor, TOKENS[:20], [20], [0, 1]), run_alone(executor, TOKENS[20:23], [2, 1], [2])]
-    _testing.step(executor, TOKENS[20:22], i32(2), i32(0), np.array([[5]], np.int32), i32())
+    _core.step(executor, TOKENS[20:22], i32(2), i32(0), np.array([[5]], np.int32), i32())
     tokens = np.concatenate([TOKENS[:20], TOKENS[22:23]])
     tables = np.array([[0, 1], [5, -7]], np.int32)
-    together = _testing.step(executor, tokens, i32(20, 1), i32(0, 2), tables, i32(19, 20))
+    together = _core.step(executor, tokens, i32(20, 1), i32(0, 2), tables, i32(19, 20))
     np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
 def test_no_logits_wanted(executor: CpuExecutor) -> None:
     step = valid_step() | {"logits_indices": i32()}
-    assert _testing.step(executor, **step).shape == (0, VOCAB)
+    assert _core.step(executor, **step).shape == (0, VOCAB)
 
 
 @pytest.mark.parametrize("isa", _testing.supported_isas())
@@ -120,22 +120,22 @@ REFUSED = {
 def test_refuses(executor: CpuExecutor, case: str) -> None:
     change, message = REFUSED[case]
     with pytest.raises(LimitError, match=message):
-        _testing.step(executor, **valid_step() | change)
-    _testing.step(executor, **valid_step())
+        _core.step(executor, **valid_step() | change)
+    _core.step(executor, **valid_step())
 
 
 def test_a_prefix_may_be_shared(executor: CpuExecutor) -> None:
     """Two sequences that read the same full block and write their own."""
-    _testing.step(executor, TOKENS[:16], i32(16), i32(0), i32(0)[None], i32())
+    _core.step(executor, TOKENS[:16], i32(16), i32(0), i32(0)[None], i32())
     tables = np.array([[0, 1], [0, 2]], np.int32)
-    logits = _testing.step(executor, i32(7, 7), i32(1, 1), i32(16, 16), tables, i32(0, 1))
+    logits = _core.step(executor, i32(7, 7), i32(1, 1), i32(16, 16), tables, i32(0, 1))
     np.testing.assert_array_equal(logits[0], logits[1])
 
 
 @pytest.mark.parametrize("wrong", [np.int64, np.float32, np.uint32])
 def test_refuses_other_dtypes(executor: CpuExecutor, wrong: type) -> None:
     with pytest.raises(TypeError):
-        _testing.step(executor, **valid_step() | {"token_ids": np.array([1, 2, 3, 4], wrong)})
+        _core.step(executor, **valid_step() | {"token_ids": np.array([1, 2, 3, 4], wrong)})
 
 
 def test_threads_take_turns(executor: CpuExecutor) -> None:
@@ -157,6 +157,25 @@ def test_threads_take_turns(executor: CpuExecutor) -> None:
     assert not wrong
 
 
+def test_outputs_are_those_of_the_last_step(tiny: TinyEngine, tmp_path) -> None:
+    names = [tensor["name"] for tensor in tiny.plan["tensors"]]
+    tiny.plan["outputs"] |= {"every row": names.index("n3"), "rows of logits": names.index("last")}
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(tiny.to_bytes())
+    executor = CpuExecutor(Engine(str(path)))
+    assert executor.output("every row").shape == (0, HIDDEN)
+    logits = _core.step(executor, **valid_step())
+    rows = executor.output("every row")
+    assert rows.shape == (4, HIDDEN)
+    np.testing.assert_array_equal(executor.output("rows of logits"), rows[valid_step()["logits_indices"]])
+    np.testing.assert_array_equal(executor.output("logits"), logits)
+    _core.step(executor, **valid_step() | {"token_ids": i32(9, 9, 9, 9), "logits_indices": i32()})
+    assert executor.output("rows of logits").shape == (0, HIDDEN)
+    assert not np.array_equal(executor.output("every row"), rows)
+    with pytest.raises(ArgumentError, match="expected one that the engine's plan has, found n3"):
+        executor.output("n3")
+
+
 def test_options_and_memory(tiny: TinyEngine, tmp_path) -> None:
     path = tmp_path / "rank0.engine"
     path.write_bytes(tiny.to_bytes())
@@ -168,7 +187,7 @@ def test_options_and_memory(tiny: TinyEngine, tmp_path) -> None:
     assert executor.memory["workspace"] >= tiny.plan["arena_bytes"]
     step = valid_step() | {"block_tables": np.array([[18, 19], [5, 0]], np.int32)}
     again = CpuExecutor(engine, num_blocks=20, isa="portable")
-    np.testing.assert_array_equal(_testing.step(executor, **step), _testing.step(again, **step))
+    np.testing.assert_array_equal(_core.step(executor, **step), _core.step(again, **step))
 
 
 def test_refuses_absurd_options(tiny: TinyEngine, tmp_path) -> None:
@@ -189,13 +208,13 @@ def test_engine_outlives_its_name(tiny: TinyEngine, tmp_path) -> None:
     path.write_bytes(tiny.to_bytes())
     executor = CpuExecutor(Engine(str(path)))
     path.unlink()
-    assert np.isfinite(_testing.step(executor, **valid_step())).all()
+    assert np.isfinite(_core.step(executor, **valid_step())).all()
 
 
 def test_a_collective_of_one_rank_hands_its_operand_on(tiny: TinyEngine, tmp_path: Path) -> None:
     path = tmp_path / "plain.engine"
     path.write_bytes(tiny.to_bytes())
-    expected = _testing.step(CpuExecutor(Engine(str(path))), **valid_step())
+    expected = _core.step(CpuExecutor(Engine(str(path))), **valid_step())
     tensors, index = tiny.plan["tensors"], len(tiny.plan["tensors"])
     tensors.append(tiny.tensor("n3") | {"name": "reduced", "offset": tiny.plan["arena_bytes"]})
     tiny.plan["arena_bytes"] += MAX_NUM_TOKENS * HIDDEN * 4
@@ -207,4 +226,4 @@ def test_a_collective_of_one_rank_hands_its_operand_on(tiny: TinyEngine, tmp_pat
     tiny.instructions().insert(place, reduce | {"x": source, "y": {"tensor": index, "offset": 0}})
     path = tmp_path / "reduced.engine"
     path.write_bytes(tiny.to_bytes())
-    np.testing.assert_array_equal(_testing.step(CpuExecutor(Engine(str(path))), **valid_step()), expected)
+    np.testing.assert_array_equal(_core.step(CpuExecutor(Engine(str(path))), **valid_step()), expected)

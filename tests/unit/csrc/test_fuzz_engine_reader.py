@@ -19,7 +19,7 @@ MUTANTS_PER_KIND = 1000
 RUN_ONE_STEP = """
 import sys
 import numpy as np
-from trtllm_lite import _testing
+from trtllm_lite import _core, _testing
 from trtllm_lite._core import Engine, CpuExecutor
 from trtllm_lite.errors import TrtllmLiteError
 
@@ -31,7 +31,7 @@ for path in sys.argv[1:]:
             executor = CpuExecutor(engine, num_threads=2, isa=isa)
             for past in (0, 15):
                 tables = np.arange(6, dtype=np.int32).reshape(2, 3)
-                _testing.step(executor, np.arange(20, dtype=np.int32), i32(19, 1), i32(past, 3), tables, i32(18, 19))
+                _core.step(executor, np.arange(20, dtype=np.int32), i32(19, 1), i32(past, 3), tables, i32(18, 19))
         except TrtllmLiteError:
             pass
 """

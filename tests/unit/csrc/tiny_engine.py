@@ -46,6 +46,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "stripped": False,
     "qformat": "full_prec",
     "tactics": [],
+    "accuracy": None,
 }
 MANIFEST: dict[str, Any] = {
     **PYTHON_ONLY,

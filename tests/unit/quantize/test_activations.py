@@ -10,7 +10,7 @@ from tests.unit.builder.networks import network
 from trtllm_lite.builder.graph import operands
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.quantize.activations import LARGEST, quantize_per_tensor, quantize_per_token, recognise
-from trtllm_lite.quantize.weight_only import quantize_weights
+from trtllm_lite.quantize.network import Recipe, quantize_network
 
 FEATURES = 70
 
@@ -57,7 +57,7 @@ def test_the_kernel_rounds_as_onnxruntime_does(isa: str, to: str, scale: float |
 @pytest.mark.parametrize("variant", ["llama", "gpt2", "cohere"])
 def test_products_merge_as_without(variant: str) -> None:
     """Queries, keys and values, and gate and up, are one product of quantized rows each."""
-    fused, fusions = run_passes(quantize_weights(network(variant), "fp8_rowwise"))
+    fused, fusions = run_passes(quantize_network(network(variant), Recipe("fp8_rowwise"))[0])
     plain, _ = run_passes(network(variant))
     quantized = [node for node in fused.graph if node.op_type == "QuantizeRows"]
     products = [node for node in fused.graph if "Linear" in node.op_type]

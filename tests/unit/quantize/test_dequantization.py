@@ -15,7 +15,7 @@ from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.formats import FORMATS, Int4
 from trtllm_lite.quantize.formats.dequantization import dequantized
-from trtllm_lite.quantize.weight_only import quantize_weights
+from trtllm_lite.quantize.network import Recipe, quantize_network
 
 ROWS, DEPTH, BLOCK = 6, 64, 16
 TYPES = {
@@ -89,17 +89,17 @@ def test_what_is_expressed_is_recognised(dtype: str, kind: type, blocks: int, of
 def test_groups_that_do_not_fit() -> None:
     message = r"^layers\.0\.attention\.q_proj has rows of 32 weights, and int4_wo .* --group_size 32"
     with pytest.raises(BuildError, match=message):
-        quantize_weights(network(EVEN), "int4_wo")
+        quantize_network(network(EVEN), Recipe("int4_wo"))
     with pytest.raises(BuildError, match=r"rows of 36 weights.* pass --qformat int8_wo"):
-        quantize_weights(network("llama"), "int4_wo")
+        quantize_network(network("llama"), Recipe("int4_wo"))
     with pytest.raises(BuildError, match="groups of 4: expected a multiple of 8"):
-        quantize_weights(network(EVEN), "int4_wo", group_size=4)
+        quantize_network(network(EVEN), Recipe("int4_wo", group_size=4))
 
 
 def test_matrices_of_other_blocks_are_not_merged() -> None:
     forms = []
     for group_size in (8, 16):
-        fused, _ = run_passes(quantize_weights(network(EVEN), "int4_wo", group_size=group_size))
+        fused, _ = run_passes(quantize_network(network(EVEN), Recipe("int4_wo", group_size=group_size))[0])
         weights = fused.graph.initializers
         scale = next(weights[name] for name in weights if name.endswith("qkv_proj.weight_scale"))
         forms.append(scale.shape[-1])

@@ -7,9 +7,8 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
 from trtllm_lite.builder.constraints import broken_constraints
-from trtllm_lite.builder.graph import attribute, dims, weight_tensor
+from trtllm_lite.builder.graph import aliases_of, attribute, dims, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.passes.last_token_gather import LOGITS
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
 from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.writer import Weight, weight_offsets
@@ -17,7 +16,7 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.packing import pack, packed_shape
-from trtllm_lite.plugins.schema import LAYOUTS, Schema, all_schemas
+from trtllm_lite.plugins.schema import LAYOUTS, all_schemas
 
 CPU = "cpu"  # the target, its kind, and the arch of its program
 
@@ -57,13 +56,12 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
         add(value, "arena", offset)
     calls = tuple(_call(node, index) for node in graph)
     _check_constraints(graph, tensors, index)
-    logits = next(value for value in graph.outputs if value.name == LOGITS)
     plan = Plan(
         symbols=symbols,
         arena_bytes=arena_bytes,
         state_bytes=0,
         tensors=tuple(tensors),
-        outputs={LOGITS: index[logits]},
+        outputs={str(value.name): index[value] for value in graph.outputs if value in arena},
         kernels=(),
         programs=(Program("step", CPU, False, symbols["num_tokens"], calls),),
         cuda=None,
@@ -108,7 +106,7 @@ def _stored_weight(value: ir.Value, layout: str) -> Weight:
 def _arena(graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits) -> tuple[dict[ir.Value, int], int]:
     """Offset of every intermediate value, and the bytes of the arena."""
     nodes = list(graph)
-    aliased = {node.outputs[i] for node in nodes for i in _aliases(node)}
+    aliased = {node.outputs[i] for node in nodes for i in aliases_of(node)}
     position = {node: step for step, node in enumerate(nodes)}
     born = {value: step for step, node in enumerate(nodes) for value in node.outputs if value not in aliased}
     lifetimes = []
@@ -120,15 +118,9 @@ def _arena(graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits) -> tup
     return dict(zip(born, offsets, strict=True)), arena_bytes
 
 
-def _aliases(node: ir.Node) -> dict[int, int]:
-    """Output position -> position of the input whose storage it is."""
-    schema: Schema = all_schemas()[node.op_type]
-    return {i: schema.input_index(o.alias) for i, o in enumerate(schema.outputs) if o.alias is not None}
-
-
 def _is_cache(value: ir.Value) -> bool:
     """Whether an operator that reads the input updates it in place."""
-    return any(use.idx in _aliases(use.node).values() for use in value.uses())
+    return any(use.idx in aliases_of(use.node).values() for use in value.uses())
 
 
 def _tensor(value: ir.Value, limits: BuildLimits, kind: str, offset: int = 0, layout: str = "row_major") -> PlanTensor:
@@ -146,7 +138,7 @@ def _tensor(value: ir.Value, limits: BuildLimits, kind: str, offset: int = 0, la
 def _call(node: ir.Node, index: dict[ir.Value, int]) -> CallInstruction:
     """One call; aliased outputs get their input's index, which later readers then use too."""
     schema = all_schemas()[node.op_type]
-    aliases = _aliases(node)
+    aliases = aliases_of(node)
     for output, source in aliases.items():
         value = node.inputs[source]
         assert value is not None

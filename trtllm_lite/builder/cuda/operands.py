@@ -31,19 +31,29 @@ class Bias:
     rounded: Callable[[], Buffer]
 
 
+@dataclass(frozen=True)
+class CacheFormat:
+    """The type of the KV cache, and what stored keys and values are multiplied with."""
+
+    dtype: str
+    scales: tuple[float, float] = (1.0, 1.0)
+
+
 class Operands:
     """Buffers by name and by value of the fused graph; asking for one puts it into the plan.
 
-    ``dtype`` is the type of activations, matrices and caches. Raises BuildError where a weight does not have it.
+    ``dtype`` is the type of activations and matrices, and of caches unless they have a format of their own. Raises
+    BuildError where a weight does not have it.
     """
 
-    def __init__(self, dtype: str, limits: BuildLimits) -> None:
+    def __init__(self, dtype: str, limits: BuildLimits, cache_format: CacheFormat | None = None) -> None:
         if dtype not in _COMPUTED:
             raise BuildError(
                 f"the checkpoint stores its matrices as {dtype}, and GPU engines compute in {' or '.join(_COMPUTED)}: "
                 "convert again with --dtype bfloat16"
             )
         self.dtype, self.limits, self.symbols = dtype, limits, symbols(limits)
+        self.cache_format = cache_format or CacheFormat(dtype)
         self.weights: dict[Buffer, Weight] = {}
         self.caches: dict[str, Buffer] = {}
         self.outputs: dict[str, Buffer] = {}
@@ -117,7 +127,7 @@ class Operands:
         name = str(value.name)
         if name not in self.caches:
             shape = ("num_blocks", num_kv_heads, self.limits.tokens_per_block, head_dim)
-            self.caches[name] = Buffer(name, self.dtype, shape, "cache")
+            self.caches[name] = Buffer(name, self.cache_format.dtype, shape, "cache")
         return self.caches[name]
 
     def _weight(self, value: ir.Value, layout: str = "row_major") -> Buffer:

@@ -8,8 +8,10 @@
 
 #include "backends.h"
 #include "bindings/bindings.h"
+#include "bindings/step.h"
 #include "cpu/cpu_executor.h"
 #include "cpu/kernel.h"
+#include "cuda/run_step.h"
 
 namespace nb = nanobind;
 
@@ -23,6 +25,13 @@ nb::dict memory(const DeviceExecutor& executor) {
   result["kv_cache"] = use.kv_cache;
   result["workspace"] = use.workspace;
   return result;
+}
+
+std::unique_ptr<float[]> run_step(CpuExecutor& executor, const StepRequest& request) { return executor.step(request); }
+
+auto output(CpuExecutor& executor, const std::string& name) {
+  CpuExecutor::Output found = executor.output(name);
+  return owning_array(std::move(found.values), found.rows, found.columns);
 }
 
 }  // namespace
@@ -43,7 +52,10 @@ void bind_executor(nb::module_& module) {
       .def(nb::init<const Engine&, std::int64_t, std::int64_t, std::string_view>(), nb::arg("engine"), nb::kw_only(),
            nb::arg("num_threads") = 0, nb::arg("num_blocks") = 0, nb::arg("isa") = "auto", nb::keep_alive<1, 2>())
       .def_prop_ro("num_threads", &CpuExecutor::num_threads)
-      .def_prop_ro("isa", &CpuExecutor::isa);
+      .def_prop_ro("isa", &CpuExecutor::isa)
+      .def("output", &output, nb::arg("name"));
+  def_step<CpuExecutor, &run_step>(module);
+  def_step<cuda::CudaExecutor, &cuda::run_step>(module);
 }
 
 }  // namespace tl

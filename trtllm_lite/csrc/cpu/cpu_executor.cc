@@ -6,6 +6,7 @@
 
 #include "cpu/kernel_registry.h"
 #include "cpu_count.h"
+#include "errors.h"
 #include "kv_cache_size.h"
 
 namespace tl {
@@ -123,9 +124,9 @@ std::unique_ptr<float[]> CpuExecutor::step(const StepRequest& request) {
 void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
   pool_.get_deleter().home.check();
   const std::lock_guard lock(mutex_);
-  const Extents extents = inputs_.assign(request);
+  extents_ = inputs_.assign(request);
   for (const VaryingExtent& varying : varying_extents_) {
-    operands_[varying.operand].shape[varying.axis] = extents[varying.symbol];
+    operands_[varying.operand].shape[varying.axis] = extents_[varying.symbol];
   }
   for (const Call& call : calls_) {
     if (!has_work(call)) continue;
@@ -136,6 +137,19 @@ void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
     call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get()});
   }
   use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, *pool_);
+}
+
+CpuExecutor::Output CpuExecutor::output(const std::string& name) {
+  const auto found = plan_.outputs.find(name);
+  if (found == plan_.outputs.end())
+    throw ArgumentError("output: expected one that the engine's plan has, found " + name);
+  const PlanTensor& tensor = plan_.tensors[static_cast<std::size_t>(found->second)];
+  const std::lock_guard lock(mutex_);
+  const std::int64_t rows = extents_[*tensor.shape[0].symbol], columns = tensor.shape[1].value;
+  const auto size = static_cast<std::size_t>(rows * columns);
+  Output result{std::make_unique_for_overwrite<float[]>(size), rows, columns};
+  std::memcpy(result.values.get(), arena_.data() + tensor.offset, size * sizeof(float));
+  return result;
 }
 
 std::size_t CpuExecutor::block_bytes() const {

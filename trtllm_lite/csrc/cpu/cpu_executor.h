@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,6 +37,14 @@ class CpuExecutor final : public DeviceExecutor {
   // are valid within the call only.
   using LogitsUse = std::function<void(std::span<const float> logits, ThreadPool& pool)>;
   void step(const StepRequest& request, const LogitsUse& use);
+
+  // What the last step computed as the output `name` of the plan: float32 [rows, columns]. Throws ArgumentError if the
+  // plan has no such output. Takes turns with steps.
+  struct Output {
+    std::unique_ptr<float[]> values;
+    std::int64_t rows = 0, columns = 0;
+  };
+  Output output(const std::string& name);
 
   // Copies whole KV blocks: the keys and values of all layers, block_bytes() in all. Like steps, copies take turns.
   std::size_t block_bytes() const;
@@ -94,6 +103,7 @@ class CpuExecutor final : public DeviceExecutor {
   std::deque<ResolvedCall> resolved_;
   std::vector<Call> calls_;
   const float* logits_ = nullptr;
+  Extents extents_;  // of the last step
   std::mutex mutex_;
 };
 

@@ -12,7 +12,8 @@ constexpr float kByteScale = 0.02f / 42;
 
 class RandomValues {
  public:
-  // Normal ones of mean 0, as bfloat16, float16, or int8 or E4M3 to be multiplied with kByteScale; the same in every process.
+  // Normal ones of mean 0, as bfloat16, float16, or int8 or E4M3 to be multiplied with kByteScale; the same in every
+  // process.
   RandomValues(const Device& device, DType dtype, float deviation, Stream stream);
 
   // Puts copies on the stream that fill `bytes` from `to` on.

@@ -4,7 +4,7 @@ namespace tl::cuda {
 
 TensorMap encode(const BoxedTensor& map, DType dtype, DevicePtr address) {
   constexpr unsigned kRank = 2;
-  const int data_type = item_size(dtype) == 1       ? kTensorMapBytes
+  const int data_type = item_size(dtype) == 1      ? kTensorMapBytes
                         : dtype == DType::kFloat16 ? kTensorMapFloat16
                                                    : kTensorMapBFloat16;
   // The innermost extent comes first; its stride is an element.

@@ -111,15 +111,15 @@ void check_group_of(const CallInstruction& call, const KvCache& cache) {
 }
 
 // An output of this kind, dtype and first extent, and of `rank` axes, of which the others are integers.
-const PlanTensor& check_output(const Plan& plan, const char* name, TensorKind kind, DType dtype, Symbol rows,
+const PlanTensor& check_output(const Plan& plan, const std::string& name, TensorKind kind, DType dtype, Symbol rows,
                                std::size_t rank) {
   const PlanTensor& tensor = output_of(plan, name);
   const bool matches = tensor.kind == kind && tensor.dtype == dtype && tensor.shape.size() == rank &&
                        tensor.shape[0].symbol == rows && (rank == 1 || !tensor.shape[1].symbol);
   if (matches) return tensor;
-  fail(std::string("outputs.") + name,
-       "expected " + std::string(to_string(dtype)) + " in the " + std::string(to_string(kind)) + ", of " +
-           std::to_string(rank) + " axes, the first " + std::string(to_string(rows)) + ", found another tensor");
+  fail("outputs." + name, "expected " + std::string(to_string(dtype)) + " in the " + std::string(to_string(kind)) +
+                              ", of " + std::to_string(rank) + " axes, the first " + std::string(to_string(rows)) +
+                              ", found another tensor");
 }
 
 // Checks the tensors whose rows are the structs of plugins/sample/slot.cuh.
@@ -140,13 +140,22 @@ void check_sampling_outputs(const Plan& plan) {
   }
 }
 
+// Checks that a CPU's executor can hand out the output: float32, a row for each token or for each row of logits.
+void check_rows(const Plan& plan, const std::string& name) {
+  const PlanTensor& tensor = output_of(plan, name);
+  const bool per_token = !tensor.shape.empty() && tensor.shape[0].symbol == Symbol::kNumTokens;
+  const Symbol rows = per_token ? Symbol::kNumTokens : Symbol::kNumLogits;
+  check_output(plan, name, TensorKind::kArena, DType::kFloat32, rows, 2);
+}
+
 void check_outputs(const Plan& plan, const Manifest& manifest) {
   const PlanTensor& logits = check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
   if (logits.shape[1].value != manifest.model.vocab_size) {
     fail("outputs.logits", "expected rows of vocab_size = " + std::to_string(manifest.model.vocab_size) +
                                " logits, found " + std::to_string(logits.shape[1].value));
   }
-  if (manifest.target.kind == TargetKind::kCuda) check_sampling_outputs(plan);
+  if (manifest.target.kind == TargetKind::kCuda) return check_sampling_outputs(plan);
+  for (const auto& [name, index] : plan.outputs) check_rows(plan, name);
 }
 
 // Whether the target's executor has such instructions.

@@ -80,7 +80,9 @@ class TensorChecker {
 
   void check_cache(const PlanTensor& tensor) const {
     const DType dtype = manifest_.kv_cache.dtype;
-    const bool matches = tensor.dtype == dtype && is_float(dtype) && tensor.shape.size() >= 2 &&
+    const bool is_known =
+        is_float(dtype) || (dtype == DType::kFloat8E4m3fn && manifest_.target.kind == TargetKind::kCuda);
+    const bool matches = tensor.dtype == dtype && is_known && tensor.shape.size() >= 2 &&
                          tensor.shape[0].symbol == Symbol::kNumBlocks &&
                          all_integers(std::span(tensor.shape).subspan(1));
     if (!matches) fail(tensor, "expected " + std::string(to_string(dtype)) + " [num_blocks, integers…]");

@@ -137,9 +137,8 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     memory than there is, ArgumentError if an option makes no sense.
     """
     directory = Path(engine_dir)
-    engine_path = _engine_path(directory, rank)
     native = core()
-    engine = native.Engine(str(engine_path))
+    engine = native.Engine(str(engine_path(directory, rank)))
     manifest = Manifest.from_json(engine.manifest)
     check_end_ids(manifest)
     options = device_options(manifest.target, options)
@@ -181,7 +180,7 @@ def check_end_ids(manifest: Manifest) -> None:
         )
 
 
-def _engine_path(directory: Path, rank: int) -> Path:
+def engine_path(directory: Path, rank: int) -> Path:
     """The engine file of ``rank``, or an EngineError that says what the directory is instead."""
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
         raise ArgumentError(f"rank is {shown(rank)}: expected a number from 0 on")

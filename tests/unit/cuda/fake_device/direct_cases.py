@@ -18,7 +18,7 @@ from tests.unit.cuda.toy_engine import (
     successor,
     to_bytes,
 )
-from trtllm_lite import _testing
+from trtllm_lite import _core, _testing
 from trtllm_lite._core import CudaExecutor, Engine
 from trtllm_lite.errors import DeviceError, LimitError
 
@@ -60,7 +60,7 @@ def test_the_nearest_of_several_architectures_runs(tmp_path: Path, monkeypatch: 
     """Kernels for 8.0 take more shared memory than 8.9 has."""
     monkeypatch.setenv("FAKE_CAPABILITY", "89")
     executor = CudaExecutor(engine_for(tmp_path, ("sm_80", 166912), ("sm_86", 101376), ("sm_90a", 200000)))
-    logits = _testing.step(executor, ints(1, 2, 3), ints(3), ints(0), np.array([[9]], np.int32), ints(2))
+    logits = _core.step(executor, ints(1, 2, 3), ints(3), ints(0), np.array([[9]], np.int32), ints(2))
     assert logits.argmax(1).tolist() == [successor([1, 2, 3])]
 
 
@@ -85,7 +85,7 @@ def test_kernels_of_one_cubin_may_have_blocks_of_different_sizes(tmp_path: Path)
     executor = CudaExecutor(Engine(str(path)))
     tables = np.array([[9]], np.int32)
     for tokens, past_len in ((ints(1, 2), 0), (ints(3), 2)):
-        logits = _testing.step(executor, tokens, ints(len(tokens)), ints(past_len), tables, ints(len(tokens) - 1))
+        logits = _core.step(executor, tokens, ints(len(tokens)), ints(past_len), tables, ints(len(tokens) - 1))
     assert logits.argmax(1).tolist() == [successor([1, 2, 3])]
 
 
@@ -100,15 +100,15 @@ def test_steps_by_hand(executor: CudaExecutor) -> None:
     """A prompt in two chunks beside another sequence, then a padded decode step; logits wherever they are wanted."""
     first, second = [1, 2, 3, 4, 5, 6], [7, 8]
     tables = np.array([[9, 2, 5], [4, 0, 0]], np.int32)
-    logits = _testing.step(executor, ints(*first[:5]), ints(5), ints(0), tables[:1], ints(4, 2))
+    logits = _core.step(executor, ints(*first[:5]), ints(5), ints(0), tables[:1], ints(4, 2))
     assert logits.argmax(1).tolist() == [successor(first[:5]), successor(first[:3])]
-    logits = _testing.step(executor, ints(first[5], *second), ints(1, 2), ints(5, 0), tables, ints(0, 1))
+    logits = _core.step(executor, ints(first[5], *second), ints(1, 2), ints(5, 0), tables, ints(0, 1))
     assert logits.argmax(1).tolist() == [successor(first), successor(second[:1])]
     for tokens in range(3):  # graphs
         first.append(20 + tokens)
         second.append(30 + tokens)
         past_lens = ints(len(first) - 1, len(second) - 1)
-        logits = _testing.step(executor, ints(first[-1], second[-1]), ints(1, 1), past_lens, tables, ints(1))
+        logits = _core.step(executor, ints(first[-1], second[-1]), ints(1, 1), past_lens, tables, ints(1))
         assert logits.argmax(1).tolist() == [successor(second)]
     read = [_testing.read_block(executor, block) for block in (9, 2, 5, 4)]
     blocks = [block.view(np.uint16).reshape(2, PAGE)[0].tolist() for block in read]
@@ -118,11 +118,11 @@ def test_steps_by_hand(executor: CudaExecutor) -> None:
 def test_steps_by_hand_stay_within_the_limits(executor: CudaExecutor) -> None:
     table = np.array([[0]], np.int32)
     with pytest.raises(LimitError, match=rf"token_ids\[1\]: expected 0 to {VOCAB - 1}, found {VOCAB}"):
-        _testing.step(executor, ints(0, VOCAB), ints(2), ints(0), table, ints(1))
+        _core.step(executor, ints(0, VOCAB), ints(2), ints(0), table, ints(1))
     with pytest.raises(LimitError, match="columns of block_tables: expected 2 or more for sequence 0, found 1"):
-        _testing.step(executor, ints(1), ints(1), ints(PAGE), table, ints(0))
+        _core.step(executor, ints(1), ints(1), ints(PAGE), table, ints(0))
     with pytest.raises(LimitError, match=rf"block_tables\[0\]\[0\]: expected 0 to {NUM_BLOCKS - 1}, found"):
-        _testing.step(executor, ints(1), ints(1), ints(0), table + NUM_BLOCKS, ints(0))
+        _core.step(executor, ints(1), ints(1), ints(0), table + NUM_BLOCKS, ints(0))
     with pytest.raises(LimitError, match=f"block: expected 0 to {NUM_BLOCKS - 1}, found {NUM_BLOCKS}"):
         _testing.read_block(executor, NUM_BLOCKS)
 
@@ -135,9 +135,9 @@ def test_rows_between_wanted_ones_count_as_logits(tmp_path: Path) -> None:
     executor = CudaExecutor(Engine(str(path)))
     tokens, table = ints(*range(NUM_SEQS + 3)), np.array([[0, 1, 2]], np.int32)
     arguments = (tokens, ints(len(tokens)), ints(0), table)
-    assert _testing.step(executor, *arguments, ints(3)).argmax() == successor([0, 1, 2, 3])
+    assert _core.step(executor, *arguments, ints(3)).argmax() == successor([0, 1, 2, 3])
     with pytest.raises(LimitError, match=rf"rows of logits .* at most {NUM_SEQS}, found {NUM_SEQS + 1}; ask for each"):
-        _testing.step(executor, *arguments, ints(2))
+        _core.step(executor, *arguments, ints(2))
 
 
 def test_programs_are_timed_by_name(executor: CudaExecutor) -> None:
@@ -173,7 +173,7 @@ def test_threads_that_run_steps_by_hand_take_turns(tmp_path: Path) -> None:
     def run_steps(thread: int) -> list[int]:
         tables = np.arange(thread * 6, thread * 6 + 6, dtype=np.int32)[None]
         tokens = ints(*range(thread, thread + 20))
-        steps = [_testing.step(executor, tokens, ints(20), ints(0), tables, ints(19)) for _ in range(20)]
+        steps = [_core.step(executor, tokens, ints(20), ints(0), tables, ints(19)) for _ in range(20)]
         _testing.read_block(executor, thread)
         return [int(logits.argmax()) for logits in steps]
 

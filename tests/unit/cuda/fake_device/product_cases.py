@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.cuda.toy_engine import MAX_NUM_TOKENS, extent, make_toy_engine, pointer, successor, to_bytes
-from trtllm_lite import _testing
+from trtllm_lite import _core
 from trtllm_lite._core import CudaExecutor, Engine
 from trtllm_lite.errors import DeviceError, EngineError, LimitError
 
@@ -62,7 +62,7 @@ def run_all_sizes(executor: CudaExecutor) -> None:
         tokens = np.full(rows, 2, np.int32)
         table = np.arange(6, dtype=np.int32)[None]
         last, past_lens = np.array([rows - 1], np.int32), np.zeros(1, np.int32)
-        logits = _testing.step(executor, tokens, last + 1, past_lens, table, last)
+        logits = _core.step(executor, tokens, last + 1, past_lens, table, last)
         assert logits.argmax() == successor(tokens.tolist())
 
 

@@ -1,12 +1,11 @@
-// Lets tests run steps on executors of `_core`, without an event loop.
+// Lets tests time the steps of executors of `_core`, and read their caches.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings/testing/step.h"
+#include "bindings/step.h"
 #include "bindings/testing/testing.h"
-#include "cpu/cpu_executor.h"
 #include "cuda/measure/time_step.h"
 #include "cuda/run_step.h"
 
@@ -14,8 +13,6 @@ namespace nb = nanobind;
 
 namespace tl {
 namespace {
-
-std::unique_ptr<float[]> run_step(CpuExecutor& executor, const StepRequest& request) { return executor.step(request); }
 
 std::vector<std::pair<std::string, double>> time_step(cuda::CudaExecutor& executor, int num_rows, int num_tokens,
                                                       int past_len, int repeats) {
@@ -38,8 +35,6 @@ auto read_block(cuda::CudaExecutor& executor, std::int64_t block) {
 }  // namespace
 
 void bind_steps(nb::module_& module) {
-  def_step<CpuExecutor, &run_step>(module);
-  def_step<cuda::CudaExecutor, &cuda::run_step>(module);
   module.def("time_step", &time_step, nb::arg("executor"), nb::kw_only(), nb::arg("num_rows"),
              nb::arg("num_tokens") = 1, nb::arg("past_len") = 0, nb::arg("repeats") = 5,
              nb::call_guard<nb::gil_scoped_release>());

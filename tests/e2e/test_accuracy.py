@@ -1,0 +1,72 @@
+"""``build --max_accuracy_loss``: figures in the manifest, and a refusal that names the layers that hurt most."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.models import save_tiny_model
+from trtllm_lite.builder import build_engine
+from trtllm_lite.cli import cli
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.evaluation import evaluate
+from trtllm_lite.stages import accuracy
+
+LIMITS = ["--max_seq_len", 64, "--max_batch_size", 1]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a model, one layer of which int8 hurts: single weights that stick out set the steps of its rows."""
+    monkeypatch.setattr(accuracy, "_WINDOW", 64)
+    monkeypatch.setattr(accuracy, "_MAX_TOKENS", 256)
+    model = save_tiny_model("llama", tmp_path / "model")
+    layer = model.model.layers[1].mlp.down_proj
+    layer.weight.data[:, 3] *= 400
+    model.model.layers[1].mlp.up_proj.weight.data[3] /= 400
+    model.save_pretrained(tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    return tmp_path / "checkpoint"
+
+
+def build(checkpoint: Path, *arguments: object) -> Result:
+    command = ["build", "--checkpoint_dir", checkpoint, "--output_dir", checkpoint.parent / "engine", *LIMITS]
+    return CliRunner().invoke(cli, [str(part) for part in (*command, *arguments)])
+
+
+def test_the_manifest_has_what_eval_measures(checkpoint: Path) -> None:
+    result = build(checkpoint, "--qformat", "int8_wo", "--max_accuracy_loss", 1000)
+    assert result.exit_code == 0, result.output
+    found = read_engine(checkpoint.parent / "engine").manifest.accuracy
+    build_engine(checkpoint, checkpoint.parent / "plain", max_batch_size=1, max_seq_len=64)
+    expected = evaluate(checkpoint.parent / "engine", reference_engine_dir=checkpoint.parent / "plain", max_tokens=256)
+    assert found is not None
+    assert expected.reference is not None
+    assert found.num_tokens == expected.num_tokens == 4 * 63
+    assert found.perplexity == pytest.approx(expected.perplexity)
+    assert found.reference_perplexity == pytest.approx(expected.reference.perplexity)
+    assert found.kl_divergence == pytest.approx(expected.reference.kl_divergence)
+    assert found.kl_divergence > 0
+    assert found.dataset.startswith("pydoc_data.topics")
+    inspected = CliRunner().invoke(cli, ["inspect", str(checkpoint.parent / "engine"), "--json"])
+    assert json.loads(inspected.stdout)["accuracy"]["kl_divergence"] == found.kl_divergence
+
+
+def test_a_loss_above_the_limit_names_the_layer_that_hurts(checkpoint: Path) -> None:
+    result = build(checkpoint, "--qformat", "int8_wo", "--max_accuracy_loss", -50)
+    assert result.exit_code == 1
+    assert not (checkpoint.parent / "engine").exists()
+    assert re.search(r"perplexity rises by .*over 252 tokens, and max_accuracy_loss is -50%", result.stderr)
+    named = re.findall(r"(\S+) \(([\d.]+)\)", result.stderr)
+    assert named[0][0] == "layers.1"
+    assert {layer for layer, _ in named} == {"layers.0", "layers.1", "layers.2"}
+    assert float(named[0][1]) > 2 * float(named[1][1])
+    assert "--quantize_override 'layers.1.*=full_prec'" in result.stderr
+
+
+def test_without_quantization_there_is_nothing_to_measure(checkpoint: Path) -> None:
+    result = build(checkpoint, "--max_accuracy_loss", 1)
+    assert "max_accuracy_loss is given, and nothing is quantized by this build: pass a qformat" in result.stderr

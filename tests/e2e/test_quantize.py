@@ -1,0 +1,236 @@
+"""``quantize`` on tiny models: what it writes builds, onnxruntime runs it, and schemes do what their papers say."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.models import NETWORK_FAMILIES, save_tiny_model, tiny_tokenizer
+from tests.tolerances import assert_close
+from trtllm_lite.builder import Checkpoint, build_engine, open_checkpoint
+from trtllm_lite.cli import cli
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import BuildError
+from trtllm_lite.quantize.calibration.dataset import CalibrationText
+from trtllm_lite.quantize.calibration.statistics import Statistics
+from trtllm_lite.quantize.network import Recipe, inputs_to_observe, quantize_network, quantized_as
+from trtllm_lite.quantize.schemes import SCHEMES, Needs
+from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold
+from trtllm_lite.quantize.schemes.int8_sq import smoothing_factors
+from trtllm_lite.quantize.schemes.workpiece import Workpiece
+from trtllm_lite.runtime.sequence_runner import SequenceRunner
+from trtllm_lite.stages.calibration import Calibration
+from trtllm_lite.stages.quantize import quantize_checkpoint
+
+TEXT = "the lazy dog and 1 other fox, naïve, jump over 2 brown dogs: 你好; quick! " * 14
+CALIBRATED = [name for name, scheme in SCHEMES.items() if scheme.needs > Needs.NOTHING]
+LEAST_CORRELATION = {"int8_sq": 0.99, "fp8": 0.95, "int4_awq": 0.9, "int4_gptq": 0.9}
+EVEN = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}  # sizes that are whole blocks of 16
+LIMITS = {"max_batch_size": 2, "max_seq_len": 64, "gather_context_logits": True}
+
+
+def converted(directory: Path, family: str = "llama", dtype: str = "float32", **fields: object) -> Path:
+    save_tiny_model(family, directory / "model", **fields)
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
+    (directory / "text.txt").write_text(TEXT, encoding="utf-8")
+    return directory / "checkpoint"
+
+
+def settings(directory: Path) -> Calibration:
+    return Calibration(CalibrationText(directory / "text.txt", max_seq_length=48))
+
+
+def logits(network: ir.Model, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+    """What onnxruntime computes of a checkpoint's network."""
+    session = onnxruntime.InferenceSession(ir.to_proto(network).SerializeToString())
+    (found,) = session.run(["logits"], {value.name: feeds[value.name] for value in session.get_inputs()})
+    return found
+
+
+def feeds_of(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Two rows of tokens of the text, and empty caches."""
+    tokens = np.array(tiny_tokenizer().encode(TEXT).ids[:40]).reshape(2, 20)
+    caches = {
+        str(value.name): np.zeros((2, value.shape[1], 32, value.shape[3]), np.float32)
+        for value in checkpoint.model.graph.inputs
+        if str(value.name).startswith("past_") and value.name != "past_lens"
+    }
+    positions = np.tile(np.arange(20), (2, 1))
+    return {"input_ids": tokens, "position_ids": positions, "past_lens": np.zeros(2, np.int64), **caches}
+
+
+@pytest.mark.parametrize("qformat", CALIBRATED)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_written_builds_and_is_standard_onnx(qformat: str, dtype: str, tmp_path: Path) -> None:
+    """The engine computes what onnxruntime does with the quantized network, near what the model did before."""
+    original = open_checkpoint(converted(tmp_path, "qwen2", dtype, **EVEN))
+    done: list[str] = []
+    quantize_checkpoint(
+        tmp_path / "checkpoint",
+        tmp_path / "quantized",
+        Recipe(qformat, group_size=16),
+        settings(tmp_path),
+        lambda stage, *_: done.append(stage),
+    )
+    assert {"calibrate", "quantize"} <= set(done)
+    quantized = open_checkpoint(tmp_path / "quantized")
+    feeds = feeds_of(original)
+    before, after = logits(original.model, feeds), logits(quantized.model, feeds)
+    assert np.corrcoef(before.ravel(), after.ravel())[0, 1] > LEAST_CORRELATION[qformat]
+    manifest = build_engine(tmp_path / "quantized", tmp_path / "engine", **LIMITS)
+    assert manifest.qformat == qformat == quantized_as(quantized.model)
+    assert manifest.memory.weights < 0.8 * build_engine(original, tmp_path / "plain", **LIMITS).memory.weights
+    runner = SequenceRunner(tmp_path / "engine")
+    tokens = feeds["input_ids"].astype(np.int32)
+    computed = np.stack([np.concatenate(list(runner.logits(row, 7))) for row in tokens])
+    assert np.std(computed - after) < 0.2 * np.std(before - after)  # a sum in another order may round to another step
+
+
+def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
+    """`build --qformat` has the bytes of `quantize` and `build`, and plan predicts its memory without calibration."""
+    converted(tmp_path)
+    common = ["--qformat", "int8_sq", "--calib_dataset", tmp_path / "text.txt", "--calib_max_seq_length", 48]
+    source, engine = ["--checkpoint_dir", tmp_path / "checkpoint"], ["--max_seq_len", 64]
+    run("quantize", *source, "--output_dir", tmp_path / "quantized", *common)
+    run("build", "--checkpoint_dir", tmp_path / "quantized", "--output_dir", tmp_path / "two_steps", *engine)
+    run("build", *source, "--output_dir", tmp_path / "one_step", *common, *engine)
+    one, two = (tmp_path / name / "rank0.engine" for name in ("one_step", "two_steps"))
+    assert one.read_bytes() == two.read_bytes()
+    weights = read_engine(one).manifest.memory.weights
+    assert f"{weights:,}" in run("plan", *source, "--qformat", "int8_sq", *engine).stdout
+    with pytest.raises(BuildError, match=r"layers.0.attention.q_proj has a scheme that needs calibration"):
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", qformat="fp8")
+    again = ["build", "--checkpoint_dir", tmp_path / "quantized", "--output_dir", tmp_path / "e"]
+    result = CliRunner().invoke(cli, [*map(str, again), "--qformat", "int8_wo"])
+    assert "the checkpoint is quantized as int8_sq already, and int8_wo is asked for" in result.stderr
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_the_command_says_what_was_not_smoothed(tmp_path: Path) -> None:
+    source = ["--checkpoint_dir", converted(tmp_path), "--output_dir", tmp_path / "out", "--qformat", "int8_sq"]
+    printed = run("quantize", *source, "--calib_dataset", tmp_path / "text.txt", "--calib_max_seq_length", 48).stdout
+    assert "9 of 12 inputs (layers.0.attention.q_proj, …): smoothed" in printed
+    assert "3 of 12 inputs (layers.0.attention.o_proj, …): not smoothed: several heads share the values" in printed
+
+
+def foldable(family: str, **fields: object) -> set[str]:
+    """Where channels can be scaled, of the first layer."""
+    plain = {"gpt2": {"q_proj", "up_proj", "o_proj"}, "starcoder2": {"q_proj", "up_proj"}}
+    behind_one_norm = {"cohere": {"q_proj", "down_proj"}}
+    usual = {"q_proj", "gate_proj", "down_proj", *(["o_proj"] if fields else [])}
+    return {**plain, **behind_one_norm}.get(family, usual)
+
+
+@pytest.mark.parametrize("family", [*NETWORK_FAMILIES, "one_to_one"])
+def test_folding_changes_nothing(family: str, tmp_path: Path) -> None:
+    """Channels of every input that takes factors are scaled by large random ones, and the logits stay."""
+    fields = {"num_key_value_heads": 6} if family == "one_to_one" else {}
+    family = "qwen2" if fields else family
+    checkpoint = open_checkpoint(converted(tmp_path, family, **fields))
+    feeds = feeds_of(checkpoint)
+    expected = logits(checkpoint.model, feeds)
+    folded = checkpoint.model.clone()
+    work, random = Workpiece(folded.graph, lambda _: pytest.fail("statistics"), 128), np.random.default_rng(0)
+    done = set()
+    for x in {product.x: None for product in work.products}:
+        readers = [product for product in work.products if product.x is x]
+        factors = np.exp(random.uniform(-2, 2, readers[0].in_features)).astype(np.float32)
+        try:
+            fold(work, x, lambda factors=factors: factors)
+        except NotFoldableError:
+            continue
+        done.add(readers[0].name)
+    work.finish()
+    assert {name.rpartition(".")[2] for name in done if name.startswith("layers.0.")} == foldable(family, **fields)
+    assert_close(logits(folded, feeds), expected)
+
+
+def test_factors_are_those_of_the_paper() -> None:
+    """Equation 4 for one of ten alphas: where outliers of x are strong, for a large one; 1 where there is nothing."""
+    rng = np.random.default_rng(0)
+    weight, flat = rng.standard_normal((2, 50, 40)).astype(np.float32)
+    x_max = np.exp(rng.uniform(0, 5, 40)).astype(np.float32)
+    found = smoothing_factors(weight, x_max, spread(x_max))
+    by_alpha = [x_max**alpha / np.abs(weight).max(0) ** (1 - alpha) for alpha in np.arange(10) / 10]
+    near = [np.allclose(found, factors, rtol=1e-4) for factors in by_alpha]
+    assert near.index(True) >= 4
+    signs, ones = np.sign(flat), np.ones(40, np.float32)
+    np.testing.assert_array_equal(smoothing_factors(signs, ones, np.sign(spread(ones))), ones)
+
+
+def spread(largest: np.ndarray) -> np.ndarray:
+    """Rows whose channels reach ``largest``."""
+    return np.random.default_rng(0).uniform(-1, 1, (64, len(largest))).astype(np.float32) * largest
+
+
+def test_smoothing_helps_where_a_channel_sticks_out(tmp_path: Path) -> None:
+    """Rounding tokens to int8 hurts less once outliers are in the weights."""
+    save_tiny_model("llama", tmp_path / "model")
+    checkpoint = open_checkpoint(converted(tmp_path))
+    for node in checkpoint.model.graph:
+        if node.op_type == "RMSNormalization" and "final" not in str(node.name):
+            value = node.inputs[1]
+            scaled = value.const_value.numpy().copy()
+            scaled[5] *= 60
+            value.const_value = ir.tensor(scaled, name=value.name)
+    feeds = feeds_of(checkpoint)
+    expected = logits(checkpoint.model, feeds)
+    inputs, _ = inputs_to_observe(checkpoint.model, Recipe("int8_sq"))
+    flat = {name: np.ones(group[0].in_features, np.float32) for name, group in inputs.items()}
+    errors = []
+    for outlier in (1, 60):
+        for largest in flat.values():
+            largest[5] = outlier
+        known = {name: Statistics(largest, largest, spread(largest)) for name, largest in flat.items()}
+        network, _ = quantize_network(checkpoint.model, Recipe("int8_sq"), known.__getitem__)
+        errors.append(np.abs(logits(network, feeds) - expected).mean())
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_overrides_choose_by_pattern(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(converted(tmp_path))
+    overrides = (("layers.*.mlp.*", "int8_wo"), ("layers.1.*", "full_prec"), ("lm_head", "fp8_wo"))
+    network, _ = quantize_network(checkpoint.model, Recipe("fp8_wo", overrides=overrides))
+    assert quantized_as(network) == "fp8_wo,int8_wo,full_prec"
+    kinds = {
+        str(node.name): node.inputs[1].producer().inputs[0].producer()
+        for node in network.graph
+        if node.op_type == "MatMul"
+    }
+    dtypes = {name: "plain" if node is None else node.inputs[0].dtype.name for name, node in kinds.items()}
+    assert dtypes["layers.0.attention.o_proj"] == dtypes["lm_head"] == "FLOAT8E4M3FN"
+    assert dtypes["layers.2.mlp.up_proj"] == "INT8"
+    assert dtypes["layers.1.attention.q_proj"] == dtypes["layers.1.mlp.down_proj"] == "plain"
+    with_head, _ = quantize_network(checkpoint.model, Recipe("int8_wo", quantize_lm_head=True))
+    assert sum(node.op_type == "DequantizeLinear" for node in with_head.graph) == 3 * 7 + 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ((("layers.9.*", "full_prec"),), "no product of the network matches 'layers.9.*'"),
+        ((("*.v_proj", "full_prec"),), r"0.attention.q_proj is to be int8_wo and layers.0.attention.v_proj full_prec"),
+        ((("*", "full_prec"),), "int8_wo,full_prec, and the network has no floating-point weight to quantize"),
+        ((("*", "int3"),), "qformat is 'int3': expected one of full_prec, int8_wo"),
+    ],
+)
+def test_overrides_that_do_not_do(tmp_path: Path, overrides: tuple[tuple[str, str], ...], message: str) -> None:
+    checkpoint = open_checkpoint(converted(tmp_path))
+    with pytest.raises(BuildError, match=message):
+        quantize_network(checkpoint.model, Recipe("int8_wo", overrides=overrides))
+
+
+def test_nothing_to_quantize_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="qformat is full_prec, and nothing overrides it"):
+        quantize_checkpoint(converted(tmp_path), tmp_path / "out", Recipe(), settings(tmp_path), lambda *_: None)
+    assert not (tmp_path / "out").exists()

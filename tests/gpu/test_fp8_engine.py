@@ -1,0 +1,67 @@
+"""Engines of E4M3 on the card: logits of transformers whose weights, activations, keys and values are rounded alike."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache
+
+from tests.gpu.test_engine import Case, check_logits, make_case, prompts
+from tests.models import quantize_linear_layers
+from tests.tolerances import E4M3_TOLERANCES
+
+SCALE = 0.03125
+CACHES = [("llama", 64), ("llama", 128), ("qwen3", 96), ("gemma2", 256)]
+
+
+class RoundingCache(DynamicCache):
+    """Keys and values become E4M3 under SCALE before anything reads them."""
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, *rest: Any, **more: Any) -> tuple[torch.Tensor, ...]:
+        return super().update(_rounded(keys), _rounded(values), *rest, **more)
+
+
+class CachedCase(Case):
+    """A case whose reference reads such a cache."""
+
+    def reference_logits(self, tokens: np.ndarray) -> np.ndarray:
+        ids = torch.from_numpy(tokens).long()[None]
+        with torch.no_grad():
+            cache = RoundingCache(config=self.reference.config)
+            return self.reference(ids, past_key_values=cache, use_cache=True).logits[0].numpy()
+
+
+def _rounded(x: torch.Tensor) -> torch.Tensor:
+    return (x / SCALE).clamp(-448, 448).to(torch.float8_e4m3fn).float() * SCALE
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("family", "head_dim"), CACHES)
+def test_keys_and_values_in_eight_bits(family: str, dtype: str, head_dim: int, tmp_path: Path) -> None:
+    made = make_case(family, dtype, tmp_path, kv_cache_scale=SCALE, head_dim=head_dim)
+    assert made.runner.session.manifest.kv_cache.dtype == "float8_e4m3fn"
+    case = CachedCase(dtype, made.runner, made.reference)
+    for batch_size in (20, 9, 1):
+        check_logits(case, prompts()[:batch_size], E4M3_TOLERANCES)
+
+
+def _round_inputs(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    del module
+    (x,) = inputs
+    scale = (x.abs().amax(-1, keepdim=True) / 448).clamp_min(1e-30)
+    return ((x / scale).to(torch.float8_e4m3fn).float() * scale,)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "phi3", "gemma2", "starcoder2"])
+def test_products_in_eight_bits(family: str, dtype: str, tmp_path: Path) -> None:
+    made = make_case(family, dtype, tmp_path, qformat="fp8_rowwise")
+    reference = quantize_linear_layers(made.reference, "fp8_wo")
+    for name, layer in reference.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            layer.register_forward_pre_hook(_round_inputs)
+    case = Case(dtype, made.runner, reference)
+    for batch_size in (20, 9, 1):
+        check_logits(case, prompts()[:batch_size], E4M3_TOLERANCES)

@@ -1,0 +1,51 @@
+"""Makes what chosen products multiply outputs of the step, so that calibration sees it."""
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import aliases_of, nodes_of, operands
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.schema import DOMAIN
+
+PREFIX = "observed."  # of the outputs' names
+
+
+def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]]) -> None:
+    """Add an output ``observed.<name>`` to the fused ``graph`` for each of ``inputs``.
+
+    ``inputs`` maps a name to the paths of the network's products that multiply the same activations. Raises BuildError
+    if these are overwritten within a step.
+    """
+    products = {str(node.name): node for kind in ("Linear", "GatedLinear") for node in nodes_of(graph, kind, DOMAIN)}
+    single = {path for paths in inputs.values() for path in paths}
+    for name, paths in inputs.items():
+        own = (products[path] for path in paths if path in products)
+        node = next(own, None) or _merged(products, paths, single)
+        if node is None:
+            raise BuildError(f"{name}: the build finds no product that multiplies this input; leave the layer out")
+        x = operands(node)["x"]
+        if _is_overwritten(x):
+            raise BuildError(f"{name}: its input shares memory with the residual, and cannot be observed; leave it out")
+        _add_output(graph, x, name)
+
+
+def _merged(products: Mapping[str, ir.Node], paths: Sequence[str], single: set[str]) -> ir.Node | None:
+    """The product that was merged of those at ``paths``: it is in their block, and no product of the network."""
+    blocks = {path.rpartition(".")[0] for path in paths}
+    found = (node for name, node in products.items() if name.rpartition(".")[0] in blocks and name not in single)
+    return next(found, None)
+
+
+def _is_overwritten(value: ir.Value) -> bool:
+    """Whether the value lies where another does."""
+    producer = value.producer()
+    makes = producer is not None and producer.outputs.index(value) in aliases_of(producer)
+    return makes or any(use.idx in aliases_of(use.node).values() for use in value.uses())
+
+
+def _add_output(graph: ir.Graph, x: ir.Value, name: str) -> None:
+    if x.is_graph_output():
+        raise BuildError(f"{name}: its input is an output already ({x.name}); report this with network.onnx")
+    x.name = f"{PREFIX}{name}"
+    graph.outputs.append(x)

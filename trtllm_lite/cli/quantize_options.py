@@ -1,0 +1,92 @@
+"""The options of quantization and calibration, which `quantize` and `build` share."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trtllm_lite.cli.framework import Decorated
+
+if TYPE_CHECKING:
+    from trtllm_lite.quantize.network import Recipe
+    from trtllm_lite.stages.calibration import Calibration
+
+QFORMATS = (
+    *("full_prec", "int8_wo", "fp8_wo", "int4_wo", "int4_awq", "int4_gptq"),
+    *("fp8_rowwise", "fp8", "int8_sq"),
+)
+QFORMAT_TYPE = click.Choice(QFORMATS)
+QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; README.md describes each."
+_CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir")
+
+
+def recipe_options(function: Decorated) -> Decorated:
+    """A decorator: adds the options that say which products get which scheme, besides --qformat."""
+    options: list[Callable[[Any], Any]] = [
+        click.option(
+            "--group_size",
+            type=int,
+            default=128,
+            show_default=True,
+            help="Neighbouring weights of a row that share a scale, where weights have 4 bits.",
+        ),
+        click.option("--quantize_lm_head", is_flag=True, help="Quantize the LM head, too."),
+        click.option(
+            "--quantize_override",
+            multiple=True,
+            metavar="PATTERN=QFORMAT",
+            help="Another qformat for products whose path matches, e.g. 'layers.0.*=full_prec'; the last match counts.",
+        ),
+    ]
+    return _decorated(function, options)
+
+
+def calibration_options(function: Decorated) -> Decorated:
+    """A decorator: adds the options of calibration."""
+    options: list[Callable[[Any], Any]] = [
+        click.option(
+            "--calib_dataset",
+            metavar="FILE",
+            help="Text for calibration: .txt, or .jsonl of texts. [default: a text that comes with trtllm_lite]",
+        ),
+        click.option("--calib_size", type=int, help="Sequences to calibrate with. [default: all, at most 512]"),
+        click.option(
+            "--calib_max_seq_length", type=int, default=512, show_default=True, help="Tokens of a sequence at most."
+        ),
+        click.option("--calib_seed", type=int, default=0, show_default=True, help="Draws the sequences."),
+        click.option(
+            "--calib_dir", metavar="DIR", help="Keep statistics there; an interrupted run goes on. [default: not kept]"
+        ),
+    ]
+    return _decorated(function, options)
+
+
+def _decorated(function: Decorated, options: list[Callable[[Any], Any]]) -> Decorated:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":
+    """The recipe; takes its options out of ``options``. Raises click.UsageError, BuildError."""
+    from trtllm_lite.quantize.network import Recipe
+
+    overrides = []
+    for text in options.pop("quantize_override"):
+        pattern, equals, name = text.rpartition("=")
+        if not equals:
+            raise click.UsageError(f"--quantize_override {text}: expected PATTERN=QFORMAT")
+        overrides.append((pattern, name))
+    return Recipe(qformat, options.pop("quantize_lm_head"), tuple(overrides), options.pop("group_size"))
+
+
+def take_calibration(options: dict[str, Any], num_threads: int | None = None) -> "Calibration":
+    """How to calibrate; takes its options out of ``options``. Raises ArgumentError."""
+    from pathlib import Path
+
+    from trtllm_lite.quantize.calibration.dataset import CalibrationText
+    from trtllm_lite.stages.calibration import Calibration
+
+    dataset, size, length, seed, directory = (options.pop(name) for name in _CALIBRATION)
+    text = CalibrationText(Path(dataset) if dataset else None, size, length, seed)
+    return Calibration(text, Path(directory) if directory else None, num_threads)

@@ -1,0 +1,1 @@
+"""Statistics of what products multiply, gathered while an engine reads a text."""

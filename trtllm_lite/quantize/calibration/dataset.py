@@ -1,0 +1,88 @@
+"""The texts that calibration reads, and the sequences of tokens that it takes of them."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.errors import ArgumentError, shown
+
+DEFAULT_SIZE = 512
+_TEXT_FILE = "text.txt"
+_MIN_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class CalibrationText:
+    """``dataset`` is a text file, or a .jsonl file of a text on each line (a string, or an object with a key "text").
+
+    None is the text that comes with this package. At most ``size`` sequences of at most ``max_seq_length`` tokens are
+    taken, drawn by ``seed``; None for ``size`` means up to 512.
+    """
+
+    dataset: Path | None = None
+    size: int | None = None
+    max_seq_length: int = 512
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("size", "max_seq_length"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ArgumentError(f"calib_{name} is {shown(value)}: expected a whole number above 0")
+
+    def texts(self) -> list[str]:
+        """The texts of the file. Raises ArgumentError."""
+        if self.dataset is None:
+            return [resources.files(__package__).joinpath(_TEXT_FILE).read_text(encoding="utf-8")]
+        try:
+            content = Path(self.dataset).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ArgumentError(f"cannot read {self.dataset}: {error.strerror}: pass a .txt or .jsonl file") from error
+        except UnicodeDecodeError as error:
+            raise ArgumentError(f"{self.dataset} is not UTF-8 (byte {error.start}): re-encode it") from error
+        lines = [line for line in content.splitlines() if line.strip()]
+        if not lines:
+            raise ArgumentError(f"the calibration dataset {self.dataset} is empty: pass a file with text")
+        if Path(self.dataset).suffix != ".jsonl":
+            return [content]
+        return [self._text_of(line, number) for number, line in enumerate(lines, 1)]
+
+    def sequences(self, encode: Callable[[str], Sequence[int]], prefix: Sequence[int]) -> list[NDArray[np.int32]]:
+        """The sequences, each behind ``prefix``; ``encode`` makes tokens of a text. Raises ArgumentError."""
+        if self.max_seq_length <= len(prefix):
+            raise ArgumentError(
+                f"calib_max_seq_length is {self.max_seq_length}, and prompts begin with {len(prefix)} tokens: raise it"
+            )
+        fresh = self.max_seq_length - len(prefix)
+        parts = [
+            np.array([*prefix, *tokens[first : first + fresh]], np.int32)
+            for tokens in map(encode, self.texts())
+            for first in range(0, len(tokens), fresh)
+        ]
+        num_tokens = sum(map(len, parts))
+        source = self.dataset or "the text that comes with trtllm_lite"
+        if num_tokens < _MIN_TOKENS or len(parts) < (self.size or 1):
+            raise ArgumentError(
+                f"the calibration dataset is too small: {source} has {num_tokens} tokens in {len(parts)} sequences of "
+                f"at most {self.max_seq_length}, expected {self.size or 1} and {_MIN_TOKENS} tokens or more: pass more "
+                "text, or lower calib_size"
+            )
+        chosen = np.random.default_rng(self.seed).permutation(len(parts))[: self.size or DEFAULT_SIZE]
+        return [parts[i] for i in sorted(chosen)]
+
+    def _text_of(self, line: str, number: int) -> str:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ArgumentError(f"{self.dataset}, line {number} is not JSON: {shown(line)}") from error
+        text = value.get("text") if isinstance(value, dict) else value
+        if not isinstance(text, str):
+            raise ArgumentError(
+                f'{self.dataset}, line {number} is {shown(value)}: expected a text, or an object with the key "text"'
+            )
+        return text

@@ -1,0 +1,51 @@
+"""Statistics in a directory, a safetensors file for each input, so that an interrupted calibration goes on."""
+
+from pathlib import Path
+
+from trtllm_lite.convert.safetensors_file import SafetensorsFile, TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.files import write_file, writing
+from trtllm_lite.quantize.calibration.statistics import Statistics
+from trtllm_lite.temporaries import temporary_name
+
+_KEY_FILE = "key"
+
+
+class StatisticsStore:
+    """``directory`` has the statistics that belong to ``key``: a checkpoint, a text and how it is read."""
+
+    def __init__(self, directory: Path, key: str) -> None:
+        """Raises ArgumentError if the directory is in use for another key, OutputError if it cannot be written."""
+        self._directory = Path(directory)
+        key_file = self._directory / _KEY_FILE
+        with writing(str(directory), "name another directory for calibration"):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if not any(self._directory.iterdir()):
+                write_file(key_file, key.encode())
+        if not key_file.is_file() or key_file.read_bytes() != key.encode():
+            raise ArgumentError(
+                f"{directory} does not hold statistics of this checkpoint, text and settings: name another directory, "
+                "or remove it"
+            )
+
+    def missing(self, names: list[str]) -> list[str]:
+        """Those of ``names`` that have no statistics yet."""
+        return [name for name in names if not self._path(name).is_file()]
+
+    def write(self, name: str, statistics: Statistics) -> None:
+        """Keep the statistics of one input. Raises OutputError."""
+        tensors = statistics.tensors()
+        layout = plan_layout({key: TensorInfo("float32", value.shape) for key, value in tensors.items()})
+        path = self._path(name)
+        temporary = temporary_name(path)
+        with writing(str(path), "free space there, or name another directory for calibration"):
+            write_safetensors(temporary, layout, tensors.__getitem__)
+            temporary.replace(path)
+
+    def read(self, name: str) -> Statistics:
+        """The statistics of one input; its arrays are read from the file when they are used."""
+        file = SafetensorsFile(self._path(name))
+        return Statistics(**{key: file.read(key) for key in file.tensors})
+
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.safetensors"

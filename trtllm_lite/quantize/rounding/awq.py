@@ -1,0 +1,51 @@
+"""AWQ (arXiv 2306.00978): channels that multiply large activations are made larger before matrices are rounded."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.quantize.rounding.grid import Blocks, Grid, Matrix, grid_of
+
+_EXPONENTS = np.arange(20, dtype=np.float32) / 20  # section 3.2: a grid search from 0 to 1
+_SHRINKS = np.array([1 - step / 20 for step in range(10)], np.float32)
+
+
+def channel_factors(
+    matrices: Sequence[Matrix], magnitude: NDArray[np.float32], sample: Matrix, blocks: Blocks, layer: str
+) -> NDArray[np.float32]:
+    """Factors of the columns of ``matrices``, which multiply the same x: magnitude^a, for the best a (equation 5).
+
+    ``magnitude`` is the mean of |x| of each channel; the best a has the least error of the products with the rows of
+    ``sample``. All factors are 1 if no other is better. Raises BuildError (block size).
+    """
+    exact = [sample @ matrix.T for matrix in matrices]
+    best, least = np.ones_like(magnitude), np.inf
+    for exponent in _EXPONENTS:
+        factors = np.maximum(magnitude, np.float32(1e-4)) ** exponent
+        factors /= np.sqrt(factors.max() * factors.min())
+        error = 0.0
+        for matrix, wanted in zip(matrices, exact, strict=True):
+            split = blocks.split(matrix * factors, layer)
+            rounded = grid_of(split, blocks).round(split).reshape(matrix.shape) / factors
+            error += float(np.square(sample @ rounded.T - wanted).sum(dtype=np.float64))
+        if error < least:
+            best, least = factors, error
+    return best
+
+
+def clipped(matrix: Matrix, sample: Matrix, blocks: Blocks, layer: str) -> Grid:
+    """The grid of ``matrix``, whose extremes are shrunk where the products of a block with ``sample`` gain by it.
+
+    Each row of a block is clipped by itself, as in the code of the paper. Raises BuildError (block size).
+    """
+    split = blocks.split(matrix, layer)
+    parts = sample.reshape(len(sample), *split.shape[1:])
+    grams = np.einsum("rbi,rbj->bij", parts, parts, optimize=True)
+    shrink, least = np.ones(split.shape[:2], np.float32), np.full(split.shape[:2], np.inf)
+    for candidate in _SHRINKS:
+        off = grid_of(split, blocks, candidate).round(split) - split
+        error = np.einsum("obi,obi->ob", np.einsum("obi,bij->obj", off, grams, optimize=True), off)
+        better = error < least
+        shrink[better], least[better] = candidate, error[better]
+    return grid_of(split, blocks, shrink)

@@ -1,0 +1,136 @@
+"""Weights of 4 bits with a scale for each block of a row: rounded to the nearest, by AWQ or by GPTQ."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trtllm_lite.errors import BuildError
+from trtllm_lite.network.dtypes import NUMPY, ONNX
+from trtllm_lite.network.tensors import lazy
+from trtllm_lite.plugins.packing import WORD
+from trtllm_lite.quantize.formats import Int4
+from trtllm_lite.quantize.products import Product, by_input
+from trtllm_lite.quantize.rounding.awq import channel_factors, clipped
+from trtllm_lite.quantize.rounding.gptq import gptq
+from trtllm_lite.quantize.rounding.grid import Blocks, Grid
+from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold
+from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
+from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
+
+_Rounded = tuple[NDArray[np.int32], Grid]
+
+
+class Int4WeightOnly(Scheme):
+    """Needs no calibration."""
+
+    name = "int4_wo"
+
+    def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
+        """As :meth:`Scheme.quantize`."""
+        for product in products:
+            _check_blocks(work, product, self.name)
+            work.store(product, Int4(block_size=work.group_size))
+
+
+class Int4Gptq(Scheme):
+    """GPTQ (arXiv 2210.17323), symmetric. Each layer reads what the layers before give unquantized."""
+
+    name = "int4_gptq"
+    needs = Needs.GRAM
+
+    def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
+        """As :meth:`Scheme.quantize`."""
+        for product in products:
+            _check_blocks(work, product, self.name)
+            _store(work, product, Blocks(work.group_size), self._rounding(work, product))
+
+    @staticmethod
+    def _rounding(work: Workpiece, product: Product) -> Callable[[], _Rounded]:
+        def rounded() -> _Rounded:
+            gram, columns = work.statistics(product).gram, work.columns(product)
+            assert gram is not None
+            scaled = gram / np.outer(columns, columns)
+            return gptq(work.matrix(product), scaled, Blocks(work.group_size), product.name)
+
+        return rounded
+
+
+class Int4Awq(Scheme):
+    """AWQ (arXiv 2306.00978), with zero points: channels are scaled where that can be folded, and blocks clipped."""
+
+    name = "int4_awq"
+    needs = Needs.CHANNELS
+
+    def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
+        """As :meth:`Scheme.quantize`."""
+        blocks = Blocks(work.group_size, zero_points=True)
+        for name, group in by_input(products).items():
+            for product in group:
+                _check_blocks(work, product, self.name)
+            try:
+                fold(work, group[0].x, _scaling(work, name, group, blocks))
+                work.decide(name, "scaled")
+            except NotFoldableError as error:
+                work.decide(name, f"not scaled: {error}")
+        for product in products:
+            _store(work, product, blocks, self._rounding(work, product, blocks))
+
+    @staticmethod
+    def _rounding(work: Workpiece, product: Product, blocks: Blocks) -> Callable[[], _Rounded]:
+        def rounded() -> _Rounded:
+            matrix, sample = work.matrix(product), work.statistics(product).sample / work.columns(product)
+            grid = clipped(matrix, sample, blocks, product.name)
+            return grid.nearest(blocks.split(matrix, product.name)), grid
+
+        return rounded
+
+
+def _scaling(work: Workpiece, name: str, group: Sequence[Product], blocks: Blocks) -> Factors:
+    @cache
+    def factors() -> NDArray[np.float32]:
+        statistics = work.statistics(group[0])
+        statistics.check_channels(name, Int4Awq.name)
+        matrices = [work.matrix_before(product) for product in group]
+        return channel_factors(matrices, statistics.abs_mean, statistics.sample, blocks, name)
+
+    return factors
+
+
+def _store(work: Workpiece, product: Product, blocks: Blocks, rounded: Callable[[], _Rounded]) -> None:
+    """Store what ``rounded`` gives; it is computed once, and kept as long as the network."""
+    rows, columns = product.matrix.shape
+    dtype = "uint4" if blocks.zero_points else "int4"
+
+    @cache
+    def computed() -> dict[str, np.ndarray]:
+        integers, grid = rounded()
+        parts = {"weight": integers.reshape(rows, columns).astype(NUMPY[dtype]), "weight_scale": grid.scales}
+        return parts | ({"weight_offset": -grid.zeros.astype(np.float32) * grid.scales} if blocks.zero_points else {})
+
+    def part(operand: str, kind: ir.DataType, width: int) -> ir.TensorProtocol:
+        return lazy(lambda: computed()[operand], kind, (rows, width))
+
+    count = columns // blocks.size
+    tensors = {
+        "weight": part("weight", ONNX[dtype], columns),
+        "weight_scale": part("weight_scale", ir.DataType.FLOAT, count),
+    }
+    if blocks.zero_points:
+        tensors["weight_offset"] = part("weight_offset", ir.DataType.FLOAT, count)
+    work.store_tensors(product, Int4(block_size=blocks.size), tensors)
+
+
+def _check_blocks(work: Workpiece, product: Product, scheme: str) -> None:
+    """Raise BuildError unless the rows of a matrix are whole blocks, which whole words of 4 bits make."""
+    size, columns = work.group_size, product.in_features
+    if size > 0 and size % WORD == 0 and columns % size == 0:
+        return
+    fits = [candidate for candidate in (128, 64, 32, 16, 8) if candidate % WORD == 0 and columns % candidate == 0]
+    remedy = f"pass --group_size {fits[0]}" if fits else "pass --qformat int8_wo"
+    raise BuildError(
+        f"{product.name} has rows of {columns} weights, and {scheme} is to store them in groups of {size}: expected a "
+        f"multiple of {WORD} that divides {columns}; {remedy}"
+    )

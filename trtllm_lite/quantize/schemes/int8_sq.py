@@ -1,0 +1,72 @@
+"""SmoothQuant (arXiv 2211.10438): int8 weights and activations, the latter after moving their outliers into weights."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.quantize.activations import LARGEST
+from trtllm_lite.quantize.formats import Int8
+from trtllm_lite.quantize.products import Product, by_input
+from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold
+from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
+from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
+
+# How much of the difference between channels goes to the weights (section 4.2): the best of these for each input.
+_ALPHAS = np.arange(10) / 10
+_MIN_FACTOR = np.float32(1e-5)
+_FORMAT = Int8()
+
+
+class Int8SmoothQuant(Scheme):
+    """Weights have a scale for each output feature, activations one for each token."""
+
+    name = "int8_sq"
+    needs = Needs.CHANNELS
+
+    def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
+        """As :meth:`Scheme.quantize`."""
+        for name, group in by_input(products).items():
+            try:
+                fold(work, group[0].x, _smoothing(work, name, group))
+                work.decide(name, "smoothed")
+            except NotFoldableError as error:
+                work.decide(name, f"not smoothed: {error}")
+        for product in products:
+            work.store(product, _FORMAT)
+            work.round_tokens(product, "int8")
+
+
+def _smoothing(work: Workpiece, name: str, group: Sequence[Product]) -> Factors:
+    @cache
+    def factors() -> NDArray[np.float32]:
+        statistics = work.statistics(group[0])
+        statistics.check_channels(name, Int8SmoothQuant.name)
+        weight = np.concatenate([work.matrix_before(product) for product in group])
+        return smoothing_factors(weight, statistics.abs_max, statistics.sample)
+
+    return factors
+
+
+def smoothing_factors(
+    weight: NDArray[np.float32], x_max: NDArray[np.float32], sample: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """max|x|^alpha / max|W|^(1-alpha) of each channel (equation 4), or 1 for all.
+
+    Taken is what loses least when rows of ``sample`` and of ``weight`` [out, in] are rounded and multiplied.
+    """
+    exact, w_max = sample @ weight.T, np.maximum(np.abs(weight).max(0), _MIN_FACTOR)
+    best, least = np.ones_like(x_max), np.inf
+    candidates = [best, *(x_max**alpha / w_max ** (1 - alpha) for alpha in _ALPHAS)]
+    for factors in (np.maximum(candidate, _MIN_FACTOR).astype(np.float32) for candidate in candidates):
+        rounded = _FORMAT.dequantize(_FORMAT.pack(weight * factors))
+        error = float(np.square(_round_tokens(sample / factors) @ rounded.T - exact).sum(dtype=np.float64))
+        if error < least:
+            best, least = factors, error
+    return best
+
+
+def _round_tokens(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    scale = np.maximum(np.abs(rows).max(1, keepdims=True) / np.float32(LARGEST["int8"]), np.float32(1e-30))
+    return np.rint(rows / scale) * scale

@@ -1,0 +1,163 @@
+"""A network while schemes change it: factors of its matrices, their formats, and what they multiply."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trtllm_lite.network.tensors import add_initializer, extents, lazy
+from trtllm_lite.quantize.activations import quantize_per_tensor, quantize_per_token
+from trtllm_lite.quantize.calibration.statistics import Statistics
+from trtllm_lite.quantize.formats import QuantizedFormat
+from trtllm_lite.quantize.formats.format import initializer, made_by
+from trtllm_lite.quantize.products import Product, by_input, find_products
+
+# A positive float32 vector, computed when it is asked for.
+Factors = Callable[[], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a scheme did at ``site``, a path in the model, for people."""
+
+    site: str
+    text: str
+
+
+class Workpiece:
+    """``graph`` is changed in place; ``statistics`` are those of an input, by the name that :func:`by_input` gives;
+    ``group_size`` neighbouring weights of a row share a scale in schemes of 4 bits.
+
+    Factors of a matrix's rows and columns may still be added when its format is known: they are applied when the matrix
+    is asked for.
+    """
+
+    def __init__(self, graph: ir.Graph, statistics: Callable[[str], Statistics], group_size: int) -> None:
+        self.graph = graph
+        self.group_size = group_size
+        self.products = find_products(graph)
+        self.decisions: list[Decision] = []
+        self._statistics = statistics
+        self._inputs = {product: name for name, group in by_input(self.products).items() for product in group}
+        self._rows: dict[Product, list[Factors]] = {}
+        self._columns: dict[Product, list[Factors]] = {}
+        self._stored: dict[Product, ir.Value] = {}
+        self._rounded: dict[tuple[ir.Value, str], ir.Value] = {}
+
+    def statistics(self, product: Product) -> Statistics:
+        """Those of the activations that the product multiplies, as the network was before any scaling."""
+        return self._statistics(self._inputs[product])
+
+    def readers(self, x: ir.Value) -> list[Product] | None:
+        """The products that multiply ``x``, or None if something else reads it, too."""
+        products = [product for product in self.products if product.x is x]
+        nodes = {product.node for product in products}
+        others = any(use.node not in nodes for use in x.uses())
+        return None if others or x.is_graph_output() else products
+
+    def product_of(self, value: ir.Value | None) -> Product | None:
+        """The product that makes ``value``."""
+        node = None if value is None else value.producer()
+        return next((product for product in self.products if product.node is node), None)
+
+    def scale_columns(self, product: Product, factors: Factors) -> None:
+        """Multiply the matrix's columns, one for each input feature."""
+        self._columns.setdefault(product, []).append(factors)
+
+    def divide_rows(self, product: Product, factors: Factors) -> None:
+        """Divide the matrix's rows, one for each output feature."""
+        self._rows.setdefault(product, []).append(factors)
+
+    def divide_vector(self, node: ir.Node, position: int, factors: Factors) -> None:
+        """Divide a constant vector that ``node`` reads, for this node alone."""
+        value = initializer(node.inputs[position])
+        assert value is not None
+        tensor = value.const_value
+        assert tensor is not None
+        divided = lazy(lambda: (tensor.numpy() / factors()).astype(np.float32), ir.DataType.FLOAT, extents(tensor))
+        node.replace_input_with(position, add_initializer(self.graph, f"{node.name}.{value.name}.divided", divided))
+        self._remove_unread(value)
+
+    def matrix(self, product: Product) -> NDArray[np.float32]:
+        """The float32 matrix [out, in] with all factors."""
+        return self.matrix_before(product) * self.columns(product)
+
+    def columns(self, product: Product) -> NDArray[np.float32]:
+        """The product of all factors of the matrix's columns, by which what it multiplies was divided."""
+        factors = [vector() for vector in self._columns.get(product, ())]
+        return np.prod([np.ones(product.in_features, np.float32), *factors], axis=0, dtype=np.float32)
+
+    def matrix_before(self, product: Product) -> NDArray[np.float32]:
+        """The float32 matrix [out, in] without the factors of its columns, from which those are found."""
+        values = product.matrix.tensor("weight").numpy().astype(np.float32)
+        for factors in self._rows.get(product, ()):
+            values /= factors()[:, None]
+        return values
+
+    def store(self, product: Product, weights: QuantizedFormat) -> None:
+        """Keep the matrix in the format ``weights``, rounded to the nearest."""
+        shape = extents(product.matrix.tensor("weight"))
+        tensor = lazy(lambda: self.matrix(product), ir.DataType.FLOAT, shape)
+        self.store_tensors(product, weights, weights.quantized(tensor))
+
+    def store_tensors(
+        self, product: Product, weights: QuantizedFormat, tensors: Mapping[str, ir.TensorProtocol]
+    ) -> None:
+        """Keep the matrix as ``tensors``, by operand, of the format ``weights``."""
+        name = str(product.matrix.operands["weight"].name)
+        old = product.weight
+        self._stored[product] = weights.express(self.graph, product.transpose, name, tensors)
+        product.transpose.replace_input_with(0, self._stored[product])
+        self._remove_unread(old)
+
+    def round_tokens(self, product: Product, to: str) -> None:
+        """Round what the product multiplies to the dtype ``to``, with a scale for each token."""
+        self._round(product, f"{to} by token", lambda x: quantize_per_token(self.graph, x, to))
+
+    def round_tensor(self, product: Product, to: str, scale: float) -> None:
+        """Round what the product multiplies to the dtype ``to``, with one scale."""
+        self._round(product, f"{to} {scale}", lambda x: quantize_per_tensor(self.graph, x, to, scale))
+
+    def decide(self, site: str, text: str) -> None:
+        """Note what was done, or could not be done, at ``site``."""
+        self.decisions.append(Decision(site, text))
+
+    def finish(self) -> None:
+        """Apply the factors of matrices that keep their type."""
+        for product in {**self._rows, **self._columns}:
+            if product not in self._stored:
+                self._rescale(product)
+
+    def _round(self, product: Product, how: str, make: Callable[[ir.Value], ir.Value]) -> None:
+        x = product.x
+        if (x, how) not in self._rounded:
+            self._rounded[x, how] = make(x)
+        product.node.replace_input_with(0, self._rounded[x, how])
+
+    def _rescale(self, product: Product) -> None:
+        weight = product.matrix.operands["weight"]
+        tensor, old = product.matrix.tensor("weight"), product.weight
+        dtype = tensor.dtype
+        scaled = lazy(lambda: self.matrix(product).astype(dtype.numpy()), dtype, extents(tensor))
+        new = add_initializer(self.graph, f"{weight.name}.scaled", scaled)
+        if (cast := made_by(old, "Cast")) is not None and cast.inputs[0] is weight:
+            widened = ir.Value(name=f"{new.name}.cast", type=old.type, shape=old.shape)
+            to = {"to": int(ir.DataType.FLOAT)}
+            widen = ir.node("Cast", [new], to, outputs=[widened], name=widened.name)
+            self.graph.insert_before(product.transpose, widen)
+            new = widened
+        product.transpose.replace_input_with(0, new)
+        self._remove_unread(old)
+
+    def _remove_unread(self, value: ir.Value) -> None:
+        """Remove a widened matrix that nothing reads any longer, and a weight."""
+        producer = value.producer()
+        if producer is not None and not value.uses():
+            (source,) = producer.inputs
+            assert source is not None
+            self.graph.remove(producer, safe=True)
+            value = source
+        if value.is_initializer() and not value.uses():
+            del self.graph.initializers[str(value.name)]

@@ -1,0 +1,99 @@
+"""Runs one sequence at a time through an engine, without an event loop, for those who want all that a step computes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.engine.manifest import KvCache, Manifest
+from trtllm_lite.engine.plan import Plan
+from trtllm_lite.errors import EngineError, LimitError
+from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
+from trtllm_lite.runtime.session.session import engine_path
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tokens ``first`` to ``end`` of a sequence: what one step computes."""
+
+    first: int
+    end: int
+
+
+class SequenceRunner:
+    """The engine of ``engine_dir``, on its device, with a KV cache for one sequence.
+
+    ``max_len`` bounds the tokens of a sequence. ``num_threads``: of a CPU engine; None means one for each core. Raises
+    EngineError (no engine, or a damaged one), DeviceError, ArgumentError (``num_threads``), LimitError (``max_len``, or
+    too little memory).
+    """
+
+    def __init__(self, engine_dir: Path, max_len: int | None = None, num_threads: int | None = None) -> None:
+        native, directory = core(), Path(engine_dir)
+        self.directory = directory
+        engine = native.Engine(str(engine_path(directory, rank=0)))
+        self.manifest = Manifest.from_json(engine.manifest)
+        if self.manifest.stripped:
+            raise EngineError(f"{directory} was built with --strip_plan: its weights are random; build it without")
+        limits = self.manifest.limits
+        self.max_len = limits.max_seq_len if max_len is None else max_len
+        if not 1 <= self.max_len <= limits.max_seq_len:
+            raise LimitError(
+                f"sequences of {self.max_len} tokens exceed max_seq_len {limits.max_seq_len} of {directory}: ask for "
+                "less, or build the engine with a larger --max_seq_len"
+            )
+        self.tokenizer = Tokenizer.from_dir(directory, self.manifest.files, native.crc32c)
+        self._plan = Plan.from_json(engine.plan)
+        self.max_logits = self._plan.symbols["num_logits"]
+        """Rows of logits that a step computes at most."""
+        check_num_threads(num_threads, on_gpu=self.manifest.target.kind != "cpu")
+        available_memory(native, self.manifest)
+        self._tables = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
+        num_blocks = int(self._tables.max()) + 1
+        self._executor = make_executor(
+            native, engine, self.manifest.target, num_threads=num_threads or 0, num_blocks=num_blocks
+        )
+
+    def parts(self, num_tokens: int, most: int) -> list[Part]:
+        """The steps of a sequence of ``num_tokens``, of at most ``most`` tokens each."""
+        size = min(most, self.manifest.limits.max_num_tokens)
+        return [Part(first, min(first + size, num_tokens)) for first in range(0, num_tokens, size)]
+
+    def logits(self, token_ids: NDArray[np.int32], most: int) -> Iterator[NDArray[np.float32]]:
+        """float32[tokens, vocab_size] behind each token, in parts of at most ``most`` tokens. Raises LimitError."""
+        for part in self.parts(len(token_ids), min(most, self.max_logits)):
+            yield self._step(token_ids, part, np.arange(part.end - part.first, dtype=np.int32))
+
+    def outputs(
+        self, token_ids: NDArray[np.int32], names: Sequence[str], most: int
+    ) -> Iterator[dict[str, NDArray[np.float32]]]:
+        """A row for each token of the engine's outputs ``names``, in parts of at most ``most``. Raises LimitError."""
+        tensors, indices = self._plan.tensors, self._plan.outputs
+        needs_logits = any(tensors[indices[name]].shape[0] == "num_logits" for name in names)
+        for part in self.parts(len(token_ids), min(most, self.max_logits) if needs_logits else most):
+            self._step(token_ids, part, np.arange(part.end - part.first if needs_logits else 0, dtype=np.int32))
+            yield {name: self._executor.output(name) for name in names}
+
+    def _step(self, token_ids: NDArray[np.int32], part: Part, wanted: NDArray[np.int32]) -> NDArray[np.float32]:
+        size, past = np.array([part.end - part.first], np.int32), np.array([part.first], np.int32)
+        tokens = np.ascontiguousarray(token_ids[part.first : part.end])
+        logits: NDArray[np.float32] = core().step(self._executor, tokens, size, past, self._tables, wanted)
+        return logits
+
+
+def _tables(cache: KvCache, max_len: int, max_num_tokens: int) -> NDArray[np.int32]:
+    """Block tables [cache groups, blocks of ``max_len`` tokens] of the only sequence.
+
+    A windowed group takes its blocks in turns: what its window has left behind is written again.
+    """
+    indices, first, rows = np.arange(-(-max_len // cache.tokens_per_block)), 0, []
+    for group in cache.groups:
+        geometry = core().KvGeometry(cache.tokens_per_block, [group.window], max_num_tokens)
+        num_blocks = geometry.most_blocks(max_len, max_len)
+        rows.append(first + indices % num_blocks)
+        first += num_blocks
+    return np.array(rows, np.int32)

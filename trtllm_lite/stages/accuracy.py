@@ -1,0 +1,113 @@
+"""The proof of a quantized network: built for the CPU beside the one that it was made of, both read a text."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from trtllm_lite.builder import Checkpoint, build_engine
+from trtllm_lite.engine.manifest import Accuracy
+from trtllm_lite.errors import BuildError
+from trtllm_lite.evaluation import Evaluation, evaluate
+from trtllm_lite.progress import Report
+from trtllm_lite.quantize.products import find_products
+from trtllm_lite.quantize.schemes import FULL_PRECISION
+from trtllm_lite.stages.quantize import Quantization
+
+_WINDOW = 1024
+_MAX_TOKENS = 50 * _WINDOW
+_STEP_TOKENS = 512
+_MAX_NAMED = 5
+
+
+def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
+    """Perplexity of the quantized network and of its source on the default text, and the divergence of the two.
+
+    Both compute on the CPU, whatever the engine is for that is to be built. Raises BuildError if nothing is quantized.
+    """
+    if quantization.recipe.changes_nothing:
+        raise BuildError(
+            "max_accuracy_loss is given, and nothing is quantized by this build: pass a qformat, with the checkpoint "
+            "that is not quantized, or leave the limit out"
+        )
+    with _reference_engine(quantization.source, report) as (directory, engine):
+        result = _compare(quantization.checkpoint, directory, engine, _MAX_TOKENS, report)
+    assert result.reference is not None
+    return Accuracy(
+        dataset=result.dataset,
+        num_tokens=result.num_tokens,
+        perplexity=result.perplexity,
+        reference_perplexity=result.reference.perplexity,
+        kl_divergence=result.reference.kl_divergence,
+        top1_agreement=result.reference.top1_agreement,
+    )
+
+
+def check_accuracy(accuracy: Accuracy, limit: float, quantization: Quantization, report: Report) -> None:
+    """Raise BuildError if perplexity rose by more than ``limit`` percent; it names the layers that hurt most.
+
+    To find them, each layer is quantized alone, and one window of the text is read.
+    """
+    loss = 100 * (accuracy.perplexity / accuracy.reference_perplexity - 1)
+    if loss <= limit:
+        return
+    hurt = _sensitivities(quantization, report)
+    named = ", ".join(f"{layer} ({divergence:.5f})" for layer, divergence in hurt[:_MAX_NAMED])
+    raise BuildError(
+        f"perplexity rises by {loss:.2f}%, from {accuracy.reference_perplexity:.4f} to {accuracy.perplexity:.4f} over "
+        f"{accuracy.num_tokens:,} tokens, and max_accuracy_loss is {limit:g}%. Layers that hurt most, with the KL "
+        f"divergence that each causes alone: {named}. Keep these in full precision (--quantize_override "
+        f"'{hurt[0][0]}.*={FULL_PRECISION}'), choose another qformat, or raise the limit"
+    )
+
+
+def _sensitivities(quantization: Quantization, report: Report) -> list[tuple[str, float]]:
+    """Layers and the KL divergence that each causes alone, the largest first."""
+    layers = _layers(quantization)
+    found = []
+    with _reference_engine(quantization.source, _ignore) as (directory, engine):
+        for done, layer in enumerate(layers):
+            result = _compare(quantization.of_layer(layer), directory, engine, _WINDOW, _ignore)
+            assert result.reference is not None
+            found.append((layer, result.reference.kl_divergence))
+            report("find what hurts", done + 1, len(layers))
+    return sorted(found, key=lambda entry: -entry[1])
+
+
+def _layers(quantization: Quantization) -> list[str]:
+    """Paths of the decoder's layers, and of products outside of them, in which something is quantized."""
+    products = quantization.recipe.choose(find_products(quantization.source.model.graph))
+    return list(dict.fromkeys(".".join(product.name.split(".")[:2]) for product in products))
+
+
+@contextmanager
+def _reference_engine(reference: Checkpoint, report: Report) -> Iterator[tuple[Path, Path]]:
+    """A directory for engines, and the engine of ``reference`` in it."""
+    with TemporaryDirectory(prefix="trtllm_lite-accuracy-") as directory:
+        engine = Path(directory) / "reference"
+        _build(reference, engine, report)
+        yield Path(directory), engine
+
+
+def _compare(quantized: Checkpoint, directory: Path, reference: Path, max_tokens: int, report: Report) -> Evaluation:
+    engine = directory / "quantized"
+    _build(quantized, engine, report)
+    return evaluate(engine, reference_engine_dir=reference, max_tokens=max_tokens, progress=report)
+
+
+def _build(checkpoint: Checkpoint, directory: Path, report: Report) -> None:
+    window = min(_WINDOW, checkpoint.config.max_position_embeddings)
+    build_engine(
+        checkpoint,
+        directory,
+        progress=report,
+        max_batch_size=1,
+        max_input_len=window,
+        max_seq_len=window,
+        max_num_tokens=min(window, _STEP_TOKENS),
+        gather_context_logits=True,
+    )
+
+
+def _ignore(stage: str, done: int, total: int) -> None:
+    del stage, done, total

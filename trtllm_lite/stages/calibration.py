@@ -1,0 +1,137 @@
+"""Calibration on our own engine: builds one with observers, and lets it read the text."""
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.builder import Checkpoint, build_engine
+from trtllm_lite.builder.observe import PREFIX
+from trtllm_lite.errors import ArgumentError, EngineError
+from trtllm_lite.progress import Report
+from trtllm_lite.quantize.calibration.calibrate import Wanted, calibrate
+from trtllm_lite.quantize.calibration.dataset import CalibrationText
+from trtllm_lite.quantize.calibration.statistics import Rows
+from trtllm_lite.quantize.calibration.store import StatisticsStore
+from trtllm_lite.quantize.products import Product
+from trtllm_lite.runtime.sequence_runner import SequenceRunner
+
+_ROWS_BYTES = 256 << 20  # of all that a step shows
+_MAX_STEP_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How to calibrate. ``directory`` keeps statistics, so that an interrupted run goes on; None keeps none."""
+
+    text: CalibrationText = field(default_factory=CalibrationText)
+    directory: Path | None = None
+    num_threads: int | None = None
+
+
+class EngineObserver:
+    """An engine that :func:`build_engine` made with ``observed``, as :class:`Observer`."""
+
+    def __init__(self, runner: SequenceRunner) -> None:
+        self._runner = runner
+
+    def rows(self, tokens: NDArray[np.int32], names: Sequence[str]) -> Iterable[Mapping[str, Rows]]:
+        """As :meth:`Observer.rows`."""
+        for part in self._runner.outputs(tokens, [f"{PREFIX}{name}" for name in names], _MAX_STEP_TOKENS):
+            yield {name: part[f"{PREFIX}{name}"] for name in names}
+
+
+@contextmanager
+def statistics_of(
+    checkpoint: Checkpoint,
+    inputs: Mapping[str, Sequence[Product]],
+    calibration: Calibration,
+    gram: bool,
+    report: Report,
+) -> Iterator[StatisticsStore]:
+    """Statistics of ``inputs``, what products of the checkpoint's network multiply, by name.
+
+    Raises BuildError, ArgumentError (the text), OutputError, EngineError (a model without weights or tokenizer).
+    """
+    if checkpoint.path is None:
+        raise EngineError("a model config has no weights to calibrate with: pass a checkpoint")
+    with _directory(calibration) as directory:
+        store = StatisticsStore(directory, _key(checkpoint.path, calibration.text, gram))
+        if store.missing(list(inputs)):
+            _run(checkpoint, inputs, calibration, gram, directory / "engine", store, report)
+        yield store
+
+
+def _run(
+    checkpoint: Checkpoint,
+    inputs: Mapping[str, Sequence[Product]],
+    calibration: Calibration,
+    gram: bool,
+    engine_dir: Path,
+    store: StatisticsStore,
+    report: Report,
+) -> None:
+    text, features = calibration.text, {name: group[0].in_features for name, group in inputs.items()}
+    try:
+        _build(checkpoint, inputs, text, engine_dir, sum(features.values()), report)
+        runner = SequenceRunner(engine_dir, num_threads=calibration.num_threads)
+        tokenizer = runner.tokenizer
+        if tokenizer is None:
+            raise EngineError("the checkpoint has no tokenizer to read the calibration text with: convert one that has")
+        sequences = text.sequences(partial(tokenizer.encode, add_special_tokens=False), tokenizer.encode(""))
+        calibrate(Wanted(features, gram, text.seed), EngineObserver(runner), sequences, store, report)
+    finally:
+        shutil.rmtree(engine_dir, ignore_errors=True)
+
+
+def _build(
+    checkpoint: Checkpoint,
+    inputs: Mapping[str, Sequence[Product]],
+    text: CalibrationText,
+    engine_dir: Path,
+    num_features: int,
+    report: Report,
+) -> None:
+    """Build the engine with observers, whose steps are so long that what they show of each layer fits in memory."""
+    length, positions = text.max_seq_length, checkpoint.config.max_position_embeddings
+    if length > positions:
+        raise ArgumentError(f"calib_max_seq_length is {length}, and the model takes {positions} tokens: lower it")
+    build_engine(
+        checkpoint,
+        engine_dir,
+        observed={name: [product.name for product in group] for name, group in inputs.items()},
+        progress=report,
+        gather_context_logits=True,
+        max_batch_size=1,
+        max_input_len=length,
+        max_seq_len=length,
+        max_num_tokens=max(1, min(_MAX_STEP_TOKENS, length, _ROWS_BYTES // (4 * num_features))),
+    )
+
+
+@contextmanager
+def _directory(calibration: Calibration) -> Iterator[Path]:
+    if calibration.directory is not None:
+        yield Path(calibration.directory)
+        return
+    with TemporaryDirectory(prefix="trtllm_lite-calibration-") as directory:
+        yield Path(directory)
+
+
+def _key(checkpoint: Path, text: CalibrationText, gram: bool) -> str:
+    """Differs for another checkpoint, other texts, and other ways to read them."""
+    digest = hashlib.sha256()
+    for file in sorted(checkpoint.iterdir()):
+        with open(file, "rb") as data:
+            digest.update(f"{file.name}:{hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
+    for content in text.texts():
+        digest.update(hashlib.sha256(content.encode()).digest())
+    digest.update(f"{text.size} {text.max_seq_length} {text.seed} {gram}".encode())
+    return digest.hexdigest()

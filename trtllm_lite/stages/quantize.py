@@ -1,0 +1,121 @@
+"""The stage that quantizes a checkpoint: calibrates where a scheme needs it, and writes or hands on what results."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from trtllm_lite.builder import Checkpoint, open_checkpoint
+from trtllm_lite.convert.safetensors_file import TensorInfo, plan_layout, write_safetensors
+from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
+from trtllm_lite.errors import BuildError
+from trtllm_lite.files import atomic_directory, require_space
+from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE
+from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.network.tensors import extents
+from trtllm_lite.network.verifier import load_network
+from trtllm_lite.progress import Report
+from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
+from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
+from trtllm_lite.quantize.schemes import Needs
+from trtllm_lite.quantize.schemes.workpiece import Decision
+from trtllm_lite.stages.calibration import Calibration, statistics_of
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """``checkpoint`` quantized by ``recipe``, of weights that are computed when they are read.
+
+    ``decisions`` are those of the schemes; ``source`` is the checkpoint before.
+    """
+
+    source: Checkpoint
+    checkpoint: Checkpoint
+    decisions: list[Decision]
+    recipe: Recipe
+    statistics: Callable[[str], Statistics]
+
+    def of_layer(self, path: str) -> Checkpoint:
+        """``source`` with nothing quantized but the products below ``path``. Raises BuildError if there are none."""
+        network, _ = quantize_network(self.source.model, self.recipe, self.statistics, path)
+        return replace(self.source, model=network)
+
+
+@contextmanager
+def quantized(
+    checkpoint: Checkpoint, recipe: Recipe, calibration: Calibration, report: Report
+) -> Iterator[Quantization]:
+    """``checkpoint`` quantized by ``recipe``, calibrated where a scheme needs it.
+
+    The statistics that weights are computed from are there while the context lasts. Raises BuildError, ArgumentError
+    (the calibration text), EngineError, OutputError.
+    """
+    inputs, needs = inputs_to_observe(checkpoint.model, recipe)
+    with ExitStack() as stack:
+        statistics: Callable[[str], Statistics] = no_calibration
+        if needs > Needs.NOTHING:
+            gram = needs == Needs.GRAM
+            statistics = stack.enter_context(statistics_of(checkpoint, inputs, calibration, gram, report)).read
+        network, decisions = quantize_network(checkpoint.model, recipe, statistics)
+        yield Quantization(checkpoint, replace(checkpoint, model=network), decisions, recipe, statistics)
+
+
+def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
+    """``checkpoint`` quantized by ``recipe``, where no weight is read: what calibration would find is made up."""
+    network, _ = quantize_network(checkpoint.model, recipe, placeholder)
+    return replace(checkpoint, model=network)
+
+
+def quantize_checkpoint(
+    checkpoint_dir: Path, output_dir: Path, recipe: Recipe, calibration: Calibration, report: Report
+) -> list[Decision]:
+    """Write the checkpoint quantized by ``recipe`` to ``output_dir``, which appears whole or not at all.
+
+    It is a checkpoint as any other: a standard ONNX network with QuantizeLinear and DequantizeLinear, and weights.
+    Returns what schemes decided. Raises as :func:`quantized`.
+    """
+    checkpoint = open_checkpoint(checkpoint_dir)
+    if recipe.changes_nothing:
+        raise BuildError("qformat is full_prec, and nothing overrides it: there is nothing to quantize; pass a qformat")
+    with quantized(checkpoint, recipe, calibration, report) as result:
+        with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
+            _write_network(result.checkpoint.model, directory, report)
+            for name in (CONFIG_FILE, *(file.name for file in checkpoint.tokenizer_files())):
+                (directory / name).write_bytes((Path(checkpoint_dir) / name).read_bytes())
+            load_network(directory)
+        return result.decisions
+
+
+def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
+    """network.onnx, and weights.safetensors with all tensors that are computed when they are asked for."""
+    lazy = {name: value for name, value in network.graph.initializers.items() if _is_weight(value)}
+    tensors = {name: value.const_value for name, value in lazy.items() if value.const_value is not None}
+    infos = {name: TensorInfo(DTYPE_NAMES[tensor.dtype], extents(tensor)) for name, tensor in tensors.items()}
+    layout = plan_layout(infos)
+    require_space(directory, layout.num_bytes)
+    done = 0
+
+    def values(name: str):  # type: ignore[no-untyped-def]
+        nonlocal done
+        done += 1
+        report("quantize", done, len(tensors))
+        return tensors[name].numpy()
+
+    write_safetensors(directory / WEIGHTS_FILE, layout, values)
+    for name, info in infos.items():
+        lazy[name].const_value = ir.ExternalTensor(
+            WEIGHTS_FILE,
+            layout.offsets[name],
+            info.num_bytes,
+            tensors[name].dtype,
+            shape=ir.Shape(info.shape),
+            name=name,
+            base_dir=directory,
+        )
+    ir.save(network, directory / NETWORK_FILE)
+
+
+def _is_weight(value: ir.Value) -> bool:
+    return isinstance(value.const_value, ir.LazyTensor)
