@@ -67,5 +67,5 @@ class Scaled(QuantizedFormat):
 
     def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         """As :meth:`Format.dequantize`; each element is rounded once to float32."""
-        _, *others = self.operands
-        return scaled(tensors["weight"], *(tensors.get(operand) for operand in others)).astype(np.float32)
+        wide = scaled(tensors["weight"], tensors["weight_scale"], tensors.get("weight_offset"))
+        return wide.astype(np.float32)
