@@ -101,6 +101,7 @@ def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
     run("build", *source, "--output_dir", tmp_path / "one_step", *common, *engine)
     one, two = (tmp_path / name / "rank0.engine" for name in ("one_step", "two_steps"))
     assert one.read_bytes() == two.read_bytes()
+    assert "weights of linear layers: int8_sq" in run("inspect", tmp_path / "quantized").stdout
     weights = read_engine(one).manifest.memory.weights
     assert f"{weights:,}" in run("plan", *source, "--qformat", "int8_sq", *engine).stdout
     with pytest.raises(BuildError, match=r"layers.0.attention.q_proj has a scheme that needs calibration"):

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from trtllm_lite.quantize.rounding.grid import Blocks, Grid, Matrix, grid_of
 
 _EXPONENTS = np.arange(20, dtype=np.float32) / 20  # section 3.2: a grid search from 0 to 1
+_SEARCHED_ROWS = 512  # of each matrix at most
 _SHRINKS = np.array([1 - step / 20 for step in range(10)], np.float32)
 
 
@@ -17,8 +18,9 @@ def channel_factors(
     """Factors of the columns of ``matrices``, which multiply the same x: magnitude^a, for the best a (equation 5).
 
     ``magnitude`` is the mean of |x| of each channel; the best a has the least error of the products with the rows of
-    ``sample``. All factors are 1 if no other is better. Raises BuildError (block size).
+    ``sample``, of which some rows of each matrix tell enough. All factors are 1 if no other is better. Raises BuildError (block size).
     """
+    matrices = [matrix[:: -(-len(matrix) // _SEARCHED_ROWS)] for matrix in matrices]
     exact = [sample @ matrix.T for matrix in matrices]
     best, least = np.ones_like(magnitude), np.inf
     for exponent in _EXPONENTS:
@@ -40,12 +42,12 @@ def clipped(matrix: Matrix, sample: Matrix, blocks: Blocks, layer: str) -> Grid:
     Each row of a block is clipped by itself, as in the code of the paper. Raises BuildError (block size).
     """
     split = blocks.split(matrix, layer)
-    parts = sample.reshape(len(sample), *split.shape[1:])
-    grams = np.einsum("rbi,rbj->bij", parts, parts, optimize=True)
+    parts = sample.reshape(len(sample), *split.shape[1:]).transpose(1, 0, 2)
+    grams = parts.transpose(0, 2, 1) @ parts  # [blocks, size, size]
     shrink, least = np.ones(split.shape[:2], np.float32), np.full(split.shape[:2], np.inf)
     for candidate in _SHRINKS:
-        off = grid_of(split, blocks, candidate).round(split) - split
-        error = np.einsum("obi,obi->ob", np.einsum("obi,bij->obj", off, grams, optimize=True), off)
+        off = (grid_of(split, blocks, candidate).round(split) - split).transpose(1, 0, 2)
+        error = ((off @ grams) * off).sum(-1).T
         better = error < least
         shrink[better], least[better] = candidate, error[better]
     return grid_of(split, blocks, shrink)
