@@ -18,7 +18,8 @@ def channel_factors(
     """Factors of the columns of ``matrices``, which multiply the same x: magnitude^a, for the best a (equation 5).
 
     ``magnitude`` is the mean of |x| of each channel; the best a has the least error of the products with the rows of
-    ``sample``, of which some rows of each matrix tell enough. All factors are 1 if no other is better. Raises BuildError (block size).
+    ``sample``, of which some rows of each matrix tell enough. All factors are 1 if no other is better. Raises
+    BuildError (block size).
     """
     matrices = [matrix[:: -(-len(matrix) // _SEARCHED_ROWS)] for matrix in matrices]
     exact = [sample @ matrix.T for matrix in matrices]
