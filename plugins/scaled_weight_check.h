@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "cpu/kernel.h"
 #include "engine/records.h"
 
 namespace tl {
@@ -12,8 +13,13 @@ namespace tl {
 inline std::string scaled_weight_problem(const PlanTensor* weight, const PlanTensor* scale, const PlanTensor* offset) {
   constexpr std::int64_t kWord = 8;  // kernels read elements of 4 bits by words, which must not cross a block's end
   if (offset != nullptr && scale == nullptr) return "weight_offset: expected weight_scale with it, found none";
-  if (scale == nullptr || bits_of(weight->dtype) != 4) return "";
-  const std::int64_t block = weight->shape.back().value / scale->shape.back().value;
+  if (scale == nullptr) return "";
+  const std::int64_t blocks = scale->shape.back().value, block = weight->shape.back().value / blocks;
+  if (blocks > kMaxWeightBlocks) {
+    return "weight_scale: expected at most " + std::to_string(kMaxWeightBlocks) + " blocks of a row, found " +
+           std::to_string(blocks);
+  }
+  if (bits_of(weight->dtype) != 4) return "";
   if (block % kWord == 0) return "";
   return "weight: expected blocks of a multiple of 8 elements of 4 bits, found " + std::to_string(block);
 }

@@ -12,7 +12,8 @@ work=.cache/measure
 bash scripts/fetch_model.sh smollm2-135m
 mkdir -p "$work"
 for dtype in float32 bfloat16; do
-  "$bin/trtllm-lite" convert --model_dir "$gguf" --output_dir "$work/checkpoint-$dtype" --dtype "$dtype"
+  "$bin/trtllm-lite" convert --model_dir "$gguf" --output_dir "$work/checkpoint-$dtype" --dtype "$dtype" \
+    --dequantize
   "$bin/trtllm-lite" build --checkpoint_dir "$work/checkpoint-$dtype" --output_dir "$work/engine-$dtype" \
     --max_batch_size 16 --max_input_len 1024 --max_seq_len 2048
   "$bin/trtllm-lite" bench latency --engine_dir "$work/engine-$dtype" --compare_transformers "$gguf" \

@@ -6,6 +6,7 @@
 # cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
 # start-up makes an 8B model of random weights, converts and builds it: 32 GB below OUT, in the end 16. It needs torch and
 # transformers.
+# With QFORMAT (and KV_CACHE_DTYPE) the engines are built with --qformat (and --kv_cache_dtype).
 # Needs trtllm-lite on the PATH, and the cuBLAS that the timing cache was measured with (its cublaslt_version: 130100 is
 # 13.1.0). BANDWIDTH (GB/s read), TFLOPS (dense bfloat16) and HOST_BANDWIDTH (GB/s from pinned host memory) are the
 # card's measured ceilings.
@@ -19,6 +20,7 @@ ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}"
 # Where 512 requests come to need more KV cache than there is: all run until it is full, and what was preempted returns
 # from host memory, 16 GB of it for 128/2048 (tests/unit/batching/bench_policies.cc predicts what that brings).
 beyond_memory=(--capacity_scheduler_policy MAX_UTILIZATION --host_cache_size 20000000000)
+quantization=(${QFORMAT:+--qformat "$QFORMAT"} ${KV_CACHE_DTYPE:+--kv_cache_dtype "$KV_CACHE_DTYPE"})
 mkdir -p "$out"
 
 tune() {  # SHAPE MAX_BATCH_SIZE MAX_NUM_TOKENS
@@ -28,7 +30,8 @@ tune() {  # SHAPE MAX_BATCH_SIZE MAX_NUM_TOKENS
 }
 build() {  # NAME SHAPE MAX_BATCH_SIZE MAX_INPUT_LEN MAX_SEQ_LEN MAX_NUM_TOKENS
   trtllm-lite build --model_config "configs/models/$2.json" --strip_plan --target sm_90 --input_timing_cache "$cache" \
-    --max_batch_size "$3" --max_input_len "$4" --max_seq_len "$5" --max_num_tokens "$6" --output_dir "$out/engines/$1"
+    --max_batch_size "$3" --max_input_len "$4" --max_seq_len "$5" --max_num_tokens "$6" "${quantization[@]}" \
+    --output_dir "$out/engines/$1"
 }
 start_up() {
   python3 scripts/random_model.py configs/models/llama-3.1-8b.json "$out/model"

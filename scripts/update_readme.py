@@ -42,7 +42,14 @@ def subject(report: dict[str, Any]) -> str:
     """The part of a report that says what it measures."""
     engine = report["engine"]
     parts = (report["benchmark"], engine["hidden_size"], engine["dtype"], engine["stripped"], report["shape"])
-    return json.dumps(parts, sort_keys=True)
+    return json.dumps((*parts, *quantized(report)), sort_keys=True)
+
+
+def quantized(report: dict[str, Any]) -> tuple[str, ...]:
+    """How weights and activations, and the KV cache, are quantized; empty if they are not."""
+    engine = report["engine"]
+    qformat, cache = engine.get("qformat", PLAIN), engine.get("kv_cache_dtype", engine["dtype"])
+    return () if (qformat, cache) == (PLAIN, engine["dtype"]) else (qformat, cache)
 
 
 def row(latency: dict[str, Any], throughput: dict[str, Any]) -> list[str]:
@@ -86,15 +93,17 @@ def table(path: Path) -> str:
 # Fewer generated tokens measure the first one only.
 LEAST_OUTPUT_LEN = 64
 SMALLER_HIDDEN_SIZE = 2048  # of the 1B shape
-GPU_COLUMNS = ("Llama-3.1-8B shape, bfloat16", "measured", "floor", "reached", "vLLM 0.26 on an H200", "commit")
+PLAIN = "full_prec"
+GPU_COLUMNS = ("measured", "floor", "reached", "vLLM 0.26 on an H200", "commit")
 
 
 def gpu_table(path: Path) -> str:
     """The Markdown of one GPU's baseline file, with the peers' figures of ``peers-<same name>`` for its shapes."""
-    reports = json.loads(path.read_text())
+    everything = json.loads(path.read_text())
     peers = json.loads((path.parent / f"peers-{path.name}").read_text())
-    rows = sorted((gpu_row(report, peers["figures"]) for report in reports), key=place_of_row)
-    lines = ["| " + " | ".join(cells) + " |" for cells in (GPU_COLUMNS, ["---"] * len(GPU_COLUMNS), *rows)]
+    reports = [report for report in everything if not quantized(report)]
+    forms = sorted({quantized(report) for report in everything})
+    tables = [rows_of(form, [report for report in everything if quantized(report) == form], peers) for form in forms]
     first = reports[0]
     terms = {name: value for report in reports for name, value in report["terms"].items()}
     floors = [f"{terms['memory_bandwidth']:,.0f} GB/s", f"{terms['peak_tflops']:,.0f} TFLOPS"]
@@ -110,12 +119,21 @@ def gpu_table(path: Path) -> str:
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; greedy, random "
         f"weights and prompts. Floors: {', '.join(floors)}, measured on such a card. {peers['source']}\n\n"
-        + "\n".join(lines)
+        + "\n\n".join(tables)
         + f"\n\nOf a decode step the host takes {', '.join(f'{time:.0f}' for _, time in on_host)} µs at batch "
         f"{', '.join(str(batch) for batch, _ in on_host)}, while the GPU is busy with the one before.\n\n"
         "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up by `measure_gpu.sh OUT start-up` "
         "(`trtllm-lite bench latency` and `throughput`).\n"
     )
+
+
+def rows_of(form: tuple[str, ...], reports: list[dict[str, Any]], peers: dict[str, Any]) -> str:
+    """The Markdown of the reports of engines that are quantized alike."""
+    name = ", ".join(("bfloat16",) if not form else (form[0], f"KV cache {form[1]}"))
+    rows = sorted((gpu_row(report, peers["/".join(("figures", *form))]) for report in reports), key=place_of_row)
+    head = (f"Llama-3.1-8B shape, {name}", *GPU_COLUMNS)
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
+    return "\n".join(lines)
 
 
 def place_of_row(cells: list[str]) -> tuple[int, int]:

@@ -61,11 +61,12 @@ ROUNDED_TOLERANCES = {
 }
 
 
-# Networks that round activations to E4M3 between kernels of 16 bits: where a rounding before turns one to E4M3, an
-# element is off by 2^-4. Small random models have few elements to average over; a wrong scale gives 2e-1 and more.
+# Networks that round activations to E4M3 between kernels of 16 bits. Where a rounding to 16 bits before turns one to
+# E4M3, an element is off by 2^-4, and small random models have few to average over: transformers with the results of
+# products rounded to float16 differs from itself by a cosine of 0.992 (tiny Llama). A lost scale gives less than 0.9.
 E4M3_TOLERANCES = {
-    "float16": Tolerance(cosine=0.997, relative=0.1),
-    "bfloat16": Tolerance(cosine=0.997, relative=0.1),
+    "float16": Tolerance(cosine=0.975, relative=0.25),
+    "bfloat16": Tolerance(cosine=0.975, relative=0.25),
 }
 
 

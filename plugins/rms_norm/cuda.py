@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from ..cuda.lowering import Lowering
 from ..cuda.row_norm import RowNorm
-from ..launch import Command, launch
+from ..cuda.row_scales import RowScales
+from ..launch import Buffer, Command, Extent, Launch, launch
 
 
-def lower(op: Lowering) -> list[Command]:
-    """total = x [+ residual]; y = total / sqrt(mean(total^2) + epsilon) * weight.
+def rms_norm(rows: RowNorm, weight: Buffer, epsilon: float, scales: RowScales | None, count: Extent) -> Launch:
+    """total = x [+ residual]; y = total / sqrt(mean(total^2) + epsilon) * weight, which is E4M3 with ``scales``.
 
     ``total`` is written where there is a ``residual``, and only there.
     """
-    rows, scales = RowNorm.of(op), op.scales("y")
-    weight, epsilon = op.vector("weight"), op.attribute("epsilon")
     scale, buffer = (0.0, None) if scales is None else (scales.value, scales.buffer)
     flags = {"TL_Y_E4M3": int(scales is not None), "TL_ROW_SCALES": int(buffer is not None)}
     specialised = rows.kernel("rms_norm/cuda.cuh", "rms_norm", **flags)
-    operands = (rows.y, buffer, rows.total, rows.x, weight, rows.residual)
-    return [launch(specialised, (op.num_rows("y"),), *operands, epsilon, scale)]
+    return launch(specialised, (count,), rows.y, buffer, rows.total, rows.x, weight, rows.residual, epsilon, scale)
+
+
+def lower(op: Lowering) -> list[Command]:
+    """One launch."""
+    rows, scales = RowNorm.of(op), op.scales("y")
+    return [rms_norm(rows, op.vector("weight"), op.attribute("epsilon"), scales, op.num_rows("y"))]

@@ -6,6 +6,7 @@ import torch
 
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.launches import H200, Prepared
+from trtllm_lite.plugins.cuda.row_norm import RowNorm
 from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
 from trtllm_lite.plugins.cuda.stream import Streaming, stream_config, weight_form
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
@@ -13,6 +14,7 @@ from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.quantize_rows.cuda import quantize
+from trtllm_lite.plugins.rms_norm.cuda import rms_norm
 
 LEAST = 1e-30
 _NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32", torch.float8_e4m3fn: E4M3}
@@ -179,3 +181,24 @@ def check_quantize(features: int, rows: int, dtype: torch.dtype, static: float |
     if static is None:
         assert torch.equal(y_scale, expected.flatten())
     assert torch.equal(y.view(torch.uint8), rounded(x, expected).view(torch.uint8))
+
+
+def check_rms_norm(hidden: int, rows: int, dtype: torch.dtype, static: float | None, *, residual: bool) -> None:
+    """Rows are normalised in ``dtype``, and E4M3 of that, but for roundings that the norm's own turn."""
+    memory, x, weight = Memory(), random_rows(rows, hidden, dtype), 1 + torch.rand(hidden, device="cuda")
+    other = random_rows(rows, hidden, dtype) if residual else None
+    total = torch.full_like(x, POISON) if residual else None
+    y = torch.full((rows, hidden), POISON, device="cuda").to(torch.float8_e4m3fn)
+    y_scale = torch.full((rows,), POISON, device="cuda")
+    how = RowNorm(memory("y", y), memory("x", x), memory("residual", other), memory("total", total))
+    scales = RowScales(static or LEAST, static is None, memory("y_scale", y_scale) if static is None else None)
+    memory.run(rms_norm(how, memory("weight", weight), 1e-5, scales, symbol("rows")), rows=rows)
+    wide = x.double() if other is None else (x + other).double()
+    normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * weight.double()
+    expected = scales_of(normal.to(dtype), static)
+    if static is None:
+        torch.testing.assert_close(y_scale, expected.flatten(), rtol=2**-7, atol=0)
+    else:
+        y_scale.fill_(static)
+    off = (y.double() * y_scale.double()[:, None] - normal.clamp(-448 * expected, 448 * expected)).abs()
+    assert (off <= normal.abs() * 0.07 + expected.double() * 2**-9).all()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.gpu.fp8_checks import check_quantize, check_streamed, check_tiled
+from tests.gpu.fp8_checks import check_quantize, check_rms_norm, check_streamed, check_tiled
 from tests.gpu.launches import H200
 from trtllm_lite.plugins.cuda.tiles import TileConfig, tile_configs
 
@@ -39,7 +39,7 @@ def test_streamed_gated(out: int, in_features: int, tokens: int, rows: int, stat
 @pytest.mark.parametrize("static", STATIC)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("rows", "capacity"), [(1, 64), (37, 64), (130, 256), (1000, 1024)])
-@pytest.mark.parametrize(("out", "in_features"), [(264, 576), (1536, 4096)])
+@pytest.mark.parametrize(("out", "in_features"), [(64, 96), (128, 64), (264, 576), (1536, 4096)])
 def test_tiled(out: int, in_features: int, rows: int, capacity: int, dtype: torch.dtype, static: float | None) -> None:
     for config in tile_configs(out, in_features, capacity, False, H200)[:3]:
         check_tiled(config, out, in_features, rows, capacity, dtype, static=static, residual=True)
@@ -54,7 +54,7 @@ def test_tiled_parts_of_the_depth(splits: int) -> None:
 @pytest.mark.parametrize("y_scale", [None, 0.0625])
 @pytest.mark.parametrize("static", STATIC)
 @pytest.mark.parametrize(("rows", "capacity"), [(1, 64), (130, 256), (1000, 1024)])
-@pytest.mark.parametrize(("out", "in_features"), [(200, 576), (14336, 4096)])
+@pytest.mark.parametrize(("out", "in_features"), [(96, 64), (200, 576), (14336, 4096)])
 def test_tiled_gated(
     out: int, in_features: int, rows: int, capacity: int, static: float | None, y_scale: float | None
 ) -> None:
@@ -69,3 +69,10 @@ def test_tiled_gated(
 @pytest.mark.parametrize(("features", "rows"), [(8, 1), (576, 17), (4096, 300), (14336, 33)])
 def test_quantize_rows(features: int, rows: int, dtype: torch.dtype, static: float | None) -> None:
     check_quantize(features, rows, dtype, static)
+
+
+@pytest.mark.parametrize("static", STATIC)
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(("hidden", "rows"), [(64, 3), (576, 17), (4096, 300)])
+def test_rms_norm(hidden: int, rows: int, residual: bool, static: float | None) -> None:
+    check_rms_norm(hidden, rows, torch.bfloat16, static, residual=residual)

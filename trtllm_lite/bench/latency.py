@@ -52,6 +52,11 @@ class LatencyBench:
         for shape in shapes:
             shape.check_fits(self._runner.limits)
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the model's vocabulary."""
+        return self._engine.manifest.model.vocab_size
+
     def measure(self, shape: LatencyShape, on_repeat: Callable[[int, int], None]) -> dict[str, Any]:
         """Figures by name, in seconds, tokens per second and bytes: medians over the repeats, after one warm-up run.
 

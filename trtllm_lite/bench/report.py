@@ -33,6 +33,8 @@ def identity(
         "engine": {
             "architecture": model.architecture,
             "dtype": model.dtype,
+            "qformat": manifest.qformat,
+            "kv_cache_dtype": manifest.kv_cache.dtype,
             "target": manifest.target.kind,
             "stripped": manifest.stripped,
             "hidden_size": model.hidden_size,

@@ -61,6 +61,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
+    "quantize_rows/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 512, "TL_ROW_SCALES": 1},
     "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_Y_E4M3": 0, "TL_ROW_SCALES": 0},
     "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64},
     "rowwise/cuda.cuh": {
@@ -76,6 +77,7 @@ ONLY_FOR = {
     "gated_linear/tiled.cuh": "sm_90a",
     "linear/tiled.cuh": "sm_90a",
     "paged_attention/prefill_wgmma.cuh": "sm_90a",
+    "quantize_rows/cuda.cuh": "sm_90a",
 }
 SOURCE = '#include "lib/outer.cuh"\nextern "C" __global__ void f(float* x) { x[threadIdx.x] = outer(TL_N); }\n'
 OUTER = '#pragma once\n  #  include "lib/inner.cuh"\n__device__ float outer(int n) { return 2.0f * inner(n); }\n'

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ _ENGINE_METRICS = (
     *("floor_start_up_s", "fraction_of_start_up_floor"),
 )
 _RATIO_METRICS = ("prefill_tokens_per_s", "decode_tokens_per_s")
+# Other engines that are measured on the same prompts, by their entry in a report.
+_PEERS = {"baseline": "transformers in float32", "llama_cpp": "llama.cpp on a GGUF file"}
 
 
 class NumberList(click.ParamType):
@@ -63,6 +66,16 @@ class NumberList(click.ParamType):
     metavar="GGUF|DIR",
     help="Run transformers in float32 on this model beside it, and print the ratios.",
 )
+@click.option(
+    "--compare_llama_cpp",
+    metavar="GGUF",
+    help="Run llama.cpp on this file beside it (batch_size 1), and print the ratios.",
+)
+@click.option(
+    "--llama_cpp_python",
+    metavar="PYTHON",
+    help="The Python of the environment that has llama-cpp-python. [default: this one]",
+)
 @ceiling_options
 @click.option(
     "--host_bandwidth",
@@ -77,6 +90,8 @@ def latency(
     input_len: tuple[int, ...],
     num_threads: int | None,
     compare_transformers: str | None,
+    compare_llama_cpp: str | None,
+    llama_cpp_python: str | None,
     memory_bandwidth: float | None,
     peak_tflops: float | None,
     host_bandwidth: float | None,
@@ -94,6 +109,7 @@ def latency(
     """
     from trtllm_lite.bench.latency import LatencyBench
     from trtllm_lite.bench.latency_shape import LatencyShape
+    from trtllm_lite.bench.llama_cpp_baseline import measure_llama_cpp
     from trtllm_lite.bench.report import identity
     from trtllm_lite.bench.transformers_baseline import check_model, measure_transformers
     from trtllm_lite.progress import progress_bars
@@ -119,13 +135,18 @@ def latency(
             if compare_transformers:
                 report["baseline"] = measure_transformers(compare_transformers, shape, num_threads)
                 show("transformers", done + 1, len(shapes))
+            report["llama_cpp"] = None
+            if compare_llama_cpp:
+                python = llama_cpp_python or sys.executable
+                report["llama_cpp"] = measure_llama_cpp(python, compare_llama_cpp, shape, bench.vocab_size, num_threads)
+                show("llama.cpp", done + 1, len(shapes))
     _print_points(shapes, reports)
     _print_engine(reports[-1])
     results.finish(reports)
 
 
 def _print_points(shapes: "Sequence[LatencyShape]", reports: Sequence[Report]) -> None:
-    """Print tables with a row for each shape; the last has the ratios to transformers, where those were measured."""
+    """Print tables with a row for each shape; the last have the ratios to peers that were measured."""
     from trtllm_lite.bench.metrics import METRICS
     from trtllm_lite.cli.console import print_table
     from trtllm_lite.units import counted
@@ -140,13 +161,15 @@ def _print_points(shapes: "Sequence[LatencyShape]", reports: Sequence[Report]) -
                 for point, report in zip(points, reports, strict=True)
             ]
             print_table(f"{title}; {lengths}", ["batch, prompt", *(METRICS[name].title for name in known)], rows)
-    if any(report["baseline"] for report in reports):
+    for peer, title in _PEERS.items():
+        if not all(report.get(peer) for report in reports):
+            continue
         rows = [
-            [point, *(f"{report['figures'][name] / report['baseline'][name]:.2f}×" for name in _RATIO_METRICS)]
+            [point, *(f"{report['figures'][name] / report[peer][name]:.2f}×" for name in _RATIO_METRICS)]
             for point, report in zip(points, reports, strict=True)
         ]
-        header = ["batch, prompt", *(f"{METRICS[name].title}, × transformers" for name in _RATIO_METRICS)]
-        print_table(f"beside transformers in float32; {lengths}", header, rows)
+        header = ["batch, prompt", *(f"{METRICS[name].title}, × {title.split()[0]}" for name in _RATIO_METRICS)]
+        print_table(f"beside {title}; {lengths}", header, rows)
 
 
 def _print_engine(report: Report) -> None:

@@ -41,6 +41,9 @@ struct KernelArgs {
 // A kernel. Its arguments were checked against the schema when the engine was loaded, step inputs when the step began.
 using Kernel = void (*)(const KernelArgs&);
 
+// The most blocks that rows of a weight with scales have.
+constexpr std::int64_t kMaxWeightBlocks = 1 << 16;
+
 // Bytes of 64-byte-aligned scratch that every thread of the pool owns.
 constexpr std::size_t kScratchBytesPerThread = 512 * 1024;
 

@@ -48,12 +48,19 @@ struct Scaled {
   BlockRows scale;
   BlockRows offset;
   std::int64_t block;             // its length
-  const float* x_sums = nullptr;  // [rows][blocks of the product]: x summed over the block; for offsets
+  const float* x_sums = nullptr;  // [rows][blocks]: x summed over the block; for offsets
   std::int64_t x_blocks = 0;      // stride of x_sums
   float* partial = nullptr;       // null: whole blocks; strides as `sums`
   bool begins = true;             // a part: the first one of its block
   bool ends = true;               // a part: the last one of its block
   std::int64_t column = 0;        // the first column of the product
+
+  TL_INLINE void skip_blocks(std::int64_t count) {
+    scale.first += count * scale.row_bytes;
+    if (offset.first == nullptr) return;
+    offset.first += count * offset.row_bytes;
+    x_sums += count;
+  }
 };
 
 // The operands of a product of `rows` x `depth` by `depth` x `columns`; strides in stored items. Rows of `sums` are
@@ -85,7 +92,7 @@ struct Product {
     x += count * x_stride;
     sums += count * sums_stride;
     if constexpr (kHasScales<Scales>) {
-      scales.x_sums += count * scales.x_blocks;
+      if (scales.offset.first != nullptr) scales.x_sums += count * scales.x_blocks;
       if (scales.partial != nullptr) scales.partial += count * sums_stride;
     }
   }

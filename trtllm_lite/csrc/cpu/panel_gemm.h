@@ -34,17 +34,16 @@ constexpr std::int64_t kPrefetchBytes = 8192;
 // There are so many tasks for each thread that the threads end at about the same time.
 constexpr std::int64_t kTasksPerThread = 8;
 
-// Sums of a row of x over blocks that a product of kMaxTaskRows rows may have: more than the least blocks of a chunk.
-constexpr std::int64_t kMaxBlocks = 2 * kMaxChunkDepth / 8;
-
 // One task's memory in the thread's scratch.
 struct PanelScratch {
   alignas(64) float widened[kMaxChunkDepth * kPanelWidth];
   alignas(64) float sums[kMaxTaskRows * kPanelWidth];
   alignas(64) float partial[kMaxTaskRows * kPanelWidth];
-  alignas(64) float x_sums[kMaxTaskRows * kMaxBlocks];
 };
-static_assert(sizeof(PanelScratch) <= kScratchBytesPerThread);
+// The rest of the first thread's scratch holds sums of x over blocks, which all threads read.
+constexpr std::int64_t kMaxXSums =
+    static_cast<std::int64_t>((kScratchBytesPerThread - sizeof(PanelScratch)) / sizeof(float));
+static_assert(kMaxXSums >= kMaxWeightBlocks);
 
 // The operands of a product that make its weight; those that are absent have no data.
 struct PackedWeight {
@@ -98,43 +97,12 @@ TL_INLINE void sum_blocks(const float* x, std::int64_t block, std::int64_t count
   }
 }
 
-// Sets p's x_sums to sums over the blocks of which p has the end; `x` is the begin of the first of them.
-template <typename Weight>
-TL_INLINE void sum_x(Product<Weight, Scaled>* p, const float* x, std::int64_t blocks, float* x_sums) {
-  p->scales.x_sums = x_sums;
-  p->scales.x_blocks = blocks;
-  if (p->scales.offset.first == nullptr) return;
-  for (std::int64_t r = 0; r < p->rows; ++r) {
-    sum_blocks(x + r * p->x_stride, p->scales.block, blocks, x_sums + r * blocks);
-  }
-}
-
-TL_INLINE void skip_blocks(Scaled* scales, std::int64_t count) {
-  scales->scale.first += count * scales->scale.row_bytes;
-  if (scales->offset.first != nullptr) scales->offset.first += count * scales->offset.row_bytes;
-}
-
 // Multiplies where one tile holds all rows and columns, so that the panel is read once.
-template <typename Weight>
-TL_INLINE void stream_panel(const Product<Weight>& p, PanelScratch*) {
+template <typename Weight, typename Scales>
+TL_INLINE void stream_panel(const Product<Weight, Scales>& p) {
   constexpr std::int64_t kAhead = kPrefetchBytes / sizeof(Weight);
-  multiply<kPanelWidth, kPanelLines<Weight>>(p, prefetch_range(p.w + kAhead, p.depth * kPanelWidth, kPanelWidth));
-}
-
-template <typename Weight>
-TL_INLINE void stream_panel(Product<Weight, Scaled> p, PanelScratch* scratch) {
-  constexpr std::int64_t kAhead = kPrefetchBytes / sizeof(Weight);
-  const std::int64_t block = p.scales.block, most = kMaxTaskRows * kMaxBlocks / p.rows;
-  for (std::int64_t left = p.depth / block; left > 0; left -= most) {
-    const std::int64_t count = min(left, most);
-    p.depth = count * block;
-    const std::int64_t items = p.depth / kElements<Weight> * kPanelWidth;
-    sum_x(&p, p.x, count, scratch->x_sums);
-    multiply<kPanelWidth, kPanelLines<Weight>>(p, prefetch_range(p.w + kAhead, items, kPanelWidth));
-    p.x += p.depth;
-    p.w += items;
-    skip_blocks(&p.scales, count);
-  }
+  const std::int64_t items = p.depth / kElements<Weight> * kPanelWidth;
+  multiply<kPanelWidth, kPanelLines<Weight>>(p, prefetch_range(p.w + kAhead, items, kPanelWidth));
 }
 
 // Multiplies one chunk, of which all rows of p make use, while the first level takes in the next one.
@@ -177,10 +145,8 @@ TL_INLINE void multiply_chunks(Product<Weight, Scaled> p, PanelScratch* scratch)
         whole ? min(depth - done, kChunkDepth<Weight> / block * block) : min(block - in_block, kChunkDepth<Weight>);
     p.scales.begins = in_block == 0;
     p.scales.ends = whole || in_block + p.depth == block;
-    const std::int64_t blocks = whole ? p.depth / block : 1;
-    if (p.scales.ends) sum_x(&p, p.x - in_block, blocks, scratch->x_sums);
     multiply_chunk(p, scratch->widened);
-    if (p.scales.ends) skip_blocks(&p.scales, blocks);
+    if (p.scales.ends) p.scales.skip_blocks(whole ? p.depth / block : 1);
     p.x += p.depth;
     p.w += p.depth / kElements<Weight> * kPanelWidth;
   }
@@ -191,7 +157,7 @@ template <typename Weight, typename Scales>
 void multiply_panel(const Product<Weight, Scales>& p, PanelScratch* scratch) {
   for (std::int64_t i = 0; i < p.rows * kPanelWidth; i += kLanes) store(p.sums + i, zero());
   if (p.rows <= kMaxTileRows && tile_vecs(static_cast<int>(p.rows), kMaxTileVecs) * kLanes >= kPanelWidth) {
-    stream_panel(p, scratch);
+    stream_panel(p);
   } else {
     multiply_chunks(p, scratch);
   }
@@ -218,32 +184,73 @@ TL_INLINE BlockRows block_rows(const Tensor& numbers, std::int64_t panel) {
   return {numbers.as<const char>() + panel * blocks * row_bytes, row_bytes, numbers.dtype};
 }
 
-TL_INLINE Plain scales_of(const PackedWeight&, std::int64_t, Plain) { return {}; }
-TL_INLINE Scaled scales_of(const PackedWeight& w, std::int64_t panel, Scaled) {
-  const std::int64_t depth = w.weight.shape[w.weight.rank - 1];
+// Sums of rows of x over the blocks of a weight that has offsets; their memory is that of the first thread.
+TL_INLINE float* sum_rows(const float* x, std::int64_t rows, std::int64_t depth, std::int64_t blocks,
+                          ThreadPool* pool) {
+  auto* sums = reinterpret_cast<float*>(static_cast<PanelScratch*>(pool->scratch(0)) + 1);
+  const auto sum_row = [=](std::int64_t r, int) {
+    sum_blocks(x + r * depth, depth / blocks, blocks, sums + r * blocks);
+  };
+  if (rows > kMaxTileRows) {
+    pool->parallel_for(rows, sum_row);
+  } else {
+    for (std::int64_t r = 0; r < rows; ++r) sum_row(r, 0);
+  }
+  return sums;
+}
+
+// What is computed at once: some rows of x, [rows, depth].
+struct RowsOfX {
+  const float* first;
+  std::int64_t rows;
+  std::int64_t depth;
+  const float* sums;  // over blocks; null: nothing needs them
+};
+
+TL_INLINE Plain scales_of(const PackedWeight&, std::int64_t, const RowsOfX&, std::int64_t, Plain) { return {}; }
+TL_INLINE Scaled scales_of(const PackedWeight& w, std::int64_t panel, const RowsOfX& x, std::int64_t row, Scaled) {
+  const std::int64_t blocks = w.scale.shape[w.scale.rank - 1];
   return {.scale = block_rows(w.scale, panel),
           .offset = block_rows(w.offset, panel),
-          .block = depth / w.scale.shape[w.scale.rank - 1]};
+          .block = x.depth / blocks,
+          .x_sums = x.sums == nullptr ? nullptr : x.sums + row * blocks,
+          .x_blocks = blocks};
+}
+
+template <typename Weight, typename Scales, typename Epilogue>
+TL_INLINE void multiply_rows(const RowsOfX& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
+                             const Epilogue& epilogue) {
+  const auto* weight = w.weight.as<const Weight>();
+  const Bands bands = make_bands(x.rows, panels, pool->num_threads());
+  pool->parallel_for(panels * bands.count, [&](std::int64_t task, int thread) {
+    const std::int64_t panel = task / bands.count, first = task % bands.count * bands.rows;
+    const std::int64_t count = min(bands.rows, x.rows - first);
+    auto* scratch = static_cast<PanelScratch*>(pool->scratch(thread));
+    multiply_panel(
+        Product<Weight, Scales>{x.first + first * x.depth, x.depth,
+                                weight + panel * x.depth / kElements<Weight> * kPanelWidth, kPanelWidth, scratch->sums,
+                                kPanelWidth, count, x.depth, kPanelWidth, scales_of(w, panel, x, first, Scales{})},
+        scratch);
+    for (std::int64_t r = 0; r < count; ++r) epilogue(scratch->sums + r * kPanelWidth, first + r, panel);
+  });
 }
 
 template <typename Weight, typename Scales, typename Epilogue>
 void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
                      const Epilogue& epilogue) {
   const std::int64_t rows = x.shape[0], depth = x.shape[1];
-  if (rows == 0) return;
-  const auto* weight = w.weight.as<const Weight>();
-  const Bands bands = make_bands(rows, panels, pool->num_threads());
-  pool->parallel_for(panels * bands.count, [&](std::int64_t task, int thread) {
-    const std::int64_t panel = task / bands.count, first = task % bands.count * bands.rows;
-    const std::int64_t count = min(bands.rows, rows - first);
-    auto* scratch = static_cast<PanelScratch*>(pool->scratch(thread));
-    multiply_panel(
-        Product<Weight, Scales>{x.as<const float>() + first * depth, depth,
-                                weight + panel * depth / kElements<Weight> * kPanelWidth, kPanelWidth, scratch->sums,
-                                kPanelWidth, count, depth, kPanelWidth, scales_of(w, panel, Scales{})},
-        scratch);
-    for (std::int64_t r = 0; r < count; ++r) epilogue(scratch->sums + r * kPanelWidth, first + r, panel);
-  });
+  const bool needs_sums = w.offset.data != nullptr;
+  const std::int64_t blocks = needs_sums ? w.offset.shape[w.offset.rank - 1] : 1;
+  const std::int64_t at_once = needs_sums ? kMaxXSums / blocks : rows;
+  for (std::int64_t begin = 0; begin < rows; begin += at_once) {
+    const float* first = x.as<const float>() + begin * depth;
+    const std::int64_t count = min(at_once, rows - begin);
+    const float* sums = needs_sums ? sum_rows(first, count, depth, blocks, pool) : nullptr;
+    const auto of_rows = [&](const float* totals, std::int64_t row, std::int64_t panel) {
+      epilogue(totals, begin + row, panel);
+    };
+    multiply_rows<Weight, Scales>(RowsOfX{first, count, depth, sums}, w, panels, pool, of_rows);
+  }
 }
 
 // Calls epilogue(sums of 64 features, row, panel) for all rows and panels.

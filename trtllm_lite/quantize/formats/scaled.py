@@ -67,4 +67,5 @@ class Scaled(QuantizedFormat):
 
     def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
         """As :meth:`Format.dequantize`; each element is rounded once to float32."""
-        return scaled(*(tensors.get(operand) for operand in self.operands)).astype(np.float32)
+        wide = scaled(tensors["weight"], tensors["weight_scale"], tensors.get("weight_offset"))
+        return wide.astype(np.float32)
