@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxGrid[] = {std::numeric_limits<std::int32_t>::max(), 65535, 65535};
 constexpr std::int64_t kChunkBytes = 16;  // what the copy engine addresses
+constexpr std::int64_t kMaxBoxBytes = 128;  // what boxes are swizzled by
 
 // The largest extents among the steps that a program may run.
 Extents bounds_of(const Plan& plan, const Program& program) {
@@ -121,6 +122,10 @@ class ProgramChecker {
       if (bytes % kChunkBytes == 0) continue;
       fail("expected a tensor map whose offset, rows and boxes are multiples of 16 bytes, found " +
            std::to_string(bytes));
+    }
+    if (size * map.box_columns > kMaxBoxBytes) {
+      fail("expected a tensor map whose boxes are at most " + std::to_string(kMaxBoxBytes) + " bytes wide, found " +
+           std::to_string(size * map.box_columns));
     }
     check_pointer({map.tensor, {map.offset, {}}}, matrix_bytes(map.rows, map.columns, source.dtype));
   }
