@@ -11,7 +11,7 @@ namespace tl {
 namespace {
 
 constexpr std::int64_t kMaxGrid[] = {std::numeric_limits<std::int32_t>::max(), 65535, 65535};
-constexpr std::int64_t kChunkBytes = 16;  // what the copy engine addresses
+constexpr std::int64_t kChunkBytes = 16;    // what the copy engine addresses
 constexpr std::int64_t kMaxBoxBytes = 128;  // what boxes are swizzled by
 
 // The largest extents among the steps that a program may run.
