@@ -58,7 +58,7 @@ Operand = Buffer | Slice
 
 @dataclass(frozen=True)
 class TensorMap:
-    """``operand`` as a row-major matrix [rows, columns] of its elements, for the copy engine (sm_90 and later).
+    """``operand`` as a row-major matrix [rows, columns] of its elements (bytes of 4-bit ones), for the copy engine (sm_90 and later).
 
     It reads boxes: one of ``box_rows`` x ``box_columns``, which is 128 bytes wide, lies in shared memory swizzled by
     these; what is beyond the matrix reads as zero. ``rows`` is a number, or the symbol whose bound it takes; an offset
@@ -105,13 +105,20 @@ class Launch:
 
 @dataclass(frozen=True)
 class WeightBuffers:
-    """A weight matrix [..., out, in]: 16-bit ``values``, or bytes with a float32 ``scale`` a row.
+    """A weight matrix [..., out, in]: 16-bit ``values``, or bytes with a float32 ``scale`` a row, or 4 bits.
 
-    int8 lies in the layout mma_k16, E4M3 row-major.
+    The latter have scales, and maybe offsets, of their blocks: [..., out, blocks] in the layout rows8. int8 lies in the
+    layout mma_k16, 4 bits in mma_k32, E4M3 row-major.
     """
 
     values: Buffer
     scale: Buffer | None = None
+    offset: Buffer | None = None
+
+    @property
+    def numbers(self) -> tuple[Buffer | None, Buffer | None]:
+        """The arguments behind ``values`` of every kernel that reads a weight."""
+        return self.scale, self.offset
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,10 @@ GATED_HALF = PANEL_WIDTH // 2
 WORD = 8  # elements of 4 bits in 32; panels of such types are made of words
 MMA_K = 16
 _MMA_ORDER = np.arange(MMA_K).reshape(2, 4, 2).swapaxes(0, 1).reshape(-1)  # 0 1 8 9, 2 3 10 11, …
+# Of 32 elements: 0 8 16 24 1 9 17 25, 2 10 18 26 3 11 19 27, …
+_NIBBLE_ORDER = np.arange(2 * MMA_K).reshape(4, 4, 2).transpose(1, 2, 0).reshape(-1)
+_RUNS = {"mma_k16": _MMA_ORDER, "mma_k32": _NIBBLE_ORDER}
+NUMBER_ROWS = 8
 
 
 def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = np.float32) -> tuple[int, ...]:
@@ -33,6 +37,10 @@ def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = n
             return (*rows, depth // 2)
         case "mma_k16", (*_, depth) if depth % MMA_K == 0 and not in_words:
             return tuple(logical_shape)
+        case "mma_k32", (*rows, depth) if depth % (2 * MMA_K) == 0 and in_words:
+            return (*rows, depth // 2)
+        case "rows8", (*parts, rows, blocks) if rows % NUMBER_ROWS == 0 and not in_words:
+            return (*parts, rows // NUMBER_ROWS, blocks, NUMBER_ROWS)
         case ("panel64", (features, depth)) | ("gated_panel64", (2, features, depth)):
             panels = -(-features // (PANEL_WIDTH if layout == "panel64" else GATED_HALF))
             if not in_words:
@@ -59,12 +67,14 @@ def pack(array: np.ndarray, layout: str) -> np.ndarray:
     Features past the end of the last panel are zero. The result has the shape :func:`packed_shape`.
     """
     shape = packed_shape(array.shape, layout, array.dtype)
+    if layout in _RUNS:
+        return paired(_in_order(array.view("u1"), _RUNS[layout]).view(array.dtype))
     stored = np.ascontiguousarray(paired(array))
     if layout == "row_major":
         return stored
+    if layout == "rows8":
+        return np.ascontiguousarray(stored.reshape(*shape[:-2], NUMBER_ROWS, shape[-2]).swapaxes(-1, -2))
     source = _as_bits(stored, in_words=array.dtype in NIBBLES)
-    if layout == "mma_k16":
-        return _in_order(source, _MMA_ORDER).view(array.dtype)
     parts = source[None] if layout == "panel64" else source
     packed = np.zeros((shape[0], source.shape[-1], PANEL_WIDTH), source.dtype)
     width = PANEL_WIDTH // len(parts)
@@ -83,9 +93,11 @@ def unpack(stored: np.ndarray, layout: str, logical_shape: Sequence[int], dtype:
         raise ValueError(f"layout {layout!r} stores {tuple(logical_shape)} as {expected}, found {stored.shape}")
     if layout == "row_major":
         return unpaired(stored, dtype)
+    if layout in _RUNS:
+        return _in_order(unpaired(stored, dtype).view("u1"), np.argsort(_RUNS[layout])).view(dtype)
+    if layout == "rows8":
+        return np.ascontiguousarray(stored.swapaxes(-1, -2)).reshape(logical_shape).view(dtype)
     bits = _as_bits(np.ascontiguousarray(stored), in_words=dtype in NIBBLES)
-    if layout == "mma_k16":
-        return _in_order(bits, np.argsort(_MMA_ORDER)).view(dtype)
     depth = bits.shape[1]
     by_feature = bits.transpose(0, 2, 1)
     if layout == "panel64":

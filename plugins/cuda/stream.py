@@ -7,6 +7,7 @@ from math import prod
 
 from ..launch import DTYPE_FLAGS, Device, Extent, Kernel, WeightBuffers, kernel, symbol
 from .row_scales import RowScales
+from .weight_form import WeightForm
 
 _THREADS = 288
 _SCALES_BYTES = 64  # of the rows of x, where they become E4M3
@@ -15,29 +16,6 @@ _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queue
 # A ring below this share of the shared memory starves the memory (80 KB of 227 on an H200).
 _RING_SHARE = 0.35
 _MANY_GROUPS = 128  # about the SMs of a card
-
-
-@dataclass(frozen=True)
-class WeightForm:
-    """What a kernel of TL_WEIGHT_FORM ``number`` multiplies: bytes of an element of the weight, and of x."""
-
-    number: int
-    weight_bytes: int
-    x_bytes: int
-
-    @property
-    def depth(self) -> int:
-        """Elements of a row that in_features is a multiple of."""
-        return 32 // self.x_bytes
-
-
-_PLAIN = WeightForm(0, 2, 2)
-_FORMS = {"int8": WeightForm(1, 1, 2), "float8_e4m3fn": WeightForm(2, 1, 1)}
-
-
-def weight_form(dtype: str) -> WeightForm:
-    """How kernels read weights of ``dtype``."""
-    return _FORMS.get(dtype, _PLAIN)
 
 
 @dataclass(frozen=True)
@@ -63,7 +41,8 @@ class StreamConfig:
 
     def stage_bytes(self, tokens: int) -> int:
         """Bytes of a stage: weights, and x where it travels with them."""
-        weights = (self.stage_k * self.form.weight_bytes + 16) * _ROWS_PER_TILE * self.tiles_per_stage
+        row = self.form.weight_bytes(self.stage_k) + self.form.number_bytes(self.stage_k) + 16
+        weights = row * _ROWS_PER_TILE * self.tiles_per_stage
         return weights + (tokens * (self.stage_k * 2 + 16) if self.stream_x else 0)
 
 
@@ -74,6 +53,8 @@ def stream_config(
     if out_features % 8 or in_features % form.depth:
         return None
     for candidate in _candidates(device, form):
+        if form.blocks is not None and candidate.stage_k % form.blocks.size:
+            continue
         ring = candidate.ring_bytes(in_features, tokens, device.shared_bytes)
         wanted = max(2 * candidate.stage_bytes(tokens), _RING_SHARE * device.shared_bytes)
         if ring >= wanted:
@@ -86,11 +67,11 @@ def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
     stays = "x stays in shared memory"
     travels = "x is too large to stay in shared memory and travels with the weights"
     resident = [
-        StreamConfig(copy // form.weight_bytes, 1, False, _IN_FLIGHT_BYTES, stays, form) for copy in (2048, 1024)
+        StreamConfig(copy * 8 // form.weight_bits, 1, False, _IN_FLIGHT_BYTES, stays, form) for copy in (2048, 1024)
     ]
     shapes = ((1024, 2), (1024, 1), (512, 1)) if form.x_bytes > 1 else ()
     return resident + [
-        StreamConfig(copy // form.weight_bytes, tiles, True, device.shared_bytes, travels, form)
+        StreamConfig(copy * 8 // form.weight_bits, tiles, True, device.shared_bytes, travels, form)
         for copy, tiles in shapes
     ]
 
@@ -124,7 +105,7 @@ class Streaming:
             "TL_TOKENS": self.tokens,
             "TL_STAGE_K": self.config.stage_k,
             "TL_TILES_PER_STAGE": self.config.tiles_per_stage,
-            "TL_WEIGHT_FORM": self.config.form.number,
+            **self.config.form.defines,
             "TL_ROW_SCALES": int(self.x_scales is not None and self.x_scales.per_row),
             "TL_STREAM_X": int(self.config.stream_x),
             "TL_SHARED_BYTES": self.device.shared_bytes,

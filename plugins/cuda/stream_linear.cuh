@@ -4,20 +4,20 @@
 // (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
 //
 // One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh).
-// Eight warps consume: each takes every eighth 16x16 piece (16x32 of E4M3) of a stage through ldmatrix into mma.sync,
-// with the (zero-padded) rows of x as the 8-wide operand, and the eight partial sums meet in shared memory at the end of
+// Eight warps consume: each takes every eighth piece of a stage, 32 bytes of 16 rows, through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the eight partial sums meet in shared memory at the end of
 // a tile, in a fixed order: a row's result does not depend on the other rows.
 //
 // What is done with a tile is an Op (see plugins/linear/cuda.cuh):
 //   kTiles                          number of 16-row tiles
 //   const void* weight              row-major rows of kIn elements
+//   BlockNumbers numbers            scales and offsets of their blocks, if they have any
 //   u64 first_row(tile, h)          number of the first of the tile's rows 8h..8h+7 (h in 0..1), neighbours
 //   int num_rows(tile, h)           how many of those exist (8, but at the end of the weights)
 //   Begun begin(tile, f, m)         loads what store() needs, early enough to hide the latency
 //   store(tile, f, m, a, b, begun)  results of rows f and f + 8 (f in 0..7) for token m, scaled
 #pragma once
 
-#include "cuda/int8.cuh"
+#include "cuda/int4.cuh"
 #include "cuda/weight_ring.cuh"
 
 #ifndef TL_RACECHECK
@@ -34,49 +34,145 @@ struct Begun {
   float scale_a, scale_b;
 };
 
+// A piece of 16 rows of the weight, 32 bytes of each, as this lane loads it, and what products of it take.
+template <class Ring>
+struct WeightPiece {
+  static constexpr int kProducts = Ring::kPieceK / Ring::kProductK;
+  static constexpr bool kSigned = Ring::kForm == WeightForm::kInt4;
+  u32 words[4];  // of rows 0-7 and 8-15: the first 16 bytes, then the others
+
+  // Where this lane's row lies, from the place of the first row.
+  __device__ __forceinline__ static u32 place(int lane) { return (lane % 16) * Ring::kPitch + lane / 16 * 16; }
+  __device__ __forceinline__ void load(u32 from) { load_matrix_x4(words, from); }
+  template <int kProduct>
+  __device__ __forceinline__ void widen(u32 (&a)[4]) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      if constexpr (Ring::kFourBits) {
+        const u32 word = words[kProduct / 2 * 2 + row];
+        a[row] = widen_int4<kSigned, kProduct % 2 * 2>(word);
+        a[row + 2] = widen_int4<kSigned, kProduct % 2 * 2 + 1>(word);
+      } else if constexpr (Ring::kForm == WeightForm::kInt8) {
+        widen_int8(words[kProduct * 2 + row], a[row], a[row + 2]);
+      } else {
+        a[row] = words[row];
+        a[row + 2] = words[row + 2];
+      }
+    }
+  }
+};
+
+// What a warp multiplies at a time: a piece of each tile of the stage, the rows of x, and the numbers of their blocks.
+template <class Ring>
+struct Operands {
+  using Piece = WeightPiece<Ring>;
+  // Products whose weights have the same numbers, and how many such there are.
+  static constexpr int kTogether = kBlock == 0 ? Piece::kProducts : min_of(Piece::kProducts, kBlock / Ring::kProductK);
+  static constexpr int kGroups = kBlock == 0 ? 0 : Piece::kProducts / kTogether;
+  Piece pieces[Ring::kTilesPerStage];
+  u32 x[Piece::kProducts][4];
+  float numbers[max_of(1, kNumberKinds)][Ring::kTilesPerStage][2][max_of(1, kGroups)];
+
+  // Of the elements of a stage from `k` on. `x_row` is what this lane hands to ldmatrix: its token's row, or 16 zero bytes
+  // (and `x_mask` 0) past the last token.
+  __device__ __forceinline__ void load(u32 data, int k, u32 x_row, u32 x_mask, int lane) {
+    const u32 row = data + Piece::place(lane) + k * Ring::kWeightBits / 8;
+#pragma unroll
+    for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
+      pieces[tile].load(row + tile * kRowsPerTile * Ring::kPitch);
+#pragma unroll
+      for (int i = 0; i < kNumberKinds * 2 * kGroups; ++i) {
+        const int kind = i / (2 * kGroups), half = i / kGroups % 2, group = i % kGroups;
+        const int block = (k + group * kTogether * Ring::kProductK) / max_of(1, kBlock);
+        const u32 run = data + Ring::kNumberOffset + ((kind * Ring::kTilesPerStage + tile) * 2 + half) * Ring::kRunBytes;
+        numbers[kind][tile][half][group] = load_number(run + block * kBlockBytes + lane / 4 * kNumberBytes);
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < Piece::kProducts; ++p) {
+      const u32 at = x_row + ((k + p * Ring::kProductK) * Ring::kItemBytes & x_mask);
+      if constexpr (Ring::kTokenTiles == 2) {
+        load_matrix_x4(x[p], at);
+      } else {
+        u32 pair[2];
+        load_matrix_x2(pair, at);
+        x[p][0] = pair[0], x[p][1] = pair[1];
+      }
+    }
+  }
+};
+
 // The consuming warps' tile: accumulators of kTilesPerStage x kTokenTiles fragments over this warp's share of k.
 template <class Ring>
 struct TileSums {
+  using Loaded = Operands<Ring>;
+  static constexpr int kProducts = Loaded::Piece::kProducts, kTogether = Loaded::kTogether;
+  static constexpr u32 kOnes = TL_FP16 ? 0x3c003c00u : 0x3f803f80u;
   float sums[Ring::kTilesPerStage][Ring::kTokenTiles][4] = {};
 
-  // `x_row` is what this lane hands to ldmatrix: its token's row, or 16 zero bytes (and `x_mask` 0) past the last
-  // token.
-  __device__ __forceinline__ void add_stage(u32 data, int k_size, u32 x_row, u32 x_mask, int warp, int lane) {
-    constexpr bool kInt8 = Ring::kForm == WeightForm::kInt8;
-    const u32 a_row = data + (lane % 16) * Ring::kPitch + (kInt8 ? 0 : lane / 16 * 16);
+  __device__ __forceinline__ static void product(float (&to)[Ring::kTokenTiles][4], const u32 (&a)[4], const u32 (&b)[4]) {
 #pragma unroll
-    for (int i = 0; i < ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps); ++i) {
-      const int k = (warp + i * kConsumerWarps) * Ring::kPieceK;
-      if (k >= k_size) break;
-      u32 b[4];
-      if constexpr (Ring::kTokenTiles == 2) {
-        load_matrix_x4(b, x_row + (k * Ring::kItemBytes & x_mask));
+    for (int t = 0; t < Ring::kTokenTiles; ++t) {
+      if constexpr (Ring::kE4m3) {
+        mma_e4m3(to[t], a, b[2 * t], b[2 * t + 1]);
       } else {
-        u32 pair[2];
-        load_matrix_x2(pair, x_row + (k * Ring::kItemBytes & x_mask));
-        b[0] = pair[0], b[1] = pair[1];
+        mma(to[t], a, b[2 * t], b[2 * t + 1]);
       }
+    }
+  }
+  // to += products kFirst to kEnd - 1.
+  template <int kFirst, int kEnd>
+  __device__ __forceinline__ static void products(float (&to)[Ring::kTokenTiles][4], const Loaded& loaded, int tile) {
+    if constexpr (kFirst < kEnd) {
+      u32 a[4];
+      loaded.pieces[tile].template widen<kFirst>(a);
+      product(to, a, loaded.x[kFirst]);
+      products<kFirst + 1, kEnd>(to, loaded, tile);
+    }
+  }
+  // sums += scale * (weight @ x) + offset * (sum of x) for the groups of products from kGroup on.
+  template <int kGroup>
+  __device__ __forceinline__ void add_groups(const Loaded& loaded, const float (&x_sums)[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4],
+                                             int tile) {
+    if constexpr (kGroup < Loaded::kGroups) {
+      float part[Ring::kTokenTiles][4] = {};
+      products<kGroup * kTogether, (kGroup + 1) * kTogether>(part, loaded, tile);
 #pragma unroll
-      for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
-        u32 a[4];
-        const u32 from = a_row + tile * kRowsPerTile * Ring::kPitch + k * Ring::kWeightBytes;
-        if constexpr (kInt8) {
-          u32 bytes[2];
-          load_matrix_x2(bytes, from);
-          widen_int8(bytes[0], a[0], a[2]);
-          widen_int8(bytes[1], a[1], a[3]);
-        } else {
-          load_matrix_x4(a, from);
-        }
-#pragma unroll
-        for (int t = 0; t < Ring::kTokenTiles; ++t) {
-          if constexpr (Ring::kE4m3) {
-            mma_e4m3(sums[tile][t], a, b[2 * t], b[2 * t + 1]);
-          } else {
-            mma(sums[tile][t], a, b[2 * t], b[2 * t + 1]);
-          }
-        }
+      for (int i = 0; i < Ring::kTokenTiles * 4; ++i) {
+        float& sum = sums[tile][i / 4][i % 4];
+        sum += loaded.numbers[0][tile][i % 4 / 2][kGroup] * part[i / 4][i % 4];
+        if (TL_OFFSETS) sum += loaded.numbers[kNumberKinds - 1][tile][i % 4 / 2][kGroup] * x_sums[kGroup][i / 4][i % 4];
       }
+      add_groups<kGroup + 1>(loaded, x_sums, tile);
+    }
+  }
+  __device__ __forceinline__ void add(const Loaded& loaded) {
+    float x_sums[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4] = {};
+    constexpr u32 kOne[4] = {kOnes, kOnes, kOnes, kOnes};
+#pragma unroll
+    for (int p = 0; p < (TL_OFFSETS ? kProducts : 0); ++p) product(x_sums[p / kTogether], kOne, loaded.x[p]);
+#pragma unroll
+    for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
+      if constexpr (kBlock == 0) {
+        products<0, kProducts>(sums[tile], loaded, tile);
+      } else {
+        add_groups<0>(loaded, x_sums, tile);
+      }
+    }
+  }
+
+  // The stage's first k_size elements; operands are loaded while those before are multiplied.
+  __device__ __forceinline__ void add_stage(u32 data, int k_size, u32 x_row, u32 x_mask, int warp, int lane) {
+    constexpr int kTurns = ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps), kTurnK = kConsumerWarps * Ring::kPieceK;
+    const int first = warp * Ring::kPieceK;
+    Loaded loaded[2];
+    if (first < k_size) loaded[0].load(data, first, x_row, x_mask, lane);
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      const int k = first + i * kTurnK;
+      if (k >= k_size) break;
+      if (i + 1 < kTurns && k + kTurnK < k_size) loaded[(i + 1) % 2].load(data, k + kTurnK, x_row, x_mask, lane);
+      add(loaded[i % 2]);
     }
   }
 
@@ -168,7 +264,7 @@ struct Consumer {
           a += sums(buffer)[at_row];
           b += sums(buffer)[at_row + 8];
         }
-        if (Ring::kForm != WeightForm::k16Bits) {
+        if constexpr (kScaledRows) {
           const float row_scale = Ring::kE4m3 ? x_scales()[stored_token] : 1.0f;
           a *= begun.scale_a * row_scale;
           b *= begun.scale_b * row_scale;

@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 
-from trtllm_lite.vocabulary import DTYPES
+from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
 
 from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Operand, TensorMap, WeightBuffers, kernel
 from .row_scales import RowScales
+from .weight_form import WeightForm, form_of
 
 TILED_ARCH = "sm_90a"
 _STEP_BYTES, _BARRIER_BYTES = 128, 16  # of a row of x or of the weight; of a stage
 _ROW_ALIGNMENT = 16  # bytes, of rows of x and of the weight
 _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
+_RAW_BYTES = 72 * 1024  # of weights that are widened, on their way in a block
+_THREADS, _WIDENING_THREADS = 32, 256  # besides those that multiply
+_MAX_WIDENED_COLUMNS = 192  # of tiles of 128 rows, whose sums leave registers for the threads that widen
 # Clusters (row blocks, column blocks, splits), and how many blocks of clusters of that size an H200 holds at a time.
 _CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4))
 _RESIDENT = {1: 132, 2: 132, 4: 120}
@@ -24,6 +28,7 @@ _RESIDENT = {1: 132, 2: 132, 4: 120}
 # tile and an exchange of sums besides their bytes.
 _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
+_WIDENED_ELEMENTS = 45  # of a weight, which six warps widen in a cycle
 _WHOLE_WAVES = 0.56  # how much of an SM's time without a tile is lost: the others' clocks rise meanwhile
 
 
@@ -55,15 +60,16 @@ class TileConfig:
 
 @cache  # every layer asks again
 def tile_configs(
-    out_features: int, row_bytes: int, max_rows: int, gated: bool, device: Device
+    out_features: int, in_features: int, form: WeightForm, max_rows: int, gated: bool, device: Device
 ) -> tuple[TileConfig, ...]:
     """Candidates for at most ``max_rows`` rows, best guess first; none where the target or the extents fit no tile.
 
-    ``out_features`` are those of y; a gated product has twice as many weight rows. ``row_bytes``: of x.
+    ``out_features`` are those of y; a gated product has twice as many weight rows.
     """
-    if device.arch != TILED_ARCH or row_bytes % _ROW_ALIGNMENT or out_features % 8:
+    rows = (in_features * form.x_bytes, form.weight_bytes(in_features))
+    if device.arch != TILED_ARCH or any(row % _ROW_ALIGNMENT for row in rows) or out_features % 8:
         return ()
-    problem = _Problem(out_features, row_bytes, max_rows, 2 if gated else 1)
+    problem = _Problem(out_features, in_features, form, max_rows, 2 if gated else 1)
     fitting = [config for config in problem.configs() if problem.fits(config, device)]
     best = sorted(fitting, key=lambda config: (problem.cycles(config), config.cluster))[:_MOST_CANDIDATES]
     return tuple(replace(config, reason=problem.reason(config)) for config in best)
@@ -74,9 +80,25 @@ class _Problem:
     """A product of ``parts`` weight matrices of ``out_features`` rows each."""
 
     out_features: int
-    row_bytes: int
+    in_features: int
+    form: WeightForm
     max_rows: int
     parts: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row of x."""
+        return self.in_features * self.form.x_bytes
+
+    def raw_stages(self, columns: int) -> int:
+        """Stages of weights that are widened; none if they are multiplied as they are stored."""
+        return max(2, ceil(_RAW_BYTES / (columns * _STEP_BYTES))) if self.form.widened else 0
+
+    def raw_bytes(self, columns: int) -> int:
+        """Shared memory that they take, with the numbers of their blocks."""
+        elements, blocks = _STEP_BYTES * 8 // self.form.weight_bits, self.form.blocks
+        numbers = 0 if blocks is None else max(1, elements // blocks.size) * blocks.bytes_per_block
+        return self.raw_stages(columns) * (columns * (_STEP_BYTES + numbers) + _BARRIER_BYTES)
 
     def configs(self) -> Iterator[TileConfig]:
         """For every cluster and number of waves, the narrowest tiles that need no more waves, and the widest tiles."""
@@ -93,13 +115,16 @@ class _Problem:
     def fits(self, config: TileConfig, device: Device) -> bool:
         """Whether the kernel's static assertions hold."""
         boxes = max(self.parts, config.row_blocks)
-        stages = device.shared_bytes // ((config.rows + config.columns) * _STEP_BYTES + _BARRIER_BYTES)
+        room = device.shared_bytes - self.raw_bytes(config.columns)
+        stages = room // ((config.rows + config.columns) * _STEP_BYTES + _BARRIER_BYTES)
+        part_bytes = self.row_bytes if not self.form.widened else self.form.weight_bytes(self.in_features)
         return (
             config.row_blocks <= ceil(self.max_rows / config.rows)
-            and (config.splits == 1 or self.row_bytes % (_STEP_BYTES * config.splits) == 0)
+            and (config.splits == 1 or part_bytes % (_STEP_BYTES * config.splits) == 0)
             and config.columns % (8 * boxes) == 0
             and (config.splits == 1 or self.parts == 1)
             and stages >= _MIN_STAGES
+            and not (self.form.widened and config.rows > 64 and config.columns > _MAX_WIDENED_COLUMNS)
         )
 
     def blocks(self, config: TileConfig) -> int:
@@ -117,7 +142,8 @@ class _Problem:
         products = config.rows * config.columns / 32
         l2_bytes = (config.rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
         read_bytes = (config.rows + config.columns) * _STEP_BYTES
-        step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, _STEP_CYCLES)
+        widening = config.columns * 64 / _WIDENED_ELEMENTS if self.form.widened else 0
+        step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, widening, _STEP_CYCLES)
         tile = ceil(self.row_bytes / _STEP_BYTES) / config.splits * step + _TILE_CYCLES
         if config.splits > 1:
             sums = config.rows * config.columns * 4 * (config.splits - 1) / config.splits
@@ -156,7 +182,7 @@ class Tiling:
 
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel for ``weight`` [..., out, in]; ``more`` are the macros besides those of every such product."""
-        config = self.config
+        config, problem = self.config, self._problem(weight)
         out_features, in_features = _extents(weight.values)[-2:]
         defines = more | {
             "TL_IN": in_features,
@@ -168,10 +194,12 @@ class Tiling:
             "TL_SPLITS": config.splits,
             "TL_SHARED_BYTES": self.device.shared_bytes,
             "TL_FP16": DTYPE_FLAGS[self.dtype],
-            "TL_E4M3": int(self.x_scales is not None),
+            "TL_RAW_STAGES": problem.raw_stages(config.columns),
             "TL_ROW_SCALES": int(self.row_scales is not None),
+            **problem.form.defines,
         }
-        return kernel(source, name, config.rows * 2 + 32, self.device.shared_bytes, defines, config.reason)
+        threads = config.rows * 2 + (_WIDENING_THREADS if problem.form.widened else _THREADS)
+        return kernel(source, name, threads, self.device.shared_bytes, defines, config.reason)
 
     def grid(self, weight: WeightBuffers) -> tuple[Extent]:
         """A block for each tile; as many as run at a time where tiles are more and a cluster may have several."""
@@ -184,21 +212,17 @@ class Tiling:
     def maps(self, x: Operand, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
         """x and the weight as the kernel's boxes read them."""
         problem, config = self._problem(weight), self.config
-        weight_rows, in_features = problem.out_features * problem.parts, _extents(weight.values)[-1]
-        box, columns = config.columns // max(problem.parts, config.row_blocks), _STEP_BYTES // self._item_bytes(weight)
+        box, x_rows = config.columns // max(problem.parts, config.row_blocks), config.rows // config.column_blocks
+        item = STORED_BYTES[DTYPES[weight.values.dtype].stored]
+        items, rows = problem.form.weight_bytes(problem.in_features) // item, problem.out_features * problem.parts
         return (
-            TensorMap(x, self.max_rows, in_features, config.rows // config.column_blocks, columns),
-            TensorMap(weight.values, weight_rows, in_features, box, columns),
+            TensorMap(x, self.max_rows, problem.in_features, x_rows, _STEP_BYTES // problem.form.x_bytes),
+            TensorMap(weight.values, rows, items, box, _STEP_BYTES // item),
         )
 
     def _problem(self, weight: WeightBuffers) -> _Problem:
         *parts, out_features, in_features = _extents(weight.values)
-        row_bytes = in_features * self._item_bytes(weight)
-        return _Problem(out_features, row_bytes, self.max_rows, parts[0] if parts else 1)
-
-    @staticmethod
-    def _item_bytes(weight: WeightBuffers) -> int:
-        return DTYPES[weight.values.dtype].bits // 8
+        return _Problem(out_features, in_features, form_of(weight), self.max_rows, parts[0] if parts else 1)
 
 
 def _extents(weight: Buffer) -> list[int]:

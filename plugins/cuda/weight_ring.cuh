@@ -6,15 +6,12 @@
 
 #include "cuda/async.cuh"
 #include "cuda/load_rows.cuh"
+#include "cuda/weight_form.cuh"
 
 namespace tl {
 
 constexpr int kRowsPerTile = 16;
 constexpr int kMaxStages = 16, kMaxTokens = 16;
-
-// What a weight is stored as, the numbers of TL_WEIGHT_FORM: elements of 16 bits; int8, in the order of the layout
-// mma_k16; E4M3, in which case rows of x are E4M3, too.
-enum class WeightForm { k16Bits, kInt8, kE4m3 };
 
 // kTokens: rows of x at most. kStageK: depth of a stage. kTilesPerStage: 16-row tiles side by side in a stage.
 // kStageX: a stage also has room for its share of x. kXBytes: room for x that stays.
@@ -25,15 +22,22 @@ template <int kTokens_, int kStageK_, int kTilesPerStage_, WeightForm kForm_, bo
 struct Ring {
   static constexpr WeightForm kForm = kForm_;
   static constexpr bool kE4m3 = kForm == WeightForm::kE4m3;
-  static constexpr int kWeightBytes = kForm == WeightForm::k16Bits ? 2 : 1, kItemBytes = kE4m3 ? 1 : 2;  // of x
-  static constexpr int kPieceK = 32 / kItemBytes;  // elements of a row that one product of fragments takes
+  static constexpr bool kFourBits = has_four_bits(kForm);
+  static constexpr int kWeightBits = bits_of(kForm);
+  static constexpr int kItemBytes = kE4m3 ? 1 : 2;  // of x
+  static constexpr int kProductK = 32 / kItemBytes;  // elements of a row that one product of fragments takes
+  static constexpr int kPieceK = 256 / kWeightBits;  // and those of a load of a fragment, 32 bytes of each row
   static constexpr int kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
   static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);
   // 16 bytes of padding put the eight rows of an ldmatrix into different banks.
-  static constexpr u32 kPitch = kStageK * kWeightBytes + 16, kStagedXPitch = kStageK * 2 + 16;
+  static constexpr u32 kPitch = kStageK * kWeightBits / 8 + 16, kStagedXPitch = kStageK * 2 + 16;
   static_assert(!(kStageX && kE4m3), "rows of x are rounded to E4M3 as a whole");
-  static constexpr u32 kStageBytes = kPitch * kStageRows + (kStageX ? kStagedXPitch * kTokens : 0);
+  // A stage: weights | numbers of the blocks, kind by kind | x
+  static constexpr u32 kRunBytes = kBlock == 0 ? 0 : kStageK / max_of(1, kBlock) * kBlockBytes;  // of 8 rows
+  static constexpr u32 kNumberOffset = kPitch * kStageRows;
+  static constexpr u32 kStagedXOffset = kNumberOffset + kNumberKinds * 2 * kTilesPerStage * kRunBytes;
+  static constexpr u32 kStageBytes = kStagedXOffset + (kStageX ? kStagedXPitch * kTokens : 0);
   static constexpr int kSumFloats = kConsumerWarps * kTokens * kStageRows;
   // Shared memory: barriers | 16 zero bytes | scales of x, if E4M3 | two buffers of partial sums | x | stages
   static constexpr u32 kZeroOffset = kMaxStages * 16;
@@ -46,11 +50,12 @@ struct Ring {
   static constexpr int kInFlight = max_of(1, min_of(kStages, kInFlightBytes / static_cast<int>(kPitch * kStageRows)));
   static_assert(kStageK % kPieceK == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 2);
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
+  static_assert(kBlock == 0 || (kBlock % 32 == 0 && kStageK % max_of(1, kBlock) == 0), "a stage is whole blocks");
 };
 
 // The ring of a kernel whose macros say all of it, for rows of kIn features.
 template <int kIn>
-using RingOf = Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, static_cast<WeightForm>(TL_WEIGHT_FORM), TL_STREAM_X,
+using RingOf = Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, kWeightForm, TL_STREAM_X,
                     TL_STREAM_X ? 0 : TL_TOKENS * (kIn * (TL_WEIGHT_FORM == 2 ? 1 : 2) + 16), TL_SHARED_BYTES,
                     TL_IN_FLIGHT_BYTES>;
 
@@ -64,7 +69,7 @@ struct RingPosition {
   __device__ __forceinline__ u32 full() const { return shared + stage * 16; }
   __device__ __forceinline__ u32 empty() const { return shared + stage * 16 + 8; }
   __device__ __forceinline__ u32 data() const { return shared + Ring::kStageOffset + stage * Ring::kStageBytes; }
-  __device__ __forceinline__ u32 x_data() const { return data() + Ring::kStageRows * Ring::kPitch; }
+  __device__ __forceinline__ u32 x_data() const { return data() + Ring::kStagedXOffset; }
   __device__ __forceinline__ void advance() {
     if (++stage == Ring::kStages) {
       stage = 0;
@@ -120,22 +125,33 @@ struct Producer {
   template <class Product, class Op>
   __device__ __forceinline__ void weights(const Op& op, int group, int chunk) {
     constexpr int kHalves = 2 * Ring::kTilesPerStage;
-    const u32 bytes = Product::chunk_k(chunk) * Ring::kWeightBytes;
+    const u32 bytes = Product::chunk_k(chunk) * Ring::kWeightBits / 8;
+    const u32 run_bytes = kBlock == 0 ? 0 : Product::chunk_k(chunk) / max_of(1, kBlock) * kBlockBytes;
     u32 copied = Product::kStreamX ? rows * Product::chunk_k(chunk) * 2 : 0;
     int present[kHalves];
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) {
       present[i] = op.num_rows(group * Ring::kTilesPerStage + i / 2, i % 2);
-      copied += present[i] * bytes;
+      copied += present[i] * bytes + (present[i] > 0 ? kNumberKinds * run_bytes : 0);
     }
     stage_begin(at.full(), copied);
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) {
       const u64 first = op.first_row(group * Ring::kTilesPerStage + i / 2, i % 2);
       const char* from = static_cast<const char*>(op.weight) +
-                         (first * Product::kIn + chunk * Ring::kStageK) * Ring::kWeightBytes;
-      stage_copy_rows<8>(at.data() + i * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBytes,
+                         (first * Product::kIn + chunk * Ring::kStageK) * Ring::kWeightBits / 8;
+      stage_copy_rows<8>(at.data() + i * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBits / 8,
                          present[i], bytes, at.full(), lane, policy);
+      if constexpr (kBlock != 0) {
+        const u64 run = (first / 8 * (Product::kIn / kBlock) + chunk * (Ring::kStageK / kBlock)) * kBlockBytes;
+        const void* kinds[2] = {op.numbers.scale, op.numbers.offset};
+#pragma unroll
+        for (int kind = 0; kind < kNumberKinds; ++kind) {
+          stage_copy_rows<1>(at.data() + Ring::kNumberOffset + (kind * kHalves + i) * Ring::kRunBytes, 0,
+                             static_cast<const char*>(kinds[kind]) + run, 0, present[i], run_bytes, at.full(), lane,
+                             policy);
+        }
+      }
     }
     if (!Product::kStreamX) stage_commit(at.full());
   }

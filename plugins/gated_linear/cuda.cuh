@@ -14,6 +14,7 @@ struct GatedOp {
   static constexpr int kTiles = TL_OUT / 8;
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
   const void* weight;
+  BlockNumbers numbers;
   const float* scale;  // [2, TL_OUT]
   const float* bias;   // [2, TL_OUT]
   u16* y;
@@ -22,8 +23,8 @@ struct GatedOp {
   __device__ __forceinline__ int num_rows(int tile, int) const { return tile < kTiles ? 8 : 0; }
   __device__ __forceinline__ Begun begin(int tile, int f, int) const {
     const int gate = tile * 8 + f, up = TL_OUT + gate;
-    return {TL_BIAS ? bias[gate] : 0.0f, TL_BIAS ? bias[up] : 0.0f, TL_WEIGHT_FORM ? scale[gate] : 1.0f,
-            TL_WEIGHT_FORM ? scale[up] : 1.0f};
+    return {TL_BIAS ? bias[gate] : 0.0f, TL_BIAS ? bias[up] : 0.0f, kScaledRows ? scale[gate] : 1.0f,
+            kScaledRows ? scale[up] : 1.0f};
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, Begun begun) const {
     gate += begun.x;
@@ -35,9 +36,10 @@ struct GatedOp {
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
-    gated_linear(tl::u16* y, const tl::u16* x, const void* weight, const float* weight_scale, const float* norm_weight,
-                 const float* bias, int rows, float epsilon, float x_scale) {
+    gated_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
+                 const float* norm_weight, const float* bias, int rows, float epsilon, float x_scale) {
   using Ring = tl::RingOf<TL_IN>;
   tl::stream_linear<Ring, tl::Product<Ring, TL_IN, TL_STREAM_X>, TL_NORM>(
-      x, norm_weight, epsilon, x_scale, rows, tl::GatedOp{weight, weight_scale, bias, y});
+      x, norm_weight, epsilon, x_scale, rows,
+      tl::GatedOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, y});
 }

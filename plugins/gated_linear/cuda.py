@@ -28,7 +28,7 @@ def stream(
     flags["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
     kernel = how.kernel("gated_linear/cuda.cuh", "gated_linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
-    operands = (weight.values, weight.scale, norm_weight, bias)
+    operands = (weight.values, *weight.numbers, norm_weight, bias)
     return launch(kernel, how.grid(weight), y, x, *operands, rows, epsilon, how.x_scale)
 
 
@@ -46,7 +46,7 @@ def tiled(
     flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_E4M3": int(y_scales is not None)}
     kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, flags)
     y_factor = 0.0 if y_scales is None else 1 / y_scales.value
-    scales = (weight.scale, how.row_scales, how.x_scale, y_factor)
+    scales = (*weight.numbers, how.row_scales, how.x_scale, y_factor)
     return launch(kernel, how.grid(weight), *how.maps(x, weight), y, *scales, rows)
 
 

@@ -14,6 +14,7 @@ struct TiledGatedOp {
   static constexpr int kParts = 2;
   void* y;
   ProductScales scales;
+  BlockNumbers numbers;
   float y_factor;
 
   // Of SiLU, gate / (1 + exp(-gate)) * up in five instructions; an exponential past float32 makes it 0, its limit.
@@ -24,11 +25,15 @@ struct TiledGatedOp {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
     return gate * inverse * up;
   }
+  __device__ __forceinline__ void warm(int column) const {
+    scales.warm<kTileColumns / 2>(column, TL_OUT - column);
+    scales.warm<kTileColumns / 2>(TL_OUT + column, TL_OUT - column);
+  }
   template <int kBoth>
   __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns) const {
     constexpr int kCount = kBoth / 2;
     const int lane = threadIdx.x % 32;
-    if constexpr (TL_E4M3) {
+    if constexpr (kScaledRows) {
       const int last = rows - 1, whole = (TL_OUT - column) / 8;
       const float upper = scales.of_row(min_of(row, last)), lower = scales.of_row(min_of(row + 8, last));
       scales.apply<0, kCount>(sums, column, whole, upper, lower);
@@ -60,6 +65,8 @@ struct TiledGatedOp {
 
 extern "C" __global__ void TL_TILED_CLUSTER __launch_bounds__(tl::kTiledThreads, 1)
     gated_linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight, void* y,
-                       const float* weight_scale, const float* row_scales, float x_scale, float y_factor, int rows) {
-  tl::tiled_linear(x, weight, rows, tl::TiledGatedOp{y, {weight_scale, row_scales, x_scale}, y_factor});
+                       const void* weight_scale, const void* weight_offset, const float* row_scales, float x_scale,
+                       float y_factor, int rows) {
+  const tl::ProductScales scales{static_cast<const float*>(weight_scale), row_scales, x_scale};
+  tl::tiled_linear(x, weight, rows, tl::TiledGatedOp{y, scales, {weight_scale, weight_offset}, y_factor});
 }

@@ -18,6 +18,7 @@ struct LinearOp {
   static constexpr int kTiles = ceil_div(TL_OUT, kRowsPerTile);
   static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual would be added before the activation");
   const void* weight;
+  BlockNumbers numbers;
   const float* scale;  // of each feature
   void* y;
   const float* bias;
@@ -37,7 +38,7 @@ struct LinearOp {
     return value;
   }
   __device__ __forceinline__ float scale_of(int feature) const {
-    return TL_WEIGHT_FORM && feature < TL_OUT ? scale[feature] : 1.0f;
+    return kScaledRows && feature < TL_OUT ? scale[feature] : 1.0f;
   }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
     const int first = tile * kRowsPerTile + f, second = first + 8;
@@ -61,10 +62,11 @@ struct LinearOp {
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
-    linear(void* y, const tl::u16* x, const void* weight, const float* weight_scale, const float* norm_weight,
-           const float* bias, const tl::u16* residual, int rows, float epsilon, float x_scale) {
+    linear(void* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
+           const float* norm_weight, const float* bias, const tl::u16* residual, int rows, float epsilon, float x_scale) {
   using Ring = tl::RingOf<TL_IN>;
   using Product = tl::Product<Ring, TL_IN, TL_STREAM_X>;
   tl::stream_linear<Ring, Product, TL_NORM>(x, norm_weight, epsilon, x_scale, rows,
-                                            tl::LinearOp{weight, weight_scale, y, bias, residual});
+                                            tl::LinearOp{weight, {weight_scale, weight_offset},
+                                                         static_cast<const float*>(weight_scale), y, bias, residual});
 }

@@ -8,9 +8,10 @@ from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.lowering import Lowering
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
+from ..cuda.weight_form import form_of
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, WeightBuffers, kernel, launch
 
-_DEQUANTIZE_THREADS, _ELEMENTS_PER_THREAD = 256, 16
+_DEQUANTIZE_THREADS, _BYTES_PER_THREAD = 256, 16
 
 
 def stream(
@@ -38,7 +39,7 @@ def stream(
     }
     specialised = how.kernel("linear/cuda.cuh", "linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
-    operands = (weight.values, weight.scale, norm_weight, bias, residual)
+    operands = (weight.values, *weight.numbers, norm_weight, bias, residual)
     return launch(specialised, how.grid(weight), y, x, *operands, rows, epsilon, how.x_scale)
 
 
@@ -61,19 +62,19 @@ def tiled(
         "TL_ACTIVATION": ACTIVATION_FLAGS[activation],
     }
     specialised = how.kernel("linear/tiled.cuh", "linear_tiled", weight, flags)
-    operands = (weight.scale, how.row_scales, bias, residual, how.x_scale)
+    operands = (*weight.numbers, how.row_scales, bias, residual, how.x_scale)
     return launch(specialised, how.grid(weight), *how.maps(x, weight), y, *operands, rows)
 
 
 def dequantize(to: Buffer, weight: WeightBuffers) -> Launch:
-    """``to`` [..., out, in] = the 16-bit elements that int8 ``weight`` means."""
-    in_features = weight.values.shape[-1]
+    """``to`` [..., out, in] = the 16-bit elements that ``weight`` of int8 or 4 bits means."""
+    in_features, form = weight.values.shape[-1], form_of(weight)
     assert isinstance(in_features, int)
     size = prod(extent for extent in weight.values.shape if isinstance(extent, int))
-    defines = {"TL_IN": in_features, "TL_THREADS": _DEQUANTIZE_THREADS, "TL_FP16": DTYPE_FLAGS[to.dtype]}
+    defines = {"TL_IN": in_features, "TL_THREADS": _DEQUANTIZE_THREADS, "TL_FP16": DTYPE_FLAGS[to.dtype]} | form.defines
     specialised = kernel("linear/dequantize.cuh", "dequantize", _DEQUANTIZE_THREADS, 0, defines)
-    grid = -(-size // (_ELEMENTS_PER_THREAD * _DEQUANTIZE_THREADS))
-    return launch(specialised, (grid,), to, weight.values, weight.scale, size // in_features)
+    grid = -(-form.weight_bytes(size) // (_BYTES_PER_THREAD * _DEQUANTIZE_THREADS))
+    return launch(specialised, (grid,), to, weight.values, *weight.numbers, size // in_features)
 
 
 def lower(op: Lowering) -> list[Command]:

@@ -1,4 +1,4 @@
-// Linear for many rows on sm_90a: y = x @ weight.T [+ bias] [+ residual], 16-bit or E4M3 in, float32 sums.
+// Linear for many rows on sm_90a: y = x @ weight.T [+ bias] [+ residual], 16-bit or E4M3 rows in, float32 sums.
 //
 // Bytes: N*K*2 for the weights, 2*M*(K + N) for the rows. FLOPs: 2*M*N*K. Floor: FLOPs / rate from about 180 rows on,
 // the weights' bytes / bandwidth below (N = 4096, K = 14336: 117 MB, 26 us at 4.47 TB/s).
@@ -18,7 +18,9 @@ struct TiledLinearOp {
   const float* bias;
   u16* residual;
   ProductScales scales;
+  BlockNumbers numbers;
 
+  __device__ __forceinline__ void warm(int column) const { scales.warm<kTileColumns>(column, TL_OUT - column); }
   template <int kCount>
   __device__ __forceinline__ void add_bias(float (&sums)[kCount][4], int column) const {
 #pragma unroll
@@ -55,7 +57,7 @@ struct TiledLinearOp {
   }
   template <int kCount>
   __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns) const {
-    if constexpr (TL_E4M3) {
+    if constexpr (kScaledRows) {
       const int last = rows - 1;
       const float upper = scales.of_row(min_of(row, last)), lower = scales.of_row(min_of(row + 8, last));
       scales.apply<0, kCount>(sums, column, (TL_OUT - column) / 8, upper, lower);
@@ -85,7 +87,8 @@ struct TiledLinearOp {
 
 extern "C" __global__ void TL_TILED_CLUSTER __launch_bounds__(tl::kTiledThreads, 1)
     linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight, void* y,
-                 const float* weight_scale, const float* row_scales, const float* bias, tl::u16* residual, float x_scale,
-                 int rows) {
-  tl::tiled_linear(x, weight, rows, tl::TiledLinearOp{y, bias, residual, {weight_scale, row_scales, x_scale}});
+                 const void* weight_scale, const void* weight_offset, const float* row_scales, const float* bias,
+                 tl::u16* residual, float x_scale, int rows) {
+  const tl::ProductScales scales{static_cast<const float*>(weight_scale), row_scales, x_scale};
+  tl::tiled_linear(x, weight, rows, tl::TiledLinearOp{y, bias, residual, scales, {weight_scale, weight_offset}});
 }

@@ -200,7 +200,7 @@ def qkv_stream(
     defines = heads.rope_defines() | {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
     specialised = how.kernel("paged_attention/qkv.cuh", "qkv_linear", weight, defines)
     norm_weight, epsilon = norm or (None, 0.0)
-    operands = (x, weight.values, weight.scale, norm_weight, bias, *tables, cache.token_slots)
+    operands = (x, weight.values, *weight.numbers, norm_weight, bias, *tables, cache.token_slots)
     targets = (query, cache.keys, cache.values)
     return launch(specialised, how.grid(weight), *targets, *operands, rows, epsilon, how.x_scale, *cache.factors)
 

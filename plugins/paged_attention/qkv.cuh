@@ -19,6 +19,7 @@ struct QkvOp {
   static_assert(TL_HEAD_DIM % 16 == 0, "head_dim must be a multiple of 16");
   static_assert(TL_ROTARY_DIM % 16 == 0 && TL_ROTARY_DIM <= TL_HEAD_DIM, "tiles are rotated as a whole");
   const void* weight;
+  BlockNumbers numbers;
   const float* scale;  // of each feature
   const float* bias;
   u16* q;          // [tokens, heads, dim]
@@ -43,7 +44,7 @@ struct QkvOp {
   __device__ __forceinline__ int num_rows(int tile, int) const { return tile < kTiles ? 8 : 0; }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
     Begun begun{1.0f, 0.0f, 1.0f, 1.0f};
-    if (TL_WEIGHT_FORM) {
+    if (kScaledRows) {
       const int feature = tile / kTilesPerHead * TL_HEAD_DIM + first_of(tile) + f;
       begun.scale_a = scale[feature];
       begun.scale_b = scale[feature + distance_of(tile)];
@@ -84,12 +85,12 @@ struct QkvOp {
 
 extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
     qkv_linear(tl::u16* q, void* key_cache, void* value_cache, const tl::u16* x, const void* weight,
-               const float* weight_scale, const float* norm_weight, const float* bias, const float* cos,
+               const void* weight_scale, const void* weight_offset, const float* norm_weight, const float* bias, const float* cos,
                const float* sin, const int* slots, int rows, float epsilon, float x_scale,
                float key_factor, float value_factor) {
   using Ring = tl::RingOf<TL_IN>;
   using Product = tl::Product<Ring, TL_IN, TL_STREAM_X>;
   tl::stream_linear<Ring, Product, TL_NORM>(
       x, norm_weight, epsilon, x_scale, rows,
-      tl::QkvOp{weight, weight_scale, bias, q, key_cache, value_cache, cos, sin, slots, key_factor, value_factor});
+      tl::QkvOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, q, key_cache, value_cache, cos, sin, slots, key_factor, value_factor});
 }

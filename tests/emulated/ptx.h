@@ -93,10 +93,13 @@ float element(u32 pair, int shift) {
 inline void sub_f16x2(u32& to, u32 a, u32 b) {
   to = for_each_half<true>([=](int at) { return element<true>(a, at) - element<true>(b, at); });
 }
-inline void fma_rn_bf16x2(u32& to, u32 a, u32 b, u32 c) {
-  to = for_each_half<false>(
-      [=](int at) { return std::fma(element<false>(a, at), element<false>(b, at), element<false>(c, at)); });
+template <bool kHalf>
+u32 multiply_add(u32 a, u32 b, u32 c) {
+  return for_each_half<kHalf>(
+      [=](int at) { return std::fma(element<kHalf>(a, at), element<kHalf>(b, at), element<kHalf>(c, at)); });
 }
+inline void fma_rn_f16x2(u32& to, u32 a, u32 b, u32 c) { to = multiply_add<true>(a, b, c); }
+inline void fma_rn_bf16x2(u32& to, u32 a, u32 b, u32 c) { to = multiply_add<false>(a, b, c); }
 inline void ex2_approx_ftz_f32(float& to, float x) { to = std::exp2(x); }
 inline void rcp_approx_ftz_f32(float& to, float x) { to = 1.0f / x; }
 inline u32 cluster_ctarank() { return rank_in_cluster(); }
@@ -152,6 +155,8 @@ inline void st_shared_v2_b32(u32 address, Group<2, const u32> from) { store_shar
 inline void ld_shared_v4_b32(Group<4, u32> to, u32 address) { load_shared(to, address); }
 inline void ld_shared_v2_b32(Group<2, u32> to, u32 address) { load_shared(to, address); }
 inline void mapa_shared_cluster_u32(u32& to, u32 address, u32 rank) { to = map_to_block(address, rank); }
+inline void ld_shared_f32(float& to, u32 address) { std::memcpy(&to, shared(address, 4, "ld.shared"), 4); }
+inline void ld_shared_u16(u16& to, u32 address) { std::memcpy(&to, shared(address, 2, "ld.shared"), 2); }
 inline void ld_shared_cluster_u64(u64& to, u32 address) { std::memcpy(&to, shared(address, 8, "ld.shared"), 8); }
 
 // ---- copies

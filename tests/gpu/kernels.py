@@ -35,10 +35,10 @@ def stream_config(in_features: int, tokens: int) -> StreamConfig:
 
 
 def _stream_defines(
-    out: int, in_features: int, tokens: int, dtype: torch.dtype, config: StreamConfig, int8: bool
+    out: int, in_features: int, tokens: int, dtype: torch.dtype, config: StreamConfig
 ) -> dict[str, int | str]:
     return {
-        "TL_WEIGHT_FORM": int(int8),
+        "TL_WEIGHT_FORM": 0,
         "TL_ROW_SCALES": 0,
         "TL_IN": in_features,
         "TL_OUT": out,
@@ -66,12 +66,11 @@ class Linear:
         bias: bool = False,
         residual: bool = False,
         float_out: bool = False,
-        int8: bool = False,
         config: StreamConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
         config = config or stream_config(in_features, tokens)
-        defines = _stream_defines(out, in_features, tokens, dtype, config, int8)
+        defines = _stream_defines(out, in_features, tokens, dtype, config)
         flags = {"TL_NORM": norm, "TL_BIAS": bias, "TL_RESIDUAL": residual, "TL_FLOAT_OUT": float_out}
         flags["TL_ACTIVATION"] = False
         defines.update({name: int(value) for name, value in flags.items()})
@@ -85,14 +84,13 @@ class Linear:
         x: torch.Tensor,
         weight: torch.Tensor,
         *,
-        weight_scale: torch.Tensor | None = None,
         norm_weight: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         residual: torch.Tensor | None = None,
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (y, x, weight, weight_scale, norm_weight, bias, residual, x.shape[0], epsilon, 0.0)
+        arguments = (y, x, weight, None, None, norm_weight, bias, residual, x.shape[0], epsilon, 0.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 
@@ -108,13 +106,12 @@ class GatedLinear:
         *,
         norm: bool = False,
         bias: bool = False,
-        int8: bool = False,
         config: StreamConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
         config = config or stream_config(in_features, tokens)
         flags = {"TL_NORM": int(norm), "TL_BIAS": int(bias), "TL_ACTIVATION": ACTIVATION_FLAGS["silu"]}
-        defines = _stream_defines(out, in_features, tokens, dtype, config, int8) | flags
+        defines = _stream_defines(out, in_features, tokens, dtype, config) | flags
         source, shared_bytes = "gated_linear/cuda.cuh", config.shared_bytes
         self.kernel = machine.kernel(source, "gated_linear", STREAM_THREADS, shared_bytes, defines)
         self.grid = min(machine.num_sms, -(-out // (8 * config.tiles_per_stage)))
@@ -125,13 +122,12 @@ class GatedLinear:
         x: torch.Tensor,
         weight: torch.Tensor,
         *,
-        weight_scale: torch.Tensor | None = None,
         norm_weight: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (y, x, weight, weight_scale, norm_weight, bias, x.shape[0], epsilon, 0.0)
+        arguments = (y, x, weight, None, None, norm_weight, bias, x.shape[0], epsilon, 0.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 
@@ -172,12 +168,11 @@ class QkvLinear:
         *,
         norm: bool = True,
         rotary_dim: int | None = None,
-        int8: bool = False,
         config: StreamConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
         config = config or stream_config(shape.hidden, tokens)
-        defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config, int8)
+        defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config)
         defines |= {
             "TL_HEADS": shape.heads,
             "TL_KV_HEADS": shape.kv_heads,
@@ -199,7 +194,6 @@ class QkvLinear:
         x: torch.Tensor,
         weight: torch.Tensor,
         *,
-        weight_scale: torch.Tensor | None = None,
         cos: torch.Tensor,
         sin: torch.Tensor,
         slots: torch.Tensor,
@@ -208,6 +202,6 @@ class QkvLinear:
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        operands = (x, weight, weight_scale, norm_weight, bias, cos, sin, slots)
+        operands = (x, weight, None, None, norm_weight, bias, cos, sin, slots)
         arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon, 0.0, 1.0, 1.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)

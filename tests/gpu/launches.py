@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import torch
 
+from tests.gpu.device import GPU, Machine, driver
 from tests.gpu.device import Argument as Value
-from tests.gpu.device import Kernel, driver, num_sms
 from trtllm_lite.plugins.launch import Argument, Buffer, Device, Extent, Launch, TensorMap
 
 H200 = Device("sm_90a", 227 * 1024)
@@ -21,7 +21,7 @@ class _Map(ctypes.Structure):
 def encode(tensor: torch.Tensor, wanted: TensorMap) -> _Map:
     """``wanted`` over the memory of ``tensor``, which must have that many elements."""
     assert isinstance(wanted.rows, int)
-    assert tensor.numel() == wanted.rows * wanted.columns
+    assert tensor.numel() == wanted.rows * wanted.columns, (tensor.shape, wanted)
     assert tensor.is_contiguous()
     room = (ctypes.c_uint64 * 32)()  # the driver wants an address that is a multiple of 64
     at = (ctypes.addressof(room) + 63) // 64 * 64
@@ -46,11 +46,17 @@ def encode(tensor: torch.Tensor, wanted: TensorMap) -> _Map:
 class Prepared:
     """``launch`` with ``tensors`` for its buffers and ``symbols`` for its extents."""
 
-    def __init__(self, launch: Launch, tensors: Mapping[Buffer, torch.Tensor], symbols: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        tensors: Mapping[Buffer, torch.Tensor],
+        symbols: Mapping[str, int],
+        machine: Machine = GPU,
+    ) -> None:
         specialised = launch.kernel
         defines: dict[str, int | str] = dict(specialised.defines)
-        self._symbols = {"num_sms": num_sms(), **symbols}
-        self.kernel = Kernel(
+        self._symbols = {"num_sms": machine.num_sms, **symbols}
+        self.kernel = machine.kernel(
             specialised.source, specialised.name, specialised.threads, specialised.shared_bytes, defines
         )
         x, y, z = (self._extent(extent) for extent in launch.grid)

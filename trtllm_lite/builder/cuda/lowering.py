@@ -4,7 +4,7 @@ The function ``lower`` in ``plugins/<op>/cuda.py`` lowers an operator; this modu
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from trtllm_lite.plugins.cuda.lowering import Norm
 from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
+from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBuffers, features, symbol
 from trtllm_lite.plugins.linear.cuda import dequantize
 from trtllm_lite.plugins.schema import all_schemas
@@ -196,24 +197,24 @@ class _OpLowering:
         rows = self.extents("y")[0]
         assert isinstance(rows, str)
         self._check_forms()
-        weight, x_scales, first = self.weight(), self.scales("x"), []
-        if weight.scale is not None and x_scales is None:
-            widened = Buffer(f"{self.name}.dequantized", self.dtype, weight.values.shape)
-            first, weight = [dequantize(widened, weight)], WeightBuffers(widened)
-        bias = self._operands.bias(self._op.inputs["bias"]) if self.has("bias") else None
         site = Site(
             y=y,
-            weight=weight,
+            weight=self.weight(),
             x=self.rows("x"),
             dtype=self.dtype,
             rows=self.num_rows("y"),
             max_rows=min(self.max_tokens, self.symbols[rows]),
             activation=self.attribute("activation"),
             residual=self.optional_rows("residual"),
-            bias=bias,
-            x_scales=x_scales,
+            bias=self._operands.bias(self._op.inputs["bias"]) if self.has("bias") else None,
+            x_scales=self.scales("x"),
             y_scales=self.scales("y"),
         )
+        first: list[Command] = []
+        if form_of(site.weight).widened and not site.tile_configs(site.max_rows, self.device):
+            widened = Buffer(f"{self.name}.dequantized", self.dtype, site.weight.values.shape)
+            first = [dequantize(widened, site.weight)]
+            site = replace(site, weight=WeightBuffers(widened))
         return [*first, *implement(site, self._program.choose(site), self.device)]
 
     def refuse(self, problem: str) -> NoReturn:
@@ -227,8 +228,8 @@ class _OpLowering:
             rows = "rounded to eight bits" if "x_scale" in self._op.attributes else "not rounded"
             self.refuse(
                 f"its activations are {rows} and its weight is {DTYPE_NAMES[weight]}; the GPU kernels multiply "
-                f"{E4M3} by {E4M3}, and unrounded activations by int8 and 16-bit weights: build with --qformat "
-                "fp8_rowwise or int8_wo"
+                f"{E4M3} by {E4M3}, and unrounded activations by weights of 4, 8 and 16 bits: build with --qformat "
+                "fp8_rowwise, int8_wo or int4_wo"
             )
         if DTYPE_NAMES[weight] == E4M3 and self.device.arch != TILED_ARCH:
             self.refuse(f"{E4M3} products are for {TILED_ARCH}, not {self.device.arch}: build with --qformat int8_wo")

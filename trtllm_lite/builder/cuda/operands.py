@@ -8,19 +8,21 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.limits import symbols
-from trtllm_lite.builder.cuda.ops import known_dims
-from trtllm_lite.builder.graph import dims, weight_tensor
+from trtllm_lite.builder.cuda.ops import known_dims, static_dims
+from trtllm_lite.builder.graph import weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.cuda.row_scales import E4M3
+from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
-from trtllm_lite.plugins.packing import MMA_K, pack
+from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack
 from trtllm_lite.vocabulary import DTYPES, STEP_INPUTS
 
 _COMPUTED = ("float16", "bfloat16")  # what GPU engines compute in
+_FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
 
 
 @dataclass(frozen=True)
@@ -81,18 +83,13 @@ class Operands:
         """The matrix of a product among its ``operands``, in the format that it is stored in."""
         if "weight_scale" not in operands:
             return WeightBuffers(self.matrix(operands["weight"]))
-        stored = operands["weight"].dtype
-        assert stored is not None
         _check_scales(operands)
-        if DTYPE_NAMES[stored] == E4M3:
-            return WeightBuffers(self._weight(operands["weight"]), self.vector(operands["weight_scale"]))
-        in_features = (dims(operands["weight"]) or (0,))[-1]
-        if not isinstance(in_features, int) or in_features % MMA_K:
-            raise BuildError(
-                f"rows of the int8 weight {operands['weight'].name} have {in_features} elements, and the GPU kernels "
-                f"read {MMA_K} at a time: expected a multiple of {MMA_K}; build with --qformat full_prec"
-            )
-        return WeightBuffers(self._weight(operands["weight"], "mma_k16"), self.vector(operands["weight_scale"]))
+        weight, scale = operands["weight"], operands["weight_scale"]
+        if weight.dtype in _FOUR_BITS:
+            offset = self._weight(operands["weight_offset"], "rows8") if "weight_offset" in operands else None
+            return WeightBuffers(self._weight(weight, "mma_k32"), self._weight(scale, "rows8"), offset)
+        layout = "mma_k16" if weight.dtype == ONNX["int8"] else "row_major"
+        return WeightBuffers(self._weight(weight, layout), self.vector(scale))
 
     def vector(self, value: ir.Value) -> Buffer:
         """A float32 weight."""
@@ -153,13 +150,29 @@ class Operands:
 
 
 def _check_scales(operands: Mapping[str, ir.Value]) -> None:
-    """Raise BuildError unless the rows of a weight of bytes have one float32 scale each."""
+    """Raise BuildError unless the kernels take the weight with such scales."""
     weight, scale = operands["weight"], operands["weight_scale"]
-    per_row = (dims(scale) or (0,))[-1] == 1 and scale.dtype == ONNX["float32"] and "weight_offset" not in operands
-    if not per_row or weight.dtype not in (ONNX["int8"], ONNX[E4M3]):
+    *_, out_features, in_features = static_dims(weight)
+    blocks = static_dims(scale)[-1]
+    per_row = blocks == 1 and scale.dtype == ONNX["float32"] and "weight_offset" not in operands
+    if weight.dtype == ONNX[E4M3] and per_row:
+        return
+    if weight.dtype == ONNX["int8"] and per_row:
+        problem = "" if in_features % MMA_K == 0 else f"expected rows of a multiple of {MMA_K} elements"
+    elif weight.dtype in _FOUR_BITS:
+        depth, sizes = weight_form("int4").depth, ", ".join(map(str, BLOCK_SIZES))
+        problem = "" if in_features // blocks in BLOCK_SIZES else f"expected groups of {sizes}: pass another --group_size"
+        if in_features % depth or out_features % NUMBER_ROWS:
+            problem = f"expected rows of a multiple of {depth} elements, and a multiple of {NUMBER_ROWS} rows"
+    else:
+        problem = (
+            "expected 16 bits, 4 bits with a scale for each group, or bytes with a float32 scale for each row: convert a "
+            "GGUF file with --dequantize, or build with --qformat int8_wo"
+        )
+    if problem:
         raise BuildError(
-            f"the weight {weight.name} is stored in blocks, and the GPU kernels take 16 bits, or bytes with a float32 "
-            "scale for each row: convert a GGUF file with --dequantize, or build with --qformat int8_wo"
+            f"the GPU kernels do not multiply the weight {weight.name} of {DTYPE_NAMES[weight.dtype]}, whose "
+            f"{in_features} elements a row have {blocks} scales: {problem}"
         )
 
 

@@ -14,9 +14,11 @@ from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.graph import Dim, dims, operands, results
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.network.dtypes import DTYPE_NAMES
-from trtllm_lite.plugins.cuda.stream import StreamConfig, stream_config, weight_form
+from trtllm_lite.plugins.cuda.stream import StreamConfig, stream_config
+from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Device
 from trtllm_lite.plugins.schema import all_schemas
+from trtllm_lite.vocabulary import DTYPES
 
 Attributes: TypeAlias = Mapping[str, int | float | str]
 
@@ -56,11 +58,20 @@ class ProgramKind:
         """How ``op`` streams its weight; None if it has many rows, or is too large for that."""
         if not self.bucket.decode:
             return None
-        weight = op.inputs["weight"]
-        *_, out_features, in_features = static_dims(weight)
-        assert weight.dtype is not None
-        form = weight_form(DTYPE_NAMES[weight.dtype])
-        return stream_config(out_features, in_features, form, self.bucket.max_tokens, self.device)
+        *_, out_features, in_features = static_dims(op.inputs["weight"])
+        return stream_config(out_features, in_features, form_of_operands(op.inputs), self.bucket.max_tokens, self.device)
+
+
+def form_of_operands(operands: Mapping[str, ir.Value]) -> WeightForm:
+    """How kernels read the weight among ``operands``."""
+    weight, scale, blocks = operands["weight"], operands.get("weight_scale"), None
+    assert weight.dtype is not None
+    name = DTYPE_NAMES[weight.dtype]
+    if DTYPES[name].bits == 4 and scale is not None:
+        assert scale.dtype is not None
+        size = static_dims(weight)[-1] // static_dims(scale)[-1]
+        blocks = BlockNumbers(size, DTYPE_NAMES[scale.dtype], "weight_offset" in operands)
+    return weight_form(name, blocks)
 
 
 DevicePass: TypeAlias = Callable[[list[Op], ProgramKind], list[Op]]

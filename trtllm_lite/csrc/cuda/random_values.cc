@@ -32,30 +32,49 @@ std::uint8_t to_e4m3(float value) {
 
 constexpr std::size_t kPatternItems = (std::size_t{4} << 20) + 24;  // no power of two: no two rows are alike
 
-// `Item` is what convert(value) makes of normal values.
+// `Item` is what convert(next) makes of normal values, which next() gives.
 template <typename Item, typename Convert>
 std::vector<std::byte> make_pattern(float deviation, const Convert& convert) {
   std::vector<std::byte> pattern(kPatternItems * sizeof(Item));
   std::mt19937 generator(0);
   std::normal_distribution<float> normal(0, deviation);
+  const auto next = [&] { return normal(generator); };
   for (std::size_t i = 0; i < kPatternItems; ++i) {
-    const Item item = convert(normal(generator));
+    const Item item = convert(next);
     std::memcpy(pattern.data() + i * sizeof(Item), &item, sizeof(Item));
   }
   return pattern;
 }
 
 std::vector<std::byte> make_pattern(DType dtype, float deviation) {
+  const auto rounded = [](float value, float largest) {
+    return static_cast<int>(std::clamp(std::round(value), -largest, largest));
+  };
   if (dtype == DType::kInt8) {
-    return make_pattern<std::int8_t>(deviation / kByteScale, [](float value) {
-      return static_cast<std::int8_t>(std::clamp(std::round(value), -127.0f, 127.0f));
-    });
+    const auto convert = [&](const auto& next) { return static_cast<std::int8_t>(rounded(next(), 127)); };
+    return make_pattern<std::int8_t>(deviation / kByteScale, convert);
   }
-  if (dtype == DType::kFloat8E4m3fn) return make_pattern<std::uint8_t>(deviation / kByteScale, to_e4m3);
-  return make_pattern<std::uint16_t>(deviation, [dtype](float value) { return to_bits(value, dtype); });
+  if (bits_of(dtype) == 4) {
+    const int middle = dtype == DType::kUint4 ? 8 : 0;
+    const auto convert = [&](const auto& next) {
+      const int low = rounded(next(), 7) + middle, high = rounded(next(), 7) + middle;
+      return static_cast<std::uint8_t>((low & 15) | (high & 15) << 4);
+    };
+    return make_pattern<std::uint8_t>(deviation / kNibbleScale, convert);
+  }
+  if (dtype == DType::kFloat8E4m3fn) {
+    return make_pattern<std::uint8_t>(deviation / kByteScale, [](const auto& next) { return to_e4m3(next()); });
+  }
+  return make_pattern<std::uint16_t>(deviation, [dtype](const auto& next) { return to_bits(next(), dtype); });
 }
 
 }  // namespace
+
+unsigned word_of(float value, DType dtype) {
+  if (dtype == DType::kFloat32) return std::bit_cast<unsigned>(value);
+  const unsigned bits = to_bits(value, dtype);
+  return bits << 16 | bits;
+}
 
 RandomValues::RandomValues(const Device& device, DType dtype, float deviation, Stream stream) {
   const std::vector<std::byte> values = make_pattern(dtype, deviation);

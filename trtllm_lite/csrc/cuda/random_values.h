@@ -7,13 +7,16 @@
 
 namespace tl::cuda {
 
-// The scale that gives random bytes the deviation of the others.
-constexpr float kByteScale = 0.02f / 42;
+// The scales that give random bytes and nibbles the deviation of the others, and the offset of nibbles of 0 to 15.
+constexpr float kByteScale = 0.02f / 42, kNibbleScale = 0.02f / 2.5f, kNibbleOffset = -8 * kNibbleScale;
+
+// 32 bits of copies of `value`, as one float32 or as two elements of 16 bits.
+unsigned word_of(float value, DType dtype);
 
 class RandomValues {
  public:
-  // Normal ones of mean 0, as bfloat16, float16, or int8 or E4M3 to be multiplied with kByteScale; the same in every
-  // process.
+  // Normal ones of mean 0, as bfloat16, float16, or as integers or E4M3 to be multiplied with one of the scales; the same
+  // in every process.
   RandomValues(const Device& device, DType dtype, float deviation, Stream stream);
 
   // Puts copies on the stream that fill `bytes` from `to` on.

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "cpu/thread_pool.h"
@@ -73,7 +73,14 @@ class Staging {
 };
 
 constexpr float kMadeUpDeviation = 0.02f;
-constexpr std::string_view kScaleSuffix = "weight_scale";  // of the names of scales of weights of bytes
+
+// The value of all elements of a made-up vector, or of numbers by which bytes and nibbles have the deviation of weights.
+std::optional<float> constant_of(const PlanTensor& tensor) {
+  const bool of_blocks = tensor.layout == Layout::kRows8;
+  if (tensor.name.ends_with("weight_scale")) return of_blocks ? kNibbleScale : kByteScale;
+  if (of_blocks) return kNibbleOffset;
+  return tensor.dtype == DType::kFloat32 ? std::optional(1.0f) : std::nullopt;
+}
 
 }  // namespace
 
@@ -119,13 +126,12 @@ void Weights::make_up(const Device& device, const Engine& engine, Stream stream)
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
     if (addresses_[i] == 0) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, plan.tensors[i]));
-    if (plan.tensors[i].dtype == DType::kFloat32) {
-      const float value = plan.tensors[i].name.ends_with(kScaleSuffix) ? kByteScale : 1.0f;
-      driver().check(driver().fill_words(addresses_[i], std::bit_cast<unsigned>(value), bytes / sizeof(float), stream),
+    const DType dtype = plan.tensors[i].dtype;
+    if (const std::optional<float> value = constant_of(plan.tensors[i])) {
+      driver().check(driver().fill_words(addresses_[i], word_of(*value, dtype), bytes / sizeof(float), stream),
                      "making up weights");
       continue;
     }
-    const DType dtype = plan.tensors[i].dtype;
     values.try_emplace(dtype, device, dtype, kMadeUpDeviation, stream).first->second.fill(addresses_[i], bytes, stream);
   }
   driver().check(driver().stream_synchronize(stream), "making up weights");

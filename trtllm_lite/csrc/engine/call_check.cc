@@ -160,6 +160,16 @@ std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::ve
     case Layout::kMmaK16:
       if (in_words || logical.back() % 16 != 0) return {};
       return rows;
+    case Layout::kMmaK32:
+      if (!in_words || logical.back() % 32 != 0) return {};
+      return rows;
+    case Layout::kRows8: {
+      const std::size_t rank = logical.size();
+      if (in_words || rank < 2 || logical[rank - 2] % 8 != 0) return {};
+      rows[rank - 2] /= 8;
+      rows.push_back(8);
+      return rows;
+    }
     case Layout::kGatedPanel64:
       if (logical.size() != 3 || logical[0] != 2) return {};
       return panels(logical[1], kPanel / 2);

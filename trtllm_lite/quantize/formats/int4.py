@@ -11,11 +11,15 @@ from trtllm_lite.quantize.formats.scaled import Scaled
 
 
 class Int4(Scaled):
-    """weight int4, or uint4 where a network has it; 7 is the largest element of a block of a float matrix."""
+    """weight int4, or uint4 where a network has it; 7 is the largest element of a block of a float matrix.
+
+    A scale takes as many bits as four elements do.
+    """
 
     name = "int4"
     weight_dtypes = (ir.DataType.INT4, ir.DataType.UINT4)
     largest = 7
+    scale_dtype = "float16"
 
     def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
         """As :meth:`Scaled.recognise`; blocks are whole words of 4 bits, as kernels read them."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.network.dtypes import NUMPY, ONNX
 from trtllm_lite.network.tensors import extents, lazy
 from trtllm_lite.plugins.scaled_weight import scaled
 from trtllm_lite.quantize.formats.dequantization import dequantized, recognise_dequantized
@@ -19,11 +20,12 @@ class Scaled(QuantizedFormat):
     """weight [..., out, in] of one of ``weight_dtypes``, weight_scale and maybe weight_offset [..., out, blocks].
 
     Scales and offsets are of a plain type. Float matrices are stored in blocks of ``block_size`` elements of a row (0:
-    a row is one block) with float32 scales and without offsets; ``largest`` is the largest element of a block.
+    a row is one block) with scales of ``scale_dtype`` and without offsets; ``largest`` is the largest element of a block.
     """
 
     operands = ("weight", "weight_scale", "weight_offset")
     largest: ClassVar[float]
+    scale_dtype: ClassVar[str] = "float32"
 
     block_size: int = 0
 
@@ -41,9 +43,9 @@ class Scaled(QuantizedFormat):
     def pack(self, matrix: np.ndarray) -> dict[str, np.ndarray]:
         """As :meth:`QuantizedFormat.pack`. The scale of a block of zeros is 1."""
         blocks = matrix.astype(np.float32).reshape(*matrix.shape[:-1], -1, self.block_size or matrix.shape[-1])
-        scale = np.abs(blocks).max(-1) / np.float32(self.largest)
-        scale = np.where(scale > 0, scale, np.float32(1))
-        elements = np.clip(blocks / scale[..., None], -self.largest, self.largest)
+        scale = (np.abs(blocks).max(-1) / np.float32(self.largest)).astype(NUMPY[self.scale_dtype])
+        scale = np.where(scale > 0, scale, scale.dtype.type(1))
+        elements = np.clip(blocks / scale.astype(np.float32)[..., None], -self.largest, self.largest)
         return {"weight": self.rounded(elements).reshape(matrix.shape), "weight_scale": scale}
 
     def quantized(self, tensor: ir.TensorProtocol) -> dict[str, ir.TensorProtocol]:
@@ -56,7 +58,7 @@ class Scaled(QuantizedFormat):
         blocks = (*rows, depth // (self.block_size or depth))
         return {
             "weight": lazy(part("weight"), self.weight_dtypes[0], (*rows, depth)),
-            "weight_scale": lazy(part("weight_scale"), ir.DataType.FLOAT, blocks),
+            "weight_scale": lazy(part("weight_scale"), ONNX[self.scale_dtype], blocks),
         }
 
     def express(

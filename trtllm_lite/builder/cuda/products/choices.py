@@ -30,10 +30,10 @@ def chooser(bucket: Bucket, device: Device, timings: TimingCache | None) -> Choo
 
 
 def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
-    if bucket.decode and site.x_scales is None:  # what is not streamed there is too large for any tile
+    if bucket.decode and site.weight.scale is None:  # what is not streamed there is too large for any tile
         return Choice(None, "")
     configs = site.tile_configs(size_class(bucket), device)
-    if site.x_scales is not None:
+    if site.weight.scale is not None:
         return _only_tiles(site, configs)
     if not configs:
         return Choice(None, "")
@@ -50,8 +50,8 @@ def _only_tiles(site: Site, configs: Sequence[TileConfig]) -> Choice:
     """The best guess. Raises BuildError if there is none."""
     if not configs:
         raise BuildError(
-            f"no kernel computes the product {site.product} of {site.y.name}: a gated product in eight bits takes no "
-            "bias, and rows are multiples of 16 bytes; build with --qformat int8_wo"
+            f"no kernel computes the product {site.product} of {site.y.name}: a gated product of E4M3 takes no bias, and "
+            "rows are multiples of 16 bytes; build with --qformat int8_wo"
         )
     return Choice(configs[0], f"the best guess: {configs[0].reason}")
 

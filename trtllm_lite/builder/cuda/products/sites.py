@@ -8,11 +8,11 @@ from trtllm_lite.builder.cuda.operands import Bias
 from trtllm_lite.builder.cuda.products.timing_cache import Product
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
+from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Matmul, Operand, WeightBuffers, features
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.rowwise.cuda import rowwise
-from trtllm_lite.vocabulary import DTYPES
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Site:
         product = self.product
         if product.gated and product.bias:
             return ()
-        row_bytes = product.in_features * DTYPES[product.dtype].bits // 8
-        return tile_configs(product.out_features, row_bytes, max_rows, product.gated, device)
+        form = form_of(self.weight)
+        return tile_configs(product.out_features, product.in_features, form, max_rows, product.gated, device)
 
     def by_cublaslt(self, reason: str) -> list[Command]:
         """A product of the library; an activation and the gates' product are a kernel behind it."""

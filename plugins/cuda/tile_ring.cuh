@@ -1,0 +1,144 @@
+// The shared memory of tiled products, and what a block of a cluster has of it. Macros as in cuda/tiled_linear.cuh.
+#pragma once
+
+#define TL_E4M3 (TL_WEIGHT_FORM == 2)
+#include "cuda/tensor_copy.cuh"
+#include "cuda/weight_form.cuh"
+#include "cuda/wgmma.cuh"
+
+namespace tl {
+
+constexpr int kTileRows = TL_TILE_ROWS, kTileColumns = TL_TILE_COLUMNS;
+constexpr int kRowBlocks = TL_ROW_BLOCKS, kColumnBlocks = TL_COLUMN_BLOCKS, kSplits = TL_SPLITS;
+constexpr int kPeers = kRowBlocks * kColumnBlocks, kCluster = kPeers * kSplits;
+constexpr int kStepK = kBlockRowBytes / (TL_E4M3 ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK * kSplits);
+// Weights that are widened: stages of rows of 128 bytes, of which each makes several steps, and warps that widen them.
+constexpr bool kWidened = kWeightForm == WeightForm::kInt8 || has_four_bits(kWeightForm);
+constexpr int kRawStages = TL_RAW_STAGES, kRawK = kBlockRowBytes * 8 / bits_of(kWeightForm);
+constexpr int kRawSteps = kRawK / kStepK, kWideners = kWidened ? 6 : 0;
+constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock));  // of 8 rows of a raw stage
+constexpr int kConsumerWarps = kTileRows / 16, kConsumerThreads = kConsumerWarps * 32;
+constexpr int kOtherWarps = kWidened ? 2 + kWideners : 1;
+constexpr int kTiledThreads = kConsumerThreads + kOtherWarps * 32;
+constexpr int kFragments = kTileColumns / 8, kSlice = ceil_div(kFragments, kSplits);
+constexpr u32 kXBytes = kTileRows * kBlockRowBytes, kWeightBytes = kTileColumns * kBlockRowBytes;
+constexpr u32 kStageBytes = kXBytes + kWeightBytes;
+constexpr u32 kNumbersBytes = kNumberKinds * kTileColumns / 8 * kRunBlocks * kBlockBytes;
+constexpr u32 kRawBytes = kRawStages * (kWeightBytes + kNumbersBytes + 16);
+constexpr int kStages = (TL_SHARED_BYTES - static_cast<int>(kRawBytes)) / static_cast<int>(kStageBytes + 16);
+constexpr u32 kBarrierOffset = kStages * kStageBytes + kRawStages * (kWeightBytes + kNumbersBytes);
+constexpr int kSharedRows = 2048;  // rows of x that stay in the L2 cache while all weights pass
+static_assert(kSplits == 1 || TL_IN % (kStepK * kSplits) == 0, "parts of the depth are whole steps");
+static_assert(TL_OUT % 8 == 0);
+static_assert(kTileRows % 64 == 0 && kTileColumns % 16 == 0 && kTileColumns <= 256);
+static_assert(kTileRows % (8 * kColumnBlocks) == 0, "a block's share of x is whole groups of 8 rows");
+static_assert(!kWidened || kSplits == 1 || TL_IN % (kRawK * kSplits) == 0, "parts of the depth are whole raw stages");
+static_assert(kBlock == 0 || kBlock % kRawK == 0 || kRawK % max_of(1, kBlock) == 0, "a raw stage is whole blocks, or a part");
+static_assert(kWidened == (kRawStages >= 2), "weights that are widened need two raw stages");
+static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
+static_assert(kSplits == 1 || kSplits * kSlice * kTileRows * 32 <= kStages * kStageBytes, "no room for the other sums");
+
+#if TL_ROW_BLOCKS * TL_COLUMN_BLOCKS * TL_SPLITS > 1
+#define TL_TILED_CLUSTER TL_CLUSTER_DIMS(TL_ROW_BLOCKS * TL_COLUMN_BLOCKS * TL_SPLITS)
+#else
+#define TL_TILED_CLUSTER
+#endif
+
+// A barrier of all threads of the blocks that share copies.
+__device__ __forceinline__ void tiled_sync() {
+  if constexpr (kCluster > 1) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+}
+
+// A block's place in its cluster.
+struct Member {
+  int row, column, split;
+
+  __device__ __forceinline__ Member() {
+    const int rank = uniform(cluster_rank());
+    row = rank % kRowBlocks;
+    column = rank / kRowBlocks % kColumnBlocks;
+    split = rank / kPeers;
+  }
+  __device__ __forceinline__ static int rank(int split, int peer) { return split * kPeers + peer; }
+  __device__ __forceinline__ int peer() const { return column * kRowBlocks + row; }
+  // The blocks that have the same columns, and those that have the same rows.
+  __device__ __forceinline__ u16 same_columns() const { return ((1 << kRowBlocks) - 1) << rank(split, column * kRowBlocks); }
+  __device__ __forceinline__ u16 same_rows() const {
+    u32 blocks = 0;
+#pragma unroll
+    for (int i = 0; i < kColumnBlocks; ++i) blocks |= 1u << rank(split, i * kRowBlocks + row);
+    return static_cast<u16>(blocks);
+  }
+};
+
+// The tiles of a block: first row and first feature of y of each. kSharedRows rows at a time pass all features.
+template <int kOutColumns>
+struct Tiles {
+  static constexpr int kHeight = kTileRows * kRowBlocks, kWidth = kOutColumns * kColumnBlocks;
+  static constexpr int kAcross = ceil_div(TL_OUT, kWidth), kTogether = max_of(1, kSharedRows / kHeight);
+  const Member& member;
+  int down;
+
+  __device__ __forceinline__ Tiles(const Member& m, int rows) : member(m), down(ceil_div(rows, kHeight)) {}
+  __device__ __forceinline__ int count() const { return down * kAcross; }
+  __device__ __forceinline__ static int first() { return blockIdx.x / kCluster; }
+  __device__ __forceinline__ static int next(int tile) { return tile + gridDim.x / kCluster; }
+  __device__ __forceinline__ int group(int tile) const { return tile / (kTogether * kAcross) * kTogether; }
+  __device__ __forceinline__ int group_rows(int tile) const { return min_of(kTogether, down - group(tile)); }
+  __device__ __forceinline__ int row(int tile) const {
+    const int within = tile % (kTogether * kAcross) % group_rows(tile);
+    return (group(tile) + within) * kHeight + member.row * kTileRows;
+  }
+  __device__ __forceinline__ int column(int tile) const {
+    return tile % (kTogether * kAcross) / group_rows(tile) * kWidth + member.column * kOutColumns;
+  }
+};
+
+// A step's place in the shared memory: stages of (x | weights) | raw stages | barriers. A stage is full when its bytes have landed,
+// and the warps that widen its weights have; it is empty when all warps that consume any of the copies asked for here
+// have used it.
+struct TileRing {
+  u32 base;
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ u32 x() const { return base + stage * kStageBytes; }
+  __device__ __forceinline__ u32 weight() const { return x() + kXBytes; }
+  __device__ __forceinline__ u32 full() const { return base + kBarrierOffset + stage * 16; }
+  __device__ __forceinline__ u32 empty() const { return full() + 8; }
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void init() const {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(full() + i * 16, 1 + kWideners);
+      barrier_init(empty() + i * 16, kPeers * kConsumerWarps);
+    }
+    barrier_init_fence();
+  }
+};
+
+// The tile's rows of the weight from `first` on, `column` elements from their beginning: kParts matrices have equal shares,
+// and each block of those that share them asks for some boxes.
+template <int kParts>
+__device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight, const Member& member, int first,
+                                             int column, u32 full, u64 policy) {
+  constexpr int kBoxes = max_of(kParts, kRowBlocks), kBoxRows = kTileColumns / kBoxes;
+  static_assert(kBoxes % kParts == 0 && kBoxRows % 8 == 0);
+#pragma unroll
+  for (int i = 0; i < kBoxes / kRowBlocks; ++i) {
+    const int box = i * kRowBlocks + member.row, part = box / (kBoxes / kParts);
+    const int row = part * TL_OUT + first + box % (kBoxes / kParts) * kBoxRows;
+    copy_box<(kRowBlocks > 1)>(target + box * kBoxRows * kBlockRowBytes, weight, row, column, full,
+                               member.same_columns(), policy);
+  }
+}
+
+}  // namespace tl

@@ -1,0 +1,57 @@
+// What weights are stored as, and the numbers of the blocks of their rows.
+//
+// Macros: TL_WEIGHT_FORM; where rows have blocks, TL_BLOCK (elements of a block), TL_NUMBER_TYPE and TL_OFFSETS (0 or 1).
+#pragma once
+
+#include "cuda/types.cuh"
+
+#ifndef TL_BLOCK
+#define TL_BLOCK 0
+#define TL_NUMBER_TYPE 0
+#define TL_OFFSETS 0
+#endif
+
+namespace tl {
+
+// The numbers of TL_WEIGHT_FORM: elements of 16 bits; int8, in the order of the layout mma_k16; E4M3, in which case rows of
+// x are E4M3, too; int4 or uint4, in the order of the layout mma_k32.
+enum class WeightForm { k16Bits, kInt8, kE4m3, kInt4, kUint4 };
+constexpr WeightForm kWeightForm = static_cast<WeightForm>(TL_WEIGHT_FORM);
+__host__ __device__ constexpr bool has_four_bits(WeightForm form) { return form == WeightForm::kInt4 || form == WeightForm::kUint4; }
+__host__ __device__ constexpr int bits_of(WeightForm form) { return form == WeightForm::k16Bits ? 16 : has_four_bits(form) ? 4 : 8; }
+// A row has one scale, which its sums are multiplied with.
+constexpr bool kScaledRows = kWeightForm == WeightForm::kInt8 || kWeightForm == WeightForm::kE4m3;
+
+// The numbers of blocks of kBlock elements of a row (0: there are none): scales, and offsets behind them if TL_OFFSETS.
+// They lie in the layout rows8: for each 8 rows, the numbers of the first block, then those of the next.
+enum class NumberType { kFloat32, kFloat16, kBFloat16 };  // the numbers of TL_NUMBER_TYPE
+constexpr NumberType kNumberType = static_cast<NumberType>(TL_NUMBER_TYPE);
+constexpr int kBlock = TL_BLOCK, kNumberBytes = kNumberType == NumberType::kFloat32 ? 4 : 2;
+constexpr int kBlockBytes = 8 * kNumberBytes;  // of a block's numbers of one kind, in 8 rows
+constexpr int kNumberKinds = kBlock == 0 ? 0 : 1 + TL_OFFSETS;
+static_assert(has_four_bits(kWeightForm) == (kBlock != 0), "weights of four bits have numbers for each block");
+
+// Where both kinds are in memory; null if there are none.
+struct BlockNumbers {
+  const void* scale;
+  const void* offset;
+};
+
+// A number in shared memory.
+__device__ __forceinline__ float load_number(u32 address) {
+  float number;
+  if constexpr (kNumberType == NumberType::kFloat32) {
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(number) : "r"(address) : "memory");
+  } else {
+    u16 bits;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address) : "memory");
+    if constexpr (kNumberType == NumberType::kFloat16) {
+      asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
+    } else {
+      number = __uint_as_float(static_cast<u32>(bits) << 16);
+    }
+  }
+  return number;
+}
+
+}  // namespace tl

@@ -1,0 +1,96 @@
+"""What kernels read weights as: their elements, and the numbers of the blocks of their rows (cuda/weight_form.cuh)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trtllm_lite.vocabulary import DTYPES
+
+from ..launch import WeightBuffers
+
+BLOCK_SIZES = (32, 64, 128, 256, 512)  # of blocks of 4-bit weights, that kernels take
+_NUMBER_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}  # TL_NUMBER_TYPE
+
+
+@dataclass(frozen=True)
+class BlockNumbers:
+    """Scales, and perhaps offsets, of the blocks of a weight's rows, in the layout rows8.
+
+    Blocks of ``size`` neighbours of a row have a scale of ``dtype`` each, and an offset if ``offsets``.
+    """
+
+    size: int
+    dtype: str
+    offsets: bool
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of the numbers of one block."""
+        return DTYPES[self.dtype].bits // 8 * (1 + self.offsets)
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """The macros of kernels that read them."""
+        return {
+            "TL_BLOCK": self.size,
+            "TL_NUMBER_TYPE": _NUMBER_TYPES[self.dtype],
+            "TL_OFFSETS": int(self.offsets),
+        }
+
+
+@dataclass(frozen=True)
+class WeightForm:
+    """What a kernel of TL_WEIGHT_FORM ``number`` multiplies: bits of an element of the weight, and bytes of one of x.
+
+    ``depth``: elements of a row that in_features is a multiple of. ``blocks``: what numbers the blocks of a row have.
+    """
+
+    number: int
+    weight_bits: int
+    x_bytes: int
+    depth: int
+    blocks: BlockNumbers | None = None
+
+    def weight_bytes(self, elements: int) -> int:
+        """Bytes of neighbours of a row."""
+        return elements * self.weight_bits // 8
+
+    def number_bytes(self, elements: int) -> int:
+        """Bytes of the numbers of neighbours of a row, which are whole blocks."""
+        return 0 if self.blocks is None else elements // self.blocks.size * self.blocks.bytes_per_block
+
+    @property
+    def widened(self) -> bool:
+        """Whether tiled kernels make elements of x's type of it before they multiply."""
+        return self.weight_bits < 8 * self.x_bytes
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """The macros that say so."""
+        return {"TL_WEIGHT_FORM": self.number} | ({} if self.blocks is None else self.blocks.defines)
+
+
+_PLAIN = WeightForm(0, 16, 2, 16)
+_FORMS = {
+    "int8": WeightForm(1, 8, 2, 32),
+    "float8_e4m3fn": WeightForm(2, 8, 1, 32),
+    "int4": WeightForm(3, 4, 2, 64),
+    "uint4": WeightForm(4, 4, 2, 64),
+}
+
+
+def weight_form(dtype: str, blocks: BlockNumbers | None = None) -> WeightForm:
+    """How kernels read weights of ``dtype``."""
+    return replace(_FORMS.get(dtype, _PLAIN), blocks=blocks)
+
+
+def form_of(weight: WeightBuffers) -> WeightForm:
+    """How kernels read ``weight``."""
+    values, scale, blocks = weight.values, weight.scale, None
+    if DTYPES[values.dtype].bits == 4:
+        assert scale is not None
+        depth, count = values.shape[-1], scale.shape[-1]
+        assert isinstance(depth, int)
+        assert isinstance(count, int)
+        blocks = BlockNumbers(depth // count, scale.dtype, weight.offset is not None)
+    return weight_form(values.dtype, blocks)

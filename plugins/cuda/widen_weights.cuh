@@ -1,0 +1,203 @@
+// Weights of int8 or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
+// stored, with the numbers of their blocks, and six make steps of them for wgmma.
+//
+// A raw stage is 128 bytes of each of the tile's rows: the copy engine and the memory want that much, and it makes two
+// steps of int8, or four of four bits. Numbers are multiplied here, in the 16-bit type; the scales of whole rows of int8
+// are left to the sums. An integer zero point is subtracted exactly.
+#pragma once
+
+#include "cuda/int4.cuh"
+#include "cuda/tile_ring.cuh"
+
+namespace tl {
+
+// Of a warpgroup's register file, consumers get what the others leave.
+constexpr int kOtherRegisters = 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
+
+// Stages of weights as they are stored, behind the stages of steps: weights | numbers; barriers behind those of steps.
+struct RawRing {
+  u32 base;
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ u32 first() const { return base + kStages * kStageBytes; }
+  __device__ __forceinline__ u32 weight() const { return first() + stage * kWeightBytes; }
+  __device__ __forceinline__ u32 numbers() const { return first() + kRawStages * kWeightBytes + stage * kNumbersBytes; }
+  __device__ __forceinline__ u32 full() const {
+    return base + kBarrierOffset + kStages * 16 + stage * 16;
+  }
+  __device__ __forceinline__ u32 empty() const { return full() + 8; }
+  __device__ __forceinline__ void advance() {
+    if (++stage == kRawStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void init() const {
+    for (int i = 0; i < kRawStages; ++i) {
+      barrier_init(full() + i * 16, kBlock == 0 ? 1 : 33);
+      barrier_init(empty() + i * 16, kPeers * kWideners);
+    }
+    barrier_init_fence();
+  }
+};
+
+// The warp that produces raw stages. Weights are no other kernel's output: it waits for none.
+template <class Op>
+struct RawProducer {
+  using Places = Tiles<kTileColumns / Op::kParts>;
+  static constexpr int kRuns = kTileColumns / 8, kRunPieces = kRunBlocks * kBlockBytes / 16, kPiecesPerBlock = kBlockBytes / 16;
+  const TensorMap& weight;
+  BlockNumbers numbers;
+  const Member& member;
+  Places tiles;
+  u64 policy;
+  int lane;
+
+  // 16 bytes at a time, by all lanes; zeros for rows and blocks that there are not.
+  __device__ __forceinline__ void copy_numbers(const RawRing& raw, int first, int column) const {
+    constexpr int kBlocks = TL_IN / max_of(1, kBlock);
+    const void* kinds[2] = {numbers.scale, numbers.offset};
+    const int first_block = column / max_of(1, kBlock);
+#pragma unroll
+    for (int kind = 0; kind < kNumberKinds; ++kind) {
+#pragma unroll 1
+      for (int i = lane; i < kRuns * kRunPieces; i += 32) {
+        const int run = i / kRunPieces, piece = i % kRunPieces, part = run / (kRuns / Op::kParts);
+        const int feature = first + run % (kRuns / Op::kParts) * 8, block = first_block + piece / kPiecesPerBlock;
+        const bool valid = feature < TL_OUT && block < kBlocks;
+        const u64 group = (part * TL_OUT + feature) / 8;
+        const u64 from = valid ? (group * kBlocks + first_block) * kBlockBytes + piece * 16 : 0;
+        copy16(raw.numbers() + (kind * kRuns * kRunPieces + i) * 16, static_cast<const char*>(kinds[kind]) + from, valid);
+      }
+    }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(raw.full()) : "memory");
+  }
+  __device__ __forceinline__ void run(RawRing raw) const {
+    for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
+      for (int step = 0; step < kSteps; step += kRawSteps, raw.advance()) {
+        barrier_wait(raw.empty(), raw.parity ^ 1);
+        const int column = (member.split * kSteps + step) * kStepK, first = tiles.column(tile);
+        if (elect_one()) {
+          expect_bytes(raw.full(), kWeightBytes);
+          copy_columns<Op::kParts>(raw.weight(), weight, member, first, column * bits_of(kWeightForm) / 8, raw.full(), policy);
+        }
+        __syncwarp();
+        if constexpr (kBlock != 0) copy_numbers(raw, first, column);
+      }
+    }
+  }
+};
+
+// What a block's numbers become: an element times `scale` plus `offset` is the weight, once `zero` is subtracted from it.
+struct PairNumbers {
+  u32 zero, scale, offset;  // of two elements each
+
+  __device__ __forceinline__ PairNumbers(float block_scale, float block_offset) {
+    constexpr bool kSigned = kWeightForm == WeightForm::kInt4;
+    constexpr float kZero = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);  // what raised_int4() adds
+    const float nearest = TL_OFFSETS && block_scale != 0.0f ? rintf(-block_offset / block_scale) : 0.0f;
+    const float point = fminf(fmaxf(nearest, -64.0f), 63.0f), rest = fmaf(point, block_scale, block_offset);
+    zero = pack2(kZero + point, kZero + point);
+    scale = pack2(block_scale, block_scale);
+    offset = pack2(rest, rest);
+  }
+};
+
+// One of the warps that make steps of raw stages.
+template <class Op>
+struct Widener {
+  using Places = Tiles<kTileColumns / Op::kParts>;
+  static constexpr bool kInt8 = kWeightForm == WeightForm::kInt8;
+  // A warp takes kRows rows of a step at a time: lanes that follow each other have rows that do, so that they meet in no
+  // bank, and pieces of 16 bytes.
+  static constexpr int kRows = kInt8 ? 8 : 16, kPieces = 32 / kRows, kWide = kInt8 ? 2 : 4;
+  const Member& member;
+  Places tiles;
+  int warp, lane;
+
+  static constexpr int kTurns = ceil_div(kTileColumns, kWideners * kRows);
+  static constexpr u32 kTurnBytes = kWideners * kRows * kBlockRowBytes;
+
+  __device__ __forceinline__ static u32 place(int row, int piece) { return row * kBlockRowBytes + (piece ^ row % 8) * 16; }
+  __device__ __forceinline__ bool exists(int turn) const {
+    return kTileColumns % (kWideners * kRows) == 0 || turn + 1 < kTurns || (turn * kWideners + warp) * kRows < kTileColumns;
+  }
+  // All turns are loaded before the first is stored.
+  __device__ __forceinline__ void widen(const RawRing& raw, u32 target, int step) const {
+    const int row = warp * kRows + lane % kRows, piece = lane / kRows;
+    const u32 from = raw.weight() + place(row, step * kPieces + piece);
+    u32 words[kTurns][4];
+    float numbers[kTurns][max_of(1, kNumberKinds)];
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (!exists(turn)) break;
+      u32(&to)[4] = words[turn];
+      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                   : "r"(from + turn * kTurnBytes)
+                   : "memory");
+#pragma unroll
+      for (int kind = 0; kind < kNumberKinds; ++kind) {
+        const int block = kRunBlocks == 1 ? 0 : (step * kPieces + piece) * 32 / max_of(1, kBlock);
+        const int run = kind * kTileColumns / 8 + turn * kWideners * kRows / 8 + row / 8;
+        numbers[turn][kind] = load_number(raw.numbers() + (run * kRunBlocks + block) * kBlockBytes + row % 8 * kNumberBytes);
+      }
+    }
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (!exists(turn)) break;
+      u32 wide[kWide][4];
+      if constexpr (kInt8) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) widen_int8(words[turn][i], wide[0][i], wide[1][i]);
+      } else {
+        constexpr bool kSigned = kWeightForm == WeightForm::kInt4;
+        const PairNumbers pair(numbers[turn][0], TL_OFFSETS ? numbers[turn][kNumberKinds - 1] : 0.0f);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          wide[0][i] = weight_of<kSigned, 0>(words[turn][i], pair);
+          wide[1 % kWide][i] = weight_of<kSigned, 1>(words[turn][i], pair);
+          wide[2 % kWide][i] = weight_of<kSigned, 2>(words[turn][i], pair);
+          wide[3 % kWide][i] = weight_of<kSigned, 3>(words[turn][i], pair);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target + place(row, piece * kWide + i) + turn * kTurnBytes),
+                     "r"(wide[i][0]), "r"(wide[i][1]), "r"(wide[i][2]), "r"(wide[i][3])
+                     : "memory");
+      }
+    }
+  }
+  template <bool kSigned, int kPair>
+  __device__ __forceinline__ static u32 weight_of(u32 word, const PairNumbers& numbers) {
+    return multiply_add2(subtract2(raised_int4<kSigned, kPair>(word), numbers.zero), numbers.scale, numbers.offset);
+  }
+  __device__ __forceinline__ void release(const RawRing& raw) const {
+    if constexpr (kPeers == 1) {
+      if (lane == 0) barrier_arrive(raw.empty());
+    } else {
+      if (lane < kPeers) barrier_arrive_of_block(raw.empty(), Member::rank(member.split, lane));
+    }
+  }
+  __device__ __forceinline__ void run(TileRing ring, RawRing raw) const {
+    for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
+#pragma unroll 1
+      for (int step = 0; step < kSteps; ++step, ring.advance()) {
+        if (step % kRawSteps == 0) barrier_wait(raw.full(), raw.parity);
+        barrier_wait(ring.empty(), ring.parity ^ 1);
+        widen(raw, ring.weight(), step % kRawSteps);
+        fence_async_copies();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(ring.full());
+        if (step % kRawSteps == kRawSteps - 1 || step == kSteps - 1) {
+          release(raw);
+          raw.advance();
+        }
+      }
+    }
+  }
+};
+
+}  // namespace tl

@@ -1,0 +1,65 @@
+"""Random quantized weights as kernels read them, and what they mean."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from trtllm_lite.plugins.launch import Buffer, WeightBuffers
+from trtllm_lite.plugins.packing import pack
+
+_RANGES = {"int8": (-127, 127), "int4": (-8, 7), "uint4": (0, 15)}
+_NUMPY = {"int8": np.int8, "int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}
+_LAYOUTS = {"int8": "mma_k16", "int4": "mma_k32", "uint4": "mma_k32"}
+_NUMBERS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Form:
+    """int8 with a float32 scale a row, or 4 bits with a scale (and perhaps an offset) of ``number`` for each block.
+
+    ``zero_points``: offsets are minus a scale times an integer, as AWQ and GPTQ have them.
+    """
+
+    dtype: str
+    block: int = 0
+    number: str = "float32"
+    offsets: bool = False
+    zero_points: bool = False
+
+
+@dataclass(frozen=True)
+class RandomWeight:
+    """``buffers`` of ``tensors``, and the elements that they mean: float64 [..., out, in]."""
+
+    buffers: WeightBuffers
+    tensors: Mapping[Buffer, torch.Tensor]
+    meant: torch.Tensor
+
+
+def random_weight(form: Form, *shape: int, device: str) -> RandomWeight:
+    """Elements of every size; those that are meant are about 1 / sqrt(in)."""
+    low, high = _RANGES[form.dtype]
+    values = torch.randint(low, high + 1, shape, dtype=torch.int32)
+    blocks = (*shape[:-1], shape[-1] // (form.block or shape[-1]))
+    scale = ((0.5 + torch.rand(blocks)) / (high - low) * 3 / shape[-1] ** 0.5).to(_NUMBERS[form.number])
+    points = torch.randint(low, high + 1, blocks).float() if form.zero_points else torch.rand(blocks) * (high - low) + low
+    offset = (-points * scale.float()).to(_NUMBERS[form.number]) if form.offsets else None
+    stored = torch.from_numpy(pack(values.numpy().astype(_NUMPY[form.dtype]), _LAYOUTS[form.dtype]))
+    buffers, tensors = [Buffer("weight", form.dtype, shape)], [stored]
+    for name, numbers in (("weight_scale", scale), ("weight_offset", offset)):
+        if numbers is None:
+            continue
+        buffers.append(Buffer(name, form.number, blocks if form.block else shape[:-1]))
+        tensors.append(_rows8(numbers) if form.block else numbers.squeeze(-1))
+    wide = values.double().reshape(*blocks, -1) * scale.double()[..., None]
+    meant = (wide if offset is None else wide + offset.double()[..., None]).reshape(shape)
+    placed = dict(zip(buffers, (tensor.contiguous().to(device) for tensor in tensors), strict=True))
+    return RandomWeight(WeightBuffers(*buffers), placed, meant.to(device))
+
+
+def _rows8(numbers: torch.Tensor) -> torch.Tensor:
+    *parts, rows, blocks = numbers.shape
+    return numbers.reshape(*parts, rows // 8, 8, blocks).transpose(-1, -2)
