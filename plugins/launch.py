@@ -108,7 +108,7 @@ class WeightBuffers:
     """A weight matrix [..., out, in]: 16-bit ``values``, or bytes with a float32 ``scale`` a row, or 4 bits.
 
     The latter have scales, and maybe offsets, of their blocks: [..., out, blocks] in the layout rows8. int8 lies in the
-    layout mma_k16, 4 bits in mma_k32, E4M3 row-major.
+    layout mma_k16, 4 bits in pairs8, E4M3 row-major.
     """
 
     values: Buffer

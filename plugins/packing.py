@@ -17,9 +17,8 @@ GATED_HALF = PANEL_WIDTH // 2
 WORD = 8  # elements of 4 bits in 32; panels of such types are made of words
 MMA_K = 16
 _MMA_ORDER = np.arange(MMA_K).reshape(2, 4, 2).swapaxes(0, 1).reshape(-1)  # 0 1 8 9, 2 3 10 11, …
-# Of 32 elements: 0 8 16 24 1 9 17 25, 2 10 18 26 3 11 19 27, …
-_NIBBLE_ORDER = np.arange(2 * MMA_K).reshape(4, 4, 2).transpose(1, 2, 0).reshape(-1)
-_RUNS = {"mma_k16": _MMA_ORDER, "mma_k32": _NIBBLE_ORDER}
+_PAIR_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
+_RUNS = {"mma_k16": _MMA_ORDER, "pairs8": _PAIR_ORDER}
 NUMBER_ROWS = 8
 
 
@@ -37,7 +36,7 @@ def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = n
             return (*rows, depth // 2)
         case "mma_k16", (*_, depth) if depth % MMA_K == 0 and not in_words:
             return tuple(logical_shape)
-        case "mma_k32", (*rows, depth) if depth % (2 * MMA_K) == 0 and in_words:
+        case "pairs8", (*rows, depth) if depth % WORD == 0 and in_words:
             return (*rows, depth // 2)
         case "rows8", (*parts, rows, blocks) if rows % NUMBER_ROWS == 0 and not in_words:
             return (*parts, rows // NUMBER_ROWS, blocks, NUMBER_ROWS)

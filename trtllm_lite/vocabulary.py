@@ -80,7 +80,7 @@ def stored_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
 PLAIN_DTYPES = ("float32", "float16", "bfloat16")
 
 # The orders in which a weight's elements are stored; plugins/README.md describes them.
-LAYOUTS = ("row_major", "panel64", "gated_panel64", "mma_k16", "mma_k32", "rows8")
+LAYOUTS = ("row_major", "panel64", "gated_panel64", "mma_k16", "pairs8", "rows8")
 
 # The kinds of memory a tensor may lie in: the arena, which is overwritten within a step; the file (weight); the paged
 # KV cache; the executor's inputs of a step; or memory that is zero at load and kept between steps (state).

@@ -1,8 +1,7 @@
 // Weights of four bits, integers, widened exactly to the 16-bit type on their way into the tensor cores.
 //
-// They lie in the layout mma_k32 (plugins/README.md). Of a word of eight weights, pair i
-// is nibbles i and i + 4, for i in 0..3: neighbours of a row, and of pairs 2s and 2s + 1 a lane of mma.m16n8k16 takes
-// both in the product of 16 elements s of 32.
+// They lie in the layout pairs8 (plugins/README.md): of a word of eight weights, pair i is neighbours 2i and 2i + 1, in
+// nibbles i and i + 4.
 #pragma once
 
 #include "cuda/int8.cuh"
@@ -14,14 +13,21 @@ namespace tl {
 template <bool kSigned>
 constexpr u32 kRaised = (TL_FP16 ? 0x64006400u : 0x43004300u) | (kSigned ? 0x00080008u : 0);
 template <bool kSigned, int kPair>
-__device__ __forceinline__ u32 raised_int4(u32 word) {
-  return (word >> 4 * kPair & 0x000f000fu) ^ kRaised<kSigned>;
+__device__ __forceinline__ u32 raised_int4(u32 word, u32 mask) {
+  return (word >> 4 * kPair & mask) ^ kRaised<kSigned>;
+}
+// The mask of raised_int4(), in a register: an instruction takes one constant, and the compiler would load this one anew
+// for each.
+__device__ __forceinline__ u32 pair_mask() {
+  u32 mask;
+  asm("mov.u32 %0, 0x000f000f;" : "=r"(mask));
+  return mask;
 }
 
 // Pair kPair of `word` as two elements.
 template <bool kSigned, int kPair>
-__device__ __forceinline__ u32 widen_int4(u32 word) {
-  return subtract2(raised_int4<kSigned, kPair>(word), kRaised<kSigned>);
+__device__ __forceinline__ u32 widen_int4(u32 word, u32 mask) {
+  return subtract2(raised_int4<kSigned, kPair>(word, mask), kRaised<kSigned>);
 }
 
 // a * b + c for two elements, each rounded once.

@@ -35,23 +35,26 @@ struct Begun {
 };
 
 // A piece of 16 rows of the weight, 32 bytes of each, as this lane loads it, and what products of it take.
+//
+// Which elements of a row meet in a product does not matter, as long as those of the weight and of x are the same: of
+// four bits, lane q of each four takes elements 8q to 8q + 7 of 32, which are a word, in two products.
 template <class Ring>
 struct WeightPiece {
   static constexpr int kProducts = Ring::kPieceK / Ring::kProductK;
   static constexpr bool kSigned = Ring::kForm == WeightForm::kInt4;
-  u32 words[4];  // of rows 0-7 and 8-15: the first 16 bytes, then the others
+  u32 words[4];  // of rows 0-7 and 8-15: the first half, then the other
 
   // Where this lane's row lies, from the place of the first row.
   __device__ __forceinline__ static u32 place(int lane) { return (lane % 16) * Ring::kPitch + lane / 16 * 16; }
   __device__ __forceinline__ void load(u32 from) { load_matrix_x4(words, from); }
   template <int kProduct>
-  __device__ __forceinline__ void widen(u32 (&a)[4]) const {
+  __device__ __forceinline__ void widen(u32 (&a)[4], u32 mask) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       if constexpr (Ring::kFourBits) {
         const u32 word = words[kProduct / 2 * 2 + row];
-        a[row] = widen_int4<kSigned, kProduct % 2 * 2>(word);
-        a[row + 2] = widen_int4<kSigned, kProduct % 2 * 2 + 1>(word);
+        a[row] = widen_int4<kSigned, kProduct % 2 * 2>(word, mask);
+        a[row + 2] = widen_int4<kSigned, kProduct % 2 * 2 + 1>(word, mask);
       } else if constexpr (Ring::kForm == WeightForm::kInt8) {
         widen_int8(words[kProduct * 2 + row], a[row], a[row + 2]);
       } else {
@@ -60,6 +63,25 @@ struct WeightPiece {
       }
     }
   }
+};
+
+// Where this lane loads x from: a row of a stage, or 16 zero bytes, and `mask` 0, past the last token.
+template <class Ring>
+struct XRows {
+  static constexpr int kCount = Ring::kFourBits ? Ring::kTokenTiles : 1;
+  u32 row[kCount], mask[kCount];
+
+  // Of ldmatrix, lanes 0-15 address both halves of a product for tokens 0-7, lanes 16-31 those for tokens 8-15.
+  __device__ __forceinline__ XRows(u32 x, u32 zeros, u32 pitch, int rows, int lane) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int token = Ring::kFourBits ? i * 8 + lane / 4 : lane / 16 * 8 + lane % 8;
+      const bool present = token < rows && token < Ring::kTokens;
+      row[i] = present ? x + token * pitch + (Ring::kFourBits ? lane % 4 * 16 : lane / 8 % 2 * 16) : zeros;
+      mask[i] = present ? ~0u : 0u;
+    }
+  }
+  __device__ __forceinline__ u32 at(int i, int byte) const { return row[i] + (byte & mask[i]); }
 };
 
 // What a warp multiplies at a time: a piece of each tile of the stage, the rows of x, and the numbers of their blocks.
@@ -73,9 +95,8 @@ struct Operands {
   u32 x[Piece::kProducts][4];
   float numbers[max_of(1, kNumberKinds)][Ring::kTilesPerStage][2][max_of(1, kGroups)];
 
-  // Of the elements of a stage from `k` on. `x_row` is what this lane hands to ldmatrix: its token's row, or 16 zero bytes
-  // (and `x_mask` 0) past the last token.
-  __device__ __forceinline__ void load(u32 data, int k, u32 x_row, u32 x_mask, int lane) {
+  // Of the elements of a stage from `k` on.
+  __device__ __forceinline__ void load(u32 data, int k, const XRows<Ring>& rows, int lane) {
     const u32 row = data + Piece::place(lane) + k * Ring::kWeightBits / 8;
 #pragma unroll
     for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
@@ -88,15 +109,29 @@ struct Operands {
         numbers[kind][tile][half][group] = load_number(run + block * kBlockBytes + lane / 4 * kNumberBytes);
       }
     }
+    if constexpr (Ring::kFourBits) {
 #pragma unroll
-    for (int p = 0; p < Piece::kProducts; ++p) {
-      const u32 at = x_row + ((k + p * Ring::kProductK) * Ring::kItemBytes & x_mask);
-      if constexpr (Ring::kTokenTiles == 2) {
-        load_matrix_x4(x[p], at);
-      } else {
-        u32 pair[2];
-        load_matrix_x2(pair, at);
-        x[p][0] = pair[0], x[p][1] = pair[1];
+      for (int t = 0; t < Ring::kTokenTiles; ++t) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          u32(&first)[4] = x[half * 2], (&second)[4] = x[half * 2 + 1];
+          asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                       : "=r"(first[2 * t]), "=r"(first[2 * t + 1]), "=r"(second[2 * t]), "=r"(second[2 * t + 1])
+                       : "r"(rows.at(t, k * 2 + half * 64))
+                       : "memory");
+        }
+      }
+    } else {
+#pragma unroll
+      for (int p = 0; p < Piece::kProducts; ++p) {
+        const u32 at = rows.at(0, (k + p * Ring::kProductK) * Ring::kItemBytes);
+        if constexpr (Ring::kTokenTiles == 2) {
+          load_matrix_x4(x[p], at);
+        } else {
+          u32 pair[2];
+          load_matrix_x2(pair, at);
+          x[p][0] = pair[0], x[p][1] = pair[1];
+        }
       }
     }
   }
@@ -109,6 +144,7 @@ struct TileSums {
   static constexpr int kProducts = Loaded::Piece::kProducts, kTogether = Loaded::kTogether;
   static constexpr u32 kOnes = TL_FP16 ? 0x3c003c00u : 0x3f803f80u;
   float sums[Ring::kTilesPerStage][Ring::kTokenTiles][4] = {};
+  u32 mask = pair_mask();
 
   __device__ __forceinline__ static void product(float (&to)[Ring::kTokenTiles][4], const u32 (&a)[4], const u32 (&b)[4]) {
 #pragma unroll
@@ -122,10 +158,10 @@ struct TileSums {
   }
   // to += products kFirst to kEnd - 1.
   template <int kFirst, int kEnd>
-  __device__ __forceinline__ static void products(float (&to)[Ring::kTokenTiles][4], const Loaded& loaded, int tile) {
+  __device__ __forceinline__ void products(float (&to)[Ring::kTokenTiles][4], const Loaded& loaded, int tile) const {
     if constexpr (kFirst < kEnd) {
       u32 a[4];
-      loaded.pieces[tile].template widen<kFirst>(a);
+      loaded.pieces[tile].template widen<kFirst>(a, mask);
       product(to, a, loaded.x[kFirst]);
       products<kFirst + 1, kEnd>(to, loaded, tile);
     }
@@ -161,18 +197,15 @@ struct TileSums {
     }
   }
 
-  // The stage's first k_size elements; operands are loaded while those before are multiplied.
-  __device__ __forceinline__ void add_stage(u32 data, int k_size, u32 x_row, u32 x_mask, int warp, int lane) {
-    constexpr int kTurns = ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps), kTurnK = kConsumerWarps * Ring::kPieceK;
-    const int first = warp * Ring::kPieceK;
-    Loaded loaded[2];
-    if (first < k_size) loaded[0].load(data, first, x_row, x_mask, lane);
+  // The stage's first k_size elements.
+  __device__ __forceinline__ void add_stage(u32 data, int k_size, const XRows<Ring>& rows, int warp, int lane) {
 #pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      const int k = first + i * kTurnK;
+    for (int i = 0; i < ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps); ++i) {
+      const int k = (warp + i * kConsumerWarps) * Ring::kPieceK;
       if (k >= k_size) break;
-      if (i + 1 < kTurns && k + kTurnK < k_size) loaded[(i + 1) % 2].load(data, k + kTurnK, x_row, x_mask, lane);
-      add(loaded[i % 2]);
+      Loaded loaded;
+      loaded.load(data, k, rows, lane);
+      add(loaded);
     }
   }
 
@@ -229,10 +262,6 @@ struct Consumer {
   template <class Product, class Op>
   __device__ __forceinline__ void products(const Op& op) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-    // Lanes 0-15 address the two k halves of tokens 0-7, lanes 16-31 those of tokens 8-15.
-    const int token = lane / 16 * 8 + lane % 8;
-    const bool present = token < rows && token < Ring::kTokens;
-    const u32 x_offset = token * Product::kXPitch + lane / 8 % 2 * 16;
     // Threads below kStores finish one pair of features each.
     constexpr int kStores = 8 * Ring::kTilesPerStage * Ring::kTokens;
     static_assert(kStores <= kConsumerThreads);
@@ -249,9 +278,9 @@ struct Consumer {
 #pragma unroll 1
       for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
         barrier_wait(at.full(), at.parity);
-        const u32 x_base = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset + chunk * Ring::kStageK * Ring::kItemBytes;
-        part.add_stage(at.data(), Product::chunk_k(chunk), present ? x_base + x_offset : at.shared + Ring::kZeroOffset,
-                       present ? ~0u : 0u, warp, lane);
+        const u32 x = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset + chunk * Ring::kStageK * Ring::kItemBytes;
+        const XRows<Ring> x_rows(x, at.shared + Ring::kZeroOffset, Product::kXPitch, rows, lane);
+        part.add_stage(at.data(), Product::chunk_k(chunk), x_rows, warp, lane);
         release(at, lane);
       }
       part.put(sums(buffer), warp, lane);

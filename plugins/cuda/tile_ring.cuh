@@ -12,10 +12,11 @@ constexpr int kTileRows = TL_TILE_ROWS, kTileColumns = TL_TILE_COLUMNS;
 constexpr int kRowBlocks = TL_ROW_BLOCKS, kColumnBlocks = TL_COLUMN_BLOCKS, kSplits = TL_SPLITS;
 constexpr int kPeers = kRowBlocks * kColumnBlocks, kCluster = kPeers * kSplits;
 constexpr int kStepK = kBlockRowBytes / (TL_E4M3 ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK * kSplits);
-// Weights that are widened: stages of rows of 128 bytes, of which each makes several steps, and warps that widen them.
+// Weights that are widened: stages of rows of 128 bytes, of which each makes several steps, and warps that widen them, in
+// groups that take turns.
 constexpr bool kWidened = kWeightForm == WeightForm::kInt8 || has_four_bits(kWeightForm);
 constexpr int kRawStages = TL_RAW_STAGES, kRawK = kBlockRowBytes * 8 / bits_of(kWeightForm);
-constexpr int kRawSteps = kRawK / kStepK, kWideners = kWidened ? 6 : 0;
+constexpr int kRawSteps = kRawK / kStepK, kWideners = kWidened ? 6 : 0, kWidenerGroups = 2;
 constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock));  // of 8 rows of a raw stage
 constexpr int kConsumerWarps = kTileRows / 16, kConsumerThreads = kConsumerWarps * 32;
 constexpr int kOtherWarps = kWidened ? 2 + kWideners : 1;
@@ -118,7 +119,7 @@ struct TileRing {
   }
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(full() + i * 16, 1 + kWideners);
+      barrier_init(full() + i * 16, 1 + kWideners / kWidenerGroups);
       barrier_init(empty() + i * 16, kPeers * kConsumerWarps);
     }
     barrier_init_fence();

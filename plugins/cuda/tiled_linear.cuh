@@ -218,7 +218,8 @@ __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap
       if (warp == kConsumerWarps + 1) {
         RawProducer<Op>{weight, op.numbers, member, tiles, weight_policy, lane}.run(RawRing{ring.base});
       } else {
-        Widener<Op>{member, tiles, warp - kConsumerWarps - 2, lane}.run(ring, RawRing{ring.base});
+        const int widener = warp - kConsumerWarps - 2;
+        Widener<Op>{member, tiles, widener % kWidenerGroups, widener / kWidenerGroups, lane, pair_mask()}.run(ring, RawRing{ring.base});
       }
     }
     if constexpr (kSplits > 1) {

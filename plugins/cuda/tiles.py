@@ -17,7 +17,7 @@ TILED_ARCH = "sm_90a"
 _STEP_BYTES, _BARRIER_BYTES = 128, 16  # of a row of x or of the weight; of a stage
 _ROW_ALIGNMENT = 16  # bytes, of rows of x and of the weight
 _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
-_RAW_BYTES = 72 * 1024  # of weights that are widened, on their way in a block
+_RAW_BYTES = 56 * 1024  # of weights that are widened, on their way in a block
 _THREADS, _WIDENING_THREADS = 32, 256  # besides those that multiply
 _MAX_WIDENED_COLUMNS = 192  # of tiles of 128 rows, whose sums leave registers for the threads that widen
 # Clusters (row blocks, column blocks, splits), and how many blocks of clusters of that size an H200 holds at a time.
@@ -28,7 +28,7 @@ _RESIDENT = {1: 132, 2: 132, 4: 120}
 # tile and an exchange of sums besides their bytes.
 _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
-_WIDENED_ELEMENTS = 45  # of a weight, which six warps widen in a cycle
+_WIDENED_ELEMENTS = 16  # of a weight, which the six warps widen in a cycle (int4)
 _WHOLE_WAVES = 0.56  # how much of an SM's time without a tile is lost: the others' clocks rise meanwhile
 
 

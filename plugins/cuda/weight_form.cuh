@@ -14,7 +14,7 @@
 namespace tl {
 
 // The numbers of TL_WEIGHT_FORM: elements of 16 bits; int8, in the order of the layout mma_k16; E4M3, in which case rows of
-// x are E4M3, too; int4 or uint4, in the order of the layout mma_k32.
+// x are E4M3, too; int4 or uint4, in the order of the layout pairs8.
 enum class WeightForm { k16Bits, kInt8, kE4m3, kInt4, kUint4 };
 constexpr WeightForm kWeightForm = static_cast<WeightForm>(TL_WEIGHT_FORM);
 __host__ __device__ constexpr bool has_four_bits(WeightForm form) { return form == WeightForm::kInt4 || form == WeightForm::kUint4; }

@@ -1,5 +1,6 @@
 // Weights of int8 or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
-// stored, with the numbers of their blocks, and six make steps of them for wgmma.
+// stored, with the numbers of their blocks, and two groups of three make steps of them for wgmma in turns: while one waits
+// for its stores, the other computes.
 //
 // A raw stage is 128 bytes of each of the tile's rows: the copy engine and the memory want that much, and it makes two
 // steps of int8, or four of four bits. Numbers are multiplied here, in the 16-bit type; the scales of whole rows of int8
@@ -114,65 +115,75 @@ struct Widener {
   static constexpr int kRows = kInt8 ? 8 : 16, kPieces = 32 / kRows, kWide = kInt8 ? 2 : 4;
   const Member& member;
   Places tiles;
-  int warp, lane;
+  int group, warp, lane;
+  u32 mask;
 
-  static constexpr int kTurns = ceil_div(kTileColumns, kWideners * kRows);
-  static constexpr u32 kTurnBytes = kWideners * kRows * kBlockRowBytes;
+  static constexpr int kTogether = kWideners / kWidenerGroups;
+  static constexpr int kTurns = ceil_div(kTileColumns, kTogether * kRows), kAhead = 3;  // turns that are loaded at a time
+  static constexpr u32 kTurnBytes = kTogether * kRows * kBlockRowBytes;
 
   __device__ __forceinline__ static u32 place(int row, int piece) { return row * kBlockRowBytes + (piece ^ row % 8) * 16; }
   __device__ __forceinline__ bool exists(int turn) const {
-    return kTileColumns % (kWideners * kRows) == 0 || turn + 1 < kTurns || (turn * kWideners + warp) * kRows < kTileColumns;
+    if (turn >= kTurns) return false;
+    return kTileColumns % (kTogether * kRows) == 0 || turn + 1 < kTurns || (turn * kTogether + warp) * kRows < kTileColumns;
   }
-  // All turns are loaded before the first is stored.
   __device__ __forceinline__ void widen(const RawRing& raw, u32 target, int step) const {
     const int row = warp * kRows + lane % kRows, piece = lane / kRows;
     const u32 from = raw.weight() + place(row, step * kPieces + piece);
-    u32 words[kTurns][4];
-    float numbers[kTurns][max_of(1, kNumberKinds)];
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      if (!exists(turn)) break;
-      u32(&to)[4] = words[turn];
-      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                   : "r"(from + turn * kTurnBytes)
-                   : "memory");
+    for (int first = 0; first < kTurns; first += kAhead) {
+      u32 words[kAhead][4];
+      float numbers[kAhead][max_of(1, kNumberKinds)];
 #pragma unroll
-      for (int kind = 0; kind < kNumberKinds; ++kind) {
-        const int block = kRunBlocks == 1 ? 0 : (step * kPieces + piece) * 32 / max_of(1, kBlock);
-        const int run = kind * kTileColumns / 8 + turn * kWideners * kRows / 8 + row / 8;
-        numbers[turn][kind] = load_number(raw.numbers() + (run * kRunBlocks + block) * kBlockBytes + row % 8 * kNumberBytes);
-      }
-    }
+      for (int i = 0; i < kAhead; ++i) {
+        const int turn = first + i;
+        if (!exists(turn)) break;
+        u32(&to)[4] = words[i];
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(from + turn * kTurnBytes)
+                     : "memory");
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      if (!exists(turn)) break;
-      u32 wide[kWide][4];
-      if constexpr (kInt8) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) widen_int8(words[turn][i], wide[0][i], wide[1][i]);
-      } else {
-        constexpr bool kSigned = kWeightForm == WeightForm::kInt4;
-        const PairNumbers pair(numbers[turn][0], TL_OFFSETS ? numbers[turn][kNumberKinds - 1] : 0.0f);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          wide[0][i] = weight_of<kSigned, 0>(words[turn][i], pair);
-          wide[1 % kWide][i] = weight_of<kSigned, 1>(words[turn][i], pair);
-          wide[2 % kWide][i] = weight_of<kSigned, 2>(words[turn][i], pair);
-          wide[3 % kWide][i] = weight_of<kSigned, 3>(words[turn][i], pair);
+        for (int kind = 0; kind < kNumberKinds; ++kind) {
+          const int block = kRunBlocks == 1 ? 0 : (step * kPieces + piece) * 32 / max_of(1, kBlock);
+          const int run = kind * kTileColumns / 8 + turn * kTogether * kRows / 8 + row / 8;
+          numbers[i][kind] = load_number(raw.numbers() + (run * kRunBlocks + block) * kBlockBytes + row % 8 * kNumberBytes);
         }
       }
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) {
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target + place(row, piece * kWide + i) + turn * kTurnBytes),
-                     "r"(wide[i][0]), "r"(wide[i][1]), "r"(wide[i][2]), "r"(wide[i][3])
-                     : "memory");
+      for (int i = 0; i < kAhead; ++i) {
+        if (!exists(first + i)) break;
+        store(target + (first + i) * kTurnBytes, row, piece, words[i], numbers[i]);
       }
     }
   }
+  __device__ __forceinline__ void store(u32 target, int row, int piece, const u32 (&words)[4],
+                                        const float (&numbers)[max_of(1, kNumberKinds)]) const {
+    u32 wide[kWide][4];
+    if constexpr (kInt8) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) widen_int8(words[i], wide[0][i], wide[1][i]);
+    } else {
+      constexpr bool kSigned = kWeightForm == WeightForm::kInt4;
+      const PairNumbers pair(numbers[0], TL_OFFSETS ? numbers[kNumberKinds - 1] : 0.0f);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {
+        wide[i][0] = weight_of<kSigned, 0>(words[i], pair);
+        wide[i][1] = weight_of<kSigned, 1>(words[i], pair);
+        wide[i][2] = weight_of<kSigned, 2>(words[i], pair);
+        wide[i][3] = weight_of<kSigned, 3>(words[i], pair);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target + place(row, piece * kWide + i)),
+                   "r"(wide[i][0]), "r"(wide[i][1]), "r"(wide[i][2]), "r"(wide[i][3])
+                   : "memory");
+    }
+  }
   template <bool kSigned, int kPair>
-  __device__ __forceinline__ static u32 weight_of(u32 word, const PairNumbers& numbers) {
-    return multiply_add2(subtract2(raised_int4<kSigned, kPair>(word), numbers.zero), numbers.scale, numbers.offset);
+  __device__ __forceinline__ u32 weight_of(u32 word, const PairNumbers& numbers) const {
+    return multiply_add2(subtract2(raised_int4<kSigned, kPair>(word, mask), numbers.zero), numbers.scale, numbers.offset);
   }
   __device__ __forceinline__ void release(const RawRing& raw) const {
     if constexpr (kPeers == 1) {
@@ -184,17 +195,19 @@ struct Widener {
   __device__ __forceinline__ void run(TileRing ring, RawRing raw) const {
     for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
 #pragma unroll 1
-      for (int step = 0; step < kSteps; ++step, ring.advance()) {
-        if (step % kRawSteps == 0) barrier_wait(raw.full(), raw.parity);
-        barrier_wait(ring.empty(), ring.parity ^ 1);
-        widen(raw, ring.weight(), step % kRawSteps);
-        fence_async_copies();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(ring.full());
-        if (step % kRawSteps == kRawSteps - 1 || step == kSteps - 1) {
-          release(raw);
-          raw.advance();
+      for (int first = 0; first < kSteps; first += kRawSteps, raw.advance()) {
+        barrier_wait(raw.full(), raw.parity);
+#pragma unroll 1
+        for (int step = 0; step < min_of(kRawSteps, kSteps - first); ++step, ring.advance()) {
+          if (step % kWidenerGroups != group) continue;
+          barrier_wait(ring.empty(), ring.parity ^ 1);
+          widen(raw, ring.weight(), step);
+          fence_async_copies();
+          __syncwarp();
+          if (lane == 0) barrier_arrive(ring.full());
         }
+        __syncwarp();
+        release(raw);
       }
     }
   }

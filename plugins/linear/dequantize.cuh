@@ -3,7 +3,7 @@
 //
 // Bytes: 3 * N * K, or 2.5 of four bits. Floor: those over the memory bandwidth. Launch: TL_THREADS threads, sixteen bytes of
 // the weight each. Macros: TL_IN (elements of a row, a multiple of those in sixteen bytes), TL_THREADS, and those of
-// cuda/weight_form.cuh. Weights lie in the layouts mma_k16 and mma_k32, numbers of blocks in rows8 (plugins/README.md).
+// cuda/weight_form.cuh. Weights lie in the layouts mma_k16 and pairs8, numbers of blocks in rows8 (plugins/README.md).
 #include "cuda/async.cuh"
 #include "cuda/weight_form.cuh"
 
@@ -24,14 +24,13 @@ __device__ __forceinline__ float number_of(const void* numbers, int row, int k) 
   return number;
 }
 
-// Element j of the eight from `eight` on: words follow each other by pairs of neighbours.
+// Element j of eight: a word has eight of four bits, and two pairs of int8, which belong to different eights.
 __device__ __forceinline__ float element_of(const u32 (&words)[4], int eight, int j) {
-  const u32 word = words[j / 2];
   if constexpr (kFourBits) {
-    const int nibble = word >> 4 * (eight + j % 2 * 4) & 15;
+    const int nibble = words[eight] >> 4 * (j / 2 + j % 2 * 4) & 15;
     return static_cast<float>(kWeightForm == WeightForm::kInt4 ? (nibble ^ 8) - 8 : nibble);
   }
-  return static_cast<float>(static_cast<signed char>(word >> 8 * (eight * 2 + j % 2) & 0xff));
+  return static_cast<float>(static_cast<signed char>(words[j / 2] >> 8 * (eight * 2 + j % 2) & 0xff));
 }
 
 }  // namespace tl

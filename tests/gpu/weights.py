@@ -12,7 +12,7 @@ from trtllm_lite.plugins.packing import pack
 
 _RANGES = {"int8": (-127, 127), "int4": (-8, 7), "uint4": (0, 15)}
 _NUMPY = {"int8": np.int8, "int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}
-_LAYOUTS = {"int8": "mma_k16", "int4": "mma_k32", "uint4": "mma_k32"}
+_LAYOUTS = {"int8": "mma_k16", "int4": "pairs8", "uint4": "pairs8"}
 _NUMBERS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 

@@ -87,7 +87,7 @@ class Operands:
         weight, scale = operands["weight"], operands["weight_scale"]
         if weight.dtype in _FOUR_BITS:
             offset = self._weight(operands["weight_offset"], "rows8") if "weight_offset" in operands else None
-            return WeightBuffers(self._weight(weight, "mma_k32"), self._weight(scale, "rows8"), offset)
+            return WeightBuffers(self._weight(weight, "pairs8"), self._weight(scale, "rows8"), offset)
         layout = "mma_k16" if weight.dtype == ONNX["int8"] else "row_major"
         return WeightBuffers(self._weight(weight, layout), self.vector(scale))
 

@@ -160,8 +160,8 @@ std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::ve
     case Layout::kMmaK16:
       if (in_words || logical.back() % 16 != 0) return {};
       return rows;
-    case Layout::kMmaK32:
-      if (!in_words || logical.back() % 32 != 0) return {};
+    case Layout::kPairs8:
+      if (!in_words) return {};
       return rows;
     case Layout::kRows8: {
       const std::size_t rank = logical.size();
