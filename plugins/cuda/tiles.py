@@ -28,7 +28,8 @@ _RESIDENT = {1: 132, 2: 132, 4: 120}
 # tile and an exchange of sums besides their bytes.
 _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
-_WIDENED_ELEMENTS = 16  # of a weight, which the six warps widen in a cycle (int4)
+# What six warps widen of four bits in a cycle, and what a step takes besides (fitted to 12 times of an H200).
+_WIDENED_ELEMENTS, _WIDENING_CYCLES = 14.6, 170
 _WHOLE_WAVES = 0.56  # how much of an SM's time without a tile is lost: the others' clocks rise meanwhile
 
 
@@ -142,7 +143,7 @@ class _Problem:
         products = config.rows * config.columns / 32
         l2_bytes = (config.rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
         read_bytes = (config.rows + config.columns) * _STEP_BYTES
-        widening = config.columns * 64 / _WIDENED_ELEMENTS if self.form.widened else 0
+        widening = config.columns * 64 / _WIDENED_ELEMENTS + _WIDENING_CYCLES if self.form.widened else 0
         step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, widening, _STEP_CYCLES)
         tile = ceil(self.row_bytes / _STEP_BYTES) / config.splits * step + _TILE_CYCLES
         if config.splits > 1:

@@ -15,6 +15,7 @@ from tests.gpu.launches import H200, Prepared
 from tests.gpu.tiled import prepare
 from tests.gpu.timing import sustained, timed
 from trtllm_lite.plugins.cuda.tiles import TileConfig, tile_configs
+from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.gated_linear.cuda import gate_mul
 from trtllm_lite.plugins.launch import Buffer, symbol
 
@@ -45,7 +46,7 @@ class Product:
         self.residual = name in ("o", "down")
 
     def configs(self, most: int) -> list[TileConfig]:
-        return tile_configs(self.out, 2 * self.in_features, self.rows, self.gated, H200)[:most]
+        return tile_configs(self.out, self.in_features, weight_form("bfloat16"), self.rows, self.gated, H200)[:most]
 
     def cublas(self) -> Callable[[], None]:
         if not self.gated:

@@ -8,8 +8,9 @@ from tests.gpu.checks import POISON, assert_close
 from tests.gpu.launches import H200, Prepared
 from trtllm_lite.plugins.cuda.row_norm import RowNorm
 from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
-from trtllm_lite.plugins.cuda.stream import Streaming, stream_config, weight_form
+from trtllm_lite.plugins.cuda.stream import Streaming, stream_config
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
+from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.linear import cuda as linear

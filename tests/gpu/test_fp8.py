@@ -5,7 +5,9 @@ import torch
 
 from tests.gpu.fp8_checks import check_quantize, check_rms_norm, check_streamed, check_tiled
 from tests.gpu.launches import H200
+from trtllm_lite.plugins.cuda.row_scales import E4M3
 from trtllm_lite.plugins.cuda.tiles import TileConfig, tile_configs
+from trtllm_lite.plugins.cuda.weight_form import weight_form
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0), reason="the kernels are for sm_90a"
@@ -41,7 +43,7 @@ def test_streamed_gated(out: int, in_features: int, tokens: int, rows: int, stat
 @pytest.mark.parametrize(("rows", "capacity"), [(1, 64), (37, 64), (130, 256), (1000, 1024)])
 @pytest.mark.parametrize(("out", "in_features"), [(64, 96), (128, 64), (264, 576), (1536, 4096)])
 def test_tiled(out: int, in_features: int, rows: int, capacity: int, dtype: torch.dtype, static: float | None) -> None:
-    for config in tile_configs(out, in_features, capacity, False, H200)[:3]:
+    for config in tile_configs(out, in_features, weight_form(E4M3), capacity, False, H200)[:3]:
         check_tiled(config, out, in_features, rows, capacity, dtype, static=static, residual=True)
 
 
@@ -58,7 +60,7 @@ def test_tiled_parts_of_the_depth(splits: int) -> None:
 def test_tiled_gated(
     out: int, in_features: int, rows: int, capacity: int, static: float | None, y_scale: float | None
 ) -> None:
-    for config in tile_configs(out, in_features, capacity, True, H200)[:2]:
+    for config in tile_configs(out, in_features, weight_form(E4M3), capacity, True, H200)[:2]:
         check_tiled(
             config, out, in_features, rows, capacity, torch.bfloat16, static=static, gated=True, y_scale=y_scale
         )

@@ -9,6 +9,7 @@ from tests.gpu.checks import POISON, assert_close
 from tests.gpu.launches import H200
 from tests.gpu.tiled import prepare
 from trtllm_lite.plugins.cuda.tiles import TileConfig, tile_configs
+from trtllm_lite.plugins.cuda.weight_form import weight_form
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="the kernel is for sm_90a"
@@ -56,7 +57,7 @@ def test_every_candidate(out: int, in_features: int, gated: bool, rows: int) -> 
     shape = (2, out, in_features) if gated else (out, in_features)
     weight = _randn(*shape, dtype=torch.bfloat16, scale=in_features**-0.5)
     capacity = max(64, -(-rows // 128) * 128)
-    configs = tile_configs(out, 2 * in_features, capacity, gated, H200)
+    configs = tile_configs(out, in_features, weight_form("bfloat16"), capacity, gated, H200)
     assert configs
     for config in configs:
         _check(config, rows, capacity, weight)
@@ -103,7 +104,7 @@ def test_a_chain_that_overlaps_gives_what_launches_apart_give(gated: bool) -> No
     buffers = [_randn(256, 2048, dtype=torch.bfloat16)] + [
         torch.full((256, 2048), POISON, device="cuda", dtype=torch.bfloat16) for _ in range(4)
     ]
-    config = tile_configs(2048, 4096, 256, gated, H200)[0]
+    config = tile_configs(2048, 2048, weight_form("bfloat16"), 256, gated, H200)[0]
     steps = [prepare(config, 256, y, x, weight) for x, y in pairwise(buffers)]
     results = []
     for programmatic in (False, True):

@@ -64,6 +64,7 @@ def qkv_linear(
     x: Pointer,
     weight: Pointer,
     weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
     norm_weight: Pointer | None,
     bias: Pointer | None,
     cos: Pointer | None,
@@ -75,7 +76,7 @@ def qkv_linear(
     *factors: float,
 ) -> None:
     del grid
-    result = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon, x_scale)
+    result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale)
     if macros["TL_BIAS"]:
         result += at(bias, np.float32, macros["TL_OUT"])
     heads = result.reshape(rows, -1, macros["TL_HEAD_DIM"])

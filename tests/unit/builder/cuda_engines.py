@@ -64,6 +64,11 @@ CUDA_VARIANTS = {
 }
 
 
+def recipe(qformat: str) -> Recipe:
+    """What is done to the networks of tests, whose rows are short."""
+    return Recipe(qformat, group_size=32)
+
+
 def lowered(
     shape: Shape | None = None,
     targets: str = "sm_90",
@@ -72,7 +77,7 @@ def lowered(
     **limits: int,
 ) -> Lowered:
     """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
-    model, _ = run_passes(quantize_network(network(shape or cuda_shape()), Recipe(qformat))[0])
+    model, _ = run_passes(quantize_network(network(shape or cuda_shape()), recipe(qformat))[0])
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
     devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
     bounds = replace(bounds, cache_groups=assign_cache_groups(model.graph, bounds.max_seq_len))

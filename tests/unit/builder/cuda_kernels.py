@@ -46,11 +46,13 @@ def normalised(x: np.ndarray, weight: Pointer, epsilon: float) -> np.ndarray:
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + epsilon) * scale
 
 
-def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, rows: int) -> np.ndarray:
-    """The weight [rows, in] of a product in float64: 16-bit elements, or bytes and scales (int8: order of mma_k16)."""
+def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, offset: Pointer | None, rows: int) -> np.ndarray:
+    """The weight [rows, in] of a product in float64, whatever TL_WEIGHT_FORM says that it is stored as."""
     features, form = macros["TL_IN"], macros["TL_WEIGHT_FORM"]
     if form == 0:
         return at(weight, half_type(macros), rows, features).astype(np.float64)
+    if form >= 3:
+        return _four_bits(macros, weight, [scale, offset], rows)
     if form == 1:
         stored = unpack(at(weight, np.int8, rows, features), "mma_k16", (rows, features), np.int8)
     else:
@@ -58,11 +60,25 @@ def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, rows: int) ->
     return stored.astype(np.float64) * at(scale, np.float32, rows, 1)
 
 
+def _four_bits(macros: Macros, weight: Pointer, numbers: list[Pointer | None], rows: int) -> np.ndarray:
+    features, blocks = macros["TL_IN"], macros["TL_IN"] // macros["TL_BLOCK"]
+    dtype = (ml_dtypes.int4, ml_dtypes.uint4)[macros["TL_WEIGHT_FORM"] - 3]
+    kind = (np.float32, np.float16, ml_dtypes.bfloat16)[macros["TL_NUMBER_TYPE"]]
+
+    def of_blocks(pointer: Pointer | None) -> np.ndarray:
+        return unpack(at(pointer, kind, rows // 8, blocks, 8), "rows8", (rows, blocks), kind).astype(np.float64)
+
+    stored = unpack(at(weight, np.uint8, rows, features // 2), "pairs8", (rows, features), dtype)
+    wide = stored.astype(np.float64).reshape(rows, blocks, -1) * of_blocks(numbers[0])[..., None]
+    return (wide + (of_blocks(numbers[1])[..., None] if macros["TL_OFFSETS"] else 0)).reshape(rows, features)
+
+
 def product(
     macros: Macros,
     x: Pointer,
     weight: Pointer,
     weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
     norm_weight: Pointer | None,
     rows: int,
     epsilon: float,
@@ -78,7 +94,7 @@ def product(
     if macros["TL_WEIGHT_FORM"] == 2:
         bytes_, scales = rounded(source, x_scale, bool(macros["TL_ROW_SCALES"]))
         source = bytes_.astype(np.float64) * scales[:, None]
-    return source @ matrix(macros, weight, weight_scale, parts * macros["TL_OUT"]).T
+    return source @ matrix(macros, weight, weight_scale, weight_offset, parts * macros["TL_OUT"]).T
 
 
 def rounded(rows: np.ndarray, scale: float, per_row: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -103,10 +119,17 @@ def store_rounded(macros: Macros, rows: np.ndarray, y: Pointer, y_scale: Pointer
 
 
 @kernel
-def dequantize(macros: Macros, grid: Grid, to: Pointer, weight: Pointer, weight_scale: Pointer, rows: int) -> None:
-    assert grid[0] * macros["TL_THREADS"] * 16 >= rows * macros["TL_IN"]
-    wide = matrix({**macros, "TL_WEIGHT_FORM": 1}, weight, weight_scale, rows)
-    at(to, half_type(macros), rows, macros["TL_IN"])[...] = wide
+def dequantize(
+    macros: Macros,
+    grid: Grid,
+    to: Pointer,
+    weight: Pointer,
+    weight_scale: Pointer,
+    weight_offset: Pointer | None,
+    rows: int,
+) -> None:
+    assert grid[0] * macros["TL_THREADS"] * 16 * (2 if macros["TL_WEIGHT_FORM"] > 2 else 1) >= rows * macros["TL_IN"]
+    at(to, half_type(macros), rows, macros["TL_IN"])[...] = matrix(macros, weight, weight_scale, weight_offset, rows)
 
 
 @kernel
@@ -266,6 +289,7 @@ def linear(
     x: Pointer,
     weight: Pointer,
     weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
     norm_weight: Pointer | None,
     bias: Pointer | None,
     residual: Pointer | None,
@@ -274,7 +298,7 @@ def linear(
     x_scale: float,
 ) -> None:
     del grid
-    result = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon, x_scale)
+    result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale)
     finish_linear(macros, result, y, bias, residual)
 
 
@@ -286,6 +310,7 @@ def gated_linear(
     x: Pointer,
     weight: Pointer,
     weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
     norm_weight: Pointer | None,
     bias: Pointer | None,
     rows: int,
@@ -293,7 +318,7 @@ def gated_linear(
     x_scale: float,
 ) -> None:
     del grid
-    both = product(macros, x, weight, weight_scale, norm_weight, rows, epsilon, x_scale, parts=2)
+    both = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale, parts=2)
     if macros["TL_BIAS"]:
         both += at(bias, np.float32, 2 * macros["TL_OUT"])
     gate, up = np.split(both, 2, axis=1)
@@ -305,20 +330,19 @@ def tiled_product(
     x: Pointer,
     weight: Pointer,
     weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
     row_scales: Pointer | None,
     x_scale: float,
     rows: int,
     parts: int = 1,
 ) -> np.ndarray:
     """x @ weight.T of a tiled kernel, float64 [rows, parts * out]; x and the weight come as tensor maps."""
-    dtype = ml_dtypes.float8_e4m3fn if macros["TL_E4M3"] else half_type(macros)
-    features, all_out = macros["TL_IN"], parts * macros["TL_OUT"]
-    matrices = at(x, dtype, rows, features), at(weight, dtype, all_out, features)
-    product = matrices[0].astype(np.float64) @ matrices[1].astype(np.float64).T
-    if not macros["TL_E4M3"]:
+    is_e4m3 = macros["TL_WEIGHT_FORM"] == 2
+    source = at(x, ml_dtypes.float8_e4m3fn if is_e4m3 else half_type(macros), rows, macros["TL_IN"]).astype(np.float64)
+    product = source @ matrix(macros, weight, weight_scale, weight_offset, parts * macros["TL_OUT"]).T
+    if not is_e4m3:
         return product
-    scales = at(row_scales, np.float32, rows, 1) if macros["TL_ROW_SCALES"] else x_scale
-    return product * scales * at(weight_scale, np.float32, all_out)
+    return product * (at(row_scales, np.float32, rows, 1) if macros["TL_ROW_SCALES"] else x_scale)
 
 
 @kernel
@@ -329,6 +353,7 @@ def linear_tiled(
     weight: Pointer,
     y: Pointer,
     weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
     row_scales: Pointer | None,
     bias: Pointer | None,
     residual: Pointer | None,
@@ -336,7 +361,7 @@ def linear_tiled(
     rows: int,
 ) -> None:
     del grid
-    result = tiled_product(macros, x, weight, weight_scale, row_scales, x_scale, rows)
+    result = tiled_product(macros, x, weight, weight_scale, weight_offset, row_scales, x_scale, rows)
     finish_linear(macros, result, y, bias, residual)
 
 
@@ -348,13 +373,14 @@ def gated_linear_tiled(
     weight: Pointer,
     y: Pointer,
     weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
     row_scales: Pointer | None,
     x_scale: float,
     y_factor: float,
     rows: int,
 ) -> None:
     del grid
-    both = tiled_product(macros, x, weight, weight_scale, row_scales, x_scale, rows, parts=2)
+    both = tiled_product(macros, x, weight, weight_scale, weight_offset, row_scales, x_scale, rows, parts=2)
     gate, up = np.split(both, 2, axis=1)
     result = activated(macros, gate) * up
     if macros["TL_Y_E4M3"]:

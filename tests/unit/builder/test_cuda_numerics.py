@@ -1,10 +1,12 @@
 """GPU plans, executed from their own bytes and numbers, compute what the standard network computes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.tolerances import E4M3_TOLERANCES, ROUNDED_TOLERANCES, assert_close
-from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered, recipe
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape, network
 from tests.unit.builder.scenario import Feeds, Sequences
@@ -32,7 +34,7 @@ def _check(
 ) -> None:
     feeds = state.feeds(lens)
     actual = card.step(_step_inputs(feeds, len(lens)), program)
-    (expected,) = state.step([quantize_network(network(state.shape), Recipe(qformat))[0]], lens, feeds)
+    (expected,) = state.step([quantize_network(network(state.shape), recipe(qformat))[0]], lens, feeds)
     assert_close(actual, expected, card.dtype, table=ROUNDED_TOLERANCES)
     assert np.array_equal(card.tokens(), actual.argmax(-1))
 
@@ -53,15 +55,19 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
         _check(card, state, lens, program)
 
 
-@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize(("target", "kernel"), [("sm_90", "linear_tiled"), ("sm_80", "dequantize")])
+@pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
 @pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
-def test_programs_of_int8_weights_compute_what_the_quantized_network_does(variant: str, tiled: bool) -> None:
-    shape = CUDA_VARIANTS[variant]
-    card = CudaInterpreter(lowered(shape, tiled=tiled, qformat="int8_wo"))
+def test_programs_compute_what_the_quantized_network_does(
+    variant: str, qformat: str, target: str, kernel: str
+) -> None:
+    """Steps of many rows widen weights in tiled kernels, where the target has these."""
+    shape = replace(CUDA_VARIANTS[variant], inter=128)
+    card = CudaInterpreter(lowered(shape, target, qformat=qformat))
     state = _state(shape, card)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
-        _check(card, state, lens, program, "int8_wo")
-    assert "dequantize" in card.ran
+        _check(card, state, lens, program, qformat)
+    assert kernel in card.ran
 
 
 @pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])

@@ -38,9 +38,11 @@ TILED = {
     "TL_COLUMN_BLOCKS": 1,
     "TL_SPLITS": 1,
     "TL_SHARED_BYTES": 227 * 1024,
-    "TL_E4M3": 1,
+    "TL_RAW_STAGES": 0,
+    "TL_WEIGHT_FORM": 2,
     "TL_ROW_SCALES": 1,
 }
+BLOCKS = {"TL_BLOCK": 128, "TL_NUMBER_TYPE": 1, "TL_OFFSETS": 1}
 SOFTCAP = {"TL_SOFTCAP": 1}
 GELU = {"TL_ACTIVATION": 2}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
@@ -52,9 +54,9 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_E4M3": 1},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
     "layer_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_BIAS": 1},
-    "linear/cuda.cuh": LINEAR,
-    "linear/dequantize.cuh": {"TL_IN": 4096, "TL_THREADS": 256},
-    "linear/tiled.cuh": LINEAR | TILED,
+    "linear/cuda.cuh": LINEAR | {"TL_WEIGHT_FORM": 4} | BLOCKS,
+    "linear/dequantize.cuh": {"TL_IN": 4096, "TL_THREADS": 256, "TL_WEIGHT_FORM": 3} | BLOCKS,
+    "linear/tiled.cuh": LINEAR | TILED | {"TL_WEIGHT_FORM": 4, "TL_RAW_STAGES": 2, "TL_TILE_COLUMNS": 192} | BLOCKS,
     "paged_attention/decode.cuh": HEADS | SOFTCAP | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192},
     "paged_attention/prefill.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 229664},

@@ -5,23 +5,28 @@ from math import ceil
 import pytest
 
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
+from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, form_of, weight_form
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.launch import Buffer, Device, Extent, Launch, TensorMap, WeightBuffers, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 
 H200 = Device("sm_90a", 227 * 1024)
 SMS = 132
+PLAIN, INT4 = weight_form("bfloat16"), weight_form("int4", BlockNumbers(32, "float16", offsets=False))
 # (out_features, in_features, gated)
 PRODUCTS = [(6144, 4096, False), (4096, 14336, False), (14336, 4096, True), (8192, 2048, True), (1096, 896, True)]
 
 
-def _launch(config: TileConfig, out: int, in_features: int, gated: bool, rows: int) -> Launch:
+def _launch(config: TileConfig, out: int, in_features: int, gated: bool, rows: int, form: WeightForm = PLAIN) -> Launch:
     y, x = Buffer("y", "bfloat16", (rows, out)), Buffer("x", "bfloat16", (rows, in_features))
-    tiling = Tiling("bfloat16", H200, config, rows)
+    tiling, parts = Tiling("bfloat16", H200, config, rows), (2,) if gated else ()
+    weight = WeightBuffers(Buffer("weight", "bfloat16", (*parts, out, in_features), "weight"))
+    if form == INT4:
+        scale = Buffer("scale", "float16", (*parts, out, in_features // 32), "weight", "rows8")
+        weight = WeightBuffers(Buffer("weight", "int4", (*parts, out, in_features), "weight", "pairs8"), scale)
+    assert form_of(weight) == form
     if gated:
-        weight = WeightBuffers(Buffer("weight", "bfloat16", (2, out, in_features), "weight"))
         return gated_linear.tiled(y, x, weight, symbol("rows"), tiling, activation="silu")
-    weight = WeightBuffers(Buffer("weight", "bfloat16", (out, in_features), "weight"))
     return linear.tiled(y, x, weight, symbol("rows"), tiling, residual=y)
 
 
@@ -29,14 +34,15 @@ def _blocks(grid: Extent) -> int:
     return grid.const + sum(ceil(SMS * multiplier / divisor) for _, multiplier, divisor in grid.terms)
 
 
+@pytest.mark.parametrize("form", [PLAIN, INT4], ids=["16 bits", "4 bits"])
 @pytest.mark.parametrize("rows", [17, 64, 65, 256, 512, 8192])
 @pytest.mark.parametrize(("out", "in_features", "gated"), PRODUCTS)
-def test_candidates_can_be_launched(out: int, in_features: int, gated: bool, rows: int) -> None:
-    configs = tile_configs(out, 2 * in_features, rows, gated, H200)
+def test_candidates_can_be_launched(out: int, in_features: int, gated: bool, rows: int, form: WeightForm) -> None:
+    configs = tile_configs(out, in_features, form, rows, gated, H200)
     assert configs
     assert len(configs) == len({str(config) for config in configs})
     for config in configs:
-        launch = _launch(config, out, in_features, gated, rows)
+        launch = _launch(config, out, in_features, gated, rows, form)
         blocks, defines = _blocks(launch.grid[0]), dict(launch.kernel.defines)
         assert blocks % config.cluster == 0
         assert in_features % (64 * config.splits) == 0
@@ -58,7 +64,7 @@ def test_boxes_are_equal_shares_of_a_tile() -> None:
 
 
 def test_the_first_guess_fills_an_h200_in_whole_waves() -> None:
-    best = tile_configs(14336, 8192, 256, True, H200)[0]
+    best = tile_configs(14336, 4096, PLAIN, 256, True, H200)[0]
     assert (best.rows, best.columns, best.row_blocks) == (128, 224, 2)
 
 
@@ -67,4 +73,4 @@ def test_the_first_guess_fills_an_h200_in_whole_waves() -> None:
     [(4096, 4096, "sm_90"), (4096, 4096, "sm_100a"), (4096, 4004, "sm_90a"), (4100, 4096, "sm_90a")],
 )
 def test_no_candidate_where_the_kernel_cannot_run(out: int, in_features: int, arch: str) -> None:
-    assert tile_configs(out, 2 * in_features, 256, False, Device(arch, 227 * 1024)) == ()
+    assert tile_configs(out, in_features, PLAIN, 256, False, Device(arch, 227 * 1024)) == ()
