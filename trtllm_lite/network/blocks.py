@@ -17,18 +17,30 @@ PARTS = ("weight", "weight_scale", "weight_offset")
 _FLOAT = ir.DataType.FLOAT
 
 # Adds an operator that makes float32: its type, its inputs, the end of its name, the shape of its output, attributes.
-AddOperator = Callable[[str, Sequence[ir.Value], str, tuple[int, ...], Mapping[str, int]], ir.Value]
+AddOperator = Callable[[str, Sequence[ir.Value], str, Sequence[int | ir.SymbolicDim], Mapping[str, int]], ir.Value]
 AddConstant = Callable[[str, NDArray], ir.Value]
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """Activations become numbers of the dtype ``to`` times ``scale``; None: times a scale for each token."""
+
+    to: str
+    scale: float | None = None
+
+
+@dataclass(frozen=True)
 class Blocks:
-    """How a matrix is stored: the dtypes of its parts and the length of its blocks, which are parts of rows."""
+    """How a matrix is stored: the dtypes of its parts and the length of its blocks, which are parts of rows.
+
+    ``rounding`` is what becomes of the activations that it multiplies; None: they stay as they are.
+    """
 
     dtype: str
     block_size: int
     scale_dtype: str
     offset_dtype: str | None = None
+    rounding: Rounding | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

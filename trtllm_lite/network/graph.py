@@ -8,12 +8,14 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.network.blocks import Blocks, Part, dequantize
+from trtllm_lite.network.blocks import AddOperator, Blocks, Part, Rounding, dequantize
 from trtllm_lite.network.dtypes import ONNX
+from trtllm_lite.network.rounding import round_per_tensor, round_per_token
 from trtllm_lite.network.weight_expression import SourceTensor, WeightExpression
 
 OPSET_VERSION = 24
 IR_VERSION = 12  # the one that belongs to opset 24
+QFORMAT = "trtllm_lite.qformat"  # the property of a network that says how its products are quantized
 
 Attribute = int | float | str | Sequence[int]
 
@@ -45,6 +47,7 @@ class GraphBuilder:
         self.dtype = dtype
         self._blocks = blocks or {}
         self._dequantized: dict[WeightExpression, ir.Value] = {}
+        self._rounded: dict[tuple[ir.Value, Rounding], ir.Value] = {}
         self.constants: dict[str, ir.Value] = {}
         self._shared: list[ir.Node] = []
         self._nodes: list[ir.Node] = []
@@ -121,6 +124,21 @@ class GraphBuilder:
         table = self._weight(expression, f"{name}.weight", self.dtype)
         return self.widened(self.op("Gather", [table, ids], name, {"axis": 0}), name)
 
+    def input_of(self, expression: WeightExpression, x: ir.Value, name: str) -> ir.Value:
+        """``x`` as the product ``name`` multiplies it with a matrix: rounded where the source rounds activations."""
+        blocks = self._stored_as(expression)
+        rounding = None if blocks is None else blocks.rounding
+        if rounding is None:
+            return x
+        if (x, rounding) not in self._rounded:
+            add = self._adder(f"{name}.x")
+            if rounding.scale is None:
+                rounded = round_per_token(add, self.constant, x, rounding.to, expression.shape[-1])
+            else:
+                rounded = round_per_tensor(add, x, rounding.to, self.scalar(f"{name}.x.scale", rounding.scale))
+            self._rounded[x, rounding] = rounded
+        return self._rounded[x, rounding]
+
     def matrix(self, expression: WeightExpression, name: str) -> ir.Value:
         """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower."""
         blocks = self._stored_as(expression)
@@ -151,16 +169,25 @@ class GraphBuilder:
             assert of_rows is not None
             parts[part] = self._weight(of_rows, f"{name}.{part}", ONNX[blocks.dtype_of(part)])
 
+        def constant(what: str, array: np.ndarray) -> ir.Value:
+            return self.constant(".".join([*self._path, name, what]), array)
+
+        return dequantize(self._adder(name), constant, parts, (rows, depth), depth // blocks.block_size)
+
+    def _adder(self, name: str) -> AddOperator:
+        """Adds operators under ``name``; their shapes are inferred later."""
+
         def add(
-            op_type: str, inputs: Sequence[ir.Value], what: str, shape: tuple[int, ...], attributes: Mapping[str, int]
+            op_type: str,
+            inputs: Sequence[ir.Value],
+            what: str,
+            shape: Sequence[int | ir.SymbolicDim],
+            attributes: Mapping[str, int],
         ) -> ir.Value:
             del shape
             return self.op(op_type, inputs, f"{name}.{what}", attributes)
 
-        def constant(what: str, array: np.ndarray) -> ir.Value:
-            return self.constant(".".join([*self._path, name, what]), array)
-
-        return dequantize(add, constant, parts, (rows, depth), depth // blocks.block_size)
+        return add
 
     def _weight(self, expression: WeightExpression, name: str, dtype: ir.DataType) -> ir.Value:
         if expression not in self._weights:

@@ -1,0 +1,164 @@
+"""Writes tiny models as quantized Hugging Face checkpoints: the tensors and settings of each method's layout.
+
+The layouts are written from their descriptions, not by the code that reads them.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from tests.models import save_tokenizer
+
+Tensors = dict[str, torch.Tensor]
+Quantize = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]  # of a matrix [out, in]: what is stored and meant
+Round = Callable[[torch.Tensor], torch.Tensor]
+
+UNTOUCHED = "layers.1.mlp.down_proj"  # a layer that no layout quantizes
+_INPUT_SCALES = {"float8_e4m3fn": 1 / 64, "int8": 1 / 16}
+_LARGEST = {"float8_e4m3fn": 448, "int8": 127}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``settings`` are the quantization_config; ``round`` is what becomes of the activations of quantized layers."""
+
+    settings: dict[str, Any]
+    quantize: Quantize
+    round: Round | None = None
+    extra: Tensors = field(default_factory=dict)
+
+
+def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> PreTrainedModel:
+    """Write ``model`` in ``layout``, and give it the weights and the activations that the checkpoint means."""
+    model.save_pretrained(directory)
+    save_tokenizer(directory)
+    tensors = load_file(directory / "model.safetensors")
+    for name, layer in model.named_modules():
+        if not isinstance(layer, nn.Linear) or name.endswith(("lm_head", UNTOUCHED)):
+            continue
+        stored, matrix = layout.quantize(tensors.pop(f"{name}.weight"))
+        tensors |= {f"{name}.{suffix}": tensor.contiguous() for suffix, tensor in stored.items()}
+        tensors |= {f"{name}.{suffix}": tensor.clone() for suffix, tensor in layout.extra.items()}
+        layer.weight.data = matrix
+        if layout.round is not None:
+            layer.register_forward_pre_hook(_hook(layout.round))
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "quantization_config": layout.settings}))
+    return model
+
+
+def _hook(rounded: Round) -> Callable[[nn.Module, tuple[torch.Tensor]], torch.Tensor]:
+    return lambda _, inputs: rounded(inputs[0])
+
+
+def _to(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """The nearest numbers of a type, as float32."""
+    if dtype == "int8":
+        return x.round().clamp(-128, 127)
+    return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+
+
+def static(dtype: str) -> Round:
+    """Activations rounded with one scale."""
+    scale = _INPUT_SCALES[dtype]
+    return lambda x: _to(x / scale, dtype) * scale
+
+
+def by_token(dtype: str) -> Round:
+    """Activations rounded with a scale for each token."""
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().amax(-1, keepdim=True) / _LARGEST[dtype]
+        return _to(x / scale, dtype) * scale
+
+    return rounded
+
+
+def in_bytes(dtype: str, by_row: bool, scale_dtype: torch.dtype, shape: tuple[int, ...]) -> Quantize:
+    """A byte for each element; the scales are stored in ``shape``."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        largest = weight.abs().amax(1, keepdim=True) if by_row else weight.abs().max().reshape(1, 1)
+        scale = (largest / _LARGEST[dtype]).to(scale_dtype)
+        elements = _to(weight / scale.float(), dtype)
+        stored = {"weight": elements.to(getattr(torch, dtype)), "weight_scale": scale.reshape(shape)}
+        return stored, elements * scale.float()
+
+    return quantized
+
+
+def _input_scale(dtype: str, shape: tuple[int, ...] = ()) -> Tensors:
+    return {"input_scale": torch.full(shape, _INPUT_SCALES[dtype])}
+
+
+def _modelopt(algorithm: str, **settings: Any) -> dict[str, Any]:
+    ignored = ["lm_head", f"model.{UNTOUCHED}"]
+    return {"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ignored, **settings}
+
+
+def _numbers(kind: str, bits: int, strategy: str, **others: Any) -> dict[str, Any]:
+    usual = {"symmetric": True, "dynamic": False, "group_size": None, "observer": "minmax", "observer_kwargs": {}}
+    return {"type": kind, "num_bits": bits, "strategy": strategy, "block_structure": None, **usual, **others}
+
+
+def _compressed_tensors(layout: str, weights: dict[str, Any], activations: dict[str, Any] | None) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations, "output_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": layout,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", f"model.{UNTOUCHED}"],
+        "kv_cache_scheme": None,
+        "quantization_status": "compressed",
+    }
+
+
+_FP8, _INT8 = "float8_e4m3fn", "int8"
+LAYOUTS = {
+    "modelopt fp8": Layout(
+        _modelopt("FP8"), in_bytes(_FP8, False, torch.float32, ()), static(_FP8), _input_scale(_FP8)
+    ),
+    "modelopt fp8 by row": Layout(
+        _modelopt("FP8_PER_CHANNEL_PER_TOKEN"), in_bytes(_FP8, True, torch.float32, (-1,)), by_token(_FP8)
+    ),
+    "modelopt int8": Layout(_modelopt("W8A16"), in_bytes(_INT8, True, torch.float32, (-1,))),
+    "compressed-tensors fp8": Layout(
+        _compressed_tensors("float-quantized", _numbers("float", 8, "tensor"), _numbers("float", 8, "tensor")),
+        in_bytes(_FP8, False, torch.bfloat16, (1,)),
+        static(_FP8),
+        _input_scale(_FP8, (1,)),
+    ),
+    "compressed-tensors fp8 by row": Layout(
+        _compressed_tensors(
+            "float-quantized", _numbers("float", 8, "channel"), _numbers("float", 8, "token", dynamic=True)
+        ),
+        in_bytes(_FP8, True, torch.bfloat16, (-1, 1)),
+        by_token(_FP8),
+    ),
+    "compressed-tensors int8": Layout(
+        _compressed_tensors("int-quantized", _numbers("int", 8, "channel"), _numbers("int", 8, "token", dynamic=True)),
+        in_bytes(_INT8, True, torch.bfloat16, (-1, 1)),
+        by_token(_INT8),
+    ),
+    "compressed-tensors int8 static": Layout(
+        _compressed_tensors("int-quantized", _numbers("int", 8, "channel"), _numbers("int", 8, "tensor")),
+        in_bytes(_INT8, True, torch.bfloat16, (-1, 1)),
+        static(_INT8),
+        _input_scale(_INT8, (1,)),
+    ),
+}
+
+
+def matrices(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """The matrices of quantized layers as the model has them, by the names of layers."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    return {name: layer.weight.detach().float().numpy() for name, layer in layers.items()}

@@ -1,0 +1,170 @@
+"""compressed-tensors (``quant_method: compressed-tensors``), as llm-compressor and others write it.
+
+https://github.com/vllm-project/compressed-tensors, src/compressed_tensors/config and quantization. The settings are
+groups of layers, each with the numbers of its weights and of the activations that they multiply.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.quantized.bytes import bytes_by_row
+from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
+from trtllm_lite.convert.quantized.method import UNQUANTIZED, WITHOUT_KV_SCALES, Method
+from trtllm_lite.errors import shown
+from trtllm_lite.network.blocks import Rounding
+
+_ANY_LAYER = "Linear"
+_BYTES = {"float": "float8_e4m3fn", "int": "int8"}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How numbers are stored (a QuantizationArgs): for weights or for activations."""
+
+    kind: str
+    num_bits: int
+    strategy: str
+    symmetric: bool
+    dynamic: bool
+
+    @classmethod
+    def read(cls, fields: ConfigFields) -> "Numbers":
+        """Take all settings of one object."""
+        for key in ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "group_size", "block_structure"):
+            fields.take(key)  # how scales were found, and what the shapes of tensors say, too
+        fields.expect("actorder", "weight", "static")  # both leave the columns where they are
+        numbers = cls(
+            kind=str(fields.take("type")),
+            num_bits=fields.integer("num_bits"),
+            strategy=str(fields.take("strategy")),
+            symmetric=fields.flag("symmetric", True),
+            dynamic=fields.flag("dynamic"),
+        )
+        fields.check_unread(UNQUANTIZED)
+        return numbers
+
+    def __str__(self) -> str:
+        zeros = "symmetric" if self.symmetric else "asymmetric"
+        return f"{zeros} {self.kind}{self.num_bits} by {self.strategy}{', dynamic' if self.dynamic else ''}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The layers that ``targets`` name, and how their tensors are laid out."""
+
+    targets: tuple[str, ...]
+    layout: str
+    weights: Numbers
+    activations: Numbers | None
+
+    def has(self, layer: str) -> bool:
+        """Whether a target names the layer."""
+        return any(_names(target, layer) for target in self.targets)
+
+
+class CompressedTensors(Method):
+    """Layers by groups; the first that names a layer is its own, those by name before the class of all."""
+
+    def __init__(self, fields: ConfigFields) -> None:
+        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        for key in ("ignore", "quantization_status", "global_compression_ratio", "version"):
+            fields.take(key)  # ignored layers have no scales
+        layout, groups = fields.take("format"), fields.take("config_groups")
+        self._has_kv_scales = bool(fields.take("kv_cache_scheme"))
+        if not isinstance(groups, dict) or not groups:
+            fields.problem("config_groups", f"expected groups of layers, found {shown(groups)}")
+            groups = {}
+        self._groups = [_read_group(fields, name, entry, layout) for name, entry in groups.items()]
+        layouts = dict.fromkeys(group.layout for group in self._groups)
+        without = WITHOUT_KV_SCALES if self._has_kv_scales else ""
+        self.description = f"compressed-tensors {', '.join(layouts)}{without}"
+
+    def matrix(self, layer: Layer) -> Matrix:
+        """As :meth:`Method.matrix`."""
+        named = [group for group in self._groups if group.has(layer.name)]
+        named += [group for group in self._groups if _ANY_LAYER in group.targets]
+        if not named:
+            raise layer.error("no group of quantization_config names the layer, which is quantized: download it again")
+        group = named[0]
+        read = _LAYOUTS.get(group.layout)
+        matrix = None if read is None else read(layer, group)
+        if matrix is None:
+            raise layer.error(
+                f"weights are stored as {group.weights} in the format {shown(group.layout)}, and activations as "
+                f"{group.activations or 'they are'}, which is not supported: {UNQUANTIZED}"
+            )
+        return matrix
+
+    def is_noted(self, tensor: str) -> bool:
+        """As :meth:`Method.is_noted`: the type and the scale of the KV cache are chosen when an engine is built."""
+        return self._has_kv_scales and tensor.endswith((".k_scale", ".v_scale"))
+
+
+def _read_group(fields: ConfigFields, name: str, entry: Any, layout: Any) -> Group:
+    path = f"config_groups.{name}"
+    values = entry if isinstance(entry, dict) else {}
+    targets = values.get("targets")
+    if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+        fields.problem(f"{path}.targets", f"expected names of layers, found {shown(targets)}")
+        targets = []
+    for target in targets:
+        if not _is_safe(target):
+            fields.problem(f"{path}.targets", f"{shown(target)} is no regular expression without repeated groups")
+    if values.get("output_activations"):
+        fields.problem(f"{path}.output_activations", "quantized outputs of layers are not supported")
+    kept = tuple(target for target in targets if _is_safe(target))
+    weights = _read_numbers(fields, f"{path}.weights", values.get("weights"))
+    activations = values.get("input_activations")
+    rounded = None if activations is None else _read_numbers(fields, f"{path}.input_activations", activations)
+    return Group(kept, str(values.get("format") or layout), weights, rounded)
+
+
+def _read_numbers(fields: ConfigFields, path: str, values: Any) -> Numbers:
+    if not isinstance(values, dict):
+        fields.problem(path, f"expected how numbers are stored, found {shown(values)}")
+        values = {"num_bits": 1}
+    nested = ConfigFields(values, f"{path}.", frozenset())
+    numbers = Numbers.read(nested)
+    fields.problems += nested.problems
+    return numbers
+
+
+def _is_safe(target: str) -> bool:
+    """Whether a target is a name, or a regular expression that cannot take exponential time."""
+    if not target.startswith("re:"):
+        return True
+    try:
+        re.compile(target[3:])
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return re.search(r"\)[*+{?]", target) is None
+
+
+def _names(target: str, layer: str) -> bool:
+    return re.match(target[3:], layer) is not None if target.startswith("re:") else target == layer
+
+
+def _bytes(layer: Layer, group: Group) -> Matrix | None:
+    """A byte for each element, and a scale for the matrix or for each row."""
+    weights, activations = group.weights, group.activations
+    dtype = _BYTES.get(weights.kind)
+    usual = weights.num_bits == 8 and weights.symmetric and weights.strategy in ("tensor", "channel")
+    if dtype is None or not usual:
+        return None
+    if activations is None:
+        return bytes_by_row(layer, dtype)
+    if (activations.kind, activations.num_bits, activations.symmetric) != (weights.kind, 8, True):
+        return None
+    if activations.dynamic:
+        return bytes_by_row(layer, dtype, Rounding(dtype)) if activations.strategy == "token" else None
+    return bytes_by_row(layer, dtype, static_rounding(layer, dtype)) if activations.strategy == "tensor" else None
+
+
+_LAYOUTS: Mapping[str, Callable[[Layer, Group], Matrix | None]] = {
+    "float-quantized": _bytes,
+    "int-quantized": _bytes,
+    "naive-quantized": _bytes,
+}

@@ -1,0 +1,81 @@
+"""A linear layer of a quantized source: its tensors as they are stored, and the matrix that they mean."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.network.blocks import Blocks, Rounding
+from trtllm_lite.vocabulary import PLAIN_DTYPES
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``tensors`` by what follows the layer's name, such as ``weight_scale``; ``load`` reads one of them."""
+
+    name: str
+    tensors: Mapping[str, TensorInfo]
+    load: Callable[[str], NDArray]
+
+    def error(self, text: str) -> ConvertError:
+        """What is wrong with the layer."""
+        return ConvertError(f"{self.name}: {text}")
+
+    def find(self, tensor: str, dtypes: tuple[str, ...], rank: int) -> TensorInfo:
+        """A tensor of one of the ``dtypes``. Raises ConvertError if there is none, or another."""
+        info = self.tensors.get(tensor)
+        if info is None:
+            raise self.error(f"expected a tensor {tensor} beside {', '.join(sorted(self.tensors))}: download it again")
+        if info.dtype not in dtypes or len(info.shape) != rank:
+            raise self.error(
+                f"expected {tensor} to be of {' or '.join(dtypes)} with {rank} dimensions, found {info.dtype} "
+                f"{list(info.shape)}: the checkpoint does not store what its quantization_config says"
+            )
+        return info
+
+    def expect_shape(self, tensor: str, *shapes: tuple[int, ...]) -> TensorInfo:
+        """A tensor of floating-point numbers of one of the ``shapes``. Raises ConvertError."""
+        info = self.tensors.get(tensor)
+        if info is None or info.shape not in shapes or info.dtype not in PLAIN_DTYPES:
+            found = "none" if info is None else f"{info.dtype} {list(info.shape)}"
+            listed = " or ".join(str(list(shape)) for shape in shapes)
+            raise self.error(
+                f"expected {tensor} to be floating-point numbers {listed}, found {found}: the checkpoint does not "
+                "store what its quantization_config says"
+            )
+        return info
+
+    def number(self, tensor: str) -> float:
+        """The only element of a tensor, a positive float32. Raises ConvertError."""
+        self.expect_shape(tensor, (), (1,))
+        value = float(self.load(tensor).reshape(()).astype(np.float32))
+        if not 0 < value < np.inf:
+            raise self.error(f"expected {tensor} to be a positive number, found {shown(value)}: quantize it again")
+        return value
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What a layer's tensors mean: a matrix [out, in] in ``blocks``, each of whose ``parts`` is made when asked for.
+
+    ``stored`` are the tensors that it is made of.
+    """
+
+    shape: tuple[int, int]
+    blocks: Blocks
+    parts: Mapping[str, Callable[[], NDArray]]
+    stored: tuple[str, ...]
+
+    def expanded(self) -> NDArray[np.float32]:
+        """The matrix that multiplies activations, each element rounded once."""
+        scale = self.parts["weight_scale"]().astype(np.float32).reshape(self.shape[0], -1, 1)
+        elements = self.parts["weight"]().astype(np.float32)
+        return (elements.reshape(*scale.shape[:2], -1) * scale).reshape(self.shape)
+
+
+def static_rounding(layer: Layer, to: str) -> Rounding:
+    """Activations in ``to`` with the one scale that the source gives."""
+    return Rounding(to, layer.number("input_scale"))

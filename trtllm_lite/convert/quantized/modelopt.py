@@ -1,0 +1,44 @@
+"""NVIDIA ModelOpt (``quant_method: modelopt``), as its export_hf_checkpoint writes it.
+
+https://github.com/NVIDIA/Model-Optimizer, modelopt/torch/export. The settings are in config.json, or under
+``quantization`` in hf_quant_config.json of older checkpoints (:mod:`trtllm_lite.convert.hugging_face`).
+"""
+
+from collections.abc import Callable, Mapping
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.quantized.bytes import bytes_by_row
+from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
+from trtllm_lite.convert.quantized.method import WITHOUT_KV_SCALES, Method
+from trtllm_lite.network.blocks import Rounding
+
+_FP8 = "float8_e4m3fn"
+_ALGORITHMS: Mapping[str, Callable[[Layer], Matrix]] = {
+    "FP8": lambda layer: bytes_by_row(layer, _FP8, static_rounding(layer, _FP8)),
+    "FP8_PER_CHANNEL_PER_TOKEN": lambda layer: bytes_by_row(layer, _FP8, Rounding(_FP8)),
+    "W8A16": lambda layer: bytes_by_row(layer, "int8"),
+}
+# They repeat what the algorithm and the tensors say.
+_REPEATED = ("producer", "config_groups", "ignore", "exclude_modules", "group_size", "has_zero_point")
+
+
+class ModelOpt(Method):
+    """One algorithm for all layers."""
+
+    def __init__(self, fields: ConfigFields) -> None:
+        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        for key in _REPEATED:
+            fields.take(key)
+        self._algorithm = str(fields.take("quant_algo"))
+        if self._algorithm not in _ALGORITHMS:
+            fields.problem("quant_algo", f"expected one of {', '.join(_ALGORITHMS)}, found {self._algorithm}")
+        self._has_kv_scales = any(fields.take(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
+        self.description = f"modelopt {self._algorithm}{WITHOUT_KV_SCALES if self._has_kv_scales else ''}"
+
+    def matrix(self, layer: Layer) -> Matrix:
+        """As :meth:`Method.matrix`."""
+        return _ALGORITHMS[self._algorithm](layer)
+
+    def is_noted(self, tensor: str) -> bool:
+        """As :meth:`Method.is_noted`: the type and the scale of the KV cache are chosen when an engine is built."""
+        return self._has_kv_scales and tensor.endswith((".k_proj.k_scale", ".v_proj.v_scale"))
