@@ -28,12 +28,17 @@ _LARGEST = {"float8_e4m3fn": 448, "int8": 127}
 
 @dataclass(frozen=True)
 class Layout:
-    """``settings`` are the quantization_config; ``round`` is what becomes of the activations of quantized layers."""
+    """``settings`` are the quantization_config.
+
+    The activations of quantized layers are multiplied with ``factors`` (for so many features), then changed by
+    ``round``.
+    """
 
     settings: dict[str, Any]
     quantize: Quantize
     round: Round | None = None
     extra: Tensors = field(default_factory=dict)
+    factors: Callable[[int], torch.Tensor] | None = None
 
 
 def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> PreTrainedModel:
@@ -48,6 +53,8 @@ def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> 
         tensors |= {f"{name}.{suffix}": tensor.contiguous() for suffix, tensor in stored.items()}
         tensors |= {f"{name}.{suffix}": tensor.clone() for suffix, tensor in layout.extra.items()}
         layer.weight.data = matrix
+        if layout.factors is not None:
+            layer.register_forward_pre_hook(_hook(layout.factors(layer.in_features).mul))
         if layout.round is not None:
             layer.register_forward_pre_hook(_hook(layout.round))
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
@@ -96,6 +103,90 @@ def in_bytes(dtype: str, by_row: bool, scale_dtype: torch.dtype, shape: tuple[in
     return quantized
 
 
+def in_groups(
+    weight: torch.Tensor, bits: int, size: int, symmetric: bool, scale_dtype: torch.dtype
+) -> list[torch.Tensor]:
+    """Unsigned elements [out, in], scales and zero points [out, groups], and the matrix that they mean."""
+    groups = weight.reshape(len(weight), -1, size)
+    top = 2**bits - 1
+    if symmetric:
+        scale = (2 * groups.abs().amax(-1) / top).to(scale_dtype)
+        zeros = torch.full_like(scale, 2 ** (bits - 1), dtype=torch.int32)
+    else:
+        scale = ((groups.amax(-1) - groups.amin(-1)) / top).to(scale_dtype)
+        zeros = (-groups.amin(-1) / scale.float()).round().clamp(0, top).int()
+    elements = ((groups / scale.float()[..., None]).round() + zeros[..., None]).clamp(0, top).int()
+    matrix = (elements - zeros[..., None]).double() * scale.double()[..., None]
+    return [elements.reshape(weight.shape), scale, zeros, matrix.float().reshape(weight.shape)]
+
+
+def in_words(elements: torch.Tensor, bits: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
+    """int32 words of neighbours of the last axis; nibble i of a word has neighbour order[i]."""
+    per_word = 32 // bits
+    words = elements.long().reshape(*elements.shape[:-1], -1, per_word)[..., list(order or range(per_word))]
+    summed = sum(words[..., place] << (bits * place) for place in range(per_word))
+    return torch.where(summed >= 2**31, summed - 2**32, summed).int()
+
+
+def gptq(bits: int, size: int, symmetric: bool, less: int) -> Quantize:
+    """Words of neighbours of a column; zero points less by ``less``."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        length = size if size > 0 else weight.shape[1]
+        elements, scale, zeros, matrix = in_groups(weight, bits, length, symmetric, torch.float16)
+        stored = {
+            "qweight": in_words(elements, bits).T,
+            "qzeros": in_words((zeros.T - less) % 2**bits, bits),
+            "scales": scale.T,
+            "g_idx": torch.arange(weight.shape[1], dtype=torch.int32) // length,
+        }
+        return stored, matrix
+
+    return quantized
+
+
+def awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Words of eight output features in AutoAWQ's order."""
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    elements, scale, zeros, matrix = in_groups(weight, 4, 64, False, torch.float16)
+    stored = {"qweight": in_words(elements.T, 4, order), "qzeros": in_words(zeros.T, 4, order), "scales": scale.T}
+    return stored, matrix
+
+
+def packed(bits: int, size: int, symmetric: bool) -> Quantize:
+    """Words of neighbours of a row; those of zero points along the output features."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        length = size if size > 0 else weight.shape[1]
+        elements, scale, zeros, matrix = in_groups(weight, bits, length, symmetric, torch.bfloat16)
+        stored = {
+            "weight_packed": in_words(elements, bits),
+            "weight_scale": scale,
+            "weight_shape": torch.tensor(weight.shape),
+        }
+        return stored | ({} if symmetric else {"weight_zero_point": in_words(zeros.T, bits).T}), matrix
+
+    return quantized
+
+
+def some_factors(features: int) -> torch.Tensor:
+    """Factors of activations, which bfloat16 can hold."""
+    return torch.linspace(0.5, 2, features).bfloat16().float()
+
+
+def modelopt_awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Bytes of two output features, behind activations with factors."""
+    factors = some_factors(weight.shape[1])
+    elements, scale, _, matrix = in_groups(weight / factors, 4, 64, True, torch.float32)
+    signed = (elements - 8) & 15
+    stored = {
+        "weight": (signed[0::2] | signed[1::2] << 4).to(torch.uint8),
+        "weight_scale": scale,
+        "pre_quant_scale": factors.bfloat16(),
+    }
+    return stored, matrix
+
+
 def _input_scale(dtype: str, shape: tuple[int, ...] = ()) -> Tensors:
     return {"input_scale": torch.full(shape, _INPUT_SCALES[dtype])}
 
@@ -122,6 +213,11 @@ def _compressed_tensors(layout: str, weights: dict[str, Any], activations: dict[
     }
 
 
+def _gptq(bits: int, size: int, symmetric: bool, **others: Any) -> dict[str, Any]:
+    usual = {"desc_act": False, "true_sequential": True, "damp_percent": 0.01}
+    return {"quant_method": "gptq", "bits": bits, "group_size": size, "sym": symmetric, **usual, **others}
+
+
 _FP8, _INT8 = "float8_e4m3fn", "int8"
 LAYOUTS = {
     "modelopt fp8": Layout(
@@ -129,6 +225,26 @@ LAYOUTS = {
     ),
     "modelopt fp8 by row": Layout(
         _modelopt("FP8_PER_CHANNEL_PER_TOKEN"), in_bytes(_FP8, True, torch.float32, (-1,)), by_token(_FP8)
+    ),
+    "modelopt awq": Layout(_modelopt("W4A16_AWQ", group_size=64), modelopt_awq, factors=some_factors),
+    "awq": Layout({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}, awq),
+    "gptq": Layout(_gptq(4, 64, True), gptq(4, 64, True, 1)),
+    "gptq with zero points": Layout(_gptq(4, 64, False), gptq(4, 64, False, 1)),
+    "gptq v2 with zero points": Layout(_gptq(4, 32, False, checkpoint_format="gptq_v2"), gptq(4, 32, False, 0)),
+    "gptq 8 bits": Layout(_gptq(8, 64, False), gptq(8, 64, False, 1)),
+    "gptq by row": Layout(_gptq(8, -1, True), gptq(8, -1, True, 1)),
+    "auto-round": Layout(
+        {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": 64}, awq
+    ),
+    "compressed-tensors int4": Layout(
+        _compressed_tensors("pack-quantized", _numbers("int", 4, "group"), None), packed(4, 64, True)
+    ),
+    "compressed-tensors int4 with zero points": Layout(
+        _compressed_tensors("pack-quantized", _numbers("int", 4, "group", symmetric=False), None), packed(4, 64, False)
+    ),
+    "compressed-tensors int4 by row": Layout(
+        _compressed_tensors("pack-quantized", _numbers("int", 4, "channel", symmetric=False), None),
+        packed(4, -1, False),
     ),
     "modelopt int8": Layout(_modelopt("W8A16"), in_bytes(_INT8, True, torch.float32, (-1,))),
     "compressed-tensors fp8": Layout(

@@ -47,7 +47,7 @@ class GraphBuilder:
         self.dtype = dtype
         self._blocks = blocks or {}
         self._dequantized: dict[WeightExpression, ir.Value] = {}
-        self._rounded: dict[tuple[ir.Value, Rounding], ir.Value] = {}
+        self._inputs: dict[tuple[ir.Value, str, Rounding | None], ir.Value] = {}
         self.constants: dict[str, ir.Value] = {}
         self._shared: list[ir.Node] = []
         self._nodes: list[ir.Node] = []
@@ -125,19 +125,24 @@ class GraphBuilder:
         return self.widened(self.op("Gather", [table, ids], name, {"axis": 0}), name)
 
     def input_of(self, expression: WeightExpression, x: ir.Value, name: str) -> ir.Value:
-        """``x`` as the product ``name`` multiplies it with a matrix: rounded where the source rounds activations."""
+        """``x`` as the product ``name`` multiplies it: times factors or rounded, where the source does so."""
         blocks = self._stored_as(expression)
-        rounding = None if blocks is None else blocks.rounding
-        if rounding is None:
+        if blocks is None or (not blocks.factors and blocks.rounding is None):
             return x
-        if (x, rounding) not in self._rounded:
-            add = self._adder(f"{name}.x")
-            if rounding.scale is None:
-                rounded = round_per_token(add, self.constant, x, rounding.to, expression.shape[-1])
-            else:
-                rounded = round_per_tensor(add, x, rounding.to, self.scalar(f"{name}.x.scale", rounding.scale))
-            self._rounded[x, rounding] = rounded
-        return self._rounded[x, rounding]
+        key = (x, blocks.factors, blocks.rounding)
+        if key not in self._inputs:
+            if blocks.factors:
+                part = blocks.part(next(expression.sources()), "input_factor")
+                factors = self._weight(part, f"{name}.input_factor", ir.DataType.FLOAT)
+                x = self.op("Mul", [x, factors], f"{name}.x.scaled")
+            rounding = blocks.rounding
+            self._inputs[key] = x if rounding is None else self._round(x, rounding, expression.shape[-1], f"{name}.x")
+        return self._inputs[key]
+
+    def _round(self, x: ir.Value, rounding: Rounding, features: int, name: str) -> ir.Value:
+        if rounding.scale is None:
+            return round_per_token(self._adder(name), self.constant, x, rounding.to, features)
+        return round_per_tensor(self._adder(name), x, rounding.to, self.scalar(f"{name}.scale", rounding.scale))
 
     def matrix(self, expression: WeightExpression, name: str) -> ir.Value:
         """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower."""

@@ -78,7 +78,8 @@ def matrices_of_formats(checkpoint: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_matrices_are_exact(name: str, tmp_path: Path) -> None:
     """The network's, the builder's, and those of a checkpoint that is expanded."""
-    expected = matrices(written(tmp_path, LAYOUTS[name]))
+    layout = LAYOUTS[name]
+    expected = matrices(written(tmp_path, layout))
     source = open_source(str(tmp_path / "model"))
     ways = {
         "onnxruntime": matrices_of_onnxruntime(tmp_path / "checkpoint"),
@@ -88,6 +89,8 @@ def test_matrices_are_exact(name: str, tmp_path: Path) -> None:
     for way, found in ways.items():
         assert set(found) == set(expected), way
         for layer, matrix in expected.items():
+            if way == "expanded" and layout.factors is not None and f"{layer}.weight" in source.blocks:
+                matrix = matrix * layout.factors(matrix.shape[1]).numpy()
             np.testing.assert_array_equal(found[layer], matrix, f"{way}: {layer}")
 
 
@@ -175,6 +178,13 @@ def replace(directory: Path, name: str, tensor: torch.Tensor | None) -> None:
     [
         ("modelopt fp8", {"quant_method": "bitsandbytes"}, "quantized with 'bitsandbytes', expected one of .*modelopt"),
         ("modelopt fp8", {"quant_algo": "W4A8_AWQ"}, "quant_algo: expected one of FP8, .*, found W4A8_AWQ"),
+        ("gptq", {"bits": 3}, "bits: expected 4 or 8, found 3: convert the unquantized model"),
+        ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format: expected 'gptq' or 'gptq_v2', found 'marlin'"),
+        ("gptq", {"dynamic": {"+:.*up_proj": {"bits": 8}}}, "dynamic: settings of single layers are not supported"),
+        ("awq", {"version": "gemv"}, "version: expected 'gemm' or 'GEMM', found 'gemv'"),
+        ("auto-round", {"packing_format": "auto_round"}, "packing_format: expected one of auto_round:auto_gptq"),
+        ("auto-round", {"extra_config": {"x": {"bits": 8}}}, "extra_config: layers with other bits"),
+        ("compressed-tensors int4", {"format": "int-quantized"}, "layers.*symmetric int4 by group in the format"),
         ("modelopt fp8", {"rotation": 1}, "quantization_config.rotation: 1 is not mapped"),
         ("compressed-tensors int8", {"transform_config": {"a": 1}}, "transform_config: .* is not mapped"),
         ("compressed-tensors int8", {"format": "sparse"}, r"layers.0.\w+.\w+: weights are .* format 'sparse'"),
@@ -199,6 +209,23 @@ UP = "model.layers.0.mlp.up_proj"
         ("modelopt fp8", "input_scale", torch.tensor(float("nan")), "expected input_scale to be a positive number"),
         ("modelopt fp8", "weight_scale", torch.ones(7), r"expected weight_scale .* or \[192\] .*, found float32 \[7\]"),
         ("modelopt fp8", "weight_scale", None, r"found model.layers.0.mlp.up_proj.weight \(float8_e4m3fn\)"),
+        ("gptq", "qzeros", torch.zeros(2, 24, dtype=torch.int32), "expected zero points of 8"),
+        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32).flip(0) // 64, "input features of a group lie apart"),
+        (
+            "compressed-tensors int4",
+            "weight_scale",
+            torch.ones(192, 3),
+            "rows of 128 weights are not 3 groups of one",
+        ),
+        ("awq", "qzeros", None, r"expected qzeros to have the shape \[2, 24\], found none"),
+        ("awq", "qweight", torch.zeros(128, 24), "expected qweight to be of int32"),
+        (
+            "modelopt awq",
+            "pre_quant_scale",
+            torch.ones(64),
+            r"pre_quant_scale .* \[128\], found float32 \[64\]",
+        ),
+        ("compressed-tensors int4", "weight_shape", torch.tensor([9, 9]), r"weight_packed to have the shape \[9, 2\]"),
         ("modelopt int8", "weight", torch.zeros(192, 128), "expected weight to be of int8 with 2 dimensions"),
         ("modelopt int8", "weight", torch.zeros(64, 128, dtype=torch.int8), r"weight_scale .*, found float32 \[192\]"),
     ],
@@ -209,7 +236,7 @@ def test_layers_that_are_damaged(
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS[layout])
     replace(tmp_path, f"{UP}.{name}", tensor)
     with pytest.raises(ConvertError, match=message) as caught:
-        open_source(str(tmp_path / "model"))
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     assert UP in str(caught.value)
 
 

@@ -12,7 +12,10 @@ from functools import partial
 from numpy.typing import NDArray
 
 from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.quantized.auto_round import auto_round
+from trtllm_lite.convert.quantized.awq import Awq
 from trtllm_lite.convert.quantized.compressed_tensors import CompressedTensors
+from trtllm_lite.convert.quantized.gptq import Gptq
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
 from trtllm_lite.convert.quantized.modelopt import ModelOpt
@@ -27,9 +30,12 @@ SETTINGS = "quantization_config"
 METHODS: Mapping[str, Callable[[ConfigFields], Method]] = {
     "compressed-tensors": CompressedTensors,
     "modelopt": ModelOpt,
+    "awq": Awq,
+    "gptq": Gptq,
+    "auto-round": auto_round,
 }
 # A layer that has one of these is quantized.
-_MARKS = ("weight_scale",)
+_MARKS = ("weight_scale", "weight_packed", "qweight")
 
 
 def as_blocks(source: Source) -> Source:

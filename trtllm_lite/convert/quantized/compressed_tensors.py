@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row
+from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
 from trtllm_lite.convert.quantized.method import UNQUANTIZED, WITHOUT_KV_SCALES, Method
+from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
 from trtllm_lite.errors import shown
 from trtllm_lite.network.blocks import Rounding
+from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _ANY_LAYER = "Linear"
 _BYTES = {"float": "float8_e4m3fn", "int": "int8"}
@@ -163,8 +168,40 @@ def _bytes(layer: Layer, group: Group) -> Matrix | None:
     return bytes_by_row(layer, dtype, static_rounding(layer, dtype)) if activations.strategy == "tensor" else None
 
 
+def _packed(layer: Layer, group: Group) -> Matrix | None:
+    """``weight_packed`` int32 [out, in / n] of n = 32 / bits elements a word, zero points [out / n, groups]; both are
+    stored more than they are by half of the range."""
+    weights = group.weights
+    usual = weights.kind == "int" and weights.num_bits in (4, 8) and weights.strategy in ("channel", "group")
+    if not usual or group.activations is not None:
+        return None
+    bits, per_word = weights.num_bits, WORD_BITS // weights.num_bits
+    layer.find("weight_shape", ("int64", "int32"), 1)
+    layer.expect("weight_shape", (2,))
+    rows, depth = (int(extent) for extent in layer.load("weight_shape"))
+    layer.expect("weight_packed", (rows, -(-depth // per_word)))
+    scale = layer.find("weight_scale", PLAIN_DTYPES, 2)
+    count = scale.shape[1]
+    layer.expect("weight_scale", (rows, count))
+    if not weights.symmetric:
+        layer.expect("weight_zero_point", (-(-rows // per_word), count))
+    groups = Groups(
+        (rows, depth),
+        bits,
+        count,
+        lambda: np.ascontiguousarray(unpacked(layer.load("weight_packed"), bits)[:, :depth]),
+        lambda: layer.load("weight_scale"),
+        scale.dtype,
+        None
+        if weights.symmetric
+        else lambda: np.ascontiguousarray(unpacked(layer.load("weight_zero_point").T, bits)[:, :rows].T),
+    )
+    return groups.matrix(layer, "weight_packed", "weight_scale", "weight_zero_point", "weight_shape")
+
+
 _LAYOUTS: Mapping[str, Callable[[Layer, Group], Matrix | None]] = {
     "float-quantized": _bytes,
     "int-quantized": _bytes,
     "naive-quantized": _bytes,
+    "pack-quantized": _packed,
 }

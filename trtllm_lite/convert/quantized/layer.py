@@ -1,7 +1,8 @@
 """A linear layer of a quantized source: its tensors as they are stored, and the matrix that they mean."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,14 @@ class Layer:
                 f"expected {tensor} to be of {' or '.join(dtypes)} with {rank} dimensions, found {info.dtype} "
                 f"{list(info.shape)}: the checkpoint does not store what its quantization_config says"
             )
+        return info
+
+    def expect(self, tensor: str, shape: tuple[int, ...]) -> TensorInfo:
+        """A tensor of that shape. Raises ConvertError."""
+        info = self.tensors.get(tensor)
+        if info is None or info.shape != shape:
+            found = "none" if info is None else list(info.shape)
+            raise self.error(f"expected {tensor} to have the shape {list(shape)}, found {found}: download it again")
         return info
 
     def expect_shape(self, tensor: str, *shapes: tuple[int, ...]) -> TensorInfo:
@@ -70,10 +79,23 @@ class Matrix:
     stored: tuple[str, ...]
 
     def expanded(self) -> NDArray[np.float32]:
-        """The matrix that multiplies activations, each element rounded once."""
+        """The matrix that multiplies activations as they come, each element rounded once, and once by its factor."""
         scale = self.parts["weight_scale"]().astype(np.float32).reshape(self.shape[0], -1, 1)
-        elements = self.parts["weight"]().astype(np.float32)
-        return (elements.reshape(*scale.shape[:2], -1) * scale).reshape(self.shape)
+        elements = self.parts["weight"]().astype(np.float32).reshape(*scale.shape[:2], -1)
+        if self.blocks.zero_points:
+            elements -= self.parts["weight_zero_point"]().astype(np.float32).reshape(scale.shape)
+        matrix = (elements * scale).reshape(self.shape)
+        return matrix * self.parts["input_factor"]() if self.blocks.factors else matrix
+
+    def with_factors(self, layer: Layer, tensor: str) -> "Matrix":
+        """The matrix behind activations that are multiplied with ``tensor`` [in], if the layer has one."""
+        if tensor not in layer.tensors:
+            return self
+        layer.expect_shape(tensor, self.shape[1:])
+        factors = layer.load(tensor).astype(np.float32)
+        blocks = replace(self.blocks, factors=sha256(factors.tobytes()).hexdigest())
+        parts = {**self.parts, "input_factor": lambda: layer.load(tensor).astype(np.float32)}
+        return Matrix(self.shape, blocks, parts, (*self.stored, tensor))
 
 
 def static_rounding(layer: Layer, to: str) -> Rounding:

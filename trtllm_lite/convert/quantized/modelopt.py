@@ -6,20 +6,59 @@ https://github.com/NVIDIA/Model-Optimizer, modelopt/torch/export. The settings a
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row
+from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
 from trtllm_lite.convert.quantized.method import WITHOUT_KV_SCALES, Method
+from trtllm_lite.convert.quantized.words import in_pairs
 from trtllm_lite.network.blocks import Rounding
+from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _FP8 = "float8_e4m3fn"
+
+
+def _int4_awq(layer: Layer) -> Matrix:
+    """``weight`` uint8 [out / 2, in]: two's complement, an even output feature in the low bits, an odd one above."""
+    packed, in_features = layer.find("weight", ("uint8",), 2).shape
+    scale = layer.find("weight_scale", PLAIN_DTYPES, 2)
+    count = scale.shape[1]
+    layer.expect("weight_scale", (2 * packed, count))
+    groups = Groups(
+        (2 * packed, in_features),
+        4,
+        count,
+        lambda: in_pairs(layer.load("weight"), axis=0) ^ np.uint8(8),
+        lambda: layer.load("weight_scale"),
+        scale.dtype,
+        None,
+    )
+    return groups.matrix(layer, "weight", "weight_scale").with_factors(layer, "pre_quant_scale")
+
+
+def _smoothed_int8(layer: Layer) -> Matrix:
+    return bytes_by_row(layer, "int8", static_rounding(layer, "int8")).with_factors(layer, "pre_quant_scale")
+
+
 _ALGORITHMS: Mapping[str, Callable[[Layer], Matrix]] = {
     "FP8": lambda layer: bytes_by_row(layer, _FP8, static_rounding(layer, _FP8)),
     "FP8_PER_CHANNEL_PER_TOKEN": lambda layer: bytes_by_row(layer, _FP8, Rounding(_FP8)),
+    "W8A8_SQ_PER_CHANNEL": _smoothed_int8,
+    "W4A16_AWQ": _int4_awq,
     "W8A16": lambda layer: bytes_by_row(layer, "int8"),
 }
 # They repeat what the algorithm and the tensors say.
-_REPEATED = ("producer", "config_groups", "ignore", "exclude_modules", "group_size", "has_zero_point")
+_REPEATED = [
+    "producer",
+    "config_groups",
+    "ignore",
+    "exclude_modules",
+    "group_size",
+    "has_zero_point",
+    "pre_quant_scale",
+]
 
 
 class ModelOpt(Method):
