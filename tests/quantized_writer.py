@@ -169,6 +169,60 @@ def packed(bits: int, size: int, symmetric: bool) -> Quantize:
     return quantized
 
 
+def in_tiles(name: str, scale_dtype: torch.dtype, shape: Callable[[torch.Tensor], torch.Tensor]) -> Quantize:
+    """FP8 with a scale for each tile of 128 x 128, stored as ``name`` in a shape; the last tiles may be smaller."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        down, across = (-(-extent // 128) for extent in weight.shape)
+        scale = torch.empty(down, across, dtype=scale_dtype)
+        elements, matrix = torch.empty_like(weight), torch.empty_like(weight)
+        for i, j in ((i, j) for i in range(down) for j in range(across)):
+            tile = slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128)
+            scale[i, j] = weight[tile].abs().max() / 448
+            elements[tile] = _to(weight[tile] / scale[i, j].float(), "float8_e4m3fn")
+            matrix[tile] = elements[tile] * scale[i, j].float()
+        return {"weight": elements.to(torch.float8_e4m3fn), name: shape(scale)}, matrix
+
+    return quantized
+
+
+_E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def _in_e2m1(groups: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of ``groups`` [out, count, size] and ``scale`` [out, count]: bytes of two numbers of 4 bits, and the matrix."""
+    codes = ((groups / scale[..., None])[..., None] - _E2M1).abs().argmin(-1)
+    matrix = (_E2M1[codes] * scale[..., None]).reshape(len(groups), -1)
+    codes = codes.reshape(len(groups), -1)
+    return (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8), matrix
+
+
+def mxfp4(name: str) -> Quantize:
+    """Groups of 32 with powers of two, 127 more than their exponents."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        groups = weight.reshape(len(weight), -1, 32)
+        exponent = (groups.abs().amax(-1) / 4).log2().floor()
+        stored, matrix = _in_e2m1(groups, exponent.exp2())
+        return {name: stored, "weight_scale": (exponent + 127).to(torch.uint8)}, matrix
+
+    return quantized
+
+
+def nvfp4(name: str, whole: str, divides: bool) -> Quantize:
+    """Groups of 16 with scales in FP8, which the number ``whole`` divides or multiplies."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        groups = weight.reshape(len(weight), -1, 16)
+        factor = 448 * 6 / weight.abs().max() if divides else weight.abs().max() / (448 * 6)
+        inner = groups.abs().amax(-1) / 6 * factor if divides else groups.abs().amax(-1) / 6 / factor
+        inner = inner.to(torch.float8_e4m3fn)
+        stored, matrix = _in_e2m1(groups, inner.float() / factor if divides else inner.float() * factor)
+        return {name: stored, "weight_scale": inner, whole: factor.reshape(1 if divides else ())}, matrix
+
+    return quantized
+
+
 def some_factors(features: int) -> torch.Tensor:
     """Factors of activations, which bfloat16 can hold."""
     return torch.linspace(0.5, 2, features).bfloat16().float()
@@ -226,6 +280,44 @@ LAYOUTS = {
     "modelopt fp8 by row": Layout(
         _modelopt("FP8_PER_CHANNEL_PER_TOKEN"), in_bytes(_FP8, True, torch.float32, (-1,)), by_token(_FP8)
     ),
+    "fp8 in tiles": Layout(
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+        in_tiles("weight_scale_inv", torch.float32, lambda scale: scale),
+    ),
+    "fp8 static": Layout(
+        {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
+        in_bytes(_FP8, False, torch.float32, (1,)),
+        static(_FP8),
+        _input_scale(_FP8, (1,)),
+    ),
+    "compressed-tensors fp8 in tiles": Layout(
+        _compressed_tensors(
+            "float-quantized",
+            _numbers("float", 8, "block", block_structure=[128, 128]),
+            _numbers("float", 8, "group", group_size=128, dynamic=True),
+        ),
+        in_tiles("weight_scale", torch.bfloat16, lambda scale: scale),
+    ),
+    "modelopt fp8 in tiles": Layout(
+        _modelopt("fp8_pb_wo"), in_tiles("weight_scale", torch.float32, lambda scale: scale[:, None, :, None])
+    ),
+    "compressed-tensors nvfp4": Layout(
+        _compressed_tensors(
+            "nvfp4-pack-quantized",
+            _numbers("float", 4, "tensor_group", group_size=16),
+            _numbers("float", 4, "tensor_group", group_size=16, dynamic="local"),
+        ),
+        nvfp4("weight_packed", "weight_global_scale", divides=True),
+        extra={"input_global_scale": torch.ones(1)},
+    ),
+    "compressed-tensors mxfp4": Layout(
+        _compressed_tensors("mxfp4-pack-quantized", _numbers("float", 4, "group", group_size=32), None),
+        mxfp4("weight_packed"),
+    ),
+    "modelopt nvfp4": Layout(
+        _modelopt("NVFP4"), nvfp4("weight", "weight_scale_2", divides=False), extra={"input_scale": torch.tensor(0.5)}
+    ),
+    "modelopt mxfp4": Layout(_modelopt("mxfp4"), mxfp4("weight")),
     "modelopt awq": Layout(_modelopt("W4A16_AWQ", group_size=64), modelopt_awq, factors=some_factors),
     "awq": Layout({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}, awq),
     "gptq": Layout(_gptq(4, 64, True), gptq(4, 64, True, 1)),

@@ -129,6 +129,8 @@ def test_checkpoints_say_how_they_are_quantized(tmp_path: Path) -> None:
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "expanded", dequantize=True)
     expanded = load_network(tmp_path / "expanded")
     assert quantized_as(expanded) == "full_prec"
+    write_quantized(tiny_model("llama", **SIZES), tmp_path / "tiles", LAYOUTS["compressed-tensors fp8 in tiles"])
+    assert open_source(str(tmp_path / "tiles")).quantization == "compressed-tensors float-quantized, weights only"
     assert not [node for node in expanded.graph if node.op_type.endswith("Linear")]
 
 
@@ -178,6 +180,8 @@ def replace(directory: Path, name: str, tensor: torch.Tensor | None) -> None:
     [
         ("modelopt fp8", {"quant_method": "bitsandbytes"}, "quantized with 'bitsandbytes', expected one of .*modelopt"),
         ("modelopt fp8", {"quant_algo": "W4A8_AWQ"}, "quant_algo: expected one of FP8, .*, found W4A8_AWQ"),
+        ("fp8 in tiles", {"weight_block_size": [128, 0]}, "weight_block_size: expected two positive numbers"),
+        ("fp8 in tiles", {"activation_scheme": "x"}, "activation_scheme: expected one of static, dynamic, found 'x'"),
         ("gptq", {"bits": 3}, "bits: expected 4 or 8, found 3: convert the unquantized model"),
         ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format: expected 'gptq' or 'gptq_v2', found 'marlin'"),
         ("gptq", {"dynamic": {"+:.*up_proj": {"bits": 8}}}, "dynamic: settings of single layers are not supported"),
@@ -209,6 +213,15 @@ UP = "model.layers.0.mlp.up_proj"
         ("modelopt fp8", "input_scale", torch.tensor(float("nan")), "expected input_scale to be a positive number"),
         ("modelopt fp8", "weight_scale", torch.ones(7), r"expected weight_scale .* or \[192\] .*, found float32 \[7\]"),
         ("modelopt fp8", "weight_scale", None, r"found model.layers.0.mlp.up_proj.weight \(float8_e4m3fn\)"),
+        (
+            "fp8 in tiles",
+            "weight_scale_inv",
+            torch.ones(3, 1),
+            r"weight_scale_inv .* \[2, 1\] .* float32 \[3, 1\]",
+        ),
+        ("modelopt mxfp4", "weight_scale", torch.full((192, 4), 255, dtype=torch.uint8), "is not a number"),
+        ("modelopt nvfp4", "weight_scale_2", torch.tensor(0.0), "weight_scale_2 to be a positive number, found 0"),
+        ("modelopt nvfp4", "weight_scale", torch.ones(192, 8), "expected weight_scale to be of float8_e4m3fn"),
         ("gptq", "qzeros", torch.zeros(2, 24, dtype=torch.int32), "expected zero points of 8"),
         ("gptq", "g_idx", torch.arange(128, dtype=torch.int32).flip(0) // 64, "input features of a group lie apart"),
         (

@@ -15,6 +15,7 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.auto_round import auto_round
 from trtllm_lite.convert.quantized.awq import Awq
 from trtllm_lite.convert.quantized.compressed_tensors import CompressedTensors
+from trtllm_lite.convert.quantized.fp8 import Fp8
 from trtllm_lite.convert.quantized.gptq import Gptq
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
@@ -30,12 +31,13 @@ SETTINGS = "quantization_config"
 METHODS: Mapping[str, Callable[[ConfigFields], Method]] = {
     "compressed-tensors": CompressedTensors,
     "modelopt": ModelOpt,
+    "fp8": Fp8,
     "awq": Awq,
     "gptq": Gptq,
     "auto-round": auto_round,
 }
 # A layer that has one of these is quantized.
-_MARKS = ("weight_scale", "weight_packed", "qweight")
+_MARKS = ("weight_scale", "weight_packed", "qweight", "weight_scale_inv")
 
 
 def as_blocks(source: Source) -> Source:

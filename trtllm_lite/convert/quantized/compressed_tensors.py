@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.quantized.bytes import bytes_by_row
+from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
+from trtllm_lite.convert.quantized.fp4 import mxfp4, nvfp4
+from trtllm_lite.convert.quantized.fp8 import is_tile
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
 from trtllm_lite.convert.quantized.method import UNQUANTIZED, WITHOUT_KV_SCALES, Method
@@ -34,19 +36,25 @@ class Numbers:
     strategy: str
     symmetric: bool
     dynamic: bool
+    tile: tuple[int, int] | None
 
     @classmethod
     def read(cls, fields: ConfigFields) -> "Numbers":
         """Take all settings of one object."""
-        for key in ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "group_size", "block_structure"):
+        for key in ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "group_size"):
             fields.take(key)  # how scales were found, and what the shapes of tensors say, too
         fields.expect("actorder", "weight", "static")  # both leave the columns where they are
+        tile = fields.take("block_structure")
+        if tile is not None and not is_tile(tile):
+            fields.problem("block_structure", f"expected two positive numbers, found {shown(tile)}")
+            tile = None
         numbers = cls(
             kind=str(fields.take("type")),
             num_bits=fields.integer("num_bits"),
             strategy=str(fields.take("strategy")),
             symmetric=fields.flag("symmetric", True),
-            dynamic=fields.flag("dynamic"),
+            dynamic=fields.take("dynamic") in (True, "local"),  # local: a scale for each group of a token
+            tile=None if tile is None else (tile[0], tile[1]),
         )
         fields.check_unread(UNQUANTIZED)
         return numbers
@@ -64,6 +72,11 @@ class Group:
     layout: str
     weights: Numbers
     activations: Numbers | None
+
+    @property
+    def leaves_activations(self) -> bool:
+        """Whether activations stay as they are although the source rounds them: in groups of a token."""
+        return self.activations is not None and self.activations.strategy in ("group", "tensor_group")
 
     def has(self, layer: str) -> bool:
         """Whether a target names the layer."""
@@ -85,7 +98,8 @@ class CompressedTensors(Method):
         self._groups = [_read_group(fields, name, entry, layout) for name, entry in groups.items()]
         layouts = dict.fromkeys(group.layout for group in self._groups)
         without = WITHOUT_KV_SCALES if self._has_kv_scales else ""
-        self.description = f"compressed-tensors {', '.join(layouts)}{without}"
+        weights_only = ", weights only" if any(group.leaves_activations for group in self._groups) else ""
+        self.description = f"compressed-tensors {', '.join(layouts)}{weights_only}{without}"
 
     def matrix(self, layer: Layer) -> Matrix:
         """As :meth:`Method.matrix`."""
@@ -152,9 +166,21 @@ def _names(target: str, layer: str) -> bool:
     return re.match(target[3:], layer) is not None if target.startswith("re:") else target == layer
 
 
+def _nvfp4(layer: Layer, group: Group) -> Matrix | None:
+    is_usual = (group.weights.kind, group.weights.num_bits, group.weights.symmetric) == ("float", 4, True)
+    return nvfp4(layer, "weight_packed", "weight_global_scale", divides=True) if is_usual else None
+
+
+def _mxfp4(layer: Layer, group: Group) -> Matrix | None:
+    is_usual = (group.weights.kind, group.weights.num_bits, group.weights.symmetric) == ("float", 4, True)
+    return mxfp4(layer, "weight_packed") if is_usual else None
+
+
 def _bytes(layer: Layer, group: Group) -> Matrix | None:
-    """A byte for each element, and a scale for the matrix or for each row."""
+    """A byte for each element, and a scale for the matrix, for each row or for each tile."""
     weights, activations = group.weights, group.activations
+    if (weights.kind, weights.num_bits, weights.strategy) == ("float", 8, "block") and weights.tile is not None:
+        return fp8_in_tiles(layer, "weight_scale", weights.tile)
     dtype = _BYTES.get(weights.kind)
     usual = weights.num_bits == 8 and weights.symmetric and weights.strategy in ("tensor", "channel")
     if dtype is None or not usual:
@@ -204,4 +230,6 @@ _LAYOUTS: Mapping[str, Callable[[Layer, Group], Matrix | None]] = {
     "int-quantized": _bytes,
     "naive-quantized": _bytes,
     "pack-quantized": _packed,
+    "nvfp4-pack-quantized": _nvfp4,
+    "mxfp4-pack-quantized": _mxfp4,
 }

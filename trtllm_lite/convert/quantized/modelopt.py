@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.quantized.bytes import bytes_by_row
+from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
+from trtllm_lite.convert.quantized.fp4 import mxfp4, nvfp4
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
 from trtllm_lite.convert.quantized.method import WITHOUT_KV_SCALES, Method
@@ -47,6 +48,9 @@ _ALGORITHMS: Mapping[str, Callable[[Layer], Matrix]] = {
     "FP8_PER_CHANNEL_PER_TOKEN": lambda layer: bytes_by_row(layer, _FP8, Rounding(_FP8)),
     "W8A8_SQ_PER_CHANNEL": _smoothed_int8,
     "W4A16_AWQ": _int4_awq,
+    "NVFP4": lambda layer: nvfp4(layer, "weight", "weight_scale_2", divides=False),
+    "mxfp4": lambda layer: mxfp4(layer, "weight"),
+    "fp8_pb_wo": lambda layer: fp8_in_tiles(layer, "weight_scale", (128, 128)),
     "W8A16": lambda layer: bytes_by_row(layer, "int8"),
 }
 # They repeat what the algorithm and the tensors say.
@@ -60,6 +64,9 @@ _REPEATED = [
     "pre_quant_scale",
 ]
 
+# Algorithms that also round activations, to which no device here multiplies 4 bits.
+_WEIGHTS_ONLY = ("NVFP4", "mxfp4")
+
 
 class ModelOpt(Method):
     """One algorithm for all layers."""
@@ -72,7 +79,8 @@ class ModelOpt(Method):
         if self._algorithm not in _ALGORITHMS:
             fields.problem("quant_algo", f"expected one of {', '.join(_ALGORITHMS)}, found {self._algorithm}")
         self._has_kv_scales = any(fields.take(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
-        self.description = f"modelopt {self._algorithm}{WITHOUT_KV_SCALES if self._has_kv_scales else ''}"
+        weights_only = ", weights only" if self._algorithm in _WEIGHTS_ONLY else ""
+        self.description = f"modelopt {self._algorithm}{weights_only}{WITHOUT_KV_SCALES if self._has_kv_scales else ''}"
 
     def matrix(self, layer: Layer) -> Matrix:
         """As :meth:`Method.matrix`."""
