@@ -145,6 +145,21 @@ def gptq(bits: int, size: int, symmetric: bool, less: int) -> Quantize:
     return quantized
 
 
+def with_act_order(quantize: Quantize, size: int, elements: str, groups: str, axis: int) -> Quantize:
+    """``quantize`` of columns in a random order, put back in their places: groups of them lie apart."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        order = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(weight.shape[1]))
+        stored, matrix = quantize(weight[:, order])
+        back = order.argsort()
+        words = (stored[elements].long() & 0xFFFFFFFF).movedim(axis, -1)
+        nibbles = (words[..., None] >> (4 * torch.arange(8)) & 15).reshape(len(words), -1)
+        stored[elements] = in_words(nibbles[:, back], 4).movedim(-1, axis)
+        return {**stored, groups: (torch.arange(weight.shape[1]) // size)[back].int()}, matrix[:, back]
+
+    return quantized
+
+
 def awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     """Words of eight output features in AutoAWQ's order."""
     order = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -323,6 +338,13 @@ LAYOUTS = {
     "gptq": Layout(_gptq(4, 64, True), gptq(4, 64, True, 1)),
     "gptq with zero points": Layout(_gptq(4, 64, False), gptq(4, 64, False, 1)),
     "gptq v2 with zero points": Layout(_gptq(4, 32, False, checkpoint_format="gptq_v2"), gptq(4, 32, False, 0)),
+    "gptq with act-order": Layout(
+        _gptq(4, 64, True, desc_act=True), with_act_order(gptq(4, 64, True, 1), 64, "qweight", "g_idx", 0)
+    ),
+    "compressed-tensors int4 with act-order": Layout(
+        _compressed_tensors("pack-quantized", _numbers("int", 4, "group", symmetric=False, actorder="group"), None),
+        with_act_order(packed(4, 64, False), 64, "weight_packed", "weight_g_idx", 1),
+    ),
     "gptq 8 bits": Layout(_gptq(8, 64, False), gptq(8, 64, False, 1)),
     "gptq by row": Layout(_gptq(8, -1, True), gptq(8, -1, True, 1)),
     "auto-round": Layout(

@@ -3,7 +3,7 @@
 A matrix [rows, depth] is scale * (element - zero point) + offset. Its parts are tensors of their own: ``weight`` [rows,
 depth], ``weight_scale`` [rows, blocks] ([rows] where a row is one block), perhaps ``weight_zero_point`` of the same
 shape, perhaps ``weight_offset`` [rows, blocks, 1]. ``input_factor`` [depth] is what activations are multiplied with
-before the matrix.
+before the matrix, ``input_order`` [depth] the features of activations in the order of the matrix's columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.network.weight_expression import Read, SourceTensor, WeightExpression
 
-PARTS = ("weight", "weight_scale", "weight_zero_point", "weight_offset", "input_factor")
+PARTS = ("weight", "weight_scale", "weight_zero_point", "weight_offset", "input_factor", "input_order")
 _FLOAT = ir.DataType.FLOAT
 
 # Adds an operator that makes float32: its type, its inputs, the end of its name, the shape of its output, attributes.
@@ -36,7 +36,8 @@ class Blocks:
     """How a matrix is stored: the dtypes of its parts and the length of its blocks, which are parts of rows.
 
     ``factors`` names the factors of the activations that it multiplies, "" for none: a digest, so that matrices with
-    equal factors share what is multiplied. ``rounding`` is what then becomes of activations; None: they stay.
+    equal factors share what is multiplied. ``order`` names the order of features in the same way. ``rounding`` is what
+    then becomes of activations; None: they stay.
     """
 
     dtype: str
@@ -45,6 +46,7 @@ class Blocks:
     offset_dtype: str | None = None
     zero_points: bool = False
     factors: str = ""
+    order: str = ""
     rounding: Rounding | None = None
 
     @property
@@ -58,12 +60,12 @@ class Blocks:
         rows, depth = tensor.extents
         blocks = depth // self.block_size
         scales = (rows, blocks) if blocks > 1 else (rows,)
-        shapes = ((rows, depth), scales, scales, (rows, blocks, 1), (depth,))
+        shapes = ((rows, depth), scales, scales, (rows, blocks, 1), (depth,), (depth,))
         return Part(tensor, name, dict(zip(PARTS, shapes, strict=True))[name])
 
     def dtype_of(self, part: str) -> str:
         """The dtype of a part that there is."""
-        dtypes = (self.dtype, self.scale_dtype, self.dtype, self.offset_dtype, "float32")
+        dtypes = (self.dtype, self.scale_dtype, self.dtype, self.offset_dtype, "float32", "int32")
         dtype = dict(zip(PARTS, dtypes, strict=True))[part]
         assert dtype is not None
         return dtype

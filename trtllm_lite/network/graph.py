@@ -47,7 +47,7 @@ class GraphBuilder:
         self.dtype = dtype
         self._blocks = blocks or {}
         self._dequantized: dict[WeightExpression, ir.Value] = {}
-        self._inputs: dict[tuple[ir.Value, str, Rounding | None], ir.Value] = {}
+        self._inputs: dict[tuple[ir.Value, str, str, Rounding | None], ir.Value] = {}
         self.constants: dict[str, ir.Value] = {}
         self._shared: list[ir.Node] = []
         self._nodes: list[ir.Node] = []
@@ -125,16 +125,20 @@ class GraphBuilder:
         return self.widened(self.op("Gather", [table, ids], name, {"axis": 0}), name)
 
     def input_of(self, expression: WeightExpression, x: ir.Value, name: str) -> ir.Value:
-        """``x`` as the product ``name`` multiplies it: times factors or rounded, where the source does so."""
+        """``x`` as the product ``name`` multiplies it: times factors, reordered or rounded, if the source says so."""
         blocks = self._stored_as(expression)
-        if blocks is None or (not blocks.factors and blocks.rounding is None):
+        if blocks is None or (not blocks.factors and not blocks.order and blocks.rounding is None):
             return x
-        key = (x, blocks.factors, blocks.rounding)
+        key = (x, blocks.factors, blocks.order, blocks.rounding)
         if key not in self._inputs:
+            tensor = next(expression.sources())
             if blocks.factors:
-                part = blocks.part(next(expression.sources()), "input_factor")
-                factors = self._weight(part, f"{name}.input_factor", ir.DataType.FLOAT)
-                x = self.op("Mul", [x, factors], f"{name}.x.scaled")
+                part = blocks.part(tensor, "input_factor")
+                x = self.op("Mul", [x, self._weight(part, part.part, ir.DataType.FLOAT)], f"{name}.x.scaled")
+            if blocks.order:
+                part = blocks.part(tensor, "input_order")
+                order = self._weight(part, part.part, ir.DataType.INT32)
+                x = self.op("Gather", [x, order], f"{name}.x.in_order", {"axis": -1})
             rounding = blocks.rounding
             self._inputs[key] = x if rounding is None else self._round(x, rounding, expression.shape[-1], f"{name}.x")
         return self._inputs[key]

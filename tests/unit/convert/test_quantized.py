@@ -89,6 +89,9 @@ def test_matrices_are_exact(name: str, tmp_path: Path) -> None:
     for way, found in ways.items():
         assert set(found) == set(expected), way
         for layer, matrix in expected.items():
+            blocks = source.blocks.get(f"{layer}.weight")
+            if way != "expanded" and blocks is not None and blocks.order:
+                matrix = matrix[:, source.read(f"{layer}.weight/input_order")]
             if way == "expanded" and layout.factors is not None and f"{layer}.weight" in source.blocks:
                 matrix = matrix * layout.factors(matrix.shape[1]).numpy()
             np.testing.assert_array_equal(found[layer], matrix, f"{way}: {layer}")
@@ -143,6 +146,13 @@ def test_activations_are_rounded_once_for_all_that_read_them(tmp_path: Path) -> 
         for path in paths
         if (layer, path) != (1, "mlp.down_proj")
     ]
+
+
+def test_products_that_read_features_in_one_order_share_them(tmp_path: Path) -> None:
+    written(tmp_path, LAYOUTS["gptq with act-order"])
+    nodes = [str(node.name) for node in load_network(tmp_path / "checkpoint").graph]
+    first = [name for name in nodes if name.startswith("layers.0.") and name.endswith(".in_order")]
+    assert [name.split(".")[-3] for name in first] == ["q_proj", "o_proj", "gate_proj", "down_proj"]
 
 
 def test_settings_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
@@ -223,7 +233,8 @@ UP = "model.layers.0.mlp.up_proj"
         ("modelopt nvfp4", "weight_scale_2", torch.tensor(0.0), "weight_scale_2 to be a positive number, found 0"),
         ("modelopt nvfp4", "weight_scale", torch.ones(192, 8), "expected weight_scale to be of float8_e4m3fn"),
         ("gptq", "qzeros", torch.zeros(2, 24, dtype=torch.int32), "expected zero points of 8"),
-        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32).flip(0) // 64, "input features of a group lie apart"),
+        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32) // 100, "to give 2 groups as many columns each"),
+        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32).flip(0) // 32, "to give 2 groups as many columns each"),
         (
             "compressed-tensors int4",
             "weight_scale",

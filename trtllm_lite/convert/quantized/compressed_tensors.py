@@ -43,7 +43,7 @@ class Numbers:
         """Take all settings of one object."""
         for key in ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "group_size"):
             fields.take(key)  # how scales were found, and what the shapes of tensors say, too
-        fields.expect("actorder", "weight", "static")  # both leave the columns where they are
+        fields.expect("actorder", "weight", "static", "group")  # only the last leaves columns of a group apart
         tile = fields.take("block_structure")
         if tile is not None and not is_tile(tile):
             fields.problem("block_structure", f"expected two positive numbers, found {shown(tile)}")
@@ -222,7 +222,8 @@ def _packed(layer: Layer, group: Group) -> Matrix | None:
         if weights.symmetric
         else lambda: np.ascontiguousarray(unpacked(layer.load("weight_zero_point").T, bits)[:, :rows].T),
     )
-    return groups.matrix(layer, "weight_packed", "weight_scale", "weight_zero_point", "weight_shape")
+    matrix = groups.matrix(layer, "weight_packed", "weight_scale", "weight_zero_point", "weight_shape")
+    return matrix.with_groups(layer, "weight_g_idx", count)
 
 
 _LAYOUTS: Mapping[str, Callable[[Layer, Group], Matrix | None]] = {

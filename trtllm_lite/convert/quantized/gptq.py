@@ -2,7 +2,8 @@
 
 ``qweight`` int32 [in / n, out] holds n = 32 / bits elements of a column in each word, ``qzeros`` [groups, out / n] zero
 points, ``scales`` [groups, out]. Zero points are stored less 1, and count modulo 2^bits; ``checkpoint_format: gptq_v2``
-stores them as they are. https://github.com/AutoGPTQ/AutoGPTQ, auto_gptq/nn_modules/qlinear/qlinear_cuda.py.
+stores them as they are. ``g_idx`` [in] is the group of each input feature; without it groups are neighbours.
+https://github.com/AutoGPTQ/AutoGPTQ, auto_gptq/nn_modules/qlinear/qlinear_cuda.py.
 """
 
 import numpy as np
@@ -54,7 +55,6 @@ class Gptq(Method):
         wanted = {"scales": (count, out_features), "qzeros": (count, out_features // per_word)}
         for name, shape in wanted.items():
             layer.expect(name, shape)
-        self._check_order(layer, in_features, count)
         groups = Groups(
             (out_features, in_features),
             self._bits,
@@ -64,7 +64,7 @@ class Gptq(Method):
             scales.dtype,
             None if self._symmetric else lambda: self._zeros(layer),
         )
-        return groups.matrix(layer, "qweight", "qzeros", "scales", "g_idx")
+        return groups.matrix(layer, "qweight", "qzeros", "scales").with_groups(layer, "g_idx", count)
 
     def _zeros(self, layer: Layer) -> NDArray[np.uint8]:
         stored = unpacked(layer.load("qzeros"), self._bits).T
@@ -75,19 +75,6 @@ class Gptq(Method):
         if self._symmetric and not (self._zeros(layer) == half).all():
             raise layer.error(f"expected zero points of {half}, as quantization_config says sym: download it again")
         return unpacked(layer.load("qweight").T, self._bits)
-
-    @staticmethod
-    def _check_order(layer: Layer, in_features: int, count: int) -> None:
-        """Raise ConvertError unless neighbours share a group."""
-        if "g_idx" not in layer.tensors:
-            return
-        layer.expect("g_idx", (in_features,))
-        usual = np.arange(in_features) // max(in_features // count, 1)
-        if not np.array_equal(layer.load("g_idx"), usual):
-            raise layer.error(
-                "the input features of a group lie apart (desc_act, act-order), which is not supported yet: quantize "
-                f"with desc_act false, or {UNQUANTIZED}"
-            )
 
 
 def read_bits(fields: ConfigFields, *supported: int) -> int:

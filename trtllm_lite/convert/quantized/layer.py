@@ -85,7 +85,30 @@ class Matrix:
         if self.blocks.zero_points:
             elements -= self.parts["weight_zero_point"]().astype(np.float32).reshape(scale.shape)
         matrix = (elements * scale).reshape(self.shape)
+        if self.blocks.order:
+            in_blocks, matrix = matrix, np.empty_like(matrix)
+            matrix[:, self.parts["input_order"]()] = in_blocks
         return matrix * self.parts["input_factor"]() if self.blocks.factors else matrix
+
+    def with_groups(self, layer: Layer, tensor: str, count: int) -> "Matrix":
+        """The matrix whose columns have the ``count`` groups that ``tensor`` [in] says, if the layer has one.
+
+        The columns of a group may lie apart (act-order). Then they are brought together, in the order in which
+        activations are brought, too. Raises ConvertError unless all groups have as many columns.
+        """
+        if tensor not in layer.tensors:
+            return self
+        layer.find(tensor, ("int32",), 1)
+        layer.expect(tensor, self.shape[1:])
+        group = layer.load(tensor)
+        order = np.argsort(group, kind="stable").astype(np.int32)
+        if not np.array_equal(group[order], np.arange(len(group)) // (len(group) // count)):
+            raise layer.error(f"expected {tensor} to give {count} groups as many columns each: download it again")
+        if np.array_equal(order, np.arange(len(order))):
+            return replace(self, stored=(*self.stored, tensor))
+        blocks = replace(self.blocks, order=sha256(order.tobytes()).hexdigest())
+        columns = {"weight": lambda: self.parts["weight"]()[:, order], "input_order": lambda: order}
+        return Matrix(self.shape, blocks, {**self.parts, **columns}, (*self.stored, tensor))
 
     def with_factors(self, layer: Layer, tensor: str) -> "Matrix":
         """The matrix behind activations that are multiplied with ``tensor`` [in], if the layer has one."""
