@@ -242,6 +242,7 @@ UP = "model.layers.0.mlp.up_proj"
             "rows of 128 weights are not 3 groups of one",
         ),
         ("awq", "qzeros", None, r"expected qzeros to have the shape \[2, 24\], found none"),
+        ("modelopt int8", "weight", torch.zeros(192, 0, dtype=torch.int8), r"above 0, found int8 \[192, 0\]"),
         ("awq", "qweight", torch.zeros(128, 24), "expected qweight to be of int32"),
         (
             "modelopt awq",
@@ -250,7 +251,7 @@ UP = "model.layers.0.mlp.up_proj"
             r"pre_quant_scale .* \[128\], found float32 \[64\]",
         ),
         ("compressed-tensors int4", "weight_shape", torch.tensor([9, 9]), r"weight_packed to have the shape \[9, 2\]"),
-        ("modelopt int8", "weight", torch.zeros(192, 128), "expected weight to be of int8 with 2 dimensions"),
+        ("modelopt int8", "weight", torch.zeros(192, 128), "expected weight to be of int8 with 2 dimensions above 0"),
         ("modelopt int8", "weight", torch.zeros(64, 128, dtype=torch.int8), r"weight_scale .*, found float32 \[192\]"),
     ],
 )

@@ -30,9 +30,9 @@ class Layer:
         info = self.tensors.get(tensor)
         if info is None:
             raise self.error(f"expected a tensor {tensor} beside {', '.join(sorted(self.tensors))}: download it again")
-        if info.dtype not in dtypes or len(info.shape) != rank:
+        if info.dtype not in dtypes or len(info.shape) != rank or 0 in info.shape:
             raise self.error(
-                f"expected {tensor} to be of {' or '.join(dtypes)} with {rank} dimensions, found {info.dtype} "
+                f"expected {tensor} to be of {' or '.join(dtypes)} with {rank} dimensions above 0, found {info.dtype} "
                 f"{list(info.shape)}: the checkpoint does not store what its quantization_config says"
             )
         return info
