@@ -18,6 +18,8 @@ class OnnxRunner:
         config = ModelConfig.from_dir(checkpoint_dir)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
+        # Products with dequantized matrices are computed in float32, as the network says, not in int8.
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         path = str(checkpoint_dir / "network.onnx")
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._vocab = config.vocab_size

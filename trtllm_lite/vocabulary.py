@@ -49,6 +49,7 @@ DTYPES = {
     "float32": DType(32, "F32", "FLOAT"),
     "float16": DType(16, "F16", "FLOAT16"),
     "bfloat16": DType(16, "BF16", "BFLOAT16"),
+    "int64": DType(64, "I64", "INT64"),
     "int32": DType(32, "I32", "INT32"),
     "int8": DType(8, "I8", "INT8", scaled=True),
     "float8_e4m3fn": DType(8, "F8_E4M3", "FLOAT8E4M3FN", scaled=True),

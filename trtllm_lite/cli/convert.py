@@ -27,12 +27,12 @@ from trtllm_lite.vocabulary import PLAIN_DTYPES
     default="auto",
     show_default=True,
     help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF). Matrices that stay in "
-    "the blocks of a GGUF file have the file's own type.",
+    "the blocks of a quantized model have the model's own type.",
 )
 @click.option(
     "--dequantize",
     is_flag=True,
-    help="Expand the blocks of a quantized GGUF file to --dtype. GPU engines need it; on CPUs blocks are faster.",
+    help="Expand the blocks of a quantized model to --dtype, and leave its activations as they are.",
 )
 @click.option(
     "--ignore_config_keys",

@@ -28,11 +28,6 @@ _MAX_INTEGER = 2**31 - 1
 _MIN_NUMBER, _MAX_NUMBER = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
-def _quantization(config: Any) -> str:
-    method = config.get("quant_method") if isinstance(config, dict) else None
-    return f"the weights are quantized with {shown(method or config)}, which is not supported"
-
-
 class ConfigFields:
     """Typed access to a config; problems are collected, and :meth:`finish` raises them all as one ConvertError.
 
@@ -114,18 +109,12 @@ class ConfigFields:
         # null, false, 0 and empty: a feature that is switched off
         return [key for key in keys if self._config[key] and not key.startswith("_")]
 
-    def check_unread(self) -> None:
-        """Record every key of :meth:`unread`."""
+    def check_unread(self, remedy: str = "") -> None:
+        """Record every key of :meth:`unread`; the usual remedy is to ignore it."""
         for key in self.unread():
-            value = self._config[key]
-            if key == "quantization_config":
-                self.problem(key, f"{_quantization(value)}: pass the unquantized model, or its GGUF file")
-            else:
-                self.problem(
-                    key,
-                    f"{shown(value)} is not mapped and might change the results; "
-                    f"if you know that it does not, pass --ignore_config_keys {key} (ignore_config_keys of LLM)",
-                )
+            ignore = f"if you know that it does not, pass --ignore_config_keys {key} (ignore_config_keys of LLM)"
+            text = f"{shown(self._config[key])} is not mapped and might change the results; {remedy or ignore}"
+            self.problem(key, text)
 
     def finish(self) -> None:
         """Raise ConvertError with every problem so far and every unread key."""

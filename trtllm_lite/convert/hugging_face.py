@@ -1,8 +1,10 @@
 """Sources in Hugging Face's layout: config.json, *.safetensors and a tokenizer; from a directory or from the hub."""
 
 from pathlib import Path
+from typing import Any
 
 from trtllm_lite.convert.json_file import read_json
+from trtllm_lite.convert.quantized import SETTINGS, as_blocks
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.tokenizer_files import FILES as TOKENIZER_FILES
@@ -10,13 +12,15 @@ from trtllm_lite.convert.tokenizer_files import read_tokenizer
 from trtllm_lite.errors import ConvertError, shown
 
 _INDEX = "model.safetensors.index.json"
+_MODELOPT = "hf_quant_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", *TOKENIZER_FILES]
+_CONFIGS = ["config.json", "generation_config.json", _MODELOPT]
+_DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER_FILES]
 
 
 def open_directory(path: Path) -> Source:
     """Open a model directory; ConvertError if a file is missing, damaged, or weights are only there as pickles."""
-    config = read_json(path / "config.json", required=True)
+    config = _add_settings(path, read_json(path / "config.json", required=True))
     files = [SafetensorsFile(shard) for shard in _find_shards(path)]
     owners = {name: file for file in files for name in file.tensors}
     repeated = [name for file in files for name in file.tensors if owners[name] is not file]
@@ -25,7 +29,7 @@ def open_directory(path: Path) -> Source:
             f"expected every tensor in one file of {path}, found in several: {', '.join(sorted(repeated))}"
         )
     tokenizer, tokenizer_config = read_tokenizer(path)
-    return Source(
+    source = Source(
         description=str(path),
         config=config,
         generation=read_json(path / "generation_config.json"),
@@ -34,6 +38,17 @@ def open_directory(path: Path) -> Source:
         tokenizer=tokenizer,
         tokenizer_config=tokenizer_config,
     )
+    return as_blocks(source)
+
+
+def _add_settings(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """``config`` with the settings of quantization that older checkpoints of ModelOpt have in a file of their own."""
+    settings = read_json(path / _MODELOPT).get("quantization")
+    if config.get(SETTINGS) or settings is None:
+        return config
+    if not isinstance(settings, dict):
+        raise ConvertError(f"expected {path / _MODELOPT} to have settings under 'quantization': download it again")
+    return {**config, SETTINGS: {**settings, "quant_method": "modelopt"}}
 
 
 def download(hub_id: str) -> Path:

@@ -20,7 +20,10 @@ from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 @dataclass(frozen=True)
 class MappedModel:
-    """A source whose every tensor has its place in ``network``; ``dtype`` is the storage type of matrices."""
+    """A source whose every tensor has its place in ``network``; ``dtype`` is the storage type of matrices.
+
+    ``quantization`` says how those are stored that are not of this type, for people.
+    """
 
     source: Source
     architecture: str
@@ -28,6 +31,7 @@ class MappedModel:
     decoder: Decoder
     network: Network
     dtype: str
+    quantization: str
 
 
 def find_model(model_dir: str) -> Path:
@@ -100,7 +104,8 @@ def map_model(source: Source, dtype: str, dequantize: bool = False) -> MappedMod
             f"the tensors of {source.description} are not those of a {family.name} model with its config:\n  "
             f"{mismatch.report()}{hint}"
         )
-    return MappedModel(source, architecture, family, decoder, network, chosen)
+    quantization = "" if dequantize else source.quantization
+    return MappedModel(source, architecture, family, decoder, network, chosen, quantization)
 
 
 def read_model(source: Source) -> tuple[str, Family, Decoder]:

@@ -38,7 +38,7 @@ def open_model_config(path: Path) -> WeightlessModel:
         raise ConvertError(f"expected the dtype of {path} to be one of {', '.join(PLAIN_DTYPES)}, found {shown(dtype)}")
     architecture, family, decoder = read_model(source)
     network = build_network(decoder, ONNX[dtype])
-    mapped = MappedModel(source, architecture, family, decoder, network, dtype)
+    mapped = MappedModel(source, architecture, family, decoder, network, dtype, quantization="")
     tensors = {
         weight.name: ir.ExternalTensor(
             WEIGHTS_FILE, None, None, weight.dtype, shape=ir.Shape(weight.shape), name=weight.name

@@ -24,12 +24,13 @@ from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES, num_bytes, stored_shape
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_RANK = 8  # tensors have at most 4 dimensions: experts stacked by layer
 ALIGNMENT = 64
-_NAMES = {DTYPES[name].stored: name for name in PLAIN_DTYPES}
+_READABLE = (*PLAIN_DTYPES, "int64", "int32", "int8", "uint8", "float8_e4m3fn")
+_NAMES = {DTYPES[name].stored: name for name in _READABLE}
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """``shape`` as Hugging Face has it; in files that are read, ``dtype`` is float32, float16 or bfloat16."""
+    """``shape`` as Hugging Face has it, in elements of ``dtype``, a name of the vocabulary."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,7 +45,7 @@ class SafetensorsFile:
     """Tensors of one file; ``read`` gives views of the map, so nothing is copied until it is used."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConvertError if the file is truncated, malformed, or holds types other than the three above."""
+        """Raises ConvertError if the file is truncated, malformed, or holds types of no use for weights."""
         self.path = path
         self.tensors: dict[str, TensorInfo] = {}
         self._offsets: dict[str, int] = {}

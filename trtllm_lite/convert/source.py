@@ -20,6 +20,7 @@ class Source:
     ``read`` returns a tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json,
     None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings.
     ``blocks`` are the matrices of which ``read`` also gives the parts, by the names of :func:`blocks.part_name`.
+    ``quantization`` says how a quantized model's layers are stored, for people.
     ``ignored_config_keys`` are the keys that were taken out of ``config`` and ``generation`` because the user said so.
     """
 
@@ -32,6 +33,7 @@ class Source:
     tokenizer_config: dict[str, Any]
     ignored_config_keys: tuple[str, ...] = ()
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
+    quantization: str = ""
 
     def with_prefix(self, prefix: str, but: str) -> "Source":
         """The source with ``prefix`` before the names of all tensors but ``but``, unless a name has it already."""

@@ -1,7 +1,9 @@
 """Matrices that a source stores in blocks, a scale for each block of a row, and the standard ONNX that they become.
 
-A matrix [rows, depth] is scale * element + offset. Its parts are tensors of their own: ``weight`` [rows, depth],
-``weight_scale`` [rows, blocks] ([rows] where a row is one block) and perhaps ``weight_offset`` [rows, blocks, 1].
+A matrix [rows, depth] is scale * (element - zero point) + offset. Its parts are tensors of their own: ``weight`` [rows,
+depth], ``weight_scale`` [rows, blocks] ([rows] where a row is one block), perhaps ``weight_zero_point`` of the same
+shape, perhaps ``weight_offset`` [rows, blocks, 1]. ``input_factor`` [depth] is what activations are multiplied with
+before the matrix, ``input_order`` [depth] the features of activations in the order of the matrix's columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,38 +15,58 @@ from numpy.typing import NDArray
 
 from trtllm_lite.network.weight_expression import Read, SourceTensor, WeightExpression
 
-PARTS = ("weight", "weight_scale", "weight_offset")
+PARTS = ("weight", "weight_scale", "weight_zero_point", "weight_offset", "input_factor", "input_order")
 _FLOAT = ir.DataType.FLOAT
 
 # Adds an operator that makes float32: its type, its inputs, the end of its name, the shape of its output, attributes.
-AddOperator = Callable[[str, Sequence[ir.Value], str, tuple[int, ...], Mapping[str, int]], ir.Value]
+AddOperator = Callable[[str, Sequence[ir.Value], str, Sequence[int | ir.SymbolicDim], Mapping[str, int]], ir.Value]
 AddConstant = Callable[[str, NDArray], ir.Value]
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """Activations become numbers of the dtype ``to`` times ``scale``; None: times a scale for each token."""
+
+    to: str
+    scale: float | None = None
+
+
+@dataclass(frozen=True)
 class Blocks:
-    """How a matrix is stored: the dtypes of its parts and the length of its blocks, which are parts of rows."""
+    """How a matrix is stored: the dtypes of its parts and the length of its blocks, which are parts of rows.
+
+    ``factors`` names the factors of the activations that it multiplies, "" for none: a digest, so that matrices with
+    equal factors share what is multiplied. ``order`` names the order of features in the same way. ``rounding`` is what
+    then becomes of activations; None: they stay.
+    """
 
     dtype: str
     block_size: int
     scale_dtype: str
     offset_dtype: str | None = None
+    zero_points: bool = False
+    factors: str = ""
+    order: str = ""
+    rounding: Rounding | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts that there are."""
-        return PARTS if self.offset_dtype is not None else PARTS[:2]
+        """The parts of the matrix that there are."""
+        absent = {"weight_zero_point": not self.zero_points, "weight_offset": self.offset_dtype is None}
+        return tuple(part for part in PARTS[:4] if not absent.get(part))
 
     def part(self, tensor: SourceTensor, name: str) -> "Part":
         """One of the parts of ``tensor``."""
         rows, depth = tensor.extents
         blocks = depth // self.block_size
         scales = (rows, blocks) if blocks > 1 else (rows,)
-        return Part(tensor, name, dict(zip(PARTS, ((rows, depth), scales, (rows, blocks, 1)), strict=True))[name])
+        shapes = ((rows, depth), scales, scales, (rows, blocks, 1), (depth,), (depth,))
+        return Part(tensor, name, dict(zip(PARTS, shapes, strict=True))[name])
 
     def dtype_of(self, part: str) -> str:
         """The dtype of a part that there is."""
-        dtype = dict(zip(PARTS, (self.dtype, self.scale_dtype, self.offset_dtype), strict=True))[part]
+        dtypes = (self.dtype, self.scale_dtype, self.dtype, self.offset_dtype, "float32", "int32")
+        dtype = dict(zip(PARTS, dtypes, strict=True))[part]
         assert dtype is not None
         return dtype
 
@@ -92,7 +114,9 @@ def dequantize(
 
     rows, depth = shape
     attributes = {"axis": 1, "block_size": depth // blocks} if blocks > 1 else {"axis": 0}
-    result = add("DequantizeLinear", [parts["weight"], widened("weight_scale")], "dequantized", shape, attributes)
+    zero_points = [parts["weight_zero_point"]] if "weight_zero_point" in parts else []
+    operands = [parts["weight"], widened("weight_scale"), *zero_points]
+    result = add("DequantizeLinear", operands, "dequantized", shape, attributes)
     if "weight_offset" not in parts:
         return result
     cut = (rows, blocks, depth // blocks)

@@ -8,12 +8,14 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.network.blocks import Blocks, Part, dequantize
+from trtllm_lite.network.blocks import AddOperator, Blocks, Part, Rounding, dequantize
 from trtllm_lite.network.dtypes import ONNX
+from trtllm_lite.network.rounding import round_per_tensor, round_per_token
 from trtllm_lite.network.weight_expression import SourceTensor, WeightExpression
 
 OPSET_VERSION = 24
 IR_VERSION = 12  # the one that belongs to opset 24
+QFORMAT = "trtllm_lite.qformat"  # the property of a network that says how its products are quantized
 
 Attribute = int | float | str | Sequence[int]
 
@@ -45,6 +47,7 @@ class GraphBuilder:
         self.dtype = dtype
         self._blocks = blocks or {}
         self._dequantized: dict[WeightExpression, ir.Value] = {}
+        self._inputs: dict[tuple[ir.Value, str, str, Rounding | None], ir.Value] = {}
         self.constants: dict[str, ir.Value] = {}
         self._shared: list[ir.Node] = []
         self._nodes: list[ir.Node] = []
@@ -121,6 +124,30 @@ class GraphBuilder:
         table = self._weight(expression, f"{name}.weight", self.dtype)
         return self.widened(self.op("Gather", [table, ids], name, {"axis": 0}), name)
 
+    def input_of(self, expression: WeightExpression, x: ir.Value, name: str) -> ir.Value:
+        """``x`` as the product ``name`` multiplies it: times factors, reordered or rounded, if the source says so."""
+        blocks = self._stored_as(expression)
+        if blocks is None or (not blocks.factors and not blocks.order and blocks.rounding is None):
+            return x
+        key = (x, blocks.factors, blocks.order, blocks.rounding)
+        if key not in self._inputs:
+            tensor = next(expression.sources())
+            if blocks.factors:
+                part = blocks.part(tensor, "input_factor")
+                x = self.op("Mul", [x, self._weight(part, part.part, ir.DataType.FLOAT)], f"{name}.x.scaled")
+            if blocks.order:
+                part = blocks.part(tensor, "input_order")
+                order = self._weight(part, part.part, ir.DataType.INT32)
+                x = self.op("Gather", [x, order], f"{name}.x.in_order", {"axis": -1})
+            rounding = blocks.rounding
+            self._inputs[key] = x if rounding is None else self._round(x, rounding, expression.shape[-1], f"{name}.x")
+        return self._inputs[key]
+
+    def _round(self, x: ir.Value, rounding: Rounding, features: int, name: str) -> ir.Value:
+        if rounding.scale is None:
+            return round_per_token(self._adder(name), self.constant, x, rounding.to, features)
+        return round_per_tensor(self._adder(name), x, rounding.to, self.scalar(f"{name}.scale", rounding.scale))
+
     def matrix(self, expression: WeightExpression, name: str) -> ir.Value:
         """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower."""
         blocks = self._stored_as(expression)
@@ -151,16 +178,25 @@ class GraphBuilder:
             assert of_rows is not None
             parts[part] = self._weight(of_rows, f"{name}.{part}", ONNX[blocks.dtype_of(part)])
 
+        def constant(what: str, array: np.ndarray) -> ir.Value:
+            return self.constant(".".join([*self._path, name, what]), array)
+
+        return dequantize(self._adder(name), constant, parts, (rows, depth), depth // blocks.block_size)
+
+    def _adder(self, name: str) -> AddOperator:
+        """Adds operators under ``name``; their shapes are inferred later."""
+
         def add(
-            op_type: str, inputs: Sequence[ir.Value], what: str, shape: tuple[int, ...], attributes: Mapping[str, int]
+            op_type: str,
+            inputs: Sequence[ir.Value],
+            what: str,
+            shape: Sequence[int | ir.SymbolicDim],
+            attributes: Mapping[str, int],
         ) -> ir.Value:
             del shape
             return self.op(op_type, inputs, f"{name}.{what}", attributes)
 
-        def constant(what: str, array: np.ndarray) -> ir.Value:
-            return self.constant(".".join([*self._path, name, what]), array)
-
-        return dequantize(add, constant, parts, (rows, depth), depth // blocks.block_size)
+        return add
 
     def _weight(self, expression: WeightExpression, name: str, dtype: ir.DataType) -> ir.Value:
         if expression not in self._weights:

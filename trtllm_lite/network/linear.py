@@ -18,7 +18,7 @@ class Linear:
     def __call__(self, graph: GraphBuilder, x: ir.Value, name: str) -> ir.Value:
         """Map float32 [..., in_features] to [..., out_features]."""
         transposed = graph.op("Transpose", [graph.matrix(self.weight, name)], f"{name}.transpose", {"perm": [1, 0]})
-        product = graph.op("MatMul", [x, transposed], name)
+        product = graph.op("MatMul", [graph.input_of(self.weight, x, name), transposed], name)
         if self.bias is None:
             return product
         return graph.op("Add", [product, graph.vector(self.bias, f"{name}.bias")], f"{name}.bias")

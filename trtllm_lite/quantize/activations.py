@@ -5,19 +5,18 @@ with one constant scale for the whole tensor, which calibration finds, or with a
 operators compute from the token's largest magnitude.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.network.dtypes import DTYPE_NAMES, ONNX
+from trtllm_lite.network.blocks import AddOperator
+from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.network.rounding import LARGEST, round_per_tensor, round_per_token
 from trtllm_lite.network.tensors import add_initializer
 from trtllm_lite.quantize.formats.format import initializer, made_by
-
-# The largest number of each type that activations are rounded to.
-LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
-# The least scale of a token: far below that of any activations, and its inverse is a float32.
-_MIN_SCALE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,14 @@ class QuantizedRows:
 def quantize_per_tensor(graph: ir.Graph, x: ir.Value, to: str, scale: float) -> ir.Value:
     """Let the network round ``x`` to ``to``, with one ``scale``; returns the float32 value for products to read."""
     constant = _constant(graph, f"{x.name}.scale", np.array(scale, np.float32))
-    return _round(graph, _reader(graph, x), x, to, constant, {})
+    return round_per_tensor(_adder(graph, x), x, to, constant)
 
 
 def quantize_per_token(graph: ir.Graph, x: ir.Value, to: str) -> ir.Value:
     """As :func:`quantize_per_tensor`, with a scale for each token: its largest element becomes that of ``to``."""
-    assert x.shape is not None
-    features = x.shape[-1]
+    features = None if x.shape is None else x.shape[-1]
     assert isinstance(features, int)
-    before = _reader(graph, x)
-    last_axis = _constant(graph, "quantize.last_axis", np.array([-1], np.int64))
-    factor = _constant(graph, f"quantize.{to}.factor", np.array(1 / LARGEST[to], np.float32))
-    least = _constant(graph, "quantize.min_scale", np.array(_MIN_SCALE, np.float32))
-    one_each = ir.Shape([*x.shape[:-1], 1])
-    magnitude = _append(graph, before, "Abs", f"{x.name}.magnitude", [x], x.shape)
-    largest = _append(graph, before, "ReduceMax", f"{x.name}.largest", [magnitude, last_axis], one_each, keepdims=1)
-    wanted = _append(graph, before, "Mul", f"{x.name}.wanted_scale", [largest, factor], one_each)
-    scale = _append(graph, before, "Max", f"{x.name}.scale", [wanted, least], one_each)
-    return _round(graph, before, x, to, scale, {"axis": -1, "block_size": features})
+    return round_per_token(_adder(graph, x), partial(_constant, graph), x, to, features)
 
 
 def recognise(value: ir.Value | None) -> QuantizedRows | None:
@@ -111,28 +100,22 @@ def _number(value: ir.Value | None) -> float | None:
     return float(tensor.numpy().reshape(()))
 
 
-def _round(graph: ir.Graph, before: ir.Node, x: ir.Value, to: str, scale: ir.Value, blocks: dict[str, int]) -> ir.Value:
-    assert x.shape is not None
-    rounded = _append(graph, before, "QuantizeLinear", f"{x.name}.quantized", [x, scale], x.shape, **blocks)
-    node = rounded.producer()
-    assert node is not None
-    node.attributes["output_dtype"] = ir.AttrInt64("output_dtype", int(ONNX[to]))
-    rounded.type = ir.TensorType(ONNX[to])
-    return _append(graph, before, "DequantizeLinear", f"{x.name}.rounded", [rounded, scale], x.shape, **blocks)
+def _adder(graph: ir.Graph, x: ir.Value) -> AddOperator:
+    """Adds operators under the name of ``x``, in front of those that read it."""
+    before = _reader(graph, x)
 
+    def add(
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        what: str,
+        shape: Sequence[int | ir.SymbolicDim],
+        attributes: Mapping[str, int],
+    ) -> ir.Value:
+        output = ir.Value(name=f"{x.name}.{what}", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
+        graph.insert_before(before, ir.node(op_type, inputs, attributes, outputs=[output], name=output.name))
+        return output
 
-def _append(
-    graph: ir.Graph,
-    before: ir.Node,
-    op_type: str,
-    name: str,
-    inputs: list[ir.Value],
-    shape: ir.Shape,
-    **attributes: int,
-) -> ir.Value:
-    output = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
-    graph.insert_before(before, ir.node(op_type, inputs, attributes, outputs=[output], name=name))
-    return output
+    return add
 
 
 def _reader(graph: ir.Graph, x: ir.Value) -> ir.Node:

@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 import onnx_ir as ir
 
 from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.network.graph import QFORMAT
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs, Scheme
 from trtllm_lite.quantize.schemes.workpiece import Decision, Workpiece
 
 GROUP_SIZE = 128
-_QFORMAT = "trtllm_lite.qformat"  # a property of a quantized network
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,15 @@ def _check_merged(products: list[Product], names: dict[Product, str]) -> None:
 
 def quantized_as(network: ir.Model) -> str:
     """The qformat that the network was quantized with before, or ``full_prec``."""
-    return network.metadata_props.get(_QFORMAT, FULL_PRECISION)
+    return network.metadata_props.get(QFORMAT, FULL_PRECISION)
 
 
 def _check_fresh(network: ir.Model, recipe: Recipe) -> None:
     if quantized_as(network) != FULL_PRECISION:
         raise BuildError(
             f"the checkpoint is quantized as {quantized_as(network)} already, and {recipe.describe()} is asked for: "
-            "leave qformat out, or pass the checkpoint that it was made of"
+            "leave qformat out, or pass a checkpoint that is not quantized (of a quantized model "
+            "`trtllm-lite convert --dequantize` makes one)"
         )
 
 
@@ -135,5 +136,5 @@ def quantize_network(
     for scheme in dict.fromkeys(schemes.values()):
         scheme.quantize(work, [product for product, chosen in schemes.items() if chosen is scheme])
     work.finish()
-    quantized.metadata_props[_QFORMAT] = recipe.describe()
+    quantized.metadata_props[QFORMAT] = recipe.describe()
     return quantized, work.decisions

@@ -132,8 +132,8 @@ def test_an_unnamed_architecture_is_an_error(model: Path, architectures: Any) ->
 
 
 def test_unmapped_config_keys_are_an_error(model: Path) -> None:
-    _edit_config(model, quantization_config={"quant_method": "awq"}, embedding_multiplier=12.0)
-    _fails(model, "quantization_config", "embedding_multiplier: 12.0 is not mapped")
+    _edit_config(model, attention_chunk_size=8, embedding_multiplier=12.0)
+    _fails(model, "attention_chunk_size", "embedding_multiplier: 12.0 is not mapped")
 
 
 def test_an_unknown_dtype_is_an_error(model: Path) -> None:

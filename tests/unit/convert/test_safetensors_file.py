@@ -77,7 +77,7 @@ _GOOD = {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}
         ({**_GOOD, "shape": [1] * 200_000}, "x with 200000 dimensions, at most 8 expected"),
         ({"dtype": "F32"}, "malformed entry for x"),
         ("F32", "malformed entry for x"),
-        ({**_GOOD, "dtype": "F8_E4M3"}, "stores x as F8_E4M3, expected one of F32, F16, BF16"),
+        ({**_GOOD, "dtype": "F8_E5M2"}, "stores x as F8_E5M2, expected one of F32, F16, BF16"),
         ({**_GOOD, "dtype": 7}, "stores x as 7"),
         ({**_GOOD, "dtype": ["F32"]}, "stores x as"),
     ],

@@ -87,8 +87,9 @@ def _keeps_rows_apart(node: ir.Node, tokens: list[ir.Value], constants: list[ir.
     match node.op_type:
         case "MatMul":
             return tokens == [node.inputs[0]] and len(dims(node.inputs[1]) or ()) == 2
-        case "Gather":
-            return tokens == [node.inputs[1]] and attribute(node, "axis", 0) == 0
+        case "Gather":  # of rows of a table, or of features in another order
+            axis = attribute(node, "axis", 0)
+            return (axis == 0 and tokens == [node.inputs[1]]) or (axis == -1 and tokens == [node.inputs[0]])
         case "Unsqueeze":
             return integers(node.inputs[1]) == [-1]
         case "RMSNormalization" | "LayerNormalization":

@@ -27,7 +27,11 @@ def dequantized(graph: ir.Graph, before: ir.Node, name: str, tensors: Mapping[st
     """
 
     def add(
-        op_type: str, inputs: Sequence[ir.Value], what: str, shape: tuple[int, ...], attributes: Mapping[str, int]
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        what: str,
+        shape: Sequence[int | ir.SymbolicDim],
+        attributes: Mapping[str, int],
     ) -> ir.Value:
         result = ir.Value(name=f"{name}.{what}", type=ir.TensorType(_FLOAT), shape=ir.Shape(shape))
         node = ir.node(op_type, inputs, attributes, outputs=[result], name=result.name)

@@ -1,0 +1,394 @@
+"""Writes tiny models as quantized Hugging Face checkpoints: the tensors and settings of each method's layout.
+
+The layouts are written from their descriptions, not by the code that reads them.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import PreTrainedModel
+
+from tests.models import save_tokenizer
+
+Tensors = dict[str, torch.Tensor]
+Quantize = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]  # of a matrix [out, in]: what is stored and meant
+Round = Callable[[torch.Tensor], torch.Tensor]
+
+UNTOUCHED = "layers.1.mlp.down_proj"  # a layer that no layout quantizes
+_INPUT_SCALES = {"float8_e4m3fn": 1 / 64, "int8": 1 / 16}
+_LARGEST = {"float8_e4m3fn": 448, "int8": 127}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``settings`` are the quantization_config.
+
+    The activations of quantized layers are multiplied with ``factors`` (for so many features), then changed by
+    ``round``.
+    """
+
+    settings: dict[str, Any]
+    quantize: Quantize
+    round: Round | None = None
+    extra: Tensors = field(default_factory=dict)
+    factors: Callable[[int], torch.Tensor] | None = None
+
+
+def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> PreTrainedModel:
+    """Write ``model`` in ``layout``, and give it the weights and the activations that the checkpoint means."""
+    model.save_pretrained(directory)
+    save_tokenizer(directory)
+    tensors = load_file(directory / "model.safetensors")
+    for name, layer in model.named_modules():
+        if not isinstance(layer, nn.Linear) or name.endswith(("lm_head", UNTOUCHED)):
+            continue
+        stored, matrix = layout.quantize(tensors.pop(f"{name}.weight"))
+        tensors |= {f"{name}.{suffix}": tensor.contiguous() for suffix, tensor in stored.items()}
+        tensors |= {f"{name}.{suffix}": tensor.clone() for suffix, tensor in layout.extra.items()}
+        layer.weight.data = matrix
+        if layout.factors is not None:
+            layer.register_forward_pre_hook(_hook(layout.factors(layer.in_features).mul))
+        if layout.round is not None:
+            layer.register_forward_pre_hook(_hook(layout.round))
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "quantization_config": layout.settings}))
+    return model
+
+
+def _hook(rounded: Round) -> Callable[[nn.Module, tuple[torch.Tensor]], torch.Tensor]:
+    return lambda _, inputs: rounded(inputs[0])
+
+
+def _to(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """The nearest numbers of a type, as float32."""
+    if dtype == "int8":
+        return x.round().clamp(-128, 127)
+    return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+
+
+def static(dtype: str) -> Round:
+    """Activations rounded with one scale."""
+    scale = _INPUT_SCALES[dtype]
+    return lambda x: _to(x / scale, dtype) * scale
+
+
+def by_token(dtype: str) -> Round:
+    """Activations rounded with a scale for each token."""
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().amax(-1, keepdim=True) / _LARGEST[dtype]
+        return _to(x / scale, dtype) * scale
+
+    return rounded
+
+
+def in_bytes(dtype: str, by_row: bool, scale_dtype: torch.dtype, shape: tuple[int, ...]) -> Quantize:
+    """A byte for each element; the scales are stored in ``shape``."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        largest = weight.abs().amax(1, keepdim=True) if by_row else weight.abs().max().reshape(1, 1)
+        scale = (largest / _LARGEST[dtype]).to(scale_dtype)
+        elements = _to(weight / scale.float(), dtype)
+        stored = {"weight": elements.to(getattr(torch, dtype)), "weight_scale": scale.reshape(shape)}
+        return stored, elements * scale.float()
+
+    return quantized
+
+
+def in_groups(
+    weight: torch.Tensor, bits: int, size: int, symmetric: bool, scale_dtype: torch.dtype
+) -> list[torch.Tensor]:
+    """Unsigned elements [out, in], scales and zero points [out, groups], and the matrix that they mean."""
+    groups = weight.reshape(len(weight), -1, size)
+    top = 2**bits - 1
+    if symmetric:
+        scale = (2 * groups.abs().amax(-1) / top).to(scale_dtype)
+        zeros = torch.full_like(scale, 2 ** (bits - 1), dtype=torch.int32)
+    else:
+        scale = ((groups.amax(-1) - groups.amin(-1)) / top).to(scale_dtype)
+        zeros = (-groups.amin(-1) / scale.float()).round().clamp(0, top).int()
+    elements = ((groups / scale.float()[..., None]).round() + zeros[..., None]).clamp(0, top).int()
+    matrix = (elements - zeros[..., None]).double() * scale.double()[..., None]
+    return [elements.reshape(weight.shape), scale, zeros, matrix.float().reshape(weight.shape)]
+
+
+def in_words(elements: torch.Tensor, bits: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
+    """int32 words of neighbours of the last axis; nibble i of a word has neighbour order[i]."""
+    per_word = 32 // bits
+    words = elements.long().reshape(*elements.shape[:-1], -1, per_word)[..., list(order or range(per_word))]
+    summed = sum(words[..., place] << (bits * place) for place in range(per_word))
+    return torch.where(summed >= 2**31, summed - 2**32, summed).int()
+
+
+def gptq(bits: int, size: int, symmetric: bool, less: int) -> Quantize:
+    """Words of neighbours of a column; zero points less by ``less``."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        length = size if size > 0 else weight.shape[1]
+        elements, scale, zeros, matrix = in_groups(weight, bits, length, symmetric, torch.float16)
+        stored = {
+            "qweight": in_words(elements, bits).T,
+            "qzeros": in_words((zeros.T - less) % 2**bits, bits),
+            "scales": scale.T,
+            "g_idx": torch.arange(weight.shape[1], dtype=torch.int32) // length,
+        }
+        return stored, matrix
+
+    return quantized
+
+
+def with_act_order(quantize: Quantize, size: int, elements: str, groups: str, axis: int) -> Quantize:
+    """``quantize`` of columns in a random order, put back in their places: groups of them lie apart."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        order = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(weight.shape[1]))
+        stored, matrix = quantize(weight[:, order])
+        back = order.argsort()
+        words = (stored[elements].long() & 0xFFFFFFFF).movedim(axis, -1)
+        nibbles = (words[..., None] >> (4 * torch.arange(8)) & 15).reshape(len(words), -1)
+        stored[elements] = in_words(nibbles[:, back], 4).movedim(-1, axis)
+        return {**stored, groups: (torch.arange(weight.shape[1]) // size)[back].int()}, matrix[:, back]
+
+    return quantized
+
+
+def awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Words of eight output features in AutoAWQ's order."""
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    elements, scale, zeros, matrix = in_groups(weight, 4, 64, False, torch.float16)
+    stored = {"qweight": in_words(elements.T, 4, order), "qzeros": in_words(zeros.T, 4, order), "scales": scale.T}
+    return stored, matrix
+
+
+def packed(bits: int, size: int, symmetric: bool) -> Quantize:
+    """Words of neighbours of a row; those of zero points along the output features."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        length = size if size > 0 else weight.shape[1]
+        elements, scale, zeros, matrix = in_groups(weight, bits, length, symmetric, torch.bfloat16)
+        stored = {
+            "weight_packed": in_words(elements, bits),
+            "weight_scale": scale,
+            "weight_shape": torch.tensor(weight.shape),
+        }
+        return stored | ({} if symmetric else {"weight_zero_point": in_words(zeros.T, bits).T}), matrix
+
+    return quantized
+
+
+def in_tiles(name: str, scale_dtype: torch.dtype, shape: Callable[[torch.Tensor], torch.Tensor]) -> Quantize:
+    """FP8 with a scale for each tile of 128 x 128, stored as ``name`` in a shape; the last tiles may be smaller."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        down, across = (-(-extent // 128) for extent in weight.shape)
+        scale = torch.empty(down, across, dtype=scale_dtype)
+        elements, matrix = torch.empty_like(weight), torch.empty_like(weight)
+        for i, j in ((i, j) for i in range(down) for j in range(across)):
+            tile = slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128)
+            scale[i, j] = weight[tile].abs().max() / 448
+            elements[tile] = _to(weight[tile] / scale[i, j].float(), "float8_e4m3fn")
+            matrix[tile] = elements[tile] * scale[i, j].float()
+        return {"weight": elements.to(torch.float8_e4m3fn), name: shape(scale)}, matrix
+
+    return quantized
+
+
+_E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def _in_e2m1(groups: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of ``groups`` [out, count, size] and ``scale`` [out, count]: bytes of two numbers of 4 bits, and the matrix."""
+    codes = ((groups / scale[..., None])[..., None] - _E2M1).abs().argmin(-1)
+    matrix = (_E2M1[codes] * scale[..., None]).reshape(len(groups), -1)
+    codes = codes.reshape(len(groups), -1)
+    return (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8), matrix
+
+
+def mxfp4(name: str) -> Quantize:
+    """Groups of 32 with powers of two, 127 more than their exponents."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        groups = weight.reshape(len(weight), -1, 32)
+        exponent = (groups.abs().amax(-1) / 4).log2().floor()
+        stored, matrix = _in_e2m1(groups, exponent.exp2())
+        return {name: stored, "weight_scale": (exponent + 127).to(torch.uint8)}, matrix
+
+    return quantized
+
+
+def nvfp4(name: str, whole: str, divides: bool) -> Quantize:
+    """Groups of 16 with scales in FP8, which the number ``whole`` divides or multiplies."""
+
+    def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        groups = weight.reshape(len(weight), -1, 16)
+        factor = 448 * 6 / weight.abs().max() if divides else weight.abs().max() / (448 * 6)
+        inner = groups.abs().amax(-1) / 6 * factor if divides else groups.abs().amax(-1) / 6 / factor
+        inner = inner.to(torch.float8_e4m3fn)
+        stored, matrix = _in_e2m1(groups, inner.float() / factor if divides else inner.float() * factor)
+        return {name: stored, "weight_scale": inner, whole: factor.reshape(1 if divides else ())}, matrix
+
+    return quantized
+
+
+def some_factors(features: int) -> torch.Tensor:
+    """Factors of activations, which bfloat16 can hold."""
+    return torch.linspace(0.5, 2, features).bfloat16().float()
+
+
+def modelopt_awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Bytes of two output features, behind activations with factors."""
+    factors = some_factors(weight.shape[1])
+    elements, scale, _, matrix = in_groups(weight / factors, 4, 64, True, torch.float32)
+    signed = (elements - 8) & 15
+    stored = {
+        "weight": (signed[0::2] | signed[1::2] << 4).to(torch.uint8),
+        "weight_scale": scale,
+        "pre_quant_scale": factors.bfloat16(),
+    }
+    return stored, matrix
+
+
+def _input_scale(dtype: str, shape: tuple[int, ...] = ()) -> Tensors:
+    return {"input_scale": torch.full(shape, _INPUT_SCALES[dtype])}
+
+
+def _modelopt(algorithm: str, **settings: Any) -> dict[str, Any]:
+    ignored = ["lm_head", f"model.{UNTOUCHED}"]
+    return {"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ignored, **settings}
+
+
+def _numbers(kind: str, bits: int, strategy: str, **others: Any) -> dict[str, Any]:
+    usual = {"symmetric": True, "dynamic": False, "group_size": None, "observer": "minmax", "observer_kwargs": {}}
+    return {"type": kind, "num_bits": bits, "strategy": strategy, "block_structure": None, **usual, **others}
+
+
+def _compressed_tensors(layout: str, weights: dict[str, Any], activations: dict[str, Any] | None) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations, "output_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": layout,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", f"model.{UNTOUCHED}"],
+        "kv_cache_scheme": None,
+        "quantization_status": "compressed",
+    }
+
+
+def _gptq(bits: int, size: int, symmetric: bool, **others: Any) -> dict[str, Any]:
+    usual = {"desc_act": False, "true_sequential": True, "damp_percent": 0.01}
+    return {"quant_method": "gptq", "bits": bits, "group_size": size, "sym": symmetric, **usual, **others}
+
+
+_FP8, _INT8 = "float8_e4m3fn", "int8"
+LAYOUTS = {
+    "modelopt fp8": Layout(
+        _modelopt("FP8"), in_bytes(_FP8, False, torch.float32, ()), static(_FP8), _input_scale(_FP8)
+    ),
+    "modelopt fp8 by row": Layout(
+        _modelopt("FP8_PER_CHANNEL_PER_TOKEN"), in_bytes(_FP8, True, torch.float32, (-1,)), by_token(_FP8)
+    ),
+    "fp8 in tiles": Layout(
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+        in_tiles("weight_scale_inv", torch.float32, lambda scale: scale),
+    ),
+    "fp8 static": Layout(
+        {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
+        in_bytes(_FP8, False, torch.float32, (1,)),
+        static(_FP8),
+        _input_scale(_FP8, (1,)),
+    ),
+    "compressed-tensors fp8 in tiles": Layout(
+        _compressed_tensors(
+            "float-quantized",
+            _numbers("float", 8, "block", block_structure=[128, 128]),
+            _numbers("float", 8, "group", group_size=128, dynamic=True),
+        ),
+        in_tiles("weight_scale", torch.bfloat16, lambda scale: scale),
+    ),
+    "modelopt fp8 in tiles": Layout(
+        _modelopt("fp8_pb_wo"), in_tiles("weight_scale", torch.float32, lambda scale: scale[:, None, :, None])
+    ),
+    "compressed-tensors nvfp4": Layout(
+        _compressed_tensors(
+            "nvfp4-pack-quantized",
+            _numbers("float", 4, "tensor_group", group_size=16),
+            _numbers("float", 4, "tensor_group", group_size=16, dynamic="local"),
+        ),
+        nvfp4("weight_packed", "weight_global_scale", divides=True),
+        extra={"input_global_scale": torch.ones(1)},
+    ),
+    "compressed-tensors mxfp4": Layout(
+        _compressed_tensors("mxfp4-pack-quantized", _numbers("float", 4, "group", group_size=32), None),
+        mxfp4("weight_packed"),
+    ),
+    "modelopt nvfp4": Layout(
+        _modelopt("NVFP4"), nvfp4("weight", "weight_scale_2", divides=False), extra={"input_scale": torch.tensor(0.5)}
+    ),
+    "modelopt mxfp4": Layout(_modelopt("mxfp4"), mxfp4("weight")),
+    "modelopt awq": Layout(_modelopt("W4A16_AWQ", group_size=64), modelopt_awq, factors=some_factors),
+    "awq": Layout({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}, awq),
+    "gptq": Layout(_gptq(4, 64, True), gptq(4, 64, True, 1)),
+    "gptq with zero points": Layout(_gptq(4, 64, False), gptq(4, 64, False, 1)),
+    "gptq v2 with zero points": Layout(_gptq(4, 32, False, checkpoint_format="gptq_v2"), gptq(4, 32, False, 0)),
+    "gptq with act-order": Layout(
+        _gptq(4, 64, True, desc_act=True), with_act_order(gptq(4, 64, True, 1), 64, "qweight", "g_idx", 0)
+    ),
+    "compressed-tensors int4 with act-order": Layout(
+        _compressed_tensors("pack-quantized", _numbers("int", 4, "group", symmetric=False, actorder="group"), None),
+        with_act_order(packed(4, 64, False), 64, "weight_packed", "weight_g_idx", 1),
+    ),
+    "gptq 8 bits": Layout(_gptq(8, 64, False), gptq(8, 64, False, 1)),
+    "gptq by row": Layout(_gptq(8, -1, True), gptq(8, -1, True, 1)),
+    "auto-round": Layout(
+        {"quant_method": "auto-round", "packing_format": "auto_round:auto_awq", "bits": 4, "group_size": 64}, awq
+    ),
+    "compressed-tensors int4": Layout(
+        _compressed_tensors("pack-quantized", _numbers("int", 4, "group"), None), packed(4, 64, True)
+    ),
+    "compressed-tensors int4 with zero points": Layout(
+        _compressed_tensors("pack-quantized", _numbers("int", 4, "group", symmetric=False), None), packed(4, 64, False)
+    ),
+    "compressed-tensors int4 by row": Layout(
+        _compressed_tensors("pack-quantized", _numbers("int", 4, "channel", symmetric=False), None),
+        packed(4, -1, False),
+    ),
+    "modelopt int8": Layout(_modelopt("W8A16"), in_bytes(_INT8, True, torch.float32, (-1,))),
+    "compressed-tensors fp8": Layout(
+        _compressed_tensors("float-quantized", _numbers("float", 8, "tensor"), _numbers("float", 8, "tensor")),
+        in_bytes(_FP8, False, torch.bfloat16, (1,)),
+        static(_FP8),
+        _input_scale(_FP8, (1,)),
+    ),
+    "compressed-tensors fp8 by row": Layout(
+        _compressed_tensors(
+            "float-quantized", _numbers("float", 8, "channel"), _numbers("float", 8, "token", dynamic=True)
+        ),
+        in_bytes(_FP8, True, torch.bfloat16, (-1, 1)),
+        by_token(_FP8),
+    ),
+    "compressed-tensors int8": Layout(
+        _compressed_tensors("int-quantized", _numbers("int", 8, "channel"), _numbers("int", 8, "token", dynamic=True)),
+        in_bytes(_INT8, True, torch.bfloat16, (-1, 1)),
+        by_token(_INT8),
+    ),
+    "compressed-tensors int8 static": Layout(
+        _compressed_tensors("int-quantized", _numbers("int", 8, "channel"), _numbers("int", 8, "tensor")),
+        in_bytes(_INT8, True, torch.bfloat16, (-1, 1)),
+        static(_INT8),
+        _input_scale(_INT8, (1,)),
+    ),
+}
+
+
+def matrices(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """The matrices of quantized layers as the model has them, by the names of layers."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    return {name: layer.weight.detach().float().numpy() for name, layer in layers.items()}

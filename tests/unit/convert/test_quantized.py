@@ -1,0 +1,272 @@
+"""Quantized Hugging Face checkpoints: the network has their very weights, and engines compute with them."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.models import tiny_model
+from tests.onnx_runner import OnnxRunner
+from tests.quantized_writer import LAYOUTS, Layout, matrices, write_quantized
+from tests.tolerances import assert_close
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.mapping import open_source
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.verifier import load_network
+from trtllm_lite.quantize.formats import FORMATS
+from trtllm_lite.quantize.network import quantized_as
+from trtllm_lite.runtime import ModelRunner
+
+SIZES = {
+    **{"hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2},
+    **{"num_attention_heads": 8, "num_key_value_heads": 2, "tie_word_embeddings": False},
+}
+
+
+def written(directory: Path, layout: Layout) -> torch.nn.Module:
+    """Write a checkpoint and convert it; returns the model that it means."""
+    model = write_quantized(tiny_model("llama", **SIZES), directory / "model", layout)
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint")
+    return model
+
+
+def source_name(node: str) -> str:
+    """The layer whose matrix the Transpose ``node`` of a network takes."""
+    path = node.removesuffix(".transpose").replace("attention", "self_attn")
+    return path if path == "lm_head" else f"model.{path}"
+
+
+def matrices_of_onnxruntime(checkpoint: Path) -> dict[str, np.ndarray]:
+    """What the network multiplies, by the names of layers: the part of it that depends on no input."""
+    model = onnx.load(checkpoint / "network.onnx")
+    known, kept, names = {tensor.name for tensor in model.graph.initializer}, [], {}
+    for node in model.graph.node:
+        if node.op_type == "Transpose" and list(node.attribute[0].ints) == [1, 0]:
+            names[node.input[0]] = source_name(node.name)
+        if known.issuperset(node.input):
+            known.update(node.output)
+            kept.append(node)
+    outputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+    needed = {name for node in kept for name in node.input} | set(names)
+    constants = [tensor for tensor in model.graph.initializer if tensor.name in needed]
+    graph = onnx.helper.make_graph(kept, "matrices", [], outputs, constants)
+    part = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    found = onnxruntime.InferenceSession(part.SerializeToString()).run(None, {})
+    return dict(zip(names.values(), found, strict=True))
+
+
+def matrices_of_formats(checkpoint: Path) -> dict[str, np.ndarray]:
+    """What the builder makes of the network's matrices, by the names of layers."""
+    found = {}
+    for node in load_network(checkpoint).graph:
+        if node.op_type == "Transpose" and list(node.attributes["perm"].as_ints()) == [1, 0]:
+            matrix = next(m for known in FORMATS if (m := known.recognise(node.inputs[0])))
+            tensors = {name: matrix.tensor(name).numpy() for name in matrix.operands}
+            found[source_name(str(node.name))] = matrix.format.dequantize(tensors)
+    return found
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_matrices_are_exact(name: str, tmp_path: Path) -> None:
+    """The network's, the builder's, and those of a checkpoint that is expanded."""
+    layout = LAYOUTS[name]
+    expected = matrices(written(tmp_path, layout))
+    source = open_source(str(tmp_path / "model"))
+    ways = {
+        "onnxruntime": matrices_of_onnxruntime(tmp_path / "checkpoint"),
+        "formats": matrices_of_formats(tmp_path / "checkpoint"),
+        "expanded": {layer: source.read(f"{layer}.weight") for layer in expected},
+    }
+    for way, found in ways.items():
+        assert set(found) == set(expected), way
+        for layer, matrix in expected.items():
+            blocks = source.blocks.get(f"{layer}.weight")
+            if way != "expanded" and blocks is not None and blocks.order:
+                matrix = matrix[:, source.read(f"{layer}.weight/input_order")]
+            if way == "expanded" and layout.factors is not None and f"{layer}.weight" in source.blocks:
+                matrix = matrix * layout.factors(matrix.shape[1]).numpy()
+            np.testing.assert_array_equal(found[layer], matrix, f"{way}: {layer}")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_engines_compute_what_the_checkpoint_means(name: str, tmp_path: Path) -> None:
+    """A prompt, then steps of one token, as transformers with the dequantized weights and rounded activations."""
+    layout = LAYOUTS[name]
+    model = written(tmp_path, layout)
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_batch_size=2, max_input_len=64, max_seq_len=96)
+    prompt = np.random.default_rng(1).integers(3, model.config.vocab_size, 40).tolist()
+    options = {"end_id": -1, "temperature": 0, "return_dict": True, "output_generation_logits": True}
+    result = ModelRunner.from_dir(tmp_path / "engine").generate([prompt], max_new_tokens=8, **options)
+    tokens = result["output_ids"][0, 0, 40:48].tolist()
+    ids = torch.tensor([prompt + tokens[:-1]])
+    with torch.no_grad():
+        expected = model(ids).logits[0].numpy()
+    in_onnx = OnnxRunner(tmp_path / "checkpoint", 1, 64).step([ids[0].numpy()])[0]
+    for found, wanted in ((in_onnx, expected), (result["generation_logits"][0][0], expected[39:])):
+        if layout.round is None:
+            assert_close(found, wanted)
+        else:  # a sum in another order may round to another step, which is little beside the rounding itself
+            assert np.std(found - wanted) < 0.3 * np.std(wanted - without_rounding(model, ids)[-len(wanted) :])
+
+
+def without_rounding(model: torch.nn.Module, ids: torch.Tensor) -> np.ndarray:
+    plain = copy.deepcopy(model)
+    for layer in plain.modules():
+        layer._forward_pre_hooks.clear()
+    with torch.no_grad():
+        return plain(ids).logits[0].numpy()
+
+
+def test_checkpoints_say_how_they_are_quantized(tmp_path: Path) -> None:
+    written(tmp_path, LAYOUTS["modelopt fp8"])
+    assert quantized_as(load_network(tmp_path / "checkpoint")) == "modelopt FP8"
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "expanded", dequantize=True)
+    expanded = load_network(tmp_path / "expanded")
+    assert quantized_as(expanded) == "full_prec"
+    write_quantized(tiny_model("llama", **SIZES), tmp_path / "tiles", LAYOUTS["compressed-tensors fp8 in tiles"])
+    assert open_source(str(tmp_path / "tiles")).quantization == "compressed-tensors float-quantized, weights only"
+    assert not [node for node in expanded.graph if node.op_type.endswith("Linear")]
+
+
+def test_activations_are_rounded_once_for_all_that_read_them(tmp_path: Path) -> None:
+    written(tmp_path, LAYOUTS["compressed-tensors fp8"])
+    rounding = [node.name for node in load_network(tmp_path / "checkpoint").graph if node.op_type == "QuantizeLinear"]
+    assert rounding == [
+        f"layers.{layer}.{path}.x.quantized"
+        for layer, paths in enumerate((["attention.q_proj", "attention.o_proj", "mlp.gate_proj", "mlp.down_proj"],) * 2)
+        for path in paths
+        if (layer, path) != (1, "mlp.down_proj")
+    ]
+
+
+def test_products_that_read_features_in_one_order_share_them(tmp_path: Path) -> None:
+    written(tmp_path, LAYOUTS["gptq with act-order"])
+    nodes = [str(node.name) for node in load_network(tmp_path / "checkpoint").graph]
+    first = [name for name in nodes if name.startswith("layers.0.") and name.endswith(".in_order")]
+    assert [name.split(".")[-3] for name in first] == ["q_proj", "o_proj", "gate_proj", "down_proj"]
+
+
+def test_settings_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
+    """As in older checkpoints of ModelOpt; scales of the KV cache are noted as left out."""
+    write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["modelopt fp8"])
+    edit(tmp_path, lambda settings: settings.clear())
+    path = tmp_path / "model" / "model.safetensors"
+    scale = {"model.layers.0.self_attn.k_proj.k_scale": torch.tensor(0.5)}
+    save_file(load_file(path) | scale, path, metadata={"format": "pt"})
+    settings = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    (tmp_path / "model" / "hf_quant_config.json").write_text(json.dumps({"quantization": settings}))
+    source = open_source(str(tmp_path / "model"))
+    assert source.quantization == "modelopt FP8 (scales of the KV cache left out)"
+    assert not [name for name in source.tensors if name.endswith("k_scale")]
+
+
+def edit(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the settings of a written checkpoint."""
+    path = directory / "model" / "config.json"
+    config = json.loads(path.read_text())
+    change(config["quantization_config"])
+    path.write_text(json.dumps(config))
+
+
+def replace(directory: Path, name: str, tensor: torch.Tensor | None) -> None:
+    """Replace or remove a tensor of a written checkpoint."""
+    path = directory / "model" / "model.safetensors"
+    tensors = load_file(path)
+    del tensors[name]
+    save_file(tensors if tensor is None else {**tensors, name: tensor}, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "message"),
+    [
+        ("modelopt fp8", {"quant_method": "bitsandbytes"}, "quantized with 'bitsandbytes', expected one of .*modelopt"),
+        ("modelopt fp8", {"quant_algo": "W4A8_AWQ"}, "quant_algo: expected one of FP8, .*, found W4A8_AWQ"),
+        ("fp8 in tiles", {"weight_block_size": [128, 0]}, "weight_block_size: expected two positive numbers"),
+        ("fp8 in tiles", {"activation_scheme": "x"}, "activation_scheme: expected one of static, dynamic, found 'x'"),
+        ("gptq", {"bits": 3}, "bits: expected 4 or 8, found 3: convert the unquantized model"),
+        ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format: expected 'gptq' or 'gptq_v2', found 'marlin'"),
+        ("gptq", {"dynamic": {"+:.*up_proj": {"bits": 8}}}, "dynamic: settings of single layers are not supported"),
+        ("awq", {"version": "gemv"}, "version: expected 'gemm' or 'GEMM', found 'gemv'"),
+        ("auto-round", {"packing_format": "auto_round"}, "packing_format: expected one of auto_round:auto_gptq"),
+        ("auto-round", {"extra_config": {"x": {"bits": 8}}}, "extra_config: layers with other bits"),
+        ("compressed-tensors int4", {"format": "int-quantized"}, "layers.*symmetric int4 by group in the format"),
+        ("modelopt fp8", {"rotation": 1}, "quantization_config.rotation: 1 is not mapped"),
+        ("compressed-tensors int8", {"transform_config": {"a": 1}}, "transform_config: .* is not mapped"),
+        ("compressed-tensors int8", {"format": "sparse"}, r"layers.0.\w+.\w+: weights are .* format 'sparse'"),
+        ("compressed-tensors int8", {"config_groups": {"g": {"targets": ["re:(a+)+"]}}}, "repeated groups"),
+        ("compressed-tensors int8", {"config_groups": []}, "config_groups: expected groups of layers"),
+    ],
+)
+def test_settings_that_are_not_supported(layout: str, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS[layout])
+    edit(tmp_path, lambda old: old.update(settings))
+    with pytest.raises(ConvertError, match=message):
+        open_source(str(tmp_path / "model"))
+
+
+UP = "model.layers.0.mlp.up_proj"
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "tensor", "message"),
+    [
+        ("modelopt fp8", "input_scale", None, r"expected input_scale .* \[\] or \[1\], found none"),
+        ("modelopt fp8", "input_scale", torch.tensor(float("nan")), "expected input_scale to be a positive number"),
+        ("modelopt fp8", "weight_scale", torch.ones(7), r"expected weight_scale .* or \[192\] .*, found float32 \[7\]"),
+        ("modelopt fp8", "weight_scale", None, r"found model.layers.0.mlp.up_proj.weight \(float8_e4m3fn\)"),
+        (
+            "fp8 in tiles",
+            "weight_scale_inv",
+            torch.ones(3, 1),
+            r"weight_scale_inv .* \[2, 1\] .* float32 \[3, 1\]",
+        ),
+        ("modelopt mxfp4", "weight_scale", torch.full((192, 4), 255, dtype=torch.uint8), "is not a number"),
+        ("modelopt nvfp4", "weight_scale_2", torch.tensor(0.0), "weight_scale_2 to be a positive number, found 0"),
+        ("modelopt nvfp4", "weight_scale", torch.ones(192, 8), "expected weight_scale to be of float8_e4m3fn"),
+        ("gptq", "qzeros", torch.zeros(2, 24, dtype=torch.int32), "expected zero points of 8"),
+        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32) // 100, "to give 2 groups as many columns each"),
+        ("gptq", "g_idx", torch.arange(128, dtype=torch.int32).flip(0) // 32, "to give 2 groups as many columns each"),
+        (
+            "compressed-tensors int4",
+            "weight_scale",
+            torch.ones(192, 3),
+            "rows of 128 weights are not 3 groups of one",
+        ),
+        ("awq", "qzeros", None, r"expected qzeros to have the shape \[2, 24\], found none"),
+        ("modelopt int8", "weight", torch.zeros(192, 0, dtype=torch.int8), r"above 0, found int8 \[192, 0\]"),
+        ("awq", "qweight", torch.zeros(128, 24), "expected qweight to be of int32"),
+        (
+            "modelopt awq",
+            "pre_quant_scale",
+            torch.ones(64),
+            r"pre_quant_scale .* \[128\], found float32 \[64\]",
+        ),
+        ("compressed-tensors int4", "weight_shape", torch.tensor([9, 9]), r"weight_packed to have the shape \[9, 2\]"),
+        ("modelopt int8", "weight", torch.zeros(192, 128), "expected weight to be of int8 with 2 dimensions above 0"),
+        ("modelopt int8", "weight", torch.zeros(64, 128, dtype=torch.int8), r"weight_scale .*, found float32 \[192\]"),
+    ],
+)
+def test_layers_that_are_damaged(
+    layout: str, name: str, tensor: torch.Tensor | None, message: str, tmp_path: Path
+) -> None:
+    write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS[layout])
+    replace(tmp_path, f"{UP}.{name}", tensor)
+    with pytest.raises(ConvertError, match=message) as caught:
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    assert UP in str(caught.value)
+
+
+def test_integers_need_settings(tmp_path: Path) -> None:
+    write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["modelopt int8"])
+    edit(tmp_path, lambda settings: settings.clear())
+    with pytest.raises(ConvertError, match=r"down_proj.weight \(int8\), .* more; the model has no quantization_config"):
+        open_source(str(tmp_path / "model"))

@@ -1,0 +1,122 @@
+"""Sources whose linear layers are quantized, seen as sources with matrices in blocks: nothing is rounded.
+
+A quantized layer has several tensors, whose names and layouts differ from method to method (a file for each). Behind
+:func:`as_blocks` it has one matrix ``weight`` as any layer, which may be read as the parts of its blocks, or expanded.
+Layers that a method leaves alone have a floating-point ``weight``, and are not touched.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from numpy.typing import NDArray
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.quantized.auto_round import auto_round
+from trtllm_lite.convert.quantized.awq import Awq
+from trtllm_lite.convert.quantized.compressed_tensors import CompressedTensors
+from trtllm_lite.convert.quantized.fp8 import Fp8
+from trtllm_lite.convert.quantized.gptq import Gptq
+from trtllm_lite.convert.quantized.layer import Layer, Matrix
+from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
+from trtllm_lite.convert.quantized.modelopt import ModelOpt
+from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.convert.source import Source
+from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.network.blocks import part_name
+from trtllm_lite.vocabulary import PLAIN_DTYPES
+
+SETTINGS = "quantization_config"
+# By the quant_method of the settings.
+METHODS: Mapping[str, Callable[[ConfigFields], Method]] = {
+    "compressed-tensors": CompressedTensors,
+    "modelopt": ModelOpt,
+    "fp8": Fp8,
+    "awq": Awq,
+    "gptq": Gptq,
+    "auto-round": auto_round,
+}
+# A layer that has one of these is quantized.
+_MARKS = ("weight_scale", "weight_packed", "qweight", "weight_scale_inv")
+
+
+def as_blocks(source: Source) -> Source:
+    """``source`` with the matrices of its quantized layers in blocks; the same source if nothing is quantized.
+
+    Raises ConvertError for an unknown method, settings or layers that are not supported, and tensors of integers that
+    no layer needs.
+    """
+    settings = source.config.get(SETTINGS)
+    if not settings:
+        _check_plain(source, source.tensors, "the model has no quantization_config")
+        return source
+    method = _read_method(settings)
+    matrices = {layer.name: method.matrix(layer) for layer in _layers(source) if set(_MARKS) & set(layer.tensors)}
+    if not matrices:
+        raise ConvertError(f"{source.description} is to be quantized with {method.description}, but no layer is")
+    used = {f"{name}.{tensor}" for name, matrix in matrices.items() for tensor in matrix.stored}
+    kept = {name: info for name, info in source.tensors.items() if name not in used and not method.is_noted(name)}
+    _check_plain(source, kept, f"{method.description} does not say what these are")
+    dtype = _plain_dtype(kept)
+    weights = {f"{name}.weight": matrix for name, matrix in matrices.items()}
+    return replace(
+        source,
+        config={key: value for key, value in source.config.items() if key != SETTINGS},
+        tensors=kept | {name: TensorInfo(dtype, matrix.shape) for name, matrix in weights.items()},
+        read=partial(_read, source, weights),
+        blocks={name: matrix.blocks for name, matrix in weights.items()},
+        quantization=method.description,
+    )
+
+
+def _read_method(settings: object) -> Method:
+    name = str(settings.get("quant_method")) if isinstance(settings, dict) else ""
+    if not isinstance(settings, dict) or name not in METHODS:
+        raise ConvertError(
+            f"the weights are quantized with {shown(name or settings)}, expected one of {', '.join(METHODS)}: "
+            f"{UNQUANTIZED}"
+        )
+    fields = ConfigFields(settings, f"{SETTINGS}.", frozenset({"quant_method"}))
+    method = METHODS[name](fields)
+    fields.check_unread(UNQUANTIZED)
+    if fields.problems:
+        listed = "\n  ".join(fields.problems)
+        raise ConvertError(f"the weights are quantized in a way that is not supported:\n  {listed}")
+    return method
+
+
+def _layers(source: Source) -> list[Layer]:
+    tensors: dict[str, dict[str, TensorInfo]] = {}
+    for name, info in source.tensors.items():
+        layer, _, tensor = name.rpartition(".")
+        tensors.setdefault(layer, {})[tensor] = info
+    return [Layer(name, found, partial(_load, source, name)) for name, found in tensors.items()]
+
+
+def _load(source: Source, layer: str, tensor: str) -> NDArray:
+    return source.read(f"{layer}.{tensor}")
+
+
+def _read(source: Source, weights: Mapping[str, Matrix], name: str) -> NDArray:
+    """A tensor of the source, an expanded matrix, or a part of one by the name that :func:`part_name` makes."""
+    tensor, _, part = name.rpartition("/")
+    if tensor in weights and name == part_name(tensor, part):
+        return weights[tensor].parts[part]()
+    return weights[name].expanded() if name in weights else source.read(name)
+
+
+def _check_plain(source: Source, tensors: Mapping[str, TensorInfo], reason: str) -> None:
+    """Raise ConvertError for tensors that are no floating-point numbers."""
+    others = [f"{name} ({info.dtype})" for name, info in tensors.items() if info.dtype not in PLAIN_DTYPES]
+    if others:
+        listed = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        raise ConvertError(
+            f"expected the tensors of {source.description} to be one of {', '.join(PLAIN_DTYPES)}, found {listed}; "
+            f"{reason}: convert from the unquantized checkpoint"
+        )
+
+
+def _plain_dtype(tensors: Mapping[str, TensorInfo]) -> str:
+    """The type of all floating-point matrices, or float32 if there are several types."""
+    found = {info.dtype for info in tensors.values() if len(info.shape) == 2}
+    return found.pop() if len(found) == 1 else "float32"

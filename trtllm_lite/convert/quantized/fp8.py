@@ -1,0 +1,48 @@
+"""FP8 as transformers and DeepSeek store it (``quant_method: fp8``).
+
+With ``weight_block_size`` a matrix has a scale for each tile of so many rows and columns, ``weight_scale_inv``
+(DeepSeek-V3, arXiv 2412.19437, section 3.3). That method also rounds activations, with a scale for each 128 elements of
+a token; here they stay as they are. Without tiles a matrix has one ``weight_scale``, and its activations have one
+``input_scale`` (``static``), or a scale for each token (``dynamic``).
+"""
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
+from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
+from trtllm_lite.convert.quantized.method import Method
+from trtllm_lite.errors import shown
+from trtllm_lite.network.blocks import Rounding
+
+_FP8 = "float8_e4m3fn"
+_SCHEMES = ("static", "dynamic")
+
+
+class Fp8(Method):
+    """One layout for all layers."""
+
+    def __init__(self, fields: ConfigFields) -> None:
+        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        for key in ("modules_to_not_convert", "ignored_layers", "scale_fmt"):
+            fields.take(key)
+        fields.expect("fmt", "e4m3")
+        scheme, tile = fields.take("activation_scheme") or "dynamic", fields.take("weight_block_size")
+        if scheme not in _SCHEMES:
+            fields.problem("activation_scheme", f"expected one of {', '.join(_SCHEMES)}, found {shown(scheme)}")
+        if tile is not None and not is_tile(tile):
+            fields.problem("weight_block_size", f"expected two positive numbers, found {shown(tile)}")
+            tile = None
+        self._is_static, self._tile = scheme == "static", None if tile is None else (tile[0], tile[1])
+        tiles = "" if tile is None else f" in tiles of {tile[0]}x{tile[1]}, weights only"
+        self.description = f"fp8{tiles}"
+
+    def matrix(self, layer: Layer) -> Matrix:
+        """As :meth:`Method.matrix`."""
+        if self._tile is not None:
+            return fp8_in_tiles(layer, "weight_scale_inv", self._tile)
+        rounding = static_rounding(layer, _FP8) if self._is_static else Rounding(_FP8)
+        return bytes_by_row(layer, _FP8, rounding)
+
+
+def is_tile(value: object) -> bool:
+    """Whether ``value`` is the extents of a tile."""
+    return isinstance(value, list) and len(value) == 2 and all(type(extent) is int and extent > 0 for extent in value)

@@ -1,0 +1,85 @@
+"""GPTQ (arXiv 2210.17323) as AutoGPTQ, GPTQModel and AutoRound store it (``quant_method: gptq``).
+
+``qweight`` int32 [in / n, out] holds n = 32 / bits elements of a column in each word, ``qzeros`` [groups, out / n] zero
+points, ``scales`` [groups, out]. Zero points are stored less 1, and count modulo 2^bits; ``checkpoint_format: gptq_v2``
+stores them as they are. ``g_idx`` [in] is the group of each input feature; without it groups are neighbours.
+https://github.com/AutoGPTQ/AutoGPTQ, auto_gptq/nn_modules/qlinear/qlinear_cuda.py.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.quantized.groups import Groups
+from trtllm_lite.convert.quantized.layer import Layer, Matrix
+from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
+from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
+from trtllm_lite.vocabulary import PLAIN_DTYPES
+
+# How the weights were found, and what the tensors say, too.
+_NEUTRAL = """
+    group_size desc_act static_groups true_sequential damp_percent damp_auto_increment mse lm_head meta provider
+    autoround_version data_type enable_quanted_input static_attention_granularity static_kv_granularity
+    model_name_or_path model_file_base_name dataset tokenizer use_cuda_fp16 model_seqlen block_name_to_quantize
+    module_name_preceding_first_block batch_size pad_token_id use_exllama disable_exllama exllama_config
+    max_input_length cache_block_outputs
+    modules_in_block_to_quantize pack_dtype to_quant_block_names iters lr minmax_lr nsamples seqlen
+    low_gpu_mem_usage amp enable_minmax_tuning enable_norm_bias_tuning gradient_accumulate_steps scale_dtype
+    modules_to_not_convert backend hyb quant_lm_head
+"""
+
+
+class Gptq(Method):
+    """Zero points of a ``sym`` checkpoint are all half of the range, so that they need not be stored."""
+
+    def __init__(self, fields: ConfigFields) -> None:
+        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        for key in _NEUTRAL.split():
+            fields.take(key)
+        fields.expect("checkpoint_format", "gptq", "gptq_v2")
+        overrides = fields.take("dynamic") or {}
+        if not isinstance(overrides, dict) or not all(name.startswith("-:") for name in overrides):
+            fields.problem("dynamic", f"settings of single layers are not supported: {UNQUANTIZED}")
+        self._less = 0 if fields.take("checkpoint_format") == "gptq_v2" else 1
+        self._bits = read_bits(fields, 4, 8)
+        self._symmetric = fields.flag("sym", True)
+        self.description = f"gptq, {self._bits} bits"
+
+    def matrix(self, layer: Layer) -> Matrix:
+        """As :meth:`Method.matrix`."""
+        per_word = WORD_BITS // self._bits
+        packed, out_features = layer.find("qweight", ("int32",), 2).shape
+        in_features = packed * per_word
+        scales = layer.find("scales", PLAIN_DTYPES, 2)
+        count = scales.shape[0]
+        wanted = {"scales": (count, out_features), "qzeros": (count, out_features // per_word)}
+        for name, shape in wanted.items():
+            layer.expect(name, shape)
+        groups = Groups(
+            (out_features, in_features),
+            self._bits,
+            count,
+            lambda: self._elements(layer),
+            lambda: layer.load("scales").T,
+            scales.dtype,
+            None if self._symmetric else lambda: self._zeros(layer),
+        )
+        return groups.matrix(layer, "qweight", "qzeros", "scales").with_groups(layer, "g_idx", count)
+
+    def _zeros(self, layer: Layer) -> NDArray[np.uint8]:
+        stored = unpacked(layer.load("qzeros"), self._bits).T
+        return np.ascontiguousarray(stored + np.uint8(self._less) & np.uint8((1 << self._bits) - 1))
+
+    def _elements(self, layer: Layer) -> NDArray[np.uint8]:
+        half = 1 << (self._bits - 1)
+        if self._symmetric and not (self._zeros(layer) == half).all():
+            raise layer.error(f"expected zero points of {half}, as quantization_config says sym: download it again")
+        return unpacked(layer.load("qweight").T, self._bits)
+
+
+def read_bits(fields: ConfigFields, *supported: int) -> int:
+    """The ``bits`` of an element, one of those supported."""
+    bits = fields.integer("bits")
+    if bits not in supported:
+        fields.problem("bits", f"expected {' or '.join(map(str, supported))}, found {bits}: {UNQUANTIZED}")
+    return bits

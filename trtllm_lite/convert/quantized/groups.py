@@ -1,0 +1,65 @@
+"""Matrices of integers whose rows are cut into groups, each with a scale and perhaps a zero point."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.convert.quantized.layer import Layer, Matrix
+from trtllm_lite.network.blocks import Blocks
+from trtllm_lite.network.dtypes import NUMPY
+
+_Load = Callable[[], NDArray]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A matrix of ``shape`` [out, in] in unsigned integers of ``bits``; its rows have ``count`` groups.
+
+    ``elements`` gives them [out, in], ``scales`` and ``zeros`` give a number for each group [out, count]. Without
+    ``zeros`` all zero points are half of the range, and the network has signed integers without zero points.
+    """
+
+    shape: tuple[int, int]
+    bits: int
+    count: int
+    elements: _Load
+    scales: _Load
+    scale_dtype: str
+    zeros: _Load | None
+
+    def matrix(self, layer: Layer, *stored: str) -> Matrix:
+        """As it goes into the network. Raises ConvertError if rows are not whole groups."""
+        if self.count == 0 or self.shape[1] % (self.count * self._repeats):
+            raise layer.error(
+                f"rows of {self.shape[1]} weights are not {self.count} groups of one even length, which is not "
+                "supported: convert the unquantized model"
+            )
+        size = self.shape[1] // (self.count * self._repeats)
+        signed = Blocks(f"int{self.bits}", size, self.scale_dtype)
+        scales = self._repeated(self.scales)
+        if self.zeros is None:
+            return Matrix(self.shape, signed, {"weight": self._signed, "weight_scale": scales}, stored)
+        unsigned = Blocks(f"uint{self.bits}", size, self.scale_dtype, zero_points=True)
+        dtype, zeros = NUMPY[unsigned.dtype], self._repeated(self.zeros)
+        parts = {
+            "weight": lambda: self.elements().view(dtype),
+            "weight_scale": scales,
+            "weight_zero_point": lambda: zeros().view(dtype),
+        }
+        return Matrix(self.shape, unsigned, parts, stored)
+
+    def _signed(self) -> NDArray:
+        half = 1 << (self.bits - 1)
+        return (self.elements().view(np.int8) - np.int8(half) if self.bits == 4 else self.elements() ^ half).view(
+            NUMPY[f"int{self.bits}"]
+        )
+
+    @property
+    def _repeats(self) -> int:
+        """2 where a row has an odd number of zero points of 4 bits, of which files have pairs: halves of groups do."""
+        return 2 if self.zeros is not None and self.bits == 4 and self.count > 1 and self.count % 2 else 1
+
+    def _repeated(self, load: _Load) -> _Load:
+        return lambda: np.repeat(load(), self._repeats, axis=-1)

@@ -1,0 +1,126 @@
+"""A linear layer of a quantized source: its tensors as they are stored, and the matrix that they mean."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.network.blocks import Blocks, Rounding
+from trtllm_lite.vocabulary import PLAIN_DTYPES
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``tensors`` by what follows the layer's name, such as ``weight_scale``; ``load`` reads one of them."""
+
+    name: str
+    tensors: Mapping[str, TensorInfo]
+    load: Callable[[str], NDArray]
+
+    def error(self, text: str) -> ConvertError:
+        """What is wrong with the layer."""
+        return ConvertError(f"{self.name}: {text}")
+
+    def find(self, tensor: str, dtypes: tuple[str, ...], rank: int) -> TensorInfo:
+        """A tensor of one of the ``dtypes``. Raises ConvertError if there is none, or another."""
+        info = self.tensors.get(tensor)
+        if info is None:
+            raise self.error(f"expected a tensor {tensor} beside {', '.join(sorted(self.tensors))}: download it again")
+        if info.dtype not in dtypes or len(info.shape) != rank or 0 in info.shape:
+            raise self.error(
+                f"expected {tensor} to be of {' or '.join(dtypes)} with {rank} dimensions above 0, found {info.dtype} "
+                f"{list(info.shape)}: the checkpoint does not store what its quantization_config says"
+            )
+        return info
+
+    def expect(self, tensor: str, shape: tuple[int, ...]) -> TensorInfo:
+        """A tensor of that shape. Raises ConvertError."""
+        info = self.tensors.get(tensor)
+        if info is None or info.shape != shape:
+            found = "none" if info is None else list(info.shape)
+            raise self.error(f"expected {tensor} to have the shape {list(shape)}, found {found}: download it again")
+        return info
+
+    def expect_shape(self, tensor: str, *shapes: tuple[int, ...]) -> TensorInfo:
+        """A tensor of floating-point numbers of one of the ``shapes``. Raises ConvertError."""
+        info = self.tensors.get(tensor)
+        if info is None or info.shape not in shapes or info.dtype not in PLAIN_DTYPES:
+            found = "none" if info is None else f"{info.dtype} {list(info.shape)}"
+            listed = " or ".join(str(list(shape)) for shape in shapes)
+            raise self.error(
+                f"expected {tensor} to be floating-point numbers {listed}, found {found}: the checkpoint does not "
+                "store what its quantization_config says"
+            )
+        return info
+
+    def number(self, tensor: str) -> float:
+        """The only element of a tensor, a positive float32. Raises ConvertError."""
+        self.expect_shape(tensor, (), (1,))
+        value = float(self.load(tensor).reshape(()).astype(np.float32))
+        if not 0 < value < np.inf:
+            raise self.error(f"expected {tensor} to be a positive number, found {shown(value)}: quantize it again")
+        return value
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What a layer's tensors mean: a matrix [out, in] in ``blocks``, each of whose ``parts`` is made when asked for.
+
+    ``stored`` are the tensors that it is made of.
+    """
+
+    shape: tuple[int, int]
+    blocks: Blocks
+    parts: Mapping[str, Callable[[], NDArray]]
+    stored: tuple[str, ...]
+
+    def expanded(self) -> NDArray[np.float32]:
+        """The matrix that multiplies activations as they come, each element rounded once, and once by its factor."""
+        scale = self.parts["weight_scale"]().astype(np.float32).reshape(self.shape[0], -1, 1)
+        elements = self.parts["weight"]().astype(np.float32).reshape(*scale.shape[:2], -1)
+        if self.blocks.zero_points:
+            elements -= self.parts["weight_zero_point"]().astype(np.float32).reshape(scale.shape)
+        matrix = (elements * scale).reshape(self.shape)
+        if self.blocks.order:
+            in_blocks, matrix = matrix, np.empty_like(matrix)
+            matrix[:, self.parts["input_order"]()] = in_blocks
+        return matrix * self.parts["input_factor"]() if self.blocks.factors else matrix
+
+    def with_groups(self, layer: Layer, tensor: str, count: int) -> "Matrix":
+        """The matrix whose columns have the ``count`` groups that ``tensor`` [in] says, if the layer has one.
+
+        The columns of a group may lie apart (act-order). Then they are brought together, in the order in which
+        activations are brought, too. Raises ConvertError unless all groups have as many columns.
+        """
+        if tensor not in layer.tensors:
+            return self
+        layer.find(tensor, ("int32",), 1)
+        layer.expect(tensor, self.shape[1:])
+        group = layer.load(tensor)
+        order = np.argsort(group, kind="stable").astype(np.int32)
+        if not np.array_equal(group[order], np.arange(len(group)) // (len(group) // count)):
+            raise layer.error(f"expected {tensor} to give {count} groups as many columns each: download it again")
+        if np.array_equal(order, np.arange(len(order))):
+            return replace(self, stored=(*self.stored, tensor))
+        blocks = replace(self.blocks, order=sha256(order.tobytes()).hexdigest())
+        columns = {"weight": lambda: self.parts["weight"]()[:, order], "input_order": lambda: order}
+        return Matrix(self.shape, blocks, {**self.parts, **columns}, (*self.stored, tensor))
+
+    def with_factors(self, layer: Layer, tensor: str) -> "Matrix":
+        """The matrix behind activations that are multiplied with ``tensor`` [in], if the layer has one."""
+        if tensor not in layer.tensors:
+            return self
+        layer.expect_shape(tensor, self.shape[1:])
+        factors = layer.load(tensor).astype(np.float32)
+        blocks = replace(self.blocks, factors=sha256(factors.tobytes()).hexdigest())
+        parts = {**self.parts, "input_factor": lambda: layer.load(tensor).astype(np.float32)}
+        return Matrix(self.shape, blocks, parts, (*self.stored, tensor))
+
+
+def static_rounding(layer: Layer, to: str) -> Rounding:
+    """Activations in ``to`` with the one scale that the source gives."""
+    return Rounding(to, layer.number("input_scale"))

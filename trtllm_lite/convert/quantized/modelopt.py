@@ -1,0 +1,91 @@
+"""NVIDIA ModelOpt (``quant_method: modelopt``), as its export_hf_checkpoint writes it.
+
+https://github.com/NVIDIA/Model-Optimizer, modelopt/torch/export. The settings are in config.json, or under
+``quantization`` in hf_quant_config.json of older checkpoints (:mod:`trtllm_lite.convert.hugging_face`).
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
+from trtllm_lite.convert.quantized.fp4 import mxfp4, nvfp4
+from trtllm_lite.convert.quantized.groups import Groups
+from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
+from trtllm_lite.convert.quantized.method import WITHOUT_KV_SCALES, Method
+from trtllm_lite.convert.quantized.words import in_pairs
+from trtllm_lite.network.blocks import Rounding
+from trtllm_lite.vocabulary import PLAIN_DTYPES
+
+_FP8 = "float8_e4m3fn"
+
+
+def _int4_awq(layer: Layer) -> Matrix:
+    """``weight`` uint8 [out / 2, in]: two's complement, an even output feature in the low bits, an odd one above."""
+    packed, in_features = layer.find("weight", ("uint8",), 2).shape
+    scale = layer.find("weight_scale", PLAIN_DTYPES, 2)
+    count = scale.shape[1]
+    layer.expect("weight_scale", (2 * packed, count))
+    groups = Groups(
+        (2 * packed, in_features),
+        4,
+        count,
+        lambda: in_pairs(layer.load("weight"), axis=0) ^ np.uint8(8),
+        lambda: layer.load("weight_scale"),
+        scale.dtype,
+        None,
+    )
+    return groups.matrix(layer, "weight", "weight_scale").with_factors(layer, "pre_quant_scale")
+
+
+def _smoothed_int8(layer: Layer) -> Matrix:
+    return bytes_by_row(layer, "int8", static_rounding(layer, "int8")).with_factors(layer, "pre_quant_scale")
+
+
+_ALGORITHMS: Mapping[str, Callable[[Layer], Matrix]] = {
+    "FP8": lambda layer: bytes_by_row(layer, _FP8, static_rounding(layer, _FP8)),
+    "FP8_PER_CHANNEL_PER_TOKEN": lambda layer: bytes_by_row(layer, _FP8, Rounding(_FP8)),
+    "W8A8_SQ_PER_CHANNEL": _smoothed_int8,
+    "W4A16_AWQ": _int4_awq,
+    "NVFP4": lambda layer: nvfp4(layer, "weight", "weight_scale_2", divides=False),
+    "mxfp4": lambda layer: mxfp4(layer, "weight"),
+    "fp8_pb_wo": lambda layer: fp8_in_tiles(layer, "weight_scale", (128, 128)),
+    "W8A16": lambda layer: bytes_by_row(layer, "int8"),
+}
+# They repeat what the algorithm and the tensors say.
+_REPEATED = [
+    "producer",
+    "config_groups",
+    "ignore",
+    "exclude_modules",
+    "group_size",
+    "has_zero_point",
+    "pre_quant_scale",
+]
+
+# Algorithms that also round activations, to which no device here multiplies 4 bits.
+_WEIGHTS_ONLY = ("NVFP4", "mxfp4")
+
+
+class ModelOpt(Method):
+    """One algorithm for all layers."""
+
+    def __init__(self, fields: ConfigFields) -> None:
+        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        for key in _REPEATED:
+            fields.take(key)
+        self._algorithm = str(fields.take("quant_algo"))
+        if self._algorithm not in _ALGORITHMS:
+            fields.problem("quant_algo", f"expected one of {', '.join(_ALGORITHMS)}, found {self._algorithm}")
+        self._has_kv_scales = any(fields.take(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
+        weights_only = ", weights only" if self._algorithm in _WEIGHTS_ONLY else ""
+        self.description = f"modelopt {self._algorithm}{weights_only}{WITHOUT_KV_SCALES if self._has_kv_scales else ''}"
+
+    def matrix(self, layer: Layer) -> Matrix:
+        """As :meth:`Method.matrix`."""
+        return _ALGORITHMS[self._algorithm](layer)
+
+    def is_noted(self, tensor: str) -> bool:
+        """As :meth:`Method.is_noted`: the type and the scale of the KV cache are chosen when an engine is built."""
+        return self._has_kv_scales and tensor.endswith((".k_proj.k_scale", ".v_proj.v_scale"))
