@@ -1,4 +1,4 @@
-"""``trtllm-lite quantize``: a checkpoint whose products are quantized."""
+"""``trtllm-lite quantize``: a checkpoint whose products, or keys and values, are quantized."""
 
 import time
 from collections import Counter
@@ -8,6 +8,7 @@ import click
 
 from trtllm_lite.cli.framework import Command
 from trtllm_lite.cli.quantize_options import (
+    EIGHT_BIT_CACHES,
     QFORMAT_HELP,
     QFORMAT_TYPE,
     calibration_options,
@@ -20,14 +21,21 @@ from trtllm_lite.cli.quantize_options import (
 @click.command(cls=Command, short_help="Quantize a checkpoint, with calibration where it is needed.")
 @click.option("--checkpoint_dir", required=True, metavar="CKPT", help="Directory that `convert` wrote.")
 @click.option("--output_dir", required=True, metavar="CKPT", help="Where the result goes; an older one is replaced.")
-@click.option("--qformat", type=QFORMAT_TYPE, metavar="QFORMAT", required=True, help=QFORMAT_HELP)
+@click.option(
+    "--qformat", type=QFORMAT_TYPE, metavar="QFORMAT", default="full_prec", show_default=True, help=QFORMAT_HELP
+)
+@click.option(
+    "--kv_cache_dtype",
+    type=click.Choice(EIGHT_BIT_CACHES),
+    help="Round keys and values to 8 bits, with scales for each layer that calibration finds. [default: leave them]",
+)
 @recipe_options
 @calibration_options
 @click.option("--num_threads", type=int, help="Threads that calibrate on the CPU. [default: all cores]")
 def quantize(checkpoint_dir: str, output_dir: str, qformat: str, num_threads: int | None, **options: Any) -> None:
-    """Write a checkpoint whose products are quantized, which `build` takes as any other.
+    """Write a checkpoint whose products or KV cache are quantized, which `build` takes as any other.
 
-    Calibration runs the model on a text and notes what its products multiply.
+    Calibration runs the model on a text and notes what its products multiply and its caches hold.
 
     \b
     Example:

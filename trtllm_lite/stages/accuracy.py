@@ -27,8 +27,8 @@ def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
     """
     if quantization.recipe.changes_nothing:
         raise BuildError(
-            "max_accuracy_loss is given, and nothing is quantized by this build: pass a qformat, with the checkpoint "
-            "that is not quantized, or leave the limit out"
+            "max_accuracy_loss is given, and nothing is quantized by this build: pass a qformat or a kv_cache_dtype, "
+            "with the checkpoint that is not quantized, or leave the limit out"
         )
     with _reference_engine(quantization.source, report) as (directory, engine):
         result = _compare(quantization.checkpoint, directory, engine, _MAX_TOKENS, report)
@@ -51,13 +51,22 @@ def check_accuracy(accuracy: Accuracy, limit: float, quantization: Quantization,
     loss = 100 * (accuracy.perplexity / accuracy.reference_perplexity - 1)
     if loss <= limit:
         return
-    hurt = _sensitivities(quantization, report)
-    named = ", ".join(f"{layer} ({divergence:.5f})" for layer, divergence in hurt[:_MAX_NAMED])
     raise BuildError(
         f"perplexity rises by {loss:.2f}%, from {accuracy.reference_perplexity:.4f} to {accuracy.perplexity:.4f} over "
-        f"{accuracy.num_tokens:,} tokens, and max_accuracy_loss is {limit:g}%. Layers that hurt most, with the KL "
-        f"divergence that each causes alone: {named}. Keep these in full precision (--quantize_override "
-        f"'{hurt[0][0]}.*={FULL_PRECISION}'), choose another qformat, or raise the limit"
+        f"{accuracy.num_tokens:,} tokens, and max_accuracy_loss is {limit:g}%. {_advice(quantization, report)}, or "
+        "raise the limit"
+    )
+
+
+def _advice(quantization: Quantization, report: Report) -> str:
+    """What to change; where products are quantized, the layers whose products hurt most."""
+    if not quantization.recipe.changes_products:
+        return "Only keys and values are quantized: choose another kv_cache_dtype"
+    hurt = _sensitivities(quantization, report)
+    named = ", ".join(f"{layer} ({divergence:.5f})" for layer, divergence in hurt[:_MAX_NAMED])
+    return (
+        f"Layers that hurt most, with the KL divergence that the products of each cause alone: {named}. Keep these in "
+        f"full precision (--quantize_override '{hurt[0][0]}.*={FULL_PRECISION}'), choose another qformat"
     )
 
 

@@ -18,9 +18,9 @@ from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.progress import Report
 from trtllm_lite.quantize.calibration.calibrate import Wanted, calibrate
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
+from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Rows
 from trtllm_lite.quantize.calibration.store import StatisticsStore
-from trtllm_lite.quantize.products import Product
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 
 _ROWS_BYTES = 256 << 20  # of all that a step shows
@@ -51,12 +51,12 @@ class EngineObserver:
 @contextmanager
 def statistics_of(
     checkpoint: Checkpoint,
-    inputs: Mapping[str, Sequence[Product]],
+    inputs: Mapping[str, Observed],
     calibration: Calibration,
     gram: bool,
     report: Report,
 ) -> Iterator[StatisticsStore]:
-    """Statistics of ``inputs``, what products of the checkpoint's network multiply, by name.
+    """Statistics of ``inputs``, what products of the checkpoint's network multiply or attentions store, by name.
 
     Raises BuildError, ArgumentError (the text), OutputError, EngineError (a model without weights or tokenizer).
     """
@@ -71,14 +71,14 @@ def statistics_of(
 
 def _run(
     checkpoint: Checkpoint,
-    inputs: Mapping[str, Sequence[Product]],
+    inputs: Mapping[str, Observed],
     calibration: Calibration,
     gram: bool,
     engine_dir: Path,
     store: StatisticsStore,
     report: Report,
 ) -> None:
-    text, features = calibration.text, {name: group[0].in_features for name, group in inputs.items()}
+    text, features = calibration.text, {name: observed.features for name, observed in inputs.items()}
     try:
         _build(checkpoint, inputs, text, engine_dir, sum(features.values()), report)
         runner = SequenceRunner(engine_dir, num_threads=calibration.num_threads)
@@ -93,7 +93,7 @@ def _run(
 
 def _build(
     checkpoint: Checkpoint,
-    inputs: Mapping[str, Sequence[Product]],
+    inputs: Mapping[str, Observed],
     text: CalibrationText,
     engine_dir: Path,
     num_features: int,
@@ -106,7 +106,7 @@ def _build(
     build_engine(
         checkpoint,
         engine_dir,
-        observed={name: [product.name for product in group] for name, group in inputs.items()},
+        observed={name: observed.paths for name, observed in inputs.items()},
         progress=report,
         gather_context_logits=True,
         max_batch_size=1,

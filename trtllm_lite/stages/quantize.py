@@ -78,7 +78,10 @@ def quantize_checkpoint(
     """
     checkpoint = open_checkpoint(checkpoint_dir)
     if recipe.changes_nothing:
-        raise BuildError("qformat is full_prec, and nothing overrides it: there is nothing to quantize; pass a qformat")
+        raise BuildError(
+            "qformat is full_prec, and nothing overrides it: there is nothing to quantize; pass a qformat, or a "
+            "kv_cache_dtype"
+        )
     with quantized(checkpoint, recipe, calibration, report) as result:
         with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
             _write_network(result.checkpoint.model, directory, report)
