@@ -94,18 +94,19 @@ def _reference_engine(reference: Checkpoint, report: Report) -> Iterator[tuple[P
     """A directory for engines, and the engine of ``reference`` in it."""
     with TemporaryDirectory(prefix="trtllm_lite-accuracy-") as directory:
         engine = Path(directory) / "reference"
-        _build(reference, engine, report)
+        build_to_evaluate(reference, engine, _WINDOW, report)
         yield Path(directory), engine
 
 
 def _compare(quantized: Checkpoint, directory: Path, reference: Path, max_tokens: int, report: Report) -> Evaluation:
     engine = directory / "quantized"
-    _build(quantized, engine, report)
+    build_to_evaluate(quantized, engine, _WINDOW, report)
     return evaluate(engine, reference_engine_dir=reference, max_tokens=max_tokens, progress=report)
 
 
-def _build(checkpoint: Checkpoint, directory: Path, report: Report) -> None:
-    window = min(_WINDOW, checkpoint.config.max_position_embeddings)
+def build_to_evaluate(checkpoint: Checkpoint, directory: Path, window: int, report: Report) -> None:
+    """Build an engine for the CPU that reads windows of ``window`` tokens, or of as many as the model takes."""
+    window = min(window, checkpoint.config.max_position_embeddings)
     build_engine(
         checkpoint,
         directory,

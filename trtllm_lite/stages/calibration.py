@@ -63,7 +63,7 @@ def statistics_of(
     if checkpoint.path is None:
         raise EngineError("a model config has no weights to calibrate with: pass a checkpoint")
     with _directory(calibration) as directory:
-        store = StatisticsStore(directory, _key(checkpoint.path, calibration.text, gram))
+        store = StatisticsStore(directory, calibration_key(checkpoint.path, calibration.text, f"{gram}"))
         if store.missing(list(inputs)):
             _run(checkpoint, inputs, calibration, gram, directory / "engine", store, report)
         yield store
@@ -125,13 +125,13 @@ def _directory(calibration: Calibration) -> Iterator[Path]:
         yield Path(directory)
 
 
-def _key(checkpoint: Path, text: CalibrationText, gram: bool) -> str:
-    """Differs for another checkpoint, other texts, and other ways to read them."""
+def calibration_key(checkpoint: Path, text: CalibrationText, how: str) -> str:
+    """Differs for another checkpoint, other texts, and other ways to read them, the last of which is ``how``."""
     digest = hashlib.sha256()
     for file in sorted(checkpoint.iterdir()):
         with open(file, "rb") as data:
             digest.update(f"{file.name}:{hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
     for content in text.texts():
         digest.update(hashlib.sha256(content.encode()).digest())
-    digest.update(f"{text.size} {text.max_seq_length} {text.seed} {gram}".encode())
+    digest.update(f"{text.size} {text.max_seq_length} {text.seed} {how}".encode())
     return digest.hexdigest()

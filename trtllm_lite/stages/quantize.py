@@ -1,6 +1,6 @@
 """The stage that quantizes a checkpoint: calibrates where a scheme needs it, and writes or hands on what results."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,12 +69,17 @@ def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
 
 
 def quantize_checkpoint(
-    checkpoint_dir: Path, output_dir: Path, recipe: Recipe, calibration: Calibration, report: Report
+    checkpoint_dir: Path,
+    output_dir: Path,
+    recipe: Recipe,
+    calibration: Calibration,
+    report: Report,
+    notes: Mapping[str, str] | None = None,
 ) -> list[Decision]:
     """Write the checkpoint quantized by ``recipe`` to ``output_dir``, which appears whole or not at all.
 
     It is a checkpoint as any other: a standard ONNX network with QuantizeLinear and DequantizeLinear, and weights.
-    Returns what schemes decided. Raises as :func:`quantized`.
+    ``notes`` become properties of the network's metadata. Returns what schemes decided. Raises as :func:`quantized`.
     """
     checkpoint = open_checkpoint(checkpoint_dir)
     if recipe.changes_nothing:
@@ -84,6 +89,7 @@ def quantize_checkpoint(
         )
     with quantized(checkpoint, recipe, calibration, report) as result:
         with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
+            result.checkpoint.model.metadata_props.update(notes or {})
             _write_network(result.checkpoint.model, directory, report)
             for name in (CONFIG_FILE, *(file.name for file in checkpoint.tokenizer_files())):
                 (directory / name).write_bytes((Path(checkpoint_dir) / name).read_bytes())
