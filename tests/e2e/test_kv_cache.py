@@ -5,6 +5,8 @@ from math import e, log2
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -79,6 +81,27 @@ def test_scales_are_those_of_what_transformers_caches(family: str, tmp_path: Pat
             largest = max(float(getattr(cache.layers[layer], what).abs().max()) for cache in caches)
             assert rounding is not None
             assert rounding.scale * 448 == pytest.approx(largest, rel=1e-4)
+
+
+def test_scales_are_those_of_values_that_smoothing_divides(tmp_path: Path) -> None:
+    """The largest value of the network whose products are quantized alone, which rounding moves a little."""
+    original = open_checkpoint(converted(tmp_path))
+    found = {}
+    for cache in (None, "fp8"):
+        recipe, out = Recipe("int8_sq", kv_cache_dtype=cache), tmp_path / str(cache)
+        quantize_checkpoint(tmp_path / "checkpoint", out, recipe, settings(tmp_path), lambda *_: None)
+        found[cache] = open_checkpoint(out).model
+    session = onnxruntime.InferenceSession(ir.to_proto(found[None]).SerializeToString())
+    tokens = np.array(tiny_tokenizer().encode(TEXT).ids)
+    tokens = tokens[: len(tokens) // 48 * 48].reshape(-1, 48)
+    feeds = {name: np.zeros((len(tokens), *value.shape[1:]), value.dtype) for name, value in feeds_of(original).items()}
+    feeds |= {"input_ids": tokens, "position_ids": np.tile(np.arange(48), (len(tokens), 1))}
+    feeds |= {name: value.repeat(2, 2) for name, value in feeds.items() if value.ndim == 4}
+    for layer, attention in enumerate(find_attentions(found["fp8"].graph)):
+        (values,) = session.run([f"present_value.{layer}"], feeds)
+        _, rounding = attention.roundings
+        assert rounding is not None
+        assert rounding.scale * 448 == pytest.approx(np.abs(values).max(), rel=0.05)
 
 
 def run(*arguments: object) -> Result:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.activations import LARGEST, number, quantize_per_tensor
@@ -94,14 +95,18 @@ def keys_and_values(attentions: Sequence[CachedAttention]) -> dict[str, Observed
 
 
 def calibrated_scales(
-    attention: CachedAttention, to: str, statistics: Callable[[str], Statistics]
+    attention: CachedAttention, to: str, statistics: Statistics, value_factors: Callable[[], NDArray[np.float32]]
 ) -> tuple[float, float]:
     """The largest magnitudes of keys and of values become the largest number of ``to``.
 
-    Raises BuildError if keys or values are zero throughout.
+    Values are those of the ``statistics``, divided by ``value_factors``, which schemes move into other matrices. Raises
+    BuildError if keys or values are zero throughout.
     """
-    magnitudes = np.resize(statistics(attention.name).abs_max, 2 * attention.num_features)
-    largest = [float(half.max()) for half in np.split(magnitudes, 2)]
+    if statistics.abs_max.size == 1:  # made up
+        scale = float(statistics.abs_max[0]) / LARGEST[to]
+        return scale, scale
+    keys, values = np.split(statistics.abs_max, 2)
+    largest = float(keys.max()), float((values / value_factors()).max())
     if not all(largest):
         raise BuildError(
             f"{attention.name}: its keys or its values are zero throughout the calibration text, and their largest "

@@ -20,6 +20,7 @@ from trtllm_lite.quantize.kv_cache import (
 )
 from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_products, observed_input
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs, Scheme
+from trtllm_lite.quantize.schemes.folding import value_factors
 from trtllm_lite.quantize.schemes.workpiece import Decision, Workpiece
 
 GROUP_SIZE = 128
@@ -174,30 +175,31 @@ def quantize_network(
         return network, []
     _check_fresh(network, recipe)
     quantized = network.clone()
-    decisions = _quantize_products(quantized, recipe, statistics, within) if recipe.changes_products else []
+    work = Workpiece(quantized.graph, statistics, recipe.group_size)
+    if recipe.changes_products:
+        _quantize_products(work, recipe, within)
+        quantized.metadata_props[_QFORMAT] = recipe.qformats
     if not within:
-        _round_kv_cache(quantized.graph, recipe, statistics)
-    return quantized, decisions
+        _round_kv_cache(work, recipe, statistics)
+    return quantized, work.decisions
 
 
-def _quantize_products(
-    network: ir.Model, recipe: Recipe, statistics: Callable[[str], Statistics], within: str
-) -> list[Decision]:
-    work = Workpiece(network.graph, statistics, recipe.group_size)
+def _quantize_products(work: Workpiece, recipe: Recipe, within: str) -> None:
     schemes = recipe.choose(work.products, within)
     for scheme in dict.fromkeys(schemes.values()):
         scheme.quantize(work, [product for product, chosen in schemes.items() if chosen is scheme])
     work.finish()
-    network.metadata_props[_QFORMAT] = recipe.qformats
-    return work.decisions
 
 
-def _round_kv_cache(graph: ir.Graph, recipe: Recipe, statistics: Callable[[str], Statistics]) -> None:
+def _round_kv_cache(work: Workpiece, recipe: Recipe, statistics: Callable[[str], Statistics]) -> None:
     if recipe.kv_cache_dtype is None:
         return
     to, fixed = KV_CACHE_DTYPES[recipe.kv_cache_dtype], recipe.kv_cache_scale
 
     def scales(attention: CachedAttention) -> tuple[float, float]:
-        return calibrated_scales(attention, to, statistics) if fixed is None else (fixed, fixed)
+        if fixed is not None:
+            return fixed, fixed
+        found, (_, values) = statistics(attention.name), attention.appended
+        return calibrated_scales(attention, to, found, lambda: value_factors(work, values))
 
-    round_kv_cache(graph, recipe.attentions(graph), to, scales)
+    round_kv_cache(work.graph, recipe.attentions(work.graph), to, scales)

@@ -16,7 +16,7 @@ from trtllm_lite.quantize.products import Product, by_input
 from trtllm_lite.quantize.rounding.awq import channel_factors, clipped
 from trtllm_lite.quantize.rounding.gptq import gptq
 from trtllm_lite.quantize.rounding.grid import Blocks, Grid
-from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold
+from trtllm_lite.quantize.schemes.folding import NotFoldableError, Source, fold, source_of
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
 from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
 
@@ -71,7 +71,8 @@ class Int4Awq(Scheme):
             for product in group:
                 _check_blocks(work, product, self.name)
             try:
-                fold(work, group[0].x, _scaling(work, name, group, blocks))
+                source = source_of(work, group[0].x)
+                fold(work, source, _scaling(work, name, group, blocks, source))
                 work.decide(name, "scaled")
             except NotFoldableError as error:
                 work.decide(name, f"not scaled: {error}")
@@ -88,13 +89,13 @@ class Int4Awq(Scheme):
         return rounded
 
 
-def _scaling(work: Workpiece, name: str, group: Sequence[Product], blocks: Blocks) -> Factors:
+def _scaling(work: Workpiece, name: str, group: Sequence[Product], blocks: Blocks, source: Source) -> Factors:
     @cache
     def factors() -> NDArray[np.float32]:
         statistics = work.statistics(group[0])
         statistics.check_channels(name, Int4Awq.name)
         matrices = [work.matrix_before(product) for product in group]
-        return channel_factors(matrices, statistics.abs_mean, statistics.sample, blocks, name)
+        return channel_factors(matrices, source.shared(statistics.abs_mean), statistics.sample, blocks, name)
 
     return factors
 
