@@ -21,6 +21,7 @@ from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
+from trtllm_lite.quantize.threads import in_order, num_workers
 from trtllm_lite.stages.calibration import Calibration, statistics_of
 
 
@@ -104,13 +105,13 @@ def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
     infos = {name: TensorInfo(DTYPE_NAMES[tensor.dtype], extents(tensor)) for name, tensor in tensors.items()}
     layout = plan_layout(infos)
     require_space(directory, layout.num_bytes)
-    done = 0
+    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), num_workers()), 1)
 
     def values(name: str):  # type: ignore[no-untyped-def]
-        nonlocal done
-        done += 1
+        del name  # tensors are asked for in the order of the layout
+        done, array = next(computed)
         report("quantize", done, len(tensors))
-        return tensors[name].numpy()
+        return array
 
     write_safetensors(directory / WEIGHTS_FILE, layout, values)
     for name, info in infos.items():

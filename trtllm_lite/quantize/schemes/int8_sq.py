@@ -1,7 +1,6 @@
 """SmoothQuant (arXiv 2211.10438): int8 weights and activations, the latter after moving their outliers into weights."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from trtllm_lite.quantize.products import Product, by_input
 from trtllm_lite.quantize.schemes.folding import NotFoldableError, Source, fold, source_of
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
 from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
+from trtllm_lite.quantize.threads import Once
 
 # How much of the difference between channels goes to the weights (section 4.2): the best of these for each input.
 _ALPHAS = np.arange(10) / 10
@@ -41,14 +41,13 @@ class Int8SmoothQuant(Scheme):
 
 
 def _smoothing(work: Workpiece, name: str, group: Sequence[Product], source: Source) -> Factors:
-    @cache
     def factors() -> NDArray[np.float32]:
         statistics = work.statistics(group[0])
         statistics.check_channels(name, Int8SmoothQuant.name)
         weight = np.concatenate([work.matrix_before(product) for product in group])
         return smoothing_factors(weight, statistics.abs_max, statistics.sample, source.shared)
 
-    return factors
+    return Once(factors)
 
 
 def smoothing_factors(
