@@ -38,8 +38,6 @@ class Lowering(Protocol):
     name: str
     device: Device
     dtype: str  # of activations
-    cache_dtype: str  # of the KV cache
-    cache_scales: tuple[float, float]  # what stored keys and values are multiplied with
     decode: bool  # does each sequence have one new token?
     max_tokens: int  # of a step that runs the program
     max_seq_len: int

@@ -43,6 +43,10 @@ inline void rotate_head(const AttentionProblem& p, std::int64_t token, const flo
   }
 }
 
+TL_INLINE void copy(const float* from, float* to, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+}
+
 inline void append_token(const AttentionProblem& p, std::int64_t seq, std::int64_t token) {
   const std::int64_t dim = p.head_dim;
   const float* queries = p.qkv + token * (p.num_heads + 2 * p.num_kv_heads) * dim;
@@ -57,8 +61,13 @@ inline void append_token(const AttentionProblem& p, std::int64_t seq, std::int64
     alignas(64) float key[kMaxHeadDim];
     rotate_head(p, token, keys + h * dim, p.key_norm, key);
     const std::int64_t first = p.block_offset(seq, block, h);
-    write_cache(p, p.key_cache, first + slot, p.tokens_per_block, key, dim);
-    write_cache(p, p.value_cache, first + slot * dim, 1, values + h * dim, dim);
+    write_cache(p.key_cache, first + slot, p.tokens_per_block, key, dim);
+    write_cache(p.value_cache, first + slot * dim, 1, values + h * dim, dim);
+    if (p.stored) {
+      float* stored = p.stored + (2 * token * p.num_kv_heads + h) * dim;
+      copy(key, stored, dim);
+      copy(values + h * dim, stored + p.num_kv_heads * dim, dim);
+    }
   }
 }
 

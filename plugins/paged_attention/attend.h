@@ -44,7 +44,7 @@ struct AttentionScratch {
   alignas(64) float split_sums[kMaxTileFloats];
   alignas(64) float merged_sums[kMaxTileFloats];
   alignas(64) float split_maxima[kMaxTileQueries], split_totals[kMaxTileQueries];
-  alignas(64) float block[kMaxTokensPerBlock * kMaxHeadDim];  // of a cache of 16-bit elements
+  alignas(64) float block[kMaxTokensPerBlock * kMaxHeadDim];  // of a cache of 16 or 8 bits an element
   alignas(64) float merged_maxima[kMaxTileQueries], merged_totals[kMaxTileQueries];
 
   SoftmaxState split() { return {split_maxima, split_totals, split_sums}; }
@@ -130,16 +130,16 @@ TL_INLINE void cap_scores(float* scores, std::int64_t columns, float cap) {
   }
 }
 
-// A block of keys or values of a step; no memory stands for none.
+// A block of keys or values of a step; no cache stands for none.
 struct CacheBlock {
-  const void* cache;
+  const CacheTensor* cache;
   std::int64_t first;  // element
 };
 
 TL_INLINE void prefetch_block(const AttentionProblem& p, const CacheBlock& block) {
   if (!block.cache) return;
-  const std::int64_t item = item_size(p.cache_dtype), bytes = p.tokens_per_block * p.head_dim * item;
-  const char* start = static_cast<const char*>(block.cache) + block.first * item;
+  const std::int64_t item = item_size(block.cache->dtype), bytes = p.tokens_per_block * p.head_dim * item;
+  const char* start = static_cast<const char*>(block.cache->data) + block.first * item;
   for (std::int64_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(start + i);
 }
 
@@ -154,10 +154,10 @@ inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::i
     const bool is_value = index >= count && index < 2 * count;
     const std::int64_t block = first + (index < count ? index : index - count);
     if (block >= end) return {nullptr, 0};
-    return {is_value ? p.value_cache : p.key_cache, p.block_offset(tile.seq, block, tile.kv_head)};
+    return {is_value ? &p.value_cache : &p.key_cache, p.block_offset(tile.seq, block, tile.kv_head)};
   };
   const auto read = [&](const CacheBlock& block) {
-    return read_cache(p, block.cache, block.first, width * p.head_dim, scratch->block);
+    return read_cache(*block.cache, block.first, width * p.head_dim, scratch->block);
   };
   const std::int64_t start = first * width, tokens = min(last * width, position_of(p, tile, tile.rows - 1) + 1) - start;
   const std::int64_t columns = ceil_div(tokens, kLanes) * kLanes;

@@ -1,5 +1,5 @@
-// Blocks of the paged cache: float32 in memory, or 16-bit elements that are narrowed when a token is appended and
-// widened, a block at a time, when it is read.
+// Blocks of the paged cache: float32 in memory, or elements of 16 or 8 bits that are narrowed when a token is appended
+// and widened, a block at a time, when it is read. Those of 8 bits are numbers of a scale.
 #pragma once
 
 #include <cstdint>
@@ -37,43 +37,85 @@ TL_INLINE Float16 narrow(float x, const Float16*) {
   return {static_cast<std::uint16_t>(sign | (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13)};
 }
 
-// element(i) becomes element i * stride of the cache, `first` elements behind its start, for i < count.
-template <typename T>
-TL_INLINE void write_elements(void* cache, std::int64_t first, std::int64_t stride, const float* elements,
-                              std::int64_t count) {
-  T* to = static_cast<T*>(cache) + first;
-  for (std::int64_t i = 0; i < count; ++i) to[i * stride] = narrow(elements[i], to);
+// To the nearest, halves to even, and at most 448; a NaN stays one, which load() takes for 480.
+TL_INLINE Float8E4m3 narrow(float x, const Float8E4m3*) {
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  const std::uint32_t sign = bits >> 24 & 0x80;
+  bits &= 0x7fffffff;
+  if (bits > 0x7f800000) return {static_cast<std::uint8_t>(sign | 0x7f)};
+  if (bits >= 0x43e00000) return {static_cast<std::uint8_t>(sign | 0x7e)};
+  if (bits < 0x3c800000) {  // below 2^-6: adding 2^14 leaves multiples of 2^-9, those of the smallest numbers
+    float magnitude;
+    __builtin_memcpy(&magnitude, &bits, sizeof(bits));
+    magnitude += 0x1p14f;
+    __builtin_memcpy(&bits, &magnitude, sizeof(bits));
+    return {static_cast<std::uint8_t>(sign | (bits - 0x46800000))};
+  }
+  return {static_cast<std::uint8_t>(sign | (bits - 0x3c000000 + 0x7ffff + (bits >> 20 & 1)) >> 20)};
 }
 
-TL_INLINE void write_cache(const AttentionProblem& p, void* cache, std::int64_t first, std::int64_t stride,
-                           const float* elements, std::int64_t count) {
-  switch (p.cache_dtype) {
+// To the nearest, halves to even, within -128 .. 127; a NaN becomes -128.
+TL_INLINE std::int8_t narrow(float x, const std::int8_t*) {
+  const float within = x < 127.0f ? (x > -128.0f ? x : -128.0f) : 127.0f;
+  return static_cast<std::int8_t>((within + 0x1.8p23f) - 0x1.8p23f);
+}
+
+// Whether elements are numbers of a scale.
+template <typename T>
+constexpr bool kHasScale = sizeof(T) == 1;
+
+// element(i) becomes element i * stride of the cache, `first` elements behind its start, for i < count.
+template <typename T>
+TL_INLINE void write_elements(const CacheTensor& cache, std::int64_t first, std::int64_t stride, const float* elements,
+                              std::int64_t count) {
+  T* to = static_cast<T*>(cache.data) + first;
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i * stride] = narrow(kHasScale<T> ? elements[i] / cache.scale : elements[i], to);
+  }
+}
+
+TL_INLINE void write_cache(const CacheTensor& cache, std::int64_t first, std::int64_t stride, const float* elements,
+                           std::int64_t count) {
+  switch (cache.dtype) {
     case DType::kBFloat16:
       return write_elements<BFloat16>(cache, first, stride, elements, count);
     case DType::kFloat16:
       return write_elements<Float16>(cache, first, stride, elements, count);
+    case DType::kFloat8E4m3fn:
+      return write_elements<Float8E4m3>(cache, first, stride, elements, count);
+    case DType::kInt8:
+      return write_elements<std::int8_t>(cache, first, stride, elements, count);
     default:
       return write_elements<float>(cache, first, stride, elements, count);
   }
 }
 
 template <typename T>
-TL_INLINE const float* widen_block(const T* block, std::int64_t count, float* to) {
-  for (std::int64_t i = 0; i < count; i += kLanes) store(to + i, load(block + i));
+TL_INLINE const float* widen_block(const CacheTensor& cache, std::int64_t first, std::int64_t count, float* to) {
+  const T* block = static_cast<const T*>(cache.data) + first;
+  const Vec scale = broadcast(cache.scale);
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const Vec elements = load(block + i);
+    store(to + i, kHasScale<T> ? elements * scale : elements);
+  }
   return to;
 }
 
 // The `count` floats of the block that starts `first` elements behind the cache's start: where they lie, or in `to`. A
 // block has a multiple of 16 elements.
-TL_INLINE const float* read_cache(const AttentionProblem& p, const void* cache, std::int64_t first, std::int64_t count,
-                                  float* to) {
-  switch (p.cache_dtype) {
+TL_INLINE const float* read_cache(const CacheTensor& cache, std::int64_t first, std::int64_t count, float* to) {
+  switch (cache.dtype) {
     case DType::kBFloat16:
-      return widen_block(static_cast<const BFloat16*>(cache) + first, count, to);
+      return widen_block<BFloat16>(cache, first, count, to);
     case DType::kFloat16:
-      return widen_block(static_cast<const Float16*>(cache) + first, count, to);
+      return widen_block<Float16>(cache, first, count, to);
+    case DType::kFloat8E4m3fn:
+      return widen_block<Float8E4m3>(cache, first, count, to);
+    case DType::kInt8:
+      return widen_block<std::int8_t>(cache, first, count, to);
     default:
-      return static_cast<const float*>(cache) + first;
+      return static_cast<const float*>(cache.data) + first;
   }
 }
 

@@ -14,11 +14,10 @@ def rotates_in_products(rotary_dim: int) -> bool:
 
 def lower(op: Lowering) -> list[Command]:
     """The queries; then one launch for decode rows, and one for other rows where there may be some."""
-    heads, key_scale, value_scale = _heads(op), *op.cache_scales
+    keys, values = (op.cache(name, *_token_shape(op)) for name in ("key_cache", "value_cache"))
+    heads, key_scale, value_scale = _heads(op, keys.dtype), op.attribute("key_scale"), op.attribute("value_scale")
     scores = Scores(op.attribute("scale") * key_scale, op.attribute("window"), op.attribute("softcap"), value_scale)
     _refuse(op, [*heads.problems(), *scores.problems()])
-    shape = (heads.num_kv_heads, heads.head_dim)
-    keys, values = (op.cache(name, *shape) for name in ("key_cache", "value_cache"))
     starts, past_lens, tables = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
     places = (starts, past_lens, tables, op.rows("slots"), op.attribute("cache_group"))
     cache = Cache(keys, values, *places, key_scale, value_scale)
@@ -32,17 +31,22 @@ def lower(op: Lowering) -> list[Command]:
     return [first, attend, _fitting(op, heads, others)]
 
 
-def _heads(op: Lowering) -> Heads:
+def _token_shape(op: Lowering) -> tuple[int, int]:
+    """Key/value heads, and the elements of one."""
     _, num_kv_heads, head_dim, _ = op.extents("key_cache")
     assert isinstance(num_kv_heads, int)
     assert isinstance(head_dim, int)
+    return num_kv_heads, head_dim
+
+
+def _heads(op: Lowering, cache_dtype: str) -> Heads:
     rotary_dim = 0
     if op.has("cos"):  # RoPE turns two elements for each column of its table
         columns = op.extents("cos")[-1]
         assert isinstance(columns, int)
         rotary_dim = 2 * columns
-    extents = (op.attribute("num_heads"), num_kv_heads, head_dim, op.tokens_per_block)
-    return Heads(*extents, op.dtype, op.cache_dtype, rotary_dim)
+    extents = (op.attribute("num_heads"), *_token_shape(op), op.tokens_per_block)
+    return Heads(*extents, op.dtype, cache_dtype, rotary_dim)
 
 
 def _queries(op: Lowering, query: Buffer, cache: Cache, heads: Heads) -> Launch:

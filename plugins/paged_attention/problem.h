@@ -12,12 +12,19 @@ namespace tl::TL_ISA {
 constexpr std::int64_t kMaxHeadDim = 256;
 constexpr std::int64_t kMaxTokensPerBlock = 128;
 
+// One of the two caches, and what its elements are multiplied with where their type has eight bits.
+struct CacheTensor {
+  void* data;
+  DType dtype;
+  float scale;
+};
+
 struct AttentionProblem {
   const float *qkv, *cos, *sin, *query_norm, *key_norm;
   const std::int32_t *cu_seqlens, *past_lens, *block_tables;
-  void *key_cache, *value_cache;
-  DType cache_dtype;
+  CacheTensor key_cache, value_cache;
   float* y;
+  float* stored;  // [num_tokens][2 * num_kv_heads * head_dim], or null
   std::int64_t num_tokens, num_seqs;
   std::int64_t table_stride;  // from one sequence's block table to the next one's
   std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
@@ -40,6 +47,10 @@ struct AttentionProblem {
   }
 };
 
+inline CacheTensor cache_tensor(const Tensor& cache, double scale) {
+  return {cache.data, cache.dtype, static_cast<float>(scale)};
+}
+
 inline AttentionProblem make_problem(const KernelArgs& args) {
   const auto in = [&](int index) -> const Tensor& { return args.inputs[index]; };
   const auto attributes = paged_attention::attributes_of(args);
@@ -56,10 +67,10 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .cu_seqlens = in(paged_attention::kCuSeqlens).as<const std::int32_t>(),
       .past_lens = in(paged_attention::kPastLens).as<const std::int32_t>(),
       .block_tables = tables.as<const std::int32_t>() + attributes.cache_group * tables.shape[1],
-      .key_cache = args.outputs[paged_attention::kKeyCacheOut].data,
-      .value_cache = args.outputs[paged_attention::kValueCacheOut].data,
-      .cache_dtype = key_cache.dtype,
+      .key_cache = cache_tensor(args.outputs[paged_attention::kKeyCacheOut], attributes.key_scale),
+      .value_cache = cache_tensor(args.outputs[paged_attention::kValueCacheOut], attributes.value_scale),
       .y = args.outputs[paged_attention::kY].as<float>(),
+      .stored = args.outputs[paged_attention::kStored].as<float>(),
       .num_tokens = in(paged_attention::kQkv).shape[0],
       .num_seqs = num_seqs,
       .table_stride = tables.shape[0] / num_seqs * tables.shape[1],

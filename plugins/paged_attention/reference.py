@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+
+_LARGEST = {"int8": (-128, 127), "float8_e4m3fn": (-448, 448)}
 
 
 def _norm(heads: np.ndarray, weight: np.ndarray | None, epsilon: float) -> np.ndarray:
@@ -34,13 +37,29 @@ def _attend(
     return weights @ values[first:] / weights.sum()
 
 
+def _stored(heads: np.ndarray, dtype: np.dtype, scale: float) -> np.ndarray:
+    """``heads`` as a cache of ``dtype`` has them; types of eight bits are rounded with the roundings of float32."""
+    if dtype.name not in _LARGEST:
+        return heads
+    scaled = np.clip(heads.astype(np.float32) / np.float32(scale), *_LARGEST[dtype.name])
+    return np.rint(scaled).astype(dtype) if dtype == np.int8 else scaled.astype(ml_dtypes.float8_e4m3fn)
+
+
+def _read(cache: np.ndarray, scale: float) -> np.ndarray:
+    """What the elements of a cache mean."""
+    if cache.dtype.name not in _LARGEST:
+        return cache.astype(np.float64)
+    return (cache.astype(np.float32) * np.float32(scale)).astype(np.float64)
+
+
 def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
-    """Inputs as in ``schema.toml`` -> ``(y, key_cache_out, value_cache_out)``, y in float32; inputs are not changed."""
+    """Inputs as in ``schema.toml`` -> ``(y, key_cache_out, value_cache_out, stored)``; inputs are not changed."""
     qkv, cos, sin, key_cache, value_cache, cu_seqlens, past_lens, block_tables, query_norm, key_norm = inputs
     key_cache, value_cache = key_cache.copy(), value_cache.copy()
     _, num_kv_heads, head_dim, block_size = key_cache.shape
     num_heads, epsilon, window = int(attributes["num_heads"]), attributes["norm_epsilon"], int(attributes["window"])
     scale, softcap, group = attributes["scale"], attributes["softcap"], num_heads // num_kv_heads
+    key_scale, value_scale = attributes["key_scale"], attributes["value_scale"]
     tables = block_tables.reshape(len(past_lens), -1, block_tables.shape[1])[:, int(attributes["cache_group"])]
 
     heads = qkv.astype(np.float64).reshape(len(qkv), -1, head_dim)
@@ -53,16 +72,17 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
         rows = range(cu_seqlens[sequence], cu_seqlens[sequence + 1])
         for position, row in enumerate(rows, start=past):
             block, slot = tables[sequence, position // block_size], position % block_size
-            key_cache[block, :, :, slot] = new_keys[row]
-            value_cache[block, :, slot] = new_values[row]
+            key_cache[block, :, :, slot] = _stored(new_keys[row], key_cache.dtype, key_scale)
+            value_cache[block, :, slot] = _stored(new_values[row], value_cache.dtype, value_scale)
         length = past + len(rows)
         blocks = tables[sequence, : -(-length // block_size)]
         # [heads, positions, dim]
-        all_keys = key_cache[blocks].astype(np.float64).transpose(1, 0, 3, 2).reshape(num_kv_heads, -1, head_dim)
-        all_values = value_cache[blocks].astype(np.float64).transpose(1, 0, 2, 3).reshape(num_kv_heads, -1, head_dim)
+        all_keys = _read(key_cache[blocks], key_scale).transpose(1, 0, 3, 2).reshape(num_kv_heads, -1, head_dim)
+        all_values = _read(value_cache[blocks], value_scale).transpose(1, 0, 2, 3).reshape(num_kv_heads, -1, head_dim)
         for position, row in enumerate(rows, start=past):
             first = max(0, position - window + 1) if window else 0
             for head in range(num_heads):
                 kv = (head // group, slice(position + 1))
                 y[row, head] = _attend(queries[row, head], all_keys[kv], all_values[kv], scale, softcap, first)
-    return y.reshape(len(qkv), -1).astype(np.float32), key_cache, value_cache
+    stored = np.concatenate([new_keys, new_values], axis=1).reshape(len(qkv), -1)
+    return y.reshape(len(qkv), -1).astype(np.float32), key_cache, value_cache, stored.astype(np.float32)

@@ -17,8 +17,9 @@ from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import ArgumentError, BuildError
 from trtllm_lite.quantize.calibration.calibrate import calibrate
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
+from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Accumulator, Statistics
-from trtllm_lite.quantize.products import Product, by_input, find_products
+from trtllm_lite.quantize.products import by_input, find_products, observed_input
 from trtllm_lite.stages import calibration as stage
 from trtllm_lite.stages.calibration import Calibration, statistics_of
 
@@ -41,8 +42,9 @@ def settings(directory: Path, kept: Path | None = None) -> Calibration:
     return Calibration(CalibrationText(text_file(directory), max_seq_length=LENGTH), kept)
 
 
-def inputs_of(checkpoint: Checkpoint) -> dict[str, list[Product]]:
-    return by_input(find_products(checkpoint.model.graph))
+def inputs_of(checkpoint: Checkpoint) -> dict[str, Observed]:
+    products = find_products(checkpoint.model.graph)
+    return {name: observed_input(group) for name, group in by_input(products).items()}
 
 
 def observe(checkpoint: Checkpoint, calibration: Calibration, gram: bool = True) -> dict[str, Statistics]:

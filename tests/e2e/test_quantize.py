@@ -20,7 +20,7 @@ from trtllm_lite.quantize.calibration.dataset import CalibrationText
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import SCHEMES, Needs
-from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold
+from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold, source_of
 from trtllm_lite.quantize.schemes.int8_sq import smoothing_factors
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
@@ -29,7 +29,7 @@ from trtllm_lite.stages.quantize import quantize_checkpoint
 
 TEXT = "the lazy dog and 1 other fox, naïve, jump over 2 brown dogs: 你好; quick! " * 14
 CALIBRATED = [name for name, scheme in SCHEMES.items() if scheme.needs > Needs.NOTHING]
-LEAST_CORRELATION = {"int8_sq": 0.99, "fp8": 0.95, "int4_awq": 0.9, "int4_gptq": 0.9}
+LEAST_CORRELATION = {"int8_sq": 0.99, "fp8": 0.95, "int4_awq": 0.9, "int4_gptq": 0.9, "w4a8_awq": 0.9}
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}  # sizes that are whole blocks of 16
 LIMITS = {"max_batch_size": 2, "max_seq_len": 64, "gather_context_logits": True}
 
@@ -104,7 +104,7 @@ def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
     assert "weights of linear layers: int8_sq" in run("inspect", tmp_path / "quantized").stdout
     weights = read_engine(one).manifest.memory.weights
     assert f"{weights:,}" in run("plan", *source, "--qformat", "int8_sq", *engine).stdout
-    with pytest.raises(BuildError, match=r"layers.0.attention.q_proj has a scheme that needs calibration"):
+    with pytest.raises(BuildError, match=r"layers.0.attention.q_proj is to be quantized .* needs calibration"):
         build_engine(tmp_path / "checkpoint", tmp_path / "engine", qformat="fp8")
     again = ["build", "--checkpoint_dir", tmp_path / "quantized", "--output_dir", tmp_path / "e"]
     result = CliRunner().invoke(cli, [*map(str, again), "--qformat", "int8_wo"])
@@ -120,16 +120,14 @@ def run(*arguments: object) -> Result:
 def test_the_command_says_what_was_not_smoothed(tmp_path: Path) -> None:
     source = ["--checkpoint_dir", converted(tmp_path), "--output_dir", tmp_path / "out", "--qformat", "int8_sq"]
     printed = run("quantize", *source, "--calib_dataset", tmp_path / "text.txt", "--calib_max_seq_length", 48).stdout
-    assert "9 of 12 inputs (layers.0.attention.q_proj, …): smoothed" in printed
-    assert "3 of 12 inputs (layers.0.attention.o_proj, …): not smoothed: several heads share the values" in printed
+    assert "12 of 12 inputs (layers.0.attention.q_proj, …): smoothed" in printed
 
 
-def foldable(family: str, **fields: object) -> set[str]:
+def foldable(family: str) -> set[str]:
     """Where channels can be scaled, of the first layer."""
-    plain = {"gpt2": {"q_proj", "up_proj", "o_proj"}, "starcoder2": {"q_proj", "up_proj"}}
-    behind_one_norm = {"cohere": {"q_proj", "down_proj"}}
-    usual = {"q_proj", "gate_proj", "down_proj", *(["o_proj"] if fields else [])}
-    return {**plain, **behind_one_norm}.get(family, usual)
+    plain = {"gpt2": {"q_proj", "up_proj", "o_proj"}, "starcoder2": {"q_proj", "up_proj", "o_proj"}}
+    behind_one_norm = {"cohere": {"q_proj", "o_proj", "down_proj"}}
+    return {**plain, **behind_one_norm}.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
 
 
 @pytest.mark.parametrize("family", [*NETWORK_FAMILIES, "one_to_one"])
@@ -145,14 +143,15 @@ def test_folding_changes_nothing(family: str, tmp_path: Path) -> None:
     done = set()
     for x in {product.x: None for product in work.products}:
         readers = [product for product in work.products if product.x is x]
-        factors = np.exp(random.uniform(-2, 2, readers[0].in_features)).astype(np.float32)
         try:
-            fold(work, x, lambda factors=factors: factors)
+            source = source_of(work, x)
         except NotFoldableError:
             continue
+        factors = source.shared(np.exp(random.uniform(-2, 2, readers[0].in_features)).astype(np.float32))
+        fold(work, source, lambda factors=factors: factors)
         done.add(readers[0].name)
     work.finish()
-    assert {name.rpartition(".")[2] for name in done if name.startswith("layers.0.")} == foldable(family, **fields)
+    assert {name.rpartition(".")[2] for name in done if name.startswith("layers.0.")} == foldable(family)
     assert_close(logits(folded, feeds), expected)
 
 
@@ -187,11 +186,11 @@ def test_smoothing_helps_where_a_channel_sticks_out(tmp_path: Path) -> None:
     feeds = feeds_of(checkpoint)
     expected = logits(checkpoint.model, feeds)
     inputs, _ = inputs_to_observe(checkpoint.model, Recipe("int8_sq"))
-    flat = {name: np.ones(group[0].in_features, np.float32) for name, group in inputs.items()}
+    flat = {name: np.ones(observed.features, np.float32) for name, observed in inputs.items()}
     errors = []
     for outlier in (1, 60):
-        for largest in flat.values():
-            largest[5] = outlier
+        for name, largest in flat.items():
+            largest[5] = outlier if name.endswith(("q_proj", "gate_proj")) else 1
         known = {name: Statistics(largest, largest, spread(largest)) for name, largest in flat.items()}
         network, _ = quantize_network(checkpoint.model, Recipe("int8_sq"), known.__getitem__)
         errors.append(np.abs(logits(network, feeds) - expected).mean())

@@ -99,6 +99,7 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
             bound.update({s: n for s, n in zip(argument.shape, array.shape, strict=True) if isinstance(s, str)})
     if op == "PagedAttention":
         bound["y_features"] = int(attributes["num_heads"]) * bound["head_dim"]
+        bound["stored_features"] = 2 * bound["num_kv_heads"] * bound["head_dim"]
     return [tuple(bound[s] if isinstance(s, str) else s for s in argument.shape) for argument in schema.outputs]
 
 

@@ -22,6 +22,8 @@ class AttentionShape:
     rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
     num_groups: int = 1  # tables of each sequence
     cache_group: int = 0
+    key_scale: float = 0.0078125  # used by caches of eight bits; random keys and values reach a few units
+    value_scale: float = 0.03
 
     @property
     def attributes(self) -> dict[str, float]:
@@ -33,6 +35,8 @@ class AttentionShape:
             "cache_group": self.cache_group,
             "softcap": self.softcap,
             "norm_epsilon": 1e-6,
+            "key_scale": self.key_scale,
+            "value_scale": self.value_scale,
         }
 
     @property
@@ -42,13 +46,14 @@ class AttentionShape:
 
 
 class PagedCache:
-    """Key and value caches of ``dtype``, all NaN, that hand out shuffled blocks to sequences."""
+    """Key and value caches of ``dtype``, all NaN (or a large integer), that hand out shuffled blocks to sequences."""
 
     def __init__(self, shape: AttentionShape, num_blocks: int, seed: int = 0, dtype: type = np.float32) -> None:
         self.shape = shape
         dims = (shape.head_dim, shape.tokens_per_block)
-        self.keys = np.full((num_blocks + 1, shape.num_kv_heads, *dims), np.nan, dtype)
-        self.values = np.full((num_blocks + 1, shape.num_kv_heads, *dims[::-1]), np.nan, dtype)
+        poison = 126 if dtype is np.int8 else np.nan
+        self.keys = np.full((num_blocks + 1, shape.num_kv_heads, *dims), poison, dtype)
+        self.values = np.full((num_blocks + 1, shape.num_kv_heads, *dims[::-1]), poison, dtype)
         self._nobodys, self._free = num_blocks, list(np.random.default_rng(seed).permutation(num_blocks))
         self._tables: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}

@@ -2,14 +2,18 @@
 
 import ml_dtypes
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import helper, numpy_helper
 
-from tests.plugins.harness import assert_close, assert_same_bits, reference
+from tests.plugins.harness import assert_close, assert_same_bits, reference, run
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens, step
 from trtllm_lite.errors import EngineError
 
 # Of an element of a cache, relative: half a step of its type.
 ROUNDING = {"float32": 1e-5, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+EIGHT_BITS = [np.int8, ml_dtypes.float8_e4m3fn]
 SHAPES = {
     "gqa3": AttentionShape(num_heads=9, num_kv_heads=3),
     "mha": AttentionShape(num_heads=2, num_kv_heads=2, head_dim=32, tokens_per_block=16),
@@ -45,6 +49,15 @@ def check_step(tokens: Tokens, cache: PagedCache, new_tokens: list[tuple[int, in
         wide, wanted = actual.astype(np.float32), expected[name].astype(np.float32)
         np.testing.assert_array_equal(np.isnan(wide), np.isnan(wanted))
         np.testing.assert_allclose(wide, wanted, rtol=ROUNDING[actual.dtype.name], atol=1e-6)
+
+
+def test_what_is_stored_is_shown(isa: str) -> None:
+    """Keys behind their norm and RoPE, and values, before a cache rounds them."""
+    shape = SHAPES["partial"]
+    tokens, cache = Tokens(shape, [30]), PagedCache(shape, num_blocks=2, dtype=np.int8)
+    inputs = tokens.inputs(cache, [(0, 30)])
+    found = run("PagedAttention", inputs, shape.attributes, isa=isa)["stored"]
+    assert_close(found, reference("PagedAttention", inputs, shape.attributes)["stored"])
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -101,8 +114,68 @@ def test_values_are_rounded_to_the_nearest(isa: str, dtype: type) -> None:
     np.testing.assert_array_equal(found.view(np.uint16)[is_number], expected.view(np.uint16)[is_number])
 
 
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+@pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest", "window"])
+def test_caches_of_eight_bits_match_the_reference(isa: str, name: str, dtype: type) -> None:
+    """Keys rotate in float32 here and in float64 there, so that a few are rounded to the next number of the type."""
+    shape = SHAPES[name]
+    tokens, cache = Tokens(shape, [150, 90]), PagedCache(shape, num_blocks=32, dtype=dtype)
+    step_size = {"int8": shape.key_scale, "float8_e4m3fn": 2.0**-3}[np.dtype(dtype).name]
+    for new_tokens in ([(0, 70), (1, 1)], [(1, 65), (0, 1)], [(0, 1), (1, 1)]):
+        expected = reference("PagedAttention", tokens.inputs(cache, new_tokens), shape.attributes)
+        y = np.concatenate(step(tokens, cache, new_tokens, isa))
+        values, keys = (cache.values, cache.keys)
+        np.testing.assert_array_equal(values.view(np.uint8), expected["value_cache_out"].view(np.uint8))
+        different = keys.view(np.uint8) != expected["key_cache_out"].view(np.uint8)
+        assert different.mean() < 1e-3
+        np.testing.assert_allclose(y, expected["y"], atol=step_size if different.any() else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+def test_eight_bits_are_rounded_as_onnxruntime_does(isa: str, dtype: type) -> None:
+    """Values of every size, halfway cases, infinities and NaN, as QuantizeLinear rounds them; then read again."""
+    shape = AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64, value_scale=0.3)
+    tokens, cache = Tokens(shape, [60]), PagedCache(shape, num_blocks=2, dtype=dtype)
+    random = np.random.default_rng(0)
+    values = (random.standard_normal((60, 256)) * 10.0 ** np.arange(-5, 5, 1 / 6)[:60, None]).astype(np.float32)
+    halves = np.arange(-256, 0) + np.float32(0.5) if dtype is np.int8 else halfway_between_e4m3()
+    values[::3] = random.choice(halves, values[::3].shape).astype(np.float32) * np.float32(0.3)
+    values[1, :3] = np.inf, -np.inf, 0
+    if dtype is not np.int8:
+        values[1, 3] = np.nan
+    tokens.qkv[0][:, -256:] = values
+    step(tokens, cache, [(0, 60)], isa)
+    np.testing.assert_array_equal(cache.tokens_of(0)[1][0].view(np.uint8), quantize_linear(values, 0.3, dtype))
+
+
+def halfway_between_e4m3() -> np.ndarray:
+    """The means of neighbours among all finite numbers of E4M3."""
+    numbers = np.unique(np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32))
+    numbers = numbers[np.isfinite(numbers)]
+    return (numbers[1:] + numbers[:-1]) / 2
+
+
+def quantize_linear(values: np.ndarray, scale: float, dtype: type) -> np.ndarray:
+    """The bytes that onnxruntime's QuantizeLinear gives."""
+    to = onnx.TensorProto.INT8 if dtype is np.int8 else onnx.TensorProto.FLOAT8E4M3FN
+    node = helper.make_node("QuantizeLinear", ["x", "scale"], ["q"], output_dtype=to)
+    types = {"x": onnx.TensorProto.FLOAT, "q": to}
+    x, q = (helper.make_tensor_value_info(name, kind, values.shape) for name, kind in types.items())
+    constant = numpy_helper.from_array(np.array(scale, np.float32), "scale")
+    graph = helper.make_graph([node], "quantize", [x], [q], [constant])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=10)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (found,) = session.run_with_ort_values(["q"], {"x": onnxruntime.OrtValue.ortvalue_from_numpy(values)})
+    return np.frombuffer(found.numpy().tobytes(), np.uint8).reshape(values.shape)
+
+
 def results(
-    shape: AttentionShape, schedule: list[list[tuple[int, int]]], isa: str, num_threads: int, seed: int
+    shape: AttentionShape,
+    schedule: list[list[tuple[int, int]]],
+    isa: str,
+    num_threads: int,
+    seed: int,
+    dtype: type = np.float32,
 ) -> list:
     """y, keys and values of each sequence after running a schedule of steps."""
     lengths: dict[int, int] = {}
@@ -110,7 +183,7 @@ def results(
         for sequence, count in new_tokens:
             lengths[sequence] = lengths.get(sequence, 0) + count
     tokens = Tokens(shape, [lengths[s] for s in sorted(lengths)])
-    cache = PagedCache(shape, num_blocks=160, seed=seed)
+    cache = PagedCache(shape, num_blocks=160, seed=seed, dtype=dtype)
     y: dict[int, list[np.ndarray]] = {s: [] for s in lengths}
     for new_tokens in schedule:
         for (sequence, _), rows in zip(new_tokens, step(tokens, cache, new_tokens, isa, num_threads), strict=True):
@@ -122,7 +195,18 @@ def assert_same_results(actual: list, expected: list) -> None:
     """Bit for bit, sequence by sequence."""
     for sequence in zip(actual, expected, strict=True):
         for a, b in zip(*sequence, strict=True):
-            assert_same_bits(np.ascontiguousarray(a), np.ascontiguousarray(b))
+            np.testing.assert_array_equal(
+                np.ascontiguousarray(a).view(np.uint8), np.ascontiguousarray(b).view(np.uint8)
+            )
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+def test_same_bits_with_caches_of_eight_bits(isa: str, dtype: type) -> None:
+    """A prompt that is cut reads its own keys and values as they are stored, and so does one read at once."""
+    shape = SHAPES["gqa3"]
+    at_once = results(shape, [[(0, 100)], [(1, 75)]], isa, num_threads=1, seed=1, dtype=dtype)
+    together = [[(0, 1), (1, 15)], [(1, 33), (0, 16)], [(0, 82)], [(1, 26), (0, 1)], [(1, 1)]]
+    assert_same_results(results(shape, together, isa, num_threads=3, seed=3, dtype=dtype), at_once)
 
 
 @pytest.mark.parametrize("name", SHAPES)

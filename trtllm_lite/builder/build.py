@@ -8,10 +8,11 @@ from typing import Unpack
 
 from trtllm_lite import _core
 from trtllm_lite.builder.backends import backend_of
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE, cache_dtype_of
 from trtllm_lite.builder.cache_groups import assign_cache_groups
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cpu.planning import CPU
-from trtllm_lite.builder.job import AUTO_DTYPE, BuildJob, Progress, Tuning
+from trtllm_lite.builder.job import BuildJob, Progress, Tuning
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
@@ -22,6 +23,7 @@ from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
+from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
@@ -50,9 +52,10 @@ def build_engine(
     several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
     checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
     (:mod:`trtllm_lite.quantize.schemes`), those of 4 bits in blocks of ``group_size``. ``kv_cache_dtype`` is the type
-    of the KV cache: float32, float16 or bfloat16 on CPUs, of which ``auto`` is float32; that of activations or ``fp8``
-    on GPUs, where keys and values are divided by ``kv_cache_scale`` before. The same checkpoint and limits give the
-    same bytes on every machine. Memory peaks at a few times the largest weight.
+    of the KV cache: ``auto`` is what the network rounds keys and values to (the stage ``quantize`` calibrates that),
+    or else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. ``fp8`` and
+    ``int8`` round keys and values here, which takes one ``kv_cache_scale`` for all layers. The same checkpoint and
+    limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
@@ -74,9 +77,8 @@ def build_engine(
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     statistics = placeholder if strip_plan else no_calibration
-    recipe = Recipe(qformat, group_size=group_size)
-    cache = (kv_cache_dtype, kv_cache_scale)
-    job = _fuse(checkpoint, bounds, recipe, cache, targets, strip_plan, tuning, report, statistics)
+    recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
+    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
     if observed:
         _observe(job, observed, backend.kind)
@@ -127,10 +129,14 @@ def plan_memory(
     backend.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
-    recipe = Recipe(qformat, group_size=group_size)
-    cache = (kv_cache_dtype, kv_cache_scale)
-    job = _fuse(checkpoint, bounds, recipe, cache, targets, False, Tuning(), _ignore, placeholder)
+    recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
+    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, targets, False, Tuning(), _ignore, placeholder)
     return backend.memory(job, num_threads)
+
+
+def _recipe(qformat: str, group_size: int, kv_cache_dtype: str, kv_cache_scale: float | None) -> Recipe:
+    rounded = kv_cache_dtype if kv_cache_dtype in KV_CACHE_DTYPES else None
+    return Recipe(qformat, group_size=group_size, kv_cache_dtype=rounded, kv_cache_scale=kv_cache_scale)
 
 
 def _ignore(stage: str, done: int, total: int) -> None:
@@ -146,7 +152,7 @@ def _fuse(
     checkpoint: Checkpoint,
     limits: BuildLimits,
     recipe: Recipe,
-    kv_cache: tuple[str, float | None],
+    kv_cache_dtype: str,
     targets: tuple[str, ...],
     strip_plan: bool,
     tuning: Tuning,
@@ -158,10 +164,8 @@ def _fuse(
     model, fusions = run_passes(quantized)
     check_all_fused(model, fusions)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
-    name = quantized_as(quantized)
-    return BuildJob(
-        checkpoint, model.graph, tuple(fusions), limits, name, *kv_cache, targets, strip_plan, tuning, report
-    )
+    dtype, name = cache_dtype_of(model.graph, kv_cache_dtype), quantized_as(quantized)
+    return BuildJob(checkpoint, model.graph, tuple(fusions), limits, name, dtype, targets, strip_plan, tuning, report)
 
 
 def _observe(job: BuildJob, observed: Mapping[str, Sequence[str]], kind: str) -> None:

@@ -14,9 +14,6 @@ from trtllm_lite.engine.manifest import Accuracy, Fusion
 # "measure" (products) or "write" (weights).
 Progress = Callable[[str, int, int], None]
 
-AUTO_DTYPE = "auto"  # whatever is usual on the target
-FP8 = "fp8"  # of the KV cache, as users name it: E4M3 with scales
-
 
 @dataclass(frozen=True)
 class Tuning:
@@ -32,9 +29,8 @@ class BuildJob:
     """One engine to be made: ``graph`` is the network of ``checkpoint`` as fused operators, made by ``fusions``.
 
     ``qformat`` says how the graph has the weights of linear layers; ``kv_cache_dtype`` is the type that the KV cache
-    should have, or ``auto``, and ``kv_cache_scale`` what keys and values are divided by in one of eight bits.
-    ``targets`` are names that the backend accepts. Without weights in the engine (``strip_plan``) the runtime makes
-    random ones. ``accuracy`` is what was measured of the network before.
+    has in the graph or should have, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the
+    engine (``strip_plan``) the runtime makes random ones. ``accuracy`` is what was measured of the network before.
     """
 
     checkpoint: Checkpoint
@@ -43,7 +39,6 @@ class BuildJob:
     limits: BuildLimits
     qformat: str
     kv_cache_dtype: str
-    kv_cache_scale: float | None
     targets: tuple[str, ...]
     strip_plan: bool
     tuning: Tuning

@@ -1,12 +1,12 @@
-"""Makes what chosen products multiply outputs of the step, so that calibration sees it."""
+"""Makes what chosen products multiply, or attentions store, outputs of the step, so that calibration sees it."""
 
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import aliases_of, nodes_of, operands
+from trtllm_lite.builder.graph import aliases_of, dims, nodes_of, operands, results
 from trtllm_lite.errors import BuildError
-from trtllm_lite.plugins.schema import DOMAIN
+from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
 PREFIX = "observed."  # of the outputs' names
 
@@ -14,12 +14,17 @@ PREFIX = "observed."  # of the outputs' names
 def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]]) -> None:
     """Add an output ``observed.<name>`` to the fused ``graph`` for each of ``inputs``.
 
-    ``inputs`` maps a name to the paths of the network's products that multiply the same activations. Raises BuildError
-    if these are overwritten within a step.
+    ``inputs`` maps a name to the paths of the network's products that multiply the same activations, or to that of an
+    attention, whose keys and values are shown as they are before a cache rounds them. Raises BuildError if activations
+    are overwritten within a step.
     """
+    attentions = {str(node.name): node for node in nodes_of(graph, "PagedAttention", DOMAIN)}
     products = {str(node.name): node for kind in ("Linear", "GatedLinear") for node in nodes_of(graph, kind, DOMAIN)}
     single = {path for paths in inputs.values() for path in paths}
     for name, paths in inputs.items():
+        if paths[0] in attentions:
+            _show_stored(graph, attentions[paths[0]], name)
+            continue
         own = (products[path] for path in paths if path in products)
         node = next(own, None) or _merged(products, paths, single)
         if node is None:
@@ -28,6 +33,20 @@ def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]]) -> None:
         if _is_overwritten(x):
             raise BuildError(f"{name}: its input shares memory with the residual, and cannot be observed; leave it out")
         _add_output(graph, x, name)
+
+
+def _show_stored(graph: ir.Graph, attention: ir.Node, name: str) -> None:
+    """Let the attention's output ``stored`` be the output ``observed.<name>``."""
+    rows = (dims(results(attention)["y"]) or (None,))[0]
+    _, heads, head_dim, _ = dims(operands(attention)["key_cache"]) or (None,) * 4
+    assert isinstance(heads, int)
+    assert isinstance(head_dim, int)
+    position = [output.name for output in all_schemas()["PagedAttention"].outputs].index("stored")
+    attention.resize_outputs(position + 1)
+    stored = attention.outputs[position]
+    stored.name, stored.type = f"{PREFIX}{name}", ir.TensorType(ir.DataType.FLOAT)
+    stored.shape = ir.Shape([rows, 2 * heads * head_dim])
+    graph.outputs.append(stored)
 
 
 def _merged(products: Mapping[str, ir.Node], paths: Sequence[str], single: set[str]) -> ir.Node | None:

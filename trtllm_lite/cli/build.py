@@ -11,6 +11,7 @@ import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
 from trtllm_lite.cli.quantize_options import (
+    EIGHT_BIT_CACHES,
     QFORMAT_HELP,
     QFORMAT_TYPE,
     calibration_options,
@@ -63,16 +64,11 @@ def _build_options(function: Decorated) -> Decorated:
         ),
         click.option(
             "--kv_cache_dtype",
-            type=click.Choice(["auto", *PLAIN_DTYPES, "fp8"]),
+            type=click.Choice(["auto", *PLAIN_DTYPES, *EIGHT_BIT_CACHES]),
             default="auto",
             show_default=True,
-            help="Type of the KV cache: on CPUs any but fp8, and auto is float32; on GPUs that of activations, or fp8.",
-        ),
-        click.option(
-            "--kv_cache_scale",
-            type=click.FloatRange(min=0, min_open=True),
-            help="What keys and values are divided by before they become fp8: their largest magnitude / 448. 1 stores "
-            "them as they are.",
+            help="Type of the KV cache. fp8 and int8 (CPUs only) have scales, which calibration finds. auto is what "
+            "the checkpoint was quantized to, or else float32 on CPUs, and the type of activations on GPUs.",
         ),
         click.option(
             "--target",
@@ -225,10 +221,10 @@ def plan(checkpoint_dir: str | None, model_config: str | None, qformat: str, as_
     from trtllm_lite.stages.quantize import uncalibrated
     from trtllm_lite.units import counted, format_bytes
 
-    given = {name: limits.pop(name) for name in ("kv_cache_dtype", "kv_cache_scale", "target", "num_threads")}
+    recipe = take_recipe(qformat, limits)
+    given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "num_threads")}
     target, num_threads = given["target"], given["num_threads"]
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
-    recipe = take_recipe(qformat, limits)
     source = uncalibrated(_source(checkpoint_dir, model_config), recipe)
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
     memory = plan_memory(source, **given, **limits)

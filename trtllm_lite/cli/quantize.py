@@ -1,13 +1,14 @@
-"""``trtllm-lite quantize``: a checkpoint whose products are quantized."""
+"""``trtllm-lite quantize``: a checkpoint whose products, or keys and values, are quantized."""
 
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtllm_lite.cli.framework import Command
 from trtllm_lite.cli.quantize_options import (
+    EIGHT_BIT_CACHES,
     QFORMAT_HELP,
     QFORMAT_TYPE,
     calibration_options,
@@ -16,18 +17,42 @@ from trtllm_lite.cli.quantize_options import (
     take_recipe,
 )
 
+if TYPE_CHECKING:
+    from trtllm_lite.quantize.mixed_precision import Choice
+
 
 @click.command(cls=Command, short_help="Quantize a checkpoint, with calibration where it is needed.")
 @click.option("--checkpoint_dir", required=True, metavar="CKPT", help="Directory that `convert` wrote.")
 @click.option("--output_dir", required=True, metavar="CKPT", help="Where the result goes; an older one is replaced.")
-@click.option("--qformat", type=QFORMAT_TYPE, metavar="QFORMAT", required=True, help=QFORMAT_HELP)
+@click.option(
+    "--qformat", type=QFORMAT_TYPE, metavar="QFORMAT", default="full_prec", show_default=True, help=QFORMAT_HELP
+)
+@click.option(
+    "--kv_cache_dtype",
+    type=click.Choice(EIGHT_BIT_CACHES),
+    help="Round keys and values to 8 bits, with scales for each layer that calibration finds. [default: leave them]",
+)
+@click.option(
+    "--autoq_format",
+    metavar="QFORMAT[,…]",
+    help="Choose for the attention and the MLP of each layer among these qformats and full_prec, by what each costs.",
+)
+@click.option("--auto_quantize_bits", type=float, help="With --autoq_format: bits for each weight, on average.")
 @recipe_options
 @calibration_options
 @click.option("--num_threads", type=int, help="Threads that calibrate on the CPU. [default: all cores]")
-def quantize(checkpoint_dir: str, output_dir: str, qformat: str, num_threads: int | None, **options: Any) -> None:
-    """Write a checkpoint whose products are quantized, which `build` takes as any other.
+def quantize(
+    checkpoint_dir: str,
+    output_dir: str,
+    qformat: str,
+    autoq_format: str | None,
+    auto_quantize_bits: float | None,
+    num_threads: int | None,
+    **options: Any,
+) -> None:
+    """Write a checkpoint whose products or KV cache are quantized, which `build` takes as any other.
 
-    Calibration runs the model on a text and notes what its products multiply.
+    Calibration runs the model on a text and notes what its products multiply and its caches hold.
 
     \b
     Example:
@@ -38,15 +63,37 @@ def quantize(checkpoint_dir: str, output_dir: str, qformat: str, num_threads: in
     """
     from pathlib import Path
 
+    from trtllm_lite.builder import open_checkpoint
     from trtllm_lite.progress import progress_bars
+    from trtllm_lite.stages.mixed_precision import choose_formats, note_of
     from trtllm_lite.stages.quantize import quantize_checkpoint
 
     begin = time.perf_counter()
     recipe, calibration = take_recipe(qformat, options), take_calibration(options, num_threads)
+    if (autoq_format is None) != (auto_quantize_bits is None):
+        raise click.UsageError("pass --autoq_format and --auto_quantize_bits together")
+    notes = {}
     with progress_bars() as report:
-        decisions = quantize_checkpoint(Path(checkpoint_dir), Path(output_dir), recipe, calibration, report)
+        if autoq_format is not None and auto_quantize_bits is not None:
+            source, formats = open_checkpoint(Path(checkpoint_dir)), autoq_format.split(",")
+            recipe, choices = choose_formats(source, recipe, formats, auto_quantize_bits, calibration, report)
+            notes = note_of(choices)
+            _print_choices(choices, auto_quantize_bits)
+        decisions = quantize_checkpoint(Path(checkpoint_dir), Path(output_dir), recipe, calibration, report, notes)
     click.echo(f"quantized {checkpoint_dir} as {recipe.describe()} in {time.perf_counter() - begin:.1f} s")
     for text, count in Counter(decision.text for decision in decisions).items():
         first = next(decision.site for decision in decisions if decision.text == text)
         click.echo(f"{count} of {len(decisions)} inputs ({first}{', …' if count > 1 else ''}): {text}")
     click.echo(f"next: trtllm-lite build --checkpoint_dir {output_dir} --output_dir ENGINE")
+
+
+def _print_choices(choices: "list[Choice]", budget: float) -> None:
+    from trtllm_lite.cli.console import print_table
+    from trtllm_lite.quantize.mixed_precision import average_bits
+
+    rows = [
+        [choice.site.path, choice.candidate.qformat, f"{choice.candidate.divergence:.6f}", choice.reason]
+        for choice in choices
+    ]
+    title = f"{average_bits(choices):.3f} bits for each weight, of a budget of {budget:g}"
+    print_table(title, ["products", "qformat", "KL divergence alone", "reason"], rows)

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 QFORMATS = (
     *("full_prec", "int8_wo", "fp8_wo", "int4_wo", "int4_awq", "int4_gptq"),
-    *("fp8_rowwise", "fp8", "int8_sq"),
+    *("fp8_rowwise", "fp8", "int8_sq", "w4a8_awq"),
 )
+EIGHT_BIT_CACHES = ("fp8", "int8")
 QFORMAT_TYPE = click.Choice(QFORMATS)
 QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; README.md describes each."
 _CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir")
@@ -36,6 +37,11 @@ def recipe_options(function: Decorated) -> Decorated:
             multiple=True,
             metavar="PATTERN=QFORMAT",
             help="Another qformat for products whose path matches, e.g. 'layers.0.*=full_prec'; the last match counts.",
+        ),
+        click.option(
+            "--kv_cache_scale",
+            type=click.FloatRange(min=0, min_open=True),
+            help="Divide all keys and values by this number before they become fp8 or int8, instead of calibrating.",
         ),
     ]
     return _decorated(function, options)
@@ -68,7 +74,7 @@ def _decorated(function: Decorated, options: list[Callable[[Any], Any]]) -> Deco
 
 
 def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":
-    """The recipe; takes its options out of ``options``. Raises click.UsageError, BuildError."""
+    """The recipe; takes its options out of ``options``, but for kv_cache_dtype. Raises click.UsageError, BuildError."""
     from trtllm_lite.quantize.network import Recipe
 
     overrides = []
@@ -77,7 +83,15 @@ def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":
         if not equals:
             raise click.UsageError(f"--quantize_override {text}: expected PATTERN=QFORMAT")
         overrides.append((pattern, name))
-    return Recipe(qformat, options.pop("quantize_lm_head"), tuple(overrides), options.pop("group_size"))
+    cache, scale = options["kv_cache_dtype"], options.pop("kv_cache_scale")
+    return Recipe(
+        qformat,
+        options.pop("quantize_lm_head"),
+        tuple(overrides),
+        options.pop("group_size"),
+        cache if cache in EIGHT_BIT_CACHES else None,
+        scale,
+    )
 
 
 def take_calibration(options: dict[str, Any], num_threads: int | None = None) -> "Calibration":

@@ -57,7 +57,7 @@ def recognise(value: ir.Value | None) -> QuantizedRows | None:
     name = DTYPE_NAMES.get(to) if to is not None else None
     if name not in LARGEST or source.dtype != ir.DataType.FLOAT or source.is_initializer():
         return None
-    if _number(scale) is not None:
+    if number(scale) is not None:
         return QuantizedRows(source, name, scale)
     return _per_token(quantize, source, name)
 
@@ -69,7 +69,7 @@ def _per_token(quantize: ir.Node, source: ir.Value, to: str) -> QuantizedRows | 
     magnitude = None if largest is None else made_by(largest.inputs[0], "Abs")
     if maximum is None or product is None or largest is None or magnitude is None or len(maximum.inputs) != 2:
         return None
-    factor, least, axis = _number(product.inputs[1]), _number(maximum.inputs[1]), _number(largest.inputs[1])
+    factor, least, axis = number(product.inputs[1]), number(maximum.inputs[1]), number(largest.inputs[1])
     features = None if source.shape is None else source.shape[-1]
     blocks = (quantize.attributes.get_int("axis", 1), quantize.attributes.get_int("block_size", 0))
     if magnitude.inputs[0] is not source or axis != -1 or blocks != (-1, features) or factor is None or least is None:
@@ -82,7 +82,7 @@ def _are_inverse(quantize: ir.Node, dequantize: ir.Node) -> bool:
     if quantize.inputs[1] is not dequantize.inputs[1]:
         return False
     zero_points = [node.inputs[2] for node in (quantize, dequantize) if len(node.inputs) > 2]
-    if any(value is not None and _number(value) != 0 for value in zero_points):
+    if any(value is not None and number(value) != 0 for value in zero_points):
         return False
     defaults = {"axis": 1, "block_size": 0}
     return all(
@@ -91,7 +91,7 @@ def _are_inverse(quantize: ir.Node, dequantize: ir.Node) -> bool:
     )
 
 
-def _number(value: ir.Value | None) -> float | None:
+def number(value: ir.Value | None) -> float | None:
     """The only element of a constant, or None."""
     constant = initializer(value)
     tensor = None if constant is None else constant.const_value

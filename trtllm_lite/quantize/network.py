@@ -1,4 +1,4 @@
-"""Quantizes the products of a network: which scheme each gets, and the network that results."""
+"""Quantizes the products and the KV cache of a network: which scheme each product gets, and what results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,9 +8,20 @@ import onnx_ir as ir
 
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.graph import QFORMAT
+from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Statistics
-from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_products
+from trtllm_lite.quantize.kv_cache import (
+    KV_CACHE_DTYPES,
+    CachedAttention,
+    calibrated_scales,
+    find_attentions,
+    keys_and_values,
+    kv_cache_dtype_of,
+    round_kv_cache,
+)
+from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_products, observed_input
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs, Scheme
+from trtllm_lite.quantize.schemes.folding import value_factors
 from trtllm_lite.quantize.schemes.workpiece import Decision, Workpiece
 
 GROUP_SIZE = 128
@@ -23,26 +34,58 @@ class Recipe:
     Of several patterns that match, the last counts. The LM head stays as it is unless ``quantize_lm_head``, or an
     override, says otherwise: its small errors hurt most. Embeddings are looked up, not multiplied, and stay.
     ``group_size`` neighbouring weights of a row share a scale in schemes of 4 bits.
+
+    With a ``kv_cache_dtype`` (fp8 or int8) keys and values are rounded, with scales that calibration finds for each
+    layer, or, where it is given, with ``kv_cache_scale`` for all.
     """
 
     qformat: str = FULL_PRECISION
     quantize_lm_head: bool = False
     overrides: tuple[tuple[str, str], ...] = ()
     group_size: int = GROUP_SIZE
+    kv_cache_dtype: str | None = None
+    kv_cache_scale: float | None = None
 
     def __post_init__(self) -> None:
         for name in (self.qformat, *(qformat for _, qformat in self.overrides)):
             if name != FULL_PRECISION and name not in SCHEMES:
                 raise BuildError(f"qformat is {shown(name)}: expected one of {', '.join((FULL_PRECISION, *SCHEMES))}")
+        if self.kv_cache_dtype is not None and self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise BuildError(
+                f"kv_cache_dtype is {shown(self.kv_cache_dtype)}: expected {' or '.join(KV_CACHE_DTYPES)} where keys "
+                "and values are quantized"
+            )
+        if self.kv_cache_scale is not None and (self.kv_cache_dtype is None or not self.kv_cache_scale > 0):
+            raise BuildError(
+                f"kv_cache_scale is {self.kv_cache_scale}: expected a number above 0, and kv_cache_dtype "
+                f"{' or '.join(KV_CACHE_DTYPES)}"
+            )
+
+    @property
+    def changes_products(self) -> bool:
+        """Whether any product is quantized."""
+        return self.qformat != FULL_PRECISION or bool(self.overrides)
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether every product stays as it is."""
-        return self.qformat == FULL_PRECISION and not self.overrides
+        """Whether products and caches stay as they are."""
+        return not self.changes_products and self.kv_cache_dtype is None
 
     def describe(self) -> str:
+        """The scheme, the others that some products get, and the KV cache's type."""
+        cache = [] if self.kv_cache_dtype is None else [f"kv_cache_{self.kv_cache_dtype}"]
+        return ",".join([self.qformats, *cache])
+
+    @property
+    def qformats(self) -> str:
         """The scheme, and the others that some products get."""
         return ",".join(dict.fromkeys([self.qformat, *(qformat for _, qformat in self.overrides)]))
+
+    def attentions(self, graph: ir.Graph) -> list[CachedAttention]:
+        """The attentions whose keys and values are to be rounded; none if they are already as the recipe says."""
+        asked = self.kv_cache_dtype is not None
+        is_done = self.kv_cache_scale is None and self.kv_cache_dtype == kv_cache_dtype_of(graph)
+        return find_attentions(graph) if asked and not is_done else []
 
     def choose(self, products: list[Product], within: str = "") -> dict[Product, Scheme]:
         """The scheme of each product that gets one; only of those below the path ``within``, if that is given.
@@ -90,7 +133,7 @@ def quantized_as(network: ir.Model) -> str:
 
 
 def _check_fresh(network: ir.Model, recipe: Recipe) -> None:
-    if quantized_as(network) != FULL_PRECISION:
+    if recipe.changes_products and quantized_as(network) != FULL_PRECISION:
         raise BuildError(
             f"the checkpoint is quantized as {quantized_as(network)} already, and {recipe.describe()} is asked for: "
             "leave qformat out, or pass a checkpoint that is not quantized (of a quantized model "
@@ -98,23 +141,25 @@ def _check_fresh(network: ir.Model, recipe: Recipe) -> None:
         )
 
 
-def inputs_to_observe(network: ir.Model, recipe: Recipe) -> tuple[dict[str, list[Product]], Needs]:
-    """The inputs of products whose schemes need calibration, and what they need. Raises BuildError."""
-    if recipe.changes_nothing:
-        return {}, Needs.NOTHING
+def inputs_to_observe(network: ir.Model, recipe: Recipe) -> tuple[dict[str, Observed], Needs]:
+    """What calibration looks at for ``recipe``, and what it notes of that. Raises BuildError."""
     _check_fresh(network, recipe)
-    products = find_products(network.graph)
-    schemes = {product: scheme for product, scheme in recipe.choose(products).items() if scheme.needs > Needs.NOTHING}
-    needs = max((scheme.needs for scheme in schemes.values()), default=Needs.NOTHING)
-    inputs = {name: group for name, group in by_input(products).items() if any(member in schemes for member in group)}
-    return inputs, needs
+    needs, observed = Needs.NOTHING, dict[str, Observed]()
+    if recipe.changes_products:
+        products = find_products(network.graph)
+        schemes = {product: scheme for product, scheme in recipe.choose(products).items() if scheme.needs > needs}
+        needs = max((scheme.needs for scheme in schemes.values()), default=needs)
+        inputs = by_input(products)
+        observed |= {name: observed_input(group) for name, group in inputs.items() if schemes.keys() & set(group)}
+    attentions = [] if recipe.kv_cache_scale is not None else recipe.attentions(network.graph)
+    return observed | keys_and_values(attentions), max(needs, Needs.CHANNELS) if attentions else needs
 
 
 def no_calibration(name: str) -> Statistics:
     """Where there are no statistics. Raises BuildError."""
     raise BuildError(
-        f"{name} has a scheme that needs calibration: quantize the checkpoint with `trtllm-lite quantize`, and build "
-        "what it writes"
+        f"{name} is to be quantized in a way that needs calibration: quantize the checkpoint with `trtllm-lite "
+        "quantize`, and build what it writes"
     )
 
 
@@ -123,7 +168,7 @@ def quantize_network(
 ) -> tuple[ir.Model, list[Decision]]:
     """``network`` as ``recipe`` says, and what schemes decided; ``network`` itself stays as it is.
 
-    Only products below the path ``within`` are quantized, if that is given. ``statistics`` are asked for by the names
+    If the path ``within`` is given, only products below it are quantized. ``statistics`` are asked for by the names
     of :func:`inputs_to_observe`, also when weights are evaluated. Raises BuildError if there is nothing to quantize, or
     if the network is quantized already.
     """
@@ -132,9 +177,30 @@ def quantize_network(
     _check_fresh(network, recipe)
     quantized = network.clone()
     work = Workpiece(quantized.graph, statistics, recipe.group_size)
+    if recipe.changes_products:
+        _quantize_products(work, recipe, within)
+        quantized.metadata_props[QFORMAT] = recipe.qformats
+    if not within:
+        _round_kv_cache(work, recipe, statistics)
+    return quantized, work.decisions
+
+
+def _quantize_products(work: Workpiece, recipe: Recipe, within: str) -> None:
     schemes = recipe.choose(work.products, within)
     for scheme in dict.fromkeys(schemes.values()):
         scheme.quantize(work, [product for product, chosen in schemes.items() if chosen is scheme])
     work.finish()
-    quantized.metadata_props[QFORMAT] = recipe.describe()
-    return quantized, work.decisions
+
+
+def _round_kv_cache(work: Workpiece, recipe: Recipe, statistics: Callable[[str], Statistics]) -> None:
+    if recipe.kv_cache_dtype is None:
+        return
+    to, fixed = KV_CACHE_DTYPES[recipe.kv_cache_dtype], recipe.kv_cache_scale
+
+    def scales(attention: CachedAttention) -> tuple[float, float]:
+        if fixed is not None:
+            return fixed, fixed
+        found, (_, values) = statistics(attention.name), attention.appended
+        return calibrated_scales(attention, to, found, lambda: value_factors(work, values))
+
+    round_kv_cache(work.graph, recipe.attentions(work.graph), to, scales)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.formats import Plain, StoredMatrix
 from trtllm_lite.quantize.formats.format import made_by
 
@@ -56,6 +57,11 @@ def find_products(graph: ir.Graph) -> list[Product]:
         if transpose is not None and matrix is not None:
             found.append(Product(node, transpose, matrix))
     return found
+
+
+def observed_input(group: Sequence[Product]) -> Observed:
+    """What calibration looks at for products that multiply the same activations."""
+    return Observed(group[0].in_features, tuple(product.name for product in group))
 
 
 def by_input(products: Sequence[Product]) -> dict[str, list[Product]]:

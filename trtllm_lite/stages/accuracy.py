@@ -27,8 +27,8 @@ def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
     """
     if quantization.recipe.changes_nothing:
         raise BuildError(
-            "max_accuracy_loss is given, and nothing is quantized by this build: pass a qformat, with the checkpoint "
-            "that is not quantized, or leave the limit out"
+            "max_accuracy_loss is given, and nothing is quantized by this build: pass a qformat or a kv_cache_dtype, "
+            "with the checkpoint that is not quantized, or leave the limit out"
         )
     with _reference_engine(quantization.source, report) as (directory, engine):
         result = _compare(quantization.checkpoint, directory, engine, _MAX_TOKENS, report)
@@ -51,13 +51,22 @@ def check_accuracy(accuracy: Accuracy, limit: float, quantization: Quantization,
     loss = 100 * (accuracy.perplexity / accuracy.reference_perplexity - 1)
     if loss <= limit:
         return
-    hurt = _sensitivities(quantization, report)
-    named = ", ".join(f"{layer} ({divergence:.5f})" for layer, divergence in hurt[:_MAX_NAMED])
     raise BuildError(
         f"perplexity rises by {loss:.2f}%, from {accuracy.reference_perplexity:.4f} to {accuracy.perplexity:.4f} over "
-        f"{accuracy.num_tokens:,} tokens, and max_accuracy_loss is {limit:g}%. Layers that hurt most, with the KL "
-        f"divergence that each causes alone: {named}. Keep these in full precision (--quantize_override "
-        f"'{hurt[0][0]}.*={FULL_PRECISION}'), choose another qformat, or raise the limit"
+        f"{accuracy.num_tokens:,} tokens, and max_accuracy_loss is {limit:g}%. {_advice(quantization, report)}, or "
+        "raise the limit"
+    )
+
+
+def _advice(quantization: Quantization, report: Report) -> str:
+    """What to change; where products are quantized, the layers whose products hurt most."""
+    if not quantization.recipe.changes_products:
+        return "Only keys and values are quantized: choose another kv_cache_dtype"
+    hurt = _sensitivities(quantization, report)
+    named = ", ".join(f"{layer} ({divergence:.5f})" for layer, divergence in hurt[:_MAX_NAMED])
+    return (
+        f"Layers that hurt most, with the KL divergence that the products of each cause alone: {named}. Keep these in "
+        f"full precision (--quantize_override '{hurt[0][0]}.*={FULL_PRECISION}'), choose another qformat"
     )
 
 
@@ -85,18 +94,19 @@ def _reference_engine(reference: Checkpoint, report: Report) -> Iterator[tuple[P
     """A directory for engines, and the engine of ``reference`` in it."""
     with TemporaryDirectory(prefix="trtllm_lite-accuracy-") as directory:
         engine = Path(directory) / "reference"
-        _build(reference, engine, report)
+        build_to_evaluate(reference, engine, _WINDOW, report)
         yield Path(directory), engine
 
 
 def _compare(quantized: Checkpoint, directory: Path, reference: Path, max_tokens: int, report: Report) -> Evaluation:
     engine = directory / "quantized"
-    _build(quantized, engine, report)
+    build_to_evaluate(quantized, engine, _WINDOW, report)
     return evaluate(engine, reference_engine_dir=reference, max_tokens=max_tokens, progress=report)
 
 
-def _build(checkpoint: Checkpoint, directory: Path, report: Report) -> None:
-    window = min(_WINDOW, checkpoint.config.max_position_embeddings)
+def build_to_evaluate(checkpoint: Checkpoint, directory: Path, window: int, report: Report) -> None:
+    """Build an engine for the CPU that reads windows of ``window`` tokens, or of as many as the model takes."""
+    window = min(window, checkpoint.config.max_position_embeddings)
     build_engine(
         checkpoint,
         directory,

@@ -18,9 +18,9 @@ from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.progress import Report
 from trtllm_lite.quantize.calibration.calibrate import Wanted, calibrate
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
+from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Rows
 from trtllm_lite.quantize.calibration.store import StatisticsStore
-from trtllm_lite.quantize.products import Product
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 
 _ROWS_BYTES = 256 << 20  # of all that a step shows
@@ -51,19 +51,19 @@ class EngineObserver:
 @contextmanager
 def statistics_of(
     checkpoint: Checkpoint,
-    inputs: Mapping[str, Sequence[Product]],
+    inputs: Mapping[str, Observed],
     calibration: Calibration,
     gram: bool,
     report: Report,
 ) -> Iterator[StatisticsStore]:
-    """Statistics of ``inputs``, what products of the checkpoint's network multiply, by name.
+    """Statistics of ``inputs``, what products of the checkpoint's network multiply or attentions store, by name.
 
     Raises BuildError, ArgumentError (the text), OutputError, EngineError (a model without weights or tokenizer).
     """
     if checkpoint.path is None:
         raise EngineError("a model config has no weights to calibrate with: pass a checkpoint")
     with _directory(calibration) as directory:
-        store = StatisticsStore(directory, _key(checkpoint.path, calibration.text, gram))
+        store = StatisticsStore(directory, calibration_key(checkpoint.path, calibration.text, f"{gram}"))
         if store.missing(list(inputs)):
             _run(checkpoint, inputs, calibration, gram, directory / "engine", store, report)
         yield store
@@ -71,14 +71,14 @@ def statistics_of(
 
 def _run(
     checkpoint: Checkpoint,
-    inputs: Mapping[str, Sequence[Product]],
+    inputs: Mapping[str, Observed],
     calibration: Calibration,
     gram: bool,
     engine_dir: Path,
     store: StatisticsStore,
     report: Report,
 ) -> None:
-    text, features = calibration.text, {name: group[0].in_features for name, group in inputs.items()}
+    text, features = calibration.text, {name: observed.features for name, observed in inputs.items()}
     try:
         _build(checkpoint, inputs, text, engine_dir, sum(features.values()), report)
         runner = SequenceRunner(engine_dir, num_threads=calibration.num_threads)
@@ -93,7 +93,7 @@ def _run(
 
 def _build(
     checkpoint: Checkpoint,
-    inputs: Mapping[str, Sequence[Product]],
+    inputs: Mapping[str, Observed],
     text: CalibrationText,
     engine_dir: Path,
     num_features: int,
@@ -106,7 +106,7 @@ def _build(
     build_engine(
         checkpoint,
         engine_dir,
-        observed={name: [product.name for product in group] for name, group in inputs.items()},
+        observed={name: observed.paths for name, observed in inputs.items()},
         progress=report,
         gather_context_logits=True,
         max_batch_size=1,
@@ -125,13 +125,13 @@ def _directory(calibration: Calibration) -> Iterator[Path]:
         yield Path(directory)
 
 
-def _key(checkpoint: Path, text: CalibrationText, gram: bool) -> str:
-    """Differs for another checkpoint, other texts, and other ways to read them."""
+def calibration_key(checkpoint: Path, text: CalibrationText, how: str) -> str:
+    """Differs for another checkpoint, other texts, and other ways to read them, the last of which is ``how``."""
     digest = hashlib.sha256()
     for file in sorted(checkpoint.iterdir()):
         with open(file, "rb") as data:
             digest.update(f"{file.name}:{hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
     for content in text.texts():
         digest.update(hashlib.sha256(content.encode()).digest())
-    digest.update(f"{text.size} {text.max_seq_length} {text.seed} {gram}".encode())
+    digest.update(f"{text.size} {text.max_seq_length} {text.seed} {how}".encode())
     return digest.hexdigest()

@@ -1,6 +1,6 @@
 """The stage that quantizes a checkpoint: calibrates where a scheme needs it, and writes or hands on what results."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
+from trtllm_lite.quantize.threads import in_order, num_workers
 from trtllm_lite.stages.calibration import Calibration, statistics_of
 
 
@@ -69,18 +70,27 @@ def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
 
 
 def quantize_checkpoint(
-    checkpoint_dir: Path, output_dir: Path, recipe: Recipe, calibration: Calibration, report: Report
+    checkpoint_dir: Path,
+    output_dir: Path,
+    recipe: Recipe,
+    calibration: Calibration,
+    report: Report,
+    notes: Mapping[str, str] | None = None,
 ) -> list[Decision]:
     """Write the checkpoint quantized by ``recipe`` to ``output_dir``, which appears whole or not at all.
 
     It is a checkpoint as any other: a standard ONNX network with QuantizeLinear and DequantizeLinear, and weights.
-    Returns what schemes decided. Raises as :func:`quantized`.
+    ``notes`` become properties of the network's metadata. Returns what schemes decided. Raises as :func:`quantized`.
     """
     checkpoint = open_checkpoint(checkpoint_dir)
     if recipe.changes_nothing:
-        raise BuildError("qformat is full_prec, and nothing overrides it: there is nothing to quantize; pass a qformat")
+        raise BuildError(
+            "qformat is full_prec, and nothing overrides it: there is nothing to quantize; pass a qformat, or a "
+            "kv_cache_dtype"
+        )
     with quantized(checkpoint, recipe, calibration, report) as result:
         with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
+            result.checkpoint.model.metadata_props.update(notes or {})
             _write_network(result.checkpoint.model, directory, report)
             for name in (CONFIG_FILE, *(file.name for file in checkpoint.tokenizer_files())):
                 (directory / name).write_bytes((Path(checkpoint_dir) / name).read_bytes())
@@ -95,13 +105,13 @@ def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
     infos = {name: TensorInfo(DTYPE_NAMES[tensor.dtype], extents(tensor)) for name, tensor in tensors.items()}
     layout = plan_layout(infos)
     require_space(directory, layout.num_bytes)
-    done = 0
+    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), num_workers()), 1)
 
     def values(name: str):  # type: ignore[no-untyped-def]
-        nonlocal done
-        done += 1
+        del name  # tensors are asked for in the order of the layout
+        done, array = next(computed)
         report("quantize", done, len(tensors))
-        return tensors[name].numpy()
+        return array
 
     write_safetensors(directory / WEIGHTS_FILE, layout, values)
     for name, info in infos.items():

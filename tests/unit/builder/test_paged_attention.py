@@ -1,9 +1,13 @@
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from tests.unit.builder.networks import VARIANTS, network
 from tests.unit.builder.structure import find, insert_after, operators, run_until, set_attribute, set_input
 from trtllm_lite.builder.graph import dims
+from trtllm_lite.quantize.calibration.statistics import placeholder
+from trtllm_lite.quantize.kv_cache import find_attentions
+from trtllm_lite.quantize.network import Recipe, quantize_network
 
 PADDED_ONLY = {"Attention", "TensorScatter", "RotaryEmbedding", "Split", "Reshape", "Flatten", "Gather", "Greater"}
 
@@ -48,10 +52,34 @@ def test_scale_cap_norms_and_epsilon_come_from_the_graph() -> None:
         "cache_group": 0,
         "softcap": 30.0,
         "norm_epsilon": 0.25,
+        "key_scale": 1.0,
+        "value_scale": 1.0,
     }
     assert [value.name for value in node.inputs[8:]] == [
         f"model.layers.1.self_attn.{kind}_norm.weight" for kind in "qk"
     ]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("fp8", ir.DataType.FLOAT8E4M3FN), ("int8", ir.DataType.INT8)])
+def test_rounded_keys_and_values_are_a_cache_with_scales(name: str, dtype: ir.DataType) -> None:
+    model, _ = quantize_network(network("qwen3"), Recipe(kv_cache_dtype=name), placeholder)
+    scales = {"layers.0.attention": (0.25, 0.5), "layers.1.attention": (2.0, 4.0)}
+    for attention in find_attentions(model.graph):
+        for new, scale in zip(attention.appended, scales[attention.name], strict=True):
+            new.producer().inputs[1].const_value = ir.tensor(np.array(scale, np.float32))
+    fused, decisions = run_until("paged_attention", model)
+    assert all(decision.fused for decision in decisions)
+    for path, expected in scales.items():
+        node = find(fused, path)
+        assert (node.attributes["key_scale"].value, node.attributes["value_scale"].value) == expected
+        assert {value.dtype for value in (*node.inputs[3:5], *node.outputs[1:3])} == {dtype}
+
+
+def test_keys_and_values_that_are_stored_unlike_stay() -> None:
+    model, _ = quantize_network(network("llama"), Recipe(kv_cache_dtype="fp8"), placeholder)
+    (_, scatter) = find_attentions(model.graph)[0].scatters
+    scatter.replace_input_with(1, find_attentions(model.graph)[0].roundings[1].source)
+    assert _reason(model) == "its keys are stored as float8_e4m3fn, values as they are"
 
 
 def test_a_missing_scale_is_the_standard_one() -> None:

@@ -129,6 +129,8 @@ ATTENTION: dict[str, float | str] = {
     "cache_group": 0,
     "softcap": 0.0,
     "norm_epsilon": 0.0,
+    "key_scale": 1.0,
+    "value_scale": 1.0,
 }
 # op, operands in the order of OPERANDS ("" = absent), attributes
 CALLS: list[tuple[str, list[str], dict[str, float | str]]] = [

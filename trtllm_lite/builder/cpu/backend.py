@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 from trtllm_lite import _core
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cpu.planning import CPU, make_plan
-from trtllm_lite.builder.job import AUTO_DTYPE, BuildJob, Tuning
+from trtllm_lite.builder.job import BuildJob, Tuning
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 from trtllm_lite.vocabulary import ALIGNMENT, PLAIN_DTYPES
 
 
@@ -56,9 +58,8 @@ class CpuBackend:
 def _cache_dtype(job: BuildJob) -> str:
     """The type of the KV cache. Raises BuildError if the kernels have no such cache."""
     dtype = PLAIN_DTYPES[0] if job.kv_cache_dtype == AUTO_DTYPE else job.kv_cache_dtype
-    if dtype not in PLAIN_DTYPES:
+    if dtype not in (*PLAIN_DTYPES, *KV_CACHE_DTYPES.values()):
         raise BuildError(
-            f"kv_cache_dtype is {shown(dtype)}: expected one of {', '.join((AUTO_DTYPE, *PLAIN_DTYPES))} for the "
-            "target cpu"
+            f"kv_cache_dtype is {shown(dtype)}: expected one of {', '.join((AUTO_DTYPE, *PLAIN_DTYPES))}, fp8 and int8"
         )
     return dtype

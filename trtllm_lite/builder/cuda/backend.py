@@ -7,20 +7,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trtllm_lite import _core
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
-from trtllm_lite.builder.cuda.operands import CacheFormat
 from trtllm_lite.builder.cuda.products.contests import lower_contests
 from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_contests
 from trtllm_lite.builder.cuda.products.timing_cache import TimingCache, load_timing_cache, require_output
 from trtllm_lite.builder.cuda.targets import parse_targets
-from trtllm_lite.builder.job import AUTO_DTYPE, FP8, BuildJob, Tuning
+from trtllm_lite.builder.job import BuildJob, Tuning
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.errors import BuildError, DeviceError, shown
 from trtllm_lite.plugins.cuda.row_scales import E4M3
-
-_SCALE_OF_NOTHING = 1 / 16  # of keys and values of engines without weights, whose numbers mean nothing
 
 
 class CudaBackend:
@@ -55,38 +53,32 @@ class CudaBackend:
 
     def compile(self, job: BuildJob) -> EngineParts:
         """As :meth:`Backend.compile`."""
-        cache_format, tuning = _cache_format(job), job.tuning
+        _check_cache(job)
+        tuning = job.tuning
         timings = None if tuning.input_timing_cache is None else load_timing_cache(tuning.input_timing_cache)
         if tuning.output_timing_cache is not None:
             timings = _measure(job, timings)
             timings.save(tuning.output_timing_cache)
         dtype, progress = job.checkpoint.config.dtype, partial(job.report, "compile")
-        return cuda_parts(job.graph, dtype, job.limits, parse_targets(job.targets), progress, timings, cache_format)
+        return cuda_parts(job.graph, dtype, job.limits, parse_targets(job.targets), progress, timings)
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
         """As :meth:`Backend.memory`; threads are the CPU's."""
         del num_threads
+        _check_cache(job)
         dtype, devices = job.checkpoint.config.dtype, parse_targets(job.targets)
-        return cuda_memory(job.graph, dtype, job.limits, devices, _cache_format(job))
+        return cuda_memory(job.graph, dtype, job.limits, devices)
 
 
-def _cache_format(job: BuildJob) -> CacheFormat:
-    """What the KV cache holds. Raises BuildError for a type that the kernels do not read, or without a scale."""
+def _check_cache(job: BuildJob) -> None:
+    """Raise BuildError for a KV cache of a type that the kernels do not read."""
     dtype = job.checkpoint.config.dtype
-    if job.kv_cache_dtype in (AUTO_DTYPE, dtype):
-        return CacheFormat(dtype)
-    if job.kv_cache_dtype != FP8:
+    if job.kv_cache_dtype not in (AUTO_DTYPE, dtype, E4M3):
         raise BuildError(
-            f"kv_cache_dtype is {shown(job.kv_cache_dtype)}, and the GPU kernels keep keys and values in the type of "
-            f"activations or as {FP8}: leave it out, or pass {dtype} or {FP8}"
+            f"the KV cache is to be {shown(job.kv_cache_dtype)}, and the GPU kernels keep keys and values in the type "
+            f"of activations or as fp8: build with --kv_cache_dtype {dtype} or fp8, of a checkpoint that does not "
+            "round them otherwise"
         )
-    scale = _SCALE_OF_NOTHING if job.kv_cache_scale is None and job.strip_plan else job.kv_cache_scale
-    if scale is None:
-        raise BuildError(
-            f"kv_cache_dtype is {FP8}, and nothing says what keys and values are divided by before they become {FP8}: "
-            "pass --kv_cache_scale (1 keeps them as they are, up to 448)"
-        )
-    return CacheFormat(E4M3, (scale, scale))
 
 
 def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.compile import compile_kernels
-from trtllm_lite.builder.cuda.operands import CacheFormat
 from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_network, make_plan
 from trtllm_lite.builder.cuda.products.tactics import explain
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
@@ -27,7 +26,6 @@ def cuda_parts(
     devices: Sequence[Device],
     progress: Callable[[int, int], None],
     timings: TimingCache | None = None,
-    cache_format: CacheFormat | None = None,
 ) -> EngineParts:
     """Lower, compile and plan; ``progress`` counts compiled kernels. Raises BuildError."""
     if timings is not None and timings.arch not in {device.arch for device in devices}:
@@ -35,7 +33,7 @@ def cuda_parts(
             f"the timing cache was measured on {timings.device} ({timings.arch}), and the targets are "
             f"{', '.join(device.arch for device in devices)}: pass one for a target, or none"
         )
-    lowered = lower_network(graph, dtype, limits, devices, timings, cache_format)
+    lowered = lower_network(graph, dtype, limits, devices, timings)
     if timings is not None:
         _check_known(lowered, timings)
     return parts_of(lowered, progress, timings)
@@ -73,19 +71,17 @@ def parts_of(lowered: Lowered, progress: Callable[[int, int], None], timings: Ti
     )
 
 
-def cuda_memory(
-    graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Sequence[Device], cache_format: CacheFormat | None = None
-) -> MemoryPlan:
+def cuda_memory(graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Sequence[Device]) -> MemoryPlan:
     """The device memory that the engine will take; nothing is compiled."""
-    return _memory(lower_network(graph, dtype, limits, devices, cache_format=cache_format))
+    return _memory(lower_network(graph, dtype, limits, devices))
 
 
 def _kv_cache(lowered: Lowered) -> KvCache:
     operands = lowered.operands
-    forms = {cache.shape for cache in operands.caches.values()}
+    forms = {(cache.dtype, cache.shape) for cache in operands.caches.values()}
     if len(forms) != 1:
         raise BuildError(f"expected attention layers of one geometry, found {sorted(map(str, forms)) or 'none'}")
-    _, num_kv_heads, tokens_per_block, head_dim = forms.pop()
+    dtype, (_, num_kv_heads, tokens_per_block, head_dim) = forms.pop()
     assert isinstance(num_kv_heads, int)
     assert isinstance(tokens_per_block, int)
     assert isinstance(head_dim, int)
@@ -97,7 +93,7 @@ def _kv_cache(lowered: Lowered) -> KvCache:
         num_layers=len(operands.caches) // 2,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        dtype=operands.cache_format.dtype,
+        dtype=dtype,
         bytes_per_block=num_bytes // num_blocks,
         groups=operands.limits.cache_groups,
     )

@@ -82,14 +82,6 @@ class _OpLowering:
         return self._operands.dtype
 
     @property
-    def cache_dtype(self) -> str:
-        return self._operands.cache_format.dtype
-
-    @property
-    def cache_scales(self) -> tuple[float, float]:
-        return self._operands.cache_format.scales
-
-    @property
     def decode(self) -> bool:
         return self._program.kind.bucket.decode
 

@@ -33,29 +33,20 @@ class Bias:
     rounded: Callable[[], Buffer]
 
 
-@dataclass(frozen=True)
-class CacheFormat:
-    """The type of the KV cache, and what stored keys and values are multiplied with."""
-
-    dtype: str
-    scales: tuple[float, float] = (1.0, 1.0)
-
-
 class Operands:
     """Buffers by name and by value of the fused graph; asking for one puts it into the plan.
 
-    ``dtype`` is the type of activations and matrices, and of caches unless they have a format of their own. Raises
+    ``dtype`` is the type of activations and matrices, and of caches unless the network rounds what they hold. Raises
     BuildError where a weight does not have it.
     """
 
-    def __init__(self, dtype: str, limits: BuildLimits, cache_format: CacheFormat | None = None) -> None:
+    def __init__(self, dtype: str, limits: BuildLimits) -> None:
         if dtype not in _COMPUTED:
             raise BuildError(
                 f"the checkpoint stores its matrices as {dtype}, and GPU engines compute in {' or '.join(_COMPUTED)}: "
                 "convert again with --dtype bfloat16"
             )
         self.dtype, self.limits, self.symbols = dtype, limits, symbols(limits)
-        self.cache_format = cache_format or CacheFormat(dtype)
         self.weights: dict[Buffer, Weight] = {}
         self.caches: dict[str, Buffer] = {}
         self.outputs: dict[str, Buffer] = {}
@@ -123,8 +114,10 @@ class Operands:
         """The keys or values of the graph's input ``value``."""
         name = str(value.name)
         if name not in self.caches:
+            assert value.dtype is not None
+            dtype = self.dtype if value.dtype == ONNX["float32"] else DTYPE_NAMES[value.dtype]
             shape = ("num_blocks", num_kv_heads, self.limits.tokens_per_block, head_dim)
-            self.caches[name] = Buffer(name, self.cache_format.dtype, shape, "cache")
+            self.caches[name] = Buffer(name, dtype, shape, "cache")
         return self.caches[name]
 
     def _weight(self, value: ir.Value, layout: str = "row_major") -> Buffer:

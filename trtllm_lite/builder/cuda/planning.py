@@ -9,7 +9,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.cuda.layout import Layout, lay_out
 from trtllm_lite.builder.cuda.limits import Bucket, decode_batches, decode_buckets, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
-from trtllm_lite.builder.cuda.operands import CacheFormat, Operands
+from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.builder.cuda.ops import ops_of
 from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
@@ -81,13 +81,12 @@ def lower_network(
     limits: BuildLimits,
     devices: Sequence[Device],
     timings: TimingCache | None = None,
-    cache_format: CacheFormat | None = None,
 ) -> Lowered:
     """Lower ``graph``, which holds fused operators only, for each device; ``timings`` choose kernels of products.
 
-    The KV cache is of ``dtype`` unless it has a ``cache_format``. Raises BuildError for what is unsupported.
+    The KV cache is of ``dtype`` unless the network rounds keys and values. Raises BuildError for what is unsupported.
     """
-    operands, ops = Operands(dtype, limits, cache_format), ops_of(graph)
+    operands, ops = Operands(dtype, limits), ops_of(graph)
     buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
     programs: list[LoweredProgram] = []
     for device in devices:

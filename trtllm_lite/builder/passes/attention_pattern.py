@@ -1,7 +1,7 @@
 """Recognises the standard attention subgraph; merge_qkv and paged_attention both read it.
 
 packed rows -> unpack -> Reshape to heads -> [RMSNormalization] -> Transpose -> [RotaryEmbedding, perhaps partial]
-key, value  -> TensorScatter into the cache at past_lens
+key, value  -> [QuantizeLinear -> DequantizeLinear] -> TensorScatter into the cache at past_lens
 Attention(query, key cache, value cache, [window mask], total lengths; causal) -> Transpose -> Reshape -> pack
 """
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import attribute, dims, integers, only_user, produced_by, weight_tensor
 from trtllm_lite.builder.passes.remove_padding import PACKED_ROWS, PADDED_ROWS, PAST_LENS
+from trtllm_lite.quantize.kv_cache import Rounding, recognise
 
 
 class MismatchError(Exception):
@@ -32,11 +33,15 @@ class Heads:
 
 @dataclass(frozen=True)
 class Cache:
-    """One TensorScatter: ``past`` is an input of the graph and ``present`` an output."""
+    """One TensorScatter: ``past`` is an input of the graph and ``present`` an output.
+
+    ``new`` is what is stored; with a ``rounding`` the network rounds it before.
+    """
 
     past: ir.Value
     present: ir.Value
     new: ir.Value
+    rounding: Rounding | None
 
 
 def expect(condition: object, message: str) -> None:
@@ -96,7 +101,8 @@ def match_cache(value: ir.Value | None, what: str) -> Cache:
     expect(scatter.outputs[0].is_graph_output(), f"the {what} cache is not an output of the network")
     assert past is not None
     assert new is not None
-    return Cache(past, scatter.outputs[0], new)
+    rounding = recognise(new)
+    return Cache(past, scatter.outputs[0], new if rounding is None else rounding.source, rounding)
 
 
 def match_packed_output(attention: ir.Node) -> ir.Value:

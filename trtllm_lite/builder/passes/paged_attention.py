@@ -1,7 +1,8 @@
 """The attention subgraph (head norms, RoPE, cache update, masks, attention) becomes one PagedAttention.
 
 The contiguous caches past_key.i, past_value.i become paged ones, key_cache.i and value_cache.i, shared by all sequences
-and addressed through block tables; sequences are told apart by cu_seqlens. Nothing padded is left.
+and addressed through block tables; sequences are told apart by cu_seqlens. Nothing padded is left. Caches have the type
+that the network rounds keys and values to, with its scales, or else float32, for which a device may take another.
 """
 
 from collections.abc import Iterable
@@ -36,6 +37,7 @@ from trtllm_lite.builder.passes.attention_pattern import (
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import NUM_SEQS, PACKED_ROWS, PADDED_ROWS, PAST_LENS
 from trtllm_lite.builder.passes.window_mask import match_window
+from trtllm_lite.network.dtypes import ONNX
 
 CU_SEQLENS, BLOCK_TABLES = "cu_seqlens", "block_tables"
 NUM_BLOCKS, TOKENS_PER_BLOCK = "num_blocks", "tokens_per_block"
@@ -81,6 +83,8 @@ def _match(attention: ir.Node) -> _Match:
     query = match_heads(query_in, "query")
     key, value = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "value")
     _check_heads(query, key, value)
+    types = [None if cache.rounding is None else cache.rounding.to for cache in (key_cache, value_cache)]
+    expect(types[0] == types[1], f"its keys are stored as {types[0] or 'they are'}, values as {types[1] or 'they are'}")
     scale = float(attribute(attention, "scale", 0.0) or query.head_dim**-0.5)
     softcap = float(attribute(attention, "softcap", 0.0))
     output = match_packed_output(attention)
@@ -140,10 +144,11 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
         "key_cache": [NUM_BLOCKS, heads, head_dim, TOKENS_PER_BLOCK],
         "value_cache": [NUM_BLOCKS, heads, TOKENS_PER_BLOCK, head_dim],
     }
-    pasts = {kind: value_of(f"{kind}.{index}", ir.DataType.FLOAT, shape) for kind, shape in shapes.items()}
-    presents = {
-        f"{kind}_out": value_of(f"{kind}_out.{index}", ir.DataType.FLOAT, shape) for kind, shape in shapes.items()
-    }
+    roundings = match.key_cache.rounding, match.value_cache.rounding
+    dtype = ir.DataType.FLOAT if roundings[0] is None else ONNX[roundings[0].to]
+    key_scale, value_scale = (1.0 if rounding is None else rounding.scale for rounding in roundings)
+    pasts = {kind: value_of(f"{kind}.{index}", dtype, shape) for kind, shape in shapes.items()}
+    presents = {f"{kind}_out": value_of(f"{kind}_out.{index}", dtype, shape) for kind, shape in shapes.items()}
     output = value_of(f"{attention.name}.paged", ir.DataType.FLOAT, dims(match.output) or ())
     inputs = {"qkv": match.qkv, "cos": query.cos, "sin": query.sin, **pasts}
     inputs |= {str(value.name): value for value in shared}
@@ -155,6 +160,8 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
         "cache_group": 0,
         "softcap": match.softcap,
         "norm_epsilon": query.norm_epsilon or match.key.norm_epsilon,
+        "key_scale": key_scale,
+        "value_scale": value_scale,
     }
     outputs = {"y": output, **presents}
     graph.insert_before(attention, fused_node("PagedAttention", str(attention.name), inputs, outputs, attributes))

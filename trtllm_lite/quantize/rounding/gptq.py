@@ -18,17 +18,22 @@ def gptq(matrix: Matrix, gram: NDArray, blocks: Blocks, layer: str) -> tuple[NDA
     split = blocks.split(matrix, layer)
     order = np.argsort(-np.diag(gram), kind="stable")
     factor, grid = _factor(gram, order), grid_of(split, blocks)
-    work, integers = matrix[:, order].astype(np.float64), np.empty(matrix.shape, np.int32)
+    # A column of the matrix is a row here, which lies in one piece.
+    work, integers = np.ascontiguousarray(matrix.T[order], np.float64), np.empty(matrix.shape[::-1], np.int32)
+    scales, zeros = np.ascontiguousarray(grid.scales.T), np.ascontiguousarray(grid.zeros.T)
     for first in range(0, len(order), _COLUMNS):
         end = min(first + _COLUMNS, len(order))
-        errors = np.empty((len(matrix), end - first))
+        errors = np.empty((end - first, len(matrix)))
         for column in range(first, end):
-            rounded, integers[:, order[column]] = _round(grid, order[column] // blocks.size, work[:, column])
-            error = (work[:, column] - rounded) / factor[column, column]
-            work[:, column + 1 : end] -= np.outer(error, factor[column, column + 1 : end])
-            errors[:, column - first] = error
-        work[:, end:] -= errors @ factor[first:end, end:]
-    return integers.reshape(split.shape), grid
+            block = order[column] // blocks.size
+            own = Grid(blocks, scales[block, :, None], zeros[block, :, None])
+            rounded = own.nearest(work[column].astype(np.float32)[:, None, None])
+            integers[order[column]] = rounded[:, 0, 0]
+            error = (work[column] - own.meaning(rounded)[:, 0, 0]) / factor[column, column]
+            work[column + 1 : end] -= np.outer(factor[column, column + 1 : end], error)
+            errors[column - first] = error
+        work[end:] -= factor[first:end, end:].T @ errors
+    return np.ascontiguousarray(integers.T).reshape(split.shape), grid
 
 
 def _factor(gram: NDArray, order: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -38,10 +43,3 @@ def _factor(gram: NDArray, order: NDArray[np.int64]) -> NDArray[np.float64]:
     damped[np.diag_indices_from(damped)] += _DAMPING * mean if mean > 0 else 1.0
     factor: NDArray[np.float64] = np.linalg.cholesky(np.linalg.inv(damped)).T
     return factor
-
-
-def _round(grid: Grid, number: int, column: NDArray) -> tuple[Matrix, NDArray[np.int32]]:
-    """What a column of block ``number`` is rounded to, and the integers."""
-    own = Grid(grid.blocks, grid.scales[:, number, None], grid.zeros[:, number, None])
-    integers = own.nearest(column.astype(np.float32)[:, None, None])
-    return own.meaning(integers)[:, 0, 0], integers[:, 0, 0]

@@ -1,10 +1,16 @@
 """Moves factors of channels between products and what makes their input; the network computes the same.
 
 A product's columns are multiplied with the factors, and what makes x divides by them: the weight and bias of a norm, or
-the rows of the projection that each channel comes from. Equation 3 of SmoothQuant (arXiv 2211.10438).
+the rows of the projection that each channel comes from. Equation 3 of SmoothQuant (arXiv 2211.10438). Where several
+query heads share a head of values, channels that come from one row of its projection take one factor.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from trtllm_lite.quantize.formats.format import initializer, made_by
 from trtllm_lite.quantize.products import Product
@@ -17,40 +23,75 @@ class NotFoldableError(Exception):
     """Why the channels of an input cannot be scaled, in words."""
 
 
-def fold(work: Workpiece, x: ir.Value, factors: Factors) -> None:
-    """Multiply the columns of all products that read ``x``, and divide ``x``. Raises NotFoldableError."""
+@dataclass(frozen=True)
+class Source:
+    """What makes the channels of an input that ``products`` multiply.
+
+    Channel i comes from element ``owners[i]`` of it, and those of one owner have one factor. ``divide`` divides the
+    elements.
+    """
+
+    products: list[Product]
+    owners: NDArray[np.int64]
+    divide: Callable[[Factors], None]
+
+    def shared(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        """For each channel the largest element of ``vector`` among the channels of its owner."""
+        largest = np.full(self.owners.max() + 1, -np.inf, vector.dtype)
+        np.maximum.at(largest, self.owners, vector)
+        found: NDArray[np.float32] = largest[self.owners]
+        return found
+
+
+def fold(work: Workpiece, source: Source, factors: Factors) -> None:
+    """Multiply the columns of all products that read an input, and divide it."""
+    _, first = np.unique(source.owners, return_index=True)
+    source.divide(lambda: factors()[first])
+    for product in source.products:
+        work.scale_columns(product, factors)
+
+
+def source_of(work: Workpiece, x: ir.Value) -> Source:
+    """What makes ``x``, if factors of its channels can be moved there. Raises NotFoldableError."""
     products = work.readers(x)
     if products is None:
         raise NotFoldableError("something else reads its input, too")
     node = x.producer()
     assert node is not None
+    own = np.arange(products[0].in_features)
     if node.op_type in _NORMS:
-        _fold_norm(work, node, factors)
-    elif node.op_type == "Mul":
-        _fold_linear(work, _linear_factor(work, node), factors)
-    elif node.op_type == "Reshape":
-        _fold_linear(work, _values(work, node, products[0]), factors)
-    else:
-        raise NotFoldableError(f"its input comes from {node.op_type}, which takes no factors")
-    for product in products:
-        work.scale_columns(product, factors)
+        return Source(products, own, _norm(work, node))
+    if node.op_type == "Mul":
+        return Source(products, own, _division(work, _linear_factor(work, node)))
+    if node.op_type == "Reshape":
+        found, owners = _values(work, node)
+        return Source(products, owners, _division(work, found))
+    raise NotFoldableError(f"its input comes from {node.op_type}, which takes no factors")
 
 
-def _fold_norm(work: Workpiece, norm: ir.Node, factors: Factors) -> None:
+def _norm(work: Workpiece, norm: ir.Node) -> Callable[[Factors], None]:
     vectors = [position for position, value in enumerate(norm.inputs) if position > 0 and value is not None]
     if any(initializer(norm.inputs[position]) is None for position in vectors):
         raise NotFoldableError("the weight of its norm is no constant")
-    for position in vectors:
-        work.divide_vector(norm, position, factors)
+
+    def divide(factors: Factors) -> None:
+        for position in vectors:
+            work.divide_vector(norm, position, factors)
+
+    return divide
 
 
-def _fold_linear(work: Workpiece, found: tuple[Product, ir.Node | None], factors: Factors) -> None:
-    """Divide the rows of a product, and the elements of the bias behind it."""
+def _division(work: Workpiece, found: tuple[Product, ir.Node | None]) -> Callable[[Factors], None]:
+    """Divides the rows of a product, and the elements of the bias behind it."""
     product, bias = found
-    work.divide_rows(product, factors)
-    if bias is not None:
-        position = next(i for i, value in enumerate(bias.inputs) if initializer(value) is not None)
-        work.divide_vector(bias, position, factors)
+
+    def divide(factors: Factors) -> None:
+        work.divide_rows(product, factors)
+        if bias is not None:
+            position = next(i for i, value in enumerate(bias.inputs) if initializer(value) is not None)
+            work.divide_vector(bias, position, factors)
+
+    return divide
 
 
 def _linear_factor(work: Workpiece, mul: ir.Node) -> tuple[Product, ir.Node | None]:
@@ -62,19 +103,33 @@ def _linear_factor(work: Workpiece, mul: ir.Node) -> tuple[Product, ir.Node | No
     raise NotFoldableError("neither factor of its input comes straight from a projection")
 
 
-def _values(work: Workpiece, merge: ir.Node, reader: Product) -> tuple[Product, ir.Node | None]:
-    """The projection of the values whose means an attention makes, if each head has values of its own."""
+def _values(work: Workpiece, merge: ir.Node) -> tuple[tuple[Product, ir.Node | None], NDArray[np.int64]]:
+    """The projection of the values whose means an attention makes, and the row that each channel comes from."""
     transpose = made_by(merge.inputs[0], "Transpose")
     attention = None if transpose is None else made_by(transpose.inputs[0], "Attention")
     cache = None if attention is None else made_by(attention.inputs[2], "TensorScatter")
     heads = None if cache is None else made_by(cache.inputs[1], "Transpose")
     split = None if heads is None else made_by(heads.inputs[0], "Reshape")
     found = None if split is None else _linear(work, split.inputs[0])
-    if found is None:
+    query = None if attention is None else attention.inputs[0]
+    if found is None or heads is None or query is None or query.shape is None or heads.outputs[0].shape is None:
         raise NotFoldableError("its input does not come from an attention over projected values")
-    if found[0].matrix.shape[0] != reader.in_features:
-        raise NotFoldableError("several heads share the values that its input is made of")
-    return found
+    num_heads, num_kv_heads, head_dim = query.shape[1], heads.outputs[0].shape[1], heads.outputs[0].shape[3]
+    if not isinstance(num_heads, int) or not isinstance(num_kv_heads, int) or not isinstance(head_dim, int):
+        raise NotFoldableError("the attention before it has no static number of heads")
+    rows = np.arange(num_kv_heads * head_dim).reshape(num_kv_heads, head_dim)
+    return found, np.repeat(rows, num_heads // num_kv_heads, axis=0).reshape(-1)
+
+
+def value_factors(work: Workpiece, values: ir.Value) -> NDArray[np.float32]:
+    """What folding divided the elements of ``values`` [batch, kv_heads, seq, head_dim] by, in the order of heads.
+
+    It is 1 where they do not come straight from a projection, into which nothing is folded.
+    """
+    heads = made_by(values, "Transpose")
+    split = None if heads is None else made_by(heads.inputs[0], "Reshape")
+    found = None if split is None else _linear(work, split.inputs[0])
+    return np.ones(1, np.float32) if found is None else work.rows(found[0])
 
 
 def _linear(work: Workpiece, value: ir.Value | None) -> tuple[Product, ir.Node | None] | None:

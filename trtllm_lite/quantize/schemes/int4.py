@@ -1,7 +1,6 @@
 """Weights of 4 bits with a scale for each block of a row: rounded to the nearest, by AWQ or by GPTQ."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import numpy as np
 import onnx_ir as ir
@@ -16,9 +15,10 @@ from trtllm_lite.quantize.products import Product, by_input
 from trtllm_lite.quantize.rounding.awq import channel_factors, clipped
 from trtllm_lite.quantize.rounding.gptq import gptq
 from trtllm_lite.quantize.rounding.grid import Blocks, Grid
-from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold
+from trtllm_lite.quantize.schemes.folding import NotFoldableError, Source, fold, source_of
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
 from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
+from trtllm_lite.quantize.threads import Once
 
 _Rounded = tuple[NDArray[np.int32], Grid]
 
@@ -71,7 +71,8 @@ class Int4Awq(Scheme):
             for product in group:
                 _check_blocks(work, product, self.name)
             try:
-                fold(work, group[0].x, _scaling(work, name, group, blocks))
+                source = source_of(work, group[0].x)
+                fold(work, source, _scaling(work, name, group, blocks, source))
                 work.decide(name, "scaled")
             except NotFoldableError as error:
                 work.decide(name, f"not scaled: {error}")
@@ -88,15 +89,14 @@ class Int4Awq(Scheme):
         return rounded
 
 
-def _scaling(work: Workpiece, name: str, group: Sequence[Product], blocks: Blocks) -> Factors:
-    @cache
+def _scaling(work: Workpiece, name: str, group: Sequence[Product], blocks: Blocks, source: Source) -> Factors:
     def factors() -> NDArray[np.float32]:
         statistics = work.statistics(group[0])
         statistics.check_channels(name, Int4Awq.name)
         matrices = [work.matrix_before(product) for product in group]
-        return channel_factors(matrices, statistics.abs_mean, statistics.sample, blocks, name)
+        return channel_factors(matrices, source.shared(statistics.abs_mean), statistics.sample, blocks, name)
 
-    return factors
+    return Once(factors)
 
 
 def _store(work: Workpiece, product: Product, blocks: Blocks, rounded: Callable[[], _Rounded]) -> None:
@@ -104,11 +104,12 @@ def _store(work: Workpiece, product: Product, blocks: Blocks, rounded: Callable[
     rows, columns = product.matrix.shape
     dtype = "uint4" if blocks.zero_points else "int4"
 
-    @cache
-    def computed() -> dict[str, np.ndarray]:
+    def compute() -> dict[str, np.ndarray]:
         integers, grid = rounded()
         parts = {"weight": integers.reshape(rows, columns).astype(NUMPY[dtype]), "weight_scale": grid.scales}
         return parts | ({"weight_offset": -grid.zeros.astype(np.float32) * grid.scales} if blocks.zero_points else {})
+
+    computed = Once(compute)
 
     def part(operand: str, kind: ir.DataType, width: int) -> ir.TensorProtocol:
         return lazy(lambda: computed()[operand], kind, (rows, width))

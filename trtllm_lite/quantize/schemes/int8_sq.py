@@ -1,7 +1,6 @@
 """SmoothQuant (arXiv 2211.10438): int8 weights and activations, the latter after moving their outliers into weights."""
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,14 +8,16 @@ from numpy.typing import NDArray
 from trtllm_lite.quantize.activations import LARGEST
 from trtllm_lite.quantize.formats import Int8
 from trtllm_lite.quantize.products import Product, by_input
-from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold
+from trtllm_lite.quantize.schemes.folding import NotFoldableError, Source, fold, source_of
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
 from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
+from trtllm_lite.quantize.threads import Once
 
 # How much of the difference between channels goes to the weights (section 4.2): the best of these for each input.
 _ALPHAS = np.arange(10) / 10
 _MIN_FACTOR = np.float32(1e-5)
 _FORMAT = Int8()
+Shared = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 class Int8SmoothQuant(Scheme):
@@ -29,7 +30,8 @@ class Int8SmoothQuant(Scheme):
         """As :meth:`Scheme.quantize`."""
         for name, group in by_input(products).items():
             try:
-                fold(work, group[0].x, _smoothing(work, name, group))
+                source = source_of(work, group[0].x)
+                fold(work, source, _smoothing(work, name, group, source))
                 work.decide(name, "smoothed")
             except NotFoldableError as error:
                 work.decide(name, f"not smoothed: {error}")
@@ -38,25 +40,26 @@ class Int8SmoothQuant(Scheme):
             work.round_tokens(product, "int8")
 
 
-def _smoothing(work: Workpiece, name: str, group: Sequence[Product]) -> Factors:
-    @cache
+def _smoothing(work: Workpiece, name: str, group: Sequence[Product], source: Source) -> Factors:
     def factors() -> NDArray[np.float32]:
         statistics = work.statistics(group[0])
         statistics.check_channels(name, Int8SmoothQuant.name)
         weight = np.concatenate([work.matrix_before(product) for product in group])
-        return smoothing_factors(weight, statistics.abs_max, statistics.sample)
+        return smoothing_factors(weight, statistics.abs_max, statistics.sample, source.shared)
 
-    return factors
+    return Once(factors)
 
 
 def smoothing_factors(
-    weight: NDArray[np.float32], x_max: NDArray[np.float32], sample: NDArray[np.float32]
+    weight: NDArray[np.float32], x_max: NDArray[np.float32], sample: NDArray[np.float32], shared: Shared = np.asarray
 ) -> NDArray[np.float32]:
     """max|x|^alpha / max|W|^(1-alpha) of each channel (equation 4), or 1 for all.
 
-    Taken is what loses least when rows of ``sample`` and of ``weight`` [out, in] are rounded and multiplied.
+    Taken is what loses least when rows of ``sample`` and of ``weight`` [out, in] are rounded and multiplied. Channels
+    that must have one factor have the maxima over all of them, which ``shared`` gives.
     """
-    exact, w_max = sample @ weight.T, np.maximum(np.abs(weight).max(0), _MIN_FACTOR)
+    exact, w_max = sample @ weight.T, np.maximum(shared(np.abs(weight).max(0)), _MIN_FACTOR)
+    x_max = shared(x_max)
     best, least = np.ones_like(x_max), np.inf
     candidates = [best, *(x_max**alpha / w_max ** (1 - alpha) for alpha in _ALPHAS)]
     for factors in (np.maximum(candidate, _MIN_FACTOR).astype(np.float32) for candidate in candidates):

@@ -89,6 +89,11 @@ class Workpiece:
         factors = [vector() for vector in self._columns.get(product, ())]
         return np.prod([np.ones(product.in_features, np.float32), *factors], axis=0, dtype=np.float32)
 
+    def rows(self, product: Product) -> NDArray[np.float32]:
+        """The product of all factors that the matrix's rows, and so what it makes, were divided by."""
+        factors = [vector() for vector in self._rows.get(product, ())]
+        return np.prod([np.ones(product.matrix.shape[0], np.float32), *factors], axis=0, dtype=np.float32)
+
     def matrix_before(self, product: Product) -> NDArray[np.float32]:
         """The float32 matrix [out, in] without the factors of its columns, from which those are found."""
         values = product.matrix.tensor("weight").numpy().astype(np.float32)

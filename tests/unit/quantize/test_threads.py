@@ -1,0 +1,49 @@
+"""Tasks on several threads: in order, each once, a bounded number ahead."""
+
+from threading import Barrier, Lock
+
+import pytest
+
+from trtllm_lite.quantize.threads import Once, in_order
+
+
+def test_results_come_in_order_and_tasks_run_at_once() -> None:
+    meeting = Barrier(3, timeout=60)  # three tasks wait for each other, which one thread alone would do forever
+
+    def task(number: int) -> int:
+        meeting.wait()
+        return number
+
+    assert list(in_order([lambda i=i: task(i) for i in range(9)], 3)) == list(range(9))
+
+
+def test_few_results_are_kept_ahead() -> None:
+    started: list[int] = []
+    results = in_order([lambda i=i: started.append(i) for i in range(50)], 4)
+    for taken in range(1, 50):
+        next(results)
+        assert max(started, default=0) < taken + 5
+
+
+def test_an_error_is_raised_where_its_result_would_come() -> None:
+    results = in_order([lambda: 1, lambda: 1 // 0, lambda: 3], 2)
+    assert next(results) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_a_value_is_computed_once() -> None:
+    meeting, count, lock = Barrier(4, timeout=60), [0], Lock()
+
+    def compute() -> int:
+        with lock:
+            count[0] += 1
+        return count[0]
+
+    once = Once(compute)
+
+    def task() -> int:
+        meeting.wait()
+        return once()
+
+    assert list(in_order([task] * 4, 4)) == [1] * 4

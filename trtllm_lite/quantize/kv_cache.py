@@ -1,0 +1,132 @@
+"""Keys and values in eight bits: what a network says where its KV cache holds them so, and how that is recognised.
+
+What an attention appends to its caches (keys behind RoPE, and values) goes through QuantizeLinear and DequantizeLinear
+with one constant scale for keys and one for values. The network's caches hold what is left, so that a prompt read in
+parts gives the same as one read at once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trtllm_lite.errors import BuildError
+from trtllm_lite.quantize.activations import LARGEST, number, quantize_per_tensor
+from trtllm_lite.quantize.activations import recognise as recognise_rows
+from trtllm_lite.quantize.calibration.observed import Observed
+from trtllm_lite.quantize.calibration.statistics import Statistics
+from trtllm_lite.quantize.formats.format import made_by
+
+# Types as users name them, and their dtypes.
+KV_CACHE_DTYPES = {"fp8": "float8_e4m3fn", "int8": "int8"}
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Numbers of ``source`` are rounded to those of the dtype ``to``, times ``scale``."""
+
+    source: ir.Value
+    to: str
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class CachedAttention:
+    """An attention of a network, and the operators that append keys and values to its caches."""
+
+    name: str
+    scatters: tuple[ir.Node, ir.Node]
+
+    @property
+    def appended(self) -> tuple[ir.Value, ir.Value]:
+        """New keys and values [batch, kv_heads, seq, head_dim]."""
+        key, value = (scatter.inputs[1] for scatter in self.scatters)
+        assert key is not None
+        assert value is not None
+        return key, value
+
+    @property
+    def roundings(self) -> tuple[Rounding | None, Rounding | None]:
+        """How the network rounds new keys and values, where it does."""
+        key, value = self.appended
+        return recognise(key), recognise(value)
+
+    @property
+    def num_features(self) -> int:
+        """Elements of the keys of a token in all heads, of which values have as many."""
+        shape = self.appended[0].shape
+        assert shape is not None
+        heads, head_dim = shape[1], shape[3]
+        assert isinstance(heads, int)
+        assert isinstance(head_dim, int)
+        return heads * head_dim
+
+
+def recognise(value: ir.Value) -> Rounding | None:
+    """How new keys or values become ``value``, if the network rounds them with one scale."""
+    rows = recognise_rows(value)
+    scale = None if rows is None else number(rows.scale)
+    return None if rows is None or scale is None else Rounding(rows.source, rows.to, scale)
+
+
+def find_attentions(graph: ir.Graph) -> list[CachedAttention]:
+    """Every attention over caches, in the order of the graph."""
+    found = []
+    for node in graph:
+        if node.op_type == "Attention":
+            key, value = (made_by(node.inputs[position], "TensorScatter") for position in (1, 2))
+            if key is not None and value is not None:
+                found.append(CachedAttention(str(node.name), (key, value)))
+    return found
+
+
+def kv_cache_dtype_of(graph: ir.Graph) -> str | None:
+    """The type, as users name it, that the network rounds keys and values to; None if it does not, at least not all."""
+    roundings = [rounding for attention in find_attentions(graph) for rounding in attention.roundings]
+    found = {None if rounding is None else rounding.to for rounding in roundings}
+    return next((name for name, dtype in KV_CACHE_DTYPES.items() if found == {dtype}), None)
+
+
+def keys_and_values(attentions: Sequence[CachedAttention]) -> dict[str, Observed]:
+    """What calibration looks at: for each attention rows of keys, then values, before they are rounded."""
+    return {attention.name: Observed(2 * attention.num_features, (attention.name,)) for attention in attentions}
+
+
+def calibrated_scales(
+    attention: CachedAttention, to: str, statistics: Statistics, value_factors: Callable[[], NDArray[np.float32]]
+) -> tuple[float, float]:
+    """The largest magnitudes of keys and of values become the largest number of ``to``.
+
+    Values are those of the ``statistics``, divided by ``value_factors``, which schemes move into other matrices. Raises
+    BuildError if keys or values are zero throughout.
+    """
+    if statistics.abs_max.size == 1:  # made up
+        scale = float(statistics.abs_max[0]) / LARGEST[to]
+        return scale, scale
+    keys, values = np.split(statistics.abs_max, 2)
+    largest = float(keys.max()), float((values / value_factors()).max())
+    if not all(largest):
+        raise BuildError(
+            f"{attention.name}: its keys or its values are zero throughout the calibration text, and their largest "
+            "magnitude is to become a scale: calibrate with a longer text, or pass kv_cache_scale"
+        )
+    return largest[0] / LARGEST[to], largest[1] / LARGEST[to]
+
+
+Scales = Callable[[CachedAttention], tuple[float, float]]  # of keys, and of values
+
+
+def round_kv_cache(graph: ir.Graph, attentions: Sequence[CachedAttention], to: str, scales: Scales) -> None:
+    """Let ``attentions`` of ``graph`` store keys and values as numbers of the dtype ``to``.
+
+    Raises BuildError if an attention rounds its keys or values already.
+    """
+    for attention in attentions:
+        if attention.roundings != (None, None):
+            raise BuildError(
+                f"{attention.name} stores rounded keys or values already: pass the checkpoint that this one was made of"
+            )
+        for scatter, new, scale in zip(attention.scatters, attention.appended, scales(attention), strict=True):
+            scatter.replace_input_with(1, quantize_per_tensor(graph, new, to, scale))

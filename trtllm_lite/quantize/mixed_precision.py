@@ -1,0 +1,91 @@
+"""Chooses a scheme for each site of a network by what it costs alone, under a budget of bits for each weight.
+
+Greedy: every site begins with the fewest bits. Then the step to more bits that takes away most divergence for each bit
+is made, as long as there is one that fits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtllm_lite.errors import BuildError
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One scheme for a site: the ``bits`` of all its weights with their scales, and the KL divergence in nats per
+    token of the network in which nothing else is quantized from the one in which nothing is.
+    """
+
+    qformat: str
+    bits: int
+    divergence: float
+
+
+@dataclass(frozen=True)
+class Site:
+    """Products below ``path``, of ``num_weights`` elements; ``candidates`` are in the order they were asked for."""
+
+    path: str
+    num_weights: int
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a site gets, and the reason, for people."""
+
+    site: Site
+    candidate: Candidate
+    reason: str
+
+
+def choose(sites: Sequence[Site], budget: float) -> list[Choice]:
+    """A candidate for each site, with at most ``budget`` bits for a weight, on average over all sites.
+
+    Raises BuildError if the fewest bits of all sites are more than that.
+    """
+    chosen = {site: Choice(site, _smallest(site), "the fewest bits; others were worth more") for site in sites}
+    fewest = average_bits(list(chosen.values()))
+    left = (budget - fewest) * sum(site.num_weights for site in sites)
+    if left < 0:
+        raise BuildError(
+            f"auto_quantize_bits is {budget:g}, and the formats take {fewest:.3f} bits for a weight at least, their "
+            "scales included: raise it, name a format of fewer bits, or pass a larger group_size"
+        )
+    while steps := [step for choice in chosen.values() for step in _steps(choice, left)]:
+        before, after, site = max(steps, key=_gain)
+        left -= after.bits - before.bits
+        chosen[site] = Choice(site, after, _reason(before, after, site))
+    return list(chosen.values())
+
+
+def average_bits(choices: Sequence[Choice]) -> float:
+    """Bits for each weight."""
+    return sum(choice.candidate.bits for choice in choices) / sum(choice.site.num_weights for choice in choices)
+
+
+_Step = tuple[Candidate, Candidate, Site]
+
+
+def _smallest(site: Site) -> Candidate:
+    return min(site.candidates, key=lambda candidate: (candidate.bits, candidate.divergence))
+
+
+def _steps(choice: Choice, left: float) -> list[_Step]:
+    """Steps to candidates of more bits, by at most ``left``, and less divergence."""
+    now = choice.candidate
+    return [
+        (now, candidate, choice.site)
+        for candidate in choice.site.candidates
+        if 0 < candidate.bits - now.bits <= left and candidate.divergence < now.divergence
+    ]
+
+
+def _gain(step: _Step) -> float:
+    before, after, _ = step
+    return (before.divergence - after.divergence) / (after.bits - before.bits)
+
+
+def _reason(before: Candidate, after: Candidate, site: Site) -> str:
+    more, less = (after.bits - before.bits) / site.num_weights, before.divergence - after.divergence
+    return f"{more:.2f} bits more than {before.qformat} take away {less:.6f}"

@@ -1,0 +1,45 @@
+"""Weights computed by several threads: numpy lets go of the interpreter while it computes."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+# Several tensors of a matrix are computed at once, and threads that wait for another's compute nothing. More than that
+# would take memory: each thread holds a few matrices.
+_PER_CORE, _MAX_CORES = 3, 4
+
+
+def num_workers() -> int:
+    """Threads that keep the cores of this process busy, or some of them."""
+    return _PER_CORE * min(len(os.sched_getaffinity(0)), _MAX_CORES)
+
+
+def in_order(tasks: Iterable[Callable[[], _T]], workers: int) -> Iterator[_T]:
+    """The results of ``tasks``, in their order; at most ``workers`` of them are computed or kept ahead."""
+    with ThreadPoolExecutor(workers) as pool:
+        ahead = deque[Future[_T]]()
+        for task in tasks:
+            ahead.append(pool.submit(task))
+            if len(ahead) > workers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+class Once(Generic[_T]):
+    """What ``compute`` returns, computed by the first thread that asks, and kept; the others wait for it."""
+
+    def __init__(self, compute: Callable[[], _T]) -> None:
+        self._compute, self._lock = compute, Lock()
+        self._kept: list[_T] = []
+
+    def __call__(self) -> _T:
+        """The value."""
+        with self._lock:
+            if not self._kept:
+                self._kept.append(self._compute())
+            return self._kept[0]

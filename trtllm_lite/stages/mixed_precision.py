@@ -1,0 +1,170 @@
+"""The stage that finds a scheme for each site of a network: quantizes one at a time, and measures what that costs."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx_ir as ir
+
+from trtllm_lite.builder import Checkpoint
+from trtllm_lite.errors import BuildError, EngineError
+from trtllm_lite.evaluation import evaluate
+from trtllm_lite.files import write_file, writing
+from trtllm_lite.progress import Report
+from trtllm_lite.quantize.calibration.observed import Observed
+from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
+from trtllm_lite.quantize.mixed_precision import Candidate, Choice, Site, choose
+from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
+from trtllm_lite.quantize.products import Product, find_products
+from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
+from trtllm_lite.stages.accuracy import build_to_evaluate
+from trtllm_lite.stages.calibration import Calibration, calibration_key, statistics_of
+
+_WINDOW, _NUM_WINDOWS = 512, 4  # of the calibration text
+_FILE = "sensitivities.json"
+_NOTE = "trtllm_lite.autoq"
+
+
+def choose_formats(
+    checkpoint: Checkpoint, base: Recipe, formats: Sequence[str], bits: float, calibration: Calibration, report: Report
+) -> tuple[Recipe, list[Choice]]:
+    """``base`` with an override for each site, of one of ``formats`` or none, and why; ``bits`` are the budget.
+
+    A site is the attention or the MLP of a layer, or the LM head if ``base`` quantizes that. The divergence of each
+    format is measured on the CPU over the first 2,048 tokens of the calibration text. With a directory for calibration
+    an interrupted run goes on. Raises BuildError (formats, budget), and as :func:`statistics_of`.
+    """
+    if base.changes_products:
+        raise BuildError(f"autoq_format chooses among schemes, and qformat is {base.qformats}: pass one of the two")
+    if checkpoint.path is None:
+        raise EngineError("a model config has no weights to measure: pass a checkpoint")
+    recipes = {qformat: replace(base, qformat=qformat, kv_cache_dtype=None, kv_cache_scale=None) for qformat in formats}
+    with _statistics(checkpoint, recipes.values(), calibration, report) as statistics:
+        measured = _Measured(calibration, checkpoint, base.group_size)
+        sites = list(_sites(checkpoint, recipes, statistics, measured, report))
+    choices = choose(sites, bits)
+    overrides = tuple((f"{choice.site.path}*", choice.candidate.qformat) for choice in choices)
+    return replace(base, overrides=overrides), choices
+
+
+def note_of(choices: Sequence[Choice]) -> dict[str, str]:
+    """A property of a network that records what was measured, what was chosen, and why, as JSON."""
+    table = [
+        {
+            "site": choice.site.path,
+            "qformat": choice.candidate.qformat,
+            "reason": choice.reason,
+            "candidates": [asdict(candidate) for candidate in choice.site.candidates],
+        }
+        for choice in choices
+    ]
+    return {_NOTE: json.dumps(table)}
+
+
+@contextmanager
+def _statistics(
+    checkpoint: Checkpoint, recipes: Iterable[Recipe], calibration: Calibration, report: Report
+) -> Iterator[Callable[[str], Statistics]]:
+    """Statistics that do for all recipes."""
+    observed, needs = dict[str, Observed](), Needs.NOTHING
+    for recipe in recipes:
+        inputs, wanted = inputs_to_observe(checkpoint.model, recipe)
+        observed, needs = observed | inputs, max(needs, wanted)
+    if needs == Needs.NOTHING:
+        yield no_calibration
+        return
+    with statistics_of(checkpoint, observed, calibration, needs == Needs.GRAM, report) as store:
+        yield store.read
+
+
+def _sites(
+    checkpoint: Checkpoint,
+    recipes: Mapping[str, Recipe],
+    statistics: Callable[[str], Statistics],
+    measured: "_Measured",
+    report: Report,
+) -> Iterator[Site]:
+    chosen = next(iter(recipes.values())).choose(find_products(checkpoint.model.graph))
+    products: dict[str, list[Product]] = {}
+    for product in chosen:
+        products.setdefault(".".join(product.name.split(".")[:3]), []).append(product)
+    plain, done = _num_bits(checkpoint.model), 0
+    with TemporaryDirectory(prefix="trtllm_lite-autoq-") as directory:
+        compare = _Comparison(Path(directory), checkpoint, measured.text)
+        for path, own in products.items():
+            num_weights = sum(product.matrix.shape[0] * product.matrix.shape[1] for product in own)
+            own_bits = sum(_bits(product.matrix.tensor("weight")) for product in own)
+            candidates = [Candidate(FULL_PRECISION, own_bits, 0.0)]
+            for qformat, recipe in recipes.items():
+                empty, _ = quantize_network(checkpoint.model, recipe, placeholder, path)
+
+                def divergence(recipe: Recipe = recipe, path: str = path) -> float:
+                    network, _ = quantize_network(checkpoint.model, recipe, statistics, path)
+                    return compare(replace(checkpoint, model=network))
+
+                taken = own_bits - (plain - _num_bits(empty))
+                candidates.append(Candidate(qformat, taken, measured.get(f"{path} {qformat}", divergence)))
+                done += 1
+                report("measure", done, len(products) * len(recipes))
+            yield Site(path, num_weights, tuple(candidates))
+
+
+class _Comparison:
+    """The divergence of networks from the checkpoint's, over ``text``."""
+
+    def __init__(self, directory: Path, checkpoint: Checkpoint, text: str) -> None:
+        self._reference, self._engine = directory / "reference", directory / "engine"
+        self._dataset = directory / "text.txt"
+        self._checkpoint = checkpoint
+        write_file(self._dataset, text.encode())
+
+    def __call__(self, quantized: Checkpoint) -> float:
+        if not self._reference.exists():
+            build_to_evaluate(self._checkpoint, self._reference, _WINDOW, _ignore)
+        build_to_evaluate(quantized, self._engine, _WINDOW, _ignore)
+        most = _WINDOW * _NUM_WINDOWS
+        result = evaluate(self._engine, self._dataset, reference_engine_dir=self._reference, max_tokens=most)
+        assert result.reference is not None
+        return max(result.reference.kl_divergence, 0.0)
+
+
+class _Measured:
+    """Divergences that are known; kept in the calibration's directory, if it has one."""
+
+    def __init__(self, calibration: Calibration, checkpoint: Checkpoint, group_size: int) -> None:
+        assert checkpoint.path is not None
+        self.text = "\n".join(calibration.text.texts())
+        self._file, self._known = None, dict[str, str | float]()
+        if calibration.directory is None:
+            return
+        key = calibration_key(checkpoint.path, calibration.text, f"{group_size} {_WINDOW} {_NUM_WINDOWS}")
+        self._file = Path(calibration.directory) / _FILE
+        known = json.loads(self._file.read_text()) if self._file.is_file() else {}
+        self._known = known if known.get("key") == key else {"key": key}
+
+    def get(self, name: str, measure: Callable[[], float]) -> float:
+        """The divergence called ``name``, measured if it is not known."""
+        if name not in self._known:
+            self._known[name] = measure()
+            if self._file is not None:
+                with writing(str(self._file), "name another directory for calibration"):
+                    self._file.parent.mkdir(parents=True, exist_ok=True)
+                    write_file(self._file, json.dumps(self._known, indent=1).encode())
+        return float(self._known[name])
+
+
+def _num_bits(network: ir.Model) -> int:
+    """Of all weights."""
+    tensors = (value.const_value for value in network.graph.initializers.values())
+    return sum(_bits(tensor) for tensor in tensors if isinstance(tensor, ir.LazyTensor | ir.ExternalTensor))
+
+
+def _bits(tensor: ir.TensorProtocol) -> int:
+    return int(tensor.size * tensor.dtype.itemsize * 8)
+
+
+def _ignore(stage: str, done: int, total: int) -> None:
+    del stage, done, total
