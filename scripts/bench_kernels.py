@@ -28,6 +28,7 @@ WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dt
 BLOCK_DTYPES = {"int8": np.int8, "int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}
 BLOCK = 32
 SWEEP_BYTES = 64 << 20
+PROBE_BYTES = 256 << 20  # more than caches hold
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ def seconds_per_call(case: Case, options: argparse.Namespace) -> float:
         dtypes=[_dtype_name(array, case.weight_dtype) for array in case.inputs],
         isa=options.isa,
         num_threads=options.num_threads,
+        product_dtype=options.product_dtype,
         repeats=options.repeats,
         sweep_bytes=SWEEP_BYTES,
     )
@@ -198,12 +200,15 @@ def main() -> None:
     parser.add_argument("--op", nargs="+", help="operators to time (default: all)")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 128])
     parser.add_argument("--dtype", choices=[*WEIGHT_DTYPES, *BLOCK_DTYPES], default="bfloat16", help="of the weights")
+    parser.add_argument(
+        "--product_dtype", choices=["float32", "bfloat16"], default="float32", help="what x may be rounded to"
+    )
     parser.add_argument("--isa", choices=["auto", *_testing.supported_isas()], default="auto")
     parser.add_argument("--num_threads", type=int, default=0, help="0: all cores")
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--percentile", type=float, default=20)
     options = parser.parse_args()
-    bandwidth = read_bandwidth(options.num_threads or len(os.sched_getaffinity(0)))
+    bandwidth = read_bandwidth(options.num_threads or len(os.sched_getaffinity(0)), PROBE_BYTES)
     table = Table(title=f"{options.isa}, {options.dtype}; plain reads: {bandwidth / 1e9:.1f} GB/s")
     for column in ("model", "op", "case", "rows", "µs", "GB/s", "of reads", "GFLOPS"):
         table.add_column(column, justify="left" if column in ("model", "op", "case") else "right")

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Measures SmolLM2 engines in float32 and bfloat16 on this machine beside transformers in float32, records the reports in
-# configs/baselines/NAME.json, and renews the README's table; what in-flight batching brings goes to batching-NAME.json.
-# Needs what scripts/test.sh installs, and an idle machine.
+# Measures SmolLM2 engines in float32, in bfloat16, and in the blocks of 4 bits of its GGUF file, on this machine beside
+# transformers in float32 and llama.cpp, records the reports in configs/baselines/NAME.json, and renews the README's
+# table; what in-flight batching brings goes to batching-NAME.json. Needs what scripts/test.sh installs, and an idle
+# machine. llama-cpp-python is built into an environment of its own, without AMX, of which its build dies on some
+# virtual machines; LLAMA_CPP_PYTHON=… is the Python of another one that has it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=${1:?usage: measure_cpu.sh NAME, e.g. cpu-epyc-9005-2-cores}
@@ -11,16 +13,31 @@ work=.cache/measure
 
 bash scripts/fetch_model.sh smollm2-135m
 mkdir -p "$work"
-for dtype in float32 bfloat16; do
-  "$bin/trtllm-lite" convert --model_dir "$gguf" --output_dir "$work/checkpoint-$dtype" --dtype "$dtype" \
-    --dequantize
-  "$bin/trtllm-lite" build --checkpoint_dir "$work/checkpoint-$dtype" --output_dir "$work/engine-$dtype" \
+llama=${LLAMA_CPP_PYTHON:-}
+if [ -z "$llama" ]; then
+  llama=$work/llama-cpp/bin/python
+  [ -x "$llama" ] || "$bin/python" -m venv "$work/llama-cpp"
+  switches=(-DGGML_NATIVE=OFF)
+  for feature in avx2 fma f16c avx512f avx512_vnni avx512_bf16 avx512vbmi; do
+    case $feature in avx512f) switch=AVX512 ;; avx512vbmi) switch=AVX512_VBMI ;; *) switch=${feature^^} ;; esac
+    if grep -qw "$feature" /proc/cpuinfo; then switches+=("-DGGML_$switch=ON"); fi
+  done
+  CMAKE_ARGS="${switches[*]}" "$llama" -m pip install --quiet --no-binary llama-cpp-python llama-cpp-python
+fi
+
+measure() {  # NAME, arguments of convert
+  local name=$1
+  shift
+  "$bin/trtllm-lite" convert --model_dir "$gguf" --output_dir "$work/checkpoint-$name" "$@"
+  "$bin/trtllm-lite" build --checkpoint_dir "$work/checkpoint-$name" --output_dir "$work/engine-$name" \
     --max_batch_size 16 --max_input_len 1024 --max_seq_len 2048
-  "$bin/trtllm-lite" bench latency --engine_dir "$work/engine-$dtype" --compare_transformers "$gguf" \
-    --json "$work/latency-$dtype.json"
-  "$bin/trtllm-lite" bench throughput --engine_dir "$work/engine-$dtype" \
-    --json "$work/throughput-$dtype.json"
-done
+  "$bin/trtllm-lite" bench latency --engine_dir "$work/engine-$name" --compare_transformers "$gguf" \
+    --compare_llama_cpp "$gguf" --llama_cpp_python "$llama" --json "$work/latency-$name.json"
+  "$bin/trtllm-lite" bench throughput --engine_dir "$work/engine-$name" --json "$work/throughput-$name.json"
+}
+measure float32 --dtype float32 --dequantize
+measure bfloat16 --dtype bfloat16 --dequantize
+measure blocks --dtype bfloat16
 "$bin/trtllm-lite" build --checkpoint_dir "$work/checkpoint-bfloat16" --output_dir "$work/engine-batching" \
   --max_batch_size 64 --max_input_len 1024 --max_seq_len 2048
 "$bin/python" scripts/measure_batching.py --engine_dir "$work/engine-batching" --json "configs/baselines/batching-$name.json"

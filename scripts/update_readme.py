@@ -19,8 +19,8 @@ BEGIN_ACCURACY, END_ACCURACY = BEGIN.replace("measured", "accuracy"), END.replac
 
 COLUMNS = (
     "weights",
-    "prefill tok/s (× transformers)",
-    "decode tok/s (× transformers)",
+    "prefill tok/s (× transformers, × llama.cpp)",
+    "decode tok/s (× transformers, × llama.cpp)",
     "of the bandwidth floor",
     "32 requests, 16 at a time, tok/s",
     "memory beyond weights and KV",
@@ -45,8 +45,14 @@ def record(name: str, reports: list[Path], commit: str | None) -> None:
 def subject(report: dict[str, Any]) -> str:
     """The part of a report that says what it measures."""
     engine = report["engine"]
-    parts = (report["benchmark"], engine["hidden_size"], engine["dtype"], engine["stripped"], report["shape"])
+    parts = (report["benchmark"], engine["hidden_size"], weights(report), engine["stripped"], report["shape"])
     return json.dumps((*parts, *quantized(report)), sort_keys=True)
+
+
+def weights(report: dict[str, Any]) -> str:
+    """The dtype of most weights."""
+    engine = report["engine"]
+    return str(engine.get("weights", engine["dtype"]))
 
 
 def quantized(report: dict[str, Any]) -> tuple[str, ...]:
@@ -58,13 +64,14 @@ def quantized(report: dict[str, Any]) -> tuple[str, ...]:
 
 def row(latency: dict[str, Any], throughput: dict[str, Any]) -> list[str]:
     """The line of the table for one storage type."""
-    figures, baseline = latency["figures"], latency["baseline"]
+    figures = latency["figures"]
+    peers = [peer for peer in (latency["baseline"], latency.get("llama_cpp")) if peer]
 
     def beside(name: str) -> str:
-        return f"{figures[name]:,.0f} ({figures[name] / baseline[name]:.1f}×)"
+        return f"{figures[name]:,.0f} ({', '.join(f'{figures[name] / peer[name]:.1f}×' for peer in peers)})"
 
     return [
-        latency["engine"]["dtype"],
+        weights(latency),
         beside("prefill_tokens_per_s"),
         beside("decode_tokens_per_s"),
         f"{figures['fraction_of_floor']:.0%}",
@@ -77,18 +84,24 @@ def row(latency: dict[str, Any], throughput: dict[str, Any]) -> list[str]:
 def table(path: Path) -> str:
     """The Markdown of one baseline file."""
     reports = json.loads(path.read_text())
-    by_kind = {(report["benchmark"], report["engine"]["dtype"]): report for report in reports}
+    by_kind = {(report["benchmark"], weights(report)): report for report in reports}
     dtypes = [dtype for kind, dtype in by_kind if kind == "latency"]
     first = by_kind["latency", dtypes[0]]
-    shape, figures, baseline = first["shape"], first["figures"], first["baseline"]
+    shape, figures = first["shape"], first["figures"]
+    peers = {"transformers in float32": first["baseline"], "llama.cpp on the Q4_1 file": first.get("llama_cpp")}
+    speeds = [
+        f"{peer}, in the same run: {measured['prefill_tokens_per_s']:.0f} and "
+        f"{measured['decode_tokens_per_s']:.1f} tok/s."
+        for peer, measured in peers.items()
+        if measured
+    ]
     rows = [row(by_kind["latency", dtype], by_kind["throughput", dtype]) for dtype in dtypes]
     lines = ["| " + " | ".join(cells) + " |" for cells in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
     return (
         f"{first['machine']['cpu']}, {first['machine']['cores']} cores, "
         f"{figures['read_bandwidth_bytes_per_s'] / 1e9:.0f} GB/s; SmolLM2-135M-Instruct, batch {shape['batch_size']}, "
         f"{shape['input_len']} tokens in, {shape['output_len']} out; {first['date'][:10]}, "
-        f"commit {str(first['commit'])[:10]}. transformers in float32, in the same run: "
-        f"{baseline['prefill_tokens_per_s']:.0f} and {baseline['decode_tokens_per_s']:.1f} tok/s.\n\n"
+        f"commit {str(first['commit'])[:10]}. {' '.join(speeds)}\n\n"
         + "\n".join(lines)
         + f"\n\nMeasured by `bash scripts/measure_cpu.sh {path.stem}` (`trtllm-lite bench latency` and `throughput`).\n"
     )

@@ -14,11 +14,20 @@ from typing_extensions import Buffer
 SCRATCH_BYTES_PER_THREAD: int
 """Bytes of scratch memory that each thread of an executor owns."""
 
+SHARED_SCRATCH_BYTES: int
+"""Bytes of scratch memory that the threads of an executor have in common."""
+
 def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C (RFC 3720) of ``data`` after data whose checksum is ``crc``. The GIL is released."""
 
 def resolve_num_threads(num_threads: int = 0) -> int:
     """``num_threads``, or for 0 the number of cores this process may use. Raises ArgumentError for absurd numbers."""
+
+def best_read_rate(bytes: int, num_threads: int, passes: int) -> float:
+    """Bytes per second at which ``num_threads`` threads together read the same ``bytes`` over and over.
+
+    The best of ``passes`` passes of several patterns. Raises LimitError if there is no such memory.
+    """
 
 class HomeProcess:
     """The process that made this object. Its forks lack the threads and devices that its engines need."""

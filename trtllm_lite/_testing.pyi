@@ -35,11 +35,13 @@ def run_kernel(
     dtypes: Sequence[str] | None = None,
     isa: str = "auto",
     num_threads: int = 0,
+    product_dtype: str = "float32",
 ) -> None:
     """Run one kernel on arrays after the engine's schema check; outputs are written in place. For tests.
 
     ``layouts`` and ``dtypes`` are per input; bfloat16 arrays come as uint16. A packed weight's logical extent is taken
-    from the other operands, or else its padding counts. Values of int32 inputs are not checked.
+    from the other operands, or else its padding counts. Values of int32 inputs are not checked. ``product_dtype`` is
+    what activations may be rounded to before they are multiplied: ``float32``, which changes nothing, or ``bfloat16``.
     """
 
 def time_kernel(
@@ -51,6 +53,7 @@ def time_kernel(
     dtypes: Sequence[str] | None = None,
     isa: str = "auto",
     num_threads: int = 0,
+    product_dtype: str = "float32",
     *,
     repeats: int,
     sweep_bytes: int,

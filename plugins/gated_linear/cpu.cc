@@ -1,6 +1,6 @@
 // GatedLinear on a CPU: a panel holds 32 gate features and the 32 up features they multiply.
 #include "cpu/activation.h"
-#include "cpu/panel_gemm.h"
+#include "cpu/products.h"
 #include "gated_linear_schema.h"
 
 namespace tl::TL_ISA {
@@ -8,7 +8,8 @@ namespace tl::TL_ISA {
 void gated_linear(const KernelArgs& args) {
   constexpr int kHalf = kPanelWidth / 2;
   const Tensor& weight = args.inputs[gated_linear::kWeight];
-  const float* x_scale = args.inputs[gated_linear::kXScale].as<const float>();
+  const Tensor& x_scales = args.inputs[gated_linear::kXScale];
+  const float* x_scale = x_scales.as<const float>();
   const float* bias = args.inputs[gated_linear::kBias].as<const float>();
   float* y = args.outputs[gated_linear::kY].as<float>();
   const auto activation = gated_linear::attributes_of(args).activation;
@@ -26,7 +27,7 @@ void gated_linear(const KernelArgs& args) {
     }
   };
   const PackedWeight packed{weight, args.inputs[gated_linear::kWeightScale], args.inputs[gated_linear::kWeightOffset]};
-  multiply_panels(args.inputs[gated_linear::kX], packed, ceil_div(features, kHalf), args.pool, epilogue);
+  multiply(args, args.inputs[gated_linear::kX], x_scales, packed, ceil_div(features, kHalf), epilogue);
 }
 
 }  // namespace tl::TL_ISA

@@ -1,13 +1,14 @@
 // Linear on a CPU: the panel product, then scales of rows, the bias and the activation.
 #include "cpu/activation.h"
-#include "cpu/panel_gemm.h"
+#include "cpu/products.h"
 #include "linear_schema.h"
 
 namespace tl::TL_ISA {
 
 void linear(const KernelArgs& args) {
   const Tensor& weight = args.inputs[linear::kWeight];
-  const float* x_scale = args.inputs[linear::kXScale].as<const float>();
+  const Tensor& x_scales = args.inputs[linear::kXScale];
+  const float* x_scale = x_scales.as<const float>();
   const float* bias = args.inputs[linear::kBias].as<const float>();
   float* y = args.outputs[linear::kY].as<float>();
   const auto activation = linear::attributes_of(args).activation;
@@ -21,7 +22,7 @@ void linear(const KernelArgs& args) {
     }
   };
   const PackedWeight packed{weight, args.inputs[linear::kWeightScale], args.inputs[linear::kWeightOffset]};
-  multiply_panels(args.inputs[linear::kX], packed, ceil_div(features, kPanelWidth), args.pool, epilogue);
+  multiply(args, args.inputs[linear::kX], x_scales, packed, ceil_div(features, kPanelWidth), epilogue);
 }
 
 }  // namespace tl::TL_ISA

@@ -12,7 +12,10 @@ from trtllm_lite import _testing
 from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
-ISAS = ("avx512", "avx2", "portable")
+ISAS = ("amx", "avx512", "avx2", "portable")
+# Those that have a unit for products of bfloat16, and the weights that it takes: those that are exact in bfloat16.
+ISAS_OF_BFLOAT16 = ("amx",)
+NOT_BFLOAT16 = (np.float32, np.float16)
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -81,8 +84,24 @@ def run(
         dtypes=dtypes_of(arrays),
         isa=isa,
         num_threads=num_threads,
+        product_dtype=product_dtype(isa),
     )
     return outputs
+
+
+def product_dtype(isa: str) -> str:
+    """What tests let an instruction set round activations to: bfloat16 where it has a unit for that."""
+    return "bfloat16" if isa in ISAS_OF_BFLOAT16 else "float32"
+
+
+def as_multiplied(inputs: Sequence[np.ndarray | None], isa: str) -> list[np.ndarray | None]:
+    """The operands of a product, x rounded as the kernels of ``isa`` round it."""
+    x, weight, *others = inputs
+    assert x is not None
+    assert weight is not None
+    if product_dtype(isa) == "bfloat16" and weight.dtype not in NOT_BFLOAT16:
+        x = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return [x, weight, *others]
 
 
 def padded(op: str, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:

@@ -10,7 +10,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.plugins.harness import WEIGHT_DTYPES, assert_same_bits, dtypes_of, packed, padded, raw, run
+from tests.plugins.harness import (
+    WEIGHT_DTYPES,
+    assert_same_bits,
+    dtypes_of,
+    packed,
+    padded,
+    product_dtype,
+    raw,
+    run,
+)
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens
 from trtllm_lite import _testing
 from trtllm_lite.plugins.schema import all_schemas
@@ -44,7 +53,16 @@ def run_guarded(op: str, inputs: list, attributes: dict, layout: str, isa: str) 
         for o in schema.outputs
     }
     kinds = {"layouts": layouts, "dtypes": dtypes_of(inputs)}
-    _testing.run_kernel(op, arrays, list(outputs.values()), attributes, **kinds, isa=isa, num_threads=2)
+    _testing.run_kernel(
+        op,
+        arrays,
+        list(outputs.values()),
+        attributes,
+        **kinds,
+        isa=isa,
+        num_threads=2,
+        product_dtype=product_dtype(isa),
+    )
     for name, array in outputs.items():
         assert_same_bits(array, expected[name])
     return outputs

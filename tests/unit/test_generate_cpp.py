@@ -6,6 +6,7 @@ import pytest
 
 from trtllm_lite.plugins.constraint_cpp import ConstraintToCpp
 from trtllm_lite.plugins.generate_cpp import (
+    Isa,
     argument_row,
     constant_name,
     kernel_table_source,
@@ -70,6 +71,12 @@ def test_the_reader_knows_which_inputs_are_state() -> None:
 
 
 def test_kernel_table_lists_what_is_there() -> None:
-    assert "return {};" in kernel_table_source([], ["portable"])
-    table = kernel_table_source([ATTENTION], ["avx2", "portable"])
+    assert "return {};" in kernel_table_source([], [Isa.parse("portable=")])
+    table = kernel_table_source([ATTENTION], [Isa.parse("avx2=avx2,fma"), Isa.parse("portable=")])
     assert '{"PagedAttention", "avx2", avx2::paged_attention}' in table
+    assert '{"avx2", [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }}' in table
+    assert '{"portable", [] { return true; }}' in table
+
+
+def test_tiles_are_asked_of_the_system() -> None:
+    assert Isa.parse("amx=avx512f,amx-tile").test == '__builtin_cpu_supports("avx512f") && may_use_tiles()'

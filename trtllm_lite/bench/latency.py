@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.bench.floor import UNKNOWN, Ceilings, latency_floors, start_up_floor
+from trtllm_lite.bench.floor import (
+    UNKNOWN,
+    Ceilings,
+    kv_bytes_per_step,
+    latency_floors,
+    start_up_floor,
+    weight_bytes_per_step,
+)
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.machine import num_cores, peak_memory, read_bandwidth, reset_peak_memory
 from trtllm_lite.bench.serving import Run, host_figure, serve
@@ -39,6 +46,7 @@ class LatencyBench:
         self._num_threads = num_threads or num_cores()
         self._ceilings = ceilings
         self._measured_bandwidth = 0.0
+        self._bytes_per_step = weight_bytes_per_step(self._engine) + kv_bytes_per_step(self._engine, shapes[0])
         self._probe_bandwidth()
         self._begin = time.perf_counter()
         self._start_up: float | None = None
@@ -96,7 +104,8 @@ class LatencyBench:
         if not self._on_cpu:
             return
         if self._ceilings.bandwidth is None:
-            self._measured_bandwidth = max(self._measured_bandwidth, read_bandwidth(self._num_threads))
+            rate = read_bandwidth(self._num_threads, self._bytes_per_step)
+            self._measured_bandwidth = max(self._measured_bandwidth, rate)
         reset_peak_memory()
 
     def _serve(self, prompts: list[NDArray[np.int32]], output_len: int) -> Run:

@@ -5,7 +5,6 @@ import os
 import platform
 import subprocess
 import sys
-import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -17,8 +16,7 @@ from trtllm_lite import __version__
 from trtllm_lite.errors import DeviceError
 from trtllm_lite.runtime.core import core
 
-_PROBE_BYTES = 1 << 28
-_PROBE_REPEATS = 8
+_PROBE_PASSES = 8
 
 
 def describe(target: str) -> dict[str, Any]:
@@ -47,23 +45,13 @@ def busy_cores() -> float:
     return os.getloadavg()[0]
 
 
-def read_bandwidth(num_threads: int) -> float:
-    """Bytes per second that ``num_threads`` threads read from main memory together: the best of a few passes.
+def read_bandwidth(num_threads: int, num_bytes: int) -> float:
+    """Bytes per second that ``num_threads`` threads together read the same ``num_bytes`` with, over and over.
 
-    Each thread reduces its own part of a buffer far larger than the caches; numpy does that with the GIL released and
-    as fast as memory delivers.
+    The best of several passes and patterns counts. A cache of the machine may hold part of the bytes, as it may hold
+    part of the weights that every step reads: a floor for a step needs the rate for as many bytes as the step reads.
     """
-    parts = np.array_split(np.ones(_PROBE_BYTES // 8, np.uint64), num_threads)
-    rates = []
-    for _ in range(_PROBE_REPEATS):
-        threads = [threading.Thread(target=np.bitwise_or.reduce, args=(part,)) for part in parts]
-        begin = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        rates.append(_PROBE_BYTES / (time.perf_counter() - begin))
-    return max(rates)
+    return float(core().best_read_rate(num_bytes, num_threads, _PROBE_PASSES))
 
 
 def reset_peak_memory() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD
+from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES
 from trtllm_lite.builder.cpu.planning import Planned
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
@@ -61,7 +61,7 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> Memor
         kv_cache=of_kind["cache"],
         arena=plan.arena_bytes,
         step_inputs=of_kind["input"],
-        scratch=num_threads * SCRATCH_BYTES_PER_THREAD,
+        scratch=num_threads * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES,
         num_threads=num_threads,
         cache_use=cache_use(kv_cache_of(plan, limits), limits.max_seq_len),
     )

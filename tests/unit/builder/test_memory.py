@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.builder.checkpoints import LIMITS, save_checkpoint
 from tests.unit.builder.networks import Shape
-from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, resolve_num_threads
+from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES, resolve_num_threads
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.errors import EngineError
 
@@ -16,7 +16,7 @@ def test_the_prediction_is_what_the_engine_says(tmp_path: Path) -> None:
     memory = build_engine(checkpoint, tmp_path / "engine", **LIMITS).memory
     assert predicted.weights == memory.weights
     assert predicted.kv_cache == memory.kv_cache
-    assert predicted.workspace == memory.workspace + 3 * SCRATCH_BYTES_PER_THREAD
+    assert predicted.workspace == memory.workspace + 3 * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES
     assert predicted.total == predicted.weights + predicted.kv_cache + predicted.workspace
     assert predicted.to_dict()["total"] == predicted.total
 
@@ -57,7 +57,7 @@ def test_no_weight_is_read(tmp_path: Path) -> None:
 def test_threads_default_to_those_of_the_runtime(tmp_path: Path) -> None:
     plan = plan_memory(save_checkpoint(tmp_path / "checkpoint"), **LIMITS)
     assert plan.num_threads == resolve_num_threads()
-    assert plan.scratch == plan.num_threads * SCRATCH_BYTES_PER_THREAD
+    assert plan.scratch == plan.num_threads * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES
 
 
 def test_a_network_without_attention_is_refused(tmp_path: Path) -> None:

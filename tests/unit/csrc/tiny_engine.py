@@ -51,7 +51,7 @@ PYTHON_ONLY: dict[str, Any] = {
 MANIFEST: dict[str, Any] = {
     **PYTHON_ONLY,
     "target": {"kind": "cpu", "archs": []},
-    "model": {"vocab_size": VOCAB},
+    "model": {"vocab_size": VOCAB, "dtype": "float32"},
     "limits": {
         "max_batch_size": MAX_BATCH_SIZE,
         "max_input_len": 24,

@@ -33,7 +33,7 @@ SYMBOLS = {
 MANIFEST: dict[str, Any] = {
     **PYTHON_ONLY,
     "target": {"kind": "cuda", "archs": ["sm_90a"]},
-    "model": {"vocab_size": VOCAB},
+    "model": {"vocab_size": VOCAB, "dtype": "float16"},
     "limits": {
         "max_batch_size": MAX_BATCH_SIZE,
         "max_input_len": 30,

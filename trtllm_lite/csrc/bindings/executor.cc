@@ -38,6 +38,7 @@ auto output(CpuExecutor& executor, const std::string& name) {
 
 void bind_executor(nb::module_& module) {
   module.attr("SCRATCH_BYTES_PER_THREAD") = kScratchBytesPerThread;
+  module.attr("SHARED_SCRATCH_BYTES") = kSharedScratchBytes;
   nb::class_<DeviceExecutor>(module, "DeviceExecutor").def_prop_ro("memory", &memory);
   module.def(
       "open_executor",

@@ -128,13 +128,15 @@ void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
   for (const VaryingExtent& varying : varying_extents_) {
     operands_[varying.operand].shape[varying.axis] = extents_[varying.symbol];
   }
+  const DType product_dtype = engine_.manifest().model.dtype;
   for (const Call& call : calls_) {
     if (!has_work(call)) continue;
     if (call.kernel == nullptr) {
       reduce_over_one_rank(operands_[call.first_input], operands_[call.first_output]);
       continue;
     }
-    call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get()});
+    call.kernel(
+        {&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get(), product_dtype});
   }
   use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, *pool_);
 }
@@ -183,7 +185,8 @@ void CpuExecutor::load_block(std::int64_t block, std::span<const std::byte> data
 
 MemoryUse CpuExecutor::memory() const {
   return {engine_.weight_bytes(), cache_.size(),
-          arena_.size() + inputs_.num_bytes() + static_cast<std::size_t>(num_threads()) * kScratchBytesPerThread};
+          arena_.size() + inputs_.num_bytes() + kSharedScratchBytes +
+              static_cast<std::size_t>(num_threads()) * kScratchBytesPerThread};
 }
 
 }  // namespace tl

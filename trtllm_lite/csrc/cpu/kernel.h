@@ -36,6 +36,9 @@ struct KernelArgs {
   const Tensor* outputs;
   const AttributeValue* attributes;
   ThreadPool* pool;
+  // What activations may be rounded to before they are multiplied with weights: kFloat32, which changes nothing, or
+  // kBFloat16. Products are summed in float32.
+  DType product_dtype = DType::kFloat32;
 };
 
 // A kernel. Its arguments were checked against the schema when the engine was loaded, step inputs when the step began.
@@ -46,5 +49,8 @@ constexpr std::int64_t kMaxWeightBlocks = 1 << 16;
 
 // Bytes of 64-byte-aligned scratch that every thread of the pool owns.
 constexpr std::size_t kScratchBytesPerThread = 512 * 1024;
+
+// Bytes of 64-byte-aligned scratch that the threads of a pool have in common.
+constexpr std::size_t kSharedScratchBytes = 4 * 1024 * 1024;
 
 }  // namespace tl

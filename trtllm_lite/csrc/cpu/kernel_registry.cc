@@ -1,26 +1,11 @@
 #include "cpu/kernel_registry.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "errors.h"
 
 namespace tl {
 namespace {
-
-// Whether the machine has the features that CMakeLists.txt compiles each instruction set for.
-bool machine_has(std::string_view isa) {
-#if defined(__x86_64__)
-  if (isa == "avx2") {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  }
-  if (isa == "avx512") {
-    return machine_has("avx2") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  }
-#endif
-  return isa == "portable";
-}
 
 std::string joined(const std::vector<std::string_view>& names) {
   std::string text;
@@ -32,7 +17,9 @@ std::string joined(const std::vector<std::string_view>& names) {
 
 std::vector<std::string_view> supported_isas() {
   std::vector<std::string_view> supported;
-  std::ranges::copy_if(compiled_isas(), std::back_inserter(supported), machine_has);
+  for (const IsaEntry& isa : compiled_isas()) {
+    if (isa.is_supported()) supported.push_back(isa.name);
+  }
   return supported;
 }
 

@@ -40,9 +40,9 @@ struct PanelScratch {
   alignas(64) float sums[kMaxTaskRows * kPanelWidth];
   alignas(64) float partial[kMaxTaskRows * kPanelWidth];
 };
-// The rest of the first thread's scratch holds sums of x over blocks, which all threads read.
-constexpr std::int64_t kMaxXSums =
-    static_cast<std::int64_t>((kScratchBytesPerThread - sizeof(PanelScratch)) / sizeof(float));
+static_assert(sizeof(PanelScratch) <= kScratchBytesPerThread);
+// The shared scratch holds sums of x over blocks.
+constexpr std::int64_t kMaxXSums = static_cast<std::int64_t>(kSharedScratchBytes / sizeof(float));
 static_assert(kMaxXSums >= kMaxWeightBlocks);
 
 // The operands of a product that make its weight; those that are absent have no data.
@@ -184,10 +184,10 @@ TL_INLINE BlockRows block_rows(const Tensor& numbers, std::int64_t panel) {
   return {numbers.as<const char>() + panel * blocks * row_bytes, row_bytes, numbers.dtype};
 }
 
-// Sums of rows of x over the blocks of a weight that has offsets; their memory is that of the first thread.
+// Sums of rows of x over the blocks of a weight that has offsets, in the shared scratch.
 TL_INLINE float* sum_rows(const float* x, std::int64_t rows, std::int64_t depth, std::int64_t blocks,
                           ThreadPool* pool) {
-  auto* sums = reinterpret_cast<float*>(static_cast<PanelScratch*>(pool->scratch(0)) + 1);
+  auto* sums = static_cast<float*>(pool->shared_scratch());
   const auto sum_row = [=](std::int64_t r, int) {
     sum_blocks(x + r * depth, depth / blocks, blocks, sums + r * blocks);
   };

@@ -1,9 +1,10 @@
-// The vector vocabulary of the CPU kernels: one fixed-width float vector, chosen by -DTL_ISA=avx512|avx2|portable.
+// The vector vocabulary of the CPU kernels: one float vector, of the width that the features allow which this is
+// compiled for.
 //
-// Each plugin's cpu.cc is compiled once per instruction set. Everything here lives in namespace tl::TL_ISA, so that the
-// linker can never hand a machine a function compiled for a wider one; for the same reason kernels use no std
-// templates. Compile with -ffp-contract=off: a product and a sum are fused exactly where fma() says so, or results
-// would depend on which loop the compiler happened to fuse.
+// Each plugin's cpu.cc is compiled once per instruction set (isas.cmake), whose name is TL_ISA. Everything here lives
+// in namespace tl::TL_ISA, so that the linker can never hand a machine a function compiled for a wider one; for the
+// same reason kernels use no std templates. Compile with -ffp-contract=off: a product and a sum are fused exactly where
+// fma() says so, or results would depend on which loop the compiler happened to fuse.
 //
 // Vec is a native vector type: + - * / work lane by lane.
 #pragma once
@@ -36,19 +37,12 @@ struct UInt4Word {
 
 }  // namespace tl
 
-#define TL_ISA_ID_avx512 1
-#define TL_ISA_ID_avx2 2
-#define TL_ISA_ID_portable 3
-#define TL_ISA_ID_PASTE(isa) TL_ISA_ID_##isa
-#define TL_ISA_ID(isa) TL_ISA_ID_PASTE(isa)
-#if TL_ISA_ID(TL_ISA) == TL_ISA_ID_avx512
+#if defined(__AVX512F__)
 #include "cpu/simd_avx512.h"
-#elif TL_ISA_ID(TL_ISA) == TL_ISA_ID_avx2
+#elif defined(__AVX2__)
 #include "cpu/simd_avx2.h"
-#elif TL_ISA_ID(TL_ISA) == TL_ISA_ID_portable
-#include "cpu/simd_portable.h"
 #else
-#error "define TL_ISA as avx512, avx2 or portable"
+#include "cpu/simd_portable.h"
 #endif
 
 namespace tl::TL_ISA {
@@ -112,6 +106,6 @@ TL_INLINE Vec silu(Vec x) { return x / (broadcast(1.0f) + exp(zero() - x)); }
 
 TL_INLINE constexpr std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 TL_INLINE std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-TL_INLINE std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+TL_INLINE constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace tl::TL_ISA

@@ -59,7 +59,9 @@ std::int64_t claim(std::atomic<std::uint64_t>* bounds, bool from_front) {
 
 void ThreadPool::FreeScratch::operator()(std::byte* memory) const { ::operator delete(memory, kScratchAlignment); }
 
-ThreadPool::ThreadPool(int num_threads) : runs_(static_cast<std::size_t>(num_threads)) {
+ThreadPool::ThreadPool(int num_threads)
+    : runs_(static_cast<std::size_t>(num_threads)),
+      shared_scratch_(static_cast<std::byte*>(::operator new(kSharedScratchBytes, kScratchAlignment))) {
   for (int thread = 0; thread < num_threads; ++thread) {
     // The scratch stays untouched here, so that its pages land on the memory node of the thread that uses them first.
     scratch_.emplace_back(static_cast<std::byte*>(::operator new(kScratchBytesPerThread, kScratchAlignment)));
@@ -77,6 +79,8 @@ ThreadPool::~ThreadPool() {
 int ThreadPool::num_threads() const { return static_cast<int>(scratch_.size()); }
 
 void* ThreadPool::scratch(int thread) const { return scratch_[static_cast<std::size_t>(thread)].get(); }
+
+void* ThreadPool::shared_scratch() const { return shared_scratch_.get(); }
 
 void ThreadPool::run(std::int64_t num_tasks, TaskRef task) {
   if (num_tasks <= 1 || workers_.empty()) return run_serially(num_tasks, task);

@@ -26,6 +26,8 @@ class ThreadPool {
 
   // kScratchBytesPerThread bytes, 64-byte aligned, owned by `thread` (0 .. num_threads-1) and kept between regions.
   void* scratch(int thread) const;
+  // kSharedScratchBytes bytes, 64-byte aligned, for what all threads read: one region writes it, the next ones use it.
+  void* shared_scratch() const;
 
   // Calls fn(task, thread) once for each task in [0, num_tasks), num_tasks < 2^31, and returns when all calls have.
   // Every thread starts on a run of consecutive tasks, in increasing order, so that what lies next to each other in
@@ -79,6 +81,7 @@ class ThreadPool {
   std::atomic<bool> has_exception_{false};
   std::exception_ptr exception_;
   std::vector<std::unique_ptr<std::byte, FreeScratch>> scratch_;
+  std::unique_ptr<std::byte, FreeScratch> shared_scratch_;
   std::vector<std::thread> workers_;
 };
 

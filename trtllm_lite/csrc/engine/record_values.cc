@@ -79,7 +79,11 @@ AttributeMap read_attributes(const JsonView& json) {
   return attributes;
 }
 
-ModelFacts read_model(const JsonView& json) { return {.vocab_size = json.at("vocab_size").integer(1, kMaxExtent - 1)}; }
+ModelFacts read_model(const JsonView& json) {
+  const JsonView dtype = json.at("dtype");
+  return {.vocab_size = json.at("vocab_size").integer(1, kMaxExtent - 1),
+          .dtype = enum_of<DType>(dtype, dtype.string(), kDTypeNames)};
+}
 
 float read_float32(const JsonView& json) {
   const double value = json.finite_number();

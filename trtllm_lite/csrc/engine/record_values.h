@@ -59,6 +59,7 @@ using AttributeMap = std::map<std::string, std::variant<std::int64_t, double, st
 // What the runtime needs to know of a model.
 struct ModelFacts {
   std::int64_t vocab_size = 0;
+  DType dtype = DType::kFloat32;  // of matrices that are not quantized; on CPUs the type of products
 };
 
 // Read what the name says. Throw EngineError.

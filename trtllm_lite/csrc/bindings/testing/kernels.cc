@@ -170,11 +170,13 @@ struct PreparedCall {
   std::vector<AttributeValue> attributes;
   AttributeTexts texts;
 
-  void run(ThreadPool* pool) const { kernel({inputs.data(), outputs.data(), attributes.data(), pool}); }
+  DType product_dtype;
+
+  void run(ThreadPool* pool) const { kernel({inputs.data(), outputs.data(), attributes.data(), pool, product_dtype}); }
 };
 
 PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
-                     const Names& layouts, const Names& dtypes, std::string_view isa) {
+                     const Names& layouts, const Names& dtypes, std::string_view isa, std::string_view product_dtype) {
   const OpSchema* schema = find_op(op);
   if (schema == nullptr) throw EngineError("run_kernel: unknown operator " + std::string(op));
   const Kernel kernel = find_kernel(op, resolve_isa(isa));
@@ -187,12 +189,15 @@ PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& ou
   AttributeTexts texts;
   const std::vector<AttributeValue> values = read_attributes(*schema, attributes, &texts);
   check_call(*schema, in.described(), out.described(), values, {});
-  return {kernel, in.tensors(), out.tensors(), values, texts};
+  const auto product = std::ranges::find(kDTypeNames, product_dtype);
+  if (product == std::end(kDTypeNames)) throw EngineError("run_kernel: unknown dtype " + std::string(product_dtype));
+  return {kernel, in.tensors(), out.tensors(), values, texts, static_cast<DType>(product - std::begin(kDTypeNames))};
 }
 
 void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
-                const Names& layouts, const Names& dtypes, std::string_view isa, int num_threads) {
-  const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa);
+                const Names& layouts, const Names& dtypes, std::string_view isa, int num_threads,
+                std::string_view product_dtype) {
+  const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa, product_dtype);
   nb::gil_scoped_release release;
   ThreadPool pool(resolve_num_threads(num_threads));
   call.run(&pool);
@@ -201,8 +206,9 @@ void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs
 // Seconds of each of `repeats` calls, every one after sweep_bytes of other memory have been read.
 std::vector<double> time_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs,
                                 const nb::dict& attributes, const Names& layouts, const Names& dtypes,
-                                std::string_view isa, int num_threads, int repeats, std::size_t sweep_bytes) {
-  const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa);
+                                std::string_view isa, int num_threads, std::string_view product_dtype, int repeats,
+                                std::size_t sweep_bytes) {
+  const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa, product_dtype);
   nb::gil_scoped_release release;
   ThreadPool pool(resolve_num_threads(num_threads));
   CacheSweep sweep(sweep_bytes);
@@ -227,10 +233,11 @@ void bind_kernels(nb::module_& module) {
   module.def("supported_isas", &isa_names);
   module.def("run_kernel", &run_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
              nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
-             nb::arg("num_threads") = 0);
+             nb::arg("num_threads") = 0, nb::arg("product_dtype") = "float32");
   module.def("time_kernel", &time_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
              nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
-             nb::arg("num_threads") = 0, nb::kw_only(), nb::arg("repeats"), nb::arg("sweep_bytes"));
+             nb::arg("num_threads") = 0, nb::arg("product_dtype") = "float32", nb::kw_only(), nb::arg("repeats"),
+             nb::arg("sweep_bytes"));
 }
 
 }  // namespace tl
