@@ -58,11 +58,12 @@ Operand = Buffer | Slice
 
 @dataclass(frozen=True)
 class TensorMap:
-    """``operand`` as a row-major matrix [rows, columns] of its elements (bytes of 4-bit ones), for the copy engine (sm_90 and later).
+    """``operand`` as a row-major matrix [rows, columns] for the copy engine (sm_90 and later).
 
-    It reads boxes: one of ``box_rows`` x ``box_columns``, which is 128 bytes wide, lies in shared memory swizzled by
-    these; what is beyond the matrix reads as zero. ``rows`` is a number, or the symbol whose bound it takes; an offset
-    of the operand is constant. As a kernel's parameter: 128 bytes, aligned to 64, ``const __grid_constant__``.
+    Elements are those of the operand, or the bytes that hold its elements of 4 bits. The engine reads boxes: one of
+    ``box_rows`` x ``box_columns``, which is 128 bytes wide, lies in shared memory swizzled by these; what is beyond the
+    matrix reads as zero. ``rows`` is a number, or the symbol whose bound it takes; an operand's offset is constant. As
+    a kernel's parameter: 128 bytes, aligned to 64, ``const __grid_constant__``.
     """
 
     operand: Operand

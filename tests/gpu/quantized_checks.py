@@ -90,7 +90,7 @@ def check_tiled(
     gated: bool = False,
     residual: bool = False,
 ) -> None:
-    """Of ``rows`` of ``capacity`` rows: y = x @ weight.T [+ residual], or silu(gate) * up; weights are rounded twice."""
+    """Of ``rows`` of ``capacity`` rows: y = x @ weight.T [+ residual], or silu(gate) * up."""
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device="cuda")
     memory, x = _Memory(weight.tensors), torch.randn(capacity, in_features, device="cuda").to(dtype)
     stream = torch.randn(capacity, out, device="cuda").to(dtype) if residual else None

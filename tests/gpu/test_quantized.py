@@ -74,7 +74,9 @@ def test_tiled_small(name: str) -> None:
 
 @sm_90a
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize(("row_blocks", "column_blocks", "splits"), [(1, 1, 2), (1, 1, 4), (2, 1, 2), (1, 2, 2), (2, 2, 1)])
+@pytest.mark.parametrize(
+    ("row_blocks", "column_blocks", "splits"), [(1, 1, 2), (1, 1, 4), (2, 1, 2), (1, 2, 2), (2, 2, 1)]
+)
 def test_tiled_clusters(name: str, row_blocks: int, column_blocks: int, splits: int) -> None:
     config = TileConfig(128, 128, row_blocks, column_blocks, splits, "")
     check_tiled(FORMS[name], config, 520, 14336, 200, 256, torch.bfloat16)

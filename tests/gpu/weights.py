@@ -45,7 +45,9 @@ def random_weight(form: Form, *shape: int, device: str) -> RandomWeight:
     values = torch.randint(low, high + 1, shape, dtype=torch.int32)
     blocks = (*shape[:-1], shape[-1] // (form.block or shape[-1]))
     scale = ((0.5 + torch.rand(blocks)) / (high - low) * 3 / shape[-1] ** 0.5).to(_NUMBERS[form.number])
-    points = torch.randint(low, high + 1, blocks).float() if form.zero_points else torch.rand(blocks) * (high - low) + low
+    points = (
+        torch.randint(low, high + 1, blocks).float() if form.zero_points else torch.rand(blocks) * (high - low) + low
+    )
     offset = (-points * scale.float()).to(_NUMBERS[form.number]) if form.offsets else None
     stored = torch.from_numpy(pack(values.numpy().astype(_NUMPY[form.dtype]), _LAYOUTS[form.dtype]))
     buffers, tensors = [Buffer("weight", form.dtype, shape)], [stored]

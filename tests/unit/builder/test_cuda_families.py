@@ -50,7 +50,9 @@ def test_weights_of_float8_alone_are_refused() -> None:
 
 
 def test_int8_rows_of_no_whole_tiles_are_refused() -> None:
-    with pytest.raises(BuildError, match=r"whose 72 elements a row have 1 scales: expected rows of a multiple of 16 elements"):
+    with pytest.raises(
+        BuildError, match=r"whose 72 elements a row have 1 scales: expected rows of a multiple of 16 elements"
+    ):
         lowered(cuda_shape(inter=72), qformat="int8_wo")
 
 

@@ -58,9 +58,7 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
 @pytest.mark.parametrize(("target", "kernel"), [("sm_90", "linear_tiled"), ("sm_80", "dequantize")])
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
 @pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
-def test_programs_compute_what_the_quantized_network_does(
-    variant: str, qformat: str, target: str, kernel: str
-) -> None:
+def test_programs_compute_what_the_quantized_network_does(variant: str, qformat: str, target: str, kernel: str) -> None:
     """Steps of many rows widen weights in tiled kernels, where the target has these."""
     shape = replace(CUDA_VARIANTS[variant], inter=128)
     card = CudaInterpreter(lowered(shape, target, qformat=qformat))

@@ -145,6 +145,7 @@ class Operands:
 def _check_scales(operands: Mapping[str, ir.Value]) -> None:
     """Raise BuildError unless the kernels take the weight with such scales."""
     weight, scale = operands["weight"], operands["weight_scale"]
+    assert weight.dtype is not None
     *_, out_features, in_features = static_dims(weight)
     blocks = static_dims(scale)[-1]
     per_row = blocks == 1 and scale.dtype == ONNX["float32"] and "weight_offset" not in operands
@@ -154,13 +155,14 @@ def _check_scales(operands: Mapping[str, ir.Value]) -> None:
         problem = "" if in_features % MMA_K == 0 else f"expected rows of a multiple of {MMA_K} elements"
     elif weight.dtype in _FOUR_BITS:
         depth, sizes = weight_form("int4").depth, ", ".join(map(str, BLOCK_SIZES))
-        problem = "" if in_features // blocks in BLOCK_SIZES else f"expected groups of {sizes}: pass another --group_size"
+        known = in_features // blocks in BLOCK_SIZES
+        problem = "" if known else f"expected groups of {sizes}: pass another --group_size"
         if in_features % depth or out_features % NUMBER_ROWS:
             problem = f"expected rows of a multiple of {depth} elements, and a multiple of {NUMBER_ROWS} rows"
     else:
         problem = (
-            "expected 16 bits, 4 bits with a scale for each group, or bytes with a float32 scale for each row: convert a "
-            "GGUF file with --dequantize, or build with --qformat int8_wo"
+            "expected 16 bits, 4 bits with a scale for each group, or bytes with a float32 scale for each row: convert "
+            "a GGUF file with --dequantize, or build with --qformat int8_wo"
         )
     if problem:
         raise BuildError(

@@ -59,7 +59,9 @@ class ProgramKind:
         if not self.bucket.decode:
             return None
         *_, out_features, in_features = static_dims(op.inputs["weight"])
-        return stream_config(out_features, in_features, form_of_operands(op.inputs), self.bucket.max_tokens, self.device)
+        return stream_config(
+            out_features, in_features, form_of_operands(op.inputs), self.bucket.max_tokens, self.device
+        )
 
 
 def form_of_operands(operands: Mapping[str, ir.Value]) -> WeightForm:

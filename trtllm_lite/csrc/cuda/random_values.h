@@ -15,8 +15,8 @@ unsigned word_of(float value, DType dtype);
 
 class RandomValues {
  public:
-  // Normal ones of mean 0, as bfloat16, float16, or as integers or E4M3 to be multiplied with one of the scales; the same
-  // in every process.
+  // Normal ones of mean 0, as bfloat16, float16, or as integers or E4M3 to be multiplied with one of the scales; the
+  // same in every process.
   RandomValues(const Device& device, DType dtype, float deviation, Stream stream);
 
   // Puts copies on the stream that fill `bytes` from `to` on.

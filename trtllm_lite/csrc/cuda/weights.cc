@@ -74,7 +74,8 @@ class Staging {
 
 constexpr float kMadeUpDeviation = 0.02f;
 
-// The value of all elements of a made-up vector, or of numbers by which bytes and nibbles have the deviation of weights.
+// The value of all elements of a made-up vector, or of numbers by which bytes and nibbles have the deviation of
+// weights.
 std::optional<float> constant_of(const PlanTensor& tensor) {
   const bool of_blocks = tensor.layout == Layout::kRows8;
   if (tensor.name.ends_with("weight_scale")) return of_blocks ? kNibbleScale : kByteScale;

@@ -20,7 +20,7 @@ class Scaled(QuantizedFormat):
     """weight [..., out, in] of one of ``weight_dtypes``, weight_scale and maybe weight_offset [..., out, blocks].
 
     Scales and offsets are of a plain type. Float matrices are stored in blocks of ``block_size`` elements of a row (0:
-    a row is one block) with scales of ``scale_dtype`` and without offsets; ``largest`` is the largest element of a block.
+    a row is one block) with scales of ``scale_dtype`` and without offsets; ``largest`` is a block's largest element.
     """
 
     operands = ("weight", "weight_scale", "weight_offset")
