@@ -67,21 +67,22 @@ TL_INLINE void add_tile(const float* x, std::int64_t x_stride, const Weight* w, 
   constexpr std::int64_t kAhead = kPrefetchBytes / sizeof(Weight);
   constexpr int kLines = ceil_div(kVecs * kLanes * sizeof(Weight), kLineBytes);
   Chains<kRows, kVecs> chains;
-  const auto prefetch = [&] {
+  const auto prefetch = [](const Weight* row) {
     for (int i = 0; i < kLines; ++i) {
-      __builtin_prefetch(reinterpret_cast<const char*>(w + kAhead) + i * kLineBytes);
+      __builtin_prefetch(reinterpret_cast<const char*>(row + kAhead) + i * kLineBytes);
     }
   };
   if constexpr (kElements<Weight> == 8) {
     for (std::int64_t word = 0; word < depth / 8; ++word, w += kPanelWidth) {
-      prefetch();
+      prefetch(w);
       decltype(load(w)) items[kVecs];
       for (int v = 0; v < kVecs; ++v) items[v] = load(w + v * kLanes);
       add_pairs_of_words<0>(x + 4 * word, x_stride, items, &chains);
     }
   } else {
     for (std::int64_t k = 0; k < depth; k += 2, w += 2 * kPanelWidth) {
-      prefetch();
+      prefetch(w);
+      prefetch(w + kPanelWidth);
       Vec first[kVecs], second[kVecs];
       for (int v = 0; v < kVecs; ++v) {
         first[v] = load(w + v * kLanes);
