@@ -131,7 +131,7 @@ def _as_int8(weight: torch.Tensor, inputs: int) -> torch.Tensor:
 
 def _as_int4(weight: torch.Tensor, inputs: int) -> torch.Tensor:
     groups = weight.movedim(inputs, -1).reshape(-1, GROUP_SIZE)
-    scale = groups.abs().amax(-1) / 7
+    scale = (groups.abs().amax(-1) / 7).half().float()  # as it is stored
     zeros = torch.zeros(scale.numel(), dtype=torch.int32)
     rounded = torch.fake_quantize_per_channel_affine(groups, scale, zeros, 0, -7, 7)
     return rounded.reshape(weight.movedim(inputs, -1).shape).movedim(-1, inputs)
