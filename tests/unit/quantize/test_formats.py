@@ -61,7 +61,8 @@ def test_fused_operators_compute_what_the_quantized_network_does(variant: str, q
     quantized = quantize_network(original, Recipe(qformat, group_size=8), made_up(original))[0]
     fused, _ = run_passes(quantized)
     kinds = {matrix_of(operands(node)).format.name for node in fused.graph if "Linear" in node.op_type}
-    assert kinds == {"plain", {"int8": "int8", "int4": "int4", "w4a8": "int4"}.get(qformat[:4], FP8.name)}  # plain: the LM head
+    stored = {"int8": "int8", "int4": "int4", "w4a8": "int4"}.get(qformat[:4], FP8.name)
+    assert kinds == {"plain", stored}  # plain: the LM head
     state = Sequences(shape, num_seqs=3)
     for lens in ([7, 1, 4], [1, 1, 1]):
         expected, actual = state.step([quantized, fused], lens)
