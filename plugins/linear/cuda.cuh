@@ -4,7 +4,7 @@
 // Launch: kStreamThreads (288) threads, TL_SHARED_BYTES of dynamic shared memory, one block per SM at most.
 //
 // Macros: TL_IN, TL_OUT (features), TL_TOKENS (most rows: 1, 2, 4, 8, 16), TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X,
-// TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES and TL_WEIGHT_FORM (see cuda/weight_ring.cuh; bytes have a scale a feature),
+// TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES and TL_WEIGHT_FORM (see cuda/weight_form.cuh),
 // TL_ROW_SCALES (see cuda/stream_linear.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1),
 // TL_FLOAT_OUT (1: y is float32), TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
 #include "cuda/activation.cuh"
