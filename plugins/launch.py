@@ -108,13 +108,14 @@ class Launch:
 class WeightBuffers:
     """A weight matrix [..., out, in]: 16-bit ``values``, or bytes with a float32 ``scale`` a row, or 4 bits.
 
-    The latter have scales, and maybe offsets, of their blocks: [..., out, blocks] in the layout rows8. int8 lies in the
-    layout mma_k16, 4 bits in pairs8, E4M3 row-major.
+    The latter have scales, and maybe offsets, of their blocks: [..., out, blocks] in the layout rows8. They lie in the
+    layout pairs8, int8 in mma_k16, and bytes that are multiplied with bytes, of the type ``rows``, row-major.
     """
 
     values: Buffer
     scale: Buffer | None = None
     offset: Buffer | None = None
+    rows: str | None = None
 
     @property
     def numbers(self) -> tuple[Buffer | None, Buffer | None]:

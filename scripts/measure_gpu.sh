@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Measures engines of the Llama-3.1-8B and Llama-3.2-1B shapes (bfloat16, random weights) on this machine's NVIDIA GPU, and
 # writes the reports to OUT/*.json; `scripts/update_readme.py --record NAME OUT/*.json` stores them and renews the README.
-#   measure_gpu.sh OUT [tune|build|latency|throughput|start-up]...   (default: build, which needs no GPU, to throughput)
+#   measure_gpu.sh OUT [tune|build|latency|throughput|large|start-up]...   (default: build, which needs no GPU, to throughput)
 # tune measures first what computes the products fastest, on a GPU that passes `test_gpu.sh`, and writes it to the timing
 # cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
 # start-up makes an 8B model of random weights, converts and builds it: 32 GB below OUT, in the end 16. It needs torch and
 # transformers.
+# large builds and times the Llama-3.1-70B shape, which fits into a card of 141 GB with a QFORMAT of eight bits or less.
 # With QFORMAT (and KV_CACHE_DTYPE) the engines are built with --qformat (and --kv_cache_dtype).
 # Needs trtllm-lite on the PATH, and the cuBLAS that the timing cache was measured with (its cublaslt_version: 130100 is
 # 13.1.0). BANDWIDTH (GB/s read), TFLOPS (dense bfloat16) and HOST_BANDWIDTH (GB/s from pinned host memory) are the
 # card's measured ceilings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|start-up]...}
+out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|large|start-up]...}
 shift
 stages=${*:-build latency throughput}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
@@ -75,7 +76,12 @@ for stage in $stages; do
       throughput 8b-throughput 1000 1000 512 "${beyond_memory[@]}"
       throughput 8b-throughput 2048 128 512
       ;;
+    large)
+      build 70b llama-3.1-70b 64 2048 4096 2048
+      latency latency-70b 70b 1,8,64 128 129
+      latency first-token-70b 70b 1 2048 2
+      ;;
     start-up) start_up ;;
-    *) echo "unknown stage $stage: expected tune, build, latency, throughput or start-up" >&2; exit 2 ;;
+    *) echo "unknown stage $stage: expected tune, build, latency, throughput, large or start-up" >&2; exit 2 ;;
   esac
 done

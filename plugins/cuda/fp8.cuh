@@ -27,28 +27,6 @@ __device__ __forceinline__ void widen_e4m3(u32 bytes, u32& low, u32& high) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(high) : "h"(static_cast<u16>(bytes >> 16)));
 }
 
-// Eight 16-bit elements times `factor`.
-__device__ __forceinline__ uint2 pack8_e4m3(uint4 elements, float factor) {
-  float v[8];
-  unpack8(elements, v);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] *= factor;
-  return make_uint2(pack4_e4m3(v[0], v[1], v[2], v[3]), pack4_e4m3(v[4], v[5], v[6], v[7]));
-}
-
-__device__ __forceinline__ float largest_magnitude(uint4 elements) {
-  float v[8], largest = 0.0f;
-  unpack8(elements, v);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(v[i]));
-  return largest;
-}
-
-// The scale of a row whose largest magnitude is `largest`: at least `least`, so that a row of zeros has one.
-__device__ __forceinline__ float scale_of_row(float largest, float least) {
-  return fmaxf(largest * (1.0f / kLargestE4m3), least);
-}
-
 // c += a * b as mma() (cuda/mma.cuh), m16n8k32: each register of a fragment has four bytes instead of two elements.
 __device__ __forceinline__ void mma_e4m3(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/async.cuh"
-#include "cuda/fp8.cuh"
+#include "cuda/byte_rows.cuh"
 
 namespace tl {
 
@@ -56,7 +56,7 @@ struct RowShare {
     for (int i = 0; i < kCount; ++i) magnitude = fmaxf(magnitude, largest_magnitude(raw[i]));
     return magnitude;
   }
-  // A row that becomes E4M3 under a scale of its own is loaded twice: a long one does not fit in a warp's registers.
+  // A row that becomes bytes under a scale of its own is loaded twice: a long one does not fit in a warp's registers.
   __device__ __forceinline__ static float largest_of(const u16* row) {
     float magnitude = 0.0f;
 #pragma unroll 8
@@ -66,24 +66,26 @@ struct RowShare {
     }
     return magnitude;
   }
+  template <RowType kRows>
   __device__ __forceinline__ static void round_to(char* target, const u16* row, float scale) {
     const float factor = 1.0f / scale;
 #pragma unroll 8
     for (int i = 0; i < kCount; ++i) {
       if (!exists(i)) continue;
       const uint4 elements = __ldcg(reinterpret_cast<const uint4*>(row) + vector(i));
-      reinterpret_cast<uint2*>(target)[vector(i)] = pack8_e4m3(elements, factor);
+      reinterpret_cast<uint2*>(target)[vector(i)] = pack8_bytes<kRows>(elements, factor);
     }
   }
-  // As 16-bit elements, or as E4M3 of what `scale` leaves of them.
-  template <bool kE4m3>
+  // As 16-bit elements, or as bytes of what `scale` leaves of them.
+  template <RowType kRows>
   __device__ __forceinline__ static void store(char* row, const uint4 (&raw)[kCount], float scale) {
-    const float factor = kE4m3 ? 1.0f / scale : 1.0f;
+    constexpr bool kBytes = kRows != RowType::k16Bits;
+    const float factor = kBytes ? 1.0f / scale : 1.0f;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (!exists(i)) continue;
-      if constexpr (kE4m3) {
-        reinterpret_cast<uint2*>(row)[vector(i)] = pack8_e4m3(raw[i], factor);
+      if constexpr (kBytes) {
+        reinterpret_cast<uint2*>(row)[vector(i)] = pack8_bytes<kRows>(raw[i], factor);
       } else {
         reinterpret_cast<uint4*>(row)[vector(i)] = raw[i];
       }
@@ -115,7 +117,7 @@ __device__ __forceinline__ void warm(const float* weight) {
   }
 }
 
-// Where rows of x go, as 16-bit elements or E4M3: the latter with `scales`, which are `scale`, or, with TL_ROW_SCALES,
+// Where rows of x go, as 16-bit elements or bytes: the latter with `scales`, which are `scale`, or, with TL_ROW_SCALES,
 // those of each row's largest element, and `scale` at least.
 struct RowTarget {
   char* rows;
@@ -129,10 +131,10 @@ struct RowTarget {
 //
 // Few rows: all warps share each. Many: a warp each, which needs no barrier. Plain loads, not bulk copies: those would
 // queue behind the ring's (measured on an H200: 0.9 us more per kernel at M = 1).
-template <int kIn, int kTokens, int kPitch, bool kNorm, bool kE4m3>
+template <int kIn, int kTokens, int kPitch, bool kNorm, RowType kRows>
 __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, const u16* x, const float* weight,
                                           float epsilon, int rows) {
-  constexpr bool kRowScales = kE4m3 && TL_ROW_SCALES;
+  constexpr bool kBytes = kRows != RowType::k16Bits, kRowScales = kBytes && TL_ROW_SCALES;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if constexpr (kTokens >= kConsumerWarps) {
     using Share = RowShare<kIn, 32>;
@@ -140,19 +142,19 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
     for (int m = warp; m < rows; m += kConsumerWarps) {
       const u16* row = x + static_cast<u64>(m) * kIn;
       float scale = to.scale;
-      if constexpr (kE4m3 && !kNorm) {
-        if constexpr (kRowScales) scale = scale_of_row(warp_max(Share::largest_of(row)), scale);
-        Share::round_to(to.rows + m * kPitch, row, scale);
+      if constexpr (kBytes && !kNorm) {
+        if constexpr (kRowScales) scale = scale_of_row<kRows>(warp_max(Share::largest_of(row)), scale);
+        Share::template round_to<kRows>(to.rows + m * kPitch, row, scale);
       } else {
         uint4 raw[Share::kCount];
         Share::load(raw, row, true);
         if constexpr (kNorm) {
           Share::scale(raw, rsqrtf(warp_sum(Share::sum_of_squares(raw)) / kIn + epsilon), weight);
-          if constexpr (kRowScales) scale = scale_of_row(warp_max(Share::largest(raw)), scale);
+          if constexpr (kRowScales) scale = scale_of_row<kRows>(warp_max(Share::largest(raw)), scale);
         }
-        Share::template store<kE4m3>(to.rows + m * kPitch, raw, scale);
+        Share::template store<kRows>(to.rows + m * kPitch, raw, scale);
       }
-      if (kE4m3 && lane == 0) to.scales[m] = scale;
+      if (kBytes && lane == 0) to.scales[m] = scale;
     }
   } else {
     using Share = RowShare<kIn, kConsumerThreads>;
@@ -190,10 +192,10 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
         float magnitude = 0.0f;
 #pragma unroll
         for (int w = 0; w < kConsumerWarps; ++w) magnitude = fmaxf(magnitude, magnitudes[m * kConsumerWarps + w]);
-        scale = scale_of_row(magnitude, to.scale);
+        scale = scale_of_row<kRows>(magnitude, to.scale);
       }
-      if (m < rows) Share::template store<kE4m3>(to.rows + m * kPitch, raw[m], scale);
-      if (kE4m3 && threadIdx.x == 0) to.scales[m] = scale;
+      if (m < rows) Share::template store<kRows>(to.rows + m * kPitch, raw[m], scale);
+      if (kBytes && threadIdx.x == 0) to.scales[m] = scale;
     }
   }
   consumer_sync();

@@ -8,10 +8,11 @@ epilogue:
 - ``residual``: rows that are added to the result (Linear);
 - PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where one kernel computes these rows, too.
 
-Rows that are E4M3 have the attribute ``<operand>_scale``. Where ``<operand>_row_scales`` is 1, each row has a scale of
-its own and the former is the least; an operand ``<operand>_scale`` holds these where they are in memory. Products with
-an attribute ``x_scale`` read E4M3, or, where they are streamed, 16-bit elements, which they round. An output ``y`` with
-``y_scale`` is rounded by the operator that makes it.
+Rows of bytes have the attributes ``<operand>_type`` (a key of row_scales.ROW_TYPES) and ``<operand>_scale``. Where
+``<operand>_row_scales`` is 1, each row has a scale of its own and the former is the least; an operand
+``<operand>_scale`` holds these where they are in memory. Products with an attribute ``x_type`` read bytes, or, where
+they are streamed, 16-bit elements, which they round. An output ``y`` with ``y_type`` is rounded by the operator that
+makes it.
 
 Every program begins with CacheSlots and ends with Sample, of which others have operands:
 
@@ -63,7 +64,7 @@ class Lowering(Protocol):
         """Memory that is kept between steps."""
 
     def scales(self, operand: str) -> RowScales | None:
-        """The scales under which rows are E4M3; None if they are not."""
+        """The scales under which rows are bytes; None if they are not."""
 
     def rows(self, operand: str) -> Buffer:
         """Activations, or what else an operator before has computed."""
@@ -72,7 +73,7 @@ class Lowering(Protocol):
         """The activations of an operand that may be absent."""
 
     def new(self, output: str, dtype: str | None = None) -> Buffer:
-        """Memory for an output, of ``dtype``, or else of the activations' type, or E4M3 if the output has scales."""
+        """Memory for an output, of ``dtype``, or else of the activations' type, or bytes if the output has scales."""
 
     def result(self, output: str) -> Buffer:
         """As :meth:`new`, for operators that can write float32: logits, and what becomes logits row by row."""

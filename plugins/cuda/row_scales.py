@@ -1,4 +1,4 @@
-"""The scales under which rows of activations are E4M3."""
+"""The types of eight bits that rows of activations are rounded to, and their scales."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from dataclasses import dataclass
 from ..launch import Buffer
 
 E4M3 = "float8_e4m3fn"
+ROW_TYPES = {E4M3: 1, "int8": 2}  # numbers of RowType (cuda/byte_rows.cuh), of which 0 is 16 bits
 
 
 @dataclass(frozen=True)
 class RowScales:
-    """One scale, ``value``, of all rows; or, ``per_row``, that of each row's largest element, and at least ``value``.
+    """Rows of ``dtype`` under one scale, ``value``; or, ``per_row``, that of each row's largest element, at least ``value``.
 
     ``buffer`` float32 [rows] is where the latter lie, once they are computed.
     """
 
+    dtype: str
     value: float
     per_row: bool = False
     buffer: Buffer | None = None
+
+
+def row_type(scales: RowScales | None) -> int:
+    """The RowType of rows with ``scales``, for macros."""
+    return 0 if scales is None else ROW_TYPES[scales.dtype]

@@ -10,7 +10,7 @@ from .row_scales import RowScales
 from .weight_form import WeightForm
 
 _THREADS = 288
-_SCALES_BYTES = 64  # of the rows of x, where they become E4M3
+_SCALES_BYTES = 64  # of the rows of x, where they become bytes
 _CONSUMER_WARPS, _ROWS_PER_TILE, _MAX_STAGES = 8, 16, 16
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
 # A ring below this share of the shared memory starves the memory (80 KB of 227 on an H200).
@@ -63,7 +63,7 @@ def stream_config(
 
 
 def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
-    """Copies of 2 KB, or else of 1, and of half of that where x travels, too, which E4M3 does not."""
+    """Copies of 2 KB, or else of 1, and of half of that where x travels, too, which bytes do not."""
     stays = "x stays in shared memory"
     travels = "x is too large to stay in shared memory and travels with the weights"
     resident = [
@@ -80,7 +80,7 @@ def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
 class Streaming:
     """A streaming product of at most ``tokens`` rows of ``dtype``, specialised by ``config``.
 
-    ``x_scales`` are those under which rows become E4M3, where weights are that.
+    ``x_scales`` are those under which rows become bytes, where weights are multiplied with such.
     """
 
     tokens: int

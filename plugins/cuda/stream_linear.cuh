@@ -143,13 +143,16 @@ struct TileSums {
   using Loaded = Operands<Ring>;
   static constexpr int kProducts = Loaded::Piece::kProducts, kTogether = Loaded::kTogether;
   static constexpr u32 kOnes = TL_FP16 ? 0x3c003c00u : 0x3f803f80u;
-  float sums[Ring::kTilesPerStage][Ring::kTokenTiles][4] = {};
+  using Sum = SumOf<Ring::kRows>;
+  Sum sums[Ring::kTilesPerStage][Ring::kTokenTiles][4] = {};
   u32 mask = pair_mask();
 
-  __device__ __forceinline__ static void product(float (&to)[Ring::kTokenTiles][4], const u32 (&a)[4], const u32 (&b)[4]) {
+  __device__ __forceinline__ static void product(Sum (&to)[Ring::kTokenTiles][4], const u32 (&a)[4], const u32 (&b)[4]) {
 #pragma unroll
     for (int t = 0; t < Ring::kTokenTiles; ++t) {
-      if constexpr (Ring::kE4m3) {
+      if constexpr (Ring::kRows == RowType::kInt8) {
+        mma_int8(to[t], a, b[2 * t], b[2 * t + 1]);
+      } else if constexpr (Ring::kRows == RowType::kE4m3) {
         mma_e4m3(to[t], a, b[2 * t], b[2 * t + 1]);
       } else {
         mma(to[t], a, b[2 * t], b[2 * t + 1]);
@@ -158,7 +161,7 @@ struct TileSums {
   }
   // to += products kFirst to kEnd - 1.
   template <int kFirst, int kEnd>
-  __device__ __forceinline__ void products(float (&to)[Ring::kTokenTiles][4], const Loaded& loaded, int tile) const {
+  __device__ __forceinline__ void products(Sum (&to)[Ring::kTokenTiles][4], const Loaded& loaded, int tile) const {
     if constexpr (kFirst < kEnd) {
       u32 a[4];
       loaded.pieces[tile].template widen<kFirst>(a, mask);
@@ -168,14 +171,14 @@ struct TileSums {
   }
   // sums += scale * (weight @ x) + offset * (sum of x) for the groups of products from kGroup on.
   template <int kGroup>
-  __device__ __forceinline__ void add_groups(const Loaded& loaded, const float (&x_sums)[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4],
+  __device__ __forceinline__ void add_groups(const Loaded& loaded, const Sum (&x_sums)[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4],
                                              int tile) {
     if constexpr (kGroup < Loaded::kGroups) {
-      float part[Ring::kTokenTiles][4] = {};
+      Sum part[Ring::kTokenTiles][4] = {};
       products<kGroup * kTogether, (kGroup + 1) * kTogether>(part, loaded, tile);
 #pragma unroll
       for (int i = 0; i < Ring::kTokenTiles * 4; ++i) {
-        float& sum = sums[tile][i / 4][i % 4];
+        Sum& sum = sums[tile][i / 4][i % 4];
         sum += loaded.numbers[0][tile][i % 4 / 2][kGroup] * part[i / 4][i % 4];
         if (TL_OFFSETS) sum += loaded.numbers[kNumberKinds - 1][tile][i % 4 / 2][kGroup] * x_sums[kGroup][i / 4][i % 4];
       }
@@ -183,7 +186,7 @@ struct TileSums {
     }
   }
   __device__ __forceinline__ void add(const Loaded& loaded) {
-    float x_sums[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4] = {};
+    Sum x_sums[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4] = {};
     constexpr u32 kOne[4] = {kOnes, kOnes, kOnes, kOnes};
 #pragma unroll
     for (int p = 0; p < (TL_OFFSETS ? kProducts : 0); ++p) product(x_sums[p / kTogether], kOne, loaded.x[p]);
@@ -218,7 +221,7 @@ struct TileSums {
         const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
         const int row = tile * kRowsPerTile + lane / 4 + i % 4 / 2 * 8;
         if (token < Ring::kTokens) {
-          target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] = sums[tile][i / 4][i % 4];
+          target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] = static_cast<float>(sums[tile][i / 4][i % 4]);
         }
       }
     }
@@ -247,7 +250,7 @@ struct Consumer {
     allow_next_kernel();
     if constexpr (!Product::kStreamX) {
       const RowTarget to{memory + Ring::kXOffset, x_scales(), x_scale};
-      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kE4m3>(to, sums(0), x, norm_weight, epsilon,
+      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows>(to, sums(0), x, norm_weight, epsilon,
                                                                                   rows);
     }
     products<Product>(op);
@@ -294,7 +297,7 @@ struct Consumer {
           b += sums(buffer)[at_row + 8];
         }
         if constexpr (kScaledRows) {
-          const float row_scale = Ring::kE4m3 ? x_scales()[stored_token] : 1.0f;
+          const float row_scale = Ring::kByteRows ? x_scales()[stored_token] : 1.0f;
           a *= begun.scale_a * row_scale;
           b *= begun.scale_b * row_scale;
         }
@@ -322,7 +325,8 @@ __device__ __forceinline__ char* start_stream() {
 }
 
 // A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place. Where weights are
-// E4M3, x becomes that with the scale `x_scale`, or, with TL_ROW_SCALES, with a scale for each row of at least `x_scale`.
+// multiplied with rows of bytes, x becomes that with the scale `x_scale`, or, with TL_ROW_SCALES, with a scale for each row
+// of at least `x_scale`.
 template <class Ring, class Product, bool kNorm, class Op>
 __device__ __forceinline__ void stream_linear(const u16* x, const float* norm_weight, float epsilon, float x_scale,
                                               int rows, const Op& op) {

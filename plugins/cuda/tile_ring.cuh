@@ -1,7 +1,7 @@
 // The shared memory of tiled products, and what a block of a cluster has of it. Macros as in cuda/tiled_linear.cuh.
 #pragma once
 
-#define TL_E4M3 (TL_WEIGHT_FORM == 2)
+#define TL_ROW_TYPE (TL_WEIGHT_FORM == 2 ? 1 : TL_WEIGHT_FORM == 5 ? 2 : 0)
 #include "cuda/tensor_copy.cuh"
 #include "cuda/weight_form.cuh"
 #include "cuda/wgmma.cuh"
@@ -11,7 +11,9 @@ namespace tl {
 constexpr int kTileRows = TL_TILE_ROWS, kTileColumns = TL_TILE_COLUMNS;
 constexpr int kRowBlocks = TL_ROW_BLOCKS, kColumnBlocks = TL_COLUMN_BLOCKS, kSplits = TL_SPLITS;
 constexpr int kPeers = kRowBlocks * kColumnBlocks, kCluster = kPeers * kSplits;
-constexpr int kStepK = kBlockRowBytes / (TL_E4M3 ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK * kSplits);
+static_assert(TL_ROW_TYPE == static_cast<int>(rows_of(kWeightForm)));
+constexpr bool kByteRows = TL_ROW_TYPE != 0;
+constexpr int kStepK = kBlockRowBytes / (kByteRows ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK * kSplits);
 // Weights that are widened: stages of rows of 128 bytes, of which each makes several steps, and warps that widen them, in
 // groups that take turns.
 constexpr bool kWidened = kWeightForm == WeightForm::kInt8 || has_four_bits(kWeightForm);

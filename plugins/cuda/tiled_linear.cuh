@@ -10,13 +10,13 @@
 // Weights are no other kernel's output: the first stages are asked for before the previous kernel has ended.
 // Rows of x past the last one may hold anything: they are multiplied and never stored.
 //
-// TL_WEIGHT_FORM says what weights are (cuda/weight_form.cuh). With E4M3 both operands are: a row of x has a scale, and so
-// has a feature. Tensor cores of Hopper keep about 14 bits of such sums (arXiv 2412.19437, section 3.3.2), which is 2^-13
-// of the largest of them. Weights of int8 or four bits are widened on their way (cuda/widen_weights.cuh).
+// TL_WEIGHT_FORM says what weights are (cuda/weight_form.cuh). Where both operands are bytes, a row of x has a scale, and
+// so has a feature. Sums of int8 are exact; of E4M3, tensor cores of Hopper keep about 14 bits (arXiv 2412.19437, section
+// 3.3.2), which is 2^-13 of the largest of them. Weights of int8 or four bits are widened on their way (cuda/widen_weights.cuh).
 //
 // Launch: kTiledThreads threads, TL_SHARED_BYTES of dynamic shared memory, a multiple of kCluster blocks. Macros: the
 // above, TL_IN (with TL_SPLITS > 1 a multiple of that many steps), TL_OUT (of y, a multiple of 8), TL_RAW_STAGES (stages
-// of weights that are widened, else 0), TL_ROW_SCALES (with E4M3: each row of x has its own scale).
+// of weights that are widened, else 0), TL_ROW_SCALES (with bytes: each row of x has its own scale).
 #pragma once
 
 #include "cuda/tile_ring.cuh"
@@ -25,14 +25,14 @@
 
 namespace tl {
 
-// The scales of a product whose weights have one a row: those, and with E4M3 those of rows of x, which have one in common
+// The scales of a product whose weights have one a row: those, and those of rows of bytes of x, which have one in common
 // if `rows` is null.
 struct ProductScales {
   const float* weight;
   const float* rows;
   float x;
 
-  __device__ __forceinline__ float of_row(int row) const { return TL_ROW_SCALES ? rows[row] : TL_E4M3 ? x : 1.0f; }
+  __device__ __forceinline__ float of_row(int row) const { return TL_ROW_SCALES ? rows[row] : kByteRows ? x : 1.0f; }
   // Brings the scales of kCount rows of the weight from `first` on into the L1 cache, while a tile is multiplied.
   template <int kCount>
   __device__ __forceinline__ void warm(int first, int rows) const {
@@ -105,7 +105,6 @@ struct TileConsumer {
   const Member& member;
   Places tiles;
   int rows, warpgroup, lane;
-  float sums[kFragments][4];
 
   __device__ __forceinline__ void release(const TileRing& ring) const {
     if constexpr (kPeers == 1) {
@@ -114,9 +113,8 @@ struct TileConsumer {
       if (lane < kPeers) barrier_arrive_of_block(ring.empty(), Member::rank(member.split, lane));
     }
   }
-  __device__ __forceinline__ void multiply(TileRing& ring) {
-#pragma unroll
-    for (int i = 0; i < kFragments * 4; ++i) sums[i / 4][i % 4] = 0.0f;
+  __device__ __forceinline__ void multiply(float (&results)[kFragments][4], TileRing& ring) const {
+    TileSum sums[kFragments][4] = {};
     pin(sums);
     TileRing last = ring;
 #pragma unroll 1
@@ -136,10 +134,12 @@ struct TileConsumer {
     wgmma_wait<0>();
     pin(sums);
     release(last);
+#pragma unroll
+    for (int i = 0; i < kFragments * 4; ++i) results[i / 4][i % 4] = static_cast<float>(sums[i / 4][i % 4]);
   }
   // Every block gets all sums of its kSlice fragments, of which the last block may lack some. Nobody reads the ring any
   // more, so they go there.
-  __device__ __forceinline__ void exchange(float (&slice)[kSlice][4], u32 base) const {
+  __device__ __forceinline__ void exchange(const float (&sums)[kFragments][4], float (&slice)[kSlice][4], u32 base) const {
     const u32 mine = base + threadIdx.x * 16;
     cluster_sync();
 #pragma unroll
@@ -170,7 +170,8 @@ struct TileConsumer {
     for (int step = 0; step < kStages / 2; ++step) ring.advance();
     barrier_wait(ring.full(), ring.parity);
   }
-  __device__ __forceinline__ void run(TileRing ring) {
+  __device__ __forceinline__ void run(TileRing ring) const {
+    float sums[kFragments][4] = {};
     wait_for_previous_kernel();
     if (kSteps > kStages && Places::first() < tiles.count()) keep_distance(ring);
     const int below = warpgroup * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
@@ -178,15 +179,15 @@ struct TileConsumer {
       float slice[kSlice][4];
       const int tile = Places::first();
       if constexpr (kScaledRows) op.warm(tiles.column(tile));
-      if (tile < tiles.count()) multiply(ring);
-      exchange(slice, ring.base);
+      if (tile < tiles.count()) multiply(sums, ring);
+      exchange(sums, slice, ring.base);
       if (tile >= tiles.count()) return;
       const int column = tiles.column(tile), first = column + member.split * kSlice * 8;
       op.finish(slice, tiles.row(tile) + below, first, rows, min_of(column + kTileColumns, TL_OUT));
     } else {
       for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
         if constexpr (kScaledRows) op.warm(tiles.column(tile));
-        multiply(ring);
+        multiply(sums, ring);
         op.finish(sums, tiles.row(tile) + below, tiles.column(tile), rows, TL_OUT);
       }
     }

@@ -2,7 +2,7 @@
 // 16, and global memory wants 16 bytes a lane.
 #pragma once
 
-#include "cuda/fp8.cuh"
+#include "cuda/byte_rows.cuh"
 
 namespace tl {
 
@@ -61,18 +61,18 @@ struct RowPart {
 };
 
 // The same of a row of bytes.
-template <int kCount>
+template <RowType kType, int kCount>
 struct ByteRowPart {
   unsigned char* row;
   int present, lane;
 
-  // values[f]: this lane's two elements of fragment f, which are stored as E4M3 of `factor` times them.
+  // values[f]: this lane's two elements of fragment f, which are stored as bytes of `factor` times them.
   __device__ __forceinline__ void store(const float2 (&values)[kCount], float factor) const {
     u32 pairs[ceil_div(kCount, 2)];  // of fragments 2i and 2i + 1
 #pragma unroll
     for (int f = 0; f < kCount; f += 2) {
       const float2 a = values[f], b = f + 1 < kCount ? values[f + 1] : make_float2(0.0f, 0.0f);
-      pairs[f / 2] = pack4_e4m3(a.x * factor, a.y * factor, b.x * factor, b.y * factor);
+      pairs[f / 2] = pack4<kType>(a.x * factor, a.y * factor, b.x * factor, b.y * factor);
     }
     constexpr int kWhole = kCount / 8 * 8;
 #pragma unroll

@@ -162,7 +162,7 @@ class _Problem:
 class Tiling:
     """A tiled product of at most ``max_rows`` rows, specialised by ``config``; ``dtype`` is that of activations.
 
-    ``x_scales`` are those of the rows of x, where x and weights are E4M3.
+    ``x_scales`` are those of the rows of x, where these are bytes.
     """
 
     dtype: str

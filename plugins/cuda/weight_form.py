@@ -71,17 +71,20 @@ class WeightForm:
 
 
 _PLAIN = WeightForm(0, 16, 2, 16)
+# By the types of the weight and of the rows that it is multiplied with, if these are bytes.
 _FORMS = {
-    "int8": WeightForm(1, 8, 2, 32),
-    "float8_e4m3fn": WeightForm(2, 8, 1, 32),
-    "int4": WeightForm(3, 4, 2, 64),
-    "uint4": WeightForm(4, 4, 2, 64),
+    ("int8", None): WeightForm(1, 8, 2, 32),
+    ("float8_e4m3fn", "float8_e4m3fn"): WeightForm(2, 8, 1, 32),
+    ("int4", None): WeightForm(3, 4, 2, 64),
+    ("uint4", None): WeightForm(4, 4, 2, 64),
+    ("int8", "int8"): WeightForm(5, 8, 1, 32),
 }
+BYTE_PRODUCTS = tuple(dtype for dtype, rows in _FORMS if rows is not None)  # of rows of bytes: both have one type
 
 
-def weight_form(dtype: str, blocks: BlockNumbers | None = None) -> WeightForm:
-    """How kernels read weights of ``dtype``."""
-    return replace(_FORMS.get(dtype, _PLAIN), blocks=blocks)
+def weight_form(dtype: str, rows: str | None = None, blocks: BlockNumbers | None = None) -> WeightForm:
+    """How kernels read weights of ``dtype`` that are multiplied with 16-bit rows, or with bytes of type ``rows``."""
+    return replace(_FORMS.get((dtype, rows), _PLAIN), blocks=blocks)
 
 
 def form_of(weight: WeightBuffers) -> WeightForm:
@@ -93,4 +96,4 @@ def form_of(weight: WeightBuffers) -> WeightForm:
         assert isinstance(depth, int)
         assert isinstance(count, int)
         blocks = BlockNumbers(depth // count, scale.dtype, weight.offset is not None)
-    return weight_form(values.dtype, blocks)
+    return weight_form(values.dtype, weight.rows, blocks)

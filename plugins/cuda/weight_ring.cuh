@@ -21,10 +21,11 @@ template <int kTokens_, int kStageK_, int kTilesPerStage_, WeightForm kForm_, bo
           int kInFlightBytes>
 struct Ring {
   static constexpr WeightForm kForm = kForm_;
-  static constexpr bool kE4m3 = kForm == WeightForm::kE4m3;
+  static constexpr RowType kRows = rows_of(kForm);
+  static constexpr bool kByteRows = kRows != RowType::k16Bits;
   static constexpr bool kFourBits = has_four_bits(kForm);
   static constexpr int kWeightBits = bits_of(kForm);
-  static constexpr int kItemBytes = kE4m3 ? 1 : 2;  // of x
+  static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
   static constexpr int kProductK = 32 / kItemBytes;  // elements of a row that one product of fragments takes
   static constexpr int kPieceK = 256 / kWeightBits;  // and those of a load of a fragment, 32 bytes of each row
   static constexpr int kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
@@ -32,17 +33,17 @@ struct Ring {
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);
   // 16 bytes of padding put the eight rows of an ldmatrix into different banks.
   static constexpr u32 kPitch = kStageK * kWeightBits / 8 + 16, kStagedXPitch = kStageK * 2 + 16;
-  static_assert(!(kStageX && kE4m3), "rows of x are rounded to E4M3 as a whole");
+  static_assert(!(kStageX && kByteRows), "rows of x are rounded to bytes as a whole");
   // A stage: weights | numbers of the blocks, kind by kind | x
   static constexpr u32 kRunBytes = kBlock == 0 ? 0 : kStageK / max_of(1, kBlock) * kBlockBytes;  // of 8 rows
   static constexpr u32 kNumberOffset = kPitch * kStageRows;
   static constexpr u32 kStagedXOffset = kNumberOffset + kNumberKinds * 2 * kTilesPerStage * kRunBytes;
   static constexpr u32 kStageBytes = kStagedXOffset + (kStageX ? kStagedXPitch * kTokens : 0);
   static constexpr int kSumFloats = kConsumerWarps * kTokens * kStageRows;
-  // Shared memory: barriers | 16 zero bytes | scales of x, if E4M3 | two buffers of partial sums | x | stages
+  // Shared memory: barriers | 16 zero bytes | scales of x, if bytes | two buffers of partial sums | x | stages
   static constexpr u32 kZeroOffset = kMaxStages * 16;
   static constexpr u32 kScaleOffset = kZeroOffset + 16;
-  static constexpr u32 kSumOffset = kScaleOffset + (kE4m3 ? kMaxTokens * 4 : 0);
+  static constexpr u32 kSumOffset = kScaleOffset + (kByteRows ? kMaxTokens * 4 : 0);
   static constexpr u32 kXOffset = kSumOffset + 2 * kSumFloats * 4;
   static constexpr u32 kStageOffset = kXOffset + kXBytes;
   static constexpr int kStages =
@@ -56,7 +57,7 @@ struct Ring {
 // The ring of a kernel whose macros say all of it, for rows of kIn features.
 template <int kIn>
 using RingOf = Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, kWeightForm, TL_STREAM_X,
-                    TL_STREAM_X ? 0 : TL_TOKENS * (kIn * (TL_WEIGHT_FORM == 2 ? 1 : 2) + 16), TL_SHARED_BYTES,
+                    TL_STREAM_X ? 0 : TL_TOKENS * (kIn * (rows_of(kWeightForm) == RowType::k16Bits ? 2 : 1) + 16), TL_SHARED_BYTES,
                     TL_IN_FLIGHT_BYTES>;
 
 // A place in the ring: stage number and how many times (mod 2) the ring has gone round.

@@ -1,14 +1,14 @@
 // Tensor cores through wgmma (sm_90a): a warpgroup multiplies 64 rows of A, from shared memory or registers, by B in
 // shared memory. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate".
 //
-// Accumulators are float[N / 8][4]: of warp w of the group, a lane holds rows 16w + lane / 4 and + 8, and of each 8
+// Accumulators are float[N / 8][4], or int of products of int8: of warp w of the group, a lane holds rows 16w + lane / 4 and + 8, and of each 8
 // columns 2 * (lane % 4) and + 1, as mma.sync has it; so are A fragments in registers.
 //
 // Matrices in shared memory are column blocks of 64 elements: rows of 128 bytes whose 16-byte pieces are permuted by
 // the row's number (swizzled()), in multiples of 8 rows from addresses that are multiples of 1024.
 #pragma once
 
-#include "cuda/async.cuh"
+#include "cuda/byte_rows.cuh"
 
 namespace tl {
 
@@ -47,32 +47,43 @@ __device__ __forceinline__ void wgmma_wait() {
 }
 
 // Keeps the compiler from using or changing accumulators earlier than here.
-template <int kFragments>
-__device__ __forceinline__ void pin(float (&d)[kFragments][4]) {
+__device__ __forceinline__ void pin(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
+__device__ __forceinline__ void pin(int& sum) { asm volatile("" : "+r"(sum)::"memory"); }
+template <class Sum, int kFragments>
+__device__ __forceinline__ void pin(Sum (&d)[kFragments][4]) {
 #pragma unroll
-  for (int i = 0; i < kFragments * 4; ++i) asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
+  for (int i = 0; i < kFragments * 4; ++i) pin(d[i / 4][i % 4]);
 }
 
-// Operands in shared memory are E4M3 with TL_E4M3, and 32 of them lie where 16 elements do otherwise.
-#ifndef TL_E4M3
-#define TL_E4M3 0
+// Operands in shared memory have the RowType of number TL_ROW_TYPE, and 32 bytes lie where 16 elements do otherwise. Bytes
+// of both operands are always along K, and integers are not scaled.
+#ifndef TL_ROW_TYPE
+#define TL_ROW_TYPE 0
 #endif
-#if TL_E4M3
+#if TL_ROW_TYPE == 2
+#define TL_WGMMA_SHARED_TYPES "k32.s32.s8.s8"
+#define TL_WGMMA_FLAGS ""
+#define TL_SUM "+r"
+#elif TL_ROW_TYPE == 1
 #define TL_WGMMA_SHARED_TYPES "k32.f32.e4m3.e4m3"
-#define TL_WGMMA_LAYOUTS ""  // rows of both operands are always along K
+#define TL_WGMMA_FLAGS ", 1, 1"
+#define TL_SUM "+f"
 #elif TL_FP16
 #define TL_WGMMA_SHARED_TYPES "k16.f32.f16.f16"
-#define TL_WGMMA_LAYOUTS ", 0, 0"
+#define TL_WGMMA_FLAGS ", 1, 1, 0, 0"
+#define TL_SUM "+f"
 #else
 #define TL_WGMMA_SHARED_TYPES "k16.f32.bf16.bf16"
-#define TL_WGMMA_LAYOUTS ", 0, 0"
+#define TL_WGMMA_FLAGS ", 1, 1, 0, 0"
+#define TL_SUM "+f"
 #endif
+using TileSum = SumOf<static_cast<RowType>(TL_ROW_TYPE)>;
 #if TL_FP16
 #define TL_WGMMA_TYPES "f32.f16.f16"
 #else
 #define TL_WGMMA_TYPES "f32.bf16.bf16"
 #endif
-#define TL_F4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define TL_F4(i) TL_SUM(d[i][0]), TL_SUM(d[i][1]), TL_SUM(d[i][2]), TL_SUM(d[i][3])
 #define TL_F8(i) TL_F4(i), TL_F4(i + 1)
 // TL_Fn, TL_Dn: the first n accumulators of d as operands, and their places in the instruction.
 #define TL_F16 TL_F8(0), TL_F8(2)
@@ -106,15 +117,15 @@ __device__ __forceinline__ void pin(float (&d)[kFragments][4]) {
 #define TL_D120 TL_D112 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define TL_D128 TL_D120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-// d = a * b^T, or += where `add`: A [64, 16] and B [N, 16] with 16 elements of their rows side by side, or 32 of E4M3.
+// d = a * b^T, or += where `add`: A [64, 16] and B [N, 16] with 16 elements of their rows side by side, or 32 bytes.
 #define TL_WGMMA_SHARED(n, regs, outputs, a, b, add)                                               \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n \
-               TL_WGMMA_SHARED_TYPES " {" regs "}, " a ", " b ", p, 1, 1" TL_WGMMA_LAYOUTS ";\n}"   \
+               TL_WGMMA_SHARED_TYPES " {" regs "}, " a ", " b ", p" TL_WGMMA_FLAGS ";\n}"            \
                : outputs                                                                           \
                : "l"(a_matrix), "l"(b_matrix), "r"(static_cast<int>(accumulate)))
 
 template <int kFragments>
-__device__ __forceinline__ void wgmma_shared(float (&d)[kFragments][4], u64 a_matrix, u64 b_matrix, bool accumulate) {
+__device__ __forceinline__ void wgmma_shared(TileSum (&d)[kFragments][4], u64 a_matrix, u64 b_matrix, bool accumulate) {
   static_assert(kFragments >= 4 && kFragments <= 32 && kFragments % 2 == 0);
   if constexpr (kFragments == 4) {
     TL_WGMMA_SHARED("32", TL_D16, TL_F16, "%16", "%17", "%18");

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.lowering import Lowering
-from ..cuda.row_scales import RowScales
+from ..cuda.row_scales import RowScales, row_type
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, WeightBuffers, features, kernel, launch
@@ -42,8 +42,8 @@ def tiled(
     activation: str,
     y_scales: RowScales | None = None,
 ) -> Launch:
-    """y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T; with ``y_scales`` (static) y is E4M3."""
-    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_E4M3": int(y_scales is not None)}
+    """y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T; with ``y_scales`` (static) y is bytes."""
+    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_TYPE": row_type(y_scales)}
     kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, flags)
     y_factor = 0.0 if y_scales is None else 1 / y_scales.value
     scales = (*weight.numbers, how.row_scales, how.x_scale, y_factor)

@@ -1,13 +1,16 @@
-// GatedLinear for many rows on sm_90a: y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T, 16-bit or E4M3 in.
+// GatedLinear for many rows on sm_90a: y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T, 16-bit or bytes in.
 //
 // Bytes: 2*I*K*2 for the weights, 2*M*(K + I) for the rows. FLOPs: 4*M*I*K. Floor: FLOPs / rate from about 180 rows on
 // (M = 256, I = 14336, K = 4096: 60 GFLOP, 76 us at 789 TFLOPS), the weights' bytes / bandwidth (52.5 us) below.
 // Launch and macros as in cuda/tiled_linear.cuh; TL_OUT is the number of gated features I, TL_ACTIVATION
-// as in cuda/activation.cuh. TL_Y_E4M3 (0 or 1): y is E4M3, and has the scale 1 / y_factor.
+// as in cuda/activation.cuh. TL_Y_TYPE: the RowType of y, whose bytes have
+// the scale 1 / y_factor.
 #include "cuda/activation.cuh"
 #include "cuda/tiled_linear.cuh"
 
 namespace tl {
+
+constexpr RowType kYType = static_cast<RowType>(TL_Y_TYPE);
 
 // A tile is as many rows of weight[0] and those of the same features of weight[1], so that a thread has both sums.
 struct TiledGatedOp {
@@ -49,8 +52,8 @@ struct TiledGatedOp {
         const float(&gate)[4] = sums[f], (&up)[4] = sums[kCount + f];
         values[f] = make_float2(gated(gate[half * 2], up[half * 2]), gated(gate[half * 2 + 1], up[half * 2 + 1]));
       }
-      if constexpr (TL_Y_E4M3) {
-        ByteRowPart<kCount>{static_cast<unsigned char*>(y) + at, present, lane}.store(values, y_factor);
+      if constexpr (kYType != RowType::k16Bits) {
+        ByteRowPart<kYType, kCount>{static_cast<unsigned char*>(y) + at, present, lane}.store(values, y_factor);
       } else {
         u32 pieces[kCount];
 #pragma unroll

@@ -1,4 +1,4 @@
-// Linear for many rows on sm_90a: y = x @ weight.T [+ bias] [+ residual], 16-bit or E4M3 rows in, float32 sums.
+// Linear for many rows on sm_90a: y = x @ weight.T [+ bias] [+ residual], 16-bit rows or bytes in.
 //
 // Bytes: N*K*2 for the weights, 2*M*(K + N) for the rows. FLOPs: 2*M*N*K. Floor: FLOPs / rate from about 180 rows on,
 // the weights' bytes / bandwidth below (N = 4096, K = 14336: 117 MB, 26 us at 4.47 TB/s).

@@ -3,18 +3,20 @@
 //
 // Bytes: 4 * hidden a row, 8 with a residual. FLOPs: about 4 a byte. Floor: bytes / bandwidth (2048 rows of 4096 with a
 // residual: 67 MB, 15.7 us at the 4.26 TB/s of a copy). One block a row; the row stays in registers.
-// With TL_Y_E4M3, y is rounded to 16 bits and then to E4M3 under `y_scale`, that of all rows, or, with TL_ROW_SCALES, the
+// With a TL_Y_TYPE of bytes (RowType), y is rounded to 16 bits and then to that under `y_scale`, that of all rows, or, with TL_ROW_SCALES, the
 // least; each row's goes to `row_scales`.
 //
-// Launch: grid = rows, TL_THREADS threads. Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_RESIDUAL, TL_Y_E4M3,
+// Launch: grid = rows, TL_THREADS threads. Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_RESIDUAL, TL_Y_TYPE,
 // TL_ROW_SCALES (0 or 1).
 #include "cuda/block_max.cuh"
 #include "cuda/block_sum.cuh"
-#include "cuda/fp8.cuh"
+#include "cuda/byte_rows.cuh"
 
 namespace tl {
 
 constexpr int kVectors = TL_HIDDEN / 8, kCount = ceil_div(kVectors, TL_THREADS);
+constexpr RowType kYType = static_cast<RowType>(TL_Y_TYPE);
+constexpr bool kByteRows = kYType != RowType::k16Bits;
 static_assert(TL_HIDDEN % 8 == 0 && TL_THREADS % 32 == 0);
 
 }  // namespace tl
@@ -72,18 +74,18 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     for (int j = 0; j < 8; ++j) values[j] *= inverse * scales[i][j];
     seen[i] = pack8(values);
     if (TL_ROW_SCALES) largest = fmaxf(largest, largest_magnitude(seen[i]));
-    if (!TL_Y_E4M3) static_cast<uint4*>(y)[row + vector] = seen[i];
+    if (!kByteRows) static_cast<uint4*>(y)[row + vector] = seen[i];
   }
-  if constexpr (TL_Y_E4M3) {
+  if constexpr (kByteRows) {
     if constexpr (TL_ROW_SCALES) {
-      y_scale = scale_of_row(block_max(largest), y_scale);
+      y_scale = scale_of_row<kYType>(block_max(largest), y_scale);
       if (threadIdx.x == 0) row_scales[blockIdx.x] = y_scale;
     }
     const float factor = 1.0f / y_scale;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int vector = threadIdx.x + i * TL_THREADS;
-      if (vector < kVectors) static_cast<uint2*>(y)[row + vector] = pack8_e4m3(seen[i], factor);
+      if (vector < kVectors) static_cast<uint2*>(y)[row + vector] = pack8_bytes<kYType>(seen[i], factor);
     }
   }
 }

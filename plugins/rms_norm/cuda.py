@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from ..cuda.lowering import Lowering
 from ..cuda.row_norm import RowNorm
-from ..cuda.row_scales import RowScales
+from ..cuda.row_scales import RowScales, row_type
 from ..launch import Buffer, Command, Extent, Launch, launch
 
 
 def rms_norm(rows: RowNorm, weight: Buffer, epsilon: float, scales: RowScales | None, count: Extent) -> Launch:
-    """total = x [+ residual]; y = total / sqrt(mean(total^2) + epsilon) * weight, which is E4M3 with ``scales``.
+    """total = x [+ residual]; y = total / sqrt(mean(total^2) + epsilon) * weight, which is bytes with ``scales``.
 
     ``total`` is written where there is a ``residual``, and only there.
     """
     scale, buffer = (0.0, None) if scales is None else (scales.value, scales.buffer)
-    flags = {"TL_Y_E4M3": int(scales is not None), "TL_ROW_SCALES": int(buffer is not None)}
+    flags = {"TL_Y_TYPE": row_type(scales), "TL_ROW_SCALES": int(buffer is not None)}
     specialised = rows.kernel("rms_norm/cuda.cuh", "rms_norm", **flags)
     return launch(specialised, (count,), rows.y, buffer, rows.total, rows.x, weight, rows.residual, epsilon, scale)
 

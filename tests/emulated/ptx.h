@@ -41,6 +41,11 @@ inline void mov_b32(Group<2, u16> halves, u32 word) {
   *halves[0] = static_cast<u16>(word);
   *halves[1] = static_cast<u16>(word >> 16);
 }
+inline void cvt_rni_s32_f32(u32& to, float x) { to = static_cast<u32>(static_cast<int>(std::nearbyint(x))); }
+inline u32 saturated_byte(u32 whole) { return static_cast<u32>(std::clamp(static_cast<int>(whole), -128, 127)) & 0xff; }
+inline void cvt_pack_sat_s8_s32_b32(u32& to, u32 second, u32 first, u32 above) {
+  to = above << 16 | saturated_byte(second) << 8 | saturated_byte(first);
+}
 inline void mov_u32(u32& to, u32 from) { to = from; }
 inline void setp_ne_b32(bool& to, u32 a, u32 b) { to = a != b; }
 inline void selp_u32(u32& to, u32 a, u32 b, bool first) { to = first ? a : b; }
@@ -229,6 +234,25 @@ inline void mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32(Group<4, float> 
     for (int i = 0; i < 2; ++i) cvt_rn_f16x2_e4m3x2(wide_b[i], static_cast<u16>(*b[i] >> shift));
     mma<true>(d, {&wide_a[0], &wide_a[1], &wide_a[2], &wide_a[3]}, {&wide_b[0], &wide_b[1]}, c);
   }
+}
+
+// Integers of eight bits are elements of float16, and the sums of 32 products are numbers of float32.
+inline u32 widen_int8x2(u32 bytes) {
+  const auto element = [](u32 byte) { return static_cast<u32>(from_float<true>(static_cast<signed char>(byte))); };
+  return element(bytes >> 8 & 0xff) << 16 | element(bytes & 0xff);
+}
+inline void mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(Group<4, u32> d, Group<4, const u32> a,
+                                                            Group<2, const u32> b, Group<4, u32> c) {
+  if (d != c) fail("mma.sync: only sums in place are supported");
+  float part[4] = {};
+  const Group<4, float> sums{&part[0], &part[1], &part[2], &part[3]};
+  for (int shift = 0; shift < 32; shift += 16) {
+    u32 wide_a[4], wide_b[2];
+    for (int i = 0; i < 4; ++i) wide_a[i] = widen_int8x2(*a[i] >> shift);
+    for (int i = 0; i < 2; ++i) wide_b[i] = widen_int8x2(*b[i] >> shift);
+    mma<true>(sums, {&wide_a[0], &wide_a[1], &wide_a[2], &wide_a[3]}, {&wide_b[0], &wide_b[1]}, sums);
+  }
+  for (int i = 0; i < 4; ++i) *d[i] += static_cast<u32>(static_cast<int>(part[i]));
 }
 
 template <bool kHalf, int kColumns>

@@ -21,7 +21,7 @@ FORMS = [
 
 def config_of(form: Form, stage_k: int, tiles: int, stream_x: bool) -> StreamConfig:
     blocks = BlockNumbers(form.block, form.number, form.offsets) if form.block else None
-    return StreamConfig(stage_k, tiles, stream_x, 16 * 1024, "", weight_form(form.dtype, blocks))
+    return StreamConfig(stage_k, tiles, stream_x, 16 * 1024, "", weight_form(form.dtype, blocks=blocks))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

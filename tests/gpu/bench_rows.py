@@ -42,7 +42,7 @@ def rms_norm(rows: int) -> None:
     x, other, total, y = (_random(rows, SHAPE.hidden) for _ in range(4))
     weight = torch.ones(SHAPE.hidden, device="cuda")
     defines: dict[str, int | str] = {"TL_HIDDEN": SHAPE.hidden, "TL_THREADS": 256, "TL_RESIDUAL": 1}
-    defines |= {"TL_Y_E4M3": 0, "TL_ROW_SCALES": 0}
+    defines |= {"TL_Y_TYPE": 0, "TL_ROW_SCALES": 0}
     kernel = Kernel("rms_norm/cuda.cuh", "rms_norm", 256, 0, defines)
 
     def launch(i: int) -> None:

@@ -1,39 +1,20 @@
 """Products of 16-bit rows by int8 and 4-bit weights against float64, on a GPU or emulated."""
 
-from collections.abc import Mapping
-
 import torch
 
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import GPU, Machine
-from tests.gpu.launches import H200, Prepared
+from tests.gpu.launches import H200
+from tests.gpu.memory import NAMES, Memory
 from tests.gpu.weights import Form, random_weight
 from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, stream_config
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
-from trtllm_lite.plugins.launch import Buffer, Device, Launch, symbol
+from trtllm_lite.plugins.launch import Device, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 
 EPSILON = 1e-5
-_NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
-
-
-class _Memory:
-    """Tensors behind the buffers of one launch."""
-
-    def __init__(self, tensors: Mapping[Buffer, torch.Tensor]) -> None:
-        self.tensors = dict(tensors)
-
-    def __call__(self, name: str, tensor: torch.Tensor | None) -> Buffer | None:
-        if tensor is None:
-            return None
-        buffer = Buffer(name, _NAMES[tensor.dtype], tuple(tensor.shape))
-        self.tensors[buffer] = tensor
-        return buffer
-
-    def run(self, launch: Launch, machine: Machine, rows: int) -> None:
-        Prepared(launch, self.tensors, {"rows": rows}, machine)()
 
 
 def check_streamed(
@@ -55,22 +36,22 @@ def check_streamed(
     """Of a few rows: y = [rms_norm](x) @ weight.T [+ bias] [+ residual], or silu(gate) * up."""
     at = machine.device
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device=at)
-    memory, x = _Memory(weight.tensors), torch.randn(rows, in_features, device=at).to(dtype)
+    memory, x = Memory(weight.tensors), torch.randn(rows, in_features, device=at).to(dtype)
     norm_weight = 1 + torch.rand(in_features, device=at) if norm else None
     vector = torch.randn(out, device=at) if bias else None
     stream = torch.randn(rows, out, device=at).to(dtype) if residual else None
     y = torch.full((rows, out), POISON, device=at, dtype=dtype)
     config = config or stream_config(out, in_features, form_of(weight.buffers), tokens, device)
     assert config is not None
-    how = Streaming(tokens, _NAMES[dtype], device, config)
+    how = Streaming(tokens, NAMES[dtype], device, config)
     operands = (memory("y", y), memory("x", x), weight.buffers, symbol("rows"), how)
-    normed = (memory("norm", norm_weight), EPSILON) if norm else None
+    normed = (memory("norm", norm_weight), EPSILON) if norm_weight is not None else None
     if gated:
         launch = gated_linear.stream(*operands, activation="silu", norm=normed)
     else:
-        more = {"bias": memory("bias", vector), "residual": memory("residual", stream)}
+        more = {"bias": memory.optional("bias", vector), "residual": memory.optional("residual", stream)}
         launch = linear.stream(*operands, norm=normed, **more)
-    memory.run(launch, machine, rows)
+    memory.run(launch, rows, machine)
     seen = x.double()
     if norm_weight is not None:
         seen = seen * torch.rsqrt(seen.square().mean(-1, keepdim=True) + EPSILON) * norm_weight.double()
@@ -92,16 +73,16 @@ def check_tiled(
 ) -> None:
     """Of ``rows`` of ``capacity`` rows: y = x @ weight.T [+ residual], or silu(gate) * up."""
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device="cuda")
-    memory, x = _Memory(weight.tensors), torch.randn(capacity, in_features, device="cuda").to(dtype)
+    memory, x = Memory(weight.tensors), torch.randn(capacity, in_features, device="cuda").to(dtype)
     stream = torch.randn(capacity, out, device="cuda").to(dtype) if residual else None
     y = torch.full((capacity, out), POISON, device="cuda", dtype=dtype)
-    how = Tiling(_NAMES[dtype], H200, config, capacity)
+    how = Tiling(NAMES[dtype], H200, config, capacity)
     operands = (memory("y", y), memory("x", x), weight.buffers, symbol("rows"), how)
     if gated:
         launch = gated_linear.tiled(*operands, activation="silu")
     else:
-        launch = linear.tiled(*operands, residual=memory("residual", stream))
-    memory.run(launch, GPU, rows)
+        launch = linear.tiled(*operands, residual=memory.optional("residual", stream))
+    memory.run(launch, rows)
     assert torch.isnan(y[rows:]).all(), "rows past the last one were written"
     shown = None if stream is None else stream[:rows]
     rounded = torch.uint8 if dtype == torch.bfloat16 else dtype
@@ -111,10 +92,8 @@ def check_tiled(
 def check_dequantize(form: Form, rows: int, in_features: int, dtype: torch.dtype, machine: Machine = GPU) -> None:
     """Every element is what is meant, rounded once."""
     weight = random_weight(form, rows, in_features, device=machine.device)
-    memory, to = _Memory(weight.tensors), torch.full((rows, in_features), POISON, device=machine.device, dtype=dtype)
-    buffer = memory("to", to)
-    assert buffer is not None
-    memory.run(linear.dequantize(buffer, weight.buffers), machine, rows)
+    memory, to = Memory(weight.tensors), torch.full((rows, in_features), POISON, device=machine.device, dtype=dtype)
+    memory.run(linear.dequantize(memory("to", to), weight.buffers), rows, machine)
     assert_close(to, weight.meant)
 
 

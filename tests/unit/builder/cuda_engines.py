@@ -9,6 +9,7 @@ import onnx_ir as ir
 from tests.timing_caches import tiles_first
 from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.builder.networks import Shape, network
+from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cache_groups import assign_cache_groups
 from trtllm_lite.builder.cuda.planning import Lowered, lower_network, make_plan
@@ -69,6 +70,12 @@ def recipe(qformat: str) -> Recipe:
     return Recipe(qformat, group_size=32)
 
 
+def quantized(shape: Shape, qformat: str) -> ir.Model:
+    """The network with made-up statistics, if its scheme asks for some."""
+    model = network(shape)
+    return quantize_network(model, recipe(qformat), made_up(model))[0]
+
+
 def lowered(
     shape: Shape | None = None,
     targets: str = "sm_90",
@@ -77,7 +84,7 @@ def lowered(
     **limits: int,
 ) -> Lowered:
     """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
-    model, _ = run_passes(quantize_network(network(shape or cuda_shape()), recipe(qformat))[0])
+    model, _ = run_passes(quantized(shape or cuda_shape(), qformat))
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
     devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
     bounds = replace(bounds, cache_groups=assign_cache_groups(model.graph, bounds.max_seq_len))

@@ -22,6 +22,8 @@ Macros = Mapping[str, Any]
 Grid = tuple[int, int, int]
 
 NUM_SMS = 132
+ROW_TYPES = {2: 1, 5: 2}  # of rows, by TL_WEIGHT_FORM
+BYTE_TYPES = {1: ml_dtypes.float8_e4m3fn, 2: np.int8}  # by row type
 KERNELS: dict[str, Callable[..., None]] = {}
 
 
@@ -51,12 +53,12 @@ def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, offset: Point
     features, form = macros["TL_IN"], macros["TL_WEIGHT_FORM"]
     if form == 0:
         return at(weight, half_type(macros), rows, features).astype(np.float64)
-    if form >= 3:
+    if form in (3, 4):
         return _four_bits(macros, weight, [scale, offset], rows)
     if form == 1:
         stored = unpack(at(weight, np.int8, rows, features), "mma_k16", (rows, features), np.int8)
     else:
-        stored = at(weight, ml_dtypes.float8_e4m3fn, rows, features)
+        stored = at(weight, BYTE_TYPES[ROW_TYPES[form]], rows, features)
     return stored.astype(np.float64) * at(scale, np.float32, rows, 1)
 
 
@@ -91,18 +93,21 @@ def product(
     source = at(x, half, rows, features).astype(np.float64)
     if macros["TL_NORM"]:
         source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
-    if macros["TL_WEIGHT_FORM"] == 2:
-        bytes_, scales = rounded(source, x_scale, bool(macros["TL_ROW_SCALES"]))
+    if macros["TL_WEIGHT_FORM"] in ROW_TYPES:
+        kind = ROW_TYPES[macros["TL_WEIGHT_FORM"]]
+        bytes_, scales = rounded(kind, source, x_scale, bool(macros["TL_ROW_SCALES"]))
         source = bytes_.astype(np.float64) * scales[:, None]
     return source @ matrix(macros, weight, weight_scale, weight_offset, parts * macros["TL_OUT"]).T
 
 
-def rounded(rows: np.ndarray, scale: float, per_row: bool) -> tuple[np.ndarray, np.ndarray]:
-    """E4M3 of rows under one scale, or under that of each row's largest element, and the scales, float32."""
+def rounded(kind: int, rows: np.ndarray, scale: float, per_row: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of the row type ``kind``, under one scale or that of each row's largest element, and float32 scales."""
     scales = np.full(len(rows), scale, np.float32)
     if per_row:
-        scales = np.maximum(np.abs(rows).max(-1) / 448, scale).astype(np.float32)
-    return np.clip(rows / scales[:, None], -448, 448).astype(ml_dtypes.float8_e4m3fn), scales
+        scales = np.maximum(np.abs(rows).max(-1) / (448 if kind == 1 else 127), scale).astype(np.float32)
+    scaled = rows / scales[:, None]
+    numbers = np.clip(scaled, -448, 448) if kind == 1 else np.clip(np.rint(scaled), -128, 127)
+    return numbers.astype(BYTE_TYPES[kind]), scales
 
 
 @kernel
@@ -112,8 +117,9 @@ def quantize_rows(macros: Macros, grid: Grid, y: Pointer, y_scale: Pointer | Non
 
 
 def store_rounded(macros: Macros, rows: np.ndarray, y: Pointer, y_scale: Pointer | None, scale: float) -> None:
-    """Rows as E4M3, and their scales where each has its own."""
-    at(y, ml_dtypes.float8_e4m3fn, *rows.shape)[...], scales = rounded(rows, scale, bool(macros["TL_ROW_SCALES"]))
+    """Rows as bytes, and their scales where each has its own."""
+    kind = macros["TL_Y_TYPE"]
+    at(y, BYTE_TYPES[kind], *rows.shape)[...], scales = rounded(kind, rows, scale, bool(macros["TL_ROW_SCALES"]))
     if macros["TL_ROW_SCALES"]:
         at(y_scale, np.float32, len(rows))[...] = scales
 
@@ -128,7 +134,8 @@ def dequantize(
     weight_offset: Pointer | None,
     rows: int,
 ) -> None:
-    assert grid[0] * macros["TL_THREADS"] * 16 * (2 if macros["TL_WEIGHT_FORM"] > 2 else 1) >= rows * macros["TL_IN"]
+    per_thread = 32 if macros["TL_WEIGHT_FORM"] in (3, 4) else 16
+    assert grid[0] * macros["TL_THREADS"] * per_thread >= rows * macros["TL_IN"]
     at(to, half_type(macros), rows, macros["TL_IN"])[...] = matrix(macros, weight, weight_scale, weight_offset, rows)
 
 
@@ -199,7 +206,7 @@ def rms_norm(
         at(total, half, *shape)[...] = rows + at(residual, half, *shape).astype(np.float64)
         rows = at(total, half, *shape).astype(np.float64)
     normal = normalised(rows, weight, epsilon).astype(half)
-    if macros["TL_Y_E4M3"]:
+    if macros["TL_Y_TYPE"]:
         store_rounded(macros, normal.astype(np.float64), y, row_scales, y_scale)
     else:
         at(y, half, *shape)[...] = normal
@@ -337,10 +344,11 @@ def tiled_product(
     parts: int = 1,
 ) -> np.ndarray:
     """x @ weight.T of a tiled kernel, float64 [rows, parts * out]; x and the weight come as tensor maps."""
-    is_e4m3 = macros["TL_WEIGHT_FORM"] == 2
-    source = at(x, ml_dtypes.float8_e4m3fn if is_e4m3 else half_type(macros), rows, macros["TL_IN"]).astype(np.float64)
+    kind = ROW_TYPES.get(macros["TL_WEIGHT_FORM"])
+    row_type = half_type(macros) if kind is None else BYTE_TYPES[kind]
+    source = at(x, row_type, rows, macros["TL_IN"]).astype(np.float64)
     product = source @ matrix(macros, weight, weight_scale, weight_offset, parts * macros["TL_OUT"]).T
-    if not is_e4m3:
+    if kind is None:
         return product
     return product * (at(row_scales, np.float32, rows, 1) if macros["TL_ROW_SCALES"] else x_scale)
 
@@ -383,8 +391,9 @@ def gated_linear_tiled(
     both = tiled_product(macros, x, weight, weight_scale, weight_offset, row_scales, x_scale, rows, parts=2)
     gate, up = np.split(both, 2, axis=1)
     result = activated(macros, gate) * up
-    if macros["TL_Y_E4M3"]:
-        at(y, ml_dtypes.float8_e4m3fn, *result.shape)[...], _ = rounded(result, 1 / y_factor, False)
+    kind = macros["TL_Y_TYPE"]
+    if kind:
+        at(y, BYTE_TYPES[kind], *result.shape)[...], _ = rounded(kind, result, 1 / y_factor, False)
     else:
         at(y, half_type(macros), *result.shape)[...] = result
 

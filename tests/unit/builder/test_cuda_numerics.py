@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from tests.tolerances import E4M3_TOLERANCES, ROUNDED_TOLERANCES, assert_close
-from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered, recipe
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered, quantized
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
-from tests.unit.builder.networks import Shape, network
+from tests.unit.builder.networks import Shape
 from tests.unit.builder.scenario import Feeds, Sequences
-from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 BLOCK = LIMITS["tokens_per_block"]
@@ -34,7 +33,7 @@ def _check(
 ) -> None:
     feeds = state.feeds(lens)
     actual = card.step(_step_inputs(feeds, len(lens)), program)
-    (expected,) = state.step([quantize_network(network(state.shape), recipe(qformat))[0]], lens, feeds)
+    (expected,) = state.step([quantized(state.shape, qformat)], lens, feeds)
     assert_close(actual, expected, card.dtype, table=ROUNDED_TOLERANCES)
     assert np.array_equal(card.tokens(), actual.argmax(-1))
 
@@ -68,16 +67,17 @@ def test_programs_compute_what_the_quantized_network_does(variant: str, qformat:
     assert kernel in card.ran
 
 
+@pytest.mark.parametrize("qformat", ["fp8_rowwise", "int8_sq"])
 @pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
-def test_programs_of_fp8_compute_what_the_quantized_network_does(variant: str) -> None:
-    """Where 16 bits turn a rounding to E4M3, logits differ: only most of what they say is compared."""
+def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:
+    """Where 16 bits turn a rounding to a byte, logits differ: only most of what they say is compared."""
     shape = CUDA_VARIANTS[variant]
-    card = CudaInterpreter(lowered(shape, qformat="fp8_rowwise"))
+    card = CudaInterpreter(lowered(shape, qformat=qformat))
     state = _state(shape, card)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
         feeds = state.feeds(lens)
         actual = card.step(_step_inputs(feeds, len(lens)), program)
-        (expected,) = state.step([quantize_network(network(state.shape), Recipe("fp8_rowwise"))[0]], lens, feeds)
+        (expected,) = state.step([quantized(state.shape, qformat)], lens, feeds)
         assert_close(actual, expected, card.dtype, table=E4M3_TOLERANCES)
     assert "quantize_rows" in card.ran
 

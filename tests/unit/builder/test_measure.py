@@ -11,7 +11,7 @@ from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_al
 from trtllm_lite.builder.cuda.products.timing_cache import FORMAT_VERSION, Product, ProductTiming, TimingCache
 from trtllm_lite.errors import BuildError
 
-PRODUCT = Product("bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)
+PRODUCT = Product("bfloat16", "bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)
 HERE = TimingCache(FORMAT_VERSION, "Test GPU", "sm_90a", 130100, (), ())
 
 

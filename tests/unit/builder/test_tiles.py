@@ -12,7 +12,7 @@ from trtllm_lite.plugins.linear import cuda as linear
 
 H200 = Device("sm_90a", 227 * 1024)
 SMS = 132
-PLAIN, INT4 = weight_form("bfloat16"), weight_form("int4", BlockNumbers(32, "float16", offsets=False))
+PLAIN, INT4 = weight_form("bfloat16"), weight_form("int4", blocks=BlockNumbers(32, "float16", offsets=False))
 # (out_features, in_features, gated)
 PRODUCTS = [(6144, 4096, False), (4096, 14336, False), (14336, 4096, True), (8192, 2048, True), (1096, 896, True)]
 

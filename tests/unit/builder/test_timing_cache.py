@@ -24,8 +24,8 @@ from trtllm_lite.builder.cuda.products.timing_cache import (
 from trtllm_lite.engine.plan import MatmulInstruction, Plan, TimedAlgorithm
 from trtllm_lite.errors import BuildError, DeviceError, OutputError
 
-DOWN = Product("bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)
-HEAD = Product("bfloat16", "float32", 72, 64, gated=False, residual=False, bias=False)
+DOWN = Product("bfloat16", "bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)
+HEAD = Product("bfloat16", "bfloat16", "float32", 72, 64, gated=False, residual=False, bias=False)
 
 
 def _timing(product: Product, rows: int, microseconds: float, heuristic: float) -> ProductTiming:
@@ -194,7 +194,7 @@ def test_caches_that_do_not_fit_are_errors(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot write the timing cache"):
         CACHE.save(tmp_path)
     replace(CACHE, format_version=7).save(path)
-    with pytest.raises(BuildError, match="has format_version 7, and this installation reads 2"):
+    with pytest.raises(BuildError, match="has format_version 7, and this installation reads 3"):
         load_timing_cache(path)
     CACHE.save(path)
     checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())

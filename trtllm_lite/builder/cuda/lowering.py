@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cuda.limits import Bucket
+from trtllm_lite.builder.cuda.limits import Bucket, size_class
 from trtllm_lite.builder.cuda.operands import Operands
-from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims
+from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, rows_of
 from trtllm_lite.builder.cuda.passes import run_device_passes
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
@@ -23,7 +23,7 @@ from trtllm_lite.plugins.cuda.lowering import Norm
 from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
-from trtllm_lite.plugins.cuda.weight_form import form_of
+from trtllm_lite.plugins.cuda.weight_form import BYTE_PRODUCTS, form_of
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBuffers, features, symbol
 from trtllm_lite.plugins.linear.cuda import dequantize
 from trtllm_lite.plugins.schema import all_schemas
@@ -123,13 +123,14 @@ class _OpLowering:
 
     def scales(self, operand: str) -> RowScales | None:
         attributes, name = self._op.attributes, f"{operand}_scale"
-        if name not in attributes:
+        dtype, value = attributes.get(f"{operand}_type"), attributes.get(name)
+        if dtype is None:
             return None
-        value = attributes[name]
+        assert isinstance(dtype, str)
         assert isinstance(value, float)
         per_row = bool(attributes[f"{operand}_row_scales"])
         made = self.new(name, "float32") if name in self._op.outputs else self.optional_rows(name)
-        return RowScales(value, per_row, made)
+        return RowScales(dtype, value, per_row, made)
 
     def rows(self, operand: str) -> Buffer:
         return self._program.buffers[self._op.inputs[operand]]
@@ -139,7 +140,7 @@ class _OpLowering:
 
     def new(self, output: str, dtype: str | None = None) -> Buffer:
         value = self._op.outputs[output]
-        own = E4M3 if f"{output}_scale" in self._op.attributes else self.dtype
+        own = str(self._op.attributes.get(f"{output}_type", self.dtype))
         buffer = Buffer(str(value.name), dtype or own, known_dims(value))
         if dtype is None and features(buffer) % _VECTOR:
             raise BuildError(
@@ -164,7 +165,7 @@ class _OpLowering:
         return self._operands.matrix(self._op.inputs[operand])
 
     def weight(self) -> WeightBuffers:
-        return self._operands.weight(self._op.inputs)
+        return self._operands.weight(self._op.inputs, rows_of(self._op))
 
     def vector(self, operand: str) -> Buffer:
         return self._operands.vector(self._op.inputs[operand])
@@ -203,7 +204,7 @@ class _OpLowering:
             y_scales=self.scales("y"),
         )
         first: list[Command] = []
-        if form_of(site.weight).widened and not site.tile_configs(site.max_rows, self.device):
+        if form_of(site.weight).widened and not site.tile_configs(size_class(self._program.kind.bucket), self.device):
             widened = Buffer(f"{self.name}.dequantized", self.dtype, site.weight.values.shape)
             first = [dequantize(widened, site.weight)]
             site = replace(site, weight=WeightBuffers(widened))
@@ -214,17 +215,22 @@ class _OpLowering:
 
     def _check_forms(self) -> None:
         """Raise BuildError if no kernel multiplies such rows by such a weight."""
-        weight = self._op.inputs["weight"].dtype
-        assert weight is not None
-        if ("x_scale" in self._op.attributes) != (DTYPE_NAMES[weight] == E4M3):
-            rows = "rounded to eight bits" if "x_scale" in self._op.attributes else "not rounded"
+        dtype, rows = self._op.inputs["weight"].dtype, rows_of(self._op)
+        assert dtype is not None
+        weight = DTYPE_NAMES[dtype]
+        if (rows, weight) not in [(both, both) for both in BYTE_PRODUCTS] and (rows is not None or weight == E4M3):
+            how = "not rounded" if rows is None else f"rounded to {rows}"
+            pairs = " and ".join(f"{both} by {both}" for both in BYTE_PRODUCTS)
             self.refuse(
-                f"its activations are {rows} and its weight is {DTYPE_NAMES[weight]}; the GPU kernels multiply "
-                f"{E4M3} by {E4M3}, and unrounded activations by weights of 4, 8 and 16 bits: build with --qformat "
-                "fp8_rowwise, int8_wo or int4_wo"
+                f"its activations are {how} and its weight is {weight}; the GPU kernels multiply {pairs}, and "
+                "unrounded activations by weights of 16 bits, int8 and 4 bits: build with --qformat fp8_rowwise, "
+                "int8_sq, int8_wo or int4_wo"
             )
-        if DTYPE_NAMES[weight] == E4M3 and self.device.arch != TILED_ARCH:
-            self.refuse(f"{E4M3} products are for {TILED_ARCH}, not {self.device.arch}: build with --qformat int8_wo")
+        if rows is not None and self.device.arch != TILED_ARCH:
+            self.refuse(
+                f"products of {rows} activations are for {TILED_ARCH}, not {self.device.arch}: build with --qformat "
+                "int8_wo"
+            )
 
     def _storage(self, operand: str) -> ir.Value:
         return self._program.links.storage(self._op.inputs[operand])

@@ -15,7 +15,6 @@ from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import extents
-from trtllm_lite.plugins.cuda.row_scales import E4M3
 from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack
@@ -52,7 +51,7 @@ class Operands:
         self.outputs: dict[str, Buffer] = {}
         self.states: dict[str, Buffer] = {}
         self._by_value: dict[ir.Value, Buffer] = {}
-        self._rounded: dict[ir.Value, Buffer] = {}
+        self._converted: dict[ir.Value, Buffer] = {}
         self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits)}
 
     def matrix(self, value: ir.Value) -> Buffer:
@@ -70,17 +69,17 @@ class Operands:
             )
         return buffer
 
-    def weight(self, operands: Mapping[str, ir.Value]) -> WeightBuffers:
-        """The matrix of a product among its ``operands``, in the format that it is stored in."""
+    def weight(self, operands: Mapping[str, ir.Value], rows: str | None) -> WeightBuffers:
+        """The matrix of a product among its ``operands``, for rows of 16 bits or of bytes of the type ``rows``."""
         if "weight_scale" not in operands:
             return WeightBuffers(self.matrix(operands["weight"]))
-        _check_scales(operands)
+        _check_scales(operands, rows)
         weight, scale = operands["weight"], operands["weight_scale"]
         if weight.dtype in _FOUR_BITS:
             offset = self._weight(operands["weight_offset"], "rows8") if "weight_offset" in operands else None
             return WeightBuffers(self._weight(weight, "pairs8"), self._weight(scale, "rows8"), offset)
-        layout = "mma_k16" if weight.dtype == ONNX["int8"] else "row_major"
-        return WeightBuffers(self._weight(weight, layout), self.vector(scale))
+        layout = "mma_k16" if rows is None else "row_major"
+        return WeightBuffers(self._weight(weight, layout), self._stored_as(scale, "float32"), rows=rows)
 
     def vector(self, value: ir.Value) -> Buffer:
         """A float32 weight."""
@@ -91,16 +90,7 @@ class Operands:
 
     def bias(self, value: ir.Value) -> Bias:
         """A vector that is added to a product's rows."""
-        return Bias(partial(self.vector, value), partial(self.rounded, value))
-
-    def rounded(self, value: ir.Value) -> Buffer:
-        """A float32 weight in the engine's type, besides the original."""
-        if value not in self._rounded:
-            tensor = weight_tensor(value)
-            assert tensor is not None
-            dtype, name = NUMPY[self.dtype], f"{value.name}.{self.dtype}"
-            self._rounded[value] = self._store(name, self.dtype, extents(tensor), lambda: tensor.numpy().astype(dtype))
-        return self._rounded[value]
+        return Bias(partial(self.vector, value), partial(self._stored_as, value, self.dtype))
 
     def output(self, value: ir.Value) -> Buffer:
         """What a step leaves for the executor."""
@@ -131,6 +121,17 @@ class Operands:
             )
         return self._by_value[value]
 
+    def _stored_as(self, value: ir.Value, dtype: str) -> Buffer:
+        """A vector of floating-point numbers as ``dtype``, besides the original if that is stored, too."""
+        if value.dtype == ONNX[dtype]:
+            return self._weight(value)
+        if value not in self._converted:
+            tensor, name = weight_tensor(value), f"{dtype}.{value.name}"
+            assert tensor is not None
+            shape, numbers = extents(tensor), tensor.numpy
+            self._converted[value] = self._store(name, dtype, shape, lambda: numbers().astype(NUMPY[dtype]))
+        return self._converted[value]
+
     def _store(
         self, name: str, dtype: str, shape: tuple[int, ...], read: Callable[[], np.ndarray], layout: str = "row_major"
     ) -> Buffer:
@@ -142,14 +143,14 @@ class Operands:
         return buffer
 
 
-def _check_scales(operands: Mapping[str, ir.Value]) -> None:
+def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
     """Raise BuildError unless the kernels take the weight with such scales."""
     weight, scale = operands["weight"], operands["weight_scale"]
     assert weight.dtype is not None
     *_, out_features, in_features = static_dims(weight)
     blocks = static_dims(scale)[-1]
-    per_row = blocks == 1 and scale.dtype == ONNX["float32"] and "weight_offset" not in operands
-    if weight.dtype == ONNX[E4M3] and per_row:
+    per_row = blocks == 1 and "weight_offset" not in operands
+    if rows is not None and weight.dtype == ONNX[rows] and per_row:
         return
     if weight.dtype == ONNX["int8"] and per_row:
         problem = "" if in_features % MMA_K == 0 else f"expected rows of a multiple of {MMA_K} elements"
@@ -161,7 +162,7 @@ def _check_scales(operands: Mapping[str, ir.Value]) -> None:
             problem = f"expected rows of a multiple of {depth} elements, and a multiple of {NUMBER_ROWS} rows"
     else:
         problem = (
-            "expected 16 bits, 4 bits with a scale for each group, or bytes with a float32 scale for each row: convert "
+            "expected 16 bits, 4 bits with a scale for each group, or bytes with a scale for each row: convert "
             "a GGUF file with --dequantize, or build with --qformat int8_wo"
         )
     if problem:

@@ -60,20 +60,27 @@ class ProgramKind:
             return None
         *_, out_features, in_features = static_dims(op.inputs["weight"])
         return stream_config(
-            out_features, in_features, form_of_operands(op.inputs), self.bucket.max_tokens, self.device
+            out_features, in_features, form_of_op(op), self.bucket.max_tokens, self.device
         )
 
 
-def form_of_operands(operands: Mapping[str, ir.Value]) -> WeightForm:
-    """How kernels read the weight among ``operands``."""
-    weight, scale, blocks = operands["weight"], operands.get("weight_scale"), None
+def rows_of(op: Op) -> str | None:
+    """The type of the bytes that a product multiplies its weight with; None if its rows are not rounded."""
+    rows = op.attributes.get("x_type")
+    assert rows is None or isinstance(rows, str)
+    return rows
+
+
+def form_of_op(op: Op) -> WeightForm:
+    """How kernels read the weight of a product."""
+    weight, scale, blocks = op.inputs["weight"], op.inputs.get("weight_scale"), None
     assert weight.dtype is not None
     name = DTYPE_NAMES[weight.dtype]
     if DTYPES[name].bits == 4 and scale is not None:
         assert scale.dtype is not None
         size = static_dims(weight)[-1] // static_dims(scale)[-1]
-        blocks = BlockNumbers(size, DTYPE_NAMES[scale.dtype], "weight_offset" in operands)
-    return weight_form(name, blocks)
+        blocks = BlockNumbers(size, DTYPE_NAMES[scale.dtype], "weight_offset" in op.inputs)
+    return weight_form(name, rows_of(op), blocks)
 
 
 DevicePass: TypeAlias = Callable[[list[Op], ProgramKind], list[Op]]

@@ -21,7 +21,7 @@ def quantized_rows(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def quantize_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> E4M3, and so does a tiled GatedLinear if the scale is static."""
+    """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> bytes; so does a tiled GatedLinear, if the scale is static."""
     links = Links(ops)
     sources = {op: source for op in ops if (source := _source(op, links, program)) is not None}
     rounded = {source: op for op, source in sources.items()}
@@ -43,7 +43,7 @@ def _source(op: Op, links: Links, program: ProgramKind) -> Op | None:
     norm, gated = (links.producer(op.inputs["x"], kind) for kind in ("RmsNorm", "GatedLinear"))
     if norm is not None:
         return norm if norm.outputs["y"] is op.inputs["x"] else None
-    can = gated is not None and not op.attributes["y_row_scales"] and "x_scale" in gated.attributes
+    can = gated is not None and not op.attributes["y_row_scales"] and "x_type" in gated.attributes
     return gated if can and gated is not None and program.streams(gated) is None else None
 
 
@@ -55,7 +55,7 @@ def _with_scales(op: Op, links: Links, program: ProgramKind) -> Op:
     quantize = links.producer(op.inputs["x"], _KIND)
     assert quantize is not None
     scaled = replace(op, attributes={**op.attributes, **_scales("x", quantize)})
-    if program.streams(op) is None:
+    if program.streams(scaled) is None:
         return scaled
     return scaled.without("x_scale").with_inputs(x=quantize.inputs["x"])
 
@@ -63,7 +63,8 @@ def _with_scales(op: Op, links: Links, program: ProgramKind) -> Op:
 def _scales(operand: str, quantize: Op) -> Attributes:
     static = scalar_constant(quantize.inputs.get("scale"))
     value = float(quantize.attributes["min_scale"] if static is None else static)
-    return {f"{operand}_scale": value, f"{operand}_row_scales": int(static is None)}
+    rounding = {f"{operand}_type": quantize.attributes["to"], f"{operand}_scale": value}
+    return {**rounding, f"{operand}_row_scales": int(static is None)}
 
 
 def _without_static_operand(op: Op) -> Op:

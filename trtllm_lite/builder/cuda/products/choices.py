@@ -50,8 +50,8 @@ def _only_tiles(site: Site, configs: Sequence[TileConfig]) -> Choice:
     """The best guess. Raises BuildError if there is none."""
     if not configs:
         raise BuildError(
-            f"no kernel computes the product {site.product} of {site.y.name}: a gated product of E4M3 takes no bias, "
-            "and rows are multiples of 16 bytes; build with --qformat int8_wo"
+            f"no kernel computes the product {site.product} of {site.y.name}: a gated product of many rows takes no "
+            "bias, and rows are multiples of 16 bytes; build with --qformat int8_wo"
         )
     return Choice(configs[0], f"the best guess: {configs[0].reason}")
 

@@ -20,7 +20,7 @@ class Site:
     """A product in a network: y = activation(x @ weight.T [+ bias]) [+ residual], of up to ``max_rows`` ``rows``.
 
     With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
-    ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are E4M3.
+    ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes.
     """
 
     y: Buffer
@@ -42,6 +42,7 @@ class Site:
         assert isinstance(in_features, int)
         return Product(
             dtype=self.weight.values.dtype,
+            x_dtype=self.weight.rows or self.dtype,
             out_dtype=self.y.dtype,
             out_features=features(self.y),
             in_features=in_features,

@@ -17,7 +17,7 @@ from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import require_writable, write_file, writing
 from trtllm_lite.plugins.launch import Matmul
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 CUBLASLT = "cublaslt"
 # An algorithm replaces the heuristic's first choice only if it is faster by more than this, the noise of measurements.
 _MIN_GAIN = 0.02
@@ -26,12 +26,13 @@ _ALGORITHM = re.compile("[0-9a-f]{128}")  # cublasLtMatmulAlgo_t, as it lies in 
 
 @dataclass(frozen=True)
 class Product:
-    """A kind of matrix product: equal ones have equal timings.
+    """A kind of matrix product, of a weight of ``dtype`` and rows of ``x_dtype``: equal ones have equal timings.
 
     A ``gated`` product is two products of ``out_features`` each; the SiLU of one is multiplied by the other.
     """
 
     dtype: str
+    x_dtype: str
     out_dtype: str
     out_features: int
     in_features: int
@@ -44,6 +45,7 @@ class Product:
         """The kind of ``matmul``."""
         return cls(
             dtype=matmul.weight.dtype,
+            x_dtype=matmul.weight.dtype,
             out_dtype=matmul.y.dtype,
             out_features=matmul.out_features,
             in_features=matmul.in_features,
@@ -55,7 +57,8 @@ class Product:
     def __str__(self) -> str:
         added = " + bias" * self.bias + " + residual" * self.residual
         extents = f"{'2 x ' * self.gated}{self.out_features} x {self.in_features}"
-        return f"{extents}{added}, {self.dtype} to {self.out_dtype}"
+        rows = "" if self.x_dtype == self.dtype else f"{self.x_dtype} by "
+        return f"{extents}{added}, {rows}{self.dtype} to {self.out_dtype}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Engines of E4M3 on the card: logits of transformers whose weights, activations, keys and values are rounded alike."""
+"""Engines of bytes on the card: logits of transformers whose weights, activations, keys and values are rounded alike."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,13 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from tests.gpu.test_engine import Case, check_logits, make_case, prompts
-from tests.models import quantize_linear_layers
+from tests.gpu.test_engine import LIMITS, SHAPE, Case, check_logits, make_case, prompts
+from tests.models import quantize_linear_layers, tiny_model
+from tests.quantized_writer import LAYOUTS, write_quantized
 from tests.tolerances import E4M3_TOLERANCES
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.runtime import ModelRunner
 
 SCALE = 0.03125
 CACHES = [("llama", 64), ("llama", 128), ("qwen3", 96), ("gemma2", 256)]
@@ -63,5 +67,16 @@ def test_products_in_eight_bits(family: str, dtype: str, tmp_path: Path) -> None
         if isinstance(layer, torch.nn.Linear) and name != "lm_head":
             layer.register_forward_pre_hook(_round_inputs)
     case = Case(dtype, made.runner, reference)
+    for batch_size in (20, 9, 1):
+        check_logits(case, prompts()[:batch_size], E4M3_TOLERANCES)
+
+
+@pytest.mark.parametrize("layout", [f"compressed-tensors {kind}" for kind in ("fp8", "fp8 by row", "int8", "int8 static")])
+def test_quantized_checkpoints(layout: str, tmp_path: Path) -> None:
+    """The activations of their layers are rounded by one scale, or by one for each token."""
+    model = write_quantized(tiny_model("llama", **SHAPE, head_dim=16), tmp_path / "model", LAYOUTS[layout])
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **LIMITS, target="sm_90")
+    case = Case("bfloat16", ModelRunner.from_dir(tmp_path / "engine"), model.float())
     for batch_size in (20, 9, 1):
         check_logits(case, prompts()[:batch_size], E4M3_TOLERANCES)

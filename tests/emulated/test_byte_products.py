@@ -1,0 +1,37 @@
+"""Kernels of rows of bytes, without a GPU: products of a few rows, roundings and norms."""
+
+import pytest
+import torch
+
+from tests.emulated.emulator import Emulator
+from tests.gpu.byte_checks import check_quantize, check_rms_norm, check_streamed
+from tests.gpu.memory import NAMES
+from trtllm_lite.plugins.cuda.stream import StreamConfig
+from trtllm_lite.plugins.cuda.weight_form import weight_form
+from trtllm_lite.plugins.launch import Device
+
+SMALL = Device("sm_90a", 64 * 1024)
+KINDS = pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8], ids=NAMES.get)
+STATIC = pytest.mark.parametrize("static", [0.03125, None])
+
+
+@KINDS
+@STATIC
+@pytest.mark.parametrize(("tokens", "rows"), [(2, 1), (16, 9)])
+def test_streamed(kind: torch.dtype, tokens: int, rows: int, static: float | None) -> None:
+    config = StreamConfig(128, 1, False, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
+    how = {"static": static, "config": config, "device": SMALL, "machine": Emulator()}
+    check_streamed(kind, 56, 320, tokens, rows, torch.bfloat16, residual=True, **how)
+    check_streamed(kind, 24, 192, tokens, rows, torch.float16, gated=True, norm=True, **how)
+
+
+@KINDS
+@STATIC
+def test_quantize_rows(kind: torch.dtype, static: float | None) -> None:
+    check_quantize(kind, 1032, 5, torch.bfloat16, static, Emulator())
+
+
+@KINDS
+@STATIC
+def test_rms_norm(kind: torch.dtype, static: float | None) -> None:
+    check_rms_norm(kind, 576, 3, torch.float16, static, residual=True, machine=Emulator())

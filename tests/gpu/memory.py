@@ -1,0 +1,39 @@
+"""Tensors of torch as the buffers of a launch."""
+
+from collections.abc import Mapping
+
+import torch
+
+from tests.gpu.device import GPU, Machine
+from tests.gpu.launches import Prepared
+from trtllm_lite.plugins.cuda.row_scales import E4M3
+from trtllm_lite.plugins.launch import Buffer, Launch
+
+NAMES = {
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.float32: "float32",
+    torch.float8_e4m3fn: E4M3,
+    torch.int8: "int8",
+}
+
+
+class Memory:
+    """Tensors behind the buffers of one launch."""
+
+    def __init__(self, tensors: Mapping[Buffer, torch.Tensor] | None = None) -> None:
+        self.tensors = dict(tensors or {})
+
+    def __call__(self, name: str, tensor: torch.Tensor) -> Buffer:
+        """A buffer of ``tensor``."""
+        buffer = Buffer(name, NAMES[tensor.dtype], tuple(tensor.shape))
+        self.tensors[buffer] = tensor
+        return buffer
+
+    def optional(self, name: str, tensor: torch.Tensor | None) -> Buffer | None:
+        """A buffer of ``tensor``, if there is one."""
+        return None if tensor is None else self(name, tensor)
+
+    def run(self, launch: Launch, rows: int, machine: Machine = GPU) -> None:
+        """Launch with these tensors for the symbol ``rows``."""
+        Prepared(launch, self.tensors, {"rows": rows}, machine)()
