@@ -61,12 +61,13 @@ ROUNDED_TOLERANCES = {
 }
 
 
-# Networks that round activations to E4M3 between kernels of 16 bits. Where a rounding to 16 bits before turns one to
-# E4M3, an element is off by 2^-4, and small random models have few to average over: transformers with the results of
-# products rounded to float16 differs from itself by a cosine of 0.992 (tiny Llama). A lost scale gives less than 0.9.
-E4M3_TOLERANCES = {
-    "float16": Tolerance(cosine=0.975, relative=0.25),
-    "bfloat16": Tolerance(cosine=0.975, relative=0.25),
+# Networks that round activations to bytes between kernels of 16 bits. Where a rounding to 16 bits before turns one to a
+# byte, an element is off by 2^-4 (E4M3), and small random models have few to average over: transformers with the
+# results of products rounded to bfloat16 differs from itself by a cosine of 0.988 (tiny Llama). The worst of some
+# thousand logits is then off by a third of the largest. A lost scale gives a cosine of less than 0.9.
+BYTE_TOLERANCES = {
+    "float16": Tolerance(cosine=0.975, relative=0.5),
+    "bfloat16": Tolerance(cosine=0.975, relative=0.5),
 }
 
 

@@ -49,6 +49,12 @@ def test_weights_of_float8_alone_are_refused() -> None:
         lowered(cuda_shape(), qformat="fp8_wo")
 
 
+@pytest.mark.parametrize("tokens", [20, 70, 160])
+def test_small_int8_products_are_tiled_or_dequantized(tokens: int) -> None:
+    """Whether tiles fit is asked for the steps that tiles are chosen for, whatever the limits of the engine."""
+    lowered(cuda_shape(), qformat="int8_wo", max_batch_size=20, max_num_tokens=tokens, max_seq_len=128)
+
+
 def test_int8_rows_of_no_whole_tiles_are_refused() -> None:
     with pytest.raises(
         BuildError, match=r"whose 72 elements a row have 1 scales: expected rows of a multiple of 16 elements"

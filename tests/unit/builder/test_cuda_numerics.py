@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.tolerances import E4M3_TOLERANCES, ROUNDED_TOLERANCES, assert_close
+from tests.tolerances import BYTE_TOLERANCES, ROUNDED_TOLERANCES, assert_close
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered, quantized
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape
@@ -78,7 +78,7 @@ def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str,
         feeds = state.feeds(lens)
         actual = card.step(_step_inputs(feeds, len(lens)), program)
         (expected,) = state.step([quantized(state.shape, qformat)], lens, feeds)
-        assert_close(actual, expected, card.dtype, table=E4M3_TOLERANCES)
+        assert_close(actual, expected, card.dtype, table=BYTE_TOLERANCES)
     assert "quantize_rows" in card.ran
 
 
