@@ -64,7 +64,14 @@ def test_tiled_parts_of_the_depth(kind: torch.dtype, splits: int) -> None:
 @pytest.mark.parametrize("static", STATIC)
 @pytest.mark.parametrize(("rows", "capacity"), [(1, 64), (130, 256), (1000, 1024)])
 @pytest.mark.parametrize(("out", "in_features"), [(96, 64), (200, 576), (14336, 4096)])
-def test_tiled_gated(kind: torch.dtype, out: int, in_features: int, rows: int, capacity: int, static: float | None, y_scale: float | None
+def test_tiled_gated(
+    kind: torch.dtype,
+    out: int,
+    in_features: int,
+    rows: int,
+    capacity: int,
+    static: float | None,
+    y_scale: float | None,
 ) -> None:
     for config in tile_configs(out, in_features, weight_form(NAMES[kind], NAMES[kind]), capacity, True, H200)[:2]:
         check_tiled(kind,
