@@ -46,7 +46,7 @@ def _heads(op: Lowering, cache_dtype: str) -> Heads:
         assert isinstance(columns, int)
         rotary_dim = 2 * columns
     extents = (op.attribute("num_heads"), *_token_shape(op), op.tokens_per_block)
-    return Heads(*extents, op.dtype, cache_dtype, rotary_dim)
+    return Heads(*extents, op.dtype, cache_dtype, rotary_dim, op.scales("y"))
 
 
 def _queries(op: Lowering, query: Buffer, cache: Cache, heads: Heads) -> Launch:

@@ -17,7 +17,8 @@
 // shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
 // `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
 // TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP (0 or 1),
-// TL_CACHE_E4M3 (see cache.cuh), TL_Y_FP16 (the type of the output, which is not that of queries with TL_CACHE_E4M3).
+// TL_CACHE_E4M3 (see cache.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+#include "paged_attention/output.cuh"
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
@@ -41,7 +42,7 @@ constexpr u32 kBarrierOffset = kFlagOffset + 16;
 constexpr u32 kOtherBytes = (kBarrierOffset + TL_WARPS * kMaxStages * 8 + 127) / 128 * 128;
 
 struct DecodeArguments {
-  u16* output;  // [seqs, heads, dim]
+  void* output;  // see output.cuh
   const u16* query;
   const void* key_cache;  // see cache.cuh
   const void* value_cache;
@@ -49,6 +50,7 @@ struct DecodeArguments {
   const int* block_tables;  // [seqs, max_blocks]
   float* partials;
   u32* arrivals;
+  float y_factor;
   int num_seqs, max_blocks, shared_bytes, window;
   float value_scale;
   ScoreScale scale;
@@ -149,7 +151,7 @@ __device__ __forceinline__ void put_result(const State& state, float* result, in
 }
 
 // A pair that one warp has done.
-__device__ __forceinline__ void store(const State& state, u16* output, float value_scale, int lane) {
+__device__ __forceinline__ void store(const State& state, const Output& output, u64 first_element, float value_scale, int lane) {
 #pragma unroll
   for (int o = 0; o < kOctets; ++o) {
     const RowOctet<kDim>& rows = state.rows[o];
@@ -161,13 +163,12 @@ __device__ __forceinline__ void store(const State& state, u16* output, float val
       const u32 first = transpose_matrix(pack_y(sums[0] * inverse[0], sums[1] * inverse[1]));
       const u32 second = transpose_matrix(pack_y(sums[2] * inverse[0], sums[3] * inverse[1]));
       if (row >= kGroup) continue;
-      u32* to = reinterpret_cast<u32*>(output + row * kDim + d * 16);
+      const u64 at = first_element + row * kDim + d * 16;
       if constexpr (TL_CACHE_E4M3) {  // even elements, and odd ones
-        to[lane % 4 * 2] = __byte_perm(first, second, 0x5410);
-        to[lane % 4 * 2 + 1] = __byte_perm(first, second, 0x7632);
+        output.put(at + lane % 4 * 4, make_uint2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)));
       } else {
-        to[lane % 4] = first;
-        to[lane % 4 + 4] = second;
+        output.put(at + lane % 4 * 2, first);
+        output.put(at + lane % 4 * 2 + 8, second);
       }
     }
   }
@@ -198,7 +199,8 @@ __device__ __forceinline__ void combine(const Team& team, int count, float* fact
 // Ends a pair whose blocks are workers.x to workers.y; results of the team's warps are in `results`.
 __device__ __forceinline__ void finish(const DecodeArguments& a, const Team& team, int pair, int2 workers,
                                        float* results, u32* flag) {
-  u16* output = a.output + static_cast<u64>(pair) * kGroup * kDim;
+  const Output output{a.output, a.y_factor};
+  const u64 first = static_cast<u64>(pair) * kGroup * kDim;
   // The block in which a pair begins uses its second slot, blocks that continue one their first.
   const auto slot = [&](int worker) { return a.partials + (2 * worker + (worker == workers.x)) * kPartialFloats; };
   const bool alone = workers.x == workers.y;
@@ -219,7 +221,7 @@ __device__ __forceinline__ void finish(const DecodeArguments& a, const Team& tea
       sum += factor * from[kGroup * (kDim + 1) + row];
     }
     if (alone) {
-      output[i] = static_cast<u16>(pack_y(value / sum * a.value_scale, 0.0f));
+      output.put(first + i, value / sum * a.value_scale);
     } else {
       mine[i] = value;
       if (i % kDim == 0) {
@@ -238,7 +240,7 @@ __device__ __forceinline__ void finish(const DecodeArguments& a, const Team& tea
   __threadfence();
   combine(
       team, others + 1, results, [&](int n) { return slot(workers.x + n); },
-      [&](int i, float value) { output[i] = static_cast<u16>(pack_y(value * a.value_scale, 0.0f)); });
+      [&](int i, float value) { output.put(first + i, value * a.value_scale); });
   if (team.thread == 0) a.arrivals[pair] = 0;
 }
 
@@ -299,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     if (!ends) continue;
     if (left > 1) load_query();  // on its way while this pair ends
     if (alone) {
-      store(state, a.output + static_cast<u64>(pair) * kGroup * kDim, a.value_scale, lane);
+      store(state, Output{a.output, a.y_factor}, static_cast<u64>(pair) * kGroup * kDim, a.value_scale, lane);
     } else {
       put_result(state, results + team.warp * kPartialFloats, lane);
       team.sync();

@@ -7,7 +7,7 @@ from math import e, log2
 
 from trtllm_lite.vocabulary import DTYPES
 
-from ..cuda.row_scales import E4M3
+from ..cuda.row_scales import E4M3, RowScales, row_type
 from ..cuda.stream import Streaming
 from ..launch import (
     DTYPE_FLAGS,
@@ -53,11 +53,17 @@ class Heads:
     dtype: str
     cache_dtype: str
     rotary_dim: int  # leading elements of a query or key head that RoPE turns; 0: no RoPE
+    y_scales: RowScales | None = None  # the scale under which results become bytes, if they do
 
     @property
     def group(self) -> int:
         """Query heads that share a key/value head."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def y_factor(self) -> float:
+        """What results are multiplied with before they become bytes."""
+        return 1.0 if self.y_scales is None else 1 / self.y_scales.value
 
     @property
     def cache_bytes(self) -> int:
@@ -76,7 +82,7 @@ class Heads:
     def defines(self) -> dict[str, int]:
         """Macros of the kernels that attend."""
         flags = {"TL_FP16": DTYPE_FLAGS[self.query_dtype], "TL_Y_FP16": DTYPE_FLAGS[self.dtype]}
-        return self._extents() | flags
+        return self._extents() | flags | {"TL_Y_TYPE": row_type(self.y_scales)}
 
     def _extents(self) -> dict[str, int]:
         return {
@@ -243,7 +249,7 @@ def decode(
     pointers = (output, query, cache.keys, cache.values, cache.past_lens, cache.tables, partials, arrivals)
     grid = (symbol("num_sms"), _one_if("num_decode_seqs"))
     numbers = (symbol("num_decode_seqs"), cache.table_stride, specialised.shared_bytes)
-    return launch(specialised, grid, *pointers, *numbers, *scores.arguments())
+    return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments())
 
 
 def _decode_kernel(
@@ -283,7 +289,7 @@ def prefill(
     )
     numbers = (symbol("num_prefill_seqs"), cache.table_stride)
     pointers = (output, query, cache.keys, cache.values, *seqs)
-    return launch(specialised, grid, *pointers, *numbers, *scores.arguments(), *extra)
+    return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments(), *extra)
 
 
 def _wgmma_prefill(

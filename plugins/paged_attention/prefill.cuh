@@ -183,10 +183,11 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
     const float inverse = a.value_scale / quad_sum(state.rows[t].sum[half]);
     if (token >= mine.count) continue;
     const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + head * kGroup + r % kGroup;
-    u32* to = reinterpret_cast<u32*>(a.output + row * kDim) + lane % 4;
+    const u64 to = row * kDim + lane % 4 * 2;
 #pragma unroll
     for (int d = 0; d < kDim / 8; ++d) {
-      to[d * 4] = pack2(state.output[t][d][half * 2] * inverse, state.output[t][d][half * 2 + 1] * inverse);
+      const u32 pair = pack_y(state.output[t][d][half * 2] * inverse, state.output[t][d][half * 2 + 1] * inverse);
+      Output{a.output, a.y_factor}.put(to + d * 8, pair);
     }
   }
 }

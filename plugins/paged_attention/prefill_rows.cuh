@@ -1,18 +1,20 @@
 // What the prefill attention kernels share: their arguments, and which query rows a block takes.
 #pragma once
 
+#include "paged_attention/output.cuh"
 #include "paged_attention/score_scale.cuh"
 
 namespace tl {
 
 struct PrefillArguments {
-  u16* output;  // [tokens, heads, dim]
+  void* output;  // see output.cuh
   const u16* query;
   const void* key_cache;  // see cache.cuh
   const void* value_cache;
   const int* cu_seqlens;  // [num_seqs + 1]
   const int* past_lens;
   const int* block_tables;  // [num_seqs, max_blocks]
+  float y_factor;
   int num_seqs, max_blocks, window;
   float value_scale;
   ScoreScale scale;

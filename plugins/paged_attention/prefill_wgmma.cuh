@@ -16,7 +16,7 @@
 // one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
 // it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1), TL_CACHE_E4M3 (see cache.cuh; then three warps widen what the producer brings),
-// TL_Y_FP16 (the type of the output, which is not that of queries with TL_CACHE_E4M3).
+// TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
 #include "paged_attention/prefill_producer.cuh"
 #include "paged_attention/prefill_widen.cuh"
 #include "paged_attention/softmax.cuh"
@@ -228,14 +228,14 @@ struct Consumer {
       const int r = consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4, token = r / kGroup;
       const float inverse = a.value_scale / quad_sum(sums[half]);
       const u64 row = static_cast<u64>(ended.rows.first + token) * TL_HEADS + ended.head * kGroup + r % kGroup;
-      u16* to = a.output + row * kDim + odd * 8 + lane % 4 / 2 * 4;
+      const u64 to = row * kDim + odd * 8 + lane % 4 / 2 * 4;
 #pragma unroll
       for (int d = 0; d < kDim / 8; d += 2) {
         const u32 first = pack_y(output[d][half * 2] * inverse, output[d][half * 2 + 1] * inverse);
         const u32 second = pack_y(output[d + 1][half * 2] * inverse, output[d + 1][half * 2 + 1] * inverse);
         const u32 other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
         const uint2 columns = odd ? make_uint2(other, second) : make_uint2(first, other);
-        if (token < ended.rows.count) *reinterpret_cast<uint2*>(to + d * 8) = columns;
+        if (token < ended.rows.count) Output{a.output, a.y_factor}.put(to + d * 8, columns);
       }
     }
   }

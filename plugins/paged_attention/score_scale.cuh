@@ -10,10 +10,6 @@
 
 #include "cuda/types.cuh"
 
-#ifndef TL_Y_FP16
-#define TL_Y_FP16 TL_FP16
-#endif
-
 namespace tl {
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -26,17 +22,6 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-// Two elements of the output, of the activations' type, which may differ from that of the products here.
-__device__ __forceinline__ u32 pack_y(float lo, float hi) {
-#if TL_Y_FP16 == TL_FP16
-  return pack2(lo, hi);
-#else
-  u32 bits;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(hi), "f"(lo));
-  return bits;
-#endif
 }
 
 struct ScoreScale {

@@ -9,6 +9,7 @@ import torch
 from tests.emulated.emulator import Emulator
 from tests.gpu.attention_checks import attention_shape, check_decode, check_prefill, check_qkv_linear, check_rope_cache
 from tests.gpu.kernels import ModelShape
+from trtllm_lite.plugins.cuda.row_scales import RowScales
 
 LENGTHS = {
     "one token": [1],
@@ -42,6 +43,16 @@ def test_decode(lengths: list[int], page: int) -> None:
 def test_decode_heads(heads: int, kv_heads: int, head_dim: int, page: int, dtype: torch.dtype) -> None:
     shape = attention_shape(heads, kv_heads, head_dim, page)
     check_decode(shape, LENGTHS["edges of blocks"], dtype, machine=Emulator())
+
+
+@pytest.mark.parametrize("scales", [RowScales("int8", 2**-6), RowScales("float8_e4m3fn", 2**-7)], ids=str)
+def test_results_in_bytes(scales: RowScales) -> None:
+    """Of pairs that one warp does, and of pairs whose parts meet."""
+    shape, how = attention_shape(4, 2, 64, 32), {"y_scales": scales, "machine": Emulator()}
+    for lengths in (LENGTHS["alike"], LENGTHS["ragged"]):
+        check_decode(shape, lengths, torch.bfloat16, **how)
+    for wgmma in (False, True):
+        check_prefill(shape, BATCHES["odd sizes"], torch.float16, wgmma=wgmma, **how)
 
 
 @pytest.mark.parametrize("seed", [0, 4, 6])

@@ -6,6 +6,7 @@ import torch
 
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape, dtype_flag
+from trtllm_lite.plugins.cuda.row_scales import RowScales, row_type
 from trtllm_lite.plugins.paged_attention.launches import Scores
 
 DECODE_POINTERS = ("output", "query", "key_cache", "value_cache", "past_lens", "block_tables", "partials", "arrivals")
@@ -20,6 +21,7 @@ def _arguments(
     """``DecodeArguments``, ``PrefillArguments`` or, with ``wgmma``, ``WgmmaArguments`` of the kernels."""
     fields = (
         *((name, ctypes.c_void_p) for name in pointers),
+        ("y_factor", ctypes.c_float),
         *((name, ctypes.c_int) for name in numbers),
         *((name, ctypes.c_float) for name in ("value_scale", "scale", *(("rate", "height") if softcap else ()))),
         *((("taken", ctypes.c_void_p),) if wgmma else ()),
@@ -29,6 +31,10 @@ def _arguments(
 
 def _scores(shape: ModelShape, window: int, softcap: float) -> Scores:
     return Scores(shape.head_dim**-0.5, window, softcap)
+
+
+def _factor(y_scales: RowScales | None) -> float:
+    return 1.0 if y_scales is None else 1 / y_scales.value
 
 
 class DecodeAttention:
@@ -44,9 +50,10 @@ class DecodeAttention:
         shared_bytes: int = 0,
         blocks_per_sm: int = 1,
         max_seqs: int = 256,
+        y_scales: RowScales | None = None,
         machine: Machine = GPU,
     ) -> None:
-        self.shape, self.softcap = shape, softcap
+        self.shape, self.softcap, self.y_scales = shape, softcap, y_scales
         group = shape.heads // shape.kv_heads
         many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit
         warps = warps or (4 if many else 2)
@@ -61,6 +68,7 @@ class DecodeAttention:
             "TL_MAX_SEQS": max_seqs,
             "TL_MAX_GRID": self.grid,
             "TL_FP16": dtype_flag(dtype),
+            "TL_Y_TYPE": row_type(y_scales),
             **_scores(shape, 0, softcap).defines(),
         }
         name = "paged_attention_decode"
@@ -84,7 +92,8 @@ class DecodeAttention:
         assert all(tensor.is_contiguous() for tensor in tensors)
         pointers = (tensor.data_ptr() for tensor in tensors)
         more = _scores(self.shape, window, self.softcap).arguments()
-        numbers = (len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
+        factor = _factor(self.y_scales)
+        numbers = (factor, len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
         arguments = _arguments(DECODE_POINTERS, DECODE_NUMBERS, self.softcap)(*pointers, *numbers)
         self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=tensors)
 
@@ -102,10 +111,12 @@ class PrefillAttention:
         softcap: float = 0.0,
         wgmma: bool = True,
         mma_step: int = 64,
+        y_scales: RowScales | None = None,
         machine: Machine = GPU,
     ) -> None:
         """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32."""
         self.shape, self.softcap, self.mma_step, self.machine = shape, softcap, mma_step, machine
+        self.y_scales = y_scales
         self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
         rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
@@ -116,6 +127,7 @@ class PrefillAttention:
             "TL_PAGE": shape.page,
             "TL_SHARED_BYTES": shared_bytes,
             "TL_FP16": dtype_flag(dtype),
+            "TL_Y_TYPE": row_type(y_scales),
             **_scores(shape, 0, softcap).defines(),
         }
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
@@ -149,7 +161,8 @@ class PrefillAttention:
     ) -> None:
         tensors = (output, query, key_cache, value_cache, cu_seqlens, past_lens, block_tables)
         assert all(tensor.is_contiguous() for tensor in tensors)
-        numbers = (len(past_lens), block_tables.shape[1], *_scores(self.shape, window, self.softcap).arguments())
+        scores = _scores(self.shape, window, self.softcap).arguments()
+        numbers = (_factor(self.y_scales), len(past_lens), block_tables.shape[1], *scores)
         taken = (self.taken.data_ptr(),) if self.wgmma else ()
         values = (*(tensor.data_ptr() for tensor in tensors), *numbers, *taken)
         arguments = _arguments(PREFILL_POINTERS, PREFILL_NUMBERS, self.softcap, wgmma=self.wgmma)(*values)

@@ -1,13 +1,18 @@
 """Checks kernels around the paged cache against float64: RoPE and cache write, decode and prefill attention."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from tests.gpu.attention import DecodeAttention, PrefillAttention
+from tests.gpu.byte_checks import rounded
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import ModelShape, QkvLinear
+from tests.gpu.memory import NAMES
 from tests.gpu.paged import PagedCache, unpacked
+from trtllm_lite.plugins.cuda.row_scales import RowScales
 
 EPSILON = 1e-5
 
@@ -29,6 +34,7 @@ def check_decode(
     softcap: float = 0.0,
     *,
     machine: Machine = GPU,
+    y_scales: RowScales | None = None,
     **options: int,
 ) -> None:
     """``lengths`` of the sequences with their new tokens; ``options`` of :class:`DecodeAttention`."""
@@ -49,6 +55,10 @@ def check_decode(
         results.append(output)
     assert torch.equal(*results)
     assert not attention.arrivals.any()
+    if y_scales is not None:
+        in_bytes = DecodeAttention(shape, dtype, softcap=softcap, y_scales=y_scales, machine=machine, **options)
+        tensors = (query, cache.key_cache, cache.value_cache, past_lens, tables)
+        _check_bytes(results[0], y_scales, lambda output: in_bytes(output, *tensors, window=window))
 
 
 def check_prefill(
@@ -60,6 +70,7 @@ def check_prefill(
     *,
     wgmma: bool,
     mma_step: int = 64,
+    y_scales: RowScales | None = None,
     machine: Machine = GPU,
 ) -> None:
     """``batch``: past and new tokens of each sequence."""
@@ -83,6 +94,19 @@ def check_prefill(
         results.append(output)
     assert torch.equal(*results)
     assert not attention.taken.any()
+    if y_scales is not None:
+        how = {"wgmma": wgmma, "mma_step": mma_step, "y_scales": y_scales, "machine": machine}
+        in_bytes = PrefillAttention(shape, dtype, softcap=softcap, **how)
+        _check_bytes(results[0], y_scales, lambda output: in_bytes(output, *tensors[1:], window=window))
+
+
+def _check_bytes(rows: torch.Tensor, scales: RowScales, attend: Callable[[torch.Tensor], None]) -> None:
+    """Bytes are exactly what the same attention's 16-bit ``rows`` make."""
+    kind = next(dtype for dtype, name in NAMES.items() if name == scales.dtype)
+    output = torch.full_like(rows, POISON, dtype=torch.float32).to(kind)
+    attend(output)
+    expected = rounded(rows.flatten(1), torch.full((len(rows), 1), scales.value, device=rows.device), kind)
+    assert torch.equal(output.flatten(1).view(torch.uint8), expected.view(torch.uint8))
 
 
 def check_rope_cache(

@@ -71,10 +71,10 @@ def test_products_in_eight_bits(family: str, dtype: str, tmp_path: Path) -> None
         check_logits(case, prompts()[:batch_size], BYTE_TOLERANCES)
 
 
-@pytest.mark.parametrize("layout", [f"compressed-tensors {kind}" for kind in ("fp8", "fp8 by row", "int8", "int8 static")])
-def test_quantized_checkpoints(layout: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["fp8", "fp8 by row", "int8", "int8 static"])
+def test_quantized_checkpoints(kind: str, tmp_path: Path) -> None:
     """The activations of their layers are rounded by one scale, or by one for each token."""
-    model = write_quantized(tiny_model("llama", **SHAPE, head_dim=16), tmp_path / "model", LAYOUTS[layout])
+    model = write_quantized(tiny_model("llama", **SHAPE, head_dim=16), tmp_path / "model", LAYOUTS[f"compressed-tensors {kind}"])
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", **LIMITS, target="sm_90")
     case = Case("bfloat16", ModelRunner.from_dir(tmp_path / "engine"), model.float())

@@ -5,6 +5,7 @@ import torch
 
 from tests.gpu.attention_checks import attention_shape, check_decode
 from tests.gpu.kernels import LLAMA_8B
+from trtllm_lite.plugins.cuda.row_scales import RowScales
 
 LENGTHS = {
     "one token": [1],
@@ -57,3 +58,9 @@ def test_pairs_that_stay_whole(heads: int, kv_heads: int, head_dim: int, seqs: i
     lengths = [150 + 7 * i % 50 for i in range(seqs)]
     check_decode(attention_shape(heads, kv_heads, head_dim, 32), lengths, torch.bfloat16)
     check_decode(attention_shape(heads, kv_heads, head_dim, 64), lengths, torch.bfloat16, window=100)
+
+
+@pytest.mark.parametrize("scales", [RowScales("int8", 2**-6), RowScales("float8_e4m3fn", 2**-7)], ids=str)
+def test_results_in_bytes(scales: RowScales) -> None:
+    for lengths in (LENGTHS["ragged"], [700] * 64):
+        check_decode(LLAMA_8B, lengths, torch.bfloat16, y_scales=scales)

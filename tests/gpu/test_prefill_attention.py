@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.gpu.attention_checks import attention_shape, check_prefill
+from trtllm_lite.plugins.cuda.row_scales import RowScales
 
 # past and new tokens of each sequence
 BATCHES = {
@@ -63,3 +64,9 @@ def test_little_shared_memory(head_dim: int, page: int) -> None:
     check_prefill(
         attention_shape(8, 2, head_dim, page), BATCHES["chunks"], torch.bfloat16, 50, wgmma=False, mma_step=32
     )
+
+
+@pytest.mark.parametrize("scales", [RowScales("int8", 2**-6), RowScales("float8_e4m3fn", 2**-7)], ids=str)
+@pytest.mark.parametrize("wgmma", [False, True])
+def test_results_in_bytes(scales: RowScales, wgmma: bool) -> None:
+    check_prefill(attention_shape(8, 2, 128, 32), BATCHES["odd sizes"], torch.bfloat16, wgmma=wgmma, y_scales=scales)

@@ -13,6 +13,7 @@ from tests.unit.builder.cuda_kernels import (
     kernel,
     normalised,
     product,
+    rounded,
 )
 
 
@@ -150,9 +151,13 @@ def _tables(pointer: Pointer, num_seqs: int, stride: int) -> list[np.ndarray]:
     return [pointer[4 * stride * seq : 4 * stride * (seq + 1)].view(np.int32) for seq in range(num_seqs)]
 
 
-def _y_type(macros: Macros) -> type:
-    """The type of the output, which is not that of queries where the cache is E4M3."""
-    return half_type({"TL_FP16": macros["TL_Y_FP16"]})
+def _put(macros: Macros, output: Pointer, found: np.ndarray, factor: float, first: int = 0) -> None:
+    """Results [rows, heads, dim] from row ``first`` on, as 16 bits of the activations' type or the bytes of these."""
+    rows, kind = found.astype(half_type({"TL_FP16": macros["TL_Y_FP16"]})), macros["TL_Y_TYPE"]
+    if kind:
+        scaled = rows.astype(np.float64).reshape(len(rows), -1)
+        rows = rounded(kind, scaled, 1 / factor, False)[0].reshape(rows.shape)
+    at(output[first * rows[0].nbytes :], rows.dtype.type, *rows.shape)[...] = rows
 
 
 @kernel
@@ -167,6 +172,7 @@ def paged_attention_decode(
     block_tables: Pointer,
     partials: Pointer,
     arrivals: Pointer,
+    y_factor: float,
     num_seqs: int,
     max_blocks: int,
     shared_bytes: int,
@@ -183,12 +189,13 @@ def paged_attention_decode(
     at(partials, np.float32, 2 * grid[0] * heads // kv_heads * (dim + 2))[...] = np.nan
     assert not at(arrivals, np.int32, num_seqs * kv_heads).any()
     shape = (num_seqs, 1, heads, dim)
-    queries, outputs = at(query, half_type(macros), *shape), at(output, _y_type(macros), *shape)
+    queries, results = at(query, half_type(macros), *shape), np.zeros(shape)
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     for seq in range(num_seqs):
         caches = (keys, values)
         found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale, cap)
-        outputs[seq] = found * value_scale
+        results[seq] = found * value_scale
+    _put(macros, output, results[:, 0], y_factor)
 
 
 @kernel
@@ -202,6 +209,7 @@ def paged_attention_prefill(
     cu_seqlens: Pointer,
     past_lens: Pointer,
     block_tables: Pointer,
+    y_factor: float,
     num_seqs: int,
     max_blocks: int,
     window: int,
@@ -219,9 +227,10 @@ def paged_attention_prefill(
     assert grid == (NUM_SMS, 1, 1) or (grid[0] == kv_heads and grid[1] >= blocks), "some rows have no block"
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     shape = (int(ends[-1]), heads, dim)
-    queries, outputs = at(query, half_type(macros), *shape), at(output, _y_type(macros), *shape)
+    queries, results = at(query, half_type(macros), *shape), np.zeros(shape)
     for seq in range(num_seqs):
         mine = slice(ends[seq], ends[seq + 1])
         caches = (keys, values)
         found = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale, cap)
-        outputs[mine] = found * value_scale
+        results[mine] = found * value_scale
+    _put(macros, output, results[ends[0] :], y_factor, int(ends[0]))

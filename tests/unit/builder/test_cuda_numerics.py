@@ -67,7 +67,7 @@ def test_programs_compute_what_the_quantized_network_does(variant: str, qformat:
     assert kernel in card.ran
 
 
-@pytest.mark.parametrize("qformat", ["fp8_rowwise", "int8_sq"])
+@pytest.mark.parametrize("qformat", ["fp8", "fp8_rowwise", "int8_sq"])
 @pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
 def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:
     """Where 16 bits turn a rounding to a byte, logits differ: only most of what they say is compared."""

@@ -21,7 +21,10 @@ def quantized_rows(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def quantize_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> bytes; so does a tiled GatedLinear, if the scale is static."""
+    """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> bytes; so do others, if the scale is static.
+
+    These are PagedAttention, and GatedLinear where it is tiled.
+    """
     links = Links(ops)
     sources = {op: source for op in ops if (source := _source(op, links, program)) is not None}
     rounded = {source: op for op, source in sources.items()}
@@ -40,9 +43,12 @@ def _source(op: Op, links: Links, program: ProgramKind) -> Op | None:
     """The operator that can write what QuantizeRows makes of its rows, which nobody else reads."""
     if op.kind != _KIND or links.only_reader(op.inputs["x"]) is not op:
         return None
-    norm, gated = (links.producer(op.inputs["x"], kind) for kind in ("RmsNorm", "GatedLinear"))
+    kinds = ("RmsNorm", "GatedLinear", "PagedAttention")
+    norm, gated, attention = (links.producer(op.inputs["x"], kind) for kind in kinds)
     if norm is not None:
         return norm if norm.outputs["y"] is op.inputs["x"] else None
+    if attention is not None:
+        return None if op.attributes["y_row_scales"] else attention
     can = gated is not None and not op.attributes["y_row_scales"] and "x_type" in gated.attributes
     return gated if can and gated is not None and program.streams(gated) is None else None
 
