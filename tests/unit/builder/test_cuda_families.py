@@ -5,6 +5,7 @@ import pytest
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape, lowered
 from trtllm_lite.engine.plan import LaunchInstruction, Plan
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.launch import Launch
 
 
 def _kernels(plan: Plan, program: int) -> list[str]:
@@ -65,3 +66,16 @@ def test_int8_rows_of_no_whole_tiles_are_refused() -> None:
 def test_a_table_of_too_few_positions_is_refused() -> None:
     with pytest.raises(BuildError, match="knows 40 positions: set max_seq_len"):
         cuda_plan(cuda_shape(learned_positions=True, max_seq=40))
+
+
+@pytest.mark.parametrize("qformat", ["fp8", "int8_sq"])
+def test_rows_of_bytes_are_tiled_above_eight(qformat: str) -> None:
+    """Queries, keys and values, too, of which streaming kernels know less before their rows are known to be bytes."""
+    programs = lowered(cuda_shape(), qformat=qformat, max_batch_size=16).programs
+    kernels = {
+        program.name: {command.kernel.name for command in program.commands if isinstance(command, Launch)}
+        for program in programs
+    }
+    assert "qkv_linear" in kernels["decode_8"]
+    assert {"linear_tiled", "gated_linear_tiled", "rope_cache"} <= kernels["decode_16"]
+    assert kernels["decode_16"].isdisjoint({"qkv_linear", "gated_linear"})

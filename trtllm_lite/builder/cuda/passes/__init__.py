@@ -12,8 +12,8 @@ from trtllm_lite.builder.cuda.passes.sampling import sampling
 PASSES: tuple[DevicePass, ...] = (
     rows_with_logits,
     residual_epilogue,
-    qkv_epilogue,
     quantized_rows,
+    qkv_epilogue,
     norm_prologue,
     quantize_epilogue,
     sampling,

@@ -1,5 +1,7 @@
 """A streaming product of queries, keys and values rotates them and writes the cache in its epilogue."""
 
+from dataclasses import replace
+
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 from trtllm_lite.builder.graph import dims
 from trtllm_lite.plugins.paged_attention.cuda import rotates_in_products
@@ -12,8 +14,14 @@ def qkv_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
     rewritten = []
     for op in ops:
         linear = products.get(op)
-        rewritten.append(op if linear is None else op.without("qkv").with_inputs(**linear.inputs))
+        rewritten.append(op if linear is None else _joined(op, linear))
     return rewritten
+
+
+def _joined(attention: Op, linear: Op) -> Op:
+    rounding = {name: value for name, value in linear.attributes.items() if name.startswith("x_")}
+    joined = attention.without("qkv").with_inputs(**linear.inputs)
+    return replace(joined, attributes={**attention.attributes, **rounding})
 
 
 def _product(attention: Op, links: Links, program: ProgramKind) -> Op | None:
