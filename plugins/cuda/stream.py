@@ -49,8 +49,8 @@ class StreamConfig:
 def stream_config(
     out_features: int, in_features: int, form: WeightForm, tokens: int, device: Device
 ) -> StreamConfig | None:
-    """The first candidate that fits ``device``; None for too many rows, or extents that fit no tile."""
-    if tokens > form.streamed_rows or out_features % 8 or in_features % form.depth:
+    """The first candidate that fits ``device``; None if none does, or if the extents fit no tile."""
+    if out_features % 8 or in_features % form.depth:
         return None
     for candidate in _candidates(device, form):
         if form.blocks is not None and candidate.stage_k % form.blocks.size:

@@ -43,7 +43,6 @@ class WeightForm:
     """What a kernel of TL_WEIGHT_FORM ``number`` multiplies: bits of an element of the weight, and bytes of one of x.
 
     ``depth``: elements of a row that in_features is a multiple of. ``blocks``: what numbers the blocks of a row have.
-    ``streamed_rows``: the most rows of x that kernels stream the weight for.
     """
 
     number: int
@@ -51,7 +50,6 @@ class WeightForm:
     x_bytes: int
     depth: int
     blocks: BlockNumbers | None = None
-    streamed_rows: int = 16
 
     def weight_bytes(self, elements: int) -> int:
         """Bytes of neighbours of a row."""
@@ -73,15 +71,13 @@ class WeightForm:
 
 
 _PLAIN = WeightForm(0, 16, 2, 16)
-# Every block of a streaming kernel rounds all rows to bytes: of 16 rows that takes longer than tiles do for all.
-_ROUNDED_ROWS = 8
 # By the types of the weight and of the rows that it is multiplied with, if these are bytes.
 _FORMS = {
     ("int8", None): WeightForm(1, 8, 2, 32),
-    ("float8_e4m3fn", "float8_e4m3fn"): WeightForm(2, 8, 1, 32, streamed_rows=_ROUNDED_ROWS),
+    ("float8_e4m3fn", "float8_e4m3fn"): WeightForm(2, 8, 1, 32),
     ("int4", None): WeightForm(3, 4, 2, 64),
     ("uint4", None): WeightForm(4, 4, 2, 64),
-    ("int8", "int8"): WeightForm(5, 8, 1, 32, streamed_rows=_ROUNDED_ROWS),
+    ("int8", "int8"): WeightForm(5, 8, 1, 32),
 }
 BYTE_PRODUCTS = tuple(dtype for dtype, rows in _FORMS if rows is not None)  # of rows of bytes: both have one type
 

@@ -12,7 +12,7 @@ from trtllm_lite.plugins.cuda.weight_form import weight_form
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0), reason="the kernels are for sm_90a"
 )
-BUCKETS = [(1, 1), (2, 2), (4, 3), (8, 7), (8, 8)]
+BUCKETS = [(1, 1), (2, 2), (4, 3), (8, 7), (16, 9), (16, 16)]
 STATIC = [0.03125, None]
 KINDS = pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8], ids=NAMES.get)
 
