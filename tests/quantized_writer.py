@@ -145,11 +145,16 @@ def gptq(bits: int, size: int, symmetric: bool, less: int) -> Quantize:
     return quantized
 
 
-def with_act_order(quantize: Quantize, size: int, elements: str, groups: str, axis: int) -> Quantize:
-    """``quantize`` of columns in a random order, put back in their places: groups of them lie apart."""
+def with_act_order(
+    quantize: Quantize, size: int, elements: str, groups: str, axis: int, seed_axis: int = 1
+) -> Quantize:
+    """``quantize`` of columns in a random order, put back in their places: groups of them lie apart.
+
+    Matrices as long along ``seed_axis`` have equal orders.
+    """
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-        order = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(weight.shape[1]))
+        order = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(weight.shape[seed_axis]))
         stored, matrix = quantize(weight[:, order])
         back = order.argsort()
         words = (stored[elements].long() & 0xFFFFFFFF).movedim(axis, -1)

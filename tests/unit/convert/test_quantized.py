@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from safetensors.torch import load_file, save_file
 
 from tests.models import tiny_model
 from tests.onnx_runner import OnnxRunner
-from tests.quantized_writer import LAYOUTS, Layout, matrices, write_quantized
+from tests.quantized_writer import LAYOUTS, Layout, gptq, matrices, with_act_order, write_quantized
 from tests.tolerances import assert_close
+from tests.unit.builder.plan_interpreter import calls
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.mapping import open_source
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import BuildError, ConvertError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.quantize.formats import FORMATS
 from trtllm_lite.quantize.network import quantized_as
@@ -155,6 +158,30 @@ def test_products_that_read_features_in_one_order_share_them(tmp_path: Path) -> 
     assert [name.split(".")[-3] for name in first] == ["q_proj", "o_proj", "gate_proj", "down_proj"]
 
 
+@pytest.mark.parametrize("name", ["gptq with act-order", "compressed-tensors int4 with act-order"])
+def test_engines_keep_integers_whose_groups_lie_apart(name: str, tmp_path: Path) -> None:
+    written(tmp_path, LAYOUTS[name])
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_batch_size=1, max_input_len=8, max_seq_len=16)
+    plan = read_engine(tmp_path / "engine" / "rank0.engine").plan
+    products = [call for call in calls(plan) if call.op in ("Linear", "GatedLinear")]
+    dtypes = [plan.tensors[call.operands["weight"]].dtype for call in products]
+    four_bits = "int4" if name.startswith("gptq") else "uint4"
+    # The last down projection and the LM head are not quantized.
+    assert dtypes == [four_bits] * 7 + ["float32"] * 2
+    assert [call.op for call in calls(plan)].count("GatherColumns") == 7
+
+
+def test_queries_and_keys_of_different_orders(tmp_path: Path) -> None:
+    """Tools give matrices that read the same features one order; an engine multiplies them at once."""
+    layout = LAYOUTS["gptq with act-order"]
+    by_rows = with_act_order(gptq(4, 64, True, 1), 64, "qweight", "g_idx", 0, seed_axis=0)
+    written(tmp_path, replace(layout, quantize=by_rows))
+    with pytest.raises(
+        BuildError, match=r"groups of columns in different orders \(act-order\): convert with --dequant"
+    ):
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_batch_size=1, max_input_len=8, max_seq_len=16)
+
+
 def test_settings_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
     """As in older checkpoints of ModelOpt; scales of the KV cache are noted as left out."""
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["modelopt fp8"])
@@ -177,7 +204,7 @@ def edit(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     path.write_text(json.dumps(config))
 
 
-def replace(directory: Path, name: str, tensor: torch.Tensor | None) -> None:
+def replace_tensor(directory: Path, name: str, tensor: torch.Tensor | None) -> None:
     """Replace or remove a tensor of a written checkpoint."""
     path = directory / "model" / "model.safetensors"
     tensors = load_file(path)
@@ -259,7 +286,7 @@ def test_layers_that_are_damaged(
     layout: str, name: str, tensor: torch.Tensor | None, message: str, tmp_path: Path
 ) -> None:
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS[layout])
-    replace(tmp_path, f"{UP}.{name}", tensor)
+    replace_tensor(tmp_path, f"{UP}.{name}", tensor)
     with pytest.raises(ConvertError, match=message) as caught:
         convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     assert UP in str(caught.value)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from trtllm_lite.quantize.formats.common_form import in_one_form, with_columns_at
+from trtllm_lite.quantize.formats.common_form import in_one_form
 from trtllm_lite.quantize.formats.float8 import Float8
 from trtllm_lite.quantize.formats.format import Format, QuantizedFormat, StoredMatrix
 from trtllm_lite.quantize.formats.int4 import Int4
@@ -31,5 +31,4 @@ __all__ = [
     "StoredMatrix",
     "in_one_form",
     "matrix_of",
-    "with_columns_at",
 ]
