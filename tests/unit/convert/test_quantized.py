@@ -183,17 +183,12 @@ def test_queries_and_keys_of_different_orders(tmp_path: Path) -> None:
 
 
 def test_settings_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
-    """As in older checkpoints of ModelOpt; scales of the KV cache are noted as left out."""
+    """As in older checkpoints of ModelOpt."""
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["modelopt fp8"])
     edit(tmp_path, lambda settings: settings.clear())
-    path = tmp_path / "model" / "model.safetensors"
-    scale = {"model.layers.0.self_attn.k_proj.k_scale": torch.tensor(0.5)}
-    save_file(load_file(path) | scale, path, metadata={"format": "pt"})
-    settings = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    settings = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
     (tmp_path / "model" / "hf_quant_config.json").write_text(json.dumps({"quantization": settings}))
-    source = open_source(str(tmp_path / "model"))
-    assert source.quantization == "modelopt FP8 (scales of the KV cache left out)"
-    assert not [name for name in source.tensors if name.endswith("k_scale")]
+    assert open_source(str(tmp_path / "model")).quantization == "modelopt FP8"
 
 
 def edit(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -8,6 +8,7 @@ a token; here they stay as they are. Without tiles a matrix has one ``weight_sca
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
+from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
 from trtllm_lite.convert.quantized.method import Method
 from trtllm_lite.errors import shown
@@ -31,6 +32,7 @@ class Fp8(Method):
         if tile is not None and not is_tile(tile):
             fields.problem("weight_block_size", f"expected two positive numbers, found {shown(tile)}")
             tile = None
+        self.kv_cache = KvCache.read(fields, "kv_cache_scheme")
         self._is_static, self._tile = scheme == "static", None if tile is None else (tile[0], tile[1])
         tiles = "" if tile is None else f" in tiles of {tile[0]}x{tile[1]}, weights only"
         self.description = f"fp8{tiles}"
