@@ -166,8 +166,8 @@ def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
             problem = f"expected rows of a multiple of {depth} elements, and a multiple of {NUMBER_ROWS} rows"
     else:
         problem = (
-            "expected 16 bits, 4 bits with a scale for each group, or bytes with a scale for each row: convert "
-            "a GGUF file with --dequantize, or build with --qformat int8_wo"
+            "expected 16 bits, integers of 4 bits with a scale for each group, or bytes with a scale for each row: "
+            "convert with --dequantize, and build with a --qformat such as int8_wo"
         )
     if problem:
         raise BuildError(

@@ -1,8 +1,8 @@
 """Numbers of 4 bits with 2 bits of exponent and 1 of fraction (E2M1), in groups with scales of 8 bits.
 
 MXFP4 has powers of two for 32 elements (OCP Microscaling Formats, version 1.0, section 5.2), NVFP4 has E4M3 numbers for
-16 elements, which a number for the whole matrix scales in turn. Each element is one of E4M3, too, and becomes such a
-byte. Activations stay as they are.
+16 elements, which a number for the whole matrix scales in turn, and which become float32 with it. Activations stay as
+they are.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,7 @@ from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.dtypes import NUMPY
 
 _FP8 = "float8_e4m3fn"
-_POSITIVE = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
-_ELEMENTS = np.array(_POSITIVE + [-x for x in _POSITIVE], np.float32).astype(NUMPY[_FP8])
+_FP4 = "float4_e2m1fn"
 _POWER_BIAS, _NO_POWER = 127, 255
 
 
@@ -58,5 +57,5 @@ def _matrix(
     layer.expect("weight_scale", (rows, -(-2 * half // size)))
     if 2 * half % size:
         raise layer.error(f"rows of {2 * half} weights are not groups of {size}: download the model again")
-    parts = {"weight": lambda: _ELEMENTS[in_pairs(layer.load(elements), axis=-1)], "weight_scale": scales}
-    return Matrix((rows, 2 * half), Blocks(_FP8, size, scale_dtype), parts, (elements, "weight_scale", *others))
+    parts = {"weight": lambda: in_pairs(layer.load(elements), axis=-1).view(NUMPY[_FP4]), "weight_scale": scales}
+    return Matrix((rows, 2 * half), Blocks(_FP4, size, scale_dtype), parts, (elements, "weight_scale", *others))

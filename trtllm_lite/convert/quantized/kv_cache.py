@@ -7,7 +7,6 @@ Such scales are tensors of their own beside the layers: ``…self_attn.k_scale``
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from trtllm_lite.network.context import CacheRounding
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _SCALE = re.compile(r"(.+\.)?(?P<layer>\d+)\.(?:[a-z_]+\.)(?:[kv]_proj\.)?(?P<what>[kv])_scale")
-_KINDS: dict[tuple[str, Any], str] = {("float", 8): "float8_e4m3fn", ("int", 8): "int8"}
+_KINDS = {"float8": "float8_e4m3fn", "int8": "int8"}
 _ALGORITHMS = {"FP8": "float8_e4m3fn", "INT8": "int8", "static": "float8_e4m3fn"}
 _NAMES = {"float8_e4m3fn": "FP8", "int8": "int8"}
 
@@ -40,11 +39,10 @@ class KvCache:
         scheme = given[0]
         if not isinstance(scheme, dict):
             return cls(_ALGORITHMS.get(str(scheme), ""), str(scheme))
-        kind, bits = str(scheme.get("type")), scheme.get("num_bits")
-        strategy = scheme.get("strategy") or "tensor"
+        kind, strategy = f"{scheme.get('type')}{scheme.get('num_bits')}", scheme.get("strategy") or "tensor"
         usual = strategy == "tensor" and not scheme.get("dynamic") and scheme.get("symmetric", True)
         how = "dynamic" if scheme.get("dynamic") else f"by {strategy}"
-        return cls(_KINDS.get((kind, bits), "") if usual else "", f"{kind}{bits} {how}")
+        return cls(_KINDS.get(kind, "") if usual else "", f"{kind} {how}")
 
 
 def is_cache_scale(tensor: str) -> bool:
