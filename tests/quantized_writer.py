@@ -304,6 +304,13 @@ LAYOUTS = {
         {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
         in_tiles("weight_scale_inv", torch.float32, lambda scale: scale),
     ),
+    "fp8 in tiles with powers of two": Layout(  # as transformers 5.23 writes it with scale_fmt
+        {
+            **{"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+            **{"scale_fmt": "ue8m0", "modules_to_convert": None, "dequantize": False, "expert_dtype": "fp8"},
+        },
+        in_tiles("weight_scale_inv", torch.float8_e8m0fnu, lambda scale: scale),
+    ),
     "fp8 static": Layout(
         {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
         in_bytes(_FP8, False, torch.float32, (1,)),

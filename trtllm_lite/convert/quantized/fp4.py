@@ -11,25 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
+from trtllm_lite.convert.quantized.powers import E8M0, SCALE_DTYPE, powers_of_two
 from trtllm_lite.convert.quantized.words import in_pairs
 from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.dtypes import NUMPY
 
 _FP8 = "float8_e4m3fn"
 _FP4 = "float4_e2m1fn"
-_POWER_BIAS, _NO_POWER = 127, 255
 
 
 def mxfp4(layer: Layer, elements: str) -> Matrix:
-    """``elements`` uint8 [out, in / 2], the first in the low bits; ``weight_scale`` uint8 [out, in / 32]."""
-
-    def scales() -> NDArray:
-        stored = layer.load("weight_scale")
-        if (stored == _NO_POWER).any():
-            raise layer.error("a scale of weight_scale is not a number: download the model again")
-        return np.ldexp(np.float32(1), stored.astype(np.int32) - _POWER_BIAS).astype(NUMPY["bfloat16"])
-
-    return _matrix(layer, elements, 32, "uint8", "bfloat16", scales)
+    """``elements`` uint8 [out, in / 2], the first in the low bits; ``weight_scale`` uint8 or E8M0 [out, in / 32]."""
+    return _matrix(layer, elements, 32, ("uint8", E8M0), SCALE_DTYPE, lambda: powers_of_two(layer, "weight_scale"))
 
 
 def nvfp4(layer: Layer, elements: str, whole: str, divides: bool) -> Matrix:
@@ -40,20 +33,20 @@ def nvfp4(layer: Layer, elements: str, whole: str, divides: bool) -> Matrix:
         stored = layer.load("weight_scale").astype(np.float32)
         return stored / factor if divides else stored * factor
 
-    return _matrix(layer, elements, 16, _FP8, "float32", scales, whole, "input_scale", "input_global_scale")
+    return _matrix(layer, elements, 16, (_FP8,), "float32", scales, whole, "input_scale", "input_global_scale")
 
 
 def _matrix(
     layer: Layer,
     elements: str,
     size: int,
-    stored_scale: str,
+    stored_scale: tuple[str, ...],
     scale_dtype: str,
     scales: Callable[[], NDArray],
     *others: str,
 ) -> Matrix:
     rows, half = layer.find(elements, ("uint8",), 2).shape
-    layer.find("weight_scale", (stored_scale,), 2)
+    layer.find("weight_scale", stored_scale, 2)
     layer.expect("weight_scale", (rows, -(-2 * half // size)))
     if 2 * half % size:
         raise layer.error(f"rows of {2 * half} weights are not groups of {size}: download the model again")

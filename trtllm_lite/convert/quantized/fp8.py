@@ -16,6 +16,8 @@ from trtllm_lite.network.blocks import Rounding
 
 _FP8 = "float8_e4m3fn"
 _SCHEMES = ("static", "dynamic")
+# What the tensors say, too, and what concerns layers that no model here has.
+_NEUTRAL = ("modules_to_not_convert", "modules_to_convert", "ignored_layers", "scale_fmt", "expert_dtype", "dequantize")
 
 
 class Fp8(Method):
@@ -23,7 +25,7 @@ class Fp8(Method):
 
     def __init__(self, fields: ConfigFields) -> None:
         """Take the settings; what is not supported becomes a problem of ``fields``."""
-        for key in ("modules_to_not_convert", "ignored_layers", "scale_fmt"):
+        for key in _NEUTRAL:
             fields.take(key)
         fields.expect("fmt", "e4m3")
         scheme, tile = fields.take("activation_scheme") or "dynamic", fields.take("weight_block_size")
