@@ -151,6 +151,19 @@ SCALE = "model.layers.1.self_attn.v_scale"
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
+        (
+            lambda tensors: tensors.update({SCALE.replace("v_scale", "v_proj.v_scale"): torch.ones(1)}),
+            "are scales of one KV cache: expected one",
+        ),
+        (
+            lambda tensors: [
+                tensors.update(
+                    {f"model.layers.7.self_attn.{k}_scale": tensors.pop(f"model.layers.1.self_attn.{k}_scale")}
+                )
+                for k in "kv"
+            ],
+            "there is no k_scale of layer 1, v_scale of layer 1",
+        ),
         (lambda tensors: tensors.pop(SCALE), "a KV cache of FP8, and there is no v_scale of layer 1"),
         (
             lambda tensors: tensors.update({SCALE: torch.tensor(0.0)}),

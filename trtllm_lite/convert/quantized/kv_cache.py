@@ -17,7 +17,7 @@ from trtllm_lite.network.blocks import Rounding
 from trtllm_lite.network.context import CacheRounding
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
-_SCALE = re.compile(r"(.+\.)?(?P<layer>\d+)\.(?:[a-z_]+\.)(?:[kv]_proj\.)?(?P<what>[kv])_scale")
+_SCALE = re.compile(r"(.+\.)?(?P<layer>\d{1,6})\.(?:[a-z_]+\.)(?:[kv]_proj\.)?(?P<what>[kv])_scale")
 _KINDS = {"float8": "float8_e4m3fn", "int8": "int8"}
 _ALGORITHMS = {"FP8": "float8_e4m3fn", "INT8": "int8", "static": "float8_e4m3fn"}
 _NAMES = {"float8_e4m3fn": "FP8", "int8": "int8"}
@@ -63,7 +63,7 @@ def read_scales(source: Source, cache: KvCache | None) -> tuple[tuple[CacheRound
         return (), f", KV cache as it is ({shown(cache.stated)} is not supported)"
     if not scales:
         return (), f", KV cache as it is ({_NAMES[cache.dtype]} without scales)"
-    layers = range(max(layer for layer, _ in scales) + 1)
+    layers = range(len({layer for layer, _ in scales}))
     missing = [f"{what}_scale of layer {layer}" for layer in layers for what in "kv" if (layer, what) not in scales]
     if missing:
         raise ConvertError(
@@ -76,8 +76,15 @@ def read_scales(source: Source, cache: KvCache | None) -> tuple[tuple[CacheRound
 
 def _scales(source: Source) -> Mapping[tuple[int, str], str]:
     """The names of all scales, by the number of the layer and by k or v."""
-    found = ((name, _SCALE.fullmatch(name)) for name in source.tensors)
-    return {(int(match["layer"]), match["what"]): name for name, match in found if match is not None}
+    found: dict[tuple[int, str], str] = {}
+    for name in source.tensors:
+        match = _SCALE.fullmatch(name)
+        if match is None:
+            continue
+        other = found.setdefault((int(match["layer"]), match["what"]), name)
+        if other != name:
+            raise ConvertError(f"{other} and {name} are scales of one KV cache: expected one; download the model again")
+    return found
 
 
 def _number(source: Source, tensor: str) -> float:
