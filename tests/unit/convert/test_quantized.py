@@ -284,6 +284,14 @@ UP = "model.layers.0.mlp.up_proj"
         ("awq", "qzeros", None, r"expected qzeros to have the shape \[2, 24\], found none"),
         ("modelopt int8", "weight", torch.zeros(192, 0, dtype=torch.int8), r"above 0, found int8 \[192, 0\]"),
         ("awq", "qweight", torch.zeros(128, 24), "expected qweight to be of int32"),
+        ("awq", "qzeros", torch.zeros(2, 24), "expected qzeros to be of int32, found float32"),
+        ("gptq", "qzeros", torch.zeros(2, 24, dtype=torch.int8), "expected qzeros to be of int32, found int8"),
+        (
+            "compressed-tensors int4",
+            "weight_packed",
+            torch.zeros(192, 16, dtype=torch.int8),
+            "expected weight_packed to be of int32, found int8",
+        ),
         (
             "modelopt awq",
             "pre_quant_scale",

@@ -201,12 +201,12 @@ def _packed(layer: Layer, group: Group) -> Matrix | None:
     layer.find("weight_shape", ("int64", "int32"), 1)
     layer.expect("weight_shape", (2,))
     rows, depth = (int(extent) for extent in layer.load("weight_shape"))
-    layer.expect("weight_packed", (rows, -(-depth // per_word)))
+    layer.expect("weight_packed", (rows, -(-depth // per_word)), "int32")
     scale = layer.find("weight_scale", PLAIN_DTYPES, 2)
     count = scale.shape[1]
     layer.expect("weight_scale", (rows, count))
     if not weights.symmetric:
-        layer.expect("weight_zero_point", (-(-rows // per_word), count))
+        layer.expect("weight_zero_point", (-(-rows // per_word), count), "int32")
     groups = Groups(
         (rows, depth),
         bits,

@@ -37,12 +37,14 @@ class Layer:
             )
         return info
 
-    def expect(self, tensor: str, shape: tuple[int, ...]) -> TensorInfo:
-        """A tensor of that shape. Raises ConvertError."""
+    def expect(self, tensor: str, shape: tuple[int, ...], dtype: str | None = None) -> TensorInfo:
+        """A tensor of that shape, and of the ``dtype`` that is given. Raises ConvertError."""
         info = self.tensors.get(tensor)
         if info is None or info.shape != shape:
             found = "none" if info is None else list(info.shape)
             raise self.error(f"expected {tensor} to have the shape {list(shape)}, found {found}: download it again")
+        if dtype not in (None, info.dtype):
+            raise self.error(f"expected {tensor} to be of {dtype}, found {info.dtype}: download it again")
         return info
 
     def expect_shape(self, tensor: str, *shapes: tuple[int, ...], dtypes: tuple[str, ...] = PLAIN_DTYPES) -> TensorInfo:
