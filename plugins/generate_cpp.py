@@ -52,7 +52,7 @@ def argument_row(schema: Schema, argument: Argument) -> str:
         f'    {{.name = "{argument.name}", .dtypes = {bit_mask(argument.dtypes, "DType")}, '
         f".layouts = {bit_mask(argument.layouts, 'Layout')}, .optional = {str(argument.optional).lower()}, "
         f'.alias = {alias}, .step_input = "{argument.step_input or ""}", '
-        f".state = {str(argument.state).lower()}, .below = {below}, "
+        f".state = {str(argument.state).lower()}, .constant = {str(argument.constant).lower()}, .below = {below}, "
         f".present_with = {partner}, .scaled_by = {scales}, .rank = {len(argument.shape)}, .shape = {{{shape}}}}},\n"
     )
 

@@ -29,8 +29,9 @@ class Argument:
     ``alias`` (outputs only) names the input whose storage the output is: the operator updates it in place.
     ``step_input`` (int32 inputs only) names the step input that must be passed here, because kernels use its values as
     indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
-    ``state`` (int32 inputs only) says that this is memory of the engine, zero at load and kept between steps; every
-    int32 input is either a step input or state.
+    ``state`` (int32 inputs only) says that this is memory of the engine, zero at load and kept between steps.
+    ``constant`` (int32 inputs only) says that this is a weight, whose values are indices: when an engine is loaded, all
+    are found to be at least 0 and below ``below``. Every int32 input is a step input, state, or constant.
     ``present_with`` (optional inputs only) names an optional input: a call has both or neither.
     ``scaled_by`` names the optional input that holds the scales of this one: a call has it if and only if the dtype of
     this one wants scales (``DType.scaled``).
@@ -45,6 +46,7 @@ class Argument:
     alias: str | None = None
     step_input: str | None = None
     state: bool = False
+    constant: bool = False
     below: str | None = None
     present_with: str | None = None
     scaled_by: str | None = None
@@ -111,15 +113,22 @@ def _argument(entry: dict) -> Argument:
 
 def _input(entry: dict) -> Argument:
     argument = _argument(entry)
-    if (argument.step_input is not None) + argument.state != ("int32" in argument.dtypes):
-        raise ValueError(f"input {argument.name}: an int32 input, and no other, names its step_input or is state")
+    kinds = (argument.step_input is not None) + argument.state + argument.constant
+    if kinds != ("int32" in argument.dtypes):
+        raise ValueError(
+            f"input {argument.name}: an int32 input, and no other, names its step_input, is state or constant"
+        )
+    if argument.constant and argument.below is None:
+        raise ValueError(f"input {argument.name}: expected constant indices to say below what they stay")
     return argument
 
 
 def _output(entry: dict) -> Argument:
     argument = _argument(entry)
-    if argument.step_input is not None or argument.state:
-        raise ValueError(f"output {argument.name}: expected neither step_input nor state, which are of inputs")
+    if argument.step_input is not None or argument.state or argument.constant:
+        raise ValueError(
+            f"output {argument.name}: expected neither step_input, state nor constant, which are of inputs"
+        )
     return argument
 
 

@@ -5,11 +5,14 @@ type. The values of `convert` are rounded to that type once, as a package does t
 made in the package's own environment:
 
 - compressed-tensors: `AutoModelForCausalLM.from_pretrained(DIR, quantization_config=CompressedTensorsConfig(
-  run_compressed=False))` of transformers, and its state_dict;
+  run_compressed=False))` of transformers, and its state_dict; of act-order, which release 0.19 has left behind,
+  `quantize` and `dequantize` with g_idx of 0.9.4 (`compressed_tensors.quantization.lifecycle.forward`);
 - AWQ and GPTQ of AutoRound: `dequantize_gemm` of `auto_round.export.export_to_awq.utils`, and the `QuantLinear` of
-  `auto_round_extension.torch.qlinear_torch_zp` applied to the identity, with scales of float16 and of float32;
-- ModelOpt: `dequantize` of the classes in `modelopt.torch.quantization.qtensor`; of W4A16_AWQ `pack_int4_in_uint8` of
-  `modelopt.torch.export.quant_utils` makes the stored bytes of our matrices.
+  `auto_round_extension.torch.qlinear_torch_zp` applied to the identity, with scales of float16 and of float32; of
+  version 2 of GPTQ that of `qlinear_torch`;
+- fp8 in tiles: `FineGrainedFP8Config(dequantize=True)` of transformers, which takes whole tiles alone;
+- ModelOpt: `dequantize` of the classes in `modelopt.torch.quantization.qtensor` (FP8, NVFP4, MXFP4); of W4A16_AWQ
+  `pack_int4_in_uint8` of `modelopt.torch.export.quant_utils` makes the stored bytes of our matrices.
 """
 
 import argparse

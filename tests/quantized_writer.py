@@ -145,11 +145,16 @@ def gptq(bits: int, size: int, symmetric: bool, less: int) -> Quantize:
     return quantized
 
 
-def with_act_order(quantize: Quantize, size: int, elements: str, groups: str, axis: int) -> Quantize:
-    """``quantize`` of columns in a random order, put back in their places: groups of them lie apart."""
+def with_act_order(
+    quantize: Quantize, size: int, elements: str, groups: str, axis: int, seed_axis: int = 1
+) -> Quantize:
+    """``quantize`` of columns in a random order, put back in their places: groups of them lie apart.
+
+    Matrices as long along ``seed_axis`` have equal orders.
+    """
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-        order = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(weight.shape[1]))
+        order = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(weight.shape[seed_axis]))
         stored, matrix = quantize(weight[:, order])
         back = order.argsort()
         words = (stored[elements].long() & 0xFFFFFFFF).movedim(axis, -1)
@@ -298,6 +303,13 @@ LAYOUTS = {
     "fp8 in tiles": Layout(
         {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
         in_tiles("weight_scale_inv", torch.float32, lambda scale: scale),
+    ),
+    "fp8 in tiles with powers of two": Layout(  # as transformers 5.23 writes it with scale_fmt
+        {
+            **{"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+            **{"scale_fmt": "ue8m0", "modules_to_convert": None, "dequantize": False, "expert_dtype": "fp8"},
+        },
+        in_tiles("weight_scale_inv", torch.float8_e8m0fnu, lambda scale: scale),
     ),
     "fp8 static": Layout(
         {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-TYPES = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
+TYPES = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4), np.dtype(ml_dtypes.float4_e2m1fn))
 
 
 def paired(array: np.ndarray) -> np.ndarray:

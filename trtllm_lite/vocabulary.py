@@ -56,6 +56,8 @@ DTYPES = {
     "uint8": DType(8, "U8", "UINT8"),
     "int4": DType(4, "U8", "INT4", scaled=True),
     "uint4": DType(4, "U8", "UINT4", scaled=True),
+    "float8_e8m0fnu": DType(8, "F8_E8M0", "FLOAT8E8M0"),
+    "float4_e2m1fn": DType(4, "U8", "FLOAT4E2M1", scaled=True),
 }
 
 # The bytes of one item of each type of safetensors files.

@@ -87,6 +87,9 @@ class Lowering(Protocol):
     def weight(self) -> WeightBuffers:
         """The matrix ``weight`` of a product, in whatever format it is stored."""
 
+    def indices(self, operand: str) -> Buffer:
+        """A weight of int32 indices."""
+
     def vector(self, operand: str) -> Buffer:
         """A float32 weight."""
 

@@ -136,8 +136,6 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="kv_cache_dtype is 'fp4': expected fp8 or int8"):
         Recipe(kv_cache_dtype="fp4")
     rounded = uncalibrated(checkpoint, Recipe(kv_cache_dtype="int8"))
-    with pytest.raises(BuildError, match="kv_cache_dtype is 'float16', and the network rounds keys and values to int8"):
-        plan_memory(rounded, kv_cache_dtype="float16")
     with pytest.raises(BuildError, match=r"layers.0.attention.attention stores rounded keys or values already"):
         plan_memory(rounded, kv_cache_dtype="fp8")
     with pytest.raises(BuildError, match=r"is to be 'int8', and the GPU kernels keep .* --kv_cache_dtype bfloat16"):
@@ -145,6 +143,20 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="for sm_90a: build for another target"):
         plan_memory(checkpoint, target="sm_80", kv_cache_dtype="fp8")
     assert plan_memory(rounded, kv_cache_dtype="int8").kv_cache == plan_memory(rounded).kv_cache
+
+
+def test_a_plain_type_by_name_leaves_keys_and_values_as_they_are(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(converted(tmp_path))
+    rounded, _ = quantize_network(checkpoint.model, Recipe(kv_cache_dtype="int8", kv_cache_scale=0.5))
+    for name, network in (("plain", checkpoint.model), ("rounded", rounded)):
+        manifest = build_engine(replace(checkpoint, model=network), tmp_path / name, kv_cache_dtype="float16", **LIMITS)
+        assert manifest.kv_cache.dtype == "float16"
+    tokens = feeds_of(checkpoint)["input_ids"].astype(np.int32)[0]
+    plain, of_rounded = (
+        np.concatenate(list(SequenceRunner(tmp_path / name).logits(tokens, 20))) for name in ("plain", "rounded")
+    )
+    np.testing.assert_array_equal(of_rounded, plain)
+    assert kv_cache_dtype_of(rounded.graph) == "int8"
 
 
 def test_one_type_for_all_layers(tmp_path: Path) -> None:

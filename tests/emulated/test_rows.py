@@ -7,6 +7,7 @@ from tests.emulated.emulator import Emulator
 from tests.gpu.row_checks import (
     check_cache_slots,
     check_gate_mul,
+    check_gather_columns,
     check_layer_norm,
     check_position_embedding,
     check_rotary_table,
@@ -47,6 +48,11 @@ def test_gate_mul(activation: str) -> None:
 @pytest.mark.parametrize("hidden", [64, 1032])
 def test_position_embedding(hidden: int) -> None:
     check_position_embedding(5, hidden, torch.bfloat16, Emulator())
+
+
+@pytest.mark.parametrize("features", [64, 1032])
+def test_gather_columns(features: int) -> None:
+    check_gather_columns(3, features, Emulator())
 
 
 @pytest.mark.parametrize(("page", "groups"), [(16, 1), (64, 3)])

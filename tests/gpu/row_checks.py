@@ -51,6 +51,18 @@ def check_position_embedding(rows: int, hidden: int, dtype: torch.dtype, machine
     assert torch.equal(y, x + table[positions.long()])
 
 
+def check_gather_columns(rows: int, features: int, machine: Machine) -> None:
+    """A random order."""
+    device, threads = machine.device, 256
+    x = torch.randn(rows, features, device=device).to(torch.bfloat16)
+    order = torch.randperm(features, device=device).int()
+    y = torch.full((rows, features), POISON, device=device, dtype=torch.bfloat16)
+    defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_THREADS": threads}
+    kernel = machine.kernel("gather_columns/cuda.cuh", "gather_columns", threads, 0, defines)
+    kernel(y, x, order, grid=(rows, -(-features // threads), 1))
+    assert torch.equal(y, x[:, order.long()])
+
+
 def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: int, machine: Machine) -> None:
     """Sequences of so many new and past tokens; of those with one new token, the second has ended."""
     device, count, num_tokens = machine.device, len(lengths), sum(lengths)

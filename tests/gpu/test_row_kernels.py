@@ -10,6 +10,7 @@ from tests.gpu.kernels import dtype_flag
 from tests.gpu.row_checks import (
     check_cache_slots,
     check_gate_mul,
+    check_gather_columns,
     check_layer_norm,
     check_position_embedding,
     check_rotary_table,
@@ -32,6 +33,12 @@ def test_gather_rows(rows: int, hidden: int) -> None:
     y = torch.full((rows, hidden), POISON, device="cuda", dtype=torch.bfloat16)
     Kernel("gather_rows/cuda.cuh", "gather_rows", 128, 0, {"TL_HIDDEN": hidden})(y, table, indices, grid=rows)
     assert torch.equal(y, table[indices.long()])
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("features", [64, 576, 14336])
+def test_gather_columns(rows: int, features: int) -> None:
+    check_gather_columns(rows, features, GPU)
 
 
 @pytest.mark.parametrize("rows", ROWS)

@@ -115,6 +115,7 @@ def test_row_operators(isa: str) -> None:
     run_guarded("LayerNorm", [x, x[0], x, x[0]], {"epsilon": 1e-5}, "row_major", isa)
     run_guarded("PositionEmbedding", [x, np.arange(3, dtype=np.int32), x], {}, "row_major", isa)
     run_guarded("GatherRows", [x, np.array([2], np.int32)], {}, "row_major", isa)
+    run_guarded("GatherColumns", [x, np.arange(21, dtype=np.int32)[::-1].copy()], {}, "row_major", isa)
     run_guarded("RotaryTable", [np.array([7], np.int32), x[0, :5]], {"scale": 1.0}, "row_major", isa)
 
 

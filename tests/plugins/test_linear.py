@@ -179,6 +179,40 @@ def test_row_of_blocks_does_not_depend_on_batch_or_threads(isa: str, dtype: str,
         assert_same_bits(part, whole[first : first + rows])
 
 
+# E2M1 in the order of their bits, as the OCP's Microscaling Formats list them.
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17, 40])
+@pytest.mark.parametrize(("features", "depth", "block"), [(3, 16, 16), (130, 576, 32), (70, 1024, 16)])
+def test_blocks_of_e2m1_match_reference(isa: str, rows: int, features: int, depth: int, block: int) -> None:
+    """Groups of 16 with scales in float32, as NVFP4 has them, and of 32 in bfloat16, which holds MXFP4's."""
+    rng = np.random.default_rng([rows, depth])
+    x = rng.standard_normal((rows, depth), np.float32)
+    weight = rng.integers(0, 16, (2, features, depth)).astype(np.uint8).view(ml_dtypes.float4_e2m1fn)
+    scale = rng.uniform(0.4, 1, (2, features, depth // block)) / depth**0.5
+    scale = scale.astype(np.float32 if block == 16 else ml_dtypes.bfloat16)
+    one, both = [x, weight[0], scale[0]], [x, weight, scale]
+    for op, inputs, how, layout in (
+        ("Linear", one, PLAIN, "panel64"),
+        ("GatedLinear", both, SILU, "gated_panel64"),
+    ):
+        expected = reference(op, as_multiplied(inputs, isa), how)["y"]
+        assert_close(run(op, inputs, how, isa=isa, layout=layout)["y"], expected, "int8")
+    alone = [x[:1], *one[1:]]
+    assert_same_bits(
+        run("Linear", alone, PLAIN, isa=isa, layout="panel64")["y"],
+        run("Linear", one, PLAIN, isa=isa, layout="panel64")["y"][:1],
+    )
+
+
+def test_every_e2m1_is_widened_exactly(isa: str) -> None:
+    weight = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn)[None]
+    inputs = [np.eye(16, dtype=np.float32), weight, np.ones((1, 1), np.float32)]
+    y = run("Linear", inputs, PLAIN, isa=isa, layout="panel64")["y"]
+    np.testing.assert_array_equal(y[:, 0], E2M1)
+
+
 @pytest.mark.parametrize("dtype", NIBBLES)
 def test_every_nibble_is_widened_exactly(isa: str, dtype: str) -> None:
     kind, least = NIBBLES[dtype]

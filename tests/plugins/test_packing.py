@@ -75,7 +75,7 @@ def test_unpack_of_another_shape() -> None:
         unpack(np.zeros((1, 8, 64), np.float32), "panel64", (100, 8), np.float32)
 
 
-NIBBLES = [ml_dtypes.int4, ml_dtypes.uint4]
+NIBBLES = [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn]
 
 
 @pytest.mark.parametrize("dtype", NIBBLES)

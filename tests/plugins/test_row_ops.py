@@ -1,4 +1,4 @@
-"""The operators without a product: norms, embeddings, GatherRows, RotaryTable."""
+"""The operators without a product: norms, embeddings, GatherRows, GatherColumns, RotaryTable."""
 
 import numpy as np
 import pytest
@@ -79,6 +79,13 @@ def test_every_half_widens_exactly(isa: str, dtype: str) -> None:
 def test_gather_rows(isa: str, indices: list[int]) -> None:
     inputs = [np.random.default_rng(0).standard_normal((5, 37), np.float32), np.array(indices, np.int32)]
     assert_same_bits(run("GatherRows", inputs, isa=isa)["y"], reference("GatherRows", inputs)["y"])
+
+
+@pytest.mark.parametrize(("rows", "features"), [(1, 1), (5, 37), (70, 576)])
+def test_gather_columns(isa: str, rows: int, features: int) -> None:
+    rng = np.random.default_rng(features)
+    inputs = [rng.standard_normal((rows, features), np.float32), rng.permutation(features).astype(np.int32)]
+    assert_same_bits(run("GatherColumns", inputs, isa=isa)["y"], reference("GatherColumns", inputs)["y"])
 
 
 @pytest.mark.parametrize("half", [4, 32, 64])

@@ -50,12 +50,18 @@ def test_state_is_an_int32_input_that_no_step_gives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("state = true\n", "", "input counts: an int32 input, and no other, names its step_input or is state"),
+        (
+            "state = true\n",
+            "",
+            "input counts: an int32 input, and no other, names its step_input, is state or constant",
+        ),
         ("state = true\n", 'state = true\nstep_input = "past_lens"\n', "input counts: an int32 input"),
         ('["int32"]\nshape = ["num_slots"]\nstate', '["float32"]\nshape = ["num_slots"]\nstate', "input counts"),
         ('["int32"]\nshape = ["num_seqs"]', '["float32"]\nshape = ["num_seqs"]', "input steps"),
-        ('alias = "counts"', "state = true", "output counts_out: expected neither step_input nor state"),
-        ('alias = "counts"', 'step_input = "past_lens"', "output counts_out: expected neither step_input nor state"),
+        ("state = true", "constant = true", "input counts: expected constant indices to say below what they stay"),
+        ("state = true", "state = true\nconstant = true", "input counts: an int32 input, and no other"),
+        ('alias = "counts"', "state = true", "output counts_out: expected neither step_input, state nor constant"),
+        ('alias = "counts"', 'step_input = "past_lens"', "output counts_out: expected neither step_input, state nor"),
         ('name = "Count"', 'name = "Count"\nkernel = "cuda"', r"unknown keys \['kernel'\]"),
         ('["int32"]', '["int31"]', r"argument steps: unknown dtype or layout \['int31'\]"),
     ],

@@ -23,9 +23,10 @@ from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
-from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
+from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES, with_plain_kv_cache
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import FULL_PRECISION
+from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 
 def build_engine(
@@ -53,7 +54,8 @@ def build_engine(
     checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
     (:mod:`trtllm_lite.quantize.schemes`), those of 4 bits in blocks of ``group_size``. ``kv_cache_dtype`` is the type
     of the KV cache: ``auto`` is what the network rounds keys and values to (the stage ``quantize`` calibrates that),
-    or else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. ``fp8`` and
+    or else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type
+    leaves keys and values as they are although the network rounds them. ``fp8`` and
     ``int8`` round keys and values here, which takes one ``kv_cache_scale`` for all layers. The same checkpoint and
     limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
 
@@ -161,6 +163,8 @@ def _fuse(
 ) -> BuildJob:
     """The job whose graph is the network as fused operators. Raises BuildError."""
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
+    if kv_cache_dtype in PLAIN_DTYPES:
+        quantized = with_plain_kv_cache(quantized)
     model, fusions = run_passes(quantized)
     check_all_fused(model, fusions)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import nodes_of, operands
-from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.schema import DOMAIN
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
@@ -14,7 +14,7 @@ AUTO_DTYPE = "auto"  # that of the network, or whatever is usual on the target
 def cache_dtype_of(graph: ir.Graph, wanted: str) -> str:
     """``wanted``, or the dtype of caches whose elements are numbers of a scale in the fused ``graph``.
 
-    Raises BuildError if layers differ, or if the network has another type than is wanted.
+    Raises BuildError if layers differ.
     """
     layers: dict[str, str] = {}
     for node in nodes_of(graph, "PagedAttention", DOMAIN):
@@ -26,12 +26,4 @@ def cache_dtype_of(graph: ir.Graph, wanted: str) -> str:
         raise BuildError(
             f"the network stores keys and values of {found}: a KV cache has one type, so quantize all layers alike"
         )
-    dtype = next((dtype for dtype in KV_CACHE_DTYPES.values() if dtype in layers), None)
-    if dtype is None:
-        return wanted
-    if wanted != AUTO_DTYPE and KV_CACHE_DTYPES.get(wanted) != dtype:
-        raise BuildError(
-            f"kv_cache_dtype is {shown(wanted)}, and the network rounds keys and values to {dtype}: leave it out, or "
-            "build the checkpoint that this one was made of"
-        )
-    return dtype
+    return next((dtype for dtype in KV_CACHE_DTYPES.values() if dtype in layers), wanted)

@@ -109,6 +109,8 @@ def _check_argument(argument: Argument, value: ir.Value | None, symbols: dict[st
         return
     if argument.step_input is not None and (not value.is_graph_input() or value.name != argument.step_input):
         yield f"{argument.name} should be the step input {argument.step_input}, not {value.name}"
+    if argument.constant and not value.is_initializer():
+        yield f"{argument.name} should be a weight, not {value.name}, which the network computes"
     dtype = None if value.dtype is None else DTYPE_NAMES.get(value.dtype, str(value.dtype))
     if dtype not in argument.dtypes:
         yield f"{argument.name} ({value.name}) should be {' or '.join(argument.dtypes)}, not {dtype}"

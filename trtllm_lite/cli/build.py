@@ -68,7 +68,8 @@ def _build_options(function: Decorated) -> Decorated:
             default="auto",
             show_default=True,
             help="Type of the KV cache. fp8 and int8 (CPUs only) have scales, which calibration finds. auto is what "
-            "the checkpoint was quantized to, or else float32 on CPUs, and the type of activations on GPUs.",
+            "the checkpoint was quantized to, or else float32 on CPUs, and the type of activations on GPUs. The others "
+            "leave keys and values as they are, whatever the checkpoint was quantized to.",
         ),
         click.option(
             "--target",

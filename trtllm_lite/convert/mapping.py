@@ -94,7 +94,13 @@ def map_model(source: Source, dtype: str, dequantize: bool = False) -> MappedMod
     architecture, family, decoder = read_model(source)
     check_num_layers(source, decoder)
     source = named_for(family, source)
-    network = build_network(decoder, ONNX[chosen], {} if dequantize else source.blocks)
+    blocks, cache = ({}, ()) if dequantize else (source.blocks, source.cache)
+    if cache and len(cache) != len(decoder.layers):
+        raise ConvertError(
+            f"{source.description} has scales of the KV caches of {len(cache)} layers, and its config says "
+            f"{len(decoder.layers)}: download it again"
+        )
+    network = build_network(decoder, ONNX[chosen], blocks, cache)
     mismatch = compare_tensors(source, family, decoder, network)
     if mismatch.count:
         other = nearest_fit(source)

@@ -24,7 +24,7 @@ from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES, num_bytes, stored_shape
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_RANK = 8  # tensors have at most 4 dimensions: experts stacked by layer
 ALIGNMENT = 64
-_READABLE = (*PLAIN_DTYPES, "int64", "int32", "int8", "uint8", "float8_e4m3fn")
+_READABLE = (*PLAIN_DTYPES, "int64", "int32", "int8", "uint8", "float8_e4m3fn", "float8_e8m0fnu")
 _NAMES = {DTYPES[name].stored: name for name in _READABLE}
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.blocks import PARTS, Blocks, part_name
+from trtllm_lite.network.context import CacheRounding
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Source:
     ``read`` returns a tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json,
     None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings.
     ``blocks`` are the matrices of which ``read`` also gives the parts, by the names of :func:`blocks.part_name`.
+    ``cache`` is how each layer rounds its keys and its values, empty where they stay as they are.
     ``quantization`` says how a quantized model's layers are stored, for people.
     ``ignored_config_keys`` are the keys that were taken out of ``config`` and ``generation`` because the user said so.
     """
@@ -33,6 +35,7 @@ class Source:
     tokenizer_config: dict[str, Any]
     ignored_config_keys: tuple[str, ...] = ()
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
+    cache: tuple[CacheRounding, ...] = ()
     quantization: str = ""
 
     def with_prefix(self, prefix: str, but: str) -> "Source":

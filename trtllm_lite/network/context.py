@@ -6,11 +6,17 @@ at the right: the values of pad tokens are garbage that no real token attends to
 Position ids are past_lens[b] + 0, 1, …, for pad tokens, too.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.network.blocks import Rounding
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.rope import Rope
+
+# What becomes of the keys and of the values that a layer appends to its caches; each has one scale.
+CacheRounding = tuple[Rounding, Rounding]
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
@@ -18,8 +24,10 @@ _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 class DecoderContext:
     """Declares inputs and caches, and makes nodes that several layers need once, when the first layer asks for them."""
 
-    def __init__(self, graph: GraphBuilder) -> None:
+    def __init__(self, graph: GraphBuilder, cache: Sequence[CacheRounding] = ()) -> None:
+        """``cache`` has an entry for each attention, or none where keys and values stay as they are."""
         self.graph = graph
+        self._cache = cache
         self.input_ids = declare("input_ids", _INT64, ("batch", "seq"))
         self.position_ids = declare("position_ids", _INT64, ("batch", "seq"))
         self.past_lens = declare("past_lens", _INT64, ("batch",))
@@ -32,7 +40,10 @@ class DecoderContext:
     def extend_cache(self, key: ir.Value, value: ir.Value, kv_heads: int, head_dim: int) -> tuple[ir.Value, ir.Value]:
         """Append ``key`` and ``value`` [batch, kv_heads, seq, head_dim] to the next cache pair, which is returned."""
         number, shape = len(self.past) // 2, ("batch", kv_heads, "max_seq", head_dim)
-        for what, new in (("key", key), ("value", value)):
+        roundings = self._cache[number] if self._cache else (None, None)
+        for what, new, rounding in zip(("key", "value"), (key, value), roundings, strict=True):
+            if rounding is not None:
+                new = self.graph.rounded(new, rounding, head_dim, f"{what[0]}_cache.new")
             past = declare(f"past_{what}.{number}", _FLOAT, shape)
             inputs, output = [past, new, self.past_lens], f"present_{what}.{number}"
             present = self.graph.op("TensorScatter", inputs, f"{what[0]}_cache", {"axis": 2}, output)

@@ -1,13 +1,13 @@
 """A decoder language model put together from blocks, and its network."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from trtllm_lite.network.attention import Heads
 from trtllm_lite.network.blocks import Blocks
-from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.context import CacheRounding, DecoderContext
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.graph import OPSET_VERSION, GraphBuilder, Network
 from trtllm_lite.network.layers import Layer
@@ -49,16 +49,22 @@ class Decoder:
         return self.head.linear.weight == self.embedding.table
 
 
-def build_network(decoder: Decoder, dtype: ir.DataType, blocks: Mapping[str, Blocks] | None = None) -> Network:
+def build_network(
+    decoder: Decoder,
+    dtype: ir.DataType,
+    blocks: Mapping[str, Blocks] | None = None,
+    cache: Sequence[CacheRounding] = (),
+) -> Network:
     """The network of ``decoder`` with matrices stored as ``dtype`` and vectors as float32.
 
-    Matrices made of rows of source tensors that are ``blocks`` stay in these blocks.
+    Matrices made of rows of source tensors that are ``blocks`` stay in these blocks. ``cache`` is how each layer rounds
+    the keys and values that it appends to its caches, empty where they stay as they are.
 
     Inputs and outputs are listed in :mod:`trtllm_lite.network.verifier`; the pattern of nodes that each block leaves is
     what the builder's passes recognise.
     """
     graph = GraphBuilder(dtype, blocks)
-    context = DecoderContext(graph)
+    context = DecoderContext(graph, cache)
     hidden = decoder.embedding(context)
     for number, layer in enumerate(decoder.layers):
         with graph.scope(f"layers.{number}"):

@@ -140,10 +140,11 @@ class GraphBuilder:
                 order = self._weight(part, part.part, ir.DataType.INT32)
                 x = self.op("Gather", [x, order], f"{name}.x.in_order", {"axis": -1})
             rounding = blocks.rounding
-            self._inputs[key] = x if rounding is None else self._round(x, rounding, expression.shape[-1], f"{name}.x")
+            self._inputs[key] = x if rounding is None else self.rounded(x, rounding, expression.shape[-1], f"{name}.x")
         return self._inputs[key]
 
-    def _round(self, x: ir.Value, rounding: Rounding, features: int, name: str) -> ir.Value:
+    def rounded(self, x: ir.Value, rounding: Rounding, features: int, name: str) -> ir.Value:
+        """``x``, which has so many ``features``, rounded for what reads it by nodes under ``name``."""
         if rounding.scale is None:
             return round_per_token(self._adder(name), self.constant, x, rounding.to, features)
         return round_per_tensor(self._adder(name), x, rounding.to, self.scalar(f"{name}.scale", rounding.scale))

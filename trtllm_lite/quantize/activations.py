@@ -5,7 +5,6 @@ with one constant scale for the whole tensor, which calibration finds, or with a
 operators compute from the token's largest magnitude.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +16,7 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.rounding import LARGEST, round_per_tensor, round_per_token
 from trtllm_lite.network.tensors import add_initializer
 from trtllm_lite.quantize.formats.format import initializer, made_by
+from trtllm_lite.quantize.insertion import adder
 
 
 @dataclass(frozen=True)
@@ -102,26 +102,8 @@ def number(value: ir.Value | None) -> float | None:
 
 def _adder(graph: ir.Graph, x: ir.Value) -> AddOperator:
     """Adds operators under the name of ``x``, in front of those that read it."""
-    before = _reader(graph, x)
-
-    def add(
-        op_type: str,
-        inputs: Sequence[ir.Value],
-        what: str,
-        shape: Sequence[int | ir.SymbolicDim],
-        attributes: Mapping[str, int],
-    ) -> ir.Value:
-        output = ir.Value(name=f"{x.name}.{what}", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
-        graph.insert_before(before, ir.node(op_type, inputs, attributes, outputs=[output], name=output.name))
-        return output
-
-    return add
-
-
-def _reader(graph: ir.Graph, x: ir.Value) -> ir.Node:
-    """The first operator that reads ``x``."""
     readers = {use.node for use in x.uses()}
-    return next(node for node in graph if node in readers)
+    return adder(graph, next(node for node in graph if node in readers), str(x.name))
 
 
 def _constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:

@@ -89,6 +89,18 @@ def kv_cache_dtype_of(graph: ir.Graph) -> str | None:
     return next((name for name, dtype in KV_CACHE_DTYPES.items() if found == {dtype}), None)
 
 
+def with_plain_kv_cache(network: ir.Model) -> ir.Model:
+    """``network`` without the rounding of keys and values; itself if there is none."""
+    if not any(rounding for attention in find_attentions(network.graph) for rounding in attention.roundings):
+        return network
+    plain = network.clone()
+    for attention in find_attentions(plain.graph):
+        for scatter, rounding in zip(attention.scatters, attention.roundings, strict=True):
+            if rounding is not None:
+                scatter.replace_input_with(1, rounding.source)
+    return plain
+
+
 def keys_and_values(attentions: Sequence[CachedAttention]) -> dict[str, Observed]:
     """What calibration looks at: for each attention rows of keys, then values, before they are rounded."""
     return {attention.name: Observed(2 * attention.num_features, (attention.name,)) for attention in attentions}
@@ -126,7 +138,8 @@ def round_kv_cache(graph: ir.Graph, attentions: Sequence[CachedAttention], to: s
     for attention in attentions:
         if attention.roundings != (None, None):
             raise BuildError(
-                f"{attention.name} stores rounded keys or values already: pass the checkpoint that this one was made of"
+                f"{attention.name} stores rounded keys or values already: leave kv_cache_dtype out, or pass the "
+                "checkpoint that this one was made of"
             )
         for scatter, new, scale in zip(attention.scatters, attention.appended, scales(attention), strict=True):
             scatter.replace_input_with(1, quantize_per_tensor(graph, new, to, scale))

@@ -59,6 +59,7 @@ CUDA_VARIANTS = {
         rotary_dim=0,
     ),
     "cohere": cuda_shape(layer_norm=True, parallel=True, logit_scale=0.25),
+    "act_order": cuda_shape(act_order=True),
     "plain": cuda_shape(
         layer_norm=True, norm_bias=True, learned_positions=True, mlp="plain", linear_bias=True, qkv_bias=True
     ),

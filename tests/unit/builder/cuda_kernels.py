@@ -414,6 +414,13 @@ def gather_rows(macros: Macros, grid: Grid, y: Pointer, x: Pointer, indices: Poi
 
 
 @kernel
+def gather_columns(macros: Macros, grid: Grid, y: Pointer, x: Pointer, order: Pointer) -> None:
+    rows, features = grid[0], macros["TL_FEATURES"]
+    assert grid[1] * macros["TL_THREADS"] >= features
+    at(y, np.uint16, rows, features)[...] = at(x, np.uint16, rows, features)[:, at(order, np.int32, features)]
+
+
+@kernel
 def sample(
     macros: Macros,
     grid: Grid,

@@ -41,6 +41,7 @@ class Shape:
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     thetas: tuple[float, ...] = (100.0,)  # a layer takes the next one in turn
+    act_order: bool = False  # query, key, value and down projections read features in another order
     dtype: ir.DataType = FLOAT
     seed: int = 0
 
@@ -71,6 +72,7 @@ VARIANTS = {
         mlp="gelu_tanh", post_norms=True, qk_norm=True, windows=(5, 0), embedding_scale=6.0, thetas=(100.0, 5000.0)
     ),
     "cohere": Shape(layer_norm=True, parallel=True, logit_scale=0.0625),
+    "act_order": Shape(act_order=True),
     "geglu": Shape(mlp="gelu", mlp_bias=True, layers=1, windows=(0,)),
     "bfloat16": Shape(dtype=ir.DataType.BFLOAT16),
     "float16": Shape(dtype=ir.DataType.FLOAT16, tied=False),
@@ -190,6 +192,8 @@ class Network:
 
     def _attention(self, path: str, layer: int, x: ir.Value) -> ir.Value:
         s, prefix = self.shape, f"model.layers.{layer}.self_attn."
+        if s.act_order:
+            x = self._in_order(path + ".in_order", x, s.hidden)
         states = []
         for kind, heads in (("q", s.heads), ("k", s.kv_heads), ("v", s.kv_heads)):
             name = f"{path}.{kind}_proj"
@@ -245,7 +249,13 @@ class Network:
         gate = self._linear(path + ".mlp.gate_proj", x, prefix + "mlp.gate_proj", s.inter, s.hidden, s.mlp_bias)
         up = self._linear(path + ".mlp.up_proj", x, prefix + "mlp.up_proj", s.inter, s.hidden, s.mlp_bias)
         act = self._op(path + ".mlp.mul", "Mul", self._gate(path + ".mlp." + s.mlp, gate), up)
+        if s.act_order:
+            act = self._in_order(path + ".mlp.in_order", act, s.inter)
         return self._linear(path + ".mlp.down_proj", act, prefix + "mlp.down_proj", s.hidden, s.inter, s.mlp_bias)
+
+    def _in_order(self, path: str, x: ir.Value, features: int) -> ir.Value:
+        order = self.random.permutation(features)
+        return self._op(path, "Gather", x, self._constant(path + ".order", order, np.int32), axis=-1)
 
     def _gate(self, path: str, x: ir.Value) -> ir.Value:
         if self.shape.mlp == "swish":

@@ -45,6 +45,15 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_engines_of_quantized_weights_are_written(qformat: str, target: str, tmp_path: Path) -> None:
+    """The runtime reads back what a build writes."""
+    save_checkpoint(tmp_path / "checkpoint", cuda_shape(inter=128))
+    how = {**LIMITS, "qformat": qformat, "group_size": 32, "target": target}
+    assert build_engine(tmp_path / "checkpoint", tmp_path / "engine", **how).qformat == qformat
+
+
 def test_every_cubin_is_in_the_file(tmp_path: Path) -> None:
     engine = save_cuda_engine(tmp_path)
     plan = engine.plan

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
 from safetensors.torch import load_file, save_file
 
 from tests.models import tiny_model
 from tests.onnx_runner import OnnxRunner
-from tests.quantized_writer import LAYOUTS, Layout, matrices, write_quantized
+from tests.quantized_writer import LAYOUTS, Layout, gptq, matrices, with_act_order, write_quantized
 from tests.tolerances import assert_close
-from trtllm_lite.builder import build_engine
+from tests.unit.builder.plan_interpreter import calls
+from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.mapping import open_source
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import BuildError, ConvertError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.quantize.formats import FORMATS
 from trtllm_lite.quantize.network import quantized_as
@@ -45,8 +49,11 @@ def source_name(node: str) -> str:
     return path if path == "lm_head" else f"model.{path}"
 
 
-def matrices_of_onnxruntime(checkpoint: Path) -> dict[str, np.ndarray]:
-    """What the network multiplies, by the names of layers: the part of it that depends on no input."""
+def matrices_of_network(checkpoint: Path) -> dict[str, np.ndarray]:
+    """What the network multiplies, by the names of layers: the part of it that depends on no input.
+
+    onnxruntime computes it, or, of numbers that it does not know, onnx's own evaluator.
+    """
     model = onnx.load(checkpoint / "network.onnx")
     known, kept, names = {tensor.name for tensor in model.graph.initializer}, [], {}
     for node in model.graph.node:
@@ -60,8 +67,12 @@ def matrices_of_onnxruntime(checkpoint: Path) -> dict[str, np.ndarray]:
     constants = [tensor for tensor in model.graph.initializer if tensor.name in needed]
     graph = onnx.helper.make_graph(kept, "matrices", [], outputs, constants)
     part = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    found = onnxruntime.InferenceSession(part.SerializeToString()).run(None, {})
-    return dict(zip(names.values(), found, strict=True))
+    found = ReferenceEvaluator(part) if has_fp4(model) else onnxruntime.InferenceSession(part.SerializeToString())
+    return dict(zip(names.values(), found.run(None, {}), strict=True))
+
+
+def has_fp4(model: onnx.ModelProto) -> bool:
+    return any(tensor.data_type == onnx.TensorProto.FLOAT4E2M1 for tensor in model.graph.initializer)
 
 
 def matrices_of_formats(checkpoint: Path) -> dict[str, np.ndarray]:
@@ -82,7 +93,7 @@ def test_matrices_are_exact(name: str, tmp_path: Path) -> None:
     expected = matrices(written(tmp_path, layout))
     source = open_source(str(tmp_path / "model"))
     ways = {
-        "onnxruntime": matrices_of_onnxruntime(tmp_path / "checkpoint"),
+        "network": matrices_of_network(tmp_path / "checkpoint"),
         "formats": matrices_of_formats(tmp_path / "checkpoint"),
         "expanded": {layer: source.read(f"{layer}.weight") for layer in expected},
     }
@@ -110,8 +121,10 @@ def test_engines_compute_what_the_checkpoint_means(name: str, tmp_path: Path) ->
     ids = torch.tensor([prompt + tokens[:-1]])
     with torch.no_grad():
         expected = model(ids).logits[0].numpy()
-    in_onnx = OnnxRunner(tmp_path / "checkpoint", 1, 64).step([ids[0].numpy()])[0]
-    for found, wanted in ((in_onnx, expected), (result["generation_logits"][0][0], expected[39:])):
+    found_and_wanted = [(result["generation_logits"][0][0], expected[39:])]
+    if not has_fp4(onnx.load(tmp_path / "checkpoint" / "network.onnx", load_external_data=False)):
+        found_and_wanted.append((OnnxRunner(tmp_path / "checkpoint", 1, 64).step([ids[0].numpy()])[0], expected))
+    for found, wanted in found_and_wanted:
         if layout.round is None:
             assert_close(found, wanted)
         else:  # a sum in another order may round to another step, which is little beside the rounding itself
@@ -155,18 +168,45 @@ def test_products_that_read_features_in_one_order_share_them(tmp_path: Path) -> 
     assert [name.split(".")[-3] for name in first] == ["q_proj", "o_proj", "gate_proj", "down_proj"]
 
 
+@pytest.mark.parametrize("name", ["gptq with act-order", "compressed-tensors int4 with act-order"])
+def test_engines_keep_integers_whose_groups_lie_apart(name: str, tmp_path: Path) -> None:
+    written(tmp_path, LAYOUTS[name])
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_batch_size=1, max_input_len=8, max_seq_len=16)
+    plan = read_engine(tmp_path / "engine" / "rank0.engine").plan
+    products = [call for call in calls(plan) if call.op in ("Linear", "GatedLinear")]
+    dtypes = [plan.tensors[call.operands["weight"]].dtype for call in products]
+    four_bits = "int4" if name.startswith("gptq") else "uint4"
+    # The last down projection and the LM head are not quantized.
+    assert dtypes == [four_bits] * 7 + ["float32"] * 2
+    assert [call.op for call in calls(plan)].count("GatherColumns") == 7
+
+
+def test_gpus_refuse_fp4_by_name(tmp_path: Path) -> None:
+    model = tiny_model("llama", **SIZES | {"num_attention_heads": 2, "head_dim": 64})
+    write_quantized(model, tmp_path / "model", LAYOUTS["modelopt mxfp4"])
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
+    with pytest.raises(BuildError, match=r"qkv_proj.weight of float4_e2m1fn, .* have 4 scales: .* with --dequantize"):
+        plan_memory(tmp_path / "checkpoint", target="sm_90")
+
+
+def test_queries_and_keys_of_different_orders(tmp_path: Path) -> None:
+    """Tools give matrices that read the same features one order; an engine multiplies them at once."""
+    layout = LAYOUTS["gptq with act-order"]
+    by_rows = with_act_order(gptq(4, 64, True, 1), 64, "qweight", "g_idx", 0, seed_axis=0)
+    written(tmp_path, replace(layout, quantize=by_rows))
+    with pytest.raises(
+        BuildError, match=r"groups of columns in different orders \(act-order\): convert with --dequant"
+    ):
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_batch_size=1, max_input_len=8, max_seq_len=16)
+
+
 def test_settings_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
-    """As in older checkpoints of ModelOpt; scales of the KV cache are noted as left out."""
+    """As in older checkpoints of ModelOpt."""
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["modelopt fp8"])
     edit(tmp_path, lambda settings: settings.clear())
-    path = tmp_path / "model" / "model.safetensors"
-    scale = {"model.layers.0.self_attn.k_proj.k_scale": torch.tensor(0.5)}
-    save_file(load_file(path) | scale, path, metadata={"format": "pt"})
-    settings = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    settings = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
     (tmp_path / "model" / "hf_quant_config.json").write_text(json.dumps({"quantization": settings}))
-    source = open_source(str(tmp_path / "model"))
-    assert source.quantization == "modelopt FP8 (scales of the KV cache left out)"
-    assert not [name for name in source.tensors if name.endswith("k_scale")]
+    assert open_source(str(tmp_path / "model")).quantization == "modelopt FP8"
 
 
 def edit(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -177,7 +217,7 @@ def edit(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     path.write_text(json.dumps(config))
 
 
-def replace(directory: Path, name: str, tensor: torch.Tensor | None) -> None:
+def replace_tensor(directory: Path, name: str, tensor: torch.Tensor | None) -> None:
     """Replace or remove a tensor of a written checkpoint."""
     path = directory / "model" / "model.safetensors"
     tensors = load_file(path)
@@ -244,6 +284,14 @@ UP = "model.layers.0.mlp.up_proj"
         ("awq", "qzeros", None, r"expected qzeros to have the shape \[2, 24\], found none"),
         ("modelopt int8", "weight", torch.zeros(192, 0, dtype=torch.int8), r"above 0, found int8 \[192, 0\]"),
         ("awq", "qweight", torch.zeros(128, 24), "expected qweight to be of int32"),
+        ("awq", "qzeros", torch.zeros(2, 24), "expected qzeros to be of int32, found float32"),
+        ("gptq", "qzeros", torch.zeros(2, 24, dtype=torch.int8), "expected qzeros to be of int32, found int8"),
+        (
+            "compressed-tensors int4",
+            "weight_packed",
+            torch.zeros(192, 16, dtype=torch.int8),
+            "expected weight_packed to be of int32, found int8",
+        ),
         (
             "modelopt awq",
             "pre_quant_scale",
@@ -259,7 +307,7 @@ def test_layers_that_are_damaged(
     layout: str, name: str, tensor: torch.Tensor | None, message: str, tmp_path: Path
 ) -> None:
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS[layout])
-    replace(tmp_path, f"{UP}.{name}", tensor)
+    replace_tensor(tmp_path, f"{UP}.{name}", tensor)
     with pytest.raises(ConvertError, match=message) as caught:
         convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     assert UP in str(caught.value)

@@ -286,6 +286,18 @@ PLANS: dict[str, tuple[Change, str]] = {
         set_operand("Embedding", "token_ids", "position_ids"),
         "expected the step input token_ids, found position_ids",
     ),
+    "a constant index below 0": (
+        lambda e: e.reorder_last_rows([*range(15), -1]),
+        "input order: expected indices from 0 to 15, found -1 in order",
+    ),
+    "a constant index too large": (
+        lambda e: e.reorder_last_rows([16, *range(15)]),
+        "input order: expected indices from 0 to 15, found 16 in order",
+    ),
+    "constant indices that a step gives": (
+        lambda e: (e.reorder_last_rows(list(range(16))), set_operand("GatherColumns", "order", "token_ids")(e)),
+        "input order: axis 0|expected a weight of indices",
+    ),
     "read before written": (set_operand("RmsNorm", "x", "n3"), "n3, which was never written"),
     "overwritten": (lambda e: e.tensor("n2").update(offset=e.tensor("x")["offset"]), "overlaps residual"),
     "output on input": (lambda e: e.tensor("n1").update(offset=e.tensor("x")["offset"]), "output y: .* overlaps x"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tolerances import assert_close
 from tests.unit.csrc.tiny_engine import HIDDEN, MAX_NUM_TOKENS, NUM_BLOCKS, VOCAB, TinyEngine
 from trtllm_lite import _core, _testing
 from trtllm_lite._core import CpuExecutor, Engine
@@ -209,6 +210,21 @@ def test_engine_outlives_its_name(tiny: TinyEngine, tmp_path) -> None:
     executor = CpuExecutor(Engine(str(path)))
     path.unlink()
     assert np.isfinite(_core.step(executor, **valid_step())).all()
+
+
+def test_features_in_another_order(tiny: TinyEngine, tmp_path: Path) -> None:
+    """The LM head's columns in that order, too, give the same logits but for the order of sums."""
+    path = tmp_path / "plain.engine"
+    path.write_bytes(tiny.to_bytes())
+    expected = _core.step(CpuExecutor(Engine(str(path))), **valid_step())
+    order = np.random.default_rng(0).permutation(HIDDEN)
+    tiny.weights["head"] = np.ascontiguousarray(tiny.weights["embedding"][:, order])
+    tiny.plan["tensors"].append(tiny.tensor("embedding") | {"name": "head"})
+    tiny.instructions()[-1]["operands"]["weight"] = len(tiny.plan["tensors"]) - 1
+    tiny.reorder_last_rows(order.tolist())
+    path = tmp_path / "reordered.engine"
+    path.write_bytes(tiny.to_bytes())
+    assert_close(_core.step(CpuExecutor(Engine(str(path))), **valid_step()), expected)
 
 
 def test_a_collective_of_one_rank_hands_its_operand_on(tiny: TinyEngine, tmp_path: Path) -> None:

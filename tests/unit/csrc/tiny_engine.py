@@ -19,7 +19,7 @@ HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 16, 70, 2, 1, 8, 24
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 MAX_BATCH_SIZE, MAX_SEQ_LEN, MAX_NUM_TOKENS, TOKENS_PER_BLOCK = 2, 48, 32, 16
 NUM_BLOCKS = MAX_BATCH_SIZE * MAX_SEQ_LEN // TOKENS_PER_BLOCK
-SAFETENSORS_DTYPES = {"float32": "F32", "uint8": "U8", "float16": "F16"}
+SAFETENSORS_DTYPES = {"float32": "F32", "uint8": "U8", "float16": "F16", "int32": "I32"}
 HEADER_CHECKSUM_KEY = '"header_crc32c":"'
 
 SYMBOLS = {
@@ -219,6 +219,22 @@ class TinyEngine:
         self.weights["embedding_of_tokens"] = panels
         self.plan["tensors"].append(self.tensor("embedding") | {"name": "embedding_of_tokens"})
         self.instruction("Embedding")["operands"]["weight"] = len(self.plan["tensors"]) - 1
+        self.place_weights()
+
+    def reorder_last_rows(self, order: list[int]) -> None:
+        """Lets a GatherColumns bring the features that the LM head reads into an ``order``."""
+        tensors, logits = self.plan["tensors"], self.instructions()[-1]
+        self.weights["order"] = np.array(order, np.int32)
+        kinds = {"order": ("int32", [len(order)], "weight", 0)}
+        kinds["reordered"] = ("float32", self.tensor("last")["shape"], "arena", self.plan["arena_bytes"])
+        for name, (dtype, shape, kind, offset) in kinds.items():
+            about = {"name": name, "dtype": dtype, "shape": shape, "kind": kind}
+            tensors.append(about | {"layout": "row_major", "offset": offset})
+        self.plan["arena_bytes"] += MAX_NUM_TOKENS * HIDDEN * 4
+        operands = {"x": logits["operands"]["x"], "order": len(tensors) - 2, "y": len(tensors) - 1}
+        logits["operands"]["x"] = operands["y"]
+        gather = {"kind": "call", "op": "GatherColumns", "operands": operands, "attributes": {}}
+        self.instructions().insert(-1, gather)
         self.place_weights()
 
     def place_weights(self) -> None:

@@ -16,7 +16,7 @@ from trtllm_lite.builder.graph import operands
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.cli.build import build, plan
 from trtllm_lite.errors import BuildError
-from trtllm_lite.quantize.formats import Float8, Int4, Int8, QuantizedFormat, matrix_of
+from trtllm_lite.quantize.formats import Float4, Float8, Int4, Int8, QuantizedFormat, matrix_of
 from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs
 
@@ -46,7 +46,18 @@ def test_an_element_of_float8_is_off_by_a_sixteenth_at_most(dtype: type) -> None
     assert (np.abs(tensors["weight"].astype(np.float32)).max(-1) == 448).all()
 
 
-@pytest.mark.parametrize("known", [INT8, FP8, Int4()], ids=lambda known: known.name)
+def test_an_element_of_float4_is_the_nearest() -> None:
+    """Steps of E2M1 are half of 1 up to 2, 1 up to 4, then 2."""
+    matrix = np.random.default_rng(0).standard_normal((33, 64)).astype(np.float32)
+    tensors = replace(Float4(), block_size=16).pack(matrix)
+    assert tensors["weight"].dtype == ml_dtypes.float4_e2m1fn
+    in_steps = np.abs(matrix).reshape(33, 4, 16) / tensors["weight_scale"][..., None]
+    off = np.abs(Float4().dequantize(tensors) - matrix).reshape(33, 4, 16) / tensors["weight_scale"][..., None]
+    assert (off <= np.select([in_steps <= 2, in_steps <= 4], [0.25, 0.5], 1) * 1.00001).all()
+    assert (np.abs(tensors["weight"].astype(np.float32)).reshape(33, 4, 16).max(-1) == 6).all()
+
+
+@pytest.mark.parametrize("known", [INT8, FP8, Int4(), Float4()], ids=lambda known: known.name)
 def test_rows_of_zeros_stay_zeros(known: QuantizedFormat) -> None:
     tensors = known.pack(np.zeros((3, 5), np.float32))
     assert not known.dequantize(tensors).any()

@@ -167,6 +167,9 @@ class _OpLowering:
     def weight(self) -> WeightBuffers:
         return self._operands.weight(self._op.inputs, rows_of(self._op))
 
+    def indices(self, operand: str) -> Buffer:
+        return self._operands.indices(self._op.inputs[operand])
+
     def vector(self, operand: str) -> Buffer:
         return self._operands.vector(self._op.inputs[operand])
 

@@ -17,7 +17,7 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
-from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack
+from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack, packed_shape
 from trtllm_lite.vocabulary import DTYPES, STEP_INPUTS
 
 _COMPUTED = ("float16", "bfloat16")  # what GPU engines compute in
@@ -88,6 +88,10 @@ class Operands:
             raise BuildError(f"the vector {value.name} is {buffer.dtype}, expected float32: convert the model again")
         return buffer
 
+    def indices(self, value: ir.Value) -> Buffer:
+        """A weight of int32 indices."""
+        return self._weight(value)
+
     def bias(self, value: ir.Value) -> Bias:
         """A vector that is added to a product's rows."""
         return Bias(partial(self.vector, value), partial(self._stored_as, value, self.dtype))
@@ -139,7 +143,7 @@ class Operands:
             return np.ascontiguousarray(read()).reshape(-1).view("u1").data
 
         buffer = Buffer(name, dtype, shape, "weight", layout)
-        self.weights[buffer] = Weight(name, dtype, shape, load)
+        self.weights[buffer] = Weight(name, dtype, packed_shape(shape, layout, NUMPY[dtype]), load)
         return buffer
 
 
@@ -162,8 +166,8 @@ def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
             problem = f"expected rows of a multiple of {depth} elements, and a multiple of {NUMBER_ROWS} rows"
     else:
         problem = (
-            "expected 16 bits, 4 bits with a scale for each group, or bytes with a scale for each row: convert "
-            "a GGUF file with --dequantize, or build with --qformat int8_wo"
+            "expected 16 bits, integers of 4 bits with a scale for each group, or bytes with a scale for each row: "
+            "convert with --dequantize, and build with a --qformat such as int8_wo"
         )
     if problem:
         raise BuildError(

@@ -8,6 +8,7 @@ comes last, when whole layers are a handful of operators whose row-wise nature t
 from trtllm_lite.builder.passes.add_norm import ADD_NORM
 from trtllm_lite.builder.passes.contract import Decision, GraphPass, PassError
 from trtllm_lite.builder.passes.embedding import EMBEDDING
+from trtllm_lite.builder.passes.gather_columns import GATHER_COLUMNS
 from trtllm_lite.builder.passes.last_token_gather import LAST_TOKEN_GATHER
 from trtllm_lite.builder.passes.linear import LINEAR
 from trtllm_lite.builder.passes.linear_activation import LINEAR_ACTIVATION
@@ -26,6 +27,7 @@ PIPELINE = (
     POSITION_EMBEDDING,
     ROTARY_TABLE,
     LINEAR,
+    GATHER_COLUMNS,
     MERGE_QKV,
     MERGE_GATE_UP,
     LINEAR_ACTIVATION,

@@ -1,12 +1,7 @@
-"""MatMul with a transposed weight, what widens or dequantizes the weight, and the Add of a bias become one Linear.
-
-A Gather that brings the features of x into the order of the weight's columns (act-order) goes into the weight, which
-then is stored in float32: its blocks are no neighbours any longer.
-"""
+"""MatMul with a transposed weight, what widens or dequantizes the weight, and the Add of a bias become one Linear."""
 
 from collections.abc import Iterable
 
-import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
@@ -22,7 +17,7 @@ from trtllm_lite.builder.graph import (
     weight_tensor,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.quantize.formats import FORMATS, StoredMatrix, with_columns_at
+from trtllm_lite.quantize.formats import FORMATS, StoredMatrix
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -47,17 +42,6 @@ def _matrix(value: ir.Value | None) -> StoredMatrix | None:
     return next((matrix for known in FORMATS if (matrix := known.recognise(transpose.inputs[0]))), None)
 
 
-def _without_order(x: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
-    """``x`` before a Gather of all its features in another order, and the order; None if there is no such Gather."""
-    gather = produced_by(x, "Gather")
-    order = None if gather is None else gather.inputs[1]
-    tensor = weight_tensor(order)
-    if gather is None or tensor is None or attribute(gather, "axis", 0) != -1:
-        return x, None
-    is_order = np.array_equal(np.sort(tensor.numpy()), np.arange((dims(gather.inputs[0]) or (0,))[-1] or 0))
-    return (gather.inputs[0], order) if is_order else (x, None)
-
-
 def _bias(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     """The Add behind the MatMul, and its float32 vector with an element for each output feature; None if absent."""
     add = only_user(node.outputs[0])
@@ -73,9 +57,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, matrix: StoredMatrix) -> None:
     found = _bias(node)
     result, bias = (found[0].outputs[0], found[1]) if found else (node.outputs[0], None)
     output = value_of(f"{node.name}.linear", ir.DataType.FLOAT, dims(result) or ())
-    x, order = _without_order(node.inputs[0])
-    matrix = matrix if order is None else with_columns_at(matrix, order)
-    inputs = {"x": x, **matrix.within(graph), "bias": bias}
+    inputs = {"x": node.inputs[0], **matrix.within(graph), "bias": bias}
     fused = fused_node("Linear", str(node.name), inputs, {"y": output}, {"activation": "none"})
     graph.insert_before(node, fused)
     replace_value(result, output)

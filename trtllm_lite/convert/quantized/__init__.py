@@ -17,6 +17,7 @@ from trtllm_lite.convert.quantized.awq import Awq
 from trtllm_lite.convert.quantized.compressed_tensors import CompressedTensors
 from trtllm_lite.convert.quantized.fp8 import Fp8
 from trtllm_lite.convert.quantized.gptq import Gptq
+from trtllm_lite.convert.quantized.kv_cache import is_cache_scale, read_scales
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
 from trtllm_lite.convert.quantized.modelopt import ModelOpt
@@ -52,12 +53,14 @@ def as_blocks(source: Source) -> Source:
         return source
     method = _read_method(settings)
     matrices = {layer.name: method.matrix(layer) for layer in _layers(source) if set(_MARKS) & set(layer.tensors)}
-    if not matrices:
+    if not matrices and method.kv_cache is None:
         raise ConvertError(f"{source.description} is to be quantized with {method.description}, but no layer is")
     used = {f"{name}.{tensor}" for name, matrix in matrices.items() for tensor in matrix.stored}
-    kept = {name: info for name, info in source.tensors.items() if name not in used and not method.is_noted(name)}
+    if method.kv_cache is not None:
+        used |= {name for name in source.tensors if is_cache_scale(name)}
+    kept = {name: info for name, info in source.tensors.items() if name not in used}
     _check_plain(source, kept, f"{method.description} does not say what these are")
-    dtype = _plain_dtype(kept)
+    dtype, (cache, about_cache) = _plain_dtype(kept), read_scales(source, method.kv_cache)
     weights = {f"{name}.weight": matrix for name, matrix in matrices.items()}
     return replace(
         source,
@@ -65,7 +68,8 @@ def as_blocks(source: Source) -> Source:
         tensors=kept | {name: TensorInfo(dtype, matrix.shape) for name, matrix in weights.items()},
         read=partial(_read, source, weights),
         blocks={name: matrix.blocks for name, matrix in weights.items()},
-        quantization=method.description,
+        cache=cache,
+        quantization=method.description + about_cache,
     )
 
 

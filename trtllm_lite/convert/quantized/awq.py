@@ -44,7 +44,7 @@ class Awq(Method):
         scales = layer.find("scales", PLAIN_DTYPES, 2)
         count = scales.shape[0]
         layer.expect("scales", (count, out_features))
-        layer.expect("qzeros", (count, packed))
+        layer.expect("qzeros", (count, packed), "int32")
         groups = Groups(
             (out_features, in_features),
             _BITS,

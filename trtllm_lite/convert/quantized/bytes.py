@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
+from trtllm_lite.convert.quantized.powers import E8M0, SCALE_DTYPE, powers_of_two
 from trtllm_lite.network.blocks import Blocks, Rounding
+from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _FP8 = "float8_e4m3fn"
 
@@ -38,12 +40,14 @@ def fp8_in_tiles(layer: Layer, scale: str, tile: tuple[int, int]) -> Matrix:
     """
     rows, depth = layer.find("weight", (_FP8,), 2).shape
     down, across = -(-rows // tile[0]), -(-depth // tile[1])
-    info = layer.expect_shape(scale, (down, across), (down, 1, across, 1))
-    size = gcd(depth, tile[1])
+    info = layer.expect_shape(scale, (down, across), (down, 1, across, 1), dtypes=(*PLAIN_DTYPES, E8M0))
+    are_powers, size = info.dtype == E8M0, gcd(depth, tile[1])
 
     def scales() -> NDArray:
-        tiles = layer.load(scale).reshape(down, across)
+        tiles = (powers_of_two(layer, scale) if are_powers else layer.load(scale)).reshape(down, across)
         return tiles[np.arange(rows) // tile[0]][:, np.arange(0, depth, size) // tile[1]]
 
     parts = {"weight": lambda: layer.load("weight"), "weight_scale": scales}
-    return Matrix((rows, depth), Blocks(_FP8, size, info.dtype), parts, ("weight", scale))
+    return Matrix(
+        (rows, depth), Blocks(_FP8, size, SCALE_DTYPE if are_powers else info.dtype), parts, ("weight", scale)
+    )

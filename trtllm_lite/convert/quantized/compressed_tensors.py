@@ -16,8 +16,9 @@ from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
 from trtllm_lite.convert.quantized.fp4 import mxfp4, nvfp4
 from trtllm_lite.convert.quantized.fp8 import is_tile
 from trtllm_lite.convert.quantized.groups import Groups
+from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
-from trtllm_lite.convert.quantized.method import UNQUANTIZED, WITHOUT_KV_SCALES, Method
+from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
 from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
 from trtllm_lite.errors import shown
 from trtllm_lite.network.blocks import Rounding
@@ -91,15 +92,14 @@ class CompressedTensors(Method):
         for key in ("ignore", "quantization_status", "global_compression_ratio", "version"):
             fields.take(key)  # ignored layers have no scales
         layout, groups = fields.take("format"), fields.take("config_groups")
-        self._has_kv_scales = bool(fields.take("kv_cache_scheme"))
-        if not isinstance(groups, dict) or not groups:
+        self.kv_cache = KvCache.read(fields, "kv_cache_scheme")
+        if not isinstance(groups, dict) or not (groups or self.kv_cache):
             fields.problem("config_groups", f"expected groups of layers, found {shown(groups)}")
             groups = {}
         self._groups = [_read_group(fields, name, entry, layout) for name, entry in groups.items()]
         layouts = dict.fromkeys(group.layout for group in self._groups)
-        without = WITHOUT_KV_SCALES if self._has_kv_scales else ""
         weights_only = ", weights only" if any(group.leaves_activations for group in self._groups) else ""
-        self.description = f"compressed-tensors {', '.join(layouts)}{weights_only}{without}"
+        self.description = f"compressed-tensors {', '.join(layouts) or layout}{weights_only}"
 
     def matrix(self, layer: Layer) -> Matrix:
         """As :meth:`Method.matrix`."""
@@ -116,10 +116,6 @@ class CompressedTensors(Method):
                 f"{group.activations or 'they are'}, which is not supported: {UNQUANTIZED}"
             )
         return matrix
-
-    def is_noted(self, tensor: str) -> bool:
-        """As :meth:`Method.is_noted`: the type and the scale of the KV cache are chosen when an engine is built."""
-        return self._has_kv_scales and tensor.endswith((".k_scale", ".v_scale"))
 
 
 def _read_group(fields: ConfigFields, name: str, entry: Any, layout: Any) -> Group:
@@ -205,12 +201,12 @@ def _packed(layer: Layer, group: Group) -> Matrix | None:
     layer.find("weight_shape", ("int64", "int32"), 1)
     layer.expect("weight_shape", (2,))
     rows, depth = (int(extent) for extent in layer.load("weight_shape"))
-    layer.expect("weight_packed", (rows, -(-depth // per_word)))
+    layer.expect("weight_packed", (rows, -(-depth // per_word)), "int32")
     scale = layer.find("weight_scale", PLAIN_DTYPES, 2)
     count = scale.shape[1]
     layer.expect("weight_scale", (rows, count))
     if not weights.symmetric:
-        layer.expect("weight_zero_point", (-(-rows // per_word), count))
+        layer.expect("weight_zero_point", (-(-rows // per_word), count), "int32")
     groups = Groups(
         (rows, depth),
         bits,

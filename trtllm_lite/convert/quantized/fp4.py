@@ -1,8 +1,8 @@
 """Numbers of 4 bits with 2 bits of exponent and 1 of fraction (E2M1), in groups with scales of 8 bits.
 
 MXFP4 has powers of two for 32 elements (OCP Microscaling Formats, version 1.0, section 5.2), NVFP4 has E4M3 numbers for
-16 elements, which a number for the whole matrix scales in turn. Each element is one of E4M3, too, and becomes such a
-byte. Activations stay as they are.
+16 elements, which a number for the whole matrix scales in turn, and which become float32 with it. Activations stay as
+they are.
 """
 
 from collections.abc import Callable
@@ -11,26 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
+from trtllm_lite.convert.quantized.powers import E8M0, SCALE_DTYPE, powers_of_two
 from trtllm_lite.convert.quantized.words import in_pairs
 from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.dtypes import NUMPY
 
 _FP8 = "float8_e4m3fn"
-_POSITIVE = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
-_ELEMENTS = np.array(_POSITIVE + [-x for x in _POSITIVE], np.float32).astype(NUMPY[_FP8])
-_POWER_BIAS, _NO_POWER = 127, 255
+_FP4 = "float4_e2m1fn"
 
 
 def mxfp4(layer: Layer, elements: str) -> Matrix:
-    """``elements`` uint8 [out, in / 2], the first in the low bits; ``weight_scale`` uint8 [out, in / 32]."""
-
-    def scales() -> NDArray:
-        stored = layer.load("weight_scale")
-        if (stored == _NO_POWER).any():
-            raise layer.error("a scale of weight_scale is not a number: download the model again")
-        return np.ldexp(np.float32(1), stored.astype(np.int32) - _POWER_BIAS).astype(NUMPY["bfloat16"])
-
-    return _matrix(layer, elements, 32, "uint8", "bfloat16", scales)
+    """``elements`` uint8 [out, in / 2], the first in the low bits; ``weight_scale`` uint8 or E8M0 [out, in / 32]."""
+    return _matrix(layer, elements, 32, ("uint8", E8M0), SCALE_DTYPE, lambda: powers_of_two(layer, "weight_scale"))
 
 
 def nvfp4(layer: Layer, elements: str, whole: str, divides: bool) -> Matrix:
@@ -41,22 +33,22 @@ def nvfp4(layer: Layer, elements: str, whole: str, divides: bool) -> Matrix:
         stored = layer.load("weight_scale").astype(np.float32)
         return stored / factor if divides else stored * factor
 
-    return _matrix(layer, elements, 16, _FP8, "float32", scales, whole, "input_scale", "input_global_scale")
+    return _matrix(layer, elements, 16, (_FP8,), "float32", scales, whole, "input_scale", "input_global_scale")
 
 
 def _matrix(
     layer: Layer,
     elements: str,
     size: int,
-    stored_scale: str,
+    stored_scale: tuple[str, ...],
     scale_dtype: str,
     scales: Callable[[], NDArray],
     *others: str,
 ) -> Matrix:
     rows, half = layer.find(elements, ("uint8",), 2).shape
-    layer.find("weight_scale", (stored_scale,), 2)
+    layer.find("weight_scale", stored_scale, 2)
     layer.expect("weight_scale", (rows, -(-2 * half // size)))
     if 2 * half % size:
         raise layer.error(f"rows of {2 * half} weights are not groups of {size}: download the model again")
-    parts = {"weight": lambda: _ELEMENTS[in_pairs(layer.load(elements), axis=-1)], "weight_scale": scales}
-    return Matrix((rows, 2 * half), Blocks(_FP8, size, scale_dtype), parts, (elements, "weight_scale", *others))
+    parts = {"weight": lambda: in_pairs(layer.load(elements), axis=-1).view(NUMPY[_FP4]), "weight_scale": scales}
+    return Matrix((rows, 2 * half), Blocks(_FP4, size, scale_dtype), parts, (elements, "weight_scale", *others))

@@ -8,6 +8,7 @@ a token; here they stay as they are. Without tiles a matrix has one ``weight_sca
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
+from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
 from trtllm_lite.convert.quantized.method import Method
 from trtllm_lite.errors import shown
@@ -15,6 +16,8 @@ from trtllm_lite.network.blocks import Rounding
 
 _FP8 = "float8_e4m3fn"
 _SCHEMES = ("static", "dynamic")
+# What the tensors say, too, and what concerns layers that no model here has.
+_NEUTRAL = ("modules_to_not_convert", "modules_to_convert", "ignored_layers", "scale_fmt", "expert_dtype", "dequantize")
 
 
 class Fp8(Method):
@@ -22,7 +25,7 @@ class Fp8(Method):
 
     def __init__(self, fields: ConfigFields) -> None:
         """Take the settings; what is not supported becomes a problem of ``fields``."""
-        for key in ("modules_to_not_convert", "ignored_layers", "scale_fmt"):
+        for key in _NEUTRAL:
             fields.take(key)
         fields.expect("fmt", "e4m3")
         scheme, tile = fields.take("activation_scheme") or "dynamic", fields.take("weight_block_size")
@@ -31,6 +34,7 @@ class Fp8(Method):
         if tile is not None and not is_tile(tile):
             fields.problem("weight_block_size", f"expected two positive numbers, found {shown(tile)}")
             tile = None
+        self.kv_cache = KvCache.read(fields, "kv_cache_scheme")
         self._is_static, self._tile = scheme == "static", None if tile is None else (tile[0], tile[1])
         tiles = "" if tile is None else f" in tiles of {tile[0]}x{tile[1]}, weights only"
         self.description = f"fp8{tiles}"

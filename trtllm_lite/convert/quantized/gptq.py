@@ -52,9 +52,8 @@ class Gptq(Method):
         in_features = packed * per_word
         scales = layer.find("scales", PLAIN_DTYPES, 2)
         count = scales.shape[0]
-        wanted = {"scales": (count, out_features), "qzeros": (count, out_features // per_word)}
-        for name, shape in wanted.items():
-            layer.expect(name, shape)
+        layer.expect("scales", (count, out_features))
+        layer.expect("qzeros", (count, out_features // per_word), "int32")
         groups = Groups(
             (out_features, in_features),
             self._bits,

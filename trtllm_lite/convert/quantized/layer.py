@@ -37,18 +37,20 @@ class Layer:
             )
         return info
 
-    def expect(self, tensor: str, shape: tuple[int, ...]) -> TensorInfo:
-        """A tensor of that shape. Raises ConvertError."""
+    def expect(self, tensor: str, shape: tuple[int, ...], dtype: str | None = None) -> TensorInfo:
+        """A tensor of that shape, and of the ``dtype`` that is given. Raises ConvertError."""
         info = self.tensors.get(tensor)
         if info is None or info.shape != shape:
             found = "none" if info is None else list(info.shape)
             raise self.error(f"expected {tensor} to have the shape {list(shape)}, found {found}: download it again")
+        if dtype not in (None, info.dtype):
+            raise self.error(f"expected {tensor} to be of {dtype}, found {info.dtype}: download it again")
         return info
 
-    def expect_shape(self, tensor: str, *shapes: tuple[int, ...]) -> TensorInfo:
+    def expect_shape(self, tensor: str, *shapes: tuple[int, ...], dtypes: tuple[str, ...] = PLAIN_DTYPES) -> TensorInfo:
         """A tensor of floating-point numbers of one of the ``shapes``. Raises ConvertError."""
         info = self.tensors.get(tensor)
-        if info is None or info.shape not in shapes or info.dtype not in PLAIN_DTYPES:
+        if info is None or info.shape not in shapes or info.dtype not in dtypes:
             found = "none" if info is None else f"{info.dtype} {list(info.shape)}"
             listed = " or ".join(str(list(shape)) for shape in shapes)
             raise self.error(

@@ -12,8 +12,9 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
 from trtllm_lite.convert.quantized.fp4 import mxfp4, nvfp4
 from trtllm_lite.convert.quantized.groups import Groups
+from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
-from trtllm_lite.convert.quantized.method import WITHOUT_KV_SCALES, Method
+from trtllm_lite.convert.quantized.method import Method
 from trtllm_lite.convert.quantized.words import in_pairs
 from trtllm_lite.network.blocks import Rounding
 from trtllm_lite.vocabulary import PLAIN_DTYPES
@@ -78,14 +79,10 @@ class ModelOpt(Method):
         self._algorithm = str(fields.take("quant_algo"))
         if self._algorithm not in _ALGORITHMS:
             fields.problem("quant_algo", f"expected one of {', '.join(_ALGORITHMS)}, found {self._algorithm}")
-        self._has_kv_scales = any(fields.take(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo"))
+        self.kv_cache = KvCache.read(fields, "kv_cache_scheme", "kv_cache_quant_algo")
         weights_only = ", weights only" if self._algorithm in _WEIGHTS_ONLY else ""
-        self.description = f"modelopt {self._algorithm}{weights_only}{WITHOUT_KV_SCALES if self._has_kv_scales else ''}"
+        self.description = f"modelopt {self._algorithm}{weights_only}"
 
     def matrix(self, layer: Layer) -> Matrix:
         """As :meth:`Method.matrix`."""
         return _ALGORITHMS[self._algorithm](layer)
-
-    def is_noted(self, tensor: str) -> bool:
-        """As :meth:`Method.is_noted`: the type and the scale of the KV cache are chosen when an engine is built."""
-        return self._has_kv_scales and tensor.endswith((".k_proj.k_scale", ".v_proj.v_scale"))

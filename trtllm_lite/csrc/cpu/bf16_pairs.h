@@ -56,6 +56,15 @@ TL_INLINE __m512i nibble_values<Int4Word>() {
   return _mm512_broadcast_i64x4(half);
 }
 
+template <>
+TL_INLINE __m512i nibble_values<Float4Word>() {
+  const __m256i magnitudes = _mm256_setr_epi16(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0, 0x3f00,
+                                               0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0);
+  const auto sign = static_cast<short>(0x8000);
+  const __m256i signs = _mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, sign, sign, sign, sign, sign, sign, sign, sign);
+  return _mm512_broadcast_i64x4(_mm256_or_si256(magnitudes, signs));
+}
+
 // Elements i and i + 4 of each word.
 template <int kIndex, typename Word>
 TL_INLINE Pairs pair_of(Words<Word> words) {

@@ -270,6 +270,8 @@ void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels
       return multiply_panels<Int4Word, Scaled>(x, w, panels, pool, epilogue);
     case DType::kUint4:
       return multiply_panels<UInt4Word, Scaled>(x, w, panels, pool, epilogue);
+    case DType::kFloat4E2m1fn:
+      return multiply_panels<Float4Word, Scaled>(x, w, panels, pool, epilogue);
     default:
       return multiply_panels<float, Plain>(x, w, panels, pool, epilogue);
   }

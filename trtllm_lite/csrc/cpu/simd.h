@@ -34,6 +34,10 @@ struct Int4Word {
 struct UInt4Word {
   std::uint32_t bits;
 };
+// Those with a sign, 2 bits of exponent and 1 of fraction (E2M1): 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+struct Float4Word {
+  std::uint32_t bits;
+};
 
 }  // namespace tl
 
@@ -56,6 +60,8 @@ template <>
 inline constexpr int kElements<Int4Word> = 8;
 template <>
 inline constexpr int kElements<UInt4Word> = 8;
+template <>
+inline constexpr int kElements<Float4Word> = 8;
 
 // Element kIndex of each lane's item.
 template <int kIndex>

@@ -38,6 +38,9 @@ TL_INLINE Words<Int4Word> load(const Int4Word* p) { return {_mm256_loadu_si256(r
 TL_INLINE Words<UInt4Word> load(const UInt4Word* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
 }
+TL_INLINE Words<Float4Word> load(const Float4Word* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+}
 template <int kIndex>
 TL_INLINE Vec nibble(Words<Int4Word> words) {
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words.bits, 28 - 4 * kIndex), 28));
@@ -45,6 +48,14 @@ TL_INLINE Vec nibble(Words<Int4Word> words) {
 template <int kIndex>
 TL_INLINE Vec nibble(Words<UInt4Word> words) {
   return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(words.bits, 4 * kIndex), _mm256_set1_epi32(15)));
+}
+// A table of 8 magnitudes is looked up by the low 3 bits.
+template <int kIndex>
+TL_INLINE Vec nibble(Words<Float4Word> words) {
+  const Vec values = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+  const Vec magnitude = _mm256_permutevar8x32_ps(values, _mm256_srli_epi32(words.bits, 4 * kIndex));
+  const Vec shifted = _mm256_castsi256_ps(_mm256_slli_epi32(words.bits, 28 - 4 * kIndex));
+  return _mm256_or_ps(magnitude, _mm256_and_ps(shifted, _mm256_set1_ps(-0.0f)));
 }
 TL_INLINE void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
 

@@ -45,6 +45,7 @@ struct Words {
 };
 TL_INLINE Words<Int4Word> load(const Int4Word* p) { return {_mm512_loadu_si512(p)}; }
 TL_INLINE Words<UInt4Word> load(const UInt4Word* p) { return {_mm512_loadu_si512(p)}; }
+TL_INLINE Words<Float4Word> load(const Float4Word* p) { return {_mm512_loadu_si512(p)}; }
 template <int kIndex>
 TL_INLINE Vec nibble(Words<Int4Word> words) {
   const Vec values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
@@ -53,6 +54,11 @@ TL_INLINE Vec nibble(Words<Int4Word> words) {
 template <int kIndex>
 TL_INLINE Vec nibble(Words<UInt4Word> words) {
   const Vec values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return _mm512_permutexvar_ps(_mm512_srli_epi32(words.bits, 4 * kIndex), values);
+}
+template <int kIndex>
+TL_INLINE Vec nibble(Words<Float4Word> words) {
+  const Vec values = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
   return _mm512_permutexvar_ps(_mm512_srli_epi32(words.bits, 4 * kIndex), values);
 }
 TL_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }

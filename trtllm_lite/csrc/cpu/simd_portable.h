@@ -66,6 +66,7 @@ TL_INLINE Words<Word> load_words(const Word* p) {
 }
 TL_INLINE Words<Int4Word> load(const Int4Word* p) { return load_words(p); }
 TL_INLINE Words<UInt4Word> load(const UInt4Word* p) { return load_words(p); }
+TL_INLINE Words<Float4Word> load(const Float4Word* p) { return load_words(p); }
 template <int kIndex>
 TL_INLINE Vec nibble(Words<Int4Word> words) {
   return __builtin_convertvector(reinterpret_cast<IntVec>(words.bits << (28 - 4 * kIndex)) >> 28, Vec);
@@ -73,6 +74,13 @@ TL_INLINE Vec nibble(Words<Int4Word> words) {
 template <int kIndex>
 TL_INLINE Vec nibble(Words<UInt4Word> words) {
   return __builtin_convertvector(reinterpret_cast<IntVec>((words.bits >> (4 * kIndex)) & 15), Vec);
+}
+// The bits are those of a float 2^126 times smaller, subnormals included.
+template <int kIndex>
+TL_INLINE Vec nibble(Words<Float4Word> words) {
+  const BitsVec bits = words.bits >> (4 * kIndex);
+  const Vec magnitude = reinterpret_cast<Vec>((bits & 7) << 22) * broadcast(0x1p126f);
+  return reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(magnitude) | ((bits & 8) << 28));
 }
 TL_INLINE void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof(x)); }
 

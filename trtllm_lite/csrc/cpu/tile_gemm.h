@@ -349,6 +349,8 @@ void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels
       return multiply_weight<Int4Word, Scaled>(x, w, panels, pool, epilogue);
     case DType::kUint4:
       return multiply_weight<UInt4Word, Scaled>(x, w, panels, pool, epilogue);
+    case DType::kFloat4E2m1fn:
+      return multiply_weight<Float4Word, Scaled>(x, w, panels, pool, epilogue);
     default:
       return multiply_weight<BFloat16, Plain>(x, w, panels, pool, epilogue);
   }

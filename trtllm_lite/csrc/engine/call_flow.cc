@@ -1,6 +1,7 @@
 #include "engine/call_flow.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "engine/call.h"
@@ -35,7 +36,8 @@ class ArenaContents {
 
 class CallFlow {
  public:
-  CallFlow(const Plan& plan, std::int64_t tokens_per_block) : plan_(plan) {
+  CallFlow(const Plan& plan, const Container& container, std::int64_t tokens_per_block)
+      : plan_(plan), container_(container) {
     // A schema symbol with the name of a step symbol stands for it; kernels rely on that when they use step inputs.
     for (int symbol = 0; symbol < kNumSymbols; ++symbol) {
       known_[kSymbolNames[symbol]] = {0, static_cast<Symbol>(symbol)};
@@ -124,6 +126,9 @@ class CallFlow {
       throw EngineError("input " + std::string(spec.name) + ": expected a tensor that holds a value, found " +
                         tensor(index).name + ", which was never written or has been overwritten");
     }
+    if (spec.constant) {
+      check_indices(spec, tensor(index), bindings.at(schema.symbols[static_cast<std::size_t>(spec.below)]));
+    }
     if (spec.step_input.empty()) return;
     if (tensor(index).kind != TensorKind::kInput || tensor(index).name != spec.step_input) {
       throw EngineError("input " + std::string(spec.name) + ": expected the step input " +
@@ -133,6 +138,21 @@ class CallFlow {
     const ValueBound bound{step_input_index(spec.step_input),
                            bindings.at(schema.symbols[static_cast<std::size_t>(spec.below)])};
     if (std::ranges::find(value_bounds_, bound) == value_bounds_.end()) value_bounds_.push_back(bound);
+  }
+
+  void check_indices(const ArgumentSpec& spec, const PlanTensor& indices, const Dim& bound) const {
+    const std::string where = "input " + std::string(spec.name) + ": ";
+    if (indices.kind != TensorKind::kWeight || bound.symbol) {
+      throw EngineError(where + "expected a weight of indices below a fixed extent, found " + indices.name);
+    }
+    const std::span<const std::byte> stored = container_.at("weights." + indices.name).bytes;
+    for (std::size_t at = 0; at < stored.size(); at += sizeof(std::int32_t)) {
+      std::int32_t value;
+      std::memcpy(&value, stored.data() + at, sizeof value);
+      if (value >= 0 && value < bound.value) continue;
+      throw EngineError(where + "expected indices from 0 to " + std::to_string(bound.value - 1) + ", found " +
+                        std::to_string(value) + " in " + indices.name);
+    }
   }
 
   void check_output(const ResolvedCall& call, std::size_t position) const {
@@ -169,6 +189,7 @@ class CallFlow {
   }
 
   const Plan& plan_;
+  const Container& container_;
   SymbolBindings known_;
   ArenaContents contents_;
   std::vector<ValueBound> value_bounds_;
@@ -176,8 +197,8 @@ class CallFlow {
 
 }  // namespace
 
-std::vector<ValueBound> check_calls(const Plan& plan, std::int64_t tokens_per_block) {
-  return CallFlow(plan, tokens_per_block).check();
+std::vector<ValueBound> check_calls(const Plan& plan, const Container& container, std::int64_t tokens_per_block) {
+  return CallFlow(plan, container, tokens_per_block).check();
 }
 
 }  // namespace tl

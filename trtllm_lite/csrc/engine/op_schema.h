@@ -33,7 +33,8 @@ struct ArgumentSpec {
   int alias = -1;               // outputs: the input whose storage this is
   std::string_view step_input;  // int32 inputs: the step input that must be passed here
   bool state = false;           // inputs: memory that is kept between steps
-  int below = -1;               // the symbol that bounds the values of the step input from above
+  bool constant = false;        // int32 inputs: a weight whose values are indices
+  int below = -1;               // the symbol that bounds the values of the step input or constant from above
   int present_with = -1;        // the optional input that is there if and only if this one is
   int scaled_by = -1;           // the optional input that is there if and only if this one's dtype wants scales
   int rank = 0;

@@ -203,7 +203,7 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
   check_outputs(plan, manifest);
   check_kinds(plan, manifest.target.kind);
   if (manifest.target.kind == TargetKind::kCpu) {
-    std::vector<ValueBound> bounds = check_calls(plan, manifest.kv_cache.tokens_per_block);
+    std::vector<ValueBound> bounds = check_calls(plan, container, manifest.kv_cache.tokens_per_block);
     for (const Instruction& instruction : plan.programs.front().instructions) {
       if (const auto* call = std::get_if<CallInstruction>(&instruction)) check_group_of(*call, manifest.kv_cache);
     }

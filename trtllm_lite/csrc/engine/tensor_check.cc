@@ -91,7 +91,8 @@ class TensorChecker {
 
   void check_weight(const PlanTensor& tensor) const {
     if (!all_integers(tensor.shape)) fail(tensor, "expected a shape of integers");
-    if (!is_float(tensor.dtype) && !kIsScaled[static_cast<int>(tensor.dtype)])
+    const bool is_index = tensor.dtype == DType::kInt32;
+    if (!is_float(tensor.dtype) && !is_index && !kIsScaled[static_cast<int>(tensor.dtype)])
       fail(tensor, "expected a dtype that weights have");
     const bool is_cpu = manifest_.target.kind == TargetKind::kCpu;
     const bool has_panels = tensor.layout == Layout::kPanel64 || tensor.layout == Layout::kGatedPanel64;

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from trtllm_lite.quantize.formats.common_form import in_one_form, with_columns_at
+from trtllm_lite.quantize.formats.common_form import in_one_form
+from trtllm_lite.quantize.formats.float4 import Float4
 from trtllm_lite.quantize.formats.float8 import Float8
 from trtllm_lite.quantize.formats.format import Format, QuantizedFormat, StoredMatrix
 from trtllm_lite.quantize.formats.int4 import Int4
 from trtllm_lite.quantize.formats.int8 import Int8
 from trtllm_lite.quantize.formats.plain import Plain
 
-FORMATS: tuple[Format, ...] = (Plain(), Int8(), Float8(), Int4())
+FORMATS: tuple[Format, ...] = (Plain(), Int8(), Float8(), Int4(), Float4())
 
 
 def matrix_of(operands: Mapping[str, ir.Value]) -> StoredMatrix:
@@ -22,6 +23,7 @@ def matrix_of(operands: Mapping[str, ir.Value]) -> StoredMatrix:
 
 __all__ = [
     "FORMATS",
+    "Float4",
     "Float8",
     "Format",
     "Int4",
@@ -31,5 +33,4 @@ __all__ = [
     "StoredMatrix",
     "in_one_form",
     "matrix_of",
-    "with_columns_at",
 ]

@@ -33,21 +33,6 @@ def in_one_form(matrices: Sequence[StoredMatrix]) -> list[StoredMatrix]:
     return [_as_int8(matrix, gcd(*blocks), dtype, with_offset) for matrix in matrices]
 
 
-def with_columns_at(matrix: StoredMatrix, places: ir.Value) -> StoredMatrix:
-    """``matrix`` in float32 with its columns, which may be in blocks, at the ``places`` of an int32 constant."""
-    constant = places.const_value
-    assert constant is not None
-
-    def load() -> np.ndarray:
-        columns = _floats(matrix)
-        result = np.empty_like(columns)
-        result[:, constant.numpy()] = columns
-        return result
-
-    name = f"{matrix.operands['weight'].name}.{places.name}.float32"
-    return StoredMatrix(Plain(), {"weight": derived(name, lazy(load, ONNX["float32"], matrix.shape))})
-
-
 def _floats(matrix: StoredMatrix) -> np.ndarray:
     return matrix.format.dequantize({name: matrix.tensor(name).numpy() for name in matrix.operands})
 

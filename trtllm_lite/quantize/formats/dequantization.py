@@ -5,7 +5,7 @@ with zero points or without, and an Add of an offset for each row or block behin
 widened by a Cast. The operands of a fused operator are made of these tensors when they are asked for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -15,6 +15,7 @@ from trtllm_lite.network.blocks import dequantize
 from trtllm_lite.network.dtypes import PLAIN_ONNX
 from trtllm_lite.network.tensors import add_initializer, extents, lazy
 from trtllm_lite.quantize.formats.format import derived, initializer, made_by
+from trtllm_lite.quantize.insertion import adder
 
 _FLOAT = ir.DataType.FLOAT
 _UINT8_BIAS = 128  # uint8 is stored as int8, that much less
@@ -25,18 +26,6 @@ def dequantized(graph: ir.Graph, before: ir.Node, name: str, tensors: Mapping[st
 
     It is made by standard operators in front of ``before``.
     """
-
-    def add(
-        op_type: str,
-        inputs: Sequence[ir.Value],
-        what: str,
-        shape: Sequence[int | ir.SymbolicDim],
-        attributes: Mapping[str, int],
-    ) -> ir.Value:
-        result = ir.Value(name=f"{name}.{what}", type=ir.TensorType(_FLOAT), shape=ir.Shape(shape))
-        node = ir.node(op_type, inputs, attributes, outputs=[result], name=result.name)
-        graph.insert_before(before, node)
-        return result
 
     def constant(what: str, array: np.ndarray) -> ir.Value:
         return add_initializer(graph, f"{name}.{what}", ir.tensor(array))
@@ -49,7 +38,7 @@ def dequantized(graph: ir.Graph, before: ir.Node, name: str, tensors: Mapping[st
     if "weight_offset" in stored:
         stored["weight_offset"] = _reshaped(stored["weight_offset"], (rows, blocks, 1))
     parts = {part: add_initializer(graph, f"{name}.{part}", tensor) for part, tensor in stored.items()}
-    return dequantize(add, constant, parts, (rows, depth), blocks)
+    return dequantize(adder(graph, before, name), constant, parts, (rows, depth), blocks)
 
 
 def recognise_dequantized(value: ir.Value | None) -> dict[str, ir.Value] | None:

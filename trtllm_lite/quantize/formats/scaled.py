@@ -21,11 +21,13 @@ class Scaled(QuantizedFormat):
 
     Scales and offsets are of a plain type. Float matrices are stored in blocks of ``block_size`` elements of a row (0:
     a row is one block) with scales of ``scale_dtype`` and without offsets; ``largest`` is a block's largest element.
+    Blocks are a multiple of ``granule`` elements, which kernels read at once.
     """
 
     operands = ("weight", "weight_scale", "weight_offset")
     largest: ClassVar[float]
     scale_dtype: ClassVar[str] = "float32"
+    granule: ClassVar[int] = 1
 
     block_size: int = 0
 
@@ -38,7 +40,9 @@ class Scaled(QuantizedFormat):
         operands = recognise_dequantized(value)
         if operands is None or operands["weight"].dtype not in self.weight_dtypes:
             return None
-        return StoredMatrix(self, operands)
+        found = StoredMatrix(self, operands)
+        block = found.shape[-1] // extents(found.tensor("weight_scale"))[-1]
+        return found if block % self.granule == 0 else None
 
     def pack(self, matrix: np.ndarray) -> dict[str, np.ndarray]:
         """As :meth:`QuantizedFormat.pack`. The scale of a block of zeros is 1."""

@@ -32,14 +32,16 @@ DType dtype_of(const Array& array, std::string_view name) {
   if (array.dtype() == nb::dtype<std::int8_t>()) return DType::kInt8;
   if (array.dtype() == nb::dtype<std::uint16_t>()) return DType::kBFloat16;
   if (array.dtype() == nb::dtype<std::uint8_t>()) {
-    return name == "int4" ? DType::kInt4 : name == "uint4" ? DType::kUint4 : DType::kFloat8E4m3fn;
+    if (name == "int4") return DType::kInt4;
+    if (name == "uint4") return DType::kUint4;
+    return name == "float4_e2m1fn" ? DType::kFloat4E2m1fn : DType::kFloat8E4m3fn;
   }
   if (array.dtype().code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) && array.dtype().bits == 16) {
     return DType::kFloat16;
   }
   throw EngineError(
       "run_kernel: expected arrays of float32, float16, int32, int8, or, with their bits, bfloat16 "
-      "(uint16) and float8_e4m3fn, int4 and uint4 (uint8)");
+      "(uint16) and float8_e4m3fn, int4, uint4 and float4_e2m1fn (uint8)");
 }
 
 // The inputs or the outputs of a call: their logical description for the schema check, their pointers for the kernel.

@@ -1,0 +1,51 @@
+"""A Gather that brings features of packed rows into a constant order (act-order) becomes GatherColumns."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import (
+    attribute,
+    dims,
+    fused_node,
+    nodes_of,
+    replace_value,
+    site,
+    value_of,
+    weight_tensor,
+)
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+
+
+def _rewrite(graph: ir.Graph) -> list[Decision]:
+    decisions = []
+    for node in nodes_of(graph, "Gather"):
+        if _is_order(node):
+            rows, order = node.inputs
+            y = value_of(f"{node.name}.columns", ir.DataType.FLOAT, dims(node.outputs[0]) or ())
+            graph.insert_before(
+                node, fused_node("GatherColumns", str(node.name), {"x": rows, "order": order}, {"y": y})
+            )
+            replace_value(node.outputs[0], y)
+            decisions.append(Decision(site(node), True))
+    return decisions
+
+
+def _is_order(node: ir.Node) -> bool:
+    """Whether the Gather takes all features of float32 rows, in the order of an int32 weight."""
+    rows, order = node.inputs
+    shape, tensor = dims(rows) or (), weight_tensor(order)
+    if rows is None or tensor is None or len(shape) != 2 or attribute(node, "axis", 0) not in (1, -1):
+        return False
+    is_typed = rows.dtype == ir.DataType.FLOAT and tensor.dtype == ir.DataType.INT32
+    return is_typed and np.array_equal(np.sort(tensor.numpy()), np.arange(int(shape[1] or 0)))
+
+
+def _ensures(graph: ir.Graph) -> Iterable[str]:
+    for node in nodes_of(graph, "Gather"):
+        if _is_order(node):
+            yield f"{node.name} is an order of features left behind"
+
+
+GATHER_COLUMNS = GraphPass("gather_columns", _rewrite, ensures=_ensures)

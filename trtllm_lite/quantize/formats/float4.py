@@ -1,0 +1,20 @@
+"""Floating-point numbers of 4 bits: 2 of exponent, 1 of fraction (OCP Microscaling Formats, version 1.0, E2M1)."""
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.plugins.packing import WORD
+from trtllm_lite.quantize.formats.scaled import Scaled
+
+
+class Float4(Scaled):
+    """weight float4_e2m1fn; 6 is the largest element of a block of a float matrix."""
+
+    name = "float4"
+    weight_dtypes = (ir.DataType.FLOAT4E2M1,)
+    largest = 6
+    granule = WORD
+
+    def rounded(self, scaled: np.ndarray) -> np.ndarray:
+        """As :meth:`Scaled.rounded`: to the nearest, halves to even."""
+        return scaled.astype(self.weight_dtypes[0].numpy())
