@@ -163,11 +163,14 @@ def check_tiled(
         largest, (of_number, of_scale) = LARGEST[kind] * y_scale, HALF_STEPS[kind]
         off = (y[:rows].double() * y_scale - expected.clamp(-largest, largest)).abs()
         # The last number of int8 is -128; other errors are those of the sums.
-        allowed = expected.abs() * (of_number + 0.01) + y_scale * (of_scale + 0.5) + expected.square().mean().sqrt() * 0.1
+        of_sums = expected.square().mean().sqrt() * 0.1
+        allowed = expected.abs() * (of_number + 0.01) + y_scale * (of_scale + 0.5) + of_sums
         assert (off <= allowed).all(), (off / allowed).max()
 
 
-def check_quantize(kind: torch.dtype, features: int, rows: int, dtype: torch.dtype, static: float | None, machine: Machine = GPU) -> None:
+def check_quantize(
+    kind: torch.dtype, features: int, rows: int, dtype: torch.dtype, static: float | None, machine: Machine = GPU
+) -> None:
     """Bytes and scales are those of torch, bit for bit."""
     memory, at = Memory(), machine.device
     x = random_rows(rows, features, dtype, at)
@@ -183,7 +186,16 @@ def check_quantize(kind: torch.dtype, features: int, rows: int, dtype: torch.dty
     assert torch.equal(y.view(torch.uint8), rounded(x, expected, kind).view(torch.uint8))
 
 
-def check_rms_norm(kind: torch.dtype, hidden: int, rows: int, dtype: torch.dtype, static: float | None, *, residual: bool, machine: Machine = GPU) -> None:
+def check_rms_norm(
+    kind: torch.dtype,
+    hidden: int,
+    rows: int,
+    dtype: torch.dtype,
+    static: float | None,
+    *,
+    residual: bool,
+    machine: Machine = GPU,
+) -> None:
     """Rows are normalised in ``dtype``, and bytes of that, but for roundings that the norm's own turn."""
     memory, at = Memory(), machine.device
     x, weight = random_rows(rows, hidden, dtype, at), 1 + torch.rand(hidden, device=at)
@@ -192,7 +204,8 @@ def check_rms_norm(kind: torch.dtype, hidden: int, rows: int, dtype: torch.dtype
     y = torch.full((rows, hidden), POISON, device=at).to(kind)
     y_scale = torch.full((rows,), POISON, device=at)
     how = RowNorm(memory("y", y), memory("x", x), memory.optional("residual", other), memory.optional("total", total))
-    scales = RowScales(NAMES[kind], static or LEAST, static is None, memory("y_scale", y_scale) if static is None else None)
+    buffer = memory("y_scale", y_scale) if static is None else None
+    scales = RowScales(NAMES[kind], static or LEAST, static is None, buffer)
     memory.run(rms_norm(how, memory("weight", weight), 1e-5, scales, symbol("rows")), rows, machine)
     wide = x.double() if other is None else (x + other).double()
     normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * weight.double()

@@ -1,4 +1,4 @@
-"""Engines of bytes on the card: logits of transformers whose weights, activations, keys and values are rounded alike."""
+"""Engines of bytes on the card: logits of transformers whose weights, activations and caches are rounded alike."""
 
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,8 @@ def test_products_in_eight_bits(family: str, dtype: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["fp8", "fp8 by row", "int8", "int8 static"])
 def test_quantized_checkpoints(kind: str, tmp_path: Path) -> None:
     """The activations of their layers are rounded by one scale, or by one for each token."""
-    model = write_quantized(tiny_model("llama", **SHAPE, head_dim=16), tmp_path / "model", LAYOUTS[f"compressed-tensors {kind}"])
+    layout = LAYOUTS[f"compressed-tensors {kind}"]
+    model = write_quantized(tiny_model("llama", **SHAPE, head_dim=16), tmp_path / "model", layout)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", **LIMITS, target="sm_90")
     case = Case("bfloat16", ModelRunner.from_dir(tmp_path / "engine"), model.float())

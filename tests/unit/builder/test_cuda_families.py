@@ -77,4 +77,4 @@ def test_rows_of_bytes_are_tiled_where_they_are_not_streamed(qformat: str) -> No
         for program in programs
     }
     assert {"qkv_linear", "gated_linear", "linear"} <= kernels["decode_16"]
-    assert {"linear_tiled", "gated_linear_tiled", "rope_cache"} <= kernels["decode_24"]
+    assert {"linear_tiled", "gated_linear_tiled", "rope_cache"} <= kernels["step_64"]
