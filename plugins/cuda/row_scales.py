@@ -12,7 +12,7 @@ ROW_TYPES = {E4M3: 1, "int8": 2}  # numbers of RowType (cuda/byte_rows.cuh), of 
 
 @dataclass(frozen=True)
 class RowScales:
-    """Rows of ``dtype`` under one scale, ``value``; or, ``per_row``, under that of each row's largest, at least ``value``.
+    """Rows of ``dtype`` under one scale, ``value``; or, ``per_row``, that of each row's largest, at least ``value``.
 
     ``buffer`` float32 [rows] is where the latter lie, once they are computed.
     """

@@ -26,9 +26,7 @@ sm_90a = pytest.mark.skipif(
 
 
 def kernel_form(form: Form) -> WeightForm:
-    return weight_form(
-        form.dtype, blocks=BlockNumbers(form.block, form.number, form.offsets) if form.block else None
-    )
+    return weight_form(form.dtype, blocks=BlockNumbers(form.block, form.number, form.offsets) if form.block else None)
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -59,9 +59,7 @@ class ProgramKind:
         if not self.bucket.decode:
             return None
         *_, out_features, in_features = static_dims(op.inputs["weight"])
-        return stream_config(
-            out_features, in_features, form_of_op(op), self.bucket.max_tokens, self.device
-        )
+        return stream_config(out_features, in_features, form_of_op(op), self.bucket.max_tokens, self.device)
 
 
 def rows_of(op: Op) -> str | None:
