@@ -10,7 +10,6 @@ ROWS = {
     FULL: ("nothing", ""),
     "int8_wo": ("`int8_wo`", "1%"),
     "int8_sq": ("`int8_sq`", "1%"),
-    "int8_sq_gptq": ("`int8_sq_gptq`", "1%"),
     "fp8_rowwise": ("`fp8_rowwise`", ""),
     "fp8_rowwise_gptq": ("`fp8_rowwise_gptq`", ""),
     "fp8": ("`fp8`", "1%"),

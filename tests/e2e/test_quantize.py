@@ -30,7 +30,7 @@ from trtllm_lite.stages.quantize import quantize_checkpoint
 TEXT = "the lazy dog and 1 other fox, naïve, jump over 2 brown dogs: 你好; quick! " * 14
 CALIBRATED = [name for name, scheme in SCHEMES.items() if scheme.needs > Needs.NOTHING]
 LEAST_CORRELATION = {
-    **{"int8_sq": 0.99, "int8_sq_gptq": 0.99, "fp8": 0.95, "fp8_gptq": 0.95, "fp8_rowwise_gptq": 0.95},
+    **{"int8_sq": 0.99, "fp8": 0.95, "fp8_gptq": 0.95, "fp8_rowwise_gptq": 0.95},
     **{"int4_awq": 0.9, "int4_gptq": 0.9, "w4a8_awq": 0.9},
 }
 EVEN = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}  # sizes that are whole blocks of 16

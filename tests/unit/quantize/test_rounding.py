@@ -6,15 +6,14 @@ import torch
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import BuildError
-from trtllm_lite.quantize.formats import Float8, Int8, QuantizedFormat
+from trtllm_lite.quantize.formats import Float8
 from trtllm_lite.quantize.rounding.awq import channel_factors, clipped
 from trtllm_lite.quantize.rounding.gptq import gptq
 from trtllm_lite.quantize.rounding.grid import Blocks, grid_of
-from trtllm_lite.quantize.rounding.numbers import FP8, INT4, INT8, UINT4, Numbers
+from trtllm_lite.quantize.rounding.numbers import FP8, INT4, UINT4, Numbers
 
 OUT, IN, ROWS = 48, 96, 400
 BLOCKS = [Blocks(32), Blocks(32, UINT4), Blocks(16)]
-ROWS_OF_BYTES = [Blocks(IN, INT8), Blocks(IN, FP8)]
 
 
 def matrix(seed: int = 0) -> NDArray[np.float32]:
@@ -67,7 +66,7 @@ def test_the_grid_is_that_of_its_definition() -> None:
     assert symmetric.nearest(split - 0.1).ravel().tolist() == [-4, 7, 0, 0]
 
 
-@pytest.mark.parametrize("blocks", [*BLOCKS, *ROWS_OF_BYTES], ids=str)
+@pytest.mark.parametrize("blocks", [*BLOCKS, Blocks(IN, FP8)], ids=str)
 def test_gptq_is_better_than_rounding_to_the_nearest(blocks: Blocks) -> None:
     for seed in range(3):
         weights, x = matrix(seed), activations(seed + 10)
@@ -78,7 +77,7 @@ def test_gptq_is_better_than_rounding_to_the_nearest(blocks: Blocks) -> None:
         assert output_error(rounded, weights, unseen) < 0.6 * output_error(nearest(weights, blocks), weights, unseen)
 
 
-@pytest.mark.parametrize("blocks", [*BLOCKS, *ROWS_OF_BYTES], ids=str)
+@pytest.mark.parametrize("blocks", [*BLOCKS, Blocks(IN, FP8)], ids=str)
 def test_gptq_rounds_to_the_nearest_where_channels_are_independent(blocks: Blocks) -> None:
     weights, gram = matrix(), np.diag(np.random.default_rng(2).uniform(0.1, 9, IN)).astype(np.float32)
     integers, grid = gptq(weights, gram, blocks, "layer")
@@ -93,7 +92,7 @@ def every(numbers: Numbers) -> NDArray[np.float32]:
     return np.unique(all_bytes[np.isfinite(all_bytes)])
 
 
-@pytest.mark.parametrize("numbers", [INT4, INT8, FP8], ids=lambda numbers: numbers.dtype)
+@pytest.mark.parametrize("numbers", [INT4, FP8], ids=lambda numbers: numbers.dtype)
 def test_gptq_is_the_best_choice_for_the_last_column(numbers: Numbers) -> None:
     """With two columns the second takes what is best, the first being what it is: the definition of the algorithm."""
     rng = np.random.default_rng(3)
@@ -116,15 +115,14 @@ def test_gptq_is_the_best_choice_for_the_last_column(numbers: Numbers) -> None:
     np.testing.assert_array_equal(found[:, 0, 1], best)
 
 
-@pytest.mark.parametrize(("stored", "numbers"), [(Int8(), INT8), (Float8(), FP8)], ids=["int8", "fp8"])
-def test_the_grid_of_a_row_is_that_of_its_format(stored: QuantizedFormat, numbers: Numbers) -> None:
+def test_the_grid_of_a_row_of_fp8_is_that_of_its_format() -> None:
     """Small and large rows, and one of zeros: scales and elements are those that the format itself gives."""
     weights = matrix() * np.geomspace(1e-6, 1e3, OUT, dtype=np.float32)[:, None]
     weights[5] = 0
-    split, packed = Blocks(IN, numbers).split(weights, "layer"), stored.pack(weights)
-    grid = grid_of(split, Blocks(IN, numbers))
+    split, packed = Blocks(IN, FP8).split(weights, "layer"), Float8().pack(weights)
+    grid = grid_of(split, Blocks(IN, FP8))
     np.testing.assert_allclose(grid.scales, packed["weight_scale"], rtol=1e-6)
-    np.testing.assert_allclose(grid.round(split)[:, 0], stored.dequantize(packed), rtol=1e-6)
+    np.testing.assert_allclose(grid.round(split)[:, 0], Float8().dequantize(packed), rtol=1e-6)
 
 
 def test_gptq_takes_channels_that_are_always_zero() -> None:

@@ -49,8 +49,7 @@ class Floats(Numbers):
         return rounded
 
 
-# Scales of groups of 4-bit numbers are stored in 16 bits, those of rows of 8-bit numbers in 32.
+# Scales of groups of 4-bit numbers are stored in 16 bits, those of rows of FP8 in 32.
 INT4 = Integers("int4", -8, 7, _LEAST_FLOAT16)
 UINT4 = Integers("uint4", 0, 15, _LEAST_FLOAT16)
-INT8 = Integers("int8", -127, 127)
 FP8 = Floats("float8_e4m3fn", -448, 448)

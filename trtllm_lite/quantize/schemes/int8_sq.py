@@ -10,7 +10,6 @@ from trtllm_lite.quantize.formats import Int8
 from trtllm_lite.quantize.products import Product, by_input
 from trtllm_lite.quantize.schemes.folding import NotFoldableError, Source, fold, source_of
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
-from trtllm_lite.quantize.schemes.weights import Weights
 from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
 from trtllm_lite.quantize.threads import Once
 
@@ -24,8 +23,8 @@ Shared = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 class Int8SmoothQuant(Scheme):
     """Weights have a scale for each output feature, activations one for each token."""
 
-    def __init__(self, name: str, weights: Weights) -> None:
-        self.name, self.needs, self._weights = name, max(Needs.CHANNELS, weights.needs), weights
+    name = "int8_sq"
+    needs = Needs.CHANNELS
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
@@ -37,7 +36,7 @@ class Int8SmoothQuant(Scheme):
             except NotFoldableError as error:
                 work.decide(name, f"not smoothed: {error}")
         for product in products:
-            self._weights.store(work, product)
+            work.store(product, _FORMAT)
             work.round_tokens(product, "int8")
 
     def _smoothing(self, work: Workpiece, name: str, group: Sequence[Product], source: Source) -> Factors:
