@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin/trtllm-lite work=.cache/accuracy
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(bf16 int8_wo int8_sq fp8_rowwise fp8 kv_int8 kv_fp8 int4_wo int4_awq int4_gptq)
+[ ${#names[@]} -gt 0 ] || names=(bf16 int8_wo int8_sq fp8_rowwise fp8_rowwise_gptq \
+  fp8 fp8_gptq kv_int8 kv_fp8 int4_wo int4_awq int4_gptq)
 
 bash scripts/fetch_model.sh smollm2-135m
 mkdir -p "$work"

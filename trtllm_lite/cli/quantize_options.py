@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 QFORMATS = (
     *("full_prec", "int8_wo", "fp8_wo", "int4_wo", "int4_awq", "int4_gptq"),
-    *("fp8_rowwise", "fp8", "int8_sq", "w4a8_awq"),
+    *("fp8_rowwise", "fp8_rowwise_gptq", "fp8", "fp8_gptq", "int8_sq", "w4a8_awq"),
 )
 EIGHT_BIT_CACHES = ("fp8", "int8")
 QFORMAT_TYPE = click.Choice(QFORMATS)

@@ -2,15 +2,18 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import BuildError
+from trtllm_lite.quantize.formats import Float8
 from trtllm_lite.quantize.rounding.awq import channel_factors, clipped
 from trtllm_lite.quantize.rounding.gptq import gptq
 from trtllm_lite.quantize.rounding.grid import Blocks, grid_of
+from trtllm_lite.quantize.rounding.numbers import FP8, INT4, UINT4, Numbers
 
 OUT, IN, ROWS = 48, 96, 400
-BLOCKS = [Blocks(32), Blocks(32, zero_points=True), Blocks(16)]
+BLOCKS = [Blocks(32), Blocks(32, UINT4), Blocks(16)]
 
 
 def matrix(seed: int = 0) -> NDArray[np.float32]:
@@ -43,10 +46,10 @@ def test_elements_are_off_by_half_a_step_at_most(blocks: Blocks) -> None:
     split = blocks.split(weights, "layer")
     grid = grid_of(split, blocks)
     integers = grid.nearest(split)
-    low, high = blocks.range
+    low, high = blocks.numbers.least, blocks.numbers.largest
     assert low <= integers.min() < 0.5 * (low + high) < integers.max() <= high
     off = np.abs(grid.meaning(integers) - split)
-    allowed = np.where(blocks.zero_points, 1.0, 0.5)  # a rounded zero point moves the ends by up to half a step
+    allowed = np.where(blocks.numbers.zero_points, 1.0, 0.5)  # a rounded zero point moves the ends by up to half a step
     assert (off <= grid.scales[..., None] * allowed * 1.0001).all()
     assert not grid.meaning(integers)[0].any()
 
@@ -54,7 +57,7 @@ def test_elements_are_off_by_half_a_step_at_most(blocks: Blocks) -> None:
 def test_the_grid_is_that_of_its_definition() -> None:
     """One block by hand: 16 numbers from -1 to 2 in steps of 0.2, zero at the fifth."""
     split = np.array([-1.0, 2.0, 0.0, 0.11], np.float32).reshape(1, 1, 4)
-    grid = grid_of(split, Blocks(4, zero_points=True))
+    grid = grid_of(split, Blocks(4, UINT4))
     np.testing.assert_allclose(grid.scales, [[0.2]], rtol=1e-6)
     assert grid.zeros.tolist() == [[5]]
     assert grid.nearest(split).ravel().tolist() == [0, 15, 5, 6]
@@ -63,45 +66,63 @@ def test_the_grid_is_that_of_its_definition() -> None:
     assert symmetric.nearest(split - 0.1).ravel().tolist() == [-4, 7, 0, 0]
 
 
-@pytest.mark.parametrize("blocks", BLOCKS, ids=str)
+@pytest.mark.parametrize("blocks", [*BLOCKS, Blocks(IN, FP8)], ids=str)
 def test_gptq_is_better_than_rounding_to_the_nearest(blocks: Blocks) -> None:
     for seed in range(3):
         weights, x = matrix(seed), activations(seed + 10)
         integers, grid = gptq(weights, x.T @ x / len(x), blocks, "layer")
-        assert blocks.range[0] <= integers.min() < integers.max() <= blocks.range[1]
+        assert blocks.numbers.least <= integers.min() < integers.max() <= blocks.numbers.largest
         rounded = grid.meaning(integers).reshape(weights.shape)
         unseen = activations(seed + 10)[: ROWS // 2]
         assert output_error(rounded, weights, unseen) < 0.6 * output_error(nearest(weights, blocks), weights, unseen)
 
 
-@pytest.mark.parametrize("blocks", BLOCKS, ids=str)
+@pytest.mark.parametrize("blocks", [*BLOCKS, Blocks(IN, FP8)], ids=str)
 def test_gptq_rounds_to_the_nearest_where_channels_are_independent(blocks: Blocks) -> None:
     weights, gram = matrix(), np.diag(np.random.default_rng(2).uniform(0.1, 9, IN)).astype(np.float32)
     integers, grid = gptq(weights, gram, blocks, "layer")
     np.testing.assert_array_equal(grid.meaning(integers).reshape(weights.shape), nearest(weights, blocks))
 
 
-def test_gptq_is_the_best_choice_for_the_last_column() -> None:
+def every(numbers: Numbers) -> NDArray[np.float32]:
+    """All numbers that there are, ascending; those of FP8 as PyTorch reads its bytes."""
+    if numbers is not FP8:
+        return np.arange(numbers.least, numbers.largest + 1, dtype=np.float32)
+    all_bytes = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).float().numpy()
+    return np.unique(all_bytes[np.isfinite(all_bytes)])
+
+
+@pytest.mark.parametrize("numbers", [INT4, FP8], ids=lambda numbers: numbers.dtype)
+def test_gptq_is_the_best_choice_for_the_last_column(numbers: Numbers) -> None:
     """With two columns the second takes what is best, the first being what it is: the definition of the algorithm."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((50, 2)) @ np.array([[1.0, 0.9], [0.0, 0.4]])
-    gram, blocks = x.T @ x / len(x), Blocks(2)
+    gram, blocks = x.T @ x / len(x), Blocks(2, numbers)
     weights = rng.standard_normal((200, 2)).astype(np.float32)
-    integers, grid = gptq(weights, gram, blocks, "layer")
-    scales = grid.scales[:, 0]
+    found, grid = gptq(weights, gram, blocks, "layer")
+    scales, candidates = grid.scales, every(numbers)
     damped = gram + 0.01 * np.diag(gram).mean() * np.eye(2)
-    first = integers[:, 0, 0]
-    np.testing.assert_array_equal(first, np.clip(np.rint(weights[:, 0] / scales), -8, 7))
-    candidates = np.arange(-8, 8)
+    first = candidates[np.abs(candidates - weights[:, :1] / scales).argmin(1)]
+    np.testing.assert_array_equal(found[:, 0, 0], first)
     off = np.stack(
         [
-            np.broadcast_to((first * scales - weights[:, 0])[:, None], (200, 16)),
-            candidates[None] * scales[:, None] - weights[:, 1:],
+            np.broadcast_to((first * scales[:, 0] - weights[:, 0])[:, None], (200, len(candidates))),
+            candidates * scales - weights[:, 1:],
         ],
         -1,
     )
     best = candidates[np.einsum("nci,ij,ncj->nc", off, damped, off).argmin(1)]
-    np.testing.assert_array_equal(integers[:, 0, 1], best)
+    np.testing.assert_array_equal(found[:, 0, 1], best)
+
+
+def test_the_grid_of_a_row_of_fp8_is_that_of_its_format() -> None:
+    """Small and large rows, and one of zeros: scales and elements are those that the format itself gives."""
+    weights = matrix() * np.geomspace(1e-6, 1e3, OUT, dtype=np.float32)[:, None]
+    weights[5] = 0
+    split, packed = Blocks(IN, FP8).split(weights, "layer"), Float8().pack(weights)
+    grid = grid_of(split, Blocks(IN, FP8))
+    np.testing.assert_allclose(grid.scales, packed["weight_scale"], rtol=1e-6)
+    np.testing.assert_allclose(grid.round(split)[:, 0], Float8().dequantize(packed), rtol=1e-6)
 
 
 def test_gptq_takes_channels_that_are_always_zero() -> None:

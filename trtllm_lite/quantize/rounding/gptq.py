@@ -9,8 +9,8 @@ _DAMPING = 0.01  # of the mean of the diagonal: section 3.3, step 3
 _COLUMNS = 128  # whose errors the columns behind make up for at once: section 3.3, step 2
 
 
-def gptq(matrix: Matrix, gram: NDArray, blocks: Blocks, layer: str) -> tuple[NDArray[np.int32], Grid]:
-    """Integers [out, blocks, size] for ``matrix`` [out, in], and their grid, which is that of rounding to the nearest.
+def gptq(matrix: Matrix, gram: NDArray, blocks: Blocks, layer: str) -> tuple[Matrix, Grid]:
+    """Numbers [out, blocks, size] for ``matrix`` [out, in], and their grid, which is that of rounding to the nearest.
 
     ``gram`` [in, in] is the mean of x x^T over what the matrix multiplies. Columns come in the order of the magnitude
     of what they multiply ("act-order" in the code of the paper). Raises BuildError (block size).
@@ -19,7 +19,7 @@ def gptq(matrix: Matrix, gram: NDArray, blocks: Blocks, layer: str) -> tuple[NDA
     order = np.argsort(-np.diag(gram), kind="stable")
     factor, grid = _factor(gram, order), grid_of(split, blocks)
     # A column of the matrix is a row here, which lies in one piece.
-    work, integers = np.ascontiguousarray(matrix.T[order], np.float64), np.empty(matrix.shape[::-1], np.int32)
+    work, numbers = np.ascontiguousarray(matrix.T[order], np.float64), np.empty(matrix.shape[::-1], np.float32)
     scales, zeros = np.ascontiguousarray(grid.scales.T), np.ascontiguousarray(grid.zeros.T)
     for first in range(0, len(order), _COLUMNS):
         end = min(first + _COLUMNS, len(order))
@@ -28,12 +28,12 @@ def gptq(matrix: Matrix, gram: NDArray, blocks: Blocks, layer: str) -> tuple[NDA
             block = order[column] // blocks.size
             own = Grid(blocks, scales[block, :, None], zeros[block, :, None])
             rounded = own.nearest(work[column].astype(np.float32)[:, None, None])
-            integers[order[column]] = rounded[:, 0, 0]
+            numbers[order[column]] = rounded[:, 0, 0]
             error = (work[column] - own.meaning(rounded)[:, 0, 0]) / factor[column, column]
             work[column + 1 : end] -= np.outer(factor[column, column + 1 : end], error)
             errors[column - first] = error
         work[end:] -= factor[first:end, end:].T @ errors
-    return np.ascontiguousarray(integers.T).reshape(split.shape), grid
+    return np.ascontiguousarray(numbers.T).reshape(split.shape), grid
 
 
 def _factor(gram: NDArray, order: NDArray[np.int64]) -> NDArray[np.float64]:

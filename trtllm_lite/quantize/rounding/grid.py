@@ -6,25 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import BuildError
+from trtllm_lite.quantize.rounding.numbers import INT4, Numbers
 
 Matrix = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Integers of 4 bits for blocks of ``size`` columns.
-
-    Symmetric ones are signed; with ``zero_points`` they are unsigned, and the zero point of each row of a block is the
-    integer that means 0.
-    """
+    """Blocks of ``size`` columns, whose elements become ``numbers``."""
 
     size: int
-    zero_points: bool = False
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """The least and the largest integer."""
-        return (0, 15) if self.zero_points else (-8, 7)
+    numbers: Numbers = INT4
 
     def split(self, matrix: Matrix, layer: str) -> Matrix:
         """The matrix as [out, blocks, size]. Raises BuildError if its columns are no whole number of blocks."""
@@ -38,21 +30,19 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Grid:
-    """``scales`` float32 and ``zeros`` int32, both [out, blocks]: integer q means (q - zero) * scale."""
+    """``scales`` and ``zeros``, both float32 [out, blocks]: the number q means (q - zero) * scale."""
 
     blocks: Blocks
     scales: NDArray[np.float32]
-    zeros: NDArray[np.int32]
+    zeros: NDArray[np.float32]
 
-    def nearest(self, split: Matrix) -> NDArray[np.int32]:
-        """Integers for elements [out, blocks, size], to the nearest, halves to even."""
-        low, high = self.blocks.range
-        scaled = np.rint(split / self.scales[..., None]).astype(np.int32) + self.zeros[..., None]
-        return np.clip(scaled, low, high)
+    def nearest(self, split: Matrix) -> Matrix:
+        """Numbers for elements [out, blocks, size], to the nearest, halves to even."""
+        return self.blocks.numbers.nearest(split / self.scales[..., None] + self.zeros[..., None])
 
-    def meaning(self, integers: NDArray[np.int32]) -> Matrix:
-        """What integers [out, blocks, size] mean."""
-        return (integers - self.zeros[..., None]).astype(np.float32) * self.scales[..., None]
+    def meaning(self, numbers: Matrix) -> Matrix:
+        """What numbers [out, blocks, size] mean."""
+        return (numbers - self.zeros[..., None]) * self.scales[..., None]
 
     def round(self, split: Matrix) -> Matrix:
         """Elements [out, blocks, size] rounded to the nearest."""
@@ -60,21 +50,18 @@ class Grid:
 
 
 def grid_of(split: Matrix, blocks: Blocks, shrink: float | NDArray[np.float32] = 1.0) -> Grid:
-    """The grid that reaches ``shrink`` times the extremes of each row of a block of ``split`` [out, blocks, size].
-
-    Its scales can be stored in 16 bits: none is below float16's least normal number.
-    """
-    low, high = blocks.range
-    if blocks.zero_points:
+    """The grid that reaches ``shrink`` times the extremes of each row of a block of ``split`` [out, blocks, size]."""
+    numbers = blocks.numbers
+    if numbers.zero_points:
         least, largest = np.minimum(split.min(-1), 0) * shrink, np.maximum(split.max(-1), 0) * shrink
-        scales = _positive((largest - least) / (high - low))
-        zeros = np.clip(np.rint(-least / scales), low, high).astype(np.int32)
+        scales = _positive((largest - least) / numbers.largest, numbers)
+        zeros = np.clip(np.rint(-least / scales), 0, numbers.largest).astype(np.float32)
     else:
-        scales = _positive(np.abs(split).max(-1) * shrink / high)
-        zeros = np.zeros(scales.shape, np.int32)
+        scales = _positive(np.abs(split).max(-1) * shrink / numbers.largest, numbers)
+        zeros = np.zeros(scales.shape, np.float32)
     return Grid(blocks, scales, zeros)
 
 
-def _positive(scales: NDArray) -> NDArray[np.float32]:
+def _positive(scales: NDArray, numbers: Numbers) -> NDArray[np.float32]:
     """``scales`` as float32; those of blocks of zeros are 1."""
-    return np.where(scales > 0, np.maximum(scales, np.finfo(np.float16).tiny), 1).astype(np.float32)
+    return np.where(scales > 0, np.maximum(scales, numbers.least_scale), 1).astype(np.float32)

@@ -1,15 +1,15 @@
 """FP8 (E4M3) for weights and activations: FP8 Formats for Deep Learning (arXiv 2209.05433).
 
 Weights have a scale for each output feature, which costs kernels nothing. Activations have one scale that calibration
-finds (``fp8``), or one for each token, which is found as they come (``fp8_rowwise``).
+finds (:class:`Fp8`), or one for each token, which is found as they come (:class:`Fp8Rowwise`).
 """
 
 from collections.abc import Sequence
 
 from trtllm_lite.quantize.activations import LARGEST
-from trtllm_lite.quantize.formats import Float8
 from trtllm_lite.quantize.products import Product
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
+from trtllm_lite.quantize.schemes.weights import Weights
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
 
 _FP8 = "float8_e4m3fn"
@@ -18,24 +18,25 @@ _FP8 = "float8_e4m3fn"
 class Fp8(Scheme):
     """The largest magnitude that calibration saw becomes the largest number of FP8; what is larger is clipped."""
 
-    name = "fp8"
-    needs = Needs.CHANNELS
+    def __init__(self, name: str, weights: Weights) -> None:
+        self.name, self.needs, self._weights = name, max(Needs.CHANNELS, weights.needs), weights
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
         for product in products:
             largest = float(work.statistics(product).abs_max.max())
-            work.store(product, Float8())
+            self._weights.store(work, product)
             work.round_tensor(product, _FP8, largest / LARGEST[_FP8] if largest else 1.0)
 
 
 class Fp8Rowwise(Scheme):
-    """Needs no calibration."""
+    """The largest magnitude of a token becomes the largest number of FP8."""
 
-    name = "fp8_rowwise"
+    def __init__(self, name: str, weights: Weights) -> None:
+        self.name, self.needs, self._weights = name, weights.needs, weights
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
         for product in products:
-            work.store(product, Float8())
+            self._weights.store(work, product)
             work.round_tokens(product, _FP8)

@@ -3,24 +3,20 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.dtypes import NUMPY, ONNX
-from trtllm_lite.network.tensors import lazy
 from trtllm_lite.plugins.packing import WORD
 from trtllm_lite.quantize.formats import Int4
 from trtllm_lite.quantize.products import Product, by_input
 from trtllm_lite.quantize.rounding.awq import channel_factors, clipped
-from trtllm_lite.quantize.rounding.gptq import gptq
-from trtllm_lite.quantize.rounding.grid import Blocks, Grid
+from trtllm_lite.quantize.rounding.grid import Blocks
+from trtllm_lite.quantize.rounding.numbers import INT4, UINT4
 from trtllm_lite.quantize.schemes.folding import NotFoldableError, Source, fold, source_of
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
+from trtllm_lite.quantize.schemes.weights import Gptq, Solution, store_solution
 from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
 from trtllm_lite.quantize.threads import Once
-
-_Rounded = tuple[NDArray[np.int32], Grid]
 
 
 class Int4WeightOnly(Scheme):
@@ -36,7 +32,7 @@ class Int4WeightOnly(Scheme):
 
 
 class Int4Gptq(Scheme):
-    """GPTQ (arXiv 2210.17323), symmetric. Each layer reads what the layers before give unquantized."""
+    """GPTQ (arXiv 2210.17323), without zero points."""
 
     name = "int4_gptq"
     needs = Needs.GRAM
@@ -45,17 +41,7 @@ class Int4Gptq(Scheme):
         """As :meth:`Scheme.quantize`."""
         for product in products:
             _check_blocks(work, product, self.name)
-            _store(work, product, Blocks(work.group_size), self._rounding(work, product))
-
-    @staticmethod
-    def _rounding(work: Workpiece, product: Product) -> Callable[[], _Rounded]:
-        def rounded() -> _Rounded:
-            gram, columns = work.statistics(product).gram, work.columns(product)
-            assert gram is not None
-            scaled = gram / np.outer(columns, columns)
-            return gptq(work.matrix(product), scaled, Blocks(work.group_size), product.name)
-
-        return rounded
+            Gptq(Int4(block_size=work.group_size), INT4, work.group_size).store(work, product)
 
 
 class Int4Awq(Scheme):
@@ -66,7 +52,7 @@ class Int4Awq(Scheme):
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
-        blocks = Blocks(work.group_size, zero_points=True)
+        blocks = Blocks(work.group_size, UINT4)
         for name, group in by_input(products).items():
             for product in group:
                 _check_blocks(work, product, self.name)
@@ -77,11 +63,12 @@ class Int4Awq(Scheme):
             except NotFoldableError as error:
                 work.decide(name, f"not scaled: {error}")
         for product in products:
-            _store(work, product, blocks, self._rounding(work, product, blocks))
+            weights = Int4(block_size=blocks.size)
+            store_solution(work, product, weights, blocks, self._rounding(work, product, blocks))
 
     @staticmethod
-    def _rounding(work: Workpiece, product: Product, blocks: Blocks) -> Callable[[], _Rounded]:
-        def rounded() -> _Rounded:
+    def _rounding(work: Workpiece, product: Product, blocks: Blocks) -> Callable[[], Solution]:
+        def rounded() -> Solution:
             matrix, sample = work.matrix(product), work.statistics(product).sample / work.columns(product)
             grid = clipped(matrix, sample, blocks, product.name)
             return grid.nearest(blocks.split(matrix, product.name)), grid
@@ -97,31 +84,6 @@ def _scaling(work: Workpiece, name: str, group: Sequence[Product], blocks: Block
         return channel_factors(matrices, source.shared(statistics.abs_mean), statistics.sample, blocks, name)
 
     return Once(factors)
-
-
-def _store(work: Workpiece, product: Product, blocks: Blocks, rounded: Callable[[], _Rounded]) -> None:
-    """Store what ``rounded`` gives; it is computed once, and kept as long as the network."""
-    rows, columns = product.matrix.shape
-    dtype = "uint4" if blocks.zero_points else "int4"
-
-    def compute() -> dict[str, np.ndarray]:
-        integers, grid = rounded()
-        parts = {"weight": integers.reshape(rows, columns).astype(NUMPY[dtype]), "weight_scale": grid.scales}
-        return parts | ({"weight_offset": -grid.zeros.astype(np.float32) * grid.scales} if blocks.zero_points else {})
-
-    computed = Once(compute)
-
-    def part(operand: str, kind: ir.DataType, width: int) -> ir.TensorProtocol:
-        return lazy(lambda: computed()[operand], kind, (rows, width))
-
-    count = columns // blocks.size
-    tensors = {
-        "weight": part("weight", ONNX[dtype], columns),
-        "weight_scale": part("weight_scale", ir.DataType.FLOAT, count),
-    }
-    if blocks.zero_points:
-        tensors["weight_offset"] = part("weight_offset", ir.DataType.FLOAT, count)
-    work.store_tensors(product, Int4(block_size=blocks.size), tensors)
 
 
 def _check_blocks(work: Workpiece, product: Product, scheme: str) -> None:

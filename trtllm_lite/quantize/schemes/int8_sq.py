@@ -31,7 +31,7 @@ class Int8SmoothQuant(Scheme):
         for name, group in by_input(products).items():
             try:
                 source = source_of(work, group[0].x)
-                fold(work, source, _smoothing(work, name, group, source))
+                fold(work, source, self._smoothing(work, name, group, source))
                 work.decide(name, "smoothed")
             except NotFoldableError as error:
                 work.decide(name, f"not smoothed: {error}")
@@ -39,29 +39,34 @@ class Int8SmoothQuant(Scheme):
             work.store(product, _FORMAT)
             work.round_tokens(product, "int8")
 
+    def _smoothing(self, work: Workpiece, name: str, group: Sequence[Product], source: Source) -> Factors:
+        def factors() -> NDArray[np.float32]:
+            statistics = work.statistics(group[0])
+            statistics.check_channels(name, self.name)
+            weight = np.concatenate([work.matrix_before(product) for product in group])
+            measures = (statistics.abs_max, statistics.abs_mean)
+            return smoothing_factors(weight, measures, statistics.sample, source.shared)
 
-def _smoothing(work: Workpiece, name: str, group: Sequence[Product], source: Source) -> Factors:
-    def factors() -> NDArray[np.float32]:
-        statistics = work.statistics(group[0])
-        statistics.check_channels(name, Int8SmoothQuant.name)
-        weight = np.concatenate([work.matrix_before(product) for product in group])
-        return smoothing_factors(weight, statistics.abs_max, statistics.sample, source.shared)
-
-    return Once(factors)
+        return Once(factors)
 
 
 def smoothing_factors(
-    weight: NDArray[np.float32], x_max: NDArray[np.float32], sample: NDArray[np.float32], shared: Shared = np.asarray
+    weight: NDArray[np.float32],
+    magnitudes: Sequence[NDArray[np.float32]],
+    sample: NDArray[np.float32],
+    shared: Shared = np.asarray,
 ) -> NDArray[np.float32]:
-    """max|x|^alpha / max|W|^(1-alpha) of each channel (equation 4), or 1 for all.
+    """magnitude^alpha / max|W|^(1-alpha) of each channel (equation 4), or 1 for all.
 
-    Taken is what loses least when rows of ``sample`` and of ``weight`` [out, in] are rounded and multiplied. Channels
-    that must have one factor have the maxima over all of them, which ``shared`` gives.
+    ``magnitudes`` are measures of how large the channels of x are. Equation 4 takes max|x|; where few tokens reach
+    that, the mean of |x| tells more about what a token's scale has to cover. Taken are the measure and the alpha that
+    lose least when rows of ``sample`` and of ``weight`` [out, in] are rounded and multiplied. Channels that must have
+    one factor have the maxima over all of them, which ``shared`` gives.
     """
     exact, w_max = sample @ weight.T, np.maximum(shared(np.abs(weight).max(0)), _MIN_FACTOR)
-    x_max = shared(x_max)
-    best, least = np.ones_like(x_max), np.inf
-    candidates = [best, *(x_max**alpha / w_max ** (1 - alpha) for alpha in _ALPHAS)]
+    measures = [shared(magnitude) for magnitude in magnitudes]
+    best, least = np.ones_like(w_max), np.inf
+    candidates = [best, *(x**alpha / w_max ** (1 - alpha) for x in measures for alpha in _ALPHAS)]
     for factors in (np.maximum(candidate, _MIN_FACTOR).astype(np.float32) for candidate in candidates):
         rounded = _FORMAT.dequantize(_FORMAT.pack(weight * factors))
         error = float(np.square(_round_tokens(sample / factors) @ rounded.T - exact).sum(dtype=np.float64))

@@ -1,24 +1,20 @@
-"""Weight-only quantization to bytes with a scale for each output feature, rounded to the nearest."""
+"""Weight-only quantization to bytes with a scale for each output feature."""
 
 from collections.abc import Sequence
 
-from trtllm_lite.quantize.formats import Float8, Int8, QuantizedFormat
 from trtllm_lite.quantize.products import Product
 from trtllm_lite.quantize.schemes.scheme import Scheme
+from trtllm_lite.quantize.schemes.weights import Weights
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
 
 
 class WeightOnly(Scheme):
-    """Matrices in ``weights``; needs no calibration."""
+    """Activations stay as they are."""
 
-    def __init__(self, name: str, weights: QuantizedFormat) -> None:
-        self.name, self._weights = name, weights
+    def __init__(self, name: str, weights: Weights) -> None:
+        self.name, self.needs, self._weights = name, weights.needs, weights
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
         for product in products:
-            work.store(product, self._weights)
-
-
-INT8_WO = WeightOnly("int8_wo", Int8())
-FP8_WO = WeightOnly("fp8_wo", Float8())
+            self._weights.store(work, product)

@@ -1,0 +1,94 @@
+"""How a scheme finds the elements of its matrices: each by itself, or together, by a solver."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.network.dtypes import NUMPY, ONNX
+from trtllm_lite.network.tensors import lazy
+from trtllm_lite.quantize.formats import QuantizedFormat
+from trtllm_lite.quantize.products import Product
+from trtllm_lite.quantize.rounding.gptq import gptq
+from trtllm_lite.quantize.rounding.grid import Blocks, Grid, Matrix
+from trtllm_lite.quantize.rounding.numbers import Numbers
+from trtllm_lite.quantize.schemes.scheme import Needs
+from trtllm_lite.quantize.schemes.workpiece import Workpiece
+from trtllm_lite.quantize.threads import Once
+
+Solution = tuple[Matrix, Grid]
+
+
+class Weights(ABC):
+    """Stores matrices in one format; ``needs`` is what it needs of calibration."""
+
+    needs = Needs.NOTHING
+
+    @abstractmethod
+    def store(self, work: Workpiece, product: Product) -> None:
+        """Store the product's matrix, with all its factors. It is not read before the result is."""
+
+
+@dataclass(frozen=True)
+class Nearest(Weights):
+    """Every element is the nearest that the format has."""
+
+    format: QuantizedFormat
+
+    def store(self, work: Workpiece, product: Product) -> None:
+        """As :meth:`Weights.store`."""
+        work.store(product, self.format)
+
+
+@dataclass(frozen=True)
+class Gptq(Weights):
+    """The errors of a row make up for each other (arXiv 2210.17323); ``numbers`` are the elements of the format.
+
+    What a matrix multiplies is as the layers before it give it unquantized. A scale is for ``size`` elements of a row,
+    or, if that is 0, for a row.
+    """
+
+    format: QuantizedFormat
+    numbers: Numbers
+    size: int = 0
+    needs = Needs.GRAM
+
+    def store(self, work: Workpiece, product: Product) -> None:
+        """As :meth:`Weights.store`."""
+        blocks = Blocks(self.size or product.in_features, self.numbers)
+
+        def solve() -> Solution:
+            gram, columns = work.statistics(product).gram, work.columns(product)
+            assert gram is not None
+            return gptq(work.matrix(product), gram / np.outer(columns, columns), blocks, product.name)
+
+        store_solution(work, product, self.format, blocks, solve)
+
+
+def store_solution(
+    work: Workpiece, product: Product, weights: QuantizedFormat, blocks: Blocks, solve: Callable[[], Solution]
+) -> None:
+    """Keep what ``solve`` gives in the format ``weights``; it is computed once, and kept as long as the network."""
+    rows, columns = product.matrix.shape
+    numbers = blocks.numbers
+
+    def compute() -> dict[str, np.ndarray]:
+        elements, grid = solve()
+        parts = {"weight": elements.reshape(rows, columns).astype(NUMPY[numbers.dtype]), "weight_scale": grid.scales}
+        return parts | ({"weight_offset": -grid.zeros * grid.scales} if numbers.zero_points else {})
+
+    computed = Once(compute)
+
+    def part(operand: str, kind: ir.DataType, width: int) -> ir.TensorProtocol:
+        return lazy(lambda: computed()[operand], kind, (rows, width))
+
+    count = columns // blocks.size
+    tensors = {
+        "weight": part("weight", ONNX[numbers.dtype], columns),
+        "weight_scale": part("weight_scale", ir.DataType.FLOAT, count),
+    }
+    if numbers.zero_points:
+        tensors["weight_offset"] = part("weight_offset", ir.DataType.FLOAT, count)
+    work.store_tensors(product, weights, tensors)
