@@ -10,6 +10,7 @@
 #include "cpu/bf16_pairs.h"
 #include "cpu/kernel.h"
 #include "cpu/panel_gemm.h"
+#include "cpu/rounded_rows.h"
 #include "cpu/thread_pool.h"
 #include "cpu/tile_order.h"
 #include "cpu/tiles.h"
@@ -28,85 +29,11 @@ struct Scratch {
   alignas(64) float partial[kMaxTaskRows * kPanelWidth];
 };
 static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
-
-// How in_features are cut: `blocks` blocks of `block` elements, each padded to `tiles` tiles.
-struct Depth {
-  std::int64_t blocks;
-  std::int64_t block;
-  std::int64_t tiles;
-
-  TL_INLINE std::int64_t all_tiles() const { return blocks * tiles; }
-};
-
-TL_INLINE Depth depth_of(const Tensor& x, const PackedWeight& w) {
-  const std::int64_t blocks = w.scale.data == nullptr ? 1 : w.scale.shape[w.scale.rank - 1];
-  const std::int64_t block = x.shape[1] / blocks;
-  return {blocks, block, ceil_div(block, kDepth)};
-}
-
-// Bytes of 16 rows of x in tiles, and of their sums over blocks.
-TL_INLINE std::int64_t row_tile_bytes(const Depth& depth) {
-  return depth.all_tiles() * kElementsOfX * static_cast<std::int64_t>(sizeof(BFloat16)) +
-         kRows * depth.blocks * static_cast<std::int64_t>(sizeof(float));
-}
+static_assert(kMaxStreams * kFewRows <= kMaxTaskRows);
 
 TL_INLINE bool can_multiply(const Tensor& x, const PackedWeight& w) {
   const bool is_exact = w.weight.dtype != DType::kFloat32 && w.weight.dtype != DType::kFloat16;
   return is_exact && row_tile_bytes(depth_of(x, w)) <= static_cast<std::int64_t>(kSharedScratchBytes);
-}
-
-// Some rows of x, and their sums over blocks [rows][blocks]. Rows lie in tiles [row tiles][all tiles][16][32]; a few
-// rows lie in their place as float32 [rows][all tiles][32], for tile_order.h.
-struct RoundedRows {
-  BFloat16* tiles;
-  float* sums;
-  std::int64_t rows;
-
-  TL_INLINE bool are_few() const { return rows <= kFewRows; }
-  TL_INLINE float* floats(std::int64_t row, const Depth& depth) const {
-    return reinterpret_cast<float*>(tiles) + row * depth.all_tiles() * kDepth;
-  }
-
-  TL_INLINE BFloat16* row_tile(std::int64_t first_row, const Depth& depth) const {
-    return tiles + first_row / kRows * depth.all_tiles() * kElementsOfX;
-  }
-};
-
-template <typename Weight>
-TL_INLINE void round_row(const float* x, std::int64_t row, const Depth& depth, const RoundedRows& to) {
-  BFloat16* tile = to.row_tile(row, depth) + row % kRows * kDepth;
-  float* floats = to.floats(row, depth);
-  for (std::int64_t block = 0; block < depth.blocks; ++block, x += depth.block) {
-    Vec sum = zero();
-    for (std::int64_t k = 0; k < depth.block; k += kDepth, tile += kElementsOfX) {
-      const std::int64_t left = depth.block - k;
-      const Vec first = load_first(x + k, left), second = load_first(x + k + kLanes, left - kLanes);
-      const Pairs pairs = round_to_pairs<Weight>(first, second);
-      if (to.are_few()) {
-        store(floats, first_of(pairs));
-        store(floats + kLanes, second_of(pairs));
-        floats += kDepth;
-      } else {
-        store(tile, pairs);
-      }
-      sum = sum + sum_of(pairs);
-    }
-    to.sums[row * depth.blocks + block] = reduce_add(sum);
-  }
-}
-
-template <typename Weight>
-TL_INLINE void round_rows(const float* x, const Depth& depth, const RoundedRows& to, ThreadPool* pool) {
-  const std::int64_t width = depth.blocks * depth.block;
-  const auto round_tile = [&](std::int64_t tile, int) {
-    const std::int64_t last = min((tile + 1) * kRows, to.rows);
-    for (std::int64_t row = tile * kRows; row < last; ++row) round_row<Weight>(x + row * width, row, depth, to);
-  };
-  if (to.rows <= kRows) {
-    round_tile(0, 0);
-  } else {
-    pool->parallel_for(ceil_div(to.rows, kRows), round_tile);
-  }
 }
 
 // `depth` elements of k of a panel as rows of pairs, and rows of zeros up to whole tiles.
@@ -141,26 +68,6 @@ TL_INLINE void widen(const Weight* from, std::int64_t depth, BFloat16* to) {
   }
   for (; k % kDepth != 0; k += 2, to += kRow) {
     for (std::int64_t c = 0; c < kPanelWidth; c += kLanes) store(to + 2 * c, Pairs{});
-  }
-}
-
-// sums += scale * products + offset * x_sums of a block, for the rows of a tile and 64 columns.
-TL_INLINE void add_scaled(const Scaled& scales, std::int64_t block, const float* products, std::int64_t rows,
-                          const float* x_sums, float* sums) {
-  constexpr int kVecs = kPanelWidth / kLanes;
-  const bool has_offset = scales.offset.first != nullptr;
-  Vec scale[kVecs], offset[kVecs];
-  for (int v = 0; v < kVecs; ++v) {
-    scale[v] = scales.scale.load_at(block, v * kLanes);
-    offset[v] = has_offset ? scales.offset.load_at(block, v * kLanes) : zero();
-  }
-  for (std::int64_t r = 0; r < rows; ++r, products += kPanelWidth, sums += kPanelWidth) {
-    const Vec x_sum = broadcast(has_offset ? x_sums[r * scales.x_blocks + block] : 0.0f);
-    for (int v = 0; v < kVecs; ++v) {
-      Vec sum = fma(load(products + v * kLanes), scale[v], load(sums + v * kLanes));
-      if (has_offset) sum = fma(x_sum, offset[v], sum);
-      store(sums + v * kLanes, sum);
-    }
   }
 }
 
@@ -227,45 +134,9 @@ struct Task {
     }
   }
 
-  // A few rows: block by block, in vectors.
-  template <int kCount>
-  TL_INLINE void multiply_few() const {
-    constexpr int kVecs = kCount <= 2 ? 4 : 2;  // enough chains for the latency of sums, few enough for registers
-    const std::int64_t x_stride = depth.all_tiles() * kDepth;
-    for (std::int64_t block = 0; block < depth.blocks; ++block) {
-      const float* x_tiles = x.floats(first_row, depth) + block * depth.tiles * kDepth;
-      const Weight* from = panel + block * depth.block / kElements<Weight> * kPanelWidth;
-      for (std::int64_t column = 0; column < kPanelWidth; column += kVecs * kLanes) {
-        Vec totals[kCount][kVecs] = {};
-        for (std::int64_t k = 0; k < depth.block; k += kDepth) {
-          add_tile(x_tiles + k, x_stride, from + k / kElements<Weight> * kPanelWidth + column,
-                   min(depth.block - k, kDepth), totals);
-        }
-        float* to = (kHasScales<Scales> ? scratch->partial : scratch->sums) + column;
-        TL_ISA::store_sums(totals, to, kPanelWidth);
-      }
-      if constexpr (kHasScales<Scales>) scale_block(block, scratch->partial, 0, kCount);
-    }
-  }
-
   // scratch->sums = x * panel.
   TL_INLINE void run() const {
     const FlushSubnormals flush;
-    if (x.are_few()) {
-      if constexpr (kHasScales<Scales>) {
-        for (std::int64_t i = 0; i < rows * kPanelWidth; i += kLanes) store(scratch->sums + i, zero());
-      }
-      switch (rows) {
-        case 1:
-          return multiply_few<1>();
-        case 2:
-          return multiply_few<2>();
-        case 3:
-          return multiply_few<3>();
-        default:
-          return multiply_few<4>();
-      }
-    }
     const Registers registers(min(rows, kRows));
     if constexpr (!kHasScales<Scales>) {
       multiply_long_block(0, scratch->sums);
@@ -295,17 +166,38 @@ TL_INLINE Bands make_bands(std::int64_t rows, std::int64_t panels, int num_threa
   return {ceil_div(rows, band), band};
 }
 
-TL_INLINE Plain scales_of(const PackedWeight&, std::int64_t, const Depth&, Plain) { return {}; }
-TL_INLINE Scaled scales_of(const PackedWeight& w, std::int64_t panel, const Depth& depth, Scaled) {
-  return {.scale = block_rows(w.scale, panel),
-          .offset = block_rows(w.offset, panel),
-          .block = depth.block,
-          .x_blocks = depth.blocks};
+// Tasks of a few rows: as many for each thread, of about as many panels.
+template <int kCount, typename Weight, typename Scales, typename Epilogue>
+void multiply_few(const RoundedRows& x, const PackedWeight& w, const Depth& depth, std::int64_t panels,
+                  ThreadPool* pool, const Epilogue& epilogue) {
+  const std::int64_t threads = pool->num_threads();
+  const std::int64_t tasks = min(panels, ceil_div(ceil_div(panels, kMaxStreams), threads) * threads);
+  pool->parallel_for(tasks, [&](std::int64_t task, int thread) {
+    const std::int64_t first = task * panels / tasks, last = (task + 1) * panels / tasks;
+    auto* scratch = static_cast<Scratch*>(pool->scratch(thread));
+    TaskOfFew<Weight, Scales, kCount>{x, depth, w, first, last - first, scratch->sums, scratch->partial}.run();
+    const float* sums = scratch->sums;
+    for (std::int64_t panel = first; panel < last; ++panel) {
+      for (std::int64_t r = 0; r < kCount; ++r, sums += kPanelWidth) epilogue(sums, r, panel);
+    }
+  });
 }
 
 template <typename Weight, typename Scales, typename Epilogue>
 void multiply_rounded(const RoundedRows& x, const PackedWeight& w, const Depth& depth, std::int64_t panels,
                       ThreadPool* pool, const Epilogue& epilogue) {
+  switch (x.rows) {
+    case 1:
+      return multiply_few<1, Weight, Scales>(x, w, depth, panels, pool, epilogue);
+    case 2:
+      return multiply_few<2, Weight, Scales>(x, w, depth, panels, pool, epilogue);
+    case 3:
+      return multiply_few<3, Weight, Scales>(x, w, depth, panels, pool, epilogue);
+    case kFewRows:
+      return multiply_few<kFewRows, Weight, Scales>(x, w, depth, panels, pool, epilogue);
+    default:
+      break;
+  }
   const auto* weight = w.weight.as<const Weight>();
   const std::int64_t items = depth.blocks * depth.block / kElements<Weight> * kPanelWidth;
   const Bands bands = make_bands(x.rows, panels, pool->num_threads());
