@@ -1,8 +1,9 @@
 // The product of activations and a weight in panels by the tiles of AMX.
 //
-// x is rounded to bfloat16 once for all panels, and lies in tiles. Weights are widened to bfloat16, a chunk of a panel
-// at a time, which is exact for all types that are stored; all rows of a task pass over the chunk. Each block of a
-// weight with scales is padded to whole tiles, summed by itself, and its sum is scaled in float32.
+// x is rounded to bfloat16 once for all panels, or to fixed point whose halves bfloat16 holds, and lies in tiles.
+// Weights are widened to bfloat16, a chunk of a panel at a time, which is exact for all types that are stored; all rows
+// of a task pass over the chunk. Each block of a weight with scales is padded to whole tiles, summed by itself, and its
+// sum is scaled in float32.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,10 @@ constexpr std::int64_t kMaxTaskRows = 128;
 // Tasks of fewer rows would widen the panel too often.
 constexpr std::int64_t kMinTaskRows = 32;
 
+constexpr std::int64_t kTileSums = kRows * kPanelWidth;
+// Blocks whose sums are scaled together, which passes over the sums of all of them less often.
+constexpr std::int64_t kBlocksAtOnce = 2;
+
 struct Scratch {
   alignas(64) BFloat16 widened[kChunkTiles * kDepth * kPanelWidth];
   alignas(64) float sums[kMaxTaskRows * kPanelWidth];
@@ -30,10 +35,11 @@ struct Scratch {
 };
 static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
 static_assert(kMaxStreams * kFewRows <= kMaxTaskRows);
+static_assert(kMaxFixedBlock <= kChunkTiles * kDepth);
 
-TL_INLINE bool can_multiply(const Tensor& x, const PackedWeight& w) {
+TL_INLINE bool can_multiply(const Tensor& x, const PackedWeight& w, bool is_quantized) {
   const bool is_exact = w.weight.dtype != DType::kFloat32 && w.weight.dtype != DType::kFloat16;
-  return is_exact && row_tile_bytes(depth_of(x, w)) <= static_cast<std::int64_t>(kSharedScratchBytes);
+  return is_exact && row_tile_bytes(depth_of(x, w, is_quantized)) <= static_cast<std::int64_t>(kSharedScratchBytes);
 }
 
 // `depth` elements of k of a panel as rows of pairs, and rows of zeros up to whole tiles.
@@ -90,9 +96,23 @@ struct Task {
     }
   }
 
-  TL_INLINE void scale_block(std::int64_t block, const float* products, std::int64_t row, std::int64_t count) const {
-    const float* x_sums = x.sums + (first_row + row) * depth.blocks;
-    add_scaled(scales, block, products, count, x_sums, scratch->sums + row * kPanelWidth);
+  // Adds `products` of kBlocks blocks, [kBlocks][16][64], to the sums of the task.
+  template <int kBlocks>
+  TL_INLINE void scale_blocks(std::int64_t block, const float* products, std::int64_t row, std::int64_t count) const {
+    const std::int64_t place = (first_row + row) * depth.blocks;
+    const float* x_scales = x.scales == nullptr ? nullptr : x.scales + place;
+    add_scaled<kBlocks>(scales, block, products, kTileSums, count, x.sums + place, x_scales,
+                        scratch->sums + row * kPanelWidth);
+  }
+
+  TL_INLINE void multiply_block(const BFloat16* tile, const BFloat16* widened, float* to) const {
+    zero_sums();
+    if (depth.is_fixed()) {
+      add_products<2>(tile, widened, depth.tiles);
+    } else {
+      add_products<1>(tile, widened, depth.tiles);
+    }
+    store_sums(to);
   }
 
   // Blocks `first` to first + count - 1, which fit a chunk together.
@@ -103,33 +123,40 @@ struct Task {
       widen(from, depth.block, scratch->widened + i * depth.tiles * kTile);
     }
     finish_writes();
-    for_row_tiles(first * depth.tiles, [&](const BFloat16* tile, std::int64_t row, std::int64_t num_rows) {
-      for (std::int64_t i = 0; i < count; ++i) {
-        zero_sums();
-        add_products(tile + i * depth.tiles * kElementsOfX, scratch->widened + i * depth.tiles * kTile, depth.tiles);
-        store_sums(scratch->partial);
-        scale_block(first + i, scratch->partial, row, num_rows);
+    for_row_tiles(first * depth.tiles_of_block(), [&](const BFloat16* tile, std::int64_t row, std::int64_t num_rows) {
+      const std::int64_t step = depth.tiles_of_block() * kElementsOfX;
+      for (std::int64_t i = 0; i < count; i += kBlocksAtOnce) {
+        const std::int64_t at_once = min(kBlocksAtOnce, count - i);
+        for (std::int64_t j = 0; j < at_once; ++j, tile += step) {
+          multiply_block(tile, scratch->widened + (i + j) * depth.tiles * kTile, scratch->partial + j * kTileSums);
+        }
+        if (at_once == kBlocksAtOnce) {
+          scale_blocks<kBlocksAtOnce>(first + i, scratch->partial, row, num_rows);
+        } else {
+          scale_blocks<1>(first + i, scratch->partial, row, num_rows);
+        }
       }
     });
     finish_writes();
   }
 
-  // The whole of one block, chunk by chunk, whose sums of all rows are collected in `to`.
+  // The whole of one block in bfloat16, chunk by chunk, whose sums of all rows are collected in `to`.
   TL_INLINE void multiply_long_block(std::int64_t block, float* to) const {
     for (std::int64_t tile = 0; tile < depth.tiles; tile += kChunkTiles) {
       const std::int64_t k = tile * kDepth, count = min(kChunkTiles, depth.tiles - tile);
       const Weight* from = panel + (block * depth.block + k) / kElements<Weight> * kPanelWidth;
       widen(from, min(depth.block - k, count * kDepth), scratch->widened);
       finish_writes();
-      for_row_tiles(block * depth.tiles + tile, [&](const BFloat16* tile_of_x, std::int64_t row, std::int64_t) {
-        if (tile == 0) {
-          zero_sums();
-        } else {
-          load_sums(to + row * kPanelWidth);
-        }
-        add_products(tile_of_x, scratch->widened, count);
-        store_sums(to + row * kPanelWidth);
-      });
+      for_row_tiles(block * depth.tiles_of_block() + tile,
+                    [&](const BFloat16* tile_of_x, std::int64_t row, std::int64_t) {
+                      if (tile == 0) {
+                        zero_sums();
+                      } else {
+                        load_sums(to + row * kPanelWidth);
+                      }
+                      add_products<1>(tile_of_x, scratch->widened, count);
+                      store_sums(to + row * kPanelWidth);
+                    });
       finish_writes();
     }
   }
@@ -150,7 +177,7 @@ struct Task {
         }
         multiply_long_block(block, scratch->partial);
         for_row_tiles(0, [&](const BFloat16*, std::int64_t row, std::int64_t num_rows) {
-          scale_block(block, scratch->partial + row * kPanelWidth, row, num_rows);
+          scale_blocks<1>(block, scratch->partial + row * kPanelWidth, row, num_rows);
         });
       }
     }
@@ -212,15 +239,16 @@ void multiply_rounded(const RoundedRows& x, const PackedWeight& w, const Depth& 
 }
 
 template <typename Weight, typename Scales, typename Epilogue>
-void multiply_weight(const Tensor& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
+void multiply_weight(const Tensor& x, const PackedWeight& w, bool is_quantized, std::int64_t panels, ThreadPool* pool,
                      const Epilogue& epilogue) {
-  const Depth depth = depth_of(x, w);
+  const Depth depth = depth_of(x, w, is_quantized);
   const std::int64_t at_once = static_cast<std::int64_t>(kSharedScratchBytes) / row_tile_bytes(depth) * kRows;
   auto* tiles = static_cast<BFloat16*>(pool->shared_scratch());
   for (std::int64_t begin = 0; begin < x.shape[0]; begin += at_once) {
     const std::int64_t rows = min(at_once, x.shape[0] - begin);
     auto* sums = reinterpret_cast<float*>(tiles + ceil_div(rows, kRows) * depth.all_tiles() * kElementsOfX);
-    const RoundedRows rounded{tiles, sums, rows};
+    float* scales = depth.is_fixed() ? sums + rows * depth.blocks : nullptr;
+    const RoundedRows rounded{tiles, sums, scales, rows};
     round_rows<Weight>(x.as<const float>() + begin * x.shape[1], depth, rounded, pool);
     multiply_rounded<Weight, Scales>(
         rounded, w, depth, panels, pool,
@@ -230,19 +258,19 @@ void multiply_weight(const Tensor& x, const PackedWeight& w, std::int64_t panels
 
 // Calls epilogue(sums of 64 features, row, panel) for all rows and panels.
 template <typename Epilogue>
-void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
+void multiply_panels(const Tensor& x, const PackedWeight& w, bool is_quantized, std::int64_t panels, ThreadPool* pool,
                      const Epilogue& epilogue) {
   switch (w.weight.dtype) {
     case DType::kInt8:
-      return multiply_weight<std::int8_t, Scaled>(x, w, panels, pool, epilogue);
+      return multiply_weight<std::int8_t, Scaled>(x, w, is_quantized, panels, pool, epilogue);
     case DType::kFloat8E4m3fn:
-      return multiply_weight<Float8E4m3, Scaled>(x, w, panels, pool, epilogue);
+      return multiply_weight<Float8E4m3, Scaled>(x, w, is_quantized, panels, pool, epilogue);
     case DType::kInt4:
-      return multiply_weight<Int4Word, Scaled>(x, w, panels, pool, epilogue);
+      return multiply_weight<Int4Word, Scaled>(x, w, is_quantized, panels, pool, epilogue);
     case DType::kUint4:
-      return multiply_weight<UInt4Word, Scaled>(x, w, panels, pool, epilogue);
+      return multiply_weight<UInt4Word, Scaled>(x, w, is_quantized, panels, pool, epilogue);
     default:
-      return multiply_weight<BFloat16, Plain>(x, w, panels, pool, epilogue);
+      return multiply_weight<BFloat16, Plain>(x, w, is_quantized, panels, pool, epilogue);
   }
 }
 

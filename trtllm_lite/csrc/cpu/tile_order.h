@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cpu/bf16_pairs.h"
+#include "cpu/fixed_point.h"
 #include "cpu/panel_gemm.h"
 #include "cpu/rounded_rows.h"
 #include "cpu/tiles.h"
@@ -140,7 +141,7 @@ struct TaskOfFew {
     TL_ISA::store_sums(totals, to, kPanelWidth);
   }
 
-  TL_INLINE void multiply_block(std::int64_t block, const Weight* weight, float* to, Streams* streams) const {
+  TL_INLINE void multiply_floats(std::int64_t block, const Weight* weight, float* to, Streams* streams) const {
     for (std::int64_t k = 0; k < depth.block; k += kDepth) {
       const Weight* from = weight + (block * depth.block + k) / kElements<Weight> * kPanelWidth;
       for (std::int64_t panel = 0; panel < panels; ++panel, from += items_of_panel()) {
@@ -153,6 +154,40 @@ struct TaskOfFew {
     }
   }
 
+  // to = the block of x in fixed point times the columns of one panel from `from` on.
+  template <int kLines>
+  TL_INLINE void multiply_columns(std::int64_t block, const Weight* from, float* to, Streams* streams) const {
+    const std::int32_t* bytes = x.bytes(0, depth) + block * depth.tiles * kWordsOfTile;
+    FixedSums<Weight, kCount, kVecs> products;
+    for (std::int64_t word = 0; word < depth.block / 8; ++word, from += kPanelWidth, bytes += kWordsOfTile / 4) {
+      for (int i = 0; i < kLines; ++i) streams->prefetch_line();
+      Words<Weight> words[kVecs];
+      for (int v = 0; v < kVecs; ++v) words[v] = load(from + v * kLanes);
+      products.add(bytes, depth.blocks * depth.tiles * kWordsOfTile, words);
+    }
+    for (int r = 0; r < kCount; ++r) {
+      const float x_sum = x.sums[r * depth.blocks + block];
+      for (int v = 0; v < kVecs; ++v) store(to + r * kPanelWidth + v * kLanes, products.total(r, v, x_sum));
+    }
+  }
+
+  TL_INLINE void multiply_fixed(std::int64_t block, const Weight* weight, float* to, Streams* streams) const {
+    const Weight* from = weight + block * depth.block / kElements<Weight> * kPanelWidth;
+    for (std::int64_t panel = 0; panel < panels; ++panel, from += items_of_panel(), to += kCount * kPanelWidth) {
+      multiply_columns<kPanelLines<Weight>>(block, from, to, streams);
+      for (int column = kVecs * kLanes; column < kPanelWidth; column += kVecs * kLanes) {
+        multiply_columns<0>(block, from + column, to + column, streams);
+      }
+    }
+  }
+
+  TL_INLINE void multiply_block(std::int64_t block, const Weight* weight, float* to, Streams* streams) const {
+    if constexpr (kElements<Weight> == 8) {
+      if (depth.is_fixed()) return multiply_fixed(block, weight, to, streams);
+    }
+    multiply_floats(block, weight, to, streams);
+  }
+
   TL_INLINE void run() const {
     const FlushSubnormals flush;
     const Weight* weight = w.weight.as<const Weight>() + first * items_of_panel();
@@ -160,7 +195,7 @@ struct TaskOfFew {
     const std::int64_t lines = min(depth.block, kDepth) / kElements<Weight> * kPanelLines<Weight>;
     for (std::int64_t line = 0; line < panels * lines; ++line) streams.prefetch_line();
     if constexpr (!kHasScales<Scales>) {
-      multiply_block(0, weight, sums, &streams);
+      multiply_floats(0, weight, sums, &streams);
     } else {
       const std::int64_t size = kCount * kPanelWidth;
       for (std::int64_t i = 0; i < panels * size; i += kLanes) store(sums + i, zero());
@@ -168,7 +203,7 @@ struct TaskOfFew {
         multiply_block(block, weight, partial, &streams);
         for (std::int64_t panel = 0; panel < panels; ++panel) {
           const Scales scales = scales_of(w, first + panel, depth, Scales{});
-          add_scaled(scales, block, partial + panel * size, kCount, x.sums, sums + panel * size);
+          add_scaled<1>(scales, block, partial + panel * size, 0, kCount, x.sums, x.scales, sums + panel * size);
         }
       }
     }
