@@ -9,6 +9,7 @@ import pytest
 
 from tests import tolerances
 from trtllm_lite import _testing
+from trtllm_lite.nibbles import TYPES as NIBBLES
 from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -16,6 +17,8 @@ ISAS = ("amx", "avx512", "avx2", "portable")
 # Those that have a unit for products of bfloat16, and the weights that it takes: those that are exact in bfloat16.
 ISAS_OF_BFLOAT16 = ("amx",)
 NOT_BFLOAT16 = (np.float32, np.float16)
+# Weights of 4 bits in blocks of so many elements or less are multiplied with activations in fixed point there.
+MAX_FIXED_BLOCK = 128
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -100,8 +103,21 @@ def as_multiplied(inputs: Sequence[np.ndarray | None], isa: str) -> list[np.ndar
     assert x is not None
     assert weight is not None
     if product_dtype(isa) == "bfloat16" and weight.dtype not in NOT_BFLOAT16:
-        x = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+        scale = others[0]
+        block = x.shape[-1] if scale is None else x.shape[-1] // scale.shape[-1]
+        if weight.dtype in NIBBLES and block <= MAX_FIXED_BLOCK:
+            x = in_fixed_point(x, block)
+        else:
+            x = x.astype(ml_dtypes.bfloat16).astype(np.float32)
     return [x, weight, *others]
+
+
+def in_fixed_point(x: np.ndarray, block: int) -> np.ndarray:
+    """Each ``block`` elements of x as whole numbers times a power of two, the least that keeps them in range."""
+    blocks = x.reshape(-1, block).astype(np.float64)
+    largest = min(127 * 256 + 127, 2**24 // (15 * block) - 128)
+    scale = 2.0 ** np.ceil(np.log2(np.abs(blocks).max(1, keepdims=True) / largest))
+    return (np.rint(blocks / scale) * scale).reshape(x.shape).astype(np.float32)
 
 
 def padded(op: str, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:

@@ -117,6 +117,17 @@ def test_non_finite_row_stays_in_its_row(isa: str) -> None:
     assert_same_bits(y[others], clean[others])
 
 
+def test_non_finite_row_of_blocks_stays_in_its_row(isa: str) -> None:
+    x, *rest = blocked(9, (70, 64), 32, "uint4", "float16", "float16")
+    clean = run("Linear", [x, *rest], PLAIN, isa=isa, layout="panel64")["y"]
+    x[4, 40], x[5, 3] = np.nan, np.inf
+    for first, rows in ((0, 9), (3, 3)):
+        y = run("Linear", [x[first : first + rows], *rest], PLAIN, isa=isa, layout="panel64")["y"]
+        finite = [row for row in range(rows) if first + row not in (4, 5)]
+        assert not np.isfinite(y[[4 - first, 5 - first]]).any()
+        assert_same_bits(y[finite], clean[[first + row for row in finite]])
+
+
 def test_every_byte_of_float8_widens_exactly(isa: str) -> None:
     """All patterns but those of NaN, subnormals and both zeros among them."""
     bits = np.array([byte for byte in range(256) if byte & 0x7F != 0x7F], np.uint8)

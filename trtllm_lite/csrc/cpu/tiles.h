@@ -15,7 +15,8 @@ constexpr std::int64_t kColumns = 16;
 constexpr std::int64_t kDepth = 32;
 constexpr std::int64_t kElementsOfX = kRows * kDepth;
 
-// The extents of the eight tile registers: 0 to 3 are sums of `rows` rows, 4 is x, 5 to 7 are w. As LDTILECFG reads it.
+// The extents of the eight tile registers: 0 to 3 are sums of `rows` rows, 4 and 5 are x, 6 and 7 are w. As LDTILECFG
+// reads it.
 struct alignas(64) Configuration {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
@@ -24,7 +25,7 @@ struct alignas(64) Configuration {
   std::uint8_t rows[16] = {};
 
   explicit Configuration(std::int64_t tile_rows) {
-    for (int tile = 0; tile < 8; ++tile) rows[tile] = static_cast<std::uint8_t>(tile < 5 ? tile_rows : kRows);
+    for (int tile = 0; tile < 8; ++tile) rows[tile] = static_cast<std::uint8_t>(tile < 6 ? tile_rows : kRows);
   }
 };
 
@@ -69,18 +70,25 @@ TL_INLINE void store_sums(float* to) {
   _tile_stored(3, to + 3 * kColumns, kSumsRowBytes);
 }
 
-// The sums += x * w for `count` tiles of x, one after the other, and as many times 16 rows of pairs of w.
+// The sums += x * w for `count` tiles of each plane of x, one after the other, and as many times 16 rows of pairs of w,
+// which all planes are multiplied with.
+template <int kPlanes>
 TL_INLINE void add_products(const BFloat16* x, const BFloat16* w, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i, x += kElementsOfX, w += kDepth * 4 * kColumns) {
     _tile_loadd(4, x, kDepth * sizeof(BFloat16));
-    _tile_loadd(5, w, kPairsRowBytes);
-    _tile_dpbf16ps(0, 4, 5);
-    _tile_loadd(6, w + 2 * kColumns, kPairsRowBytes);
-    _tile_dpbf16ps(1, 4, 6);
-    _tile_loadd(7, w + 4 * kColumns, kPairsRowBytes);
-    _tile_dpbf16ps(2, 4, 7);
-    _tile_loadd(5, w + 6 * kColumns, kPairsRowBytes);
-    _tile_dpbf16ps(3, 4, 5);
+    if constexpr (kPlanes == 2) _tile_loadd(5, x + count * kElementsOfX, kDepth * sizeof(BFloat16));
+    _tile_loadd(6, w, kPairsRowBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (kPlanes == 2) _tile_dpbf16ps(0, 5, 6);
+    _tile_loadd(7, w + 2 * kColumns, kPairsRowBytes);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kPlanes == 2) _tile_dpbf16ps(1, 5, 7);
+    _tile_loadd(6, w + 4 * kColumns, kPairsRowBytes);
+    _tile_dpbf16ps(2, 4, 6);
+    if constexpr (kPlanes == 2) _tile_dpbf16ps(2, 5, 6);
+    _tile_loadd(7, w + 6 * kColumns, kPairsRowBytes);
+    _tile_dpbf16ps(3, 4, 7);
+    if constexpr (kPlanes == 2) _tile_dpbf16ps(3, 5, 7);
   }
 }
 
