@@ -109,7 +109,7 @@ def table(path: Path) -> str:
 
 # Fewer generated tokens measure the first one only.
 LEAST_OUTPUT_LEN = 64
-SMALLER_HIDDEN_SIZE = 2048  # of the 1B shape
+OTHER_SHAPES = {2048: "1B", 8192: "70B"}  # than 8B, by hidden size
 PLAIN = "full_prec"
 GPU_COLUMNS = ("measured", "floor", "reached", "vLLM 0.26 on an H200", "commit")
 
@@ -130,7 +130,7 @@ def gpu_table(path: Path) -> str:
         (report["shape"]["batch_size"], report["figures"]["host_s_per_decode_step"] * 1e6)
         for report in reports
         if report["benchmark"] == "latency"
-        and report["engine"]["hidden_size"] != SMALLER_HIDDEN_SIZE
+        and report["engine"]["hidden_size"] not in OTHER_SHAPES
         and report["shape"]["output_len"] >= LEAST_OUTPUT_LEN
     )
     return (
@@ -154,8 +154,8 @@ def rows_of(form: tuple[str, ...], reports: list[dict[str, Any]], peers: dict[st
 
 
 def place_of_row(cells: list[str]) -> tuple[int, int]:
-    """The sorting key of a report: times per token, first tokens, the start-up, throughput, then the smaller model."""
-    kinds = ("time per token", "first token", "start-up", "", "1B")
+    """The sorting key of a report: times per token, first tokens, the start-up, throughput, then other models."""
+    kinds = ("time per token", "first token", "start-up", "", *OTHER_SHAPES.values())
     kind = next(kind for kind in sorted(kinds, reverse=True) if cells[0].startswith(kind))
     last = cells[0].split()[-1]
     return kinds.index(kind), int(last) if kind and last.isdigit() else 0
@@ -183,7 +183,8 @@ def gpu_row(report: dict[str, Any], peers: dict[str, float]) -> list[str]:
         title = f"time per token, batch {shape['batch_size']}"
         value, floor = figures["inter_token_latency_s"], figures["floor_inter_token_latency_s"]
         reached = figures["fraction_of_floor"]
-    title = f"1B, {title}" if report["engine"]["hidden_size"] == SMALLER_HIDDEN_SIZE else title
+    other = OTHER_SHAPES.get(report["engine"]["hidden_size"])
+    title = title if other is None else f"{other}, {title}"
     peer = peers.get(title)
     texts = ["" if x is None else f"{x:,.{digits}f} {unit}" for x in (value * scale, floor * scale, peer)]
     return [title, *texts[:2], f"{reached:.0%}", texts[2], str(report["commit"])[:10]]

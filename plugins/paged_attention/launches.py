@@ -104,7 +104,10 @@ class Heads:
             found.append(f"{self.group} query heads share a key/value head, expected at most {MAX_GROUP}")
         if self.cache_dtype == E4M3 and self.head_dim not in _E4M3_DIMS:
             dims = ", ".join(map(str, _E4M3_DIMS))
-            found.append(f"head_dim is {self.head_dim} and the KV cache {E4M3}, expected one of {dims}")
+            found.append(
+                f"head_dim is {self.head_dim} and the KV cache {E4M3}, expected one of {dims}, or --kv_cache_dtype "
+                f"{self.dtype}"
+            )
         return found
 
 
