@@ -7,6 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Generic, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 _T = TypeVar("_T")
 # Several tensors of a matrix are computed at once, and threads that wait for another's compute nothing. More than that
 # would take memory: each thread holds a few matrices.
@@ -19,8 +21,12 @@ def num_workers() -> int:
 
 
 def in_order(tasks: Iterable[Callable[[], _T]], workers: int) -> Iterator[_T]:
-    """The results of ``tasks``, in their order; at most ``workers`` of them are computed or kept ahead."""
-    with ThreadPoolExecutor(workers) as pool:
+    """The results of ``tasks``, in their order; at most ``workers`` of them are computed or kept ahead.
+
+    Meanwhile numpy's BLAS has one thread for each of them: more would wait for each other, and the order of its sums
+    would depend on the machine.
+    """
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
         ahead = deque[Future[_T]]()
         for task in tasks:
             ahead.append(pool.submit(task))

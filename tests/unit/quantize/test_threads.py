@@ -2,7 +2,9 @@
 
 from threading import Barrier, Lock
 
+import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from trtllm_lite.quantize.threads import Once, in_order
 
@@ -47,3 +49,15 @@ def test_a_value_is_computed_once() -> None:
         return once()
 
     assert list(in_order([task] * 4, 4)) == [1] * 4
+
+
+def test_numpy_has_one_thread_for_each_task() -> None:
+    before = _blas_threads()
+    assert list(in_order([_blas_threads] * 4, 2)) == [[1] * len(before)] * 4
+    assert before
+    assert _blas_threads() == before
+
+
+def _blas_threads() -> list[int]:
+    assert (np.eye(2) @ np.eye(2)).sum() == 2  # numpy is loaded
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
