@@ -101,7 +101,10 @@ def test_bench_latency(built: Path, tmp_path: Path) -> None:
     written: dict[str, Any]
     (written,) = json.loads((tmp_path / "latency.json").read_text())
     figures = written["figures"]
-    assert not {name: value for name, value in figures.items() if value <= 0 and name != "memory_overhead_bytes"}
+    # The time of a token is the difference of two runs, which may be negative for a few tokens on a busy machine.
+    differences = {"inter_token_latency_s", "decode_tokens_per_s", "fraction_of_floor", "memory_overhead_bytes"}
+    assert differences <= figures.keys()
+    assert not {name: value for name, value in figures.items() if value <= 0 and name not in differences}
     assert figures["prefill_tokens_per_s"] == pytest.approx(32 / figures["time_to_first_token_s"])
     assert figures["peak_memory_bytes"] > figures["weight_bytes"]
     assert written["shape"]["batch_size"] == 2

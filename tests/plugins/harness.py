@@ -9,7 +9,6 @@ import pytest
 
 from tests import tolerances
 from trtllm_lite import _testing
-from trtllm_lite.nibbles import TYPES as NIBBLES
 from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -17,8 +16,8 @@ ISAS = ("amx", "avx512", "avx2", "portable")
 # Those that have a unit for products of bfloat16, and the weights that it takes: those that are exact in bfloat16.
 ISAS_OF_BFLOAT16 = ("amx",)
 NOT_BFLOAT16 = (np.float32, np.float16)
-# Weights of 4 bits in blocks of so many elements or less are multiplied with activations in fixed point there.
-MAX_FIXED_BLOCK = 128
+# These weights in blocks of so many elements or less are multiplied with activations in fixed point there.
+OF_FIXED_POINT, MAX_FIXED_BLOCK = (ml_dtypes.int4, ml_dtypes.uint4), 128
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -105,7 +104,7 @@ def as_multiplied(inputs: Sequence[np.ndarray | None], isa: str) -> list[np.ndar
     if product_dtype(isa) == "bfloat16" and weight.dtype not in NOT_BFLOAT16:
         scale = others[0]
         block = x.shape[-1] if scale is None else x.shape[-1] // scale.shape[-1]
-        if weight.dtype in NIBBLES and block <= MAX_FIXED_BLOCK:
+        if weight.dtype in OF_FIXED_POINT and block <= MAX_FIXED_BLOCK:
             x = in_fixed_point(x, block)
         else:
             x = x.astype(ml_dtypes.bfloat16).astype(np.float32)
