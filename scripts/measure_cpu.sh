@@ -6,7 +6,7 @@
 # virtual machines; LLAMA_CPP_PYTHON=… is the Python of another one that has it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=${1:?usage: measure_cpu.sh NAME, e.g. cpu-epyc-9005-2-cores}
+name=${1:?usage: measure_cpu.sh NAME, e.g. cpu-xeon-amx-2-cores}
 bin=.venv/bin
 gguf=.cache/SmolLM2-135M-Instruct.Q4_1.gguf
 work=.cache/measure

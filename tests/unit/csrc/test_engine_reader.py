@@ -120,7 +120,7 @@ FILES = {
     ),
     "unknown dtype": (
         lambda e: e.to_bytes(edit_header=lambda h: h["weights.o"].update(dtype="F64")),
-        'expected one of F32, F16, BF16, I64, I32, I8, F8_E4M3, U8, found "F64"',
+        'expected one of F32, F16, BF16, I64, I32, I8, F8_E4M3, U8, F8_E8M0, found "F64"',
     ),
     "nested too deep": (
         lambda e: e.to_bytes(documents={**e.documents(), "plan": b"[" * 100_000}),
