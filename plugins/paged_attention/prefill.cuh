@@ -11,7 +11,7 @@
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
 // (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); blocks past that leave.
 // Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES
-// (which decides the step), TL_SOFTCAP (0 or 1).
+// (which decides the step), TL_SOFTCAP (0 or 1), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
 #include "paged_attention/softmax.cuh"

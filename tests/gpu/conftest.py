@@ -25,8 +25,10 @@ REASON = _reason()
 # Kernels are tested from the sources alone; engines need the package with its extension for tests, too.
 HAS_PACKAGE = importlib.util.find_spec("trtllm_lite._testing") is not None
 OF_ENGINES = [
+    "test_byte_engines.py",
     "test_engine.py",
     "test_few_layers.py",
+    "test_int8_engine.py",
     "test_kv_cache.py",
     "test_memory.py",
     "test_smallest_engine.py",

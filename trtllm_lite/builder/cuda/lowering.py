@@ -221,7 +221,8 @@ class _OpLowering:
         dtype, rows = self._op.inputs["weight"].dtype, rows_of(self._op)
         assert dtype is not None
         weight = DTYPE_NAMES[dtype]
-        if (rows, weight) not in [(both, both) for both in BYTE_PRODUCTS] and (rows is not None or weight == E4M3):
+        is_known = weight != E4M3 if rows is None else rows == weight and rows in BYTE_PRODUCTS
+        if not is_known:
             how = "not rounded" if rows is None else f"rounded to {rows}"
             pairs = " and ".join(f"{both} by {both}" for both in BYTE_PRODUCTS)
             self.refuse(
