@@ -3,6 +3,7 @@
 
 #include "cuda/async.cuh"
 #include "cuda/byte_rows.cuh"
+#include "cuda/fixed_rows.cuh"
 
 namespace tl {
 
@@ -22,6 +23,14 @@ __device__ __forceinline__ float warp_sum(float value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
   return value;
 }
+
+// Where rows of x go, as 16-bit elements, bytes or whole numbers: bytes with `scales`, which are `scale`, or, with
+// TL_ROW_SCALES, those of each row's largest element, and `scale` at least; whole numbers with those of their blocks.
+struct RowTarget {
+  char* rows;
+  float* scales;
+  float scale;
+};
 
 // The shares of a row: vectors of 8 elements, kThreads apart.
 template <int kIn, int kThreads>
@@ -91,6 +100,21 @@ struct RowShare {
       }
     }
   }
+  // As whole numbers (cuda/fixed_rows.cuh). A long row is stored while it is loaded: it does not fit in registers.
+  template <class Fixed>
+  __device__ __forceinline__ static void store(const RowTarget& to, int m, const uint4 (&raw)[kCount], int pitch) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) Fixed::store(to.rows + m * pitch, to.scales, m, vector(i), raw[i], exists(i));
+  }
+  template <class Fixed>
+  __device__ __forceinline__ static void copy(const RowTarget& to, int m, const u16* row, int pitch) {
+#pragma unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      uint4 raw = make_uint4(0, 0, 0, 0);
+      if (exists(i)) raw = __ldcg(reinterpret_cast<const uint4*>(row) + vector(i));
+      Fixed::store(to.rows + m * pitch, to.scales, m, vector(i), raw, exists(i));
+    }
+  }
   // raw * inverse * weight, rounded once; weights through the L1 cache, which warm() has filled.
   __device__ __forceinline__ static void scale(uint4 (&raw)[kCount], float inverse, const float* weight) {
 #pragma unroll
@@ -117,24 +141,17 @@ __device__ __forceinline__ void warm(const float* weight) {
   }
 }
 
-// Where rows of x go, as 16-bit elements or bytes: the latter with `scales`, which are `scale`, or, with TL_ROW_SCALES,
-// those of each row's largest element, and `scale` at least.
-struct RowTarget {
-  char* rows;
-  float* scales;
-  float scale;
-};
-
 // Row m of the target is x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i], for m < rows.
 // The sum of squares and the products are float32, rounded once. `scratch` holds 2 * kConsumerWarps * kTokens floats.
 // Ends with a barrier of the consuming threads.
 //
 // Few rows: all warps share each. Many: a warp each, which needs no barrier. Plain loads, not bulk copies: those would
 // queue behind the ring's (measured on an H200: 0.9 us more per kernel at M = 1).
-template <int kIn, int kTokens, int kPitch, bool kNorm, RowType kRows>
+template <int kIn, int kTokens, int kPitch, bool kNorm, RowType kRows, bool kFixed>
 __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, const u16* x, const float* weight,
                                           float epsilon, int rows) {
   constexpr bool kBytes = kRows != RowType::k16Bits, kRowScales = kBytes && TL_ROW_SCALES;
+  using Fixed = FixedRows<kIn, kTokens>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if constexpr (kTokens >= kConsumerWarps) {
     using Share = RowShare<kIn, 32>;
@@ -145,6 +162,8 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
       if constexpr (kBytes && !kNorm) {
         if constexpr (kRowScales) scale = scale_of_row<kRows>(warp_max(Share::largest_of(row)), scale);
         Share::template round_to<kRows>(to.rows + m * kPitch, row, scale);
+      } else if constexpr (kFixed && !kNorm) {
+        Share::template copy<Fixed>(to, m, row, kPitch);
       } else {
         uint4 raw[Share::kCount];
         Share::load(raw, row, true);
@@ -152,7 +171,11 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
           Share::scale(raw, rsqrtf(warp_sum(Share::sum_of_squares(raw)) / kIn + epsilon), weight);
           if constexpr (kRowScales) scale = scale_of_row<kRows>(warp_max(Share::largest(raw)), scale);
         }
-        Share::template store<kRows>(to.rows + m * kPitch, raw, scale);
+        if constexpr (kFixed) {
+          Share::template store<Fixed>(to, m, raw, kPitch);
+        } else {
+          Share::template store<kRows>(to.rows + m * kPitch, raw, scale);
+        }
       }
       if (kBytes && lane == 0) to.scales[m] = scale;
     }
@@ -194,7 +217,13 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
         for (int w = 0; w < kConsumerWarps; ++w) magnitude = fmaxf(magnitude, magnitudes[m * kConsumerWarps + w]);
         scale = scale_of_row<kRows>(magnitude, to.scale);
       }
-      if (m < rows) Share::template store<kRows>(to.rows + m * kPitch, raw[m], scale);
+      if (m < rows) {
+        if constexpr (kFixed) {
+          Share::template store<Fixed>(to, m, raw[m], kPitch);
+        } else {
+          Share::template store<kRows>(to.rows + m * kPitch, raw[m], scale);
+        }
+      }
       if (kBytes && threadIdx.x == 0) to.scales[m] = scale;
     }
   }

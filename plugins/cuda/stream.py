@@ -7,7 +7,7 @@ from math import prod
 
 from ..launch import DTYPE_FLAGS, Device, Extent, Kernel, WeightBuffers, kernel, symbol
 from .row_scales import RowScales
-from .weight_form import WeightForm
+from .weight_form import BlockNumbers, WeightForm
 
 _THREADS = 288
 _SCALES_BYTES = 64  # of the rows of x, where they become bytes
@@ -15,6 +15,7 @@ _CONSUMER_WARPS, _ROWS_PER_TILE, _MAX_STAGES = 8, 16, 16
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
 # A ring below this share of the shared memory starves the memory (80 KB of 227 on an H200).
 _RING_SHARE = 0.35
+_FIXED_BLOCK = 256  # elements of a block of x at most (cuda/fixed_rows.cuh)
 _MANY_GROUPS = 128  # about the SMs of a card
 
 
@@ -36,6 +37,8 @@ class StreamConfig:
         """The shared memory that barriers, partial sums and x leave for the ring."""
         sums = 2 * _CONSUMER_WARPS * tokens * _ROWS_PER_TILE * self.tiles_per_stage * 4
         x_bytes = 0 if self.stream_x else tokens * (in_features * self.form.x_bytes + 16)
+        if self.form.blocks is not None and not self.stream_x:
+            x_bytes += _fixed_number_bytes(self.form.blocks, in_features, tokens)
         scales = _SCALES_BYTES if self.form.x_bytes == 1 else 0
         return shared_bytes - _MAX_STAGES * 16 - 16 - scales - sums - x_bytes
 
@@ -44,6 +47,12 @@ class StreamConfig:
         row = self.form.weight_bytes(self.stage_k) + self.form.number_bytes(self.stage_k) + 16
         weights = row * _ROWS_PER_TILE * self.tiles_per_stage
         return weights + (tokens * (self.stage_k * 2 + 16) if self.stream_x else 0)
+
+
+def _fixed_number_bytes(blocks: BlockNumbers, in_features: int, tokens: int) -> int:
+    """Bytes of the numbers of the blocks of x (cuda/fixed_rows.cuh)."""
+    count = in_features // min(blocks.size, _FIXED_BLOCK) * (-(-tokens // 4) * 4)
+    return count * 4 * (1 + blocks.offsets)
 
 
 def stream_config(

@@ -17,8 +17,8 @@
 //   store(tile, f, m, a, b, begun)  results of rows f and f + 8 (f in 0..7) for token m, scaled
 #pragma once
 
+#include "cuda/fixed_sums.cuh"
 #include "cuda/int4.cuh"
-#include "cuda/weight_ring.cuh"
 
 #ifndef TL_RACECHECK
 #define TL_RACECHECK 0
@@ -138,7 +138,7 @@ struct Operands {
 };
 
 // The consuming warps' tile: accumulators of kTilesPerStage x kTokenTiles fragments over this warp's share of k.
-template <class Ring>
+template <class Ring, class Product>
 struct TileSums {
   using Loaded = Operands<Ring>;
   static constexpr int kProducts = Loaded::Piece::kProducts, kTogether = Loaded::kTogether;
@@ -201,7 +201,8 @@ struct TileSums {
   }
 
   // The stage's first k_size elements.
-  __device__ __forceinline__ void add_stage(u32 data, int k_size, const XRows<Ring>& rows, int warp, int lane) {
+  __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
+    const XRows<Ring> rows(x.rows + x.first_k * Ring::kItemBytes, x.zeros, Product::kXPitch, x.count, lane);
 #pragma unroll
     for (int i = 0; i < ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps); ++i) {
       const int k = (warp + i * kConsumerWarps) * Ring::kPieceK;
@@ -228,6 +229,17 @@ struct TileSums {
   }
 };
 
+template <class Ring, class Product, bool kFixed>
+struct ProductSumsIn {
+  using Type = TileSums<Ring, Product>;
+};
+template <class Ring, class Product>
+struct ProductSumsIn<Ring, Product, true> {
+  using Type = FixedSums<Ring, Product>;
+};
+template <class Ring, class Product>
+using ProductSums = typename ProductSumsIn<Ring, Product, Ring::kFixed>::Type;
+
 // The consuming warps.
 template <class Ring>
 struct Consumer {
@@ -236,7 +248,12 @@ struct Consumer {
   int rows;
   int buffer = 0;
 
-  __device__ __forceinline__ float* x_scales() const { return reinterpret_cast<float*>(memory + Ring::kScaleOffset); }
+  // Of rows of bytes, or of the blocks of whole numbers.
+  template <class Product>
+  __device__ __forceinline__ float* x_scales() const {
+    const u32 at = Ring::kFixed ? Ring::kXOffset + Ring::kTokens * Product::kXPitch : Ring::kScaleOffset;
+    return reinterpret_cast<float*>(memory + at);
+  }
   __device__ __forceinline__ float* sums(int which) const {
     return reinterpret_cast<float*>(memory + Ring::kSumOffset) + which * Ring::kSumFloats;
   }
@@ -249,9 +266,9 @@ struct Consumer {
     wait_for_previous_kernel();
     allow_next_kernel();
     if constexpr (!Product::kStreamX) {
-      const RowTarget to{memory + Ring::kXOffset, x_scales(), x_scale};
-      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows>(to, sums(0), x, norm_weight, epsilon,
-                                                                                  rows);
+      const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x_scale};
+      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
+          to, sums(0), x, norm_weight, epsilon, rows);
     }
     products<Product>(op);
   }
@@ -277,13 +294,13 @@ struct Consumer {
       const int tile = (blockIdx.x + i * gridDim.x) * Ring::kTilesPerStage + sub_tile;
       const bool stores = thread < kStores && stored_token < rows && tile < Op::kTiles;
       const Begun begun = stores ? op.begin(tile, feature, stored_token) : Begun{};
-      TileSums<Ring> part;
+      ProductSums<Ring, Product> part;
 #pragma unroll 1
       for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
         barrier_wait(at.full(), at.parity);
-        const u32 x = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset + chunk * Ring::kStageK * Ring::kItemBytes;
-        const XRows<Ring> x_rows(x, at.shared + Ring::kZeroOffset, Product::kXPitch, rows, lane);
-        part.add_stage(at.data(), Product::chunk_k(chunk), x_rows, warp, lane);
+        const u32 x = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset, zeros = at.shared + Ring::kZeroOffset;
+        const int first_k = Product::kStreamX ? 0 : chunk * Ring::kStageK;
+        part.add_stage(at.data(), Product::chunk_k(chunk), {x, zeros, first_k, rows}, warp, lane);
         release(at, lane);
       }
       part.put(sums(buffer), warp, lane);
@@ -297,7 +314,7 @@ struct Consumer {
           b += sums(buffer)[at_row + 8];
         }
         if constexpr (kScaledRows) {
-          const float row_scale = Ring::kByteRows ? x_scales()[stored_token] : 1.0f;
+          const float row_scale = Ring::kByteRows ? x_scales<Product>()[stored_token] : 1.0f;
           a *= begun.scale_a * row_scale;
           b *= begun.scale_b * row_scale;
         }

@@ -24,6 +24,7 @@ struct Ring {
   static constexpr RowType kRows = rows_of(kForm);
   static constexpr bool kByteRows = kRows != RowType::k16Bits;
   static constexpr bool kFourBits = has_four_bits(kForm);
+  static constexpr bool kFixed = kFourBits && !kStageX;  // x becomes fixed_rows.cuh's
   static constexpr int kWeightBits = bits_of(kForm);
   static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
   static constexpr int kProductK = 32 / kItemBytes;  // elements of a row that one product of fragments takes
@@ -36,8 +37,8 @@ struct Ring {
   static_assert(!(kStageX && kByteRows), "rows of x are rounded to bytes as a whole");
   // A stage: weights | numbers of the blocks, kind by kind | x
   static constexpr u32 kRunBytes = kBlock == 0 ? 0 : kStageK / max_of(1, kBlock) * kBlockBytes;  // of 8 rows
-  static constexpr u32 kNumberOffset = kPitch * kStageRows;
-  static constexpr u32 kStagedXOffset = kNumberOffset + kNumberKinds * 2 * kTilesPerStage * kRunBytes;
+  static constexpr u32 kNumberOffset = kPitch * kStageRows, kKindBytes = kTilesPerStage * 2 * kRunBytes;
+  static constexpr u32 kStagedXOffset = kNumberOffset + kNumberKinds * kKindBytes;
   static constexpr u32 kStageBytes = kStagedXOffset + (kStageX ? kStagedXPitch * kTokens : 0);
   static constexpr int kSumFloats = kConsumerWarps * kTokens * kStageRows;
   // Shared memory: barriers | 16 zero bytes | scales of x, if bytes | two buffers of partial sums | x | stages
@@ -52,13 +53,25 @@ struct Ring {
   static_assert(kStageK % kPieceK == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 2);
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
   static_assert(kBlock == 0 || (kBlock % 32 == 0 && kStageK % max_of(1, kBlock) == 0), "a stage is whole blocks");
+
+  // In a stage, the scales of a block of the first eight rows of a tile; kRunBytes behind them those of the others, and
+  // kKindBytes behind them the offsets.
+  __device__ __forceinline__ static u32 number_place(int tile, int block) {
+    return kNumberOffset + tile * 2 * kRunBytes + block * kBlockBytes;
+  }
 };
+
+// Shared memory of x where it stays there: rows with 16 bytes of padding, and the numbers of the blocks of fixed_rows.cuh.
+template <int kIn, int kTokens>
+__host__ __device__ constexpr int x_bytes() {
+  if (has_four_bits(kWeightForm)) return kTokens * (kIn * 2 + 16) + FixedRows<kIn, kTokens>::kNumberBytes;
+  return kTokens * (kIn * (rows_of(kWeightForm) == RowType::k16Bits ? 2 : 1) + 16);
+}
 
 // The ring of a kernel whose macros say all of it, for rows of kIn features.
 template <int kIn>
 using RingOf = Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, kWeightForm, TL_STREAM_X,
-                    TL_STREAM_X ? 0 : TL_TOKENS * (kIn * (rows_of(kWeightForm) == RowType::k16Bits ? 2 : 1) + 16), TL_SHARED_BYTES,
-                    TL_IN_FLIGHT_BYTES>;
+                    TL_STREAM_X ? 0 : x_bytes<kIn, TL_TOKENS>(), TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES>;
 
 // A place in the ring: stage number and how many times (mod 2) the ring has gone round.
 template <class Ring>
@@ -77,6 +90,13 @@ struct RingPosition {
       parity ^= 1;
     }
   }
+};
+
+// The rows of x that a stage is multiplied with: where the first lies in shared memory, and 16 zero bytes; the number of
+// the stage's first element in a row; how many rows there are.
+struct StageRows {
+  u32 rows, zeros;
+  int first_k, count;
 };
 
 // One product y = x @ weight.T of the kernel: kIn features in, x staying in shared memory or streamed with the weights.

@@ -1,0 +1,79 @@
+// Rows of x as whole numbers of 16 bits with a scale for each block, for products with weights of four bits.
+//
+// Widening a weight to 16 bits takes more instructions than an SM has time for while its memory delivers it; as a signed
+// byte it takes less than half of one. So x becomes whole = high * 256 + low, two signed bytes, which are two columns
+// of a product of int8 (m16n8k32): four tokens a product, whose sums are exact. An element is rounded by at most 1/65278
+// of the largest of its block, which is less than rounding it to 16 bits did to that one.
+#pragma once
+
+#include "cuda/int8.cuh"
+#include "cuda/weight_form.cuh"
+
+namespace tl {
+
+constexpr float kLargestWhole = 127 * 256 + 127;
+constexpr float kLeastBlockScale = 1e-30f;  // so that a block of zeros has one
+
+// Eight elements times `factor`, rounded to whole numbers: their high bytes in x and y, their low ones in z and w, in the
+// order 0 4 1 5, 2 6 3 7, in which the low and the high nibbles of a word of the layout pairs8 are.
+__device__ __forceinline__ uint4 pack8_whole(const float (&v)[8], float factor) {
+  // The last 16 bits of this sum are whole + 128, so that its high byte is `high`, and the other `low` + 128.
+  u32 raised[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) raised[i] = __float_as_uint(fmaf(v[i], factor, 12582912.0f + 128.0f));
+  u32 pairs[4];  // low, low, high, high
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = pick_bytes(raised[i], raised[i + 4], 0x5140);
+  return make_uint4(pick_bytes(pairs[0], pairs[1], 0x7632), pick_bytes(pairs[2], pairs[3], 0x7632),
+                    pick_bytes(pairs[0], pairs[1], 0x5410) ^ 0x80808080u,
+                    pick_bytes(pairs[2], pairs[3], 0x5410) ^ 0x80808080u);
+}
+
+// Where rows lie in shared memory: of 64 neighbours, 64 high bytes and 64 low ones, in each of which a lane that
+// multiplies has its 16 side by side. Behind the rows, for each block, the tokens' scales, then their sums if TL_OFFSETS.
+template <int kIn, int kTokens>
+struct FixedRows {
+  static constexpr int kBlockK = min_of(kBlock, 256);  // of x: sums of more would exceed 31 bits
+  static constexpr int kNumbers = kIn / max_of(1, kBlockK) * ceil_div(kTokens, 4) * 4;
+  static constexpr int kNumberBytes = kNumbers * 4 * (1 + TL_OFFSETS);
+
+  // Of the eight elements from 8 * `vector` on, the high bytes; 64 behind them the low ones.
+  __device__ __forceinline__ static int place(int vector) {
+    return vector / 8 * 128 + vector % 4 * 16 + vector / 4 % 2 * 8;
+  }
+  __device__ __forceinline__ static int number(int block, int token) {
+    return block * (ceil_div(kTokens, 4) * 4) + token;
+  }
+
+  // A vector of row `m`; the lanes of a warp have neighbours, and those with none have zeros and store nothing.
+  __device__ __forceinline__ static void store(char* row, float* numbers, int m, int vector, uint4 raw, bool exists) {
+    constexpr int kLanes = max_of(1, kBlockK / 8);
+    float v[8], largest = 0.0f;
+    unpack8(raw, v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(v[i]));
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+    }
+    const float scale = fmaxf(largest * (1.0f / kLargestWhole), kLeastBlockScale);
+    const uint4 bytes = pack8_whole(v, 1.0f / scale);
+    float sum = 0.0f;
+    if (TL_OFFSETS) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum += v[i];
+#pragma unroll
+      for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    }
+    if (!exists) return;
+    uint2* to = reinterpret_cast<uint2*>(row + place(vector));
+    to[0] = make_uint2(bytes.x, bytes.y);
+    to[8] = make_uint2(bytes.z, bytes.w);
+    if (vector % kLanes > 0) return;
+    // Nibbles that have a sign are multiplied as 16 times what they mean.
+    numbers[number(vector / kLanes, m)] = kWeightForm == WeightForm::kInt4 ? scale * 0.0625f : scale;
+    if (TL_OFFSETS) numbers[kNumbers + number(vector / kLanes, m)] = sum;
+  }
+};
+
+}  // namespace tl

@@ -1,0 +1,122 @@
+// Products of weights of four bits with rows of whole numbers (cuda/fixed_rows.cuh).
+#pragma once
+
+#include "cuda/weight_ring.cuh"
+
+namespace tl {
+
+// The consuming warps' tile: sums of this warp's share of k for rows lane / 4 and + 8 and every fourth token.
+template <class Ring, class Product>
+struct FixedSums {
+  using Rows = FixedRows<Product::kIn, Ring::kTokens>;
+  static constexpr bool kSigned = Ring::kForm == WeightForm::kInt4;
+  static constexpr int kTokenTiles = ceil_div(Ring::kTokens, 4);
+  static constexpr int kStretchK = max_of(Ring::kPieceK, min_of(kBlock, 128)), kPieces = kStretchK / Ring::kPieceK;
+  static constexpr int kTogether = min_of(kStretchK, max_of(32, kBlock)) / 32;  // products that have the same numbers
+  float sums[Ring::kTilesPerStage][kTokenTiles][2] = {};
+
+  // Bytes of the low nibbles, or of the high ones.
+  __device__ __forceinline__ static u32 low(u32 word) { return (kSigned ? word << 4 : word) & kMask; }
+  __device__ __forceinline__ static u32 high(u32 word) { return (kSigned ? word : word >> 4) & kMask; }
+  static constexpr u32 kMask = kSigned ? 0xf0f0f0f0u : 0x0f0f0f0fu;
+
+  // The stage's first k_size elements.
+  __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
+    u32 row[kTokenTiles], mask[kTokenTiles];  // of x, or 16 zero bytes past the last token
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      const int token = t * 4 + lane / 8;
+      const bool present = token < x.count && token < Ring::kTokens;
+      row[t] = present ? x.rows + token * Product::kXPitch + lane % 8 * 16 : x.zeros;
+      mask[t] = present ? ~0u : 0u;
+    }
+    const u32 numbers = x.rows + Ring::kTokens * Product::kXPitch + lane % 4 * 4;
+#pragma unroll 1
+    for (int k = warp * kStretchK; k < k_size; k += kConsumerWarps * kStretchK) {
+      u32 columns[kPieces][kTokenTiles][4];
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+        for (int t = 0; t < kTokenTiles; ++t) {
+          load_words(columns[piece][t], row[t] + ((x.first_k + k + piece * Ring::kPieceK) * 2 & mask[t]));
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
+        u32 words[kPieces][4];  // of rows 0-7 and 8-15: the first half, then the other
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece) {
+          const u32 at = (lane % 16 + tile * kRowsPerTile) * Ring::kPitch + lane / 16 * 16;
+          load_matrix_x4(words[piece], data + at + (k + piece * Ring::kPieceK) / 2);
+        }
+#pragma unroll
+        for (int first = 0; first < kPieces * 2; first += kTogether) {
+          const int block = (k + first * 32) / kBlock, x_block = (x.first_k + k + first * 32) / Rows::kBlockK;
+          add(sums[tile], words, columns, first, data + Ring::number_place(tile, block) + lane / 4 * kNumberBytes,
+              numbers + Rows::number(x_block, 0) * 4);
+        }
+      }
+    }
+  }
+
+  // Layout of the partial sums: [warp][token][row of the stage].
+  __device__ __forceinline__ void put(float* target, int warp, int lane) const {
+#pragma unroll
+    for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
+#pragma unroll
+      for (int i = 0; i < kTokenTiles * 2; ++i) {
+        const int token = i / 2 * 4 + lane % 4, row = tile * kRowsPerTile + lane / 4 + i % 2 * 8;
+        if (token < Ring::kTokens) target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] = sums[tile][i / 2][i % 2];
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void load_words(u32 (&to)[4], u32 address) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+  }
+  __device__ __forceinline__ static float load_float(u32 address) {
+    float number;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(number) : "r"(address) : "memory");
+    return number;
+  }
+  // to += scale * scale of x * (weight @ whole) + offset * (sum of x) for kTogether products from `first` on.
+  __device__ __forceinline__ static void add(float (&to)[kTokenTiles][2], const u32 (&words)[kPieces][4],
+                                             const u32 (&columns)[kPieces][kTokenTiles][4], int first, u32 numbers,
+                                             u32 x_numbers) {
+    int part[kTokenTiles][4] = {};
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const u32(&word)[4] = words[(first + i) / 2];
+      const int half = (first + i) % 2 * 2;
+      const u32 a[4] = {low(word[half]), low(word[half + 1]), high(word[half]), high(word[half + 1])};
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) {
+        const u32(&column)[4] = columns[(first + i) / 2][t];
+        mma_int8(part[t], a, column[half], column[half + 1]);
+      }
+    }
+    float scale[2], offset[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      scale[half] = load_number(numbers + half * Ring::kRunBytes);
+      if (TL_OFFSETS) offset[half] = load_number(numbers + Ring::kKindBytes + half * Ring::kRunBytes);
+    }
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      const float x_scale = load_float(x_numbers + t * 16);
+      const float x_sum = TL_OFFSETS ? load_float(x_numbers + Rows::kNumbers * 4 + t * 16) : 0.0f;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float whole = static_cast<float>(part[t][half * 2] * 256 + part[t][half * 2 + 1]);
+        to[t][half] += whole * (scale[half] * x_scale);
+        if (TL_OFFSETS) to[t][half] += offset[half] * x_sum;
+      }
+    }
+  }
+};
+
+}  // namespace tl
