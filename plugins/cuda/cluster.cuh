@@ -33,6 +33,36 @@ __device__ __forceinline__ int cluster_rank() {
 #endif
 }
 
+#if TL_HAS_CLUSTERS
+// Where block `rank` of the cluster has what this block has at `local` of shared memory.
+__device__ __forceinline__ u32 address_of_block(u32 local, int rank) {
+  u32 address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(local), "r"(rank));
+  return address;
+}
+
+__device__ __forceinline__ float load_of_block(u32 local, int rank) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_of_block(local, rank)) : "memory");
+  return value;
+}
+
+// Arrives at the barrier `local` of block `rank`: who waits there with barrier_wait_cluster() sees what this thread wrote,
+// or saw, before.
+__device__ __forceinline__ void barrier_arrive_cluster(u32 local, int rank) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_of_block(local, rank))
+               : "memory");
+}
+
+__device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nretry:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra retry;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+#endif
+
 // `*local` as block `rank` of the cluster has it.
 __device__ __forceinline__ u64 load_of_block(const u64* local, int rank) {
 #if TL_HAS_CLUSTERS

@@ -8,7 +8,7 @@ namespace tl {
 // The consuming warps' tile: sums of this warp's share of k for rows lane / 4 and + 8 and every fourth token.
 template <class Ring, class Product>
 struct FixedSums {
-  using Rows = FixedRows<Product::kIn, Ring::kTokens>;
+  using Rows = FixedRows<Product::kPartK, Ring::kTokens>;
   static constexpr bool kSigned = Ring::kForm == WeightForm::kInt4;
   static constexpr int kTokenTiles = ceil_div(Ring::kTokens, 4);
   static constexpr int kStretchK = max_of(Ring::kPieceK, min_of(kBlock, 128)), kPieces = kStretchK / Ring::kPieceK;

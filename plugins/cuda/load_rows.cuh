@@ -26,20 +26,29 @@ __device__ __forceinline__ float warp_sum(float value) {
 
 // Where rows of x go, as 16-bit elements, bytes or whole numbers: bytes with `scales`, which are `scale`, or, with
 // TL_ROW_SCALES, those of each row's largest element, and `scale` at least; whole numbers with those of their blocks.
+// `first`: of a row's elements, the first that is stored.
 struct RowTarget {
   char* rows;
   float* scales;
   float scale;
+  int first;
 };
 
-// The shares of a row: vectors of 8 elements, kThreads apart.
-template <int kIn, int kThreads>
+// The shares of a row: vectors of 8 elements, kThreads apart, of which those of a part of kPartK elements are stored.
+template <int kIn, int kPartK, int kThreads>
 struct RowShare {
   static constexpr int kVectors = kIn / 8, kCount = ceil_div(kVectors, kThreads);
   __device__ __forceinline__ static int vector(int i) {
     return static_cast<int>(threadIdx.x) % kThreads + i * kThreads;
   }
   __device__ __forceinline__ static bool exists(int i) { return kVectors % kThreads == 0 || vector(i) < kVectors; }
+  // Of a vector, its number in the part, and whether it has one.
+  __device__ __forceinline__ static int place(int i, const RowTarget& to) {
+    return kPartK == kIn ? vector(i) : vector(i) - to.first / 8;
+  }
+  __device__ __forceinline__ static bool is_stored(int i, const RowTarget& to) {
+    return exists(i) && (kPartK == kIn || static_cast<u32>(place(i, to)) < kPartK / 8);
+  }
 
   __device__ __forceinline__ static void load(uint4 (&raw)[kCount], const u16* row, bool present) {
 #pragma unroll
@@ -76,27 +85,27 @@ struct RowShare {
     return magnitude;
   }
   template <RowType kRows>
-  __device__ __forceinline__ static void round_to(char* target, const u16* row, float scale) {
+  __device__ __forceinline__ static void round_to(const RowTarget& to, char* target, const u16* row, float scale) {
     const float factor = 1.0f / scale;
 #pragma unroll 8
     for (int i = 0; i < kCount; ++i) {
-      if (!exists(i)) continue;
+      if (!is_stored(i, to)) continue;
       const uint4 elements = __ldcg(reinterpret_cast<const uint4*>(row) + vector(i));
-      reinterpret_cast<uint2*>(target)[vector(i)] = pack8_bytes<kRows>(elements, factor);
+      reinterpret_cast<uint2*>(target)[place(i, to)] = pack8_bytes<kRows>(elements, factor);
     }
   }
   // As 16-bit elements, or as bytes of what `scale` leaves of them.
   template <RowType kRows>
-  __device__ __forceinline__ static void store(char* row, const uint4 (&raw)[kCount], float scale) {
+  __device__ __forceinline__ static void store(const RowTarget& to, char* row, const uint4 (&raw)[kCount], float scale) {
     constexpr bool kBytes = kRows != RowType::k16Bits;
     const float factor = kBytes ? 1.0f / scale : 1.0f;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (!exists(i)) continue;
+      if (!is_stored(i, to)) continue;
       if constexpr (kBytes) {
-        reinterpret_cast<uint2*>(row)[vector(i)] = pack8_bytes<kRows>(raw[i], factor);
+        reinterpret_cast<uint2*>(row)[place(i, to)] = pack8_bytes<kRows>(raw[i], factor);
       } else {
-        reinterpret_cast<uint4*>(row)[vector(i)] = raw[i];
+        reinterpret_cast<uint4*>(row)[place(i, to)] = raw[i];
       }
     }
   }
@@ -104,7 +113,9 @@ struct RowShare {
   template <class Fixed>
   __device__ __forceinline__ static void store(const RowTarget& to, int m, const uint4 (&raw)[kCount], int pitch) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) Fixed::store(to.rows + m * pitch, to.scales, m, vector(i), raw[i], exists(i));
+    for (int i = 0; i < kCount; ++i) {
+      Fixed::store(to.rows + m * pitch, to.scales, m, place(i, to), raw[i], is_stored(i, to));
+    }
   }
   template <class Fixed>
   __device__ __forceinline__ static void copy(const RowTarget& to, int m, const u16* row, int pitch) {
@@ -112,7 +123,7 @@ struct RowShare {
     for (int i = 0; i < kCount; ++i) {
       uint4 raw = make_uint4(0, 0, 0, 0);
       if (exists(i)) raw = __ldcg(reinterpret_cast<const uint4*>(row) + vector(i));
-      Fixed::store(to.rows + m * pitch, to.scales, m, vector(i), raw, exists(i));
+      Fixed::store(to.rows + m * pitch, to.scales, m, place(i, to), raw, is_stored(i, to));
     }
   }
   // raw * inverse * weight, rounded once; weights through the L1 cache, which warm() has filled.
@@ -141,27 +152,31 @@ __device__ __forceinline__ void warm(const float* weight) {
   }
 }
 
-// Row m of the target is x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i], for m < rows.
+// Row m of the target is x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i], for m < rows, of
+// kPartK elements from `to.first` on.
 // The sum of squares and the products are float32, rounded once. `scratch` holds 2 * kConsumerWarps * kTokens floats.
 // Ends with a barrier of the consuming threads.
 //
 // Few rows: all warps share each. Many: a warp each, which needs no barrier. Plain loads, not bulk copies: those would
 // queue behind the ring's (measured on an H200: 0.9 us more per kernel at M = 1).
-template <int kIn, int kTokens, int kPitch, bool kNorm, RowType kRows, bool kFixed>
+template <int kIn, int kPartK, int kTokens, int kPitch, bool kNorm, RowType kRows, bool kFixed>
 __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, const u16* x, const float* weight,
                                           float epsilon, int rows) {
   constexpr bool kBytes = kRows != RowType::k16Bits, kRowScales = kBytes && TL_ROW_SCALES;
-  using Fixed = FixedRows<kIn, kTokens>;
+  using Fixed = FixedRows<kPartK, kTokens>;
+  // Of a row that has no number of its own, the part alone is read.
+  constexpr int kRead = kNorm || kRowScales ? kIn : kPartK;
+  const int skipped = kRead == kIn ? 0 : to.first;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if constexpr (kTokens >= kConsumerWarps) {
-    using Share = RowShare<kIn, 32>;
+    using Share = RowShare<kRead, kPartK, 32>;
 #pragma unroll 1
     for (int m = warp; m < rows; m += kConsumerWarps) {
-      const u16* row = x + static_cast<u64>(m) * kIn;
+      const u16* row = x + static_cast<u64>(m) * kIn + skipped;
       float scale = to.scale;
       if constexpr (kBytes && !kNorm) {
         if constexpr (kRowScales) scale = scale_of_row<kRows>(warp_max(Share::largest_of(row)), scale);
-        Share::template round_to<kRows>(to.rows + m * kPitch, row, scale);
+        Share::template round_to<kRows>(to, to.rows + m * kPitch, row, scale);
       } else if constexpr (kFixed && !kNorm) {
         Share::template copy<Fixed>(to, m, row, kPitch);
       } else {
@@ -174,16 +189,16 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
         if constexpr (kFixed) {
           Share::template store<Fixed>(to, m, raw, kPitch);
         } else {
-          Share::template store<kRows>(to.rows + m * kPitch, raw, scale);
+          Share::template store<kRows>(to, to.rows + m * kPitch, raw, scale);
         }
       }
       if (kBytes && lane == 0) to.scales[m] = scale;
     }
   } else {
-    using Share = RowShare<kIn, kConsumerThreads>;
+    using Share = RowShare<kRead, kPartK, kConsumerThreads>;
     uint4 raw[kTokens][Share::kCount];
 #pragma unroll
-    for (int m = 0; m < kTokens; ++m) Share::load(raw[m], x + static_cast<u64>(m) * kIn, m < rows);
+    for (int m = 0; m < kTokens; ++m) Share::load(raw[m], x + static_cast<u64>(m) * kIn + skipped, m < rows);
     if constexpr (kNorm) {
 #pragma unroll
       for (int m = 0; m < kTokens; ++m) {
@@ -221,7 +236,7 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
         if constexpr (kFixed) {
           Share::template store<Fixed>(to, m, raw[m], kPitch);
         } else {
-          Share::template store<kRows>(to.rows + m * kPitch, raw[m], scale);
+          Share::template store<kRows>(to, to.rows + m * kPitch, raw[m], scale);
         }
       }
       if (kBytes && threadIdx.x == 0) to.scales[m] = scale;

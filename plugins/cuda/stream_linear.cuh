@@ -3,7 +3,8 @@
 // Bytes moved: the weights, once (N * K * 2, or N * K of bytes); x and y are noise. Floor: those bytes over the memory bandwidth. FLOPs
 // (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
 //
-// One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh).
+// One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh). Where
+// rows of x are too long to stay there, too, the TL_SPLITS blocks of a cluster take a part of the tiles' depth each.
 // Eight warps consume: each takes every eighth piece of a stage, 32 bytes of 16 rows, through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the eight partial sums meet in shared memory at the end of
 // a tile, in a fixed order: a row's result does not depend on the other rows.
 //
@@ -19,6 +20,11 @@
 
 #include "cuda/fixed_sums.cuh"
 #include "cuda/int4.cuh"
+#if TL_SPLITS > 1
+#define TL_STREAM_CLUSTER TL_CLUSTER_DIMS(TL_SPLITS)
+#else
+#define TL_STREAM_CLUSTER
+#endif
 
 #ifndef TL_RACECHECK
 #define TL_RACECHECK 0
@@ -247,6 +253,8 @@ struct Consumer {
   char* memory;
   int rows;
   int buffer = 0;
+  u32 exchange_parity = 0;
+  Share<Ring> share = {};
 
   // Of rows of bytes, or of the blocks of whole numbers.
   template <class Product>
@@ -266,11 +274,37 @@ struct Consumer {
     wait_for_previous_kernel();
     allow_next_kernel();
     if constexpr (!Product::kStreamX) {
-      const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x_scale};
-      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
+      const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x_scale,
+                         share.part * Product::kPartK};
+      load_rows<Product::kIn, Product::kPartK, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
           to, sums(0), x, norm_weight, epsilon, rows);
     }
     products<Product>(op);
+  }
+
+  // a and b become the sums of all blocks of the cluster, in their order, where `stores`.
+  //
+  // A block may write to these sums again two tiles later: before it has all sums of the tile between, which each of the
+  // others only gives away after it has read these.
+  __device__ __forceinline__ void add_parts(float& a, float& b, int row, bool sums_up, bool stores) {
+#if TL_SPLITS > 1
+    const u32 barrier = at.shared + Ring::kClusterBarrier;
+    if (sums_up) {
+      sums(buffer)[row] = a;
+      sums(buffer)[row + 8] = b;
+    }
+    consumer_sync();
+    if (threadIdx.x < Ring::kSplits) barrier_arrive_cluster(barrier, threadIdx.x);
+    barrier_wait_cluster(barrier, exchange_parity);
+    exchange_parity ^= 1;
+    if (!stores) return;
+    a = b = 0.0f;
+#pragma unroll
+    for (int part = 0; part < Ring::kSplits; ++part) {
+      a += load_of_block(shared_address(sums(buffer) + row), part);
+      b += load_of_block(shared_address(sums(buffer) + row + 8), part);
+    }
+#endif
   }
 
   // One lane speaks for its warp. racecheck does not follow __syncwarp(), so for its sake every lane can.
@@ -287,12 +321,13 @@ struct Consumer {
     static_assert(kStores <= kConsumerThreads);
     const int feature = thread % 8, sub_tile = thread / 8 % Ring::kTilesPerStage;
     const int stored_token = thread / (8 * Ring::kTilesPerStage);
-    const int groups = groups_of_block<Ring, Op>();
+    const int groups = share.template groups<Op>();
     // A stage is work enough for a turn; copies of it only take the compiler a seventh longer.
 #pragma unroll 1
     for (int i = 0; i < groups; ++i, buffer ^= 1) {
-      const int tile = (blockIdx.x + i * gridDim.x) * Ring::kTilesPerStage + sub_tile;
-      const bool stores = thread < kStores && stored_token < rows && tile < Op::kTiles;
+      const int tile = share.group(i) * Ring::kTilesPerStage + sub_tile;
+      const bool sums_up = thread < kStores && stored_token < rows && tile < Op::kTiles;
+      const bool stores = sums_up && stored_token % Ring::kSplits == share.part;
       const Begun begun = stores ? op.begin(tile, feature, stored_token) : Begun{};
       ProductSums<Ring, Product> part;
 #pragma unroll 1
@@ -305,14 +340,17 @@ struct Consumer {
       }
       part.put(sums(buffer), warp, lane);
       consumer_sync();
-      if (stores) {
-        float a = 0.0f, b = 0.0f;
+      float a = 0.0f, b = 0.0f;
+      const int row = stored_token * Ring::kStageRows + sub_tile * kRowsPerTile + feature;
+      if (sums_up) {
 #pragma unroll
         for (int w = 0; w < kConsumerWarps; ++w) {
-          const int at_row = (w * Ring::kTokens + stored_token) * Ring::kStageRows + sub_tile * kRowsPerTile + feature;
-          a += sums(buffer)[at_row];
-          b += sums(buffer)[at_row + 8];
+          a += sums(buffer)[w * Ring::kTokens * Ring::kStageRows + row];
+          b += sums(buffer)[w * Ring::kTokens * Ring::kStageRows + row + 8];
         }
+      }
+      if constexpr (Ring::kSplits > 1) add_parts(a, b, row, sums_up, stores);
+      if (stores) {
         if constexpr (kScaledRows) {
           const float row_scale = Ring::kByteRows ? x_scales<Product>()[stored_token] : 1.0f;
           a *= begun.scale_a * row_scale;
@@ -335,9 +373,14 @@ __device__ __forceinline__ char* start_stream() {
       barrier_init(shared + stage * 16, kFullArrivals);
       barrier_init(shared + stage * 16 + 8, TL_RACECHECK ? kConsumerThreads : kConsumerWarps);
     }
+    if (Ring::kSplits > 1) barrier_init(shared + Ring::kClusterBarrier, Ring::kSplits);
     barrier_init_fence();
   }
-  __syncthreads();
+  if (Ring::kSplits > 1) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
   return memory;
 }
 
@@ -353,6 +396,10 @@ __device__ __forceinline__ void stream_linear(const u16* x, const float* norm_we
     Producer<Ring>{start, start, rows, static_cast<int>(threadIdx.x % 32)}.template run<Product>(op, x);
   } else {
     Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon, x_scale);
+  }
+  if (Ring::kSplits > 1) {
+    __syncwarp();
+    cluster_sync();  // peers may still read sums here
   }
 }
 

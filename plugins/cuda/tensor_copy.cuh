@@ -43,13 +43,6 @@ __device__ __forceinline__ void copy_box(u32 target, const TensorMap& map, int r
   }
 }
 
-// Where block `rank` of the cluster has what this block has at `local`.
-__device__ __forceinline__ u32 address_of_block(u32 local, int rank) {
-  u32 address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(local), "r"(rank));
-  return address;
-}
-
 // Says that copies into a buffer may come; orders no writes of this thread, for which it would wait long.
 __device__ __forceinline__ void barrier_arrive_of_block(u32 barrier, int rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_block(barrier, rank)) : "memory");

@@ -10,19 +10,19 @@ from math import ceil
 from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
 
 from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Operand, TensorMap, WeightBuffers, kernel
+from .clusters import CLUSTER_ARCH, RESIDENT, resident_grid
 from .row_scales import RowScales
 from .weight_form import WeightForm, form_of
 
-TILED_ARCH = "sm_90a"
+TILED_ARCH = CLUSTER_ARCH
 _STEP_BYTES, _BARRIER_BYTES = 128, 16  # of a row of x or of the weight; of a stage
 _ROW_ALIGNMENT = 16  # bytes, of rows of x and of the weight
 _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
 _RAW_BYTES = 56 * 1024  # of weights that are widened, on their way in a block
 _THREADS, _WIDENING_THREADS = 32, 256  # besides those that multiply
 _MAX_WIDENED_COLUMNS = 192  # of tiles of 128 rows, whose sums leave registers for the threads that widen
-# Clusters (row blocks, column blocks, splits), and how many blocks of clusters of that size an H200 holds at a time.
+# Clusters (row blocks, column blocks, splits).
 _CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4))
-_RESIDENT = {1: 132, 2: 132, 4: 120}
 # Fitted to 230 times of an H200, of which the best guesses reach 0.99 on average. What an SM reads in a cycle from the
 # L2 cache, and in all, with copies that others asked for; what it sends to them. Cycles of the shortest step, and of a
 # tile and an exchange of sums besides their bytes.
@@ -136,7 +136,7 @@ class _Problem:
 
     def waves(self, config: TileConfig) -> int:
         """The number of tiles that the busiest SM computes one after another."""
-        return ceil(self.blocks(config) / _RESIDENT[config.cluster])
+        return ceil(self.blocks(config) / RESIDENT[config.cluster])
 
     def cycles(self, config: TileConfig) -> float:
         """A model's time of the tiles one after another; the weights' way from memory takes all about as long."""
@@ -149,7 +149,7 @@ class _Problem:
         if config.splits > 1:
             sums = config.rows * config.columns * 4 * (config.splits - 1) / config.splits
             tile += _EXCHANGE_CYCLES + sums / _EXCHANGE_BYTES
-        share = self.blocks(config) / _RESIDENT[config.cluster]
+        share = self.blocks(config) / RESIDENT[config.cluster]
         waves = ceil(share) * _WHOLE_WAVES + share * (1 - _WHOLE_WAVES)
         return waves * tile
 
@@ -206,9 +206,9 @@ class Tiling:
         """A block for each tile; as many as run at a time where tiles are more and a cluster may have several."""
         problem = self._problem(weight)
         blocks, cluster = problem.blocks(self.config), self.config.cluster
-        if self.config.splits > 1 or blocks <= _RESIDENT[cluster]:
+        if self.config.splits > 1 or blocks <= RESIDENT[cluster]:
             return (Extent(blocks),)
-        return (Extent(0, (("num_sms", _RESIDENT[cluster], _RESIDENT[1] * cluster),) * cluster),)
+        return (resident_grid(cluster),)
 
     def maps(self, x: Operand, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
         """x and the weight as the kernel's boxes read them."""

@@ -35,7 +35,7 @@ struct GatedOp {
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
+extern "C" __global__ void TL_STREAM_CLUSTER __launch_bounds__(tl::kStreamThreads, 1)
     gated_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
                  const float* norm_weight, const float* bias, int rows, float epsilon, float x_scale) {
   using Ring = tl::RingOf<TL_IN>;

@@ -3,7 +3,7 @@
 // Bytes: N*K*2 for the weights, N*K where they are bytes. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (N = K = 4096: 33.5 MB, 7.5 us at 4.47 TB/s).
 // Launch: kStreamThreads (288) threads, TL_SHARED_BYTES of dynamic shared memory, one block per SM at most.
 //
-// Macros: TL_IN, TL_OUT (features), TL_TOKENS (most rows: 1, 2, 4, 8, 16), TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X,
+// Macros: TL_IN, TL_OUT (features), TL_SPLITS (blocks of a cluster), TL_TOKENS (most rows: 1, 2, 4, 8, 16), TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X,
 // TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES and TL_WEIGHT_FORM (see cuda/weight_form.cuh),
 // TL_ROW_SCALES (see cuda/stream_linear.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1),
 // TL_FLOAT_OUT (1: y is float32), TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
@@ -61,7 +61,7 @@ struct LinearOp {
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
+extern "C" __global__ void TL_STREAM_CLUSTER __launch_bounds__(tl::kStreamThreads, 1)
     linear(void* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
            const float* norm_weight, const float* bias, const tl::u16* residual, int rows, float epsilon, float x_scale) {
   using Ring = tl::RingOf<TL_IN>;

@@ -83,7 +83,7 @@ struct QkvOp {
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(tl::kStreamThreads, 1)
+extern "C" __global__ void TL_STREAM_CLUSTER __launch_bounds__(tl::kStreamThreads, 1)
     qkv_linear(tl::u16* q, void* key_cache, void* value_cache, const tl::u16* x, const void* weight,
                const void* weight_scale, const void* weight_offset, const float* norm_weight, const float* bias, const float* cos,
                const float* sin, const int* slots, int rows, float epsilon, float x_scale,

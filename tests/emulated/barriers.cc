@@ -57,7 +57,7 @@ void cluster_wait() {
 MBarrier& mbarrier_at(Block& from, u32 address, const char* what) {
   const char* at = checked(from, address, 8, what);
   Block& block = block_of(from, address);
-  const auto found = block.mbarriers.find(address);
+  const auto found = block.mbarriers.find(address & ((1u << kRankShift) - 1));
   if (found == block.mbarriers.end()) fail("%s: there is no mbarrier at 0x%x", what, address);
   u64 mark;
   std::memcpy(&mark, at, 8);

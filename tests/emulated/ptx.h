@@ -128,8 +128,13 @@ inline void barrier_cluster_arrive_release_aligned() { cluster_arrive(); }
 inline void barrier_cluster_wait_acquire_aligned() { cluster_wait(); }
 inline void mbarrier_init_shared_cta_b64(u32 address, u32 arrivals) { mbarrier_init(address, arrivals); }
 inline void mbarrier_arrive_shared_cta_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
+inline u64 unused;  // what the operand _ of an instruction becomes
+inline void mbarrier_arrive_release_cluster_shared_cluster_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
 inline void mbarrier_arrive_expect_tx_shared_cta_b64(u64&, u32 address, u32 bytes) { mbarrier_arrive(address, bytes); }
 inline void mbarrier_try_wait_parity_shared_cta_b64(bool& done, u32 address, u32 parity) {
+  done = mbarrier_wait(address, parity);
+}
+inline void mbarrier_try_wait_parity_acquire_cluster_shared_cta_b64(bool& done, u32 address, u32 parity) {
   done = mbarrier_wait(address, parity);
 }
 inline void mbarrier_test_wait_parity_shared_cta_b64(bool& done, u32 address, u32 parity) {
@@ -162,6 +167,7 @@ inline void ld_shared_v2_b32(Group<2, u32> to, u32 address) { load_shared(to, ad
 inline void mapa_shared_cluster_u32(u32& to, u32 address, u32 rank) { to = map_to_block(address, rank); }
 inline void ld_shared_f32(float& to, u32 address) { std::memcpy(&to, shared(address, 4, "ld.shared"), 4); }
 inline void ld_shared_u16(u16& to, u32 address) { std::memcpy(&to, shared(address, 2, "ld.shared"), 2); }
+inline void ld_shared_cluster_f32(float& to, u32 address) { ld_shared_f32(to, address); }
 inline void ld_shared_cluster_u64(u64& to, u32 address) { std::memcpy(&to, shared(address, 8, "ld.shared"), 8); }
 
 // ---- copies

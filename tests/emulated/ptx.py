@@ -126,6 +126,8 @@ def _operand(text: str) -> str:
         return f"emulated::ptx::group({', '.join(_operand(part) for part in _split(text[1:-1], ','))})"
     if text[0] == "[":
         return ", ".join(_operand(part) for part in _split(text[1:-1], ","))
+    if text == "_":
+        return "emulated::ptx::unused"
     if text.startswith("%%"):
         return f"emulated::ptx::{text[2:]}()"
     return text.replace("%", "_").removeprefix("_|")

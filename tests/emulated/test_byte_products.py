@@ -19,10 +19,20 @@ STATIC = pytest.mark.parametrize("static", [0.03125, None])
 @STATIC
 @pytest.mark.parametrize(("tokens", "rows"), [(2, 1), (16, 9)])
 def test_streamed(kind: torch.dtype, tokens: int, rows: int, static: float | None) -> None:
-    config = StreamConfig(128, 1, False, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
+    config = StreamConfig(128, 1, False, 1, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
     how = {"static": static, "config": config, "device": SMALL, "machine": Emulator()}
     check_streamed(kind, 56, 320, tokens, rows, torch.bfloat16, residual=True, **how)
     check_streamed(kind, 24, 192, tokens, rows, torch.float16, gated=True, norm=True, **how)
+
+
+@KINDS
+@STATIC
+@pytest.mark.parametrize("norm", [False, True])
+def test_blocks_of_a_cluster_may_share_rows(kind: torch.dtype, static: float | None, norm: bool) -> None:
+    """A scale of a row's largest element is the same in all of them."""
+    config = StreamConfig(128, 1, False, 2, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
+    how = {"static": static, "config": config, "device": SMALL, "machine": Emulator(num_sms=4), "norm": norm}
+    check_streamed(kind, 56, 640, 8, 5, torch.bfloat16, **how)
 
 
 @KINDS

@@ -19,9 +19,9 @@ FORMS = [
 ]
 
 
-def config_of(form: Form, stage_k: int, tiles: int, stream_x: bool) -> StreamConfig:
+def config_of(form: Form, stage_k: int, tiles: int, stream_x: bool = False, splits: int = 1) -> StreamConfig:
     blocks = BlockNumbers(form.block, form.number, form.offsets) if form.block else None
-    return StreamConfig(stage_k, tiles, stream_x, 16 * 1024, "", weight_form(form.dtype, blocks=blocks))
+    return StreamConfig(stage_k, tiles, stream_x, splits, 16 * 1024, "", weight_form(form.dtype, blocks=blocks))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -29,7 +29,7 @@ def config_of(form: Form, stage_k: int, tiles: int, stream_x: bool) -> StreamCon
 def test_streamed(form: Form, tokens: int, rows: int) -> None:
     dtype = torch.float16 if tokens == 1 else torch.bfloat16
     more = {"bias": True, "residual": True, "device": SMALL, "machine": Emulator()}
-    check_streamed(form, 56, 320, tokens, rows, dtype, config=config_of(form, 128, 1, False), **more)
+    check_streamed(form, 56, 320, tokens, rows, dtype, config=config_of(form, 128, 1), **more)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -38,9 +38,17 @@ def test_x_may_travel_with_the_weights(form: Form) -> None:
     check_streamed(form, 96, 192, 4, 3, torch.bfloat16, config=config, device=SMALL, machine=Emulator())
 
 
+@pytest.mark.parametrize("form", [Form("int8"), Form("int4", 256, "bfloat16"), FORMS[2]], ids=str)
+@pytest.mark.parametrize(("splits", "tiles", "tokens", "rows"), [(2, 2, 4, 3), (4, 1, 16, 9)])
+def test_blocks_of_a_cluster_may_share_rows(form: Form, splits: int, tiles: int, tokens: int, rows: int) -> None:
+    how = {"config": config_of(form, 256, tiles, splits=splits), "device": Device("sm_90a", 96 * 1024)}
+    norm = {"norm": tokens == 4, "residual": tokens == 16}
+    check_streamed(form, 120, 1024, tokens, rows, torch.bfloat16, machine=Emulator(num_sms=2 * splits), **norm, **how)
+
+
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_gated(form: Form) -> None:
-    how = {"config": config_of(form, 128, 1, False), "device": SMALL, "machine": Emulator()}
+    how = {"config": config_of(form, 128, 1), "device": SMALL, "machine": Emulator()}
     check_streamed(form, 24, 192, 2, 2, torch.bfloat16, gated=True, norm=True, **how)
 
 

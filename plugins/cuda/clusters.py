@@ -1,0 +1,17 @@
+"""Clusters of blocks, which read each other's shared memory."""
+
+from __future__ import annotations
+
+from ..launch import Extent, symbol
+
+CLUSTER_ARCH = "sm_90a"
+"""The target of kernels whose blocks form clusters."""
+RESIDENT = {1: 132, 2: 132, 4: 120}
+"""How many blocks of clusters of so many an H200 holds at a time, with a block on each SM."""
+
+
+def resident_grid(cluster: int) -> Extent:
+    """As many blocks as a card holds at a time, in whole clusters."""
+    if cluster == 1:
+        return symbol("num_sms")
+    return Extent(0, (("num_sms", RESIDENT[cluster], RESIDENT[1] * cluster),) * cluster)
