@@ -6,11 +6,13 @@
 // of the largest of its block, which is less than rounding it to 16 bits did to that one.
 #pragma once
 
+#include "cuda/byte_rows.cuh"
 #include "cuda/int8.cuh"
 #include "cuda/weight_form.cuh"
 
 namespace tl {
 
+constexpr int kMostFixedTokens = 4;  // of a product; rounding more takes longer than widening the weights
 constexpr float kLargestWhole = 127 * 256 + 127;
 constexpr float kLeastBlockScale = 1e-30f;  // so that a block of zeros has one
 
@@ -33,7 +35,7 @@ __device__ __forceinline__ uint4 pack8_whole(const float (&v)[8], float factor) 
 // multiplies has its 16 side by side. Behind the rows, for each block, the tokens' scales, then their sums if TL_OFFSETS.
 template <int kIn, int kTokens>
 struct FixedRows {
-  static constexpr int kBlockK = min_of(kBlock, 256);  // of x: sums of more would exceed 31 bits
+  static constexpr int kBlockK = min_of(kBlock, 128);  // of x, as many as are multiplied at a time
   static constexpr int kNumbers = kIn / max_of(1, kBlockK) * ceil_div(kTokens, 4) * 4;
   static constexpr int kNumberBytes = kNumbers * 4 * (1 + TL_OFFSETS);
 
@@ -45,34 +47,53 @@ struct FixedRows {
     return block * (ceil_div(kTokens, 4) * 4) + token;
   }
 
-  // A vector of row `m`; the lanes of a warp have neighbours, and those with none have zeros and store nothing.
-  __device__ __forceinline__ static void store(char* row, float* numbers, int m, int vector, uint4 raw, bool exists) {
+  // Vectors of row `m`, of which lanes of a warp have neighbours: `vector(i)` is the number of raw[i], and negative if there
+  // is none, but zeros.
+  template <int kCount, class Vector>
+  __device__ __forceinline__ static void store(char* row, float* numbers, int m, const uint4 (&raw)[kCount],
+                                               const Vector& vector) {
     constexpr int kLanes = max_of(1, kBlockK / 8);
-    float v[8], largest = 0.0f;
-    unpack8(raw, v);
+    float largest[kCount], sum[kCount];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(v[i]));
+    for (int i = 0; i < kCount; ++i) {
+      largest[i] = largest_magnitude(raw[i]);
+      if (TL_OFFSETS) sum[i] = sum_of(raw[i]);
+    }
+    // All vectors' exchanges side by side: one waits for the other only within a vector.
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-    }
-    const float scale = fmaxf(largest * (1.0f / kLargestWhole), kLeastBlockScale);
-    const uint4 bytes = pack8_whole(v, 1.0f / scale);
-    float sum = 0.0f;
-    if (TL_OFFSETS) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) sum += v[i];
-#pragma unroll
-      for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+      for (int i = 0; i < kCount; ++i) {
+        largest[i] = fmaxf(largest[i], __shfl_xor_sync(0xffffffffu, largest[i], offset));
+        if (TL_OFFSETS) sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], offset);
+      }
     }
-    if (!exists) return;
-    uint2* to = reinterpret_cast<uint2*>(row + place(vector));
-    to[0] = make_uint2(bytes.x, bytes.y);
-    to[8] = make_uint2(bytes.z, bytes.w);
-    if (vector % kLanes > 0) return;
-    // Nibbles that have a sign are multiplied as 16 times what they mean.
-    numbers[number(vector / kLanes, m)] = kWeightForm == WeightForm::kInt4 ? scale * 0.0625f : scale;
-    if (TL_OFFSETS) numbers[kNumbers + number(vector / kLanes, m)] = sum;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int at = vector(i);
+      if (at < 0) continue;
+      const float scale = fmaxf(largest[i] * (1.0f / kLargestWhole), kLeastBlockScale);
+      float v[8], factor;
+      unpack8(raw[i], v);
+      asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(scale));
+      const uint4 bytes = pack8_whole(v, factor);
+      uint2* to = reinterpret_cast<uint2*>(row + place(at));
+      to[0] = make_uint2(bytes.x, bytes.y);
+      to[8] = make_uint2(bytes.z, bytes.w);
+      if (at % kLanes > 0) continue;
+      // Nibbles that have a sign are multiplied as 16 times what they mean.
+      numbers[number(at / kLanes, m)] = kWeightForm == WeightForm::kInt4 ? scale * 0.0625f : scale;
+      if (TL_OFFSETS) numbers[kNumbers + number(at / kLanes, m)] = sum[i];
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static float sum_of(uint4 raw) {
+    float v[8], sum = 0.0f;
+    unpack8(raw, v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += v[i];
+    return sum;
   }
 };
 

@@ -109,22 +109,10 @@ struct RowShare {
       }
     }
   }
-  // As whole numbers (cuda/fixed_rows.cuh). A long row is stored while it is loaded: it does not fit in registers.
+  // As whole numbers (cuda/fixed_rows.cuh).
   template <class Fixed>
   __device__ __forceinline__ static void store(const RowTarget& to, int m, const uint4 (&raw)[kCount], int pitch) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      Fixed::store(to.rows + m * pitch, to.scales, m, place(i, to), raw[i], is_stored(i, to));
-    }
-  }
-  template <class Fixed>
-  __device__ __forceinline__ static void copy(const RowTarget& to, int m, const u16* row, int pitch) {
-#pragma unroll 8
-    for (int i = 0; i < kCount; ++i) {
-      uint4 raw = make_uint4(0, 0, 0, 0);
-      if (exists(i)) raw = __ldcg(reinterpret_cast<const uint4*>(row) + vector(i));
-      Fixed::store(to.rows + m * pitch, to.scales, m, place(i, to), raw, is_stored(i, to));
-    }
+    Fixed::store(to.rows + m * pitch, to.scales, m, raw, [&](int i) { return is_stored(i, to) ? place(i, to) : -1; });
   }
   // raw * inverse * weight, rounded once; weights through the L1 cache, which warm() has filled.
   __device__ __forceinline__ static void scale(uint4 (&raw)[kCount], float inverse, const float* weight) {
@@ -143,6 +131,24 @@ struct RowShare {
     }
   }
 };
+
+// Rows that are bytes already: kPartK of each from `to.first` on, with their scales if each has its own. Ends as load_rows().
+template <int kIn, int kPartK, int kPitch>
+__device__ __forceinline__ void copy_rows(const RowTarget& to, const void* x, const float* scales, int rows) {
+  constexpr int kVectors = kPartK / 16;
+  static_assert(kPartK % 16 == 0, "rows of bytes are copied 16 at a time");
+  const char* from = static_cast<const char*>(x) + to.first;
+  for (int i = threadIdx.x; i < rows * kVectors; i += kConsumerThreads) {
+    const int m = i / kVectors, at = i % kVectors * 16;
+    copy16(shared_address(to.rows + m * kPitch + at), from + static_cast<u64>(m) * kIn + at, true);
+  }
+  copy_commit();
+  if (static_cast<int>(threadIdx.x) < rows) {
+    to.scales[threadIdx.x] = scales == nullptr ? to.scale : __ldcg(scales + threadIdx.x);
+  }
+  copy_wait<0>();
+  consumer_sync();
+}
 
 // Brings the norm weights into the L1 cache: constants, so this need not wait for the previous kernel.
 template <int kIn>
@@ -169,6 +175,7 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
   const int skipped = kRead == kIn ? 0 : to.first;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if constexpr (kTokens >= kConsumerWarps) {
+    static_assert(!kFixed, "a row takes a warp too long");
     using Share = RowShare<kRead, kPartK, 32>;
 #pragma unroll 1
     for (int m = warp; m < rows; m += kConsumerWarps) {
@@ -177,8 +184,6 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
       if constexpr (kBytes && !kNorm) {
         if constexpr (kRowScales) scale = scale_of_row<kRows>(warp_max(Share::largest_of(row)), scale);
         Share::template round_to<kRows>(to, to.rows + m * kPitch, row, scale);
-      } else if constexpr (kFixed && !kNorm) {
-        Share::template copy<Fixed>(to, m, row, kPitch);
       } else {
         uint4 raw[Share::kCount];
         Share::load(raw, row, true);
@@ -186,11 +191,7 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
           Share::scale(raw, rsqrtf(warp_sum(Share::sum_of_squares(raw)) / kIn + epsilon), weight);
           if constexpr (kRowScales) scale = scale_of_row<kRows>(warp_max(Share::largest(raw)), scale);
         }
-        if constexpr (kFixed) {
-          Share::template store<Fixed>(to, m, raw, kPitch);
-        } else {
-          Share::template store<kRows>(to, to.rows + m * kPitch, raw, scale);
-        }
+        Share::template store<kRows>(to, to.rows + m * kPitch, raw, scale);
       }
       if (kBytes && lane == 0) to.scales[m] = scale;
     }

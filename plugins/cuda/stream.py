@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..launch import DTYPE_FLAGS, Device, Extent, Kernel, WeightBuffers, kernel
+from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, WeightBuffers, kernel
 from .clusters import CLUSTER_ARCH, resident_grid
 from .row_scales import RowScales
 from .weight_form import BlockNumbers, WeightForm
@@ -17,7 +17,7 @@ _BARRIER_BYTES, _ZERO_BYTES = 17 * 16, 16  # of the stages and the cluster; what
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
 # A ring below this share of the shared memory starves the memory (80 KB of 227 on an H200).
 _RING_SHARE = 0.35
-_FIXED_BLOCK = 256  # elements of a block of x at most (cuda/fixed_rows.cuh)
+_FIXED_BLOCK, _MOST_FIXED_TOKENS = 128, 4  # elements of a block of x, and its rows, at most (cuda/fixed_rows.cuh)
 _MANY_BLOCKS = 120  # about what a card holds at a time
 
 
@@ -43,7 +43,7 @@ class StreamConfig:
         part, x_bytes = in_features // self.splits, 0
         if not self.stream_x:
             x_bytes = tokens * (part * self.form.x_bytes + 16)
-            if self.form.blocks is not None:
+            if self.form.blocks is not None and tokens <= _MOST_FIXED_TOKENS:
                 x_bytes += _fixed_number_bytes(self.form.blocks, part, tokens)
         scales = _SCALES_BYTES if self.form.x_bytes == 1 else 0
         return shared_bytes - _BARRIER_BYTES - _ZERO_BYTES - scales - sums - x_bytes
@@ -81,10 +81,10 @@ def stream_config(
 def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
     """Copies of 2 KB, or else of 1.
 
-    Where x is too large to stay in a block's shared memory, a cluster's blocks share its rows; without clusters it
-    travels, which bytes do not, with copies of half of that, too.
+    Where x is too large to stay in a block's shared memory, a cluster's blocks share rows of bytes; others travel, with
+    copies of half of that, too.
     """
-    parts = (1, 2, 4) if device.arch == CLUSTER_ARCH else (1,)
+    parts = (1, 2, 4) if form.x_bytes == 1 and device.arch == CLUSTER_ARCH else (1,)
     stays = {1: "x stays in shared memory"}
     resident = [
         StreamConfig(
@@ -99,7 +99,7 @@ def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
         for splits in parts
         for copy in (2048, 1024)
     ]
-    if form.x_bytes == 1 or len(parts) > 1:
+    if form.x_bytes == 1:
         return resident
     return resident + [
         StreamConfig(
@@ -119,7 +119,8 @@ def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
 class Streaming:
     """A streaming product of at most ``tokens`` rows of ``dtype``, specialised by ``config``.
 
-    ``x_scales`` are those under which rows become bytes, where weights are multiplied with such.
+    ``x_scales`` are those under which rows become bytes, where weights are multiplied with such; ``rounded`` says that
+    they are bytes already.
     """
 
     tokens: int
@@ -127,11 +128,14 @@ class Streaming:
     device: Device
     config: StreamConfig
     x_scales: RowScales | None = None
+    rounded: bool = False
 
     @property
-    def x_scale(self) -> float:
-        """The last argument of every such kernel."""
-        return 0.0 if self.x_scales is None else self.x_scales.value
+    def scales(self) -> tuple[float, Buffer | None]:
+        """Two arguments of every such kernel: the scale of x, or the least; and those of the rows that there are."""
+        if self.x_scales is None:
+            return 0.0, None
+        return self.x_scales.value, self.x_scales.buffer if self.rounded else None
 
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel for ``weight``; ``more`` are the macros besides those of every such product."""
@@ -146,6 +150,7 @@ class Streaming:
             "TL_TILES_PER_STAGE": self.config.tiles_per_stage,
             **self.config.form.defines,
             "TL_ROW_SCALES": int(self.x_scales is not None and self.x_scales.per_row),
+            "TL_ROUNDED_X": int(self.rounded),
             "TL_STREAM_X": int(self.config.stream_x),
             "TL_SPLITS": self.config.splits,
             "TL_SHARED_BYTES": self.device.shared_bytes,

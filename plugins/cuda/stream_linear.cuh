@@ -34,6 +34,15 @@ namespace tl {
 
 constexpr int kStreamThreads = kConsumerThreads + 32;
 
+// x [rows, kIn], of 16-bit elements, which become bytes where weights are multiplied with such: with the scale `scale`, or,
+// with TL_ROW_SCALES, with a scale for each row of at least that. With TL_ROUNDED_X they are bytes, whose rows have the
+// scales `scales`, or all have `scale`.
+struct StreamedRows {
+  const void* rows;
+  float scale;
+  const float* scales;
+};
+
 // What an Op loads for two results before they are there: the scales of their rows of bytes, and two numbers of its own.
 struct Begun {
   float x, y;
@@ -267,17 +276,21 @@ struct Consumer {
   }
 
   template <class Product, bool kNorm, class Op>
-  __device__ __forceinline__ void run(const Op& op, const u16* x, const float* norm_weight, float epsilon,
-                                      float x_scale) {
+  __device__ __forceinline__ void run(const Op& op, const StreamedRows& x, const float* norm_weight, float epsilon) {
     static_assert(!(kNorm && Product::kStreamX), "the norm needs all of x");
+    static_assert(!TL_ROUNDED_X || (Ring::kByteRows && !kNorm), "rounded rows are bytes, and have been normalised");
     if constexpr (kNorm) warm<Product::kIn>(norm_weight);
     wait_for_previous_kernel();
     allow_next_kernel();
     if constexpr (!Product::kStreamX) {
-      const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x_scale,
+      const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x.scale,
                          share.part * Product::kPartK};
-      load_rows<Product::kIn, Product::kPartK, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
-          to, sums(0), x, norm_weight, epsilon, rows);
+      if constexpr (TL_ROUNDED_X) {
+        copy_rows<Product::kIn, Product::kPartK, Product::kXPitch>(to, x.rows, x.scales, rows);
+      } else {
+        load_rows<Product::kIn, Product::kPartK, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
+            to, sums(0), static_cast<const u16*>(x.rows), norm_weight, epsilon, rows);
+      }
     }
     products<Product>(op);
   }
@@ -384,18 +397,16 @@ __device__ __forceinline__ char* start_stream() {
   return memory;
 }
 
-// A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place. Where weights are
-// multiplied with rows of bytes, x becomes that with the scale `x_scale`, or, with TL_ROW_SCALES, with a scale for each row
-// of at least `x_scale`.
+// A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place.
 template <class Ring, class Product, bool kNorm, class Op>
-__device__ __forceinline__ void stream_linear(const u16* x, const float* norm_weight, float epsilon, float x_scale,
-                                              int rows, const Op& op) {
+__device__ __forceinline__ void stream_linear(const StreamedRows& x, const float* norm_weight, float epsilon, int rows,
+                                              const Op& op) {
   char* memory = start_stream<Ring>();
   const RingPosition<Ring> start{shared_address(memory)};
   if (threadIdx.x >= kConsumerThreads) {
-    Producer<Ring>{start, start, rows, static_cast<int>(threadIdx.x % 32)}.template run<Product>(op, x);
+    Producer<Ring>{start, start, rows, static_cast<int>(threadIdx.x % 32)}.template run<Product>(op, static_cast<const u16*>(x.rows));
   } else {
-    Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon, x_scale);
+    Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon);
   }
   if (Ring::kSplits > 1) {
     __syncwarp();

@@ -25,7 +25,7 @@ struct Ring {
   static constexpr RowType kRows = rows_of(kForm);
   static constexpr bool kByteRows = kRows != RowType::k16Bits;
   static constexpr bool kFourBits = has_four_bits(kForm);
-  static constexpr bool kFixed = kFourBits && !kStageX;  // x becomes fixed_rows.cuh's
+  static constexpr bool kFixed = kFourBits && !kStageX && kTokens_ <= kMostFixedTokens;  // x as in fixed_rows.cuh
   static constexpr int kWeightBits = bits_of(kForm);
   static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
   static constexpr int kProductK = 32 / kItemBytes;  // elements of a row that one product of fragments takes
@@ -65,7 +65,7 @@ struct Ring {
 // Shared memory of x where it stays there: rows with 16 bytes of padding, and the numbers of the blocks of fixed_rows.cuh.
 template <int kPartK, int kTokens>
 __host__ __device__ constexpr int x_bytes() {
-  if (has_four_bits(kWeightForm)) return kTokens * (kPartK * 2 + 16) + FixedRows<kPartK, kTokens>::kNumberBytes;
+  if (has_four_bits(kWeightForm) && kTokens <= kMostFixedTokens) return kTokens * (kPartK * 2 + 16) + FixedRows<kPartK, kTokens>::kNumberBytes;
   return kTokens * (kPartK * (rows_of(kWeightForm) == RowType::k16Bits ? 2 : 1) + 16);
 }
 

@@ -2,11 +2,13 @@
 //
 // Bytes: 2*I*K*2 for the weights, half where they are bytes. FLOPs: 4*M*I*K. Floor: bytes / bandwidth (I = 14336, K = 4096: 235 MB, 52.5 us at
 // 4.47 TB/s). Launch and macros as in linear/cuda.cuh; TL_OUT is the number of gated features I, TL_BIAS 0 or 1,
-// TL_ACTIVATION as in cuda/activation.cuh.
+// TL_ACTIVATION as in cuda/activation.cuh. TL_Y_TYPE: the RowType of y, whose bytes have the scale 1 / y_factor.
 #include "cuda/activation.cuh"
 #include "cuda/stream_linear.cuh"
 
 namespace tl {
+
+constexpr RowType kYType = static_cast<RowType>(TL_Y_TYPE);
 
 // y = activation(gate) * up. A tile is eight gate rows and the eight up rows of the same features, so that one thread ends up
 // with both. weight is [2, TL_OUT, in].
@@ -17,7 +19,8 @@ struct GatedOp {
   BlockNumbers numbers;
   const float* scale;  // [2, TL_OUT]
   const float* bias;   // [2, TL_OUT]
-  u16* y;
+  void* y;
+  float y_factor;
 
   __device__ __forceinline__ u64 first_row(int tile, int half) const { return half * TL_OUT + tile * 8; }
   __device__ __forceinline__ int num_rows(int tile, int) const { return tile < kTiles ? 8 : 0; }
@@ -29,17 +32,24 @@ struct GatedOp {
   __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, Begun begun) const {
     gate += begun.x;
     up += begun.y;
-    y[static_cast<u64>(m) * TL_OUT + tile * 8 + f] = pack1(activate<TL_ACTIVATION>(gate) * up);
+    const u64 at = static_cast<u64>(m) * TL_OUT + tile * 8 + f;
+    const float value = activate<TL_ACTIVATION>(gate) * up;
+    if constexpr (kYType != RowType::k16Bits) {
+      static_cast<unsigned char*>(y)[at] = static_cast<unsigned char>(pack4<kYType>(value * y_factor, 0, 0, 0));
+    } else {
+      static_cast<u16*>(y)[at] = pack1(value);
+    }
   }
 };
 
 }  // namespace tl
 
 extern "C" __global__ void TL_STREAM_CLUSTER __launch_bounds__(tl::kStreamThreads, 1)
-    gated_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
-                 const float* norm_weight, const float* bias, int rows, float epsilon, float x_scale) {
+    gated_linear(void* y, const void* x, const void* weight, const void* weight_scale, const void* weight_offset,
+                 const float* norm_weight, const float* bias, int rows, float epsilon, float x_scale,
+                 const float* x_scales, float y_factor) {
   using Ring = tl::RingOf<TL_IN>;
   tl::stream_linear<Ring, tl::Product<Ring, TL_IN, TL_STREAM_X>, TL_NORM>(
-      x, norm_weight, epsilon, x_scale, rows,
-      tl::GatedOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, y});
+      {x, x_scale, x_scales}, norm_weight, epsilon, rows,
+      tl::GatedOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, y, y_factor});
 }

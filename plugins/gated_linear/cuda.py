@@ -22,14 +22,19 @@ def stream(
     activation: str,
     norm: tuple[Buffer, float] | None = None,
     bias: Buffer | None = None,
+    y_scales: RowScales | None = None,
 ) -> Launch:
-    """y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]]."""
-    flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
+    """y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]].
+
+    With ``y_scales`` (static) y is bytes.
+    """
+    flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), "TL_Y_TYPE": row_type(y_scales)}
     flags["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
     kernel = how.kernel("gated_linear/cuda.cuh", "gated_linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
     operands = (weight.values, *weight.numbers, norm_weight, bias)
-    return launch(kernel, how.grid(weight), y, x, *operands, rows, epsilon, how.x_scale)
+    y_factor = _factor(y_scales)
+    return launch(kernel, how.grid(weight), y, x, *operands, rows, epsilon, *how.scales, y_factor)
 
 
 def tiled(
@@ -45,9 +50,12 @@ def tiled(
     """y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T; with ``y_scales`` (static) y is bytes."""
     flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_TYPE": row_type(y_scales)}
     kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, flags)
-    y_factor = 0.0 if y_scales is None else 1 / y_scales.value
-    scales = (*weight.numbers, how.row_scales, how.x_scale, y_factor)
+    scales = (*weight.numbers, how.row_scales, how.x_scale, _factor(y_scales))
     return launch(kernel, how.grid(weight), *how.maps(x, weight), y, *scales, rows)
+
+
+def _factor(scales: RowScales | None) -> float:
+    return 0.0 if scales is None else 1 / scales.value
 
 
 def gate_mul(y: Buffer, both: Buffer, rows: Extent, *, activation: str) -> Launch:
@@ -66,4 +74,5 @@ def lower(op: Lowering) -> list[Command]:
         return op.product(op.new("y"))
     weight, x = op.weight(), op.rows("x")
     more = {"norm": op.norm(), "bias": op.optional_vector("bias"), "activation": op.attribute("activation")}
+    more["y_scales"] = op.scales("y")
     return [stream(op.new("y"), x, weight, op.num_rows("y"), how, **more)]

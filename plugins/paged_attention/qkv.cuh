@@ -84,13 +84,13 @@ struct QkvOp {
 }  // namespace tl
 
 extern "C" __global__ void TL_STREAM_CLUSTER __launch_bounds__(tl::kStreamThreads, 1)
-    qkv_linear(tl::u16* q, void* key_cache, void* value_cache, const tl::u16* x, const void* weight,
+    qkv_linear(tl::u16* q, void* key_cache, void* value_cache, const void* x, const void* weight,
                const void* weight_scale, const void* weight_offset, const float* norm_weight, const float* bias, const float* cos,
-               const float* sin, const int* slots, int rows, float epsilon, float x_scale,
+               const float* sin, const int* slots, int rows, float epsilon, float x_scale, const float* x_scales,
                float key_factor, float value_factor) {
   using Ring = tl::RingOf<TL_IN>;
   using Product = tl::Product<Ring, TL_IN, TL_STREAM_X>;
   tl::stream_linear<Ring, Product, TL_NORM>(
-      x, norm_weight, epsilon, x_scale, rows,
+      {x, x_scale, x_scales}, norm_weight, epsilon, rows,
       tl::QkvOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, q, key_cache, value_cache, cos, sin, slots, key_factor, value_factor});
 }

@@ -27,6 +27,16 @@ def test_streamed(kind: torch.dtype, tokens: int, rows: int, static: float | Non
 
 @KINDS
 @STATIC
+@pytest.mark.parametrize("splits", [1, 2])
+def test_rows_may_be_rounded_before(kind: torch.dtype, static: float | None, splits: int) -> None:
+    config = StreamConfig(128, 1, False, splits, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
+    how = {"static": static, "config": config, "device": SMALL, "machine": Emulator(num_sms=4), "before": True}
+    check_streamed(kind, 56, 640, 8, 5, torch.bfloat16, residual=True, **how)
+    check_streamed(kind, 24, 192, 16, 9, torch.bfloat16, gated=True, y_scale=0.25, **how)
+
+
+@KINDS
+@STATIC
 @pytest.mark.parametrize("norm", [False, True])
 def test_blocks_of_a_cluster_may_share_rows(kind: torch.dtype, static: float | None, norm: bool) -> None:
     """A scale of a row's largest element is the same in all of them."""

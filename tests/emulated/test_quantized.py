@@ -38,8 +38,8 @@ def test_x_may_travel_with_the_weights(form: Form) -> None:
     check_streamed(form, 96, 192, 4, 3, torch.bfloat16, config=config, device=SMALL, machine=Emulator())
 
 
-@pytest.mark.parametrize("form", [Form("int8"), Form("int4", 256, "bfloat16"), FORMS[2]], ids=str)
-@pytest.mark.parametrize(("splits", "tiles", "tokens", "rows"), [(2, 2, 4, 3), (4, 1, 16, 9)])
+@pytest.mark.parametrize("form", [Form("int8"), Form("int4", 256, "bfloat16", offsets=True), FORMS[2]], ids=str)
+@pytest.mark.parametrize(("splits", "tiles", "tokens", "rows"), [(2, 2, 4, 3), (4, 1, 16, 9), (1, 1, 4, 4)])
 def test_blocks_of_a_cluster_may_share_rows(form: Form, splits: int, tiles: int, tokens: int, rows: int) -> None:
     how = {"config": config_of(form, 256, tiles, splits=splits), "device": Device("sm_90a", 96 * 1024)}
     norm = {"norm": tokens == 4, "residual": tokens == 16}

@@ -81,24 +81,31 @@ def check_streamed(
     gated: bool = False,
     norm: bool = False,
     residual: bool = False,
+    before: bool = False,
+    y_scale: float | None = None,
     config: StreamConfig | None = None,
     device: Device = H200,
     machine: Machine = GPU,
 ) -> None:
-    """A product of a few rows that rounds them itself."""
+    """A product of a few rows that it rounds itself, or that are rounded ``before``; with ``y_scale`` y is bytes."""
     at = machine.device
     memory, weight = Memory(), random_weight(kind, *((2,) if gated else ()), out, in_features, device=at)
     x = random_rows(rows, in_features, dtype, at)
     norm_weight = 1 + torch.rand(in_features, device=at) if norm else None
     stream = torch.randn(rows, out, device=at).to(dtype) if residual else None
-    y = torch.full((rows, out), POISON, device=at, dtype=dtype)
+    y = torch.full((rows, out), POISON, device=at).to(dtype if y_scale is None else kind)
     config = config or stream_config(out, in_features, weight_form(NAMES[kind], NAMES[kind]), tokens, device)
     assert config is not None
-    how = Streaming(tokens, NAMES[dtype], device, config, RowScales(NAMES[kind], static or LEAST, static is None))
-    operands = (memory("y", y), memory("x", x), weight.buffers(memory), symbol("rows"), how)
+    own = scales_of(x, static, kind)
+    stored = memory("x_scales", own[:, 0].contiguous()) if before and static is None else None
+    x_scales = RowScales(NAMES[kind], static or LEAST, static is None, stored)
+    how = Streaming(tokens, NAMES[dtype], device, config, x_scales, before)
+    read = memory("x", rounded(x, own, kind) if before else x)
+    operands = (memory("y", y), read, weight.buffers(memory), symbol("rows"), how)
     normed = (memory("norm", norm_weight), 1e-5) if norm_weight is not None else None
     if gated:
-        launch = gated_linear.stream(*operands, activation="silu", norm=normed)
+        y_scales = None if y_scale is None else RowScales(NAMES[kind], y_scale)
+        launch = gated_linear.stream(*operands, activation="silu", norm=normed, y_scales=y_scales)
     else:
         launch = linear.stream(*operands, norm=normed, residual=memory.optional("residual", stream))
     memory.run(launch, rows, machine)
@@ -114,7 +121,19 @@ def check_streamed(
         expected = torch.nn.functional.silu(gate) * up
     else:
         expected = meant @ weight.meant.T + (0 if stream is None else stream.double())
-    assert_close(y, expected)
+    if y_scale is None:
+        assert_close(y, expected)
+    else:
+        _assert_bytes_close(y, expected, y_scale)
+
+
+def _assert_bytes_close(y: torch.Tensor, expected: torch.Tensor, y_scale: float) -> None:
+    largest, (of_number, of_scale) = LARGEST[y.dtype] * y_scale, HALF_STEPS[y.dtype]
+    off = (y.double() * y_scale - expected.clamp(-largest, largest)).abs()
+    # The last number of int8 is -128; other errors are those of the sums.
+    of_sums = expected.square().mean().sqrt() * 0.1
+    allowed = expected.abs() * (of_number + 0.01) + y_scale * (of_scale + 0.5) + of_sums
+    assert (off <= allowed).all(), (off / allowed).max()
 
 
 def check_tiled(
@@ -160,12 +179,7 @@ def check_tiled(
     if y_scale is None:
         assert_close(y[:rows], expected, kind if kind == torch.float8_e4m3fn else dtype)
     else:
-        largest, (of_number, of_scale) = LARGEST[kind] * y_scale, HALF_STEPS[kind]
-        off = (y[:rows].double() * y_scale - expected.clamp(-largest, largest)).abs()
-        # The last number of int8 is -128; other errors are those of the sums.
-        of_sums = expected.square().mean().sqrt() * 0.1
-        allowed = expected.abs() * (of_number + 0.01) + y_scale * (of_scale + 0.5) + of_sums
-        assert (off <= allowed).all(), (off / allowed).max()
+        _assert_bytes_close(y[:rows], expected, y_scale)
 
 
 def check_quantize(

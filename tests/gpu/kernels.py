@@ -47,6 +47,7 @@ def _stream_defines(
         "TL_TILES_PER_STAGE": config.tiles_per_stage,
         "TL_STREAM_X": int(config.stream_x),
         "TL_SPLITS": 1,
+        "TL_ROUNDED_X": 0,
         "TL_SHARED_BYTES": config.shared_bytes,
         "TL_IN_FLIGHT_BYTES": config.in_flight_bytes,
         "TL_FP16": dtype_flag(dtype),
@@ -91,7 +92,7 @@ class Linear:
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (y, x, weight, None, None, norm_weight, bias, residual, x.shape[0], epsilon, 0.0)
+        arguments = (y, x, weight, None, None, norm_weight, bias, residual, x.shape[0], epsilon, 0.0, None)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 
@@ -111,7 +112,7 @@ class GatedLinear:
         machine: Machine = GPU,
     ) -> None:
         config = config or stream_config(in_features, tokens)
-        flags = {"TL_NORM": int(norm), "TL_BIAS": int(bias), "TL_ACTIVATION": ACTIVATION_FLAGS["silu"]}
+        flags = {"TL_NORM": int(norm), "TL_BIAS": int(bias), "TL_ACTIVATION": ACTIVATION_FLAGS["silu"], "TL_Y_TYPE": 0}
         defines = _stream_defines(out, in_features, tokens, dtype, config) | flags
         source, shared_bytes = "gated_linear/cuda.cuh", config.shared_bytes
         self.kernel = machine.kernel(source, "gated_linear", STREAM_THREADS, shared_bytes, defines)
@@ -128,7 +129,7 @@ class GatedLinear:
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (y, x, weight, None, None, norm_weight, bias, x.shape[0], epsilon, 0.0)
+        arguments = (y, x, weight, None, None, norm_weight, bias, x.shape[0], epsilon, 0.0, None, 0.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 
@@ -204,5 +205,5 @@ class QkvLinear:
         programmatic: bool = False,
     ) -> None:
         operands = (x, weight, None, None, norm_weight, bias, cos, sin, slots)
-        arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon, 0.0, 1.0, 1.0)
+        arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon, 0.0, None, 1.0, 1.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)

@@ -187,7 +187,8 @@ class _OpLowering:
         if config is None:
             return None
         self._check_forms()
-        return Streaming(self.max_tokens, self.dtype, self.device, config, self.scales("x"))
+        rounded = DTYPES[self.rows("x").dtype].bits == 8
+        return Streaming(self.max_tokens, self.dtype, self.device, config, self.scales("x"), rounded)
 
     def product(self, y: Buffer) -> list[Command]:
         rows = self.extents("y")[0]

@@ -20,6 +20,8 @@ from trtllm_lite.plugins.launch import Device
 from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.vocabulary import DTYPES
 
+_MOST_ROUNDED_ROWS = 4  # more take a block longer than its first weights take to arrive (measured on an H200)
+
 Attributes: TypeAlias = Mapping[str, int | float | str]
 
 
@@ -60,6 +62,10 @@ class ProgramKind:
             return None
         *_, out_features, in_features = static_dims(op.inputs["weight"])
         return stream_config(out_features, in_features, form_of_op(op), self.bucket.max_tokens, self.device)
+
+    def rounds(self, op: Op) -> bool:
+        """Whether a product of bytes reads 16-bit rows and rounds them, in each of its blocks."""
+        return self.bucket.max_tokens <= _MOST_ROUNDED_ROWS and self.streams(op) is not None
 
 
 def rows_of(op: Op) -> str | None:

@@ -1,4 +1,4 @@
-"""Rows in eight bits: streaming products round what they read, and operators with an epilogue what they write.
+"""Rows in eight bits: streaming products of very few rows round what they read, others have them rounded by an epilogue.
 
 The attributes by which both say so are described in ``plugins/cuda/lowering.py``.
 """
@@ -12,7 +12,7 @@ _KIND = "QuantizeRows"
 
 
 def quantized_rows(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Product(QuantizeRows(z)) becomes Product(z) with scales where it streams its weight.
+    """Product(QuantizeRows(z)) becomes Product(z) with scales where it rounds rows itself.
 
     Elsewhere QuantizeRows and the product both have the scales, and no operand has them if they are one for all rows.
     """
@@ -20,13 +20,13 @@ def quantized_rows(ops: list[Op], program: ProgramKind) -> list[Op]:
     return [_without_static_operand(_with_scales(op, links, program)) for op in ops]
 
 
-def quantize_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
+def quantize_epilogue(ops: list[Op], _program: ProgramKind) -> list[Op]:
     """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> bytes; so do others, if the scale is static.
 
-    These are PagedAttention, and GatedLinear where it is tiled.
+    These are PagedAttention, and GatedLinear of bytes.
     """
     links = Links(ops)
-    sources = {op: source for op in ops if (source := _source(op, links, program)) is not None}
+    sources = {op: source for op in ops if (source := _source(op, links)) is not None}
     rounded = {source: op for op, source in sources.items()}
     rewritten = []
     for op in ops:
@@ -39,7 +39,7 @@ def quantize_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
     return rewritten
 
 
-def _source(op: Op, links: Links, program: ProgramKind) -> Op | None:
+def _source(op: Op, links: Links) -> Op | None:
     """The operator that can write what QuantizeRows makes of its rows, which nobody else reads."""
     if op.kind != _KIND or links.only_reader(op.inputs["x"]) is not op:
         return None
@@ -50,7 +50,7 @@ def _source(op: Op, links: Links, program: ProgramKind) -> Op | None:
     if attention is not None:
         return None if op.attributes["y_row_scales"] else attention
     can = gated is not None and not op.attributes["y_row_scales"] and "x_type" in gated.attributes
-    return gated if can and gated is not None and program.streams(gated) is None else None
+    return gated if can else None
 
 
 def _with_scales(op: Op, links: Links, program: ProgramKind) -> Op:
@@ -61,7 +61,7 @@ def _with_scales(op: Op, links: Links, program: ProgramKind) -> Op:
     quantize = links.producer(op.inputs["x"], _KIND)
     assert quantize is not None
     scaled = replace(op, attributes={**op.attributes, **_scales("x", quantize)})
-    if program.streams(scaled) is None:
+    if not program.rounds(scaled):
         return scaled
     return scaled.without("x_scale").with_inputs(x=quantize.inputs["x"])
 
