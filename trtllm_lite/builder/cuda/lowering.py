@@ -20,7 +20,7 @@ from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.cuda.lowering import Norm
-from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
+from trtllm_lite.plugins.cuda.row_scales import E4M3, ROW_TYPES, RowScales
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
 from trtllm_lite.plugins.cuda.weight_form import BYTE_PRODUCTS, form_of
@@ -187,7 +187,7 @@ class _OpLowering:
         if config is None:
             return None
         self._check_forms()
-        rounded = DTYPES[self.rows("x").dtype].bits == 8
+        rounded = self.rows("x").dtype in ROW_TYPES
         return Streaming(self.max_tokens, self.dtype, self.device, config, self.scales("x"), rounded)
 
     def product(self, y: Buffer) -> list[Command]:
