@@ -28,7 +28,8 @@ def stream(
 ) -> Launch:
     """y = activation([rms_norm](x) @ weight.T [+ bias]) [+ residual]; not both an activation and a residual.
 
-    x and residual are 16-bit, or x is bytes if ``how`` says so, y is 16-bit or float32; ``norm`` (weight, epsilon) and bias are float32.
+    x and residual are 16-bit, or x is bytes if ``how`` says so; y is 16-bit or float32; ``norm`` (weight, epsilon) and
+    bias are float32.
     """
     flags = {
         "TL_NORM": int(norm is not None),

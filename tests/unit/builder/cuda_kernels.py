@@ -85,11 +85,16 @@ def product(
     rows: int,
     epsilon: float,
     x_scale: float,
+    x_scales: Pointer | None,
     parts: int = 1,
 ) -> np.ndarray:
     """x @ weight.T of a streaming kernel, float64 [rows, parts * out]."""
     assert rows <= macros["TL_TOKENS"]
     half, features = half_type(macros), macros["TL_IN"]
+    transposed = matrix(macros, weight, weight_scale, weight_offset, parts * macros["TL_OUT"]).T
+    if macros["TL_ROUNDED_X"]:
+        bytes_ = at(x, BYTE_TYPES[ROW_TYPES[macros["TL_WEIGHT_FORM"]]], rows, features).astype(np.float64)
+        return bytes_ @ transposed * (at(x_scales, np.float32, rows, 1) if macros["TL_ROW_SCALES"] else x_scale)
     source = at(x, half, rows, features).astype(np.float64)
     if macros["TL_NORM"]:
         source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
@@ -97,7 +102,7 @@ def product(
         kind = ROW_TYPES[macros["TL_WEIGHT_FORM"]]
         bytes_, scales = rounded(kind, source, x_scale, bool(macros["TL_ROW_SCALES"]))
         source = bytes_.astype(np.float64) * scales[:, None]
-    return source @ matrix(macros, weight, weight_scale, weight_offset, parts * macros["TL_OUT"]).T
+    return source @ transposed
 
 
 def rounded(kind: int, rows: np.ndarray, scale: float, per_row: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -302,10 +307,10 @@ def linear(
     residual: Pointer | None,
     rows: int,
     epsilon: float,
-    x_scale: float,
+    *x_scales: Any,
 ) -> None:
     del grid
-    result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale)
+    result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, *x_scales)
     finish_linear(macros, result, y, bias, residual)
 
 
@@ -323,13 +328,24 @@ def gated_linear(
     rows: int,
     epsilon: float,
     x_scale: float,
+    x_scales: Pointer | None,
+    y_factor: float,
 ) -> None:
     del grid
-    both = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale, parts=2)
+    scales = (x_scale, x_scales)
+    both = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, *scales, parts=2)
     if macros["TL_BIAS"]:
         both += at(bias, np.float32, 2 * macros["TL_OUT"])
     gate, up = np.split(both, 2, axis=1)
-    at(y, half_type(macros), rows, macros["TL_OUT"])[...] = activated(macros, gate) * up
+    store_gated(macros, activated(macros, gate) * up, y, y_factor)
+
+
+def store_gated(macros: Macros, result: np.ndarray, y: Pointer, y_factor: float) -> None:
+    kind = macros["TL_Y_TYPE"]
+    if kind:
+        at(y, BYTE_TYPES[kind], *result.shape)[...], _ = rounded(kind, result, 1 / y_factor, False)
+    else:
+        at(y, half_type(macros), *result.shape)[...] = result
 
 
 def tiled_product(
@@ -390,12 +406,7 @@ def gated_linear_tiled(
     del grid
     both = tiled_product(macros, x, weight, weight_scale, weight_offset, row_scales, x_scale, rows, parts=2)
     gate, up = np.split(both, 2, axis=1)
-    result = activated(macros, gate) * up
-    kind = macros["TL_Y_TYPE"]
-    if kind:
-        at(y, BYTE_TYPES[kind], *result.shape)[...], _ = rounded(kind, result, 1 / y_factor, False)
-    else:
-        at(y, half_type(macros), *result.shape)[...] = result
+    store_gated(macros, activated(macros, gate) * up, y, y_factor)
 
 
 @kernel

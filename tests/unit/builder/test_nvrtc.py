@@ -51,7 +51,7 @@ HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int | str]] = {
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
-    "gated_linear/cuda.cuh": LINEAR | GELU,
+    "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0},
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
     "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_TYPE": 1},
     "gather_columns/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 256},

@@ -1,4 +1,4 @@
-"""Rows in eight bits: streaming products of very few rows round what they read, others have them rounded by an epilogue.
+"""Rows in eight bits: streaming products of very few rows round what they read, epilogues round rows for others.
 
 The attributes by which both say so are described in ``plugins/cuda/lowering.py``.
 """
