@@ -140,7 +140,7 @@ class _Measured:
         self._file, self._known = None, dict[str, str | float]()
         if calibration.directory is None:
             return
-        key = calibration_key(checkpoint.path, calibration.text, f"{group_size} {_WINDOW} {_NUM_WINDOWS}")
+        key = calibration_key(checkpoint.path, calibration, f"{group_size} {_WINDOW} {_NUM_WINDOWS}")
         self._file = Path(calibration.directory) / _FILE
         known = json.loads(self._file.read_text()) if self._file.is_file() else {}
         self._known = known if known.get("key") == key else {"key": key}
