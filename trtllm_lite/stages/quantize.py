@@ -24,13 +24,15 @@ from trtllm_lite.quantize.schemes.workpiece import Decision
 from trtllm_lite.quantize.threads import in_order, num_workers
 from trtllm_lite.runtime.session.limits import available_host_memory
 from trtllm_lite.stages.calibration import Calibration, statistics_of
+from trtllm_lite.stages.device import Device
 
 
 @dataclass(frozen=True)
 class Quantization:
     """``checkpoint`` quantized by ``recipe``, of weights that are computed when they are read.
 
-    ``decisions`` are those of the schemes; ``source`` is the checkpoint before.
+    ``decisions`` are those of the schemes; ``source`` is the checkpoint before; ``device`` is where it was calibrated,
+    and where its loss can be measured.
     """
 
     source: Checkpoint
@@ -38,6 +40,7 @@ class Quantization:
     decisions: list[Decision]
     recipe: Recipe
     statistics: Callable[[str], Statistics]
+    device: Device
 
     def of_layer(self, path: str) -> Checkpoint:
         """``source`` with nothing quantized but the products below ``path``. Raises BuildError if there are none."""
@@ -58,10 +61,12 @@ def quantized(
     with ExitStack() as stack:
         statistics: Callable[[str], Statistics] = no_calibration
         if needs > Needs.NOTHING:
+            uncalibrated(checkpoint, recipe)  # raises what is wrong before calibration takes its time
             gram = needs == Needs.GRAM
             statistics = stack.enter_context(statistics_of(checkpoint, inputs, calibration, gram, report)).read
         network, decisions = quantize_network(checkpoint.model, recipe, statistics)
-        yield Quantization(checkpoint, replace(checkpoint, model=network), decisions, recipe, statistics)
+        result = replace(checkpoint, model=network)
+        yield Quantization(checkpoint, result, decisions, recipe, statistics, calibration.device)
 
 
 def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:

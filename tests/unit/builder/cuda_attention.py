@@ -112,7 +112,10 @@ def rope_cache(
     if macros["TL_STORED"]:
         assert not macros["TL_CACHE_E4M3"]
         places = at(slots, np.int32, len(rows))
-        kept = [_cache(macros, cache)[places // macros["TL_PAGE"], :, places % macros["TL_PAGE"]] for cache in (keys, values)]
+        kept = [
+            _cache(macros, cache)[places // macros["TL_PAGE"], :, places % macros["TL_PAGE"]]
+            for cache in (keys, values)
+        ]
         at(stored, half_type(macros), len(rows), 2 * kv_heads, macros["TL_HEAD_DIM"])[...] = np.concatenate(kept, 1)
 
 
