@@ -31,8 +31,8 @@ GPU_TOLERANCES = {
 }
 
 
-# Perplexity on a GPU over that on a CPU: a mean over thousands of tokens, in which the roundings above cancel but for some
-# parts in a thousand.
+# Perplexity on a GPU over that on a CPU: a mean over thousands of tokens, in which the roundings above cancel but for
+# some parts in a thousand.
 GPU_LOSS = 1e-2
 
 
