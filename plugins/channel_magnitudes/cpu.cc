@@ -1,4 +1,5 @@
-// ChannelMagnitudes on a CPU: some neighbouring columns are one thread's work, whose rows are added in order as float64.
+// ChannelMagnitudes on a CPU: some neighbouring columns are one thread's work, whose rows are added in order as
+// float64.
 #include "channel_magnitudes_schema.h"
 #include "cpu/kernel.h"
 #include "cpu/simd.h"

@@ -53,7 +53,8 @@ void def_step(nanobind::module_& module) {
       const nanobind::gil_scoped_release release;
       logits = run(executor, request);
     }
-    return owning_array(std::move(logits), request.logits_indices.size(), executor.engine().manifest().model.vocab_size);
+    return owning_array(std::move(logits), request.logits_indices.size(),
+                        executor.engine().manifest().model.vocab_size);
   });
   def_with_request<AnyExecutor>(module, "compute", [](AnyExecutor& executor, const StepRequest& request) {
     const nanobind::gil_scoped_release release;

@@ -87,7 +87,9 @@ class CudaExecutor final : public DeviceExecutor {
   ProgramSet& programs() { return programs_; }
   // The extents of the last step, and where it leaves an output.
   const Extents& last_step() const { return last_step_; }
-  DevicePtr address_of(const OutputPlace& place) const { return arena_.address() + static_cast<DevicePtr>(place.offset); }
+  DevicePtr address_of(const OutputPlace& place) const {
+    return arena_.address() + static_cast<DevicePtr>(place.offset);
+  }
   DevicePtr logits() const { return logits_; }
   DevicePtr tokens() const { return tokens_; }
   DevicePtr logprobs() const { return logprobs_; }

@@ -115,9 +115,10 @@ void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream s
   }
   const float one = 1, beta = operands.residual != 0 ? 1 : 0;
   const DevicePtr added = operands.residual != 0 ? operands.residual : operands.y;
-  library_.check(library_.matmul(blas_.handle, descriptor_, &one, operands.weight, weight_, operands.x, x_, &beta, added, y_,
-                                 operands.y, y_, &algorithm, blas_.workspace.address(), blas_.workspace.size(), stream),
-                 name_);
+  library_.check(
+      library_.matmul(blas_.handle, descriptor_, &one, operands.weight, weight_, operands.x, x_, &beta, added, y_,
+                      operands.y, y_, &algorithm, blas_.workspace.address(), blas_.workspace.size(), stream),
+      name_);
 }
 
 void Matmul::prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream) {
