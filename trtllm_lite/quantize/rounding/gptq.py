@@ -43,5 +43,5 @@ def _factor(gram: NDArray, order: NDArray[np.int64]) -> NDArray[np.float64]:
     damped = gram[np.ix_(backwards, backwards)].astype(np.float64)
     mean = np.diag(damped).mean()
     damped[np.diag_indices_from(damped)] += _DAMPING * mean if mean > 0 else 1.0
-    factor: NDArray[np.float64] = np.linalg.cholesky(damped)[::-1, ::-1]
-    return factor
+    lower: NDArray[np.float64] = np.linalg.cholesky(damped)
+    return lower[::-1, ::-1]
