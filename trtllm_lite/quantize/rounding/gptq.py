@@ -37,11 +37,10 @@ def gptq(matrix: Matrix, gram: NDArray, blocks: Blocks, layer: str) -> tuple[Mat
     return np.ascontiguousarray(numbers.T).reshape(split.shape), grid
 
 
-def _factor(gram: NDArray, order: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The upper triangular R with R R^T = the damped gram matrix of columns in that order: section 3.3, step 3."""
+def _factor(gram: NDArray, order: NDArray[np.int64]) -> NDArray[np.floating]:
+    """The upper triangular R with R R^T = the damped gram matrix of the columns in ``order``: section 3.3, step 3."""
     backwards = order[::-1]
     damped = gram[np.ix_(backwards, backwards)].astype(np.float64)
     mean = np.diag(damped).mean()
     damped[np.diag_indices_from(damped)] += _DAMPING * mean if mean > 0 else 1.0
-    lower: NDArray[np.float64] = np.linalg.cholesky(damped)
-    return lower[::-1, ::-1]
+    return np.linalg.cholesky(damped)[::-1, ::-1]
