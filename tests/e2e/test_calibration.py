@@ -200,7 +200,7 @@ def test_a_gpu_is_needed_to_calibrate_on_one(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(device._core, "cuda_device", no_device)
     _, checkpoint = converted("llama", tmp_path)
-    with pytest.raises(DeviceError, match="no driver"):
+    with pytest.raises(DeviceError, match="the device is to be cuda: no driver; or choose the device cpu"):
         observe(checkpoint, replace(settings(tmp_path), device="cuda"))
 
 

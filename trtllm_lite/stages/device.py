@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 from trtllm_lite import _core
-from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.errors import ArgumentError, DeviceError, shown
 
 Device = Literal["cpu", "cuda"]
 DEVICES: tuple[str, ...] = get_args(Device)
@@ -17,4 +17,9 @@ def check_device(device: str) -> None:
 
 def target_of(device: Device) -> str:
     """The target of engines for it: that of the first GPU for ``cuda``. Raises DeviceError if there is none."""
-    return device if device == "cpu" else str(_core.cuda_device()["arch"])
+    if device == "cpu":
+        return device
+    try:
+        return str(_core.cuda_device()["arch"])
+    except DeviceError as error:
+        raise DeviceError(f"the device is to be cuda: {error}; or choose the device cpu") from error
