@@ -84,6 +84,13 @@ class DeviceExecutor:
     def memory(self) -> dict[str, int]:
         """Reserved bytes: ``weights``, ``kv_cache``, ``workspace`` (on a CPU with the scratch of all threads)."""
 
+    def output(self, name: str, begin: int = 0, end: int | None = None) -> NDArray[np.uint8]:
+        """Rows ``begin`` to ``end`` of what the last step computed as the output ``name`` of the plan, as bytes.
+
+        Raises ArgumentError if the plan has no such output, LimitError if the step had fewer rows. Takes turns with
+        steps.
+        """
+
 def open_executor(
     engine: Engine, *, num_blocks: int = 0, num_threads: int = 0, library_directories: list[str] = ...
 ) -> DeviceExecutor:
@@ -134,8 +141,26 @@ class CudaExecutor(DeviceExecutor):
     def device_name(self) -> str:
         """The name of the GPU that the driver gives."""
 
+class GramMatrix:
+    """The sum of the outer products of rows that steps leave as an output, float32 on the GPU; zero at first."""
+
+    def __init__(self, executor: DeviceExecutor, name: str) -> None:
+        """Of the output ``name`` of a CudaExecutor, rows of 16 bits.
+
+        Raises ArgumentError (no such output), DeviceError (no cuBLASLt), LimitError (too little memory).
+        """
+
+    def add(self) -> None:
+        """Add the rows of the executor's last step. Raises DeviceError."""
+
+    def values(self) -> NDArray[np.float32]:
+        """The sum so far [features, features]. Raises DeviceError."""
+
 def cuda_device(device: int = 0) -> dict[str, str]:
-    """A GPU's ``name``, and the ``cuda_version`` (``13.0``) of its driver. Raises DeviceError."""
+    """A GPU's ``name`` and ``arch`` (``sm_90``), and the ``cuda_version`` (``13.0``) of its driver.
+
+    Raises DeviceError.
+    """
 
 def cuda_device_memory(device: int = 0) -> dict[str, int]:
     """Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError."""
@@ -158,12 +183,6 @@ class CpuExecutor(DeviceExecutor):
     def isa(self) -> str:
         """The instruction set of the kernels."""
 
-    def output(self, name: str) -> NDArray[np.float32]:
-        """What the last step computed as the output ``name`` of the plan: a row for each token, or row of logits.
-
-        Raises ArgumentError if the plan has no such output. Takes turns with steps.
-        """
-
 def step(
     executor: CpuExecutor | CudaExecutor,
     token_ids: NDArray[np.int32],
@@ -183,6 +202,16 @@ def step(
     Threads may share an executor: steps take turns. Raises LimitError before anything is computed if a size or value
     is beyond its limit.
     """
+
+def compute(
+    executor: CpuExecutor | CudaExecutor,
+    token_ids: NDArray[np.int32],
+    seq_lens: NDArray[np.int32],
+    past_lens: NDArray[np.int32],
+    block_tables: NDArray[np.int32],
+    logits_indices: NDArray[np.int32],
+) -> None:
+    """As ``step``, but all that is computed stays on the device, for :meth:`DeviceExecutor.output`."""
 
 MAX_PRIORITY: int
 """Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""

@@ -54,8 +54,8 @@ class Lowering(Protocol):
     def extents(self, operand: str) -> tuple[int | str, ...]:
         """The shape of an operand: integers and symbols."""
 
-    def num_rows(self, output: str) -> Extent:
-        """Rows of an output in a step."""
+    def num_rows(self, operand: str) -> Extent:
+        """Rows of an operand in a step."""
 
     def step_input(self, operand: str) -> Buffer:
         """An input of the step."""

@@ -53,7 +53,8 @@ def _queries(op: Lowering, query: Buffer, cache: Cache, heads: Heads) -> Launch:
     """Rotated queries; keys and values go into the cache."""
     if op.has("qkv"):
         qkv = op.rows("qkv")
-        return rope_cache(query, cache, qkv, _tables(op), heads=heads, norm=_head_norm(op))
+        stored = op.new("stored") if op.has("stored") else None
+        return rope_cache(query, cache, qkv, _tables(op), heads=heads, norm=_head_norm(op), stored=stored)
     how = op.streaming()
     assert how is not None
     x, norm, bias, weight = op.rows("x"), op.norm(), op.optional_vector("bias"), op.weight()

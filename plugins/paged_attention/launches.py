@@ -215,14 +215,26 @@ def qkv_stream(
 
 
 def rope_cache(
-    query: Buffer, cache: Cache, qkv: Operand, tables: Tables, *, heads: Heads, norm: HeadNorm | None
+    query: Buffer,
+    cache: Cache,
+    qkv: Operand,
+    tables: Tables,
+    *,
+    heads: Heads,
+    norm: HeadNorm | None,
+    stored: Buffer | None = None,
 ) -> Launch:
-    """Optional head norms, RoPE and the cache write of any number of tokens; queries go to ``query``."""
+    """Optional head norms, RoPE and the cache write of any number of tokens; queries go to ``query``.
+
+    Keys and values go to ``stored``, too, if that is given.
+    """
     defines = heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
+    defines["TL_STORED"] = int(stored is not None)
     specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
     norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)
-    arguments = (query, cache.keys, cache.values, qkv, *tables, cache.token_slots, *norms, *cache.factors)
-    return launch(specialised, (symbol("num_tokens"),), *arguments)
+    targets = (query, cache.keys, cache.values, stored)
+    arguments = (qkv, *tables, cache.token_slots, *norms, *cache.factors)
+    return launch(specialised, (symbol("num_tokens"),), *targets, *arguments)
 
 
 def decode(

@@ -7,8 +7,8 @@
 // Bytes: 4 * qkv_features a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50 MB,
 // 11.8 us at the 4.26 TB/s of a copy). A warp does a head of a token; a lane holds both of a pair.
 // Launch: grid = tokens, 32 * TL_WARPS threads. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE, TL_WARPS, TL_NORM,
-// TL_ROTARY_DIM (0: no RoPE),
-// TL_CACHE_E4M3 (see cache.cuh).
+// TL_ROTARY_DIM (0: no RoPE), TL_CACHE_E4M3 (see cache.cuh), TL_STORED (1: keys, then values, go to `stored`, too, as
+// rows of 16 bits).
 #include "paged_attention/cache.cuh"
 
 namespace tl {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Put& pu
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
-    rope_cache(tl::u16* q, void* key_cache, void* value_cache, const tl::u16* qkv, const float* cos,
+    rope_cache(tl::u16* q, void* key_cache, void* value_cache, tl::u16* stored, const tl::u16* qkv, const float* cos,
                const float* sin, const int* slots, const float* query_norm, const float* key_norm, float epsilon,
                float key_factor, float value_factor) {
   using namespace tl;
@@ -118,8 +118,10 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
         const u64 row = (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
         void* cache = is_value ? value_cache : key_cache;
         const float factor = is_value ? value_factor : key_factor;
+        const u64 shown = static_cast<u64>(token) * 2 * TL_KV_HEADS + (head - TL_HEADS);
         const auto put = [&](int d, float2 two) {
           put_pair_in_cache(cache, CacheLayout<TL_HEAD_DIM>::place(row, d), two, factor);
+          if (TL_STORED) reinterpret_cast<u32*>(stored + shown * TL_HEAD_DIM)[d / 2] = pack2(two.x, two.y);
         };
         store(quads[n], put, c, s, !is_value, lane);
       }

@@ -1,6 +1,7 @@
 """Calibration on tiny models: statistics are those of what transformers' linear layers are given."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from tests.models import save_tiny_model, tiny_tokenizer
 from tests.tolerances import assert_close
 from trtllm_lite.builder import Checkpoint, build_engine, open_checkpoint
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.errors import ArgumentError, BuildError
+from trtllm_lite.errors import ArgumentError, BuildError, DeviceError
+from trtllm_lite.plugins.channel_magnitudes.reference import reference as magnitudes
 from trtllm_lite.quantize.calibration.calibrate import calibrate
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Accumulator, Statistics
 from trtllm_lite.quantize.products import by_input, find_products, observed_input
 from trtllm_lite.stages import calibration as stage
+from trtllm_lite.stages import device
 from trtllm_lite.stages.calibration import Calibration, statistics_of
 
 TEXT = "the lazy dog and 1 other fox, naïve, jump over 2 brown dogs: 你好; quick! " * 14
@@ -121,13 +124,15 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     kept = settings(tmp_path, kept=tmp_path / "statistics")
     steps: list[tuple[int, int]] = []
 
-    def limited(*arguments: Any, **_: Any) -> None:
+    def limited(*arguments: Any) -> None:
         def count(_: str, done: int, total: int) -> None:
             steps.append((done, total))
             if interrupted and done == total // 2:
                 raise KeyboardInterrupt
 
-        calibrate(*arguments[:4], count, budget=60_000)
+        wanted, observer, sequences, store, _ = arguments
+        observer.budget = 60_000
+        calibrate(wanted, observer, sequences, store, count)
 
     monkeypatch.setattr(stage, "calibrate", limited)
     interrupted = True
@@ -146,15 +151,31 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         observe(checkpoint, other)
 
 
+class MadeUpRows:
+    """Rows as an engine would show them."""
+
+    def __init__(self, rows: Sequence[Sequence[float]]) -> None:
+        self._rows = np.array(rows, np.float32)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def magnitudes(self) -> np.ndarray:
+        return magnitudes([self._rows], {})[0]
+
+    def take(self, begin: int, end: int) -> np.ndarray:
+        return self._rows[begin:end]
+
+
 def test_a_value_that_is_not_finite_names_the_layer() -> None:
-    accumulator = Accumulator("layers.1.mlp.down_proj", 3, np.array([0]), wants_gram=False)
+    accumulator = Accumulator("layers.1.mlp.down_proj", 3, np.array([0]))
     with pytest.raises(BuildError, match=r"layers.1.mlp.down_proj: what it multiplies is not finite .*channel 2"):
-        accumulator.add(np.array([[1, 2, np.nan]], np.float32))
+        accumulator.add(MadeUpRows([[1, 2, np.nan]]))
 
 
 def test_a_channel_that_is_always_zero_names_layer_and_scheme() -> None:
-    accumulator = Accumulator("layers.1.mlp.down_proj", 3, np.array([0]), wants_gram=False)
-    accumulator.add(np.array([[1, 0, 3], [2, 0, 0]], np.float32))
+    accumulator = Accumulator("layers.1.mlp.down_proj", 3, np.array([0]))
+    accumulator.add(MadeUpRows([[1, 0, 3], [2, 0, 0]]))
     with pytest.raises(BuildError, match=r"^layers.0.mlp: 1 of the 3 channels .* number 1, .*int8_sq scales channels"):
         accumulator.finish().check_channels("layers.0.mlp", "int8_sq")
 
@@ -166,10 +187,25 @@ def test_sequences_are_no_longer_than_the_model_takes(tmp_path: Path) -> None:
         observe(checkpoint, long)
 
 
-def test_observers_are_for_cpus_and_known_products(tmp_path: Path) -> None:
+def test_devices_have_names_and_threads_if_they_are_cpus() -> None:
+    with pytest.raises(ArgumentError, match="device is 'gpu': expected cpu or cuda"):
+        Calibration(device="gpu")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="num_threads is given, and the engine runs on a GPU: leave it out"):
+        Calibration(device="cuda", num_threads=2)
+
+
+def test_a_gpu_is_needed_to_calibrate_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_device() -> dict[str, str]:
+        raise DeviceError("no driver")
+
+    monkeypatch.setattr(device._core, "cuda_device", no_device)
     _, checkpoint = converted("llama", tmp_path)
-    with pytest.raises(BuildError, match="the target is cuda: build this engine for cpu"):
-        build_engine(checkpoint, tmp_path / "engine", target="sm_90", observed={"a": ["lm_head"]})
+    with pytest.raises(DeviceError, match="the device is to be cuda: no driver; or choose the device cpu"):
+        observe(checkpoint, replace(settings(tmp_path), device="cuda"))
+
+
+def test_observers_are_for_known_products(tmp_path: Path) -> None:
+    _, checkpoint = converted("llama", tmp_path)
     with pytest.raises(BuildError, match=r"nowhere.q_proj: the build finds no product"):
         build_engine(checkpoint, tmp_path / "engine", observed={"nowhere.q_proj": ["nowhere.q_proj"]})
 

@@ -6,6 +6,7 @@ import torch
 from tests.emulated.emulator import Emulator
 from tests.gpu.row_checks import (
     check_cache_slots,
+    check_channel_magnitudes,
     check_gate_mul,
     check_gather_columns,
     check_layer_norm,
@@ -53,6 +54,11 @@ def test_position_embedding(hidden: int) -> None:
 @pytest.mark.parametrize("features", [64, 1032])
 def test_gather_columns(features: int) -> None:
     check_gather_columns(3, features, Emulator())
+
+
+@pytest.mark.parametrize(("rows", "features"), [(1, 8), (33, 64), (70, 200)])
+def test_channel_magnitudes(rows: int, features: int) -> None:
+    check_channel_magnitudes(rows, features, torch.bfloat16, Emulator())
 
 
 @pytest.mark.parametrize(("page", "groups"), [(16, 1), (64, 3)])

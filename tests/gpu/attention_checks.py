@@ -126,9 +126,11 @@ def check_rope_cache(
     q = torch.full((rows, heads, dim), POISON, device=device, dtype=dtype)
     keys, values = (torch.full((blocks, kv_heads, page, dim), POISON, device=device, dtype=dtype) for _ in range(2))
     defines = {"TL_HEADS": heads, "TL_KV_HEADS": kv_heads, "TL_HEAD_DIM": dim, "TL_PAGE": page, "TL_WARPS": 8}
-    defines["TL_ROTARY_DIM"] = turned_dim
-    kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines | {"TL_NORM": int(norm)})
-    kernel(q, keys, values, qkv, angles.cos(), angles.sin(), slots, norms[0], norms[1], EPSILON, 1.0, 1.0, grid=rows)
+    defines |= {"TL_ROTARY_DIM": turned_dim, "TL_NORM": int(norm), "TL_STORED": int(norm)}
+    stored = torch.full((rows, 2 * kv_heads, dim), POISON, device=device, dtype=dtype)
+    kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
+    tables = (angles.cos(), angles.sin())
+    kernel(q, keys, values, stored, qkv, *tables, slots, norms[0], norms[1], EPSILON, 1.0, 1.0, grid=rows)
     wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
     if norm:
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
@@ -142,6 +144,8 @@ def check_rope_cache(
     assert_close(keys[at // page, :, at % page], turned[:, heads : heads + kv_heads])
     assert torch.equal(values[at // page, :, at % page], qkv[:, heads + kv_heads :])
     assert torch.isfinite(keys).sum() == torch.isfinite(values).sum() == rows * kv_heads * dim
+    if norm:
+        assert torch.equal(stored, torch.cat([cache[at // page, :, at % page] for cache in (keys, values)], dim=1))
 
 
 def _rotated(

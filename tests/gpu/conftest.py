@@ -26,6 +26,7 @@ REASON = _reason()
 HAS_PACKAGE = importlib.util.find_spec("trtllm_lite._testing") is not None
 OF_ENGINES = [
     "test_byte_engines.py",
+    "test_calibration.py",
     "test_engine.py",
     "test_few_layers.py",
     "test_int8_engine.py",

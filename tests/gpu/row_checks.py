@@ -7,6 +7,7 @@ from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import Machine
 from tests.gpu.kernels import dtype_flag
 from trtllm_lite.plugins.cache_slots.reference import reference
+from trtllm_lite.plugins.channel_magnitudes.reference import reference as magnitudes
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 from trtllm_lite.plugins.rowwise.cuda import expression
 
@@ -61,6 +62,23 @@ def check_gather_columns(rows: int, features: int, machine: Machine) -> None:
     kernel = machine.kernel("gather_columns/cuda.cuh", "gather_columns", threads, 0, defines)
     kernel(y, x, order, grid=(rows, -(-features // threads), 1))
     assert torch.equal(y, x[:, order.long()])
+
+
+def check_channel_magnitudes(rows: int, features: int, dtype: torch.dtype, machine: Machine) -> None:
+    """Random rows, in which a NaN is not lost."""
+    device = machine.device
+    x = torch.randn(rows, features, device=device).to(dtype)
+    defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_FP16": dtype_flag(dtype)}
+    kernel = machine.kernel("channel_magnitudes/cuda.cuh", "channel_magnitudes", 256, 0, defines)
+    for damaged in ([], [features - 1]):
+        x[rows // 2, damaged] = torch.nan
+        y = torch.full((2, features), POISON, device=device)
+        kernel(y, x, rows, grid=-(-features // 64))
+        (expected,) = magnitudes([x.float().cpu().numpy()], {})
+        kept = slice(0, features - len(damaged))
+        torch.testing.assert_close(y.cpu()[:, kept], torch.from_numpy(expected)[:, kept], rtol=1e-5, atol=0)
+        assert torch.equal(y.cpu()[0, kept], torch.from_numpy(expected)[0, kept])
+        assert not torch.isfinite(y[:, damaged]).any()
 
 
 def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: int, machine: Machine) -> None:

@@ -39,7 +39,7 @@ class Case:
             return self.reference(torch.from_numpy(tokens).long()[None]).logits[0].numpy()
 
 
-def _in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
+def in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
     """``shape`` with the names that the family's config has for its fields, without those it has none for."""
     if family == "gpt2":
         names = {"hidden_size": "n_embd", "intermediate_size": "n_inner", "num_attention_heads": "n_head"}
@@ -62,7 +62,7 @@ def make_case(
     ``tiled``: with tiled products wherever they can be. ``kv_cache_scale``: with a KV cache of E4M3.
     """
     wide = {"intermediate_size": 128} if tiled else {}
-    shape = _in_words_of(family, SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide) | overrides
+    shape = in_words_of(family, SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide) | overrides
     model = save_tiny_model(family, directory / "model", dtype=getattr(torch, dtype), **shape)
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
     cache = save_tiles_first(directory / "checkpoint", directory / "tiles.json", **LIMITS) if tiled else None

@@ -9,6 +9,7 @@ from tests.gpu.device import GPU, Kernel
 from tests.gpu.kernels import dtype_flag
 from tests.gpu.row_checks import (
     check_cache_slots,
+    check_channel_magnitudes,
     check_gate_mul,
     check_gather_columns,
     check_layer_norm,
@@ -99,7 +100,7 @@ def test_rms_norm(rows: int, hidden: int, threads: int, residual: bool, dtype: t
     other = _randn(rows, hidden, dtype=dtype)
     y, total = (torch.full((rows, hidden), POISON, device="cuda", dtype=dtype) for _ in range(2))
     defines = {"TL_HIDDEN": hidden, "TL_THREADS": threads, "TL_RESIDUAL": int(residual), "TL_FP16": dtype_flag(dtype)}
-    defines |= {"TL_Y_E4M3": 0, "TL_ROW_SCALES": 0}
+    defines |= {"TL_Y_TYPE": 0, "TL_ROW_SCALES": 0}
     kernel = Kernel("rms_norm/cuda.cuh", "rms_norm", threads, 0, defines)
     kernel(y, None, total, x, weight, other, EPSILON, 0.0, grid=rows)
     wide = x.double()
@@ -107,6 +108,12 @@ def test_rms_norm(rows: int, hidden: int, threads: int, residual: bool, dtype: t
         assert torch.equal(total, x + other)
         wide = total.double()
     assert_close(y, wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON) * weight.double())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "features"), [(1, 64), (512, 4096), (511, 14336)])
+def test_channel_magnitudes(rows: int, features: int, dtype: torch.dtype) -> None:
+    check_channel_magnitudes(rows, features, dtype, GPU)
 
 
 @pytest.mark.parametrize("page", [32, 64])

@@ -88,6 +88,18 @@ def test_gather_columns(isa: str, rows: int, features: int) -> None:
     assert_same_bits(run("GatherColumns", inputs, isa=isa)["y"], reference("GatherColumns", inputs)["y"])
 
 
+@pytest.mark.parametrize(("rows", "features"), [(0, 5), (1, 1), (5, 37), (70, 576)])
+def test_channel_magnitudes(isa: str, rows: int, features: int) -> None:
+    x = np.random.default_rng(features).standard_normal((rows, features), np.float32)
+    actual = run("ChannelMagnitudes", [x], isa=isa)["y"]
+    np.testing.assert_allclose(actual, reference("ChannelMagnitudes", [x])["y"], rtol=1e-7)
+
+
+def test_channel_magnitudes_that_are_not_finite(isa: str) -> None:
+    x = np.array([[1, np.nan, -np.inf], [2, 3, 4]], np.float32)
+    assert np.isfinite(run("ChannelMagnitudes", [x], isa=isa)["y"]).tolist() == [[True, False, False]] * 2
+
+
 @pytest.mark.parametrize("half", [4, 32, 64])
 @pytest.mark.parametrize("scale", [1.0, 1.2079441541679836])
 def test_rotary_table(isa: str, half: int, scale: float) -> None:

@@ -12,12 +12,14 @@ from click.testing import CliRunner
 from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.runtime.doubles import fake_runner, greedy_continuation
 from tests.unit.runtime.texts import byte_level_tokenizer
-from trtllm_lite.cli import cli
+from trtllm_lite.cli import cli, quantize_options
 from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE, PLAN
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.files import atomic_directory
+from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.stages.device import DEVICES
 from trtllm_lite.units import counted
 
 COMMANDS = ("convert", "quantize", "plan", "build", "generate", "inspect", "eval", "bench", "cache")
@@ -54,6 +56,12 @@ def test_help_explains(command):
 def test_help_fits_80_columns(command):
     _, *lines = run(*command.split(), "--help", env={"COLUMNS": "80"}).output.splitlines()
     assert [line for line in lines if len(line) > 80 or line.endswith("...")] == []
+
+
+def test_choices_are_those_of_the_stages() -> None:
+    """The command line repeats the names, so that its help needs none of the packages that quantize."""
+    assert quantize_options.DEVICES == DEVICES
+    assert set(quantize_options.QFORMATS) == {FULL_PRECISION, *SCHEMES}
 
 
 def test_commands_are_listed_in_the_order_of_the_stages():

@@ -64,8 +64,8 @@ def build_engine(
     with those of the input cache, which must be of the same kind of GPU and version of cuBLAS. ``fast_build`` measures
     fewer sizes and candidates, and none at the card's power limit. With ``strip_plan`` the engine has no weights, for
     benchmarks: the runtime makes random ones on the GPU. ``observed`` makes what products multiply outputs of each step
-    (:func:`trtllm_lite.builder.observe.observe`), for calibration on the CPU. ``accuracy`` is what was measured of this
-    network; the manifest records it.
+    (:func:`trtllm_lite.builder.observe.observe`), for calibration. ``accuracy`` is what was measured of this network;
+    the manifest records it.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
@@ -82,8 +82,7 @@ def build_engine(
     recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
-    if observed:
-        _observe(job, observed, backend.kind)
+    observe(job.graph, observed or {})
     report("fuse", 1, 1)
     parts = backend.compile(job)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
@@ -170,12 +169,6 @@ def _fuse(
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
     dtype, name = cache_dtype_of(model.graph, kv_cache_dtype), quantized_as(quantized)
     return BuildJob(checkpoint, model.graph, tuple(fusions), limits, name, dtype, targets, strip_plan, tuning, report)
-
-
-def _observe(job: BuildJob, observed: Mapping[str, Sequence[str]], kind: str) -> None:
-    if kind != CPU:
-        raise BuildError(f"what products multiply is asked for, and the target is {kind}: build this engine for {CPU}")
-    observe(job.graph, observed)
 
 
 def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:

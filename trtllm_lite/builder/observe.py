@@ -4,26 +4,26 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import aliases_of, dims, nodes_of, operands, results
+from trtllm_lite.builder.graph import aliases_of, dims, fused_node, nodes_of, operands, results, value_of
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
-PREFIX = "observed."  # of the outputs' names
+ROWS, MAGNITUDES = "observed.", "magnitudes."  # of the outputs' names
 
 
 def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]]) -> None:
-    """Add an output ``observed.<name>`` to the fused ``graph`` for each of ``inputs``.
+    """Add outputs ``observed.<name>`` and ``magnitudes.<name>`` to the fused ``graph`` for each of ``inputs``.
 
-    ``inputs`` maps a name to the paths of the network's products that multiply the same activations, or to that of an
-    attention, whose keys and values are shown as they are before a cache rounds them. Raises BuildError if activations
-    are overwritten within a step.
+    The former are rows, the latter what ChannelMagnitudes says of them. ``inputs`` maps a name to the paths of the
+    network's products that multiply the same activations, or to that of an attention, whose keys and values are shown
+    as they are before a cache rounds them. Raises BuildError if activations are overwritten within a step.
     """
     attentions = {str(node.name): node for node in nodes_of(graph, "PagedAttention", DOMAIN)}
     products = {str(node.name): node for kind in ("Linear", "GatedLinear") for node in nodes_of(graph, kind, DOMAIN)}
     single = {path for paths in inputs.values() for path in paths}
     for name, paths in inputs.items():
         if paths[0] in attentions:
-            _show_stored(graph, attentions[paths[0]], name)
+            _show(graph, _stored(attentions[paths[0]]), name)
             continue
         own = (products[path] for path in paths if path in products)
         node = next(own, None) or _merged(products, paths, single)
@@ -32,11 +32,18 @@ def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]]) -> None:
         x = operands(node)["x"]
         if _is_overwritten(x):
             raise BuildError(f"{name}: its input shares memory with the residual, and cannot be observed; leave it out")
-        _add_output(graph, x, name)
+        if x.is_graph_output():
+            raise BuildError(f"{name}: its input is an output already ({x.name}); report this with network.onnx")
+        _show(graph, x, name)
 
 
-def _show_stored(graph: ir.Graph, attention: ir.Node, name: str) -> None:
-    """Let the attention's output ``stored`` be the output ``observed.<name>``."""
+def shows_rows(graph: ir.Graph) -> bool:
+    """Whether the graph has outputs that :func:`observe` adds."""
+    return any(str(value.name).startswith(ROWS) for value in graph.outputs)
+
+
+def _stored(attention: ir.Node) -> ir.Value:
+    """The attention's output ``stored``, which it has not had yet."""
     rows = (dims(results(attention)["y"]) or (None,))[0]
     _, heads, head_dim, _ = dims(operands(attention)["key_cache"]) or (None,) * 4
     assert isinstance(heads, int)
@@ -44,9 +51,8 @@ def _show_stored(graph: ir.Graph, attention: ir.Node, name: str) -> None:
     position = [output.name for output in all_schemas()["PagedAttention"].outputs].index("stored")
     attention.resize_outputs(position + 1)
     stored = attention.outputs[position]
-    stored.name, stored.type = f"{PREFIX}{name}", ir.TensorType(ir.DataType.FLOAT)
-    stored.shape = ir.Shape([rows, 2 * heads * head_dim])
-    graph.outputs.append(stored)
+    stored.type, stored.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([rows, 2 * heads * head_dim])
+    return stored
 
 
 def _merged(products: Mapping[str, ir.Node], paths: Sequence[str], single: set[str]) -> ir.Node | None:
@@ -63,8 +69,13 @@ def _is_overwritten(value: ir.Value) -> bool:
     return makes or any(use.idx in aliases_of(use.node).values() for use in value.uses())
 
 
-def _add_output(graph: ir.Graph, x: ir.Value, name: str) -> None:
-    if x.is_graph_output():
-        raise BuildError(f"{name}: its input is an output already ({x.name}); report this with network.onnx")
-    x.name = f"{PREFIX}{name}"
-    graph.outputs.append(x)
+def _show(graph: ir.Graph, rows: ir.Value, name: str) -> None:
+    """Let ``rows`` and their magnitudes be outputs."""
+    producer, shape = rows.producer(), dims(rows)
+    assert producer is not None
+    assert shape is not None
+    rows.name = f"{ROWS}{name}"
+    magnitudes = value_of(f"{MAGNITUDES}{name}", ir.DataType.FLOAT, [2, shape[-1]])
+    node = fused_node("ChannelMagnitudes", f"{name}.magnitudes", {"x": rows}, {"y": magnitudes})
+    graph.insert_after(producer, node)
+    graph.outputs.extend([rows, magnitudes])

@@ -18,7 +18,8 @@ QFORMATS = (
 EIGHT_BIT_CACHES = ("fp8", "int8")
 QFORMAT_TYPE = click.Choice(QFORMATS)
 QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; README.md describes each."
-_CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir")
+_CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir", "device")
+DEVICES = ("cpu", "cuda")
 
 
 def recipe_options(function: Decorated) -> Decorated:
@@ -63,6 +64,13 @@ def calibration_options(function: Decorated) -> Decorated:
         click.option(
             "--calib_dir", metavar="DIR", help="Keep statistics there; an interrupted run goes on. [default: not kept]"
         ),
+        click.option(
+            "--device",
+            type=click.Choice(DEVICES),
+            default=DEVICES[0],
+            show_default=True,
+            help="What calibration and measurements of loss run on: cuda is the GPU of this machine.",
+        ),
     ]
     return _decorated(function, options)
 
@@ -101,6 +109,6 @@ def take_calibration(options: dict[str, Any], num_threads: int | None = None) ->
     from trtllm_lite.quantize.calibration.dataset import CalibrationText
     from trtllm_lite.stages.calibration import Calibration
 
-    dataset, size, length, seed, directory = (options.pop(name) for name in _CALIBRATION)
+    dataset, size, length, seed, directory, device = (options.pop(name) for name in _CALIBRATION)
     text = CalibrationText(Path(dataset) if dataset else None, size, length, seed)
-    return Calibration(text, Path(directory) if directory else None, num_threads)
+    return Calibration(text, Path(directory) if directory else None, num_threads, device)

@@ -10,14 +10,15 @@ from typing import Generic, TypeVar
 from threadpoolctl import threadpool_limits
 
 _T = TypeVar("_T")
-# Several tensors of a matrix are computed at once, and threads that wait for another's compute nothing. More than that
-# would take memory: each thread holds a few matrices.
-_PER_CORE, _MAX_CORES = 3, 4
+_PER_CORE = 3  # several tensors of a matrix are computed at once, and threads that wait for another's compute nothing
 
 
-def num_workers() -> int:
-    """Threads that keep the cores of this process busy, or some of them."""
-    return _PER_CORE * min(len(os.sched_getaffinity(0)), _MAX_CORES)
+def num_workers(bytes_each: int, available: int) -> int:
+    """Threads that keep the cores of this process busy, or as many of them as there is memory for.
+
+    A busy core takes ``bytes_each`` of the ``available`` bytes. What is computed does not depend on the number.
+    """
+    return _PER_CORE * max(1, min(len(os.sched_getaffinity(0)), available // max(bytes_each, 1)))
 
 
 def in_order(tasks: Iterable[Callable[[], _T]], workers: int) -> Iterator[_T]:

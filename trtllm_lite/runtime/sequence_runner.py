@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.engine.manifest import KvCache, Manifest
-from trtllm_lite.engine.plan import Plan
+from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
@@ -54,9 +55,10 @@ class SequenceRunner:
         available_memory(native, self.manifest)
         self._tables = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
         num_blocks = int(self._tables.max()) + 1
-        self._executor = make_executor(
+        self.executor = make_executor(
             native, engine, self.manifest.target, num_threads=num_threads or 0, num_blocks=num_blocks
         )
+        """The ``_core.DeviceExecutor``."""
 
     def parts(self, num_tokens: int, most: int) -> list[Part]:
         """The steps of a sequence of ``num_tokens``, of at most ``most`` tokens each."""
@@ -66,23 +68,29 @@ class SequenceRunner:
     def logits(self, token_ids: NDArray[np.int32], most: int) -> Iterator[NDArray[np.float32]]:
         """float32[tokens, vocab_size] behind each token, in parts of at most ``most`` tokens. Raises LimitError."""
         for part in self.parts(len(token_ids), min(most, self.max_logits)):
-            yield self._step(token_ids, part, np.arange(part.end - part.first, dtype=np.int32))
+            wanted = np.arange(part.end - part.first, dtype=np.int32)
+            logits: NDArray[np.float32] = core().step(*self._arguments(token_ids, part, wanted))
+            yield logits
 
-    def outputs(
-        self, token_ids: NDArray[np.int32], names: Sequence[str], most: int
-    ) -> Iterator[dict[str, NDArray[np.float32]]]:
-        """A row for each token of the engine's outputs ``names``, in parts of at most ``most``. Raises LimitError."""
-        tensors, indices = self._plan.tensors, self._plan.outputs
-        needs_logits = any(tensors[indices[name]].shape[0] == "num_logits" for name in names)
+    def steps(self, token_ids: NDArray[np.int32], names: Sequence[str], most: int) -> Iterator[Part]:
+        """Run steps of at most ``most`` tokens, after each of which outputs ``names`` are there. Raises LimitError."""
+        needs_logits = any(self._tensor(name).shape[0] == "num_logits" for name in names)
         for part in self.parts(len(token_ids), min(most, self.max_logits) if needs_logits else most):
-            self._step(token_ids, part, np.arange(part.end - part.first if needs_logits else 0, dtype=np.int32))
-            yield {name: self._executor.output(name) for name in names}
+            wanted = np.arange(part.end - part.first if needs_logits else 0, dtype=np.int32)
+            core().compute(*self._arguments(token_ids, part, wanted))
+            yield part
 
-    def _step(self, token_ids: NDArray[np.int32], part: Part, wanted: NDArray[np.int32]) -> NDArray[np.float32]:
+    def output(self, name: str, begin: int = 0, end: int | None = None) -> tuple[str, NDArray[np.uint8]]:
+        """The dtype of an output of the engine, and the bytes of rows of it after the last step. Raises LimitError."""
+        return self._tensor(name).dtype, self.executor.output(name, begin, end)
+
+    def _tensor(self, name: str) -> PlanTensor:
+        return self._plan.tensors[self._plan.outputs[name]]
+
+    def _arguments(self, token_ids: NDArray[np.int32], part: Part, wanted: NDArray[np.int32]) -> tuple[Any, ...]:
         size, past = np.array([part.end - part.first], np.int32), np.array([part.first], np.int32)
         tokens = np.ascontiguousarray(token_ids[part.first : part.end])
-        logits: NDArray[np.float32] = core().step(self._executor, tokens, size, past, self._tables, wanted)
-        return logits
+        return self.executor, tokens, size, past, self._tables, wanted
 
 
 def _tables(cache: KvCache, max_len: int, max_num_tokens: int) -> NDArray[np.int32]:

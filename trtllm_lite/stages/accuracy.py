@@ -1,4 +1,4 @@
-"""The proof of a quantized network: built for the CPU beside the one that it was made of, both read a text."""
+"""The proof of a quantized network: built beside the one that it was made of, both read a text."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from trtllm_lite.evaluation import Evaluation, evaluate
 from trtllm_lite.progress import Report
 from trtllm_lite.quantize.products import find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION
+from trtllm_lite.stages.device import Device, target_of
 from trtllm_lite.stages.quantize import Quantization
 
 _WINDOW = 1024
@@ -23,15 +24,16 @@ _MAX_NAMED = 5
 def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
     """Perplexity of the quantized network and of its source on the default text, and the divergence of the two.
 
-    Both compute on the CPU, whatever the engine is for that is to be built. Raises BuildError if nothing is quantized.
+    Both compute on the device of the calibration, whatever the engine is for that is to be built. Raises BuildError if
+    nothing is quantized, or if that device does not compute the network.
     """
     if quantization.recipe.changes_nothing:
         raise BuildError(
             "max_accuracy_loss is given, and nothing is quantized by this build: pass a qformat or a kv_cache_dtype, "
             "with the checkpoint that is not quantized, or leave the limit out"
         )
-    with _reference_engine(quantization.source, report) as (directory, engine):
-        result = _compare(quantization.checkpoint, directory, engine, _MAX_TOKENS, report)
+    with _reference_engine(quantization, report) as (directory, engine):
+        result = _compare(quantization.checkpoint, quantization.device, directory, engine, _MAX_TOKENS, report)
     assert result.reference is not None
     return Accuracy(
         dataset=result.dataset,
@@ -74,9 +76,10 @@ def _sensitivities(quantization: Quantization, report: Report) -> list[tuple[str
     """Layers and the KL divergence that each causes alone, the largest first."""
     layers = _layers(quantization)
     found = []
-    with _reference_engine(quantization.source, _ignore) as (directory, engine):
+    with _reference_engine(quantization, _ignore) as (directory, engine):
         for done, layer in enumerate(layers):
-            result = _compare(quantization.of_layer(layer), directory, engine, _WINDOW, _ignore)
+            alone = quantization.of_layer(layer)
+            result = _compare(alone, quantization.device, directory, engine, _WINDOW, _ignore)
             assert result.reference is not None
             found.append((layer, result.reference.kl_divergence))
             report("find what hurts", done + 1, len(layers))
@@ -90,26 +93,29 @@ def _layers(quantization: Quantization) -> list[str]:
 
 
 @contextmanager
-def _reference_engine(reference: Checkpoint, report: Report) -> Iterator[tuple[Path, Path]]:
-    """A directory for engines, and the engine of ``reference`` in it."""
+def _reference_engine(quantization: Quantization, report: Report) -> Iterator[tuple[Path, Path]]:
+    """A directory for engines, and the engine of what was quantized in it."""
     with TemporaryDirectory(prefix="trtllm_lite-accuracy-") as directory:
         engine = Path(directory) / "reference"
-        build_to_evaluate(reference, engine, _WINDOW, report)
+        build_to_evaluate(quantization.source, quantization.device, engine, _WINDOW, report)
         yield Path(directory), engine
 
 
-def _compare(quantized: Checkpoint, directory: Path, reference: Path, max_tokens: int, report: Report) -> Evaluation:
+def _compare(
+    quantized: Checkpoint, device: Device, directory: Path, reference: Path, max_tokens: int, report: Report
+) -> Evaluation:
     engine = directory / "quantized"
-    build_to_evaluate(quantized, engine, _WINDOW, report)
+    build_to_evaluate(quantized, device, engine, _WINDOW, report)
     return evaluate(engine, reference_engine_dir=reference, max_tokens=max_tokens, progress=report)
 
 
-def build_to_evaluate(checkpoint: Checkpoint, directory: Path, window: int, report: Report) -> None:
-    """Build an engine for the CPU that reads windows of ``window`` tokens, or of as many as the model takes."""
+def build_to_evaluate(checkpoint: Checkpoint, device: Device, directory: Path, window: int, report: Report) -> None:
+    """Build an engine for ``device`` that reads windows of ``window`` tokens, or of as many as the model takes."""
     window = min(window, checkpoint.config.max_position_embeddings)
     build_engine(
         checkpoint,
         directory,
+        target=target_of(device),
         progress=report,
         max_batch_size=1,
         max_input_len=window,

@@ -2,50 +2,44 @@
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-from numpy.typing import NDArray
-
 from trtllm_lite.builder import Checkpoint, build_engine
-from trtllm_lite.builder.observe import PREFIX
 from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.progress import Report
 from trtllm_lite.quantize.calibration.calibrate import Wanted, calibrate
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
 from trtllm_lite.quantize.calibration.observed import Observed
-from trtllm_lite.quantize.calibration.statistics import Rows
 from trtllm_lite.quantize.calibration.store import StatisticsStore
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
+from trtllm_lite.runtime.session.device import check_num_threads
+from trtllm_lite.stages.device import Device, check_device, target_of
+from trtllm_lite.stages.observer import MAX_STEP_TOKENS, engine_observer
 
-_ROWS_BYTES = 256 << 20  # of all that a step shows
-_MAX_STEP_TOKENS = 512
+# Bytes of all that a step shows, where elements take at most four.
+_ROWS_BYTES = {"cpu": 256 << 20, "cuda": 16 << 30}
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How to calibrate. ``directory`` keeps statistics, so that an interrupted run goes on; None keeps none."""
+    """How to calibrate. ``directory`` keeps statistics, so that an interrupted run goes on; None keeps none.
+
+    ``device`` is what the model runs on: ``cpu``, with ``num_threads`` threads, or ``cuda``, the GPU of this machine.
+    """
 
     text: CalibrationText = field(default_factory=CalibrationText)
     directory: Path | None = None
     num_threads: int | None = None
+    device: Device = "cpu"
 
-
-class EngineObserver:
-    """An engine that :func:`build_engine` made with ``observed``, as :class:`Observer`."""
-
-    def __init__(self, runner: SequenceRunner) -> None:
-        self._runner = runner
-
-    def rows(self, tokens: NDArray[np.int32], names: Sequence[str]) -> Iterable[Mapping[str, Rows]]:
-        """As :meth:`Observer.rows`."""
-        for part in self._runner.outputs(tokens, [f"{PREFIX}{name}" for name in names], _MAX_STEP_TOKENS):
-            yield {name: part[f"{PREFIX}{name}"] for name in names}
+    def __post_init__(self) -> None:
+        check_device(self.device)
+        check_num_threads(self.num_threads, on_gpu=self.device == "cuda")
 
 
 @contextmanager
@@ -63,7 +57,8 @@ def statistics_of(
     if checkpoint.path is None:
         raise EngineError("a model config has no weights to calibrate with: pass a checkpoint")
     with _directory(calibration) as directory:
-        store = StatisticsStore(directory, calibration_key(checkpoint.path, calibration.text, f"{gram}"))
+        key = calibration_key(checkpoint.path, calibration, f"{gram}") if calibration.directory else ""
+        store = StatisticsStore(directory, key)
         if store.missing(list(inputs)):
             _run(checkpoint, inputs, calibration, gram, directory / "engine", store, report)
         yield store
@@ -80,13 +75,13 @@ def _run(
 ) -> None:
     text, features = calibration.text, {name: observed.features for name, observed in inputs.items()}
     try:
-        _build(checkpoint, inputs, text, engine_dir, sum(features.values()), report)
+        _build(checkpoint, inputs, calibration, engine_dir, sum(features.values()), report)
         runner = SequenceRunner(engine_dir, num_threads=calibration.num_threads)
         tokenizer = runner.tokenizer
         if tokenizer is None:
             raise EngineError("the checkpoint has no tokenizer to read the calibration text with: convert one that has")
         sequences = text.sequences(partial(tokenizer.encode, add_special_tokens=False), tokenizer.encode(""))
-        calibrate(Wanted(features, gram, text.seed), EngineObserver(runner), sequences, store, report)
+        calibrate(Wanted(features, gram, text.seed), engine_observer(runner), sequences, store, report)
     finally:
         shutil.rmtree(engine_dir, ignore_errors=True)
 
@@ -94,25 +89,27 @@ def _run(
 def _build(
     checkpoint: Checkpoint,
     inputs: Mapping[str, Observed],
-    text: CalibrationText,
+    calibration: Calibration,
     engine_dir: Path,
     num_features: int,
     report: Report,
 ) -> None:
     """Build the engine with observers, whose steps are so long that what they show of each layer fits in memory."""
-    length, positions = text.max_seq_length, checkpoint.config.max_position_embeddings
+    length, positions = calibration.text.max_seq_length, checkpoint.config.max_position_embeddings
+    most = _ROWS_BYTES[calibration.device] // (4 * num_features)
     if length > positions:
         raise ArgumentError(f"calib_max_seq_length is {length}, and the model takes {positions} tokens: lower it")
     build_engine(
         checkpoint,
         engine_dir,
+        target=target_of(calibration.device),
         observed={name: observed.paths for name, observed in inputs.items()},
         progress=report,
         gather_context_logits=True,
         max_batch_size=1,
         max_input_len=length,
         max_seq_len=length,
-        max_num_tokens=max(1, min(_MAX_STEP_TOKENS, length, _ROWS_BYTES // (4 * num_features))),
+        max_num_tokens=max(1, min(MAX_STEP_TOKENS, length, most)),
     )
 
 
@@ -125,13 +122,13 @@ def _directory(calibration: Calibration) -> Iterator[Path]:
         yield Path(directory)
 
 
-def calibration_key(checkpoint: Path, text: CalibrationText, how: str) -> str:
+def calibration_key(checkpoint: Path, calibration: Calibration, how: str) -> str:
     """Differs for another checkpoint, other texts, and other ways to read them, the last of which is ``how``."""
-    digest = hashlib.sha256()
+    digest, text = hashlib.sha256(), calibration.text
     for file in sorted(checkpoint.iterdir()):
         with open(file, "rb") as data:
             digest.update(f"{file.name}:{hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
     for content in text.texts():
         digest.update(hashlib.sha256(content.encode()).digest())
-    digest.update(f"{text.size} {text.max_seq_length} {text.seed} {how}".encode())
+    digest.update(f"{text.size} {text.max_seq_length} {text.seed} {calibration.device} {how}".encode())
     return digest.hexdigest()

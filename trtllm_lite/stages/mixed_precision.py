@@ -34,8 +34,8 @@ def choose_formats(
     """``base`` with an override for each site, of one of ``formats`` or none, and why; ``bits`` are the budget.
 
     A site is the attention or the MLP of a layer, or the LM head if ``base`` quantizes that. The divergence of each
-    format is measured on the CPU over the first 2,048 tokens of the calibration text. With a directory for calibration
-    an interrupted run goes on. Raises BuildError (formats, budget), and as :func:`statistics_of`.
+    format is measured over the first 2,048 tokens of the calibration text, on its device. With a directory for
+    calibration an interrupted run goes on. Raises BuildError (formats, budget), and as :func:`statistics_of`.
     """
     if base.changes_products:
         raise BuildError(f"autoq_format chooses among schemes, and qformat is {base.qformats}: pass one of the two")
@@ -93,7 +93,7 @@ def _sites(
         products.setdefault(".".join(product.name.split(".")[:3]), []).append(product)
     plain, done = _num_bits(checkpoint.model), 0
     with TemporaryDirectory(prefix="trtllm_lite-autoq-") as directory:
-        compare = _Comparison(Path(directory), checkpoint, measured.text)
+        compare = _Comparison(Path(directory), checkpoint, measured)
         for path, own in products.items():
             num_weights = sum(product.matrix.shape[0] * product.matrix.shape[1] for product in own)
             own_bits = sum(_bits(product.matrix.tensor("weight")) for product in own)
@@ -113,18 +113,18 @@ def _sites(
 
 
 class _Comparison:
-    """The divergence of networks from the checkpoint's, over ``text``."""
+    """The divergence of networks from the checkpoint's, over the text and on the device of ``measured``."""
 
-    def __init__(self, directory: Path, checkpoint: Checkpoint, text: str) -> None:
+    def __init__(self, directory: Path, checkpoint: Checkpoint, measured: "_Measured") -> None:
         self._reference, self._engine = directory / "reference", directory / "engine"
         self._dataset = directory / "text.txt"
-        self._checkpoint = checkpoint
-        write_file(self._dataset, text.encode())
+        self._checkpoint, self._device = checkpoint, measured.device
+        write_file(self._dataset, measured.text.encode())
 
     def __call__(self, quantized: Checkpoint) -> float:
         if not self._reference.exists():
-            build_to_evaluate(self._checkpoint, self._reference, _WINDOW, _ignore)
-        build_to_evaluate(quantized, self._engine, _WINDOW, _ignore)
+            build_to_evaluate(self._checkpoint, self._device, self._reference, _WINDOW, _ignore)
+        build_to_evaluate(quantized, self._device, self._engine, _WINDOW, _ignore)
         most = _WINDOW * _NUM_WINDOWS
         result = evaluate(self._engine, self._dataset, reference_engine_dir=self._reference, max_tokens=most)
         assert result.reference is not None
@@ -136,11 +136,11 @@ class _Measured:
 
     def __init__(self, calibration: Calibration, checkpoint: Checkpoint, group_size: int) -> None:
         assert checkpoint.path is not None
-        self.text = "\n".join(calibration.text.texts())
+        self.text, self.device = "\n".join(calibration.text.texts()), calibration.device
         self._file, self._known = None, dict[str, str | float]()
         if calibration.directory is None:
             return
-        key = calibration_key(checkpoint.path, calibration.text, f"{group_size} {_WINDOW} {_NUM_WINDOWS}")
+        key = calibration_key(checkpoint.path, calibration, f"{group_size} {_WINDOW} {_NUM_WINDOWS}")
         self._file = Path(calibration.directory) / _FILE
         known = json.loads(self._file.read_text()) if self._file.is_file() else {}
         self._known = known if known.get("key") == key else {"key": key}

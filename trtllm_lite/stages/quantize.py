@@ -22,14 +22,17 @@ from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibrati
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
 from trtllm_lite.quantize.threads import in_order, num_workers
+from trtllm_lite.runtime.session.limits import available_host_memory
 from trtllm_lite.stages.calibration import Calibration, statistics_of
+from trtllm_lite.stages.device import Device
 
 
 @dataclass(frozen=True)
 class Quantization:
     """``checkpoint`` quantized by ``recipe``, of weights that are computed when they are read.
 
-    ``decisions`` are those of the schemes; ``source`` is the checkpoint before.
+    ``decisions`` are those of the schemes; ``source`` is the checkpoint before; ``device`` is where it was calibrated,
+    and where its loss can be measured.
     """
 
     source: Checkpoint
@@ -37,6 +40,7 @@ class Quantization:
     decisions: list[Decision]
     recipe: Recipe
     statistics: Callable[[str], Statistics]
+    device: Device
 
     def of_layer(self, path: str) -> Checkpoint:
         """``source`` with nothing quantized but the products below ``path``. Raises BuildError if there are none."""
@@ -57,10 +61,12 @@ def quantized(
     with ExitStack() as stack:
         statistics: Callable[[str], Statistics] = no_calibration
         if needs > Needs.NOTHING:
+            uncalibrated(checkpoint, recipe)  # raises what is wrong before calibration takes its time
             gram = needs == Needs.GRAM
             statistics = stack.enter_context(statistics_of(checkpoint, inputs, calibration, gram, report)).read
         network, decisions = quantize_network(checkpoint.model, recipe, statistics)
-        yield Quantization(checkpoint, replace(checkpoint, model=network), decisions, recipe, statistics)
+        result = replace(checkpoint, model=network)
+        yield Quantization(checkpoint, result, decisions, recipe, statistics, calibration.device)
 
 
 def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
@@ -105,7 +111,8 @@ def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
     infos = {name: TensorInfo(DTYPE_NAMES[tensor.dtype], extents(tensor)) for name, tensor in tensors.items()}
     layout = plan_layout(infos)
     require_space(directory, layout.num_bytes)
-    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), num_workers()), 1)
+    workers = num_workers(max(map(_working_bytes, tensors.values())), available_host_memory())
+    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), workers), 1)
 
     def values(name: str):  # type: ignore[no-untyped-def]
         del name  # tensors are asked for in the order of the layout
@@ -125,6 +132,11 @@ def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
             base_dir=directory,
         )
     ir.save(network, directory / NETWORK_FILE)
+
+
+def _working_bytes(tensor: ir.TensorProtocol) -> int:
+    """Memory that computing a tensor may take: three square float64 matrices, as large as its rows are long (GPTQ)."""
+    return 3 * 8 * (extents(tensor) or (1,))[-1] ** 2
 
 
 def _is_weight(value: ir.Value) -> bool:

@@ -93,6 +93,7 @@ def rope_cache(
     query: Pointer,
     keys: Pointer,
     values: Pointer,
+    stored: Pointer | None,
     qkv: Pointer,
     cos: Pointer | None,
     sin: Pointer | None,
@@ -110,6 +111,14 @@ def rope_cache(
         both = slice(heads, heads + kv_heads)
         rows[:, both] = normalised(rows[:, both], key_norm, epsilon)
     _append(macros, rows, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
+    if macros["TL_STORED"]:
+        assert not macros["TL_CACHE_E4M3"]
+        places = at(slots, np.int32, len(rows))
+        kept = [
+            _cache(macros, cache)[places // macros["TL_PAGE"], :, places % macros["TL_PAGE"]]
+            for cache in (keys, values)
+        ]
+        at(stored, half_type(macros), len(rows), 2 * kv_heads, macros["TL_HEAD_DIM"])[...] = np.concatenate(kept, 1)
 
 
 def _exponents(macros: Macros, products: np.ndarray, scale: float, cap: tuple[float, ...]) -> np.ndarray:

@@ -18,7 +18,7 @@ from trtllm_lite.engine.plan import (
 )
 
 _POISON = 0xFF  # NaN in every float type
-_TYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
+_TYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32, "int32": np.int32}
 
 
 class CudaInterpreter:
@@ -56,16 +56,17 @@ class CudaInterpreter:
         self.memory["arena"][...] = _POISON
         for instruction in self._program(program).instructions:
             self._run(instruction)
-        return self._output("logits", np.float32).copy()
+        return self.output("logits")
 
     def tokens(self) -> np.ndarray:
         """What the last step sampled."""
-        return self._output("tokens", np.int32).copy()
+        return self.output("tokens")
 
-    def _output(self, name: str, dtype: type) -> np.ndarray:
+    def output(self, name: str) -> np.ndarray:
+        """What the last step left as an output of the plan."""
         tensor = self.plan.tensors[self.plan.outputs[name]]
-        shape = [self.symbols["num_logits"], *(extent for extent in tensor.shape[1:] if isinstance(extent, int))]
-        return at(self.memory[tensor.kind][tensor.offset :], dtype, *shape)
+        shape = [self.symbols[extent] if isinstance(extent, str) else extent for extent in tensor.shape]
+        return at(self.memory[tensor.kind][tensor.offset :], _TYPES[tensor.dtype], *shape).copy()
 
     def _program(self, name: str) -> Program:
         return next(program for program in self.plan.programs if program.name == name)

@@ -116,6 +116,14 @@ def rounded(kind: int, rows: np.ndarray, scale: float, per_row: bool) -> tuple[n
 
 
 @kernel
+def channel_magnitudes(macros: Macros, grid: Grid, y: Pointer, x: Pointer, rows: int) -> None:
+    features = macros["TL_FEATURES"]
+    assert 64 * grid[0] >= features
+    found = np.abs(at(x, half_type(macros), rows, features).astype(np.float64))
+    at(y, np.float32, 2, features)[...] = [found.max(0, initial=0), found.sum(0)]
+
+
+@kernel
 def quantize_rows(macros: Macros, grid: Grid, y: Pointer, y_scale: Pointer | None, x: Pointer, scale: float) -> None:
     rows = at(x, half_type(macros), grid[0], macros["TL_FEATURES"]).astype(np.float64)
     store_rounded(macros, rows, y, y_scale, scale)

@@ -314,7 +314,7 @@ PLANS: dict[str, tuple[Change, str]] = {
     ),
     "an output that is no row of activations": (
         lambda e: e.plan["outputs"].update(more=next(i for i, t in enumerate(e.plan["tensors"]) if t["name"] == "qkv")),
-        "outputs.more: expected float32 in the arena",
+        "outputs.more: expected floating-point rows in the arena",
     ),
 }
 

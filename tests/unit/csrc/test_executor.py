@@ -164,17 +164,24 @@ def test_outputs_are_those_of_the_last_step(tiny: TinyEngine, tmp_path) -> None:
     path = tmp_path / "rank0.engine"
     path.write_bytes(tiny.to_bytes())
     executor = CpuExecutor(Engine(str(path)))
-    assert executor.output("every row").shape == (0, HIDDEN)
+
+    def output(name: str, *rows: int) -> np.ndarray:
+        return executor.output(name, *rows).view(np.float32)
+
+    assert output("every row").shape == (0, HIDDEN)
     logits = _core.step(executor, **valid_step())
-    rows = executor.output("every row")
+    rows = output("every row")
     assert rows.shape == (4, HIDDEN)
-    np.testing.assert_array_equal(executor.output("rows of logits"), rows[valid_step()["logits_indices"]])
-    np.testing.assert_array_equal(executor.output("logits"), logits)
+    np.testing.assert_array_equal(output("every row", 1, 3), rows[1:3])
+    np.testing.assert_array_equal(output("rows of logits"), rows[valid_step()["logits_indices"]])
+    np.testing.assert_array_equal(output("logits"), logits)
     _core.step(executor, **valid_step() | {"token_ids": i32(9, 9, 9, 9), "logits_indices": i32()})
-    assert executor.output("rows of logits").shape == (0, HIDDEN)
-    assert not np.array_equal(executor.output("every row"), rows)
+    assert output("rows of logits").shape == (0, HIDDEN)
+    assert not np.array_equal(output("every row"), rows)
     with pytest.raises(ArgumentError, match="expected one that the engine's plan has, found n3"):
-        executor.output("n3")
+        output("n3")
+    with pytest.raises(LimitError, match="expected rows among the 4 of the last step, found 3 to 5"):
+        output("every row", 3, 5)
 
 
 def test_options_and_memory(tiny: TinyEngine, tmp_path) -> None:

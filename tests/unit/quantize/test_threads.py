@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from trtllm_lite.quantize.threads import Once, in_order
+from trtllm_lite.quantize import threads
+from trtllm_lite.quantize.threads import Once, in_order, num_workers
 
 
 def test_results_come_in_order_and_tasks_run_at_once() -> None:
@@ -17,6 +18,11 @@ def test_results_come_in_order_and_tasks_run_at_once() -> None:
         return number
 
     assert list(in_order([lambda i=i: task(i) for i in range(9)], 3)) == list(range(9))
+
+
+def test_cores_are_busy_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(16))
+    assert [num_workers(10, available) for available in (1000, 55, 3)] == [48, 15, 3]
 
 
 def test_few_results_are_kept_ahead() -> None:

@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.limits import Bucket, size_class
-from trtllm_lite.builder.cuda.operands import Operands
+from trtllm_lite.builder.cuda.operands import Operands, buffer_of
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, rows_of
 from trtllm_lite.builder.cuda.passes import run_device_passes
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
-from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
+from trtllm_lite.builder.passes.last_token_gather import LOGITS, NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
@@ -57,13 +57,13 @@ class _Program:
     buffers: dict[ir.Value, Buffer] = field(default_factory=dict)
 
     def becomes_logits(self, value: ir.Value) -> bool:
-        """Whether ``value`` becomes the logits through one or more operators that work row by row."""
-        reader = self.links.only_reader(value)
-        while reader is not None and reader.kind == "Rowwise":
-            if reader.outputs["y"].is_graph_output():
-                return True
-            reader = self.links.only_reader(reader.outputs["y"])
-        return False
+        """Whether ``value`` is the logits, or becomes them through operators that work row by row."""
+        while value.name != LOGITS:
+            reader = self.links.only_reader(value)
+            if reader is None or reader.kind != "Rowwise":
+                return False
+            value = reader.outputs["y"]
+        return True
 
 
 class _OpLowering:
@@ -110,8 +110,8 @@ class _OpLowering:
     def extents(self, operand: str) -> tuple[int | str, ...]:
         return known_dims({**self._op.inputs, **self._op.outputs}[operand])
 
-    def num_rows(self, output: str) -> Extent:
-        rows = self.extents(output)[0]
+    def num_rows(self, operand: str) -> Extent:
+        rows = self.extents(operand)[0]
         assert rows in (NUM_TOKENS, NUM_LOGITS)
         return symbol(NUM_TOKENS if self.decode else rows)  # a decode program has a row of logits per token
 
@@ -147,18 +147,15 @@ class _OpLowering:
                 f"rows of {value.name} have {features(buffer)} elements, and the GPU kernels move {_VECTOR} at a time: "
                 f"expected a multiple of {_VECTOR}"
             )
-        self._program.buffers[value] = buffer
-        return buffer
+        self._program.buffers[value] = self._operands.output(buffer) if value.is_graph_output() else buffer
+        return self._program.buffers[value]
 
     def result(self, output: str) -> Buffer:
-        value = self._op.outputs[output]
-        if value.is_graph_output():
-            return self.output(output)
-        return self.new(output, "float32" if self._program.becomes_logits(value) else None)
+        return self.new(output, "float32" if self._program.becomes_logits(self._op.outputs[output]) else None)
 
     def output(self, output: str) -> Buffer:
         value = self._op.outputs[output]
-        self._program.buffers[value] = self._operands.output(value)
+        self._program.buffers[value] = self._operands.output(buffer_of(value))
         return self._program.buffers[value]
 
     def matrix(self, operand: str) -> Buffer:

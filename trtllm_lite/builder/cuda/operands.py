@@ -96,13 +96,13 @@ class Operands:
         """A vector that is added to a product's rows."""
         return Bias(partial(self.vector, value), partial(self._stored_as, value, self.dtype))
 
-    def output(self, value: ir.Value) -> Buffer:
-        """What a step leaves for the executor."""
-        return self.outputs.setdefault(str(value.name), _buffer_of(value))
+    def output(self, buffer: Buffer) -> Buffer:
+        """What a step leaves for the executor: the one buffer of that name, which nothing else overwrites."""
+        return self.outputs.setdefault(buffer.name, buffer)
 
     def state(self, value: ir.Value) -> Buffer:
         """Memory that is kept between steps."""
-        return self.states.setdefault(str(value.name), _buffer_of(value, "state"))
+        return self.states.setdefault(str(value.name), buffer_of(value, "state"))
 
     def cache(self, value: ir.Value, num_kv_heads: int, head_dim: int) -> Buffer:
         """The keys or values of the graph's input ``value``."""
@@ -176,7 +176,7 @@ def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
         )
 
 
-def _buffer_of(value: ir.Value, kind: str = "arena") -> Buffer:
+def buffer_of(value: ir.Value, kind: str = "arena") -> Buffer:
     """A new buffer with the name, dtype and shape of ``value``."""
     assert value.dtype is not None
     return Buffer(str(value.name), DTYPE_NAMES[value.dtype], known_dims(value), kind)

@@ -14,6 +14,7 @@ from trtllm_lite.builder.cuda.ops import ops_of
 from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.observe import shows_rows
 from trtllm_lite.engine.plan import (
     BoxedTensor,
     CompiledKernel,
@@ -88,6 +89,8 @@ def lower_network(
     """
     operands, ops = Operands(dtype, limits), ops_of(graph)
     buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
+    if shows_rows(graph):
+        buckets = buckets[-1:]  # the one that fits any step: nobody waits for the others
     programs: list[LoweredProgram] = []
     for device in devices:
         of_device = [

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "batching/step.h"
 #include "engine/engine.h"
+#include "step_output.h"
 
 namespace tl {
 
@@ -26,6 +28,9 @@ class DeviceExecutor {
   // Blocks of the KV cache.
   virtual std::int64_t num_blocks() const = 0;
   virtual MemoryUse memory() const = 0;
+  // What the last step computed as the output `name` of the plan; takes turns with steps. Throws ArgumentError if the
+  // plan has no such output, LimitError if the step had fewer rows.
+  virtual StepOutput output(const std::string& name, const RowSlice& slice) = 0;
 
   // Makes the interface that an event loop of batches up to `max_batch_size` drives, and borrows this executor for it.
   // Swapped-out requests may take `num_host_blocks` KV blocks of the host's memory. Throws LimitError, DeviceError.

@@ -6,9 +6,12 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "bindings/bindings.h"
+#include "bindings/step.h"
 #include "cuda/cuda_executor.h"
+#include "cuda/gram_matrix.h"
 
 namespace nb = nanobind;
 
@@ -57,12 +60,22 @@ std::vector<std::optional<double>> time_programs(cuda::CudaExecutor& executor, c
   return executor.time_programs(names, num_tokens, {.repeats = repeats, .sustained = sustained});
 }
 
+auto gram_values(cuda::GramMatrix& matrix) {
+  std::unique_ptr<float[]> values;
+  {
+    const nb::gil_scoped_release release;
+    values = matrix.values();
+  }
+  return owning_array(std::move(values), matrix.features(), matrix.features());
+}
+
 nb::dict describe_device(int index) {
   const cuda::Device device(index);
   int version = 0;
   cuda::driver().check(cuda::driver().driver_version(&version), "reading the version of the CUDA driver");
   nb::dict result;
   result["name"] = device.name();
+  result["arch"] = device.arch();
   result["cuda_version"] = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
   return result;
 }
@@ -79,6 +92,7 @@ nb::dict device_memory(int index) {
 
 void bind_cuda(nb::module_& module) {
   using cuda::CudaExecutor;
+  using cuda::GramMatrix;
   nb::class_<CudaExecutor, DeviceExecutor>(module, "CudaExecutor")
       .def(
           "__init__",
@@ -95,6 +109,11 @@ void bind_cuda(nb::module_& module) {
            nb::arg("repeats") = 7, nb::arg("sustained") = false, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("cublaslt_version", &CudaExecutor::cublaslt_version)
       .def_prop_ro("device_name", [](const CudaExecutor& executor) { return executor.device().name(); });
+  nb::class_<GramMatrix>(module, "GramMatrix")
+      .def(nb::init<CudaExecutor&, std::string>(), nb::arg("executor"), nb::arg("name"), nb::keep_alive<1, 2>(),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("add", &GramMatrix::add, nb::call_guard<nb::gil_scoped_release>())
+      .def("values", &gram_values);
   module.def("cuda_device", &describe_device, nb::arg("device") = 0);
   module.def("cuda_device_memory", &device_memory, nb::arg("device") = 0);
 }

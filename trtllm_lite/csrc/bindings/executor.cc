@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -29,9 +30,17 @@ nb::dict memory(const DeviceExecutor& executor) {
 
 std::unique_ptr<float[]> run_step(CpuExecutor& executor, const StepRequest& request) { return executor.step(request); }
 
-auto output(CpuExecutor& executor, const std::string& name) {
-  CpuExecutor::Output found = executor.output(name);
-  return owning_array(std::move(found.values), found.rows, found.columns);
+void compute(CpuExecutor& executor, const StepRequest& request) {
+  executor.step(request, [](std::span<const float>, ThreadPool&) {});
+}
+
+auto output(DeviceExecutor& executor, const std::string& name, std::int64_t begin, std::optional<std::int64_t> end) {
+  StepOutput found;
+  {
+    const nb::gil_scoped_release release;
+    found = executor.output(name, {begin, end});
+  }
+  return owning_array(std::move(found.bytes), found.rows, found.row_bytes);
 }
 
 }  // namespace
@@ -39,7 +48,9 @@ auto output(CpuExecutor& executor, const std::string& name) {
 void bind_executor(nb::module_& module) {
   module.attr("SCRATCH_BYTES_PER_THREAD") = kScratchBytesPerThread;
   module.attr("SHARED_SCRATCH_BYTES") = kSharedScratchBytes;
-  nb::class_<DeviceExecutor>(module, "DeviceExecutor").def_prop_ro("memory", &memory);
+  nb::class_<DeviceExecutor>(module, "DeviceExecutor")
+      .def_prop_ro("memory", &memory)
+      .def("output", &output, nb::arg("name"), nb::arg("begin") = 0, nb::arg("end") = nb::none());
   module.def(
       "open_executor",
       [](const Engine& engine, std::int64_t num_blocks, std::int64_t num_threads,
@@ -53,10 +64,9 @@ void bind_executor(nb::module_& module) {
       .def(nb::init<const Engine&, std::int64_t, std::int64_t, std::string_view>(), nb::arg("engine"), nb::kw_only(),
            nb::arg("num_threads") = 0, nb::arg("num_blocks") = 0, nb::arg("isa") = "auto", nb::keep_alive<1, 2>())
       .def_prop_ro("num_threads", &CpuExecutor::num_threads)
-      .def_prop_ro("isa", &CpuExecutor::isa)
-      .def("output", &output, nb::arg("name"));
-  def_step<CpuExecutor, &run_step>(module);
-  def_step<cuda::CudaExecutor, &cuda::run_step>(module);
+      .def_prop_ro("isa", &CpuExecutor::isa);
+  def_step<CpuExecutor, &run_step, &compute>(module);
+  def_step<cuda::CudaExecutor, &cuda::run_step, &cuda::compute>(module);
 }
 
 }  // namespace tl

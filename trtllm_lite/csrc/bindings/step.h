@@ -22,32 +22,44 @@ auto owning_array(std::unique_ptr<T[]> data, Extents... extents) {
       pointer, {static_cast<std::size_t>(extents)...}, owner);
 }
 
-// Adds the function `step` for an executor; `run(executor, request)` returns the logits, and is called without the GIL.
-template <typename AnyExecutor, auto run>
-void def_step(nanobind::module_& module) {
-  const auto step = [](AnyExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
-                       const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
-                       const Int32Array<1>& logits_indices) {
+// Adds the function `name` for an executor, which calls `use(executor, request)`.
+template <typename AnyExecutor, typename Use>
+void def_with_request(nanobind::module_& module, const char* name, const Use& use) {
+  const auto function = [use](AnyExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
+                              const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
+                              const Int32Array<1>& logits_indices) {
     const auto values = [](const auto& array) { return std::span(array.data(), array.size()); };
-    const StepRequest request{
-        .token_ids = values(token_ids),
-        .seq_lens = values(seq_lens),
-        .past_lens = values(past_lens),
-        .block_tables = values(block_tables),
-        .blocks_per_row = static_cast<std::int64_t>(block_tables.shape(1)),
-        .logits_indices = values(logits_indices),
-    };
-    const std::size_t num_rows = request.logits_indices.size();
+    return use(executor, StepRequest{
+                             .token_ids = values(token_ids),
+                             .seq_lens = values(seq_lens),
+                             .past_lens = values(past_lens),
+                             .block_tables = values(block_tables),
+                             .blocks_per_row = static_cast<std::int64_t>(block_tables.shape(1)),
+                             .logits_indices = values(logits_indices),
+                         });
+  };
+  using nanobind::arg;
+  module.def(name, function, arg("executor"), arg("token_ids").noconvert(), arg("seq_lens").noconvert(),
+             arg("past_lens").noconvert(), arg("block_tables").noconvert(), arg("logits_indices").noconvert());
+}
+
+// Adds the functions `step` and `compute` for an executor; `run(executor, request)` returns the logits of a step,
+// `leave(executor, request)` leaves all that it computes where it is. Both are called without the GIL.
+template <typename AnyExecutor, auto run, auto leave>
+void def_step(nanobind::module_& module) {
+  def_with_request<AnyExecutor>(module, "step", [](AnyExecutor& executor, const StepRequest& request) {
     std::unique_ptr<float[]> logits;
     {
       const nanobind::gil_scoped_release release;
       logits = run(executor, request);
     }
-    return owning_array(std::move(logits), num_rows, executor.engine().manifest().model.vocab_size);
-  };
-  using nanobind::arg;
-  module.def("step", step, arg("executor"), arg("token_ids").noconvert(), arg("seq_lens").noconvert(),
-             arg("past_lens").noconvert(), arg("block_tables").noconvert(), arg("logits_indices").noconvert());
+    return owning_array(std::move(logits), request.logits_indices.size(),
+                        executor.engine().manifest().model.vocab_size);
+  });
+  def_with_request<AnyExecutor>(module, "compute", [](AnyExecutor& executor, const StepRequest& request) {
+    const nanobind::gil_scoped_release release;
+    leave(executor, request);
+  });
 }
 
 }  // namespace tl

@@ -141,16 +141,11 @@ void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
   use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, *pool_);
 }
 
-CpuExecutor::Output CpuExecutor::output(const std::string& name) {
-  const auto found = plan_.outputs.find(name);
-  if (found == plan_.outputs.end())
-    throw ArgumentError("output: expected one that the engine's plan has, found " + name);
-  const PlanTensor& tensor = plan_.tensors[static_cast<std::size_t>(found->second)];
+StepOutput CpuExecutor::output(const std::string& name, const RowSlice& slice) {
   const std::lock_guard lock(mutex_);
-  const std::int64_t rows = extents_[*tensor.shape[0].symbol], columns = tensor.shape[1].value;
-  const auto size = static_cast<std::size_t>(rows * columns);
-  Output result{std::make_unique_for_overwrite<float[]>(size), rows, columns};
-  std::memcpy(result.values.get(), arena_.data() + tensor.offset, size * sizeof(float));
+  const OutputPlace place = find_output(plan_, extents_, name, slice);
+  StepOutput result{std::make_unique_for_overwrite<std::uint8_t[]>(place.bytes()), place.rows, place.row_bytes};
+  std::memcpy(result.bytes.get(), arena_.data() + place.offset, place.bytes());
   return result;
 }
 

@@ -38,14 +38,6 @@ class CpuExecutor final : public DeviceExecutor {
   using LogitsUse = std::function<void(std::span<const float> logits, ThreadPool& pool)>;
   void step(const StepRequest& request, const LogitsUse& use);
 
-  // What the last step computed as the output `name` of the plan: float32 [rows, columns]. Throws ArgumentError if the
-  // plan has no such output. Takes turns with steps.
-  struct Output {
-    std::unique_ptr<float[]> values;
-    std::int64_t rows = 0, columns = 0;
-  };
-  Output output(const std::string& name);
-
   // Copies whole KV blocks: the keys and values of all layers, block_bytes() in all. Like steps, copies take turns.
   std::size_t block_bytes() const;
   void copy_block(std::int64_t src, std::int64_t dst);
@@ -60,6 +52,7 @@ class CpuExecutor final : public DeviceExecutor {
   int num_threads() const { return pool_->num_threads(); }
   std::string_view isa() const { return isa_; }
   MemoryUse memory() const override;
+  StepOutput output(const std::string& name, const RowSlice& slice) override;
 
  private:
   struct Call {

@@ -27,6 +27,17 @@ CublasLt load_cublaslt(const std::vector<std::string>& directories) {
 
 }  // namespace
 
+int data_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return kReal32F;
+    case DType::kFloat16:
+      return kReal16F;
+    default:
+      return kReal16BF;  // check_launches lets no other through
+  }
+}
+
 void CublasLt::check(int status, const std::string& what) const {
   if (status == 0) return;
   throw DeviceError(what + ": " + status_string(status) + " (cuBLASLt " + std::to_string(version()) + ")");

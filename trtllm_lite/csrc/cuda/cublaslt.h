@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/driver.h"
+#include "engine/vocabulary.h"
 
 namespace tl::cuda {
 
@@ -28,10 +29,11 @@ struct HeuristicResult {
   int reserved[4];
 };
 
-constexpr int kReal32F = 0, kReal16F = 2, kReal16BF = 14;                // cudaDataType
-constexpr int kCompute32F = 68;                                          // cublasComputeType_t
-constexpr std::int32_t kTransposed = 1;                                  // cublasOperation_t
-constexpr int kDescTransA = 3, kDescEpilogue = 7, kDescBiasPointer = 8;  // cublasLtMatmulDescAttributes_t
+constexpr int kReal32F = 0, kReal16F = 2, kReal16BF = 14;  // cudaDataType
+constexpr int kCompute32F = 68;                            // cublasComputeType_t
+constexpr std::int32_t kTransposed = 1;                    // cublasOperation_t
+// cublasLtMatmulDescAttributes_t
+constexpr int kDescTransA = 3, kDescTransB = 4, kDescEpilogue = 7, kDescBiasPointer = 8;
 constexpr std::int32_t kEpilogueBias = 4;                                // cublasLtEpilogue_t
 constexpr int kLayoutCols = 3;                                           // cublasLtMatrixLayoutAttribute_t
 constexpr int kPreferenceWorkspaceBytes = 1, kPreferenceReductions = 3;  // cublasLtMatmulPreferenceAttributes_t
@@ -76,6 +78,9 @@ struct CublasLt {
   // Throws DeviceError, with the library's own words, unless `status` is success.
   void check(int status, const std::string& what) const;
 };
+
+// The library's name of a floating-point type of 16 or 32 bits.
+int data_type(DType dtype);
 
 // The process's cuBLASLt: the first found, by the system's search and then in `directories`. Throws DeviceError.
 const CublasLt& cublaslt(const std::vector<std::string>& directories);

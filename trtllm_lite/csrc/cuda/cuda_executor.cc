@@ -128,7 +128,7 @@ Extents CudaExecutor::extents(const StepShape& shape) const {
 }
 
 void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs) {
-  const Extents step = extents(shape);
+  const Extents step = last_step_ = extents(shape);
   const InputLayout layout(step, table_columns());
   const Stream stream = stream_.get();
   driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream), "copying inputs");
@@ -237,6 +237,18 @@ void CudaExecutor::load_block(std::int32_t block, const std::byte* data) {
     copy_all(tensors, on_host(data, tensors.block_bytes), on_device(tensors, block), "loading a KV block");
     data += tensors.block_bytes * tensors.count;
   }
+}
+
+StepOutput CudaExecutor::output(const std::string& name, const RowSlice& slice) {
+  const std::lock_guard lock(turn_);
+  device_.make_current();
+  const OutputPlace place = find_output(plan_, last_step_, name, slice);
+  StepOutput result{std::make_unique_for_overwrite<std::uint8_t[]>(place.bytes()), place.rows, place.row_bytes};
+  if (place.rows == 0) return result;
+  driver().check(driver().copy_to_host(result.bytes.get(), address_of(place), place.bytes(), stream_.get()),
+                 "copying output " + name);
+  driver().check(driver().stream_synchronize(stream_.get()), "running a step");
+  return result;
 }
 
 MemoryUse CudaExecutor::memory() const {

@@ -51,6 +51,7 @@ class CudaExecutor final : public DeviceExecutor {
   std::int64_t table_columns() const { return plan_.symbols[Symbol::kMaxBlocksPerSeq]; }
   int num_cache_groups() const { return static_cast<int>(engine_.manifest().kv_cache.groups.size()); }
   MemoryUse memory() const override;
+  StepOutput output(const std::string& name, const RowSlice& slice) override;
   // Held by those who run steps by hand, or read the cache: they take turns. (An event loop has the executor to
   // itself.)
   std::mutex& turn() { return turn_; }
@@ -83,6 +84,12 @@ class CudaExecutor final : public DeviceExecutor {
   // The version of cuBLASLt. Throws DeviceError if there is no such library.
   std::int64_t cublaslt_version() const;
   Stream stream() const { return stream_.get(); }
+  ProgramSet& programs() { return programs_; }
+  // The extents of the last step, and where it leaves an output.
+  const Extents& last_step() const { return last_step_; }
+  DevicePtr address_of(const OutputPlace& place) const {
+    return arena_.address() + static_cast<DevicePtr>(place.offset);
+  }
   DevicePtr logits() const { return logits_; }
   DevicePtr tokens() const { return tokens_; }
   DevicePtr logprobs() const { return logprobs_; }
@@ -125,6 +132,7 @@ class CudaExecutor final : public DeviceExecutor {
   DeviceBuffer arena_, state_, inputs_, cache_;
   std::vector<CacheTensors> cache_tensors_;
   Addresses addresses_;
+  Extents last_step_{};
   DevicePtr logits_ = 0, tokens_ = 0, logprobs_ = 0, sampling_slots_ = 0;  // of the plan's outputs
   std::vector<std::pair<std::size_t, StepInputIndex>> input_tensors_;      // tensor of the plan, which input
   std::map<std::int64_t, OwnedGraphExec> graphs_;                          // by padded rows

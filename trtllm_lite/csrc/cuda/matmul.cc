@@ -8,17 +8,6 @@
 namespace tl::cuda {
 namespace {
 
-int data_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return kReal32F;
-    case DType::kFloat16:
-      return kReal16F;
-    default:
-      return kReal16BF;  // check_launches lets no other through
-  }
-}
-
 constexpr int kProposals = 8;  // of the library, of which one computes all numbers of rows that are alike
 
 // One heuristic serves all numbers of rows up to a multiple of a granularity that grows with them.
@@ -65,19 +54,37 @@ std::string describe(const MatmulInstruction& kind) {
   return text;
 }
 
-Matmul::Matmul(const CublasLt& library, BlasHandle handle, const MatmulInstruction& kind, const DeviceBuffer& workspace)
-    : library_(library),
-      handle_(handle),
-      timed_(kind.algorithms),
-      workspace_(workspace),
-      name_("matrix product " + describe(kind)) {
+std::vector<MatmulAlgorithm> propose(const Blas& blas, const MatmulForm& form, int count, const std::string& what) {
+  const CublasLt& library = *blas.library;
+  MatmulPreference preference = nullptr;
+  library.check(library.preference_create(&preference), what);
+  const std::uint64_t workspace_bytes = blas.workspace.size();
+  library.preference_set(preference, kPreferenceWorkspaceBytes, &workspace_bytes, sizeof(workspace_bytes));
+  // Parts of a sum are added as float32, too, not in the type of the output.
+  library.preference_set(preference, kPreferenceReductions, &kReduceComputeType, sizeof(kReduceComputeType));
+  std::vector<HeuristicResult> results(static_cast<std::size_t>(count));
+  int found = 0;
+  const int status = library.heuristic(blas.handle, form.descriptor, form.a, form.b, form.c, form.c, preference, count,
+                                       results.data(), &found);
+  library.preference_destroy(preference);
+  library.check(status, what);
+  std::vector<MatmulAlgorithm> algorithms;
+  for (int i = 0; i < found; ++i) {
+    const HeuristicResult& result = results[static_cast<std::size_t>(i)];
+    if (result.state == 0) algorithms.push_back(result.algorithm);
+  }
+  return algorithms;
+}
+
+Matmul::Matmul(const Blas& blas, const MatmulInstruction& kind)
+    : blas_(blas), library_(*blas.library), timed_(kind.algorithms), name_("matrix product " + describe(kind)) {
   const auto in = static_cast<std::uint64_t>(kind.in_features), out = static_cast<std::uint64_t>(kind.out_features);
   const int dtype = data_type(kind.dtype);
   library_.check(library_.descriptor_create(&descriptor_, kCompute32F, kReal32F), name_);
   library_.check(library_.descriptor_set(descriptor_, kDescTransA, &kTransposed, sizeof(kTransposed)), name_);
   if (kind.bias) {
     library_.check(library_.descriptor_set(descriptor_, kDescEpilogue, &kEpilogueBias, sizeof(kEpilogueBias)), name_);
-    const DevicePtr any = workspace.address();  // algorithms are checked against a whole description
+    const DevicePtr any = blas.workspace.address();  // algorithms are checked against a whole description
     library_.check(library_.descriptor_set(descriptor_, kDescBiasPointer, &any, sizeof(any)), name_);
   }
   library_.check(library_.layout_create(&weight_, dtype, in, out, kind.in_features), name_);
@@ -108,9 +115,10 @@ void Matmul::enqueue(std::int64_t rows, const MatmulOperands& operands, Stream s
   }
   const float one = 1, beta = operands.residual != 0 ? 1 : 0;
   const DevicePtr added = operands.residual != 0 ? operands.residual : operands.y;
-  library_.check(library_.matmul(handle_, descriptor_, &one, operands.weight, weight_, operands.x, x_, &beta, added, y_,
-                                 operands.y, y_, &algorithm, workspace_.address(), workspace_.size(), stream),
-                 name_);
+  library_.check(
+      library_.matmul(blas_.handle, descriptor_, &one, operands.weight, weight_, operands.x, x_, &beta, added, y_,
+                      operands.y, y_, &algorithm, blas_.workspace.address(), blas_.workspace.size(), stream),
+      name_);
 }
 
 void Matmul::prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream) {
@@ -162,24 +170,7 @@ std::vector<Proposals> Matmul::proposals(RowRange rows, int count) {
 
 std::vector<MatmulAlgorithm> Matmul::candidates(std::int64_t rows, int count) {
   set_rows(rows);
-  MatmulPreference preference = nullptr;
-  library_.check(library_.preference_create(&preference), name_);
-  const std::uint64_t workspace_bytes = workspace_.size();
-  library_.preference_set(preference, kPreferenceWorkspaceBytes, &workspace_bytes, sizeof(workspace_bytes));
-  // Parts of a sum are added as float32, too, not in the type of the output.
-  library_.preference_set(preference, kPreferenceReductions, &kReduceComputeType, sizeof(kReduceComputeType));
-  std::vector<HeuristicResult> results(static_cast<std::size_t>(count));
-  int found = 0;
-  const int status =
-      library_.heuristic(handle_, descriptor_, weight_, x_, y_, y_, preference, count, results.data(), &found);
-  library_.preference_destroy(preference);
-  library_.check(status, name_ + " of " + std::to_string(rows) + " rows");
-  std::vector<MatmulAlgorithm> algorithms;
-  for (int i = 0; i < found; ++i) {
-    const HeuristicResult& result = results[static_cast<std::size_t>(i)];
-    if (result.state == 0) algorithms.push_back(result.algorithm);
-  }
-  return algorithms;
+  return propose(blas_, {descriptor_, weight_, x_, y_}, count, name_ + " of " + std::to_string(rows) + " rows");
 }
 
 // The first of some numbers of rows that the library refuses to compute so, or needs more workspace for than there is.
@@ -198,8 +189,8 @@ std::optional<std::int64_t> Matmul::find_refused(const MatmulAlgorithm& algorith
 bool Matmul::accepts(const MatmulAlgorithm& algorithm, std::int64_t rows) {
   set_rows(rows);
   HeuristicResult result{};
-  const int status = library_.algorithm_check(handle_, descriptor_, weight_, x_, y_, y_, &algorithm, &result);
-  return status == 0 && result.state == 0 && result.workspace_bytes <= workspace_.size();
+  const int status = library_.algorithm_check(blas_.handle, descriptor_, weight_, x_, y_, y_, &algorithm, &result);
+  return status == 0 && result.state == 0 && result.workspace_bytes <= blas_.workspace.size();
 }
 
 void Matmul::set_rows(std::int64_t rows) {
@@ -216,20 +207,25 @@ MatmulSet::MatmulSet(const Device& device, const Plan& plan, std::vector<std::st
 
 MatmulSet::~MatmulSet() {
   matmuls_.clear();
-  if (library_ != nullptr && device_.try_make_current()) library_->destroy(handle_);
+  if (blas_.library != nullptr && device_.try_make_current()) blas_.library->destroy(blas_.handle);
+}
+
+const Blas& MatmulSet::blas() {
+  if (blas_.library == nullptr) {
+    const CublasLt& library = cublaslt(library_directories_);
+    blas_.workspace = DeviceBuffer(device_, static_cast<std::size_t>(plan_.cuda->workspace_bytes),
+                                   "workspace of matrix products", "free memory on the GPU");
+    library.check(library.create(&blas_.handle), "starting cuBLASLt");
+    blas_.library = &library;
+  }
+  return blas_;
 }
 
 Matmul& MatmulSet::get(const MatmulInstruction& kind) {
-  if (library_ == nullptr) {
-    const CublasLt& library = cublaslt(library_directories_);
-    workspace_ = DeviceBuffer(device_, static_cast<std::size_t>(plan_.cuda->workspace_bytes),
-                              "workspace of matrix products", "free memory on the GPU");
-    library.check(library.create(&handle_), "starting cuBLASLt");
-    library_ = &library;
-  }
-  if (!kind.algorithms.empty()) check_version(*library_, plan_);
+  const Blas& shared = blas();
+  if (!kind.algorithms.empty()) check_version(*shared.library, plan_);
   std::unique_ptr<Matmul>& matmul = matmuls_[key_of(kind)];
-  if (!matmul) matmul = std::make_unique<Matmul>(*library_, handle_, kind, workspace_);
+  if (!matmul) matmul = std::make_unique<Matmul>(shared, kind);
   return *matmul;
 }
 

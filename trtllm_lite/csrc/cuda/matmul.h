@@ -33,10 +33,28 @@ struct Proposals {
 // The shape, dtypes and epilogue of a product in words.
 std::string describe(const MatmulInstruction& kind);
 
+// The library, opened, and what all products on a device share.
+struct Blas {
+  const CublasLt* library = nullptr;
+  BlasHandle handle = nullptr;
+  DeviceBuffer workspace;
+};
+
+// The descriptor of a product and the layouts of its matrices; that of the result is c.
+struct MatmulForm {
+  MatmulDescriptor descriptor;
+  MatrixLayout a, b, c;
+};
+
+// At most `count` algorithms that the library proposes, the best by its estimate first. Throws DeviceError, which says
+// `what` for.
+std::vector<MatmulAlgorithm> propose(const Blas& blas, const MatmulForm& form, int count, const std::string& what);
+
 // All products of a kind: same shapes but for the rows, same dtypes, same epilogue.
 class Matmul {
  public:
-  Matmul(const CublasLt& library, BlasHandle handle, const MatmulInstruction& kind, const DeviceBuffer& workspace);
+  // Borrows `blas`.
+  Matmul(const Blas& blas, const MatmulInstruction& kind);
   ~Matmul();
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
@@ -62,10 +80,9 @@ class Matmul {
   bool accepts(const MatmulAlgorithm& algorithm, std::int64_t rows);
   void set_rows(std::int64_t rows);
 
+  const Blas& blas_;
   const CublasLt& library_;
-  BlasHandle handle_;
   const std::vector<TimedAlgorithm> timed_;
-  const DeviceBuffer& workspace_;
   std::string name_;
   MatmulDescriptor descriptor_ = nullptr;
   // In the library's column-major view: y^T [out, rows] = (weight^T [in, out])^T @ x^T [in, rows].
@@ -83,14 +100,14 @@ class MatmulSet {
   // The one for products like this; lives as long as the set. Throws DeviceError if it has algorithms, which were
   // measured with another version of the library.
   Matmul& get(const MatmulInstruction& kind);
+  // Lives as long as the set. Throws DeviceError if there is no such library.
+  const Blas& blas();
 
  private:
   const Device& device_;
   const Plan& plan_;
   std::vector<std::string> library_directories_;
-  const CublasLt* library_ = nullptr;
-  BlasHandle handle_ = nullptr;
-  DeviceBuffer workspace_;
+  Blas blas_;
   std::map<std::string, std::unique_ptr<Matmul>> matmuls_;
 };
 

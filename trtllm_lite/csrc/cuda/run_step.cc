@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cuda/cuda_step_executor.h"
+#include "cuda/input_layout.h"
 #include "errors.h"
 #include "kv_cache_size.h"
 
@@ -117,7 +118,41 @@ class HandmadeStep {
   StepBatch batch_;
 };
 
+// The inputs of a step that draws nothing, packed for the device.
+void pack(CudaExecutor& executor, StepInputs& checked, const StepRequest& request, const InputLayout& layout,
+          const Extents& step, std::byte* out) {
+  const auto at = [&](StepInputIndex input) { return reinterpret_cast<std::int32_t*>(out + layout.offsets[input]); };
+  constexpr std::int32_t kNone = -1;
+  for (const StepInputIndex input : {kTokenSlots, kSampleSlots, kSampleCounter}) {
+    std::fill_n(at(input), step[kStepInputs[input].shape[0]], kNone);
+  }
+  for (const StepInputIndex input : kRequestInputs) {
+    const bool is_table = input == kBlockTables;
+    const std::int64_t rows = is_table ? step[Symbol::kNumTables] : 1;
+    const std::int64_t width = is_table ? request.blocks_per_row : step[kStepInputs[input].shape[0]];
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::copy_n(checked.data(input) + row * width, width, at(input) + row * executor.table_columns());
+    }
+  }
+}
+
 }  // namespace
+
+void compute(CudaExecutor& executor, const StepRequest& request) {
+  const std::lock_guard lock(executor.turn());
+  executor.device().make_current();
+  StepInputs checked(step_limits(executor));
+  checked.assign(request);
+  const StepShape shape{.num_tokens = std::ssize(request.token_ids),
+                        .num_seqs = std::ssize(request.seq_lens),
+                        .num_logits = std::ssize(request.logits_indices)};
+  const Extents step = executor.extents(shape);
+  const InputLayout layout(step, executor.table_columns());
+  const PinnedBuffer inputs(layout.bytes, "inputs of a step", "free host memory");
+  pack(executor, checked, request, layout, step, inputs.data());
+  executor.enqueue_step(shape, inputs.data());
+  driver().check(driver().stream_synchronize(executor.stream()), "running a step");
+}
 
 std::unique_ptr<float[]> run_step(CudaExecutor& executor, const StepRequest& request) {
   const std::lock_guard lock(executor.turn());

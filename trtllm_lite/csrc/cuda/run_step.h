@@ -15,6 +15,10 @@ namespace tl::cuda {
 // towards the limit of rows.
 std::unique_ptr<float[]> run_step(CudaExecutor& executor, const StepRequest& request);
 
+// Runs one step, whose results stay on the device: see CudaExecutor::output. Takes turns as run_step does. Throws
+// LimitError, before anything has been computed.
+void compute(CudaExecutor& executor, const StepRequest& request);
+
 // The bytes of a KV block, block_bytes() of them: keys, then values, of each layer in turn. Takes turns with steps.
 // Throws LimitError.
 std::unique_ptr<std::uint8_t[]> read_block(CudaExecutor& executor, std::int64_t block);

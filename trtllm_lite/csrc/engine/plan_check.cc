@@ -14,6 +14,7 @@ namespace tl {
 namespace {
 
 constexpr std::int64_t kWord = 4;  // bytes of an int32
+constexpr std::string_view kSamplingOutputs[] = {"tokens", "logprobs", "sampling_slots"};
 
 [[noreturn]] void fail(const std::string& where, const std::string& message) {
   throw EngineError("plan." + where + ": " + message);
@@ -140,12 +141,18 @@ void check_sampling_outputs(const Plan& plan) {
   }
 }
 
-// Checks that a CPU's executor can hand out the output: float32, a row for each token or for each row of logits.
+// Checks that executors can hand out the output: numbers of two or four bytes in rows, one for each token or row of
+// logits, or a fixed number of them.
 void check_rows(const Plan& plan, const std::string& name) {
   const PlanTensor& tensor = output_of(plan, name);
-  const bool per_token = !tensor.shape.empty() && tensor.shape[0].symbol == Symbol::kNumTokens;
-  const Symbol rows = per_token ? Symbol::kNumTokens : Symbol::kNumLogits;
-  check_output(plan, name, TensorKind::kArena, DType::kFloat32, rows, 2);
+  const bool is_number = tensor.dtype == DType::kFloat32 || item_size(tensor.dtype) == 2;
+  const bool has_rows = tensor.shape.size() == 2 && !tensor.shape[1].symbol;
+  const auto symbol = has_rows ? tensor.shape[0].symbol : std::nullopt;
+  const bool varies_alike = !symbol || symbol == Symbol::kNumTokens || symbol == Symbol::kNumLogits;
+  if (tensor.kind == TensorKind::kArena && is_number && has_rows && varies_alike) return;
+  fail("outputs." + name,
+       "expected floating-point rows in the arena, one for each token or row of logits, or a fixed number of them, "
+       "found another tensor");
 }
 
 void check_outputs(const Plan& plan, const Manifest& manifest) {
@@ -154,8 +161,11 @@ void check_outputs(const Plan& plan, const Manifest& manifest) {
     fail("outputs.logits", "expected rows of vocab_size = " + std::to_string(manifest.model.vocab_size) +
                                " logits, found " + std::to_string(logits.shape[1].value));
   }
-  if (manifest.target.kind == TargetKind::kCuda) return check_sampling_outputs(plan);
-  for (const auto& [name, index] : plan.outputs) check_rows(plan, name);
+  const bool samples = manifest.target.kind == TargetKind::kCuda;
+  if (samples) check_sampling_outputs(plan);
+  for (const auto& [name, index] : plan.outputs) {
+    if (!samples || std::ranges::find(kSamplingOutputs, name) == std::end(kSamplingOutputs)) check_rows(plan, name);
+  }
 }
 
 // Whether the target's executor has such instructions.

@@ -7,10 +7,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.quantize.calibration.statistics import Accumulator, Rows
+from trtllm_lite.quantize.calibration.statistics import Accumulator, Gram, ShownRows
 from trtllm_lite.quantize.calibration.store import StatisticsStore
 
-DEFAULT_BUDGET = 2 << 30
 _MAX_SAMPLED = 256  # rows of each input
 
 Report = Callable[[str, int, int], None]
@@ -19,8 +18,18 @@ Report = Callable[[str, int, int], None]
 class Observer(Protocol):
     """An engine, on any device, that shows what its products multiply."""
 
-    def rows(self, tokens: NDArray[np.int32], names: Sequence[str]) -> Iterable[Mapping[str, Rows]]:
-        """Run a sequence; yields the rows of each of the inputs ``names``, part by part."""
+    @property
+    def budget(self) -> int:
+        """Bytes that accumulators may take."""
+
+    def rows(self, tokens: NDArray[np.int32], names: Sequence[str]) -> Iterable[Mapping[str, ShownRows]]:
+        """Run a sequence; yields the rows of each of the inputs ``names``, step by step."""
+
+    def gram(self, name: str, features: int) -> Gram:
+        """A sum of the outer products of an input's rows, of none at first."""
+
+    def gram_bytes(self, features: int) -> int:
+        """Memory of one."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +47,30 @@ def calibrate(
     sequences: Sequence[NDArray[np.int32]],
     store: StatisticsStore,
     progress: Report,
-    budget: int = DEFAULT_BUDGET,
 ) -> None:
     """Put statistics of all wanted inputs into ``store``, but for those that are there already.
 
-    Accumulators take at most ``budget`` bytes, or those of one input. The same sequences and seed give the same
-    statistics, whatever the budget is and wherever an earlier run ended. Raises BuildError.
+    Accumulators take at most the observer's budget, or the bytes of one input. The same sequences and seed give the
+    same statistics, whatever the budget is and wherever an earlier run ended. Raises BuildError.
     """
     sampled = _sampled(sum(map(len, sequences)), wanted.seed)
-    passes = list(_passes(store.missing(list(wanted.features)), wanted, len(sampled), budget))
+    passes = list(_passes(store.missing(list(wanted.features)), wanted, len(sampled), observer))
     done, total = 0, len(passes) * len(sequences)
     for names in passes:
-        accumulators = {name: Accumulator(name, wanted.features[name], sampled, wanted.gram) for name in names}
+        accumulators = {name: _accumulator(name, wanted, sampled, observer) for name in names}
         for tokens in sequences:
             for part in observer.rows(tokens, names):
                 for name, rows in part.items():
                     accumulators[name].add(rows)
             done += 1
             progress("calibrate", done, total)
-        for name, accumulator in accumulators.items():
-            store.write(name, accumulator.finish())
+        for name in names:
+            store.write(name, accumulators.pop(name).finish())
+
+
+def _accumulator(name: str, wanted: Wanted, sampled: NDArray[np.int64], observer: Observer) -> Accumulator:
+    features = wanted.features[name]
+    return Accumulator(name, features, sampled, observer.gram(name, features) if wanted.gram else None)
 
 
 def _sampled(num_rows: int, seed: int) -> NDArray[np.int64]:
@@ -66,13 +79,14 @@ def _sampled(num_rows: int, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(num_rows, size, replace=False)).astype(np.int64)
 
 
-def _passes(names: Sequence[str], wanted: Wanted, num_sampled: int, budget: int) -> Iterator[list[str]]:
+def _passes(names: Sequence[str], wanted: Wanted, num_sampled: int, observer: Observer) -> Iterator[list[str]]:
     """``names``, in order, in groups whose accumulators fit the budget, or that are of one."""
     group: list[str] = []
     taken = 0
     for name in names:
-        size = Accumulator.num_bytes(wanted.features[name], num_sampled, wanted.gram)
-        if group and taken + size > budget:
+        features = wanted.features[name]
+        size = Accumulator.num_bytes(features, num_sampled) + (observer.gram_bytes(features) if wanted.gram else 0)
+        if group and taken + size > observer.budget:
             yield group
             group, taken = [], 0
         group.append(name)

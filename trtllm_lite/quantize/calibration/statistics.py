@@ -1,6 +1,7 @@
 """What calibration notes of the activations that a product multiplies."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,30 +49,52 @@ def placeholder(name: str) -> Statistics:
     return Statistics(largest, np.ones_like(largest), largest[None])
 
 
+class ShownRows(Protocol):
+    """Rows [tokens, features] of one input that an engine shows until its next step, wherever they lie."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def magnitudes(self) -> Rows:
+        """float32 [2, features]: the largest |x| of each feature, and the sum of |x|."""
+
+    def take(self, begin: int, end: int) -> Rows:
+        """Rows ``begin`` to ``end``."""
+
+
+class Gram(Protocol):
+    """The sum of the outer products of rows, on the device that shows them."""
+
+    def add(self, rows: ShownRows) -> None:
+        """Add those of ``rows``."""
+
+    def mean(self, count: int) -> Rows:
+        """float32 [features, features]: the sum over ``count``."""
+
+
 class Accumulator:
-    """Gathers :class:`Statistics` of rows as they come; sums are float64.
+    """Gathers :class:`Statistics` of rows as they come; sums of magnitudes are float64.
 
     ``sampled`` are the numbers of the rows to keep, ascending, counted from 0 over all that come.
     """
 
-    def __init__(self, name: str, features: int, sampled: NDArray[np.int64], wants_gram: bool) -> None:
+    def __init__(self, name: str, features: int, sampled: NDArray[np.int64], gram: Gram | None = None) -> None:
         self._name = name
         self._count = 0
         self._sampled = sampled
         self._max = np.zeros(features, np.float32)
         self._sum = np.zeros(features)
         self._sample: list[Rows] = []
-        self._gram = np.zeros((features, features)) if wants_gram else None
+        self._gram = gram
 
     @staticmethod
-    def num_bytes(features: int, num_sampled: int, wants_gram: bool) -> int:
-        """Memory of one accumulator."""
-        return 12 * features + 4 * features * num_sampled + (12 * features**2 if wants_gram else 0)
+    def num_bytes(features: int, num_sampled: int) -> int:
+        """Memory of one accumulator, but for its gram matrix."""
+        return 12 * features + 4 * features * num_sampled
 
-    def add(self, rows: Rows) -> None:
-        """Note ``rows`` [tokens, features]. Raises BuildError if they are not finite."""
-        magnitude = np.abs(rows)
-        largest = magnitude.max(0, initial=0)
+    def add(self, rows: ShownRows) -> None:
+        """Note ``rows``. Raises BuildError if they are not finite."""
+        largest, sums = rows.magnitudes()
         if not np.isfinite(largest).all():
             raise BuildError(
                 f"{self._name}: what it multiplies is not finite in the calibration text (channel "
@@ -79,15 +102,15 @@ class Accumulator:
                 "convert again, or calibrate with another text"
             )
         np.maximum(self._max, largest, out=self._max)
-        self._sum += magnitude.sum(0, dtype=np.float64)
+        self._sum += sums
         first, last = np.searchsorted(self._sampled, [self._count, self._count + len(rows)])
-        self._sample.append(rows[self._sampled[first:last] - self._count])
+        self._sample += [rows.take(number, number + 1) for number in self._sampled[first:last] - self._count]
         self._count += len(rows)
         if self._gram is not None:
-            self._gram += rows.T @ rows
+            self._gram.add(rows)
 
     def finish(self) -> Statistics:
         """The statistics of all rows so far, of which there is at least one."""
-        gram = None if self._gram is None else (self._gram / self._count).astype(np.float32)
+        gram = None if self._gram is None else self._gram.mean(self._count)
         mean = (self._sum / self._count).astype(np.float32)
         return Statistics(self._max, mean, np.concatenate(self._sample), gram)

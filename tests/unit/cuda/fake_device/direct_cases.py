@@ -20,7 +20,7 @@ from tests.unit.cuda.toy_engine import (
 )
 from trtllm_lite import _core, _testing
 from trtllm_lite._core import CudaExecutor, Engine
-from trtllm_lite.errors import DeviceError, LimitError
+from trtllm_lite.errors import ArgumentError, DeviceError, LimitError
 
 
 def ints(*values: int) -> np.ndarray:
@@ -113,6 +113,22 @@ def test_steps_by_hand(executor: CudaExecutor) -> None:
     read = [_testing.read_block(executor, block) for block in (9, 2, 5, 4)]
     blocks = [block.view(np.uint16).reshape(2, PAGE)[0].tolist() for block in read]
     assert blocks == [first[:4], first[4:8], [first[8], 0, 0, 0], second[:4]]
+
+
+def test_what_a_step_computes_stays_on_the_device(executor: CudaExecutor) -> None:
+    assert executor.output("logits").shape == (0, 4 * VOCAB)
+    tokens, tables = [1, 2, 3, 4, 5], np.array([[9, 2], [4, 0]], np.int32)
+    _core.compute(executor, ints(*tokens), ints(4, 1), ints(0, 0), tables, ints(*range(5)))
+    logits = executor.output("logits").view(np.float32)
+    expected = [successor(tokens[:1]), successor(tokens[:2]), successor(tokens[:3]), successor(tokens[:4]), tokens[4]]
+    assert logits.argmax(1).tolist() == expected
+    assert np.array_equal(executor.output("logits", 1, 3).view(np.float32), logits[1:3])
+    with pytest.raises(LimitError, match="output logits: expected rows among the 5 of the last step, found 4 to 6"):
+        executor.output("logits", 4, 6)
+    with pytest.raises(ArgumentError, match="expected one that the engine's plan has, found sampling_slots"):
+        executor.output("sampling_slots")
+    with pytest.raises(LimitError, match="number of logits_indices: expected 0 to 24, found 25"):
+        _core.compute(executor, ints(*tokens), ints(4, 1), ints(0, 0), tables, ints(*[0] * 25))
 
 
 def test_steps_by_hand_stay_within_the_limits(executor: CudaExecutor) -> None:

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.cuda.toy_engine import MAX_NUM_TOKENS, extent, make_toy_engine, pointer, successor, to_bytes
+from tests.unit.cuda.toy_engine import INDEX, MAX_NUM_TOKENS, extent, make_toy_engine, pointer, successor, to_bytes
 from trtllm_lite import _core
 from trtllm_lite._core import CudaExecutor, Engine
-from trtllm_lite.errors import DeviceError, EngineError, LimitError
+from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
 
 EVEN, ODD, HUNGRY, ANY = 1, 2, 3, 4
 # Outputs of this width have an algorithm for any number of rows, and those of that width have not.
 WIDE, NARROW = 50, 40
+HALVES_COLUMNS = 64
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +155,22 @@ def test_a_product_of_more_rows_than_its_program_has_tokens_is_refused(tmp_path:
     (tmp_path / "rank0.engine").write_bytes(to_bytes(toy))
     with pytest.raises(EngineError, match="instruction 0: expected at most 1 rows, the program's max_tokens, found 20"):
         Engine(str(tmp_path / "rank0.engine"))
+
+
+def test_outer_products_are_added_on_the_device(tmp_path: Path, fake_library: ctypes.CDLL) -> None:
+    """Each step's rows are multiplied once, whatever their number is."""
+    toy = make_toy_engine()
+    toy.plan["outputs"]["rows"] = INDEX["halves"]
+    (tmp_path / "rank0.engine").write_bytes(to_bytes(toy))
+    executor = CudaExecutor(Engine(str(tmp_path / "rank0.engine")))
+    matrix, before = _core.GramMatrix(executor, "rows"), runs(fake_library, EVEN, HALVES_COLUMNS)
+    for count in (5, 7, 5):
+        tokens = np.arange(count, dtype=np.int32)
+        sizes = (np.array([number], np.int32) for number in (count, 0))
+        _core.compute(executor, tokens, *sizes, np.array([[0, 1]], np.int32), np.array([], np.int32))
+        matrix.add()
+    assert runs(fake_library, EVEN, HALVES_COLUMNS) == before + 3
+    assert matrix.values().shape == (HALVES_COLUMNS, HALVES_COLUMNS)
+    for wrong in ("logits", "halves"):
+        with pytest.raises(ArgumentError, match=f"expected .*found {wrong}"):
+            _core.GramMatrix(executor, wrong)

@@ -27,6 +27,8 @@ def _joined(attention: Op, linear: Op) -> Op:
 def _product(attention: Op, links: Links, program: ProgramKind) -> Op | None:
     if attention.kind != "PagedAttention" or {"query_norm", "key_norm"} & attention.inputs.keys():
         return None
+    if "stored" in attention.outputs:
+        return None
     linear = links.producer(attention.inputs["qkv"], "Linear")
     if linear is None or links.only_reader(attention.inputs["qkv"]) is not attention:
         return None
