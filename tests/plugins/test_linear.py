@@ -9,8 +9,8 @@ from tests.plugins.harness import WEIGHT_DTYPES, as_multiplied, assert_close, as
 DTYPES = (*WEIGHT_DTYPES, "int8", "float8_e4m3fn")
 PLAIN, SILU = {"activation": "none"}, {"activation": "silu"}
 ROWS = (1, 3, 17, 65, 129)
-# (features, depth): whole panels, tails in either, depths around the 128 of a chunk.
-SHAPES = ((64, 64), (1, 1), (33, 7), (100, 129), (200, 577), (130, 1536))
+# (features, depth): whole panels, tails in either, depths around the 128 of a chunk, more panels than a task streams.
+SHAPES = ((64, 64), (1, 1), (33, 7), (400, 129), (200, 577), (130, 1536))
 
 
 def operands(rows: int, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:

@@ -9,6 +9,7 @@
 
 #include "cpu/kernel.h"
 #include "cpu/simd.h"
+#include "cpu/streams.h"
 
 namespace tl::TL_ISA {
 
@@ -88,6 +89,12 @@ struct Product {
     }
   }
 
+  // Scales count blocks, which are skipped by themselves.
+  TL_INLINE void skip_depth(std::int64_t count) {
+    x += count;
+    w += count / kElements<Weight> * w_stride;
+  }
+
   TL_INLINE void skip_rows(std::int64_t count) {
     x += count * x_stride;
     sums += count * sums_stride;
@@ -110,15 +117,11 @@ TL_INLINE std::int64_t tile_rows(std::int64_t rows) {
   return rows <= kMaxTileRows ? rows : ceil_div(rows, ceil_div(rows, kMaxTileRows));
 }
 
-// The memory to prefetch while multiplying, which is read next. Item k of a tile prefetches the first lines of
-// next + k * step.
+// The memory that is read next, of which so many lines are prefetched while multiplying.
 struct Prefetch {
-  const char* next = nullptr;
-  const char* end = nullptr;
-  std::int64_t step = 0;
+  Streams streams;
+  std::int64_t lines = 0;
 };
-
-constexpr int kLineBytes = 64;
 
 // sums += x * w for `depth` elements of k; element kIndex of an item and those after it.
 template <int kIndex, int kRows, int kVecs, typename Item>
@@ -141,11 +144,11 @@ TL_INLINE void add_all_products(const float* x, std::int64_t x_stride, const Ite
 
 // sums += x * w of p from depth `from` to `to`.
 template <bool kPartial, int kLines, int kRows, int kVecs, typename Weight, typename Scales>
-TL_INLINE void add_rows(const Product<Weight, Scales>& p, std::int64_t from, std::int64_t to, const Prefetch& prefetch,
+TL_INLINE void add_rows(const Product<Weight, Scales>& p, std::int64_t from, std::int64_t to, Streams* streams,
                         Vec (&sums)[kRows][kVecs]) {
   using Item = decltype(load(p.w));
   for (std::int64_t k = from / kElements<Weight>; k < to / kElements<Weight>; ++k) {
-    for (int i = 0; i < kLines; ++i) __builtin_prefetch(prefetch.next + k * prefetch.step + i * kLineBytes);
+    for (int i = 0; i < kLines; ++i) streams->prefetch_line();
     const Weight* w = p.w + k * p.w_stride;
     Item items[kVecs];
     for (int v = 0; v < kVecs; ++v) {
@@ -193,21 +196,21 @@ TL_INLINE void add_scaled(const Product<Weight, Scaled>& p, std::int64_t block, 
 
 // One tile of kRows x (kVecs * kLanes) at the origin of p. kPartial: only p.columns < kLanes columns exist.
 template <int kRows, int kVecs, bool kPartial, int kLines, typename Weight>
-TL_INLINE void multiply_tile(const Product<Weight>& p, const Prefetch& prefetch) {
+TL_INLINE void multiply_tile(const Product<Weight>& p, Streams* streams) {
   Vec sums[kRows][kVecs];
   load_sums(p.sums, p.sums_stride, sums);
-  add_rows<kPartial, kLines>(p, 0, p.depth, prefetch, sums);
+  add_rows<kPartial, kLines>(p, 0, p.depth, streams, sums);
   store_sums(sums, p.sums, p.sums_stride);
 }
 
 template <int kRows, int kVecs, bool kPartial, int kLines, typename Weight>
-TL_INLINE void multiply_tile(const Product<Weight, Scaled>& p, const Prefetch& prefetch) {
+TL_INLINE void multiply_tile(const Product<Weight, Scaled>& p, Streams* streams) {
   const Scaled& scales = p.scales;
   const std::int64_t step = scales.partial == nullptr ? scales.block : p.depth;
   for (std::int64_t from = 0, block = 0; from < p.depth; from += step, ++block) {
     Vec sums[kRows][kVecs] = {};
     if (!scales.begins) load_sums(scales.partial, p.sums_stride, sums);
-    add_rows<kPartial, kLines>(p, from, from + step, prefetch, sums);
+    add_rows<kPartial, kLines>(p, from, from + step, streams, sums);
     if (scales.ends) {
       add_scaled(p, block, sums);
     } else {
@@ -220,13 +223,13 @@ TL_INLINE void multiply_tile(const Product<Weight, Scaled>& p, const Prefetch& p
 template <int kRows, int kVecs, bool kPartial, int kLines, typename Weight, typename Scales>
 TL_INLINE void multiply_tile_and_prefetch(const Product<Weight, Scales>& p, Prefetch* prefetch) {
   if constexpr (kLines > 0) {
-    if (prefetch->next < prefetch->end) {
-      multiply_tile<kRows, kVecs, kPartial, kLines>(p, *prefetch);
-      prefetch->next += p.depth / kElements<Weight> * prefetch->step;
+    if (prefetch->lines > 0) {
+      multiply_tile<kRows, kVecs, kPartial, kLines>(p, &prefetch->streams);
+      prefetch->lines -= p.depth / kElements<Weight> * kLines;
       return;
     }
   }
-  multiply_tile<kRows, kVecs, kPartial, 0>(p, *prefetch);
+  multiply_tile<kRows, kVecs, kPartial, 0>(p, nullptr);
 }
 
 // kRows rows by all columns: tiles of kVecs vectors while they fit, then narrower ones, if not all columns are kWhole.
@@ -258,13 +261,18 @@ TL_INLINE void multiply_up_to(const Product<Weight, Scales>& p, std::int64_t row
 }
 
 // p.sums += p.x * p.w. kColumns is p.columns where that is known, or else 0, for plain float weights.
-template <int kColumns, int kLines = 0, typename Weight, typename Scales>
-void multiply(Product<Weight, Scales> p, Prefetch prefetch = {}) {
+template <int kColumns, int kLines, typename Weight, typename Scales>
+void multiply(Product<Weight, Scales> p, Prefetch* prefetch) {
   const std::int64_t step = tile_rows(p.rows);
   for (std::int64_t left = p.rows; left > 0; left -= step) {
-    multiply_up_to<kMaxTileRows, kColumns, kLines>(p, min(left, step), &prefetch);
+    multiply_up_to<kMaxTileRows, kColumns, kLines>(p, min(left, step), prefetch);
     p.skip_rows(step);
   }
+}
+
+template <int kColumns, typename Weight, typename Scales>
+void multiply(const Product<Weight, Scales>& p) {
+  multiply<kColumns, 0>(p, nullptr);
 }
 
 }  // namespace tl::TL_ISA

@@ -1,15 +1,16 @@
 // The product of activations and a weight in panels of 64 features (plugins/README.md), for Linear and GatedLinear.
 //
-// Few rows: memory is the limit, each panel is streamed once and widened in registers. Many rows: arithmetic is the
-// limit, all rows pass over a chunk of the panel while it is in the first-level cache. Partial sums are floats in
-// memory between chunks, which changes no bit. Weights with scales are widened without them: micro_kernel.h scales the
-// sums of each block.
+// Few rows: memory is the limit, several panels side by side are streamed once and widened in registers. Many rows:
+// arithmetic is the limit, all rows pass over a chunk of one panel while it is in the first-level cache. Partial sums
+// are floats in memory between chunks, which changes no bit. Weights with scales are widened without them:
+// micro_kernel.h scales the sums of each block.
 #pragma once
 
 #include <cstdint>
 
 #include "cpu/kernel.h"
 #include "cpu/micro_kernel.h"
+#include "cpu/streams.h"
 #include "cpu/thread_pool.h"
 
 namespace tl::TL_ISA {
@@ -18,10 +19,15 @@ constexpr int kPanelWidth = 64;
 // Bytes of a chunk of a stored panel; the chunk and the one that follows it fit the first-level cache.
 constexpr std::int64_t kChunkBytes = 16 * 1024;
 constexpr std::int64_t kMaxChunkDepth = kChunkBytes / (kPanelWidth * sizeof(BFloat16));  // widened, it fits the second
+// Bytes of a chunk of each of the panels that are streamed side by side: a few, so that they and those that follow fit
+// the first-level cache, but enough to spread what a chunk costs.
+constexpr std::int64_t kStreamedBytes = 4 * 1024;
 template <typename Weight>
-constexpr std::int64_t kChunkDepth =
-    min(kMaxChunkDepth, kChunkBytes / (kPanelWidth * sizeof(Weight)) * kElements<Weight>);
-// Rows of one task: their sums take 24 KiB.
+constexpr std::int64_t chunk_depth(std::int64_t bytes) {
+  const auto row = static_cast<std::int64_t>(kPanelWidth * sizeof(Weight));
+  return min(kMaxChunkDepth, bytes / row * kElements<Weight>);
+}
+// Rows of one task, or of all of its panels: their sums take 24 KiB.
 constexpr std::int64_t kMaxTaskRows = 96;
 // Tasks of fewer rows are not made of larger ones: reading the panel again would cost more than it gains.
 constexpr std::int64_t kMinTaskRows = 24;
@@ -29,8 +35,6 @@ constexpr std::int64_t kMinTaskRows = 24;
 // widened wherever a chunk is used more than once.
 template <typename Weight>
 constexpr std::int64_t kMinRowsToWiden = kElements<Weight> > 1 ? 1 : 32;
-// How far ahead a streamed panel is prefetched; this covers the latency of memory at 40 GB/s.
-constexpr std::int64_t kPrefetchBytes = 8192;
 // There are so many tasks for each thread that the threads end at about the same time.
 constexpr std::int64_t kTasksPerThread = 8;
 
@@ -41,6 +45,7 @@ struct PanelScratch {
   alignas(64) float partial[kMaxTaskRows * kPanelWidth];
 };
 static_assert(sizeof(PanelScratch) <= kScratchBytesPerThread);
+static_assert(kMaxStreams * kMaxTileRows <= kMaxTaskRows);
 // The shared scratch holds sums of x over blocks.
 constexpr std::int64_t kMaxXSums = static_cast<std::int64_t>(kSharedScratchBytes / sizeof(float));
 static_assert(kMaxXSums >= kMaxWeightBlocks);
@@ -76,12 +81,6 @@ TL_INLINE void widen(const Weight* from, std::int64_t depth, float* to) {
   }
 }
 
-template <typename Weight>
-TL_INLINE Prefetch prefetch_range(const Weight* first, std::int64_t count, std::int64_t step) {
-  return {reinterpret_cast<const char*>(first), reinterpret_cast<const char*>(first + count),
-          step * static_cast<std::int64_t>(sizeof(Weight))};
-}
-
 // Cache lines of a row of a panel's items.
 template <typename Weight>
 constexpr int kPanelLines = kPanelWidth * sizeof(Weight) / kLineBytes;
@@ -97,73 +96,25 @@ TL_INLINE void sum_blocks(const float* x, std::int64_t block, std::int64_t count
   }
 }
 
-// Multiplies where one tile holds all rows and columns, so that the panel is read once.
-template <typename Weight, typename Scales>
-TL_INLINE void stream_panel(const Product<Weight, Scales>& p) {
-  constexpr std::int64_t kAhead = kPrefetchBytes / sizeof(Weight);
-  const std::int64_t items = p.depth / kElements<Weight> * kPanelWidth;
-  multiply<kPanelWidth, kPanelLines<Weight>>(p, prefetch_range(p.w + kAhead, items, kPanelWidth));
-}
-
 // Multiplies one chunk, of which all rows of p make use, while the first level takes in the next one.
 template <typename Weight, typename Scales>
 TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* widened) {
   // Half of the lines in each of the first two passes; a row of bytes is one line, one of words has 8 rows' time.
   constexpr int kLines = kElements<Weight> == 1 && kPanelLines<Weight> > 1 ? kPanelLines<Weight> / 2 : 1;
-  constexpr int kStep = kLines * kLineBytes / sizeof(Weight);
   const std::int64_t items = p.depth / kElements<Weight> * kPanelWidth;
-  const Prefetch prefetch = prefetch_range(p.w + items, items, kStep);
+  const std::int64_t bytes = items * static_cast<std::int64_t>(sizeof(Weight));
+  Prefetch next{Streams(p.w + items, bytes, 1), bytes / kLineBytes};
   if constexpr (kElements<Weight> == 1) {
     if (sizeof(Weight) == sizeof(float) || p.rows < kMinRowsToWiden<Weight>)
-      return multiply<kPanelWidth, kLines>(p, prefetch);
+      return multiply<kPanelWidth, kLines>(p, &next);
   }
   widen(p.w, p.depth, widened);
   multiply<kPanelWidth, kLines>(Product<float, Scales>{p.x, p.x_stride, widened, kPanelWidth, p.sums, p.sums_stride,
                                                        p.rows, p.depth, p.columns, p.scales},
-                                prefetch);
+                                &next);
 }
 
-template <typename Weight>
-TL_INLINE void multiply_chunks(Product<Weight> p, PanelScratch* scratch) {
-  for (std::int64_t left = p.depth; left > 0; left -= kChunkDepth<Weight>) {
-    p.depth = min(left, kChunkDepth<Weight>);
-    multiply_chunk(p, scratch->widened);
-    p.x += p.depth;
-    p.w += p.depth * kPanelWidth;
-  }
-}
-
-// Chunks are whole blocks, or parts of one that is longer than a chunk.
-template <typename Weight>
-TL_INLINE void multiply_chunks(Product<Weight, Scaled> p, PanelScratch* scratch) {
-  const std::int64_t depth = p.depth, block = p.scales.block;
-  const bool whole = block <= kChunkDepth<Weight>;
-  p.scales.partial = whole ? nullptr : scratch->partial;
-  for (std::int64_t done = 0; done < depth; done += p.depth) {
-    const std::int64_t in_block = done % block;
-    p.depth =
-        whole ? min(depth - done, kChunkDepth<Weight> / block * block) : min(block - in_block, kChunkDepth<Weight>);
-    p.scales.begins = in_block == 0;
-    p.scales.ends = whole || in_block + p.depth == block;
-    multiply_chunk(p, scratch->widened);
-    if (p.scales.ends) p.scales.skip_blocks(whole ? p.depth / block : 1);
-    p.x += p.depth;
-    p.w += p.depth / kElements<Weight> * kPanelWidth;
-  }
-}
-
-// p.sums = p.x * p.w for one panel.
-template <typename Weight, typename Scales>
-void multiply_panel(const Product<Weight, Scales>& p, PanelScratch* scratch) {
-  for (std::int64_t i = 0; i < p.rows * kPanelWidth; i += kLanes) store(p.sums + i, zero());
-  if (p.rows <= kMaxTileRows && tile_vecs(static_cast<int>(p.rows), kMaxTileVecs) * kLanes >= kPanelWidth) {
-    stream_panel(p);
-  } else {
-    multiply_chunks(p, scratch);
-  }
-}
-
-// How a product is cut into tasks: every panel with every band of rows.
+// Bands of rows, which are tasks with every panel each.
 struct Bands {
   std::int64_t count;
   std::int64_t rows;
@@ -217,21 +168,117 @@ TL_INLINE Scaled scales_of(const PackedWeight& w, std::int64_t panel, const Rows
           .x_blocks = blocks};
 }
 
+// Where one tile holds all rows and all columns of a panel, a panel is read once.
+TL_INLINE bool are_streamed(std::int64_t rows) {
+  return rows <= kMaxTileRows && tile_vecs(static_cast<int>(rows), kMaxTileVecs) * kLanes >= kPanelWidth;
+}
+
+// One task: some rows of x times one panel, or several side by side, of which sums are [panels][rows][64].
+template <typename Weight, typename Scales>
+struct PanelTask {
+  const RowsOfX& x;
+  const PackedWeight& w;
+  std::int64_t first_row;
+  std::int64_t rows;
+  std::int64_t first_panel;
+  std::int64_t panels;
+  PanelScratch* scratch;
+
+  TL_INLINE std::int64_t items_of_panel() const { return x.depth / kElements<Weight> * kPanelWidth; }
+  TL_INLINE const Weight* first_item() const { return w.weight.as<const Weight>() + first_panel * items_of_panel(); }
+
+  // The products of all rows with each panel, from the first element of k on.
+  struct Products {
+    Product<Weight, Scales> of_panel[kMaxStreams];
+  };
+  TL_INLINE Products products() const {
+    Products all;
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      all.of_panel[panel] = {x.first + first_row * x.depth,
+                             x.depth,
+                             first_item() + panel * items_of_panel(),
+                             kPanelWidth,
+                             scratch->sums + panel * rows * kPanelWidth,
+                             kPanelWidth,
+                             rows,
+                             x.depth,
+                             kPanelWidth,
+                             scales_of(w, first_panel + panel, x, first_row, Scales{})};
+    }
+    return all;
+  }
+
+  // Calls use(product) for chunks of up to `most` elements of k: those of all panels, then the next ones.
+  template <typename Use>
+  TL_INLINE void for_chunks(std::int64_t most, Plain, const Use& use) const {
+    Products all = products();
+    for (std::int64_t left = x.depth; left > 0; left -= most) {
+      for (std::int64_t panel = 0; panel < panels; ++panel) {
+        Product<Weight, Scales>& p = all.of_panel[panel];
+        p.depth = min(left, most);
+        use(p);
+        p.skip_depth(p.depth);
+      }
+    }
+  }
+
+  // Chunks are whole blocks, or parts of one that is longer than a chunk.
+  template <typename Use>
+  TL_INLINE void for_chunks(std::int64_t most, Scaled, const Use& use) const {
+    Products all = products();
+    const std::int64_t block = all.of_panel[0].scales.block;
+    const bool whole = block <= most;
+    const std::int64_t blocks = whole ? most / block : 1;
+    for (std::int64_t done = 0, depth = 0; done < x.depth; done += depth) {
+      const std::int64_t in_block = whole ? 0 : done % block;
+      depth = min(whole ? x.depth - done : block - in_block, whole ? blocks * block : most);
+      for (std::int64_t panel = 0; panel < panels; ++panel) {
+        Product<Weight, Scales>& p = all.of_panel[panel];
+        p.depth = depth;
+        p.scales.partial = whole ? nullptr : scratch->partial + panel * rows * kPanelWidth;
+        p.scales.begins = in_block == 0;
+        p.scales.ends = whole || in_block + depth == block;
+        use(p);
+        if (p.scales.ends) p.scales.skip_blocks(blocks);
+        p.skip_depth(depth);
+      }
+    }
+  }
+
+  TL_INLINE void stream() const {
+    const std::int64_t bytes = items_of_panel() * static_cast<std::int64_t>(sizeof(Weight));
+    const std::int64_t ahead = panels * min(bytes, kStreamedBytes) / kLineBytes;
+    Prefetch next{Streams(first_item(), bytes, panels), panels * bytes / kLineBytes - ahead};
+    for (std::int64_t line = 0; line < ahead; ++line) next.streams.prefetch_line();
+    for_chunks(chunk_depth<Weight>(kStreamedBytes), Scales{},
+               [&](const Product<Weight, Scales>& p) { multiply<kPanelWidth, kPanelLines<Weight>>(p, &next); });
+  }
+
+  // Sums are those of all of x and w.
+  TL_INLINE void run() const {
+    for (std::int64_t i = 0; i < panels * rows * kPanelWidth; i += kLanes) store(scratch->sums + i, zero());
+    if (are_streamed(rows)) return stream();
+    for_chunks(chunk_depth<Weight>(kChunkBytes), Scales{},
+               [&](const Product<Weight, Scales>& p) { multiply_chunk(p, scratch->widened); });
+  }
+};
+
 template <typename Weight, typename Scales, typename Epilogue>
 TL_INLINE void multiply_rows(const RowsOfX& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
                              const Epilogue& epilogue) {
-  const auto* weight = w.weight.as<const Weight>();
-  const Bands bands = make_bands(x.rows, panels, pool->num_threads());
-  pool->parallel_for(panels * bands.count, [&](std::int64_t task, int thread) {
-    const std::int64_t panel = task / bands.count, first = task % bands.count * bands.rows;
+  const int threads = pool->num_threads();
+  const Bands bands = make_bands(x.rows, panels, threads);
+  const std::int64_t groups = are_streamed(x.rows) ? streaming_tasks(panels, threads) : panels;
+  pool->parallel_for(groups * bands.count, [&](std::int64_t task, int thread) {
+    const std::int64_t group = task / bands.count, first = task % bands.count * bands.rows;
+    const std::int64_t panel = group * panels / groups, end = (group + 1) * panels / groups;
     const std::int64_t count = min(bands.rows, x.rows - first);
     auto* scratch = static_cast<PanelScratch*>(pool->scratch(thread));
-    multiply_panel(
-        Product<Weight, Scales>{x.first + first * x.depth, x.depth,
-                                weight + panel * x.depth / kElements<Weight> * kPanelWidth, kPanelWidth, scratch->sums,
-                                kPanelWidth, count, x.depth, kPanelWidth, scales_of(w, panel, x, first, Scales{})},
-        scratch);
-    for (std::int64_t r = 0; r < count; ++r) epilogue(scratch->sums + r * kPanelWidth, first + r, panel);
+    PanelTask<Weight, Scales>{x, w, first, count, panel, end - panel, scratch}.run();
+    const float* sums = scratch->sums;
+    for (std::int64_t p = panel; p < end; ++p) {
+      for (std::int64_t r = 0; r < count; ++r, sums += kPanelWidth) epilogue(sums, first + r, p);
+    }
   });
 }
 

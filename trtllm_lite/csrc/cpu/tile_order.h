@@ -1,20 +1,17 @@
 // A few rows times panels in vectors, with the bits that tiles (tiles.h) give: memory is the limit then, and elements
 // are widened in registers as panels stream by.
 //
-// A core that reads one stream waits for memory more than one that reads several. A task therefore has several panels,
-// side by side, and what it prefetches are lines of each in turns.
+// A task has several panels side by side, and what it prefetches are lines of each in turns (streams.h).
 #pragma once
 
 #include "cpu/bf16_pairs.h"
 #include "cpu/fixed_point.h"
 #include "cpu/panel_gemm.h"
 #include "cpu/rounded_rows.h"
+#include "cpu/streams.h"
 #include "cpu/tiles.h"
 
 namespace tl::TL_ISA::tiles {
-
-// So many panels of bfloat16 side by side, the tiles in use and those that are prefetched, fit the first-level cache.
-constexpr std::int64_t kMaxStreams = 5;
 
 // Tiles take numbers below the normal range for zero; while this lives, the vectors of this thread do, too.
 class FlushSubnormals {
@@ -26,27 +23,6 @@ class FlushSubnormals {
 
  private:
   unsigned saved_;
-};
-
-// Streams of memory that begin `stride` bytes apart, prefetched a line of each in turns.
-class Streams {
- public:
-  Streams(const void* first, std::int64_t stride, std::int64_t count)
-      : next_(static_cast<const char*>(first)), stride_(stride), span_(count * stride), end_(next_ + span_) {}
-
-  TL_INLINE void prefetch_line() {
-    __builtin_prefetch(next_);
-    next_ += stride_;
-    if (next_ < end_) return;
-    next_ -= span_ - kLineBytes;
-    end_ += kLineBytes;
-  }
-
- private:
-  const char* next_;
-  std::int64_t stride_;
-  std::int64_t span_;
-  const char* end_;
 };
 
 // The products of kCount x 32 of x and 32 x (kVecs vectors) of w: two chains each, as tiles have them.

@@ -1,0 +1,41 @@
+// Several streams of memory that a core reads side by side: it waits for memory less than a core that reads one.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/simd.h"
+
+namespace tl::TL_ISA {
+
+constexpr int kLineBytes = 64;
+// So many panels side by side, what is in use of them and what is prefetched, fit the first-level cache.
+constexpr std::int64_t kMaxStreams = 5;
+
+// Streams that begin `stride` bytes apart, prefetched a line of each in turns.
+class Streams {
+ public:
+  Streams() = default;
+  Streams(const void* first, std::int64_t stride, std::int64_t count)
+      : next_(static_cast<const char*>(first)), stride_(stride), span_(count * stride), end_(next_ + span_) {}
+
+  TL_INLINE void prefetch_line() {
+    __builtin_prefetch(next_);
+    next_ += stride_;
+    if (next_ < end_) return;
+    next_ -= span_ - kLineBytes;
+    end_ += kLineBytes;
+  }
+
+ private:
+  const char* next_ = nullptr;
+  std::int64_t stride_ = 0;
+  std::int64_t span_ = 0;
+  const char* end_ = nullptr;
+};
+
+// Tasks that `panels` panels are cut into, to stream them: as many for each thread, of about as many panels.
+TL_INLINE std::int64_t streaming_tasks(std::int64_t panels, std::int64_t threads) {
+  return min(panels, ceil_div(ceil_div(panels, kMaxStreams), threads) * threads);
+}
+
+}  // namespace tl::TL_ISA
