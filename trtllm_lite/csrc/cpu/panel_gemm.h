@@ -27,6 +27,10 @@ constexpr std::int64_t chunk_depth(std::int64_t bytes) {
   const auto row = static_cast<std::int64_t>(kPanelWidth * sizeof(Weight));
   return min(kMaxChunkDepth, bytes / row * kElements<Weight>);
 }
+// Elements of a byte or less take a core longer to widen than to read: it streams one panel, prefetched so far ahead.
+template <typename Weight>
+constexpr std::int64_t kMostStreams = sizeof(Weight) > kElements<Weight> ? kMaxStreams : 1;
+constexpr std::int64_t kPrefetchBytes = 8192;
 // Rows of one task, or of all of its panels: their sums take 24 KiB.
 constexpr std::int64_t kMaxTaskRows = 96;
 // Tasks of fewer rows are not made of larger ones: reading the panel again would cost more than it gains.
@@ -247,6 +251,12 @@ struct PanelTask {
 
   TL_INLINE void stream() const {
     const std::int64_t bytes = items_of_panel() * static_cast<std::int64_t>(sizeof(Weight));
+    if constexpr (kMostStreams<Weight> == 1) {
+      Prefetch next{Streams(first_item() + kPrefetchBytes / sizeof(Weight), bytes, 1), bytes / kLineBytes};
+      return for_chunks(x.depth, Scales{}, [&](const Product<Weight, Scales>& p) {
+        multiply<kPanelWidth, kPanelLines<Weight>>(p, &next);
+      });
+    }
     const std::int64_t ahead = panels * min(bytes, kStreamedBytes) / kLineBytes;
     Prefetch next{Streams(first_item(), bytes, panels), panels * bytes / kLineBytes - ahead};
     for (std::int64_t line = 0; line < ahead; ++line) next.streams.prefetch_line();
@@ -268,7 +278,7 @@ TL_INLINE void multiply_rows(const RowsOfX& x, const PackedWeight& w, std::int64
                              const Epilogue& epilogue) {
   const int threads = pool->num_threads();
   const Bands bands = make_bands(x.rows, panels, threads);
-  const std::int64_t groups = are_streamed(x.rows) ? streaming_tasks(panels, threads) : panels;
+  const std::int64_t groups = are_streamed(x.rows) ? streaming_tasks(panels, threads, kMostStreams<Weight>) : panels;
   pool->parallel_for(groups * bands.count, [&](std::int64_t task, int thread) {
     const std::int64_t group = task / bands.count, first = task % bands.count * bands.rows;
     const std::int64_t panel = group * panels / groups, end = (group + 1) * panels / groups;

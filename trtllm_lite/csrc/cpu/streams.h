@@ -33,9 +33,10 @@ class Streams {
   const char* end_ = nullptr;
 };
 
-// Tasks that `panels` panels are cut into, to stream them: as many for each thread, of about as many panels.
-TL_INLINE std::int64_t streaming_tasks(std::int64_t panels, std::int64_t threads) {
-  return min(panels, ceil_div(ceil_div(panels, kMaxStreams), threads) * threads);
+// Tasks that `panels` panels are cut into, to stream up to `most` of them side by side: as many for each thread, of about
+// as many panels.
+TL_INLINE std::int64_t streaming_tasks(std::int64_t panels, std::int64_t threads, std::int64_t most) {
+  return min(panels, ceil_div(ceil_div(panels, most), threads) * threads);
 }
 
 }  // namespace tl::TL_ISA

@@ -199,7 +199,7 @@ TL_INLINE Bands make_bands(std::int64_t rows, std::int64_t panels, int num_threa
 template <int kCount, typename Weight, typename Scales, typename Epilogue>
 void multiply_few(const RoundedRows& x, const PackedWeight& w, const Depth& depth, std::int64_t panels,
                   ThreadPool* pool, const Epilogue& epilogue) {
-  const std::int64_t tasks = streaming_tasks(panels, pool->num_threads());
+  const std::int64_t tasks = streaming_tasks(panels, pool->num_threads(), kMaxStreams);
   pool->parallel_for(tasks, [&](std::int64_t task, int thread) {
     const std::int64_t first = task * panels / tasks, last = (task + 1) * panels / tasks;
     auto* scratch = static_cast<Scratch*>(pool->scratch(thread));
