@@ -100,9 +100,9 @@ def _ptx() -> Path:
     return compiled.with_suffix("")
 
 
-def _compile(source: Path, name: str, defines: dict[str, int | str], arch: int) -> ctypes.CDLL:
+@cache
+def _compile(source: Path, name: str, macros: tuple[str, ...]) -> ctypes.CDLL:
     """The kernel's library."""
-    macros = [f"-D{key}={value}" for key, value in sorted((defines | {"__CUDA_ARCH__": arch}).items())]
     kernel = translate(_run(_COMPILER, "-std=c++20", "-E", "-x", "c++", *macros, "-I", PLUGINS, source))
     cluster = re.search(r"__cluster_dims__\((.+), 1, 1\)", kernel)
     launcher = f"""
@@ -141,7 +141,8 @@ class EmulatedKernel:
     ) -> None:
         self.machine, self.name, self.threads, self.shared_bytes = machine, name, threads, shared_bytes
         number = int(machine.arch.removeprefix("sm_").removesuffix("a")) * 10
-        library = _compile(PLUGINS / source, name, defines, number)
+        macros = sorted((defines | {"__CUDA_ARCH__": number}).items())
+        library = _compile(PLUGINS / source, name, tuple(f"-D{key}={value}" for key, value in macros))
         self._cluster: int = library.emulated_cluster()
         self._launch = library.emulated_launch
         self._launch.restype = ctypes.c_bool
