@@ -227,14 +227,21 @@ def test_sequences_are_drawn_by_the_seed(tmp_path: Path) -> None:
     assert not all(np.array_equal(*pair) for pair in zip(drawn[0], drawn[2], strict=True))
 
 
+def test_lines_of_jsonl_end_at_newlines_alone(tmp_path: Path) -> None:
+    """JSON lets other separators stand in a string as they are."""
+    path = text_file(tmp_path, '"one\u2028text"\r\n{"text": "another\x85"}\n', "text.jsonl")
+    assert CalibrationText(path).texts() == ["one\u2028text", "another\x85"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "fields", "message"),
     [
         ("a.txt", " \n\n", {}, "the calibration dataset .* is empty"),
-        ("a.txt", "short", {}, "too small: .* has 6 tokens in 1 sequences of at most 40, expected 1 and 64 tokens"),
-        ("a.txt", TEXT, {"size": 99}, "too small: .*expected 99 and 64 tokens or more"),
+        ("a.txt", "short", {}, "too small: .* has 6 tokens in 1 sequences of at most 40, .* or more: pass more text$"),
+        ("a.txt", TEXT, {"size": 99}, "too small: .*expected 99 and 64 tokens or more: .* or lower calib_size"),
+        ("a.json", f'["{TEXT}"]', {}, r"calib_dataset is .*: expected a file whose name ends in .txt or .jsonl"),
         ("a.jsonl", '{"text": 3}', {}, r"line 1 is \{'text': 3\}: expected a text"),
-        ("a.jsonl", '"ok"\n\nnot json', {}, "line 2 is not JSON: 'not json'"),
+        ("a.jsonl", '"ok"\n\nnot json', {}, "line 3 is not JSON: 'not json': expected a text"),
         ("a.txt", TEXT, {"size": 0}, "calib_size is 0: expected a whole number above 0"),
         ("a.txt", TEXT, {"max_seq_length": 1}, "calib_max_seq_length is 1, and prompts begin with 1 tokens: raise it"),
     ],

@@ -81,6 +81,16 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: py
         stage.choose_formats(checkpoint, Recipe("int8_wo"), ["fp8_wo"], 12, calibration, _ignore)
 
 
+def test_a_budget_that_no_format_meets_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = open_checkpoint(converted(tmp_path))
+    monkeypatch.delattr(stage, "evaluate")
+    monkeypatch.delattr(stage, "statistics_of")
+    with pytest.raises(BuildError, match=r"auto_quantize_bits is 4, and the formats take 8\.\d+ bits .* raise it"):
+        stage.choose_formats(checkpoint, Recipe(), ["int8_wo", "int8_sq"], 4, Calibration(), _ignore)
+
+
 def _ignore(stage: str, done: int, total: int) -> None:
     del stage, done, total
 

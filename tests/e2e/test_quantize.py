@@ -7,9 +7,10 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
-from tests.models import NETWORK_FAMILIES, save_tiny_model, tiny_tokenizer
+from tests.models import NETWORK_FAMILIES, save_model, save_tiny_model, tiny_model, tiny_tokenizer
 from tests.tolerances import assert_close
 from trtllm_lite.builder import Checkpoint, build_engine, open_checkpoint
 from trtllm_lite.cli import cli
@@ -24,6 +25,7 @@ from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold, source_
 from trtllm_lite.quantize.schemes.int8_sq import smoothing_factors
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
+from trtllm_lite.stages import quantize as stage
 from trtllm_lite.stages.calibration import Calibration
 from trtllm_lite.stages.quantize import quantize_checkpoint
 
@@ -112,6 +114,38 @@ def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
     again = ["build", "--checkpoint_dir", tmp_path / "quantized", "--output_dir", tmp_path / "e"]
     result = CliRunner().invoke(cli, [*map(str, again), "--qformat", "int8_wo"])
     assert "the checkpoint is quantized as int8_sq already, and int8_wo is asked for" in result.stderr
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("qformat", ["int8_wo", "fp8_rowwise", "int4_wo"])
+def test_weights_that_are_not_finite_are_not_rounded(qformat: str, number: float, tmp_path: Path) -> None:
+    """Where nothing is calibrated, nothing else would find them."""
+    model = tiny_model("llama", **EVEN)
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[3, 5] = number
+    save_model(model, tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    recipe, message = Recipe(qformat, group_size=16), "layers.1.mlp.down_proj: the weights of output feature 3 are not"
+    with pytest.raises(BuildError, match=message):
+        quantize_checkpoint(tmp_path / "checkpoint", tmp_path / "out", recipe, Calibration(), lambda *_: None)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max_seq_len", 129], "max_seq_len is 129, but the model's max_position_embeddings is 128"),
+        (["--target", "sm_80"], "products of float8_e4m3fn activations are for sm_90a, not sm_80"),
+    ],
+)
+def test_what_cannot_be_built_is_not_calibrated(
+    arguments: list[object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = converted(tmp_path, dtype="bfloat16", **EVEN)
+    monkeypatch.delattr(stage, "statistics_of")
+    command = ["build", "--checkpoint_dir", source, "--output_dir", tmp_path / "e", "--qformat", "fp8", *arguments]
+    result = CliRunner().invoke(cli, [str(word) for word in command])
+    assert message in result.stderr
 
 
 def run(*arguments: object) -> Result:

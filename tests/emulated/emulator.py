@@ -8,6 +8,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def _run(*command: str | Path, text: str | None = None) -> str:
 def _built(name: str, content: str, *command: str | Path, text: str | None = None) -> Path:
     """The output of ``command -o FILE``, kept under a hash of ``content`` and the command."""
     key = hashlib.sha256("\0".join([content, *map(str, command)]).encode()).hexdigest()[:32]
-    target = _folder() / f"{name}-{key}"
+    target = _folder() / f"{key}-{name}"
     if not target.is_file():
         with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
             made = Path(scratch) / "made"
@@ -84,16 +85,24 @@ def _headers() -> str:
 
 @cache
 def _runtime() -> tuple[Path, ...]:
-    sources = [_HERE / f"{name}.cc" for name in _RUNTIME]
-    return tuple(
-        _built(f"{source.stem}.o", _headers() + source.read_text(), _COMPILER, *_FLAGS, "-O2", "-c", source)
-        for source in sources
-    )
+    def compiled(name: str) -> Path:
+        source = _HERE / f"{name}.cc"
+        return _built(f"{name}.o", _headers() + source.read_text(), _COMPILER, *_FLAGS, "-O2", "-c", source)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return tuple(pool.map(compiled, _RUNTIME))
 
 
-def _compile(source: Path, name: str, defines: dict[str, int | str], arch: int) -> ctypes.CDLL:
+@cache
+def _ptx() -> Path:
+    """What ``-include`` finds as compiled already: parsing ptx.h takes longer than compiling most kernels."""
+    compiled = _built("ptx.h.gch", _headers(), _COMPILER, *_FLAGS, "-x", "c++-header", _HERE / "ptx.h")
+    return compiled.with_suffix("")
+
+
+@cache
+def _compile(source: Path, name: str, macros: tuple[str, ...]) -> ctypes.CDLL:
     """The kernel's library."""
-    macros = [f"-D{key}={value}" for key, value in sorted((defines | {"__CUDA_ARCH__": arch}).items())]
     kernel = translate(_run(_COMPILER, "-std=c++20", "-E", "-x", "c++", *macros, "-I", PLUGINS, source))
     cluster = re.search(r"__cluster_dims__\((.+), 1, 1\)", kernel)
     launcher = f"""
@@ -103,10 +112,9 @@ extern "C" bool emulated_launch(const emulated::LaunchConfig* config, void* cons
   return emulated::launch_kernel({name}, *config, arguments, message, message_bytes);
 }}
 """
-    text = f'#include "{_HERE}/ptx.h"\n{kernel}{launcher}'
-    content = _headers() + "".join(map(str, _runtime())) + text
-    options = ("-x", "c++", "-", "-x", "none", *_runtime())
-    library = _built(f"{name}.so", content, _COMPILER, *_FLAGS, "-shared", *options, text=text)
+    text = kernel + launcher
+    options = ("-include", _ptx(), "-x", "c++", "-", "-x", "none", *_runtime())
+    library = _built(f"{name}.so", text, _COMPILER, *_FLAGS, "-shared", *options, text=text)
     return ctypes.CDLL(str(library))
 
 
@@ -133,7 +141,8 @@ class EmulatedKernel:
     ) -> None:
         self.machine, self.name, self.threads, self.shared_bytes = machine, name, threads, shared_bytes
         number = int(machine.arch.removeprefix("sm_").removesuffix("a")) * 10
-        library = _compile(PLUGINS / source, name, defines, number)
+        macros = sorted((defines | {"__CUDA_ARCH__": number}).items())
+        library = _compile(PLUGINS / source, name, tuple(f"-D{key}={value}" for key, value in macros))
         self._cluster: int = library.emulated_cluster()
         self._launch = library.emulated_launch
         self._launch.restype = ctypes.c_bool

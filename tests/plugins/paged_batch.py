@@ -1,6 +1,6 @@
 """Random PagedAttention problems whose cache is NaN wherever no token lives that a window reaches."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +79,12 @@ class PagedCache:
         past_lens = np.array([self.lengths.get(sequence, 0) for sequence, _ in new_tokens], np.int32)
         return [cu_seqlens, past_lens, of_groups.reshape(-1, tables.shape[1])]
 
+    def append(self, new_tokens: Sequence[tuple[int, int]], outputs: Mapping[str, np.ndarray]) -> None:
+        """Take the caches that a step returned."""
+        self.keys, self.values = outputs["key_cache_out"], outputs["value_cache_out"]
+        for sequence, count in new_tokens:
+            self.lengths[sequence] = self.lengths.get(sequence, 0) + count
+
     def tokens_of(self, sequence: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and values [kv_heads, length, head_dim] as stored."""
         table, length = self._tables[sequence], self.lengths[sequence]
@@ -120,7 +126,5 @@ def step(
     """Append tokens with the kernel; returns y per sequence and updates the cache."""
     inputs = tokens.inputs(cache, new_tokens)
     outputs = run("PagedAttention", inputs, cache.shape.attributes, isa=isa, num_threads=num_threads)
-    cache.keys, cache.values = outputs["key_cache_out"], outputs["value_cache_out"]
-    for sequence, count in new_tokens:
-        cache.lengths[sequence] = cache.lengths.get(sequence, 0) + count
+    cache.append(new_tokens, outputs)
     return np.split(outputs["y"], inputs[5][1:-1])

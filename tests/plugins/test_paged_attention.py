@@ -1,5 +1,7 @@
 """PagedAttention against its reference, and its independence from chunking, batch, blocks and threads."""
 
+from functools import cache as computed_once
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -38,12 +40,8 @@ SHAPES = {
 }
 
 
-def check_step(tokens: Tokens, cache: PagedCache, new_tokens: list[tuple[int, int]], isa: str, threads: int) -> None:
-    """One step against the reference: y, the appended tokens, and every other cache slot untouched."""
-    inputs = tokens.inputs(cache, new_tokens)
-    # The reference sees the same cache, NaN included.
-    expected = reference("PagedAttention", inputs, cache.shape.attributes)
-    y = step(tokens, cache, new_tokens, isa, threads)
+def assert_step(y: list[np.ndarray], cache: PagedCache, expected: dict[str, np.ndarray]) -> None:
+    """What one step did: y, the appended tokens, and every other cache slot untouched, NaN included."""
     assert_close(np.concatenate(y), expected["y"])
     for actual, name in ((cache.keys, "key_cache_out"), (cache.values, "value_cache_out")):
         wide, wanted = actual.astype(np.float32), expected[name].astype(np.float32)
@@ -60,22 +58,31 @@ def test_what_is_stored_is_shown(isa: str) -> None:
     assert_close(found, reference("PagedAttention", inputs, shape.attributes)["stored"])
 
 
+def ragged(name: str) -> tuple[Tokens, PagedCache, list[list[tuple[int, int]]]]:
+    """Ragged prompts, then chunks that cross block boundaries mixed with single tokens, then decode."""
+    shape = SHAPES[name]
+    third = shape.tokens_per_block if shape.tokens_per_block < 20 else 17
+    steps = [[(0, 70), (1, 1), (2, third)], [(1, 65), (0, 1), (3, 129)], [(s, 1) for s in range(4)], [(3, 1)]]
+    return Tokens(shape, [150, 90, 20, 200]), PagedCache(shape, num_blocks=24), steps
+
+
+@computed_once
+def expected_of_ragged(name: str) -> list[dict[str, np.ndarray]]:
+    """What the reference makes of each step, for all instruction sets and numbers of threads."""
+    tokens, cache, steps = ragged(name)
+    expected = []
+    for new_tokens in steps:
+        expected.append(reference("PagedAttention", tokens.inputs(cache, new_tokens), cache.shape.attributes))
+        cache.append(new_tokens, expected[-1])
+    return expected
+
+
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_matches_reference(isa: str, name: str, num_threads: int) -> None:
-    """Ragged prompts, then chunks that cross block boundaries mixed with single tokens, then decode."""
-    shape = SHAPES[name]
-    tokens, cache = Tokens(shape, [150, 90, 20, 200]), PagedCache(shape, num_blocks=64)
-    check_step(
-        tokens,
-        cache,
-        [(0, 70), (1, 1), (2, shape.tokens_per_block if shape.tokens_per_block < 20 else 17)],
-        isa,
-        num_threads,
-    )
-    check_step(tokens, cache, [(1, 65), (0, 1), (3, 129)], isa, num_threads)
-    check_step(tokens, cache, [(0, 1), (1, 1), (2, 1), (3, 1)], isa, num_threads)
-    check_step(tokens, cache, [(3, 1)], isa, num_threads)
+    tokens, cache, steps = ragged(name)
+    for new_tokens, expected in zip(steps, expected_of_ragged(name), strict=True):
+        assert_step(step(tokens, cache, new_tokens, isa, num_threads), cache, expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -183,7 +190,8 @@ def results(
         for sequence, count in new_tokens:
             lengths[sequence] = lengths.get(sequence, 0) + count
     tokens = Tokens(shape, [lengths[s] for s in sorted(lengths)])
-    cache = PagedCache(shape, num_blocks=160, seed=seed, dtype=dtype)
+    num_blocks = sum(-(-length // shape.tokens_per_block) for length in lengths.values()) + 2
+    cache = PagedCache(shape, num_blocks, seed=seed, dtype=dtype)
     y: dict[int, list[np.ndarray]] = {s: [] for s in lengths}
     for new_tokens in schedule:
         for (sequence, _), rows in zip(new_tokens, step(tokens, cache, new_tokens, isa, num_threads), strict=True):
@@ -232,8 +240,9 @@ def test_same_bits_with_long_context_on_any_number_of_threads(isa: str, window: 
 def test_long_context_matches_reference(isa: str) -> None:
     shape = AttentionShape(num_heads=3, num_kv_heads=1, head_dim=64, tokens_per_block=32)
     tokens, cache = Tokens(shape, [1200]), PagedCache(shape, num_blocks=40)
-    check_step(tokens, cache, [(0, 1199)], isa, threads=2)
-    check_step(tokens, cache, [(0, 1)], isa, threads=4)
+    for new_tokens, num_threads in (([(0, 1199)], 2), ([(0, 1)], 4)):
+        expected = reference("PagedAttention", tokens.inputs(cache, new_tokens), shape.attributes)
+        assert_step(step(tokens, cache, new_tokens, isa, num_threads), cache, expected)
 
 
 def test_non_finite_sequence_stays_in_its_rows(isa: str) -> None:

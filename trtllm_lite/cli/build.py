@@ -67,9 +67,9 @@ def _build_options(function: Decorated) -> Decorated:
             type=click.Choice(["auto", *PLAIN_DTYPES, *EIGHT_BIT_CACHES]),
             default="auto",
             show_default=True,
-            help="Type of the KV cache. fp8 and int8 (CPUs only) have scales, which calibration finds. auto is what "
-            "the checkpoint was quantized to, or else float32 on CPUs, and the type of activations on GPUs. The others "
-            "leave keys and values as they are, whatever the checkpoint was quantized to.",
+            help="Type of the KV cache. fp8 (CPUs, sm_90) and int8 (CPUs) have scales, which calibration finds. "
+            "auto is what the checkpoint was quantized to, or else float32 on CPUs, and the type of activations on "
+            "GPUs. The others leave keys and values as they are, whatever the checkpoint was quantized to.",
         ),
         click.option(
             "--target",
@@ -146,10 +146,10 @@ def build(
     """
     from pathlib import Path
 
-    from trtllm_lite.builder import build_engine
+    from trtllm_lite.builder import build_engine, plan_memory
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
-    from trtllm_lite.stages.quantize import quantized, uncalibrated
+    from trtllm_lite.stages.quantize import is_calibrated, quantized, uncalibrated
     from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
@@ -160,6 +160,8 @@ def build(
         if limits["strip_plan"]:
             source = uncalibrated(source, recipe)
         else:
+            if is_calibrated(source, recipe):  # what would fail behind the calibration fails before it
+                plan_memory(uncalibrated(source, recipe), **_without_tuning(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
             source = result.checkpoint
             if max_accuracy_loss is not None:
@@ -174,6 +176,12 @@ def build(
     click.echo("limits: " + ", ".join(f"{name} {value}" for name, value in vars(manifest.limits).items()))
     click.echo("memory: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(memory).items()))
     click.echo(f"next: {_next_step(manifest, output_dir)}")
+
+
+def _without_tuning(limits: dict[str, Any]) -> dict[str, Any]:
+    """What `plan` takes, too."""
+    tuning = {"strip_plan", "input_timing_cache", "output_timing_cache", "fast_build"}
+    return {name: value for name, value in limits.items() if name not in tuning}
 
 
 def _next_step(manifest: "Manifest", output_dir: str) -> str:

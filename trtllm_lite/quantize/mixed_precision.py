@@ -39,19 +39,24 @@ class Choice:
     reason: str
 
 
-def choose(sites: Sequence[Site], budget: float) -> list[Choice]:
-    """A candidate for each site, with at most ``budget`` bits for a weight, on average over all sites.
-
-    Raises BuildError if the fewest bits of all sites are more than that.
-    """
-    chosen = {site: Choice(site, _smallest(site), "the fewest bits; others were worth more") for site in sites}
-    fewest = average_bits(list(chosen.values()))
-    left = (budget - fewest) * sum(site.num_weights for site in sites)
-    if left < 0:
+def check_budget(sites: Sequence[Site], budget: float) -> None:
+    """Raise BuildError if the fewest bits of all sites are more than ``budget``; divergences need not be known."""
+    fewest = sum(_smallest(site).bits for site in sites) / sum(site.num_weights for site in sites)
+    if budget < fewest:
         raise BuildError(
             f"auto_quantize_bits is {budget:g}, and the formats take {fewest:.3f} bits for a weight at least, their "
             "scales included: raise it, name a format of fewer bits, or pass a larger group_size"
         )
+
+
+def choose(sites: Sequence[Site], budget: float) -> list[Choice]:
+    """A candidate for each site, with at most ``budget`` bits for a weight, on average over all sites.
+
+    Raises BuildError as :func:`check_budget`.
+    """
+    check_budget(sites, budget)
+    chosen = {site: Choice(site, _smallest(site), "the fewest bits; others were worth more") for site in sites}
+    left = (budget - average_bits(list(chosen.values()))) * sum(site.num_weights for site in sites)
     while steps := [step for choice in chosen.values() for step in _steps(choice, left)]:
         before, after, site = max(steps, key=_gain)
         left -= after.bits - before.bits

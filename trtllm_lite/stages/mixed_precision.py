@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +18,7 @@ from trtllm_lite.files import write_file, writing
 from trtllm_lite.progress import Report
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
-from trtllm_lite.quantize.mixed_precision import Candidate, Choice, Site, choose
+from trtllm_lite.quantize.mixed_precision import Candidate, Choice, Site, check_budget, choose
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.products import Product, find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
@@ -42,9 +44,11 @@ def choose_formats(
     if checkpoint.path is None:
         raise EngineError("a model config has no weights to measure: pass a checkpoint")
     recipes = {qformat: replace(base, qformat=qformat, kv_cache_dtype=None, kv_cache_scale=None) for qformat in formats}
+    sites = list(_sites(checkpoint, recipes))
+    check_budget(sites, bits)
     with _statistics(checkpoint, recipes.values(), calibration, report) as statistics:
         measured = _Measured(calibration, checkpoint, base.group_size)
-        sites = list(_sites(checkpoint, recipes, statistics, measured, report))
+        sites = list(_measure(sites, checkpoint, recipes, statistics, measured, report))
     choices = choose(sites, bits)
     overrides = tuple((f"{choice.site.path}*", choice.candidate.qformat) for choice in choices)
     return replace(base, overrides=overrides), choices
@@ -80,36 +84,49 @@ def _statistics(
         yield store.read
 
 
-def _sites(
+def _sites(checkpoint: Checkpoint, recipes: Mapping[str, Recipe]) -> Iterator[Site]:
+    """What there is to choose for, without the divergences of candidates."""
+    chosen = next(iter(recipes.values())).choose(find_products(checkpoint.model.graph))
+    products: dict[str, list[Product]] = {}
+    for product in chosen:
+        products.setdefault(".".join(product.name.split(".")[:3]), []).append(product)
+    plain = _num_bits(checkpoint.model)
+    for path, own in products.items():
+        num_weights = sum(product.matrix.shape[0] * product.matrix.shape[1] for product in own)
+        own_bits = sum(_bits(product.matrix.tensor("weight")) for product in own)
+        candidates = [Candidate(FULL_PRECISION, own_bits, 0.0)]
+        for qformat, recipe in recipes.items():
+            empty, _ = quantize_network(checkpoint.model, recipe, placeholder, path)
+            candidates.append(Candidate(qformat, own_bits - (plain - _num_bits(empty)), inf))
+        yield Site(path, num_weights, tuple(candidates))
+
+
+def _measure(
+    sites: Sequence[Site],
     checkpoint: Checkpoint,
     recipes: Mapping[str, Recipe],
     statistics: Callable[[str], Statistics],
     measured: "_Measured",
     report: Report,
 ) -> Iterator[Site]:
-    chosen = next(iter(recipes.values())).choose(find_products(checkpoint.model.graph))
-    products: dict[str, list[Product]] = {}
-    for product in chosen:
-        products.setdefault(".".join(product.name.split(".")[:3]), []).append(product)
-    plain, done = _num_bits(checkpoint.model), 0
+    """``sites`` with the divergences of their candidates."""
     with TemporaryDirectory(prefix="trtllm_lite-autoq-") as directory:
         compare = _Comparison(Path(directory), checkpoint, measured)
-        for path, own in products.items():
-            num_weights = sum(product.matrix.shape[0] * product.matrix.shape[1] for product in own)
-            own_bits = sum(_bits(product.matrix.tensor("weight")) for product in own)
-            candidates = [Candidate(FULL_PRECISION, own_bits, 0.0)]
-            for qformat, recipe in recipes.items():
-                empty, _ = quantize_network(checkpoint.model, recipe, placeholder, path)
 
-                def divergence(recipe: Recipe = recipe, path: str = path) -> float:
-                    network, _ = quantize_network(checkpoint.model, recipe, statistics, path)
-                    return compare(replace(checkpoint, model=network))
+        def divergence(qformat: str, path: str) -> float:
+            network, _ = quantize_network(checkpoint.model, recipes[qformat], statistics, path)
+            return compare(replace(checkpoint, model=network))
 
-                taken = own_bits - (plain - _num_bits(empty))
-                candidates.append(Candidate(qformat, taken, measured.get(f"{path} {qformat}", divergence)))
+        done = 0
+        for site in sites:
+            plain, *candidates = site.candidates
+            known = [plain]
+            for candidate in candidates:
+                name, measure = f"{site.path} {candidate.qformat}", partial(divergence, candidate.qformat, site.path)
+                known.append(replace(candidate, divergence=measured.get(name, measure)))
                 done += 1
-                report("measure", done, len(products) * len(recipes))
-            yield Site(path, num_weights, tuple(candidates))
+                report("measure", done, len(sites) * len(recipes))
+            yield replace(site, candidates=tuple(known))
 
 
 class _Comparison:

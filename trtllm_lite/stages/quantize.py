@@ -69,6 +69,11 @@ def quantized(
         yield Quantization(checkpoint, result, decisions, recipe, statistics, calibration.device)
 
 
+def is_calibrated(checkpoint: Checkpoint, recipe: Recipe) -> bool:
+    """Whether ``recipe`` needs calibration, which may take minutes. Raises BuildError."""
+    return inputs_to_observe(checkpoint.model, recipe)[1] > Needs.NOTHING
+
+
 def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
     """``checkpoint`` quantized by ``recipe``, where no weight is read: what calibration would find is made up."""
     network, _ = quantize_network(checkpoint.model, recipe, placeholder)

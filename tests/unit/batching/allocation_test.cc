@@ -63,7 +63,7 @@ TEST(decoding_allocates_nothing) {
   CHECK(num_allocations - before <= 1000 / 64 + 1);  // the null executor's deque: a chunk per 64 steps
 }
 
-// The bound is ten times what is measured, for busy test machines; bench_event_loop measures.
+// The bound is ten times what is measured under the sanitizers, for busy test machines; bench_event_loop measures.
 TEST(a_step_of_256_costs_the_host_little) {
   Decoding decoding;
   const auto start = tl::Clock::now();

@@ -253,12 +253,12 @@ TEST(random_operations_keep_every_invariant) {
                        .num_host_blocks = static_cast<int>(seed % 3) * 6,
                        .tokens_per_block = 1 + static_cast<int>(seed % 4),
                        .enable_block_reuse = seed % 6 != 5});
-    for (int i = 0; i < 1000; ++i) model.random_operation();
+    for (int i = 0; i < 400; ++i) model.random_operation();
     model.finish();
     hit_tokens += model.counters().hit_tokens;
     evicted += model.counters().evicted_blocks;
   }
-  CHECK(hit_tokens > 5000 && evicted > 300);  // the test reaches what it is about
+  CHECK(hit_tokens > 2000 && evicted > 100);  // the test reaches what it is about
 }
 
 // Windows of less than a block and of several, one longer than any sequence, one group of each kind and several.
@@ -273,12 +273,12 @@ TEST(random_operations_on_several_cache_groups) {
                        .enable_block_reuse = seed % 7 != 6,
                        .windows = groups,
                        .max_step_tokens = seed % 5 == 4 ? 1000 : 1 + static_cast<int>(seed % 5) * 3});
-    for (int i = 0; i < 600; ++i) model.random_operation();
+    for (int i = 0; i < 250; ++i) model.random_operation();
     model.finish();
     hit_tokens += model.counters().hit_tokens;
     evicted += model.counters().evicted_blocks;
   }
-  CHECK(hit_tokens > 3000 && evicted > 300);
+  CHECK(hit_tokens > 1200 && evicted > 100);
 }
 
 TEST(a_windowed_group_keeps_what_its_window_reaches) {

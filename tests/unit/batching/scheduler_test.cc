@@ -24,7 +24,7 @@ static_assert(CanPreempt<tl::Running> && !CanPreempt<tl::Waiting> && !CanPreempt
 
 TEST(random_load_max_utilization) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+  for (std::uint64_t seed = 0; seed < 48; ++seed) {
     const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
                     {.num_blocks = 20 + static_cast<int>(seed % 25),
@@ -33,22 +33,22 @@ TEST(random_load_max_utilization) {
                      .enable_block_reuse = seed % 5 != 4},
                     totals);
   }
-  CHECK(totals.recomputed > 100 && totals.swapped > 100 && totals.hit_tokens > 1000 && totals.failed > 50);
-  CHECK(totals.found > 100);
+  CHECK(totals.recomputed > 40 && totals.swapped > 40 && totals.hit_tokens > 400 && totals.failed > 20);
+  CHECK(totals.found > 40);
 }
 
 TEST(random_load_guaranteed_no_evict) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config, {.num_blocks = 20 + static_cast<int>(seed % 25), .tokens_per_block = 4}, totals);
   }
-  CHECK(totals.hit_tokens > 1000 && totals.found > 100);
+  CHECK(totals.hit_tokens > 500 && totals.found > 50);
 }
 
 TEST(random_load_without_chunked_context) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+  for (std::uint64_t seed = 0; seed < 15; ++seed) {
     auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 80, 80);
     config.enable_chunked_context = false;
     run_random_load(seed, config, {.num_blocks = 20 + static_cast<int>(seed % 25), .tokens_per_block = 4}, totals);
@@ -65,7 +65,7 @@ int blocks_of_one(const std::vector<int>& windows, const tl::SchedulerConfig& co
 
 TEST(random_load_max_utilization_of_cache_groups) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 90; ++seed) {
+  for (std::uint64_t seed = 0; seed < 36; ++seed) {
     const auto& windows = kGroups[seed % kGroups.size()];
     const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
@@ -76,13 +76,13 @@ TEST(random_load_max_utilization_of_cache_groups) {
                      .windows = windows},
                     totals);
   }
-  CHECK(totals.recomputed > 50 && totals.swapped > 50 && totals.hit_tokens > 500 && totals.failed > 50);
-  CHECK(totals.found > 50);
+  CHECK(totals.recomputed > 20 && totals.swapped > 20 && totals.hit_tokens > 200 && totals.failed > 20);
+  CHECK(totals.found > 20);
 }
 
 TEST(random_load_guaranteed_no_evict_of_cache_groups) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
     const auto& windows = kGroups[seed % kGroups.size()];
     const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
@@ -91,7 +91,7 @@ TEST(random_load_guaranteed_no_evict_of_cache_groups) {
                      .windows = windows},
                     totals);
   }
-  CHECK(totals.hit_tokens > 500 && totals.found > 50);
+  CHECK(totals.hit_tokens > 250 && totals.found > 25);
 }
 
 // One at a time, so that the order of service is the order of ends.

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.batching.cpp_build import BATCHING, CSRC, HERE, ROOT, VARIANTS, cached_folder, compile_objects, link
 from tests.unit.csrc.tiny_engine import MAX_NUM_TOKENS, VOCAB, make_tiny_engine
 
-NUM_REQUESTS = os.environ.get("TRTLLM_LITE_STRESS_REQUESTS", "3000")
+NUM_REQUESTS = os.environ.get("TRTLLM_LITE_STRESS_REQUESTS", "1000")
 MAX_BATCH_SIZE = 8
 POISON = VOCAB - 1
 PROGRAM = HERE / "cpu_loop_stress.cc"
@@ -60,9 +60,10 @@ def program(pytestconfig: pytest.Config, programs: Path) -> Path:
     reader = ["-O0", f"-I{generated}", f"-I{ROOT / 'plugins'}", f"-isystem{json_include}"]
     executor = [*reader, "-g1", "-fsanitize=thread", "-DTL_ISA=portable"]  # optimized, it compiles for a minute
     objects = compile_objects(programs / "tsan", BATCHING, VARIANTS["tsan"])
-    objects += compile_objects(folder / "executor", [*EXECUTOR, *KERNELS, *sorted(generated.glob("*.cc"))], executor)
+    instrumented = [*EXECUTOR, *KERNELS, *sorted(generated.glob("*.cc")), PROGRAM]
+    objects += compile_objects(folder / "executor", instrumented, executor)
     objects += compile_objects(folder / "reader", READER, reader)
-    link(executable, PROGRAM, objects, executor)
+    link(executable, objects, executor)
     return executable
 
 

@@ -1,6 +1,7 @@
 """GPU engine files, built by NVRTC on whatever machine this is."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not install
 
 from tests.timing_caches import save_tiles_first
 from tests.unit.builder.checkpoints import save_checkpoint
-from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, save_cuda_engine
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, lowered, save_cuda_engine
 from tests.unit.builder.networks import VARIANTS
 from tests.unit.builder.plan_interpreter import header_of
 from trtllm_lite._core import Engine
@@ -20,7 +21,7 @@ from trtllm_lite.cli import cli
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.engine.plan import Plan
-from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import BuildError
 
@@ -40,9 +41,18 @@ MODEL_CONFIG = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.fixture(scope="module", autouse=True)
+def _common_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels are compiled for the first engine that has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> EngineFile:
+    """An engine of the usual shape."""
+    return save_cuda_engine(tmp_path_factory.mktemp("llama"))
 
 
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
@@ -50,12 +60,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_engines_of_quantized_weights_are_written(qformat: str, target: str, tmp_path: Path) -> None:
     """The runtime reads back what a build writes."""
     save_checkpoint(tmp_path / "checkpoint", cuda_shape(inter=128))
-    how = {**LIMITS, "qformat": qformat, "group_size": 32, "target": target}
+    how = {**LIMITS, "max_batch_size": 1, "qformat": qformat, "group_size": 32, "target": target}
     assert build_engine(tmp_path / "checkpoint", tmp_path / "engine", **how).qformat == qformat
 
 
-def test_every_cubin_is_in_the_file(tmp_path: Path) -> None:
-    engine = save_cuda_engine(tmp_path)
+def test_every_cubin_is_in_the_file(engine: EngineFile) -> None:
     plan = engine.plan
     assert isinstance(plan, Plan)
     keys = {key for kernel in plan.kernels for key in kernel.cubins.values()}
@@ -67,22 +76,23 @@ def test_every_cubin_is_in_the_file(tmp_path: Path) -> None:
         assert data[start + begin : start + end].startswith(b"\x7fELF")
 
 
-@pytest.mark.parametrize("variant", ["llama", "qwen2", "qwen3", "wgmma"])
-def test_the_runtime_reads_it(variant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variant", "targets"), [("llama", "sm_90,sm_80"), ("qwen2", "sm_90"), ("qwen3", "sm_90"), ("wgmma", "sm_90")]
+)
+def test_the_runtime_reads_it(variant: str, targets: str, tmp_path: Path) -> None:
     """Its reader is C++ and checks every number."""
-    engine = save_cuda_engine(tmp_path, CUDA_VARIANTS[variant], targets="sm_90,sm_89")
+    engine = save_cuda_engine(tmp_path, CUDA_VARIANTS[variant], targets=targets)
     assert Engine(str(engine.path)).plan == engine.plan.to_json()
 
 
-def test_weights_lie_where_the_plan_says(tmp_path: Path) -> None:
-    engine = save_cuda_engine(tmp_path)
+def test_weights_lie_where_the_plan_says(engine: EngineFile) -> None:
     weights = {tensor.name: tensor.offset for tensor in engine.plan.tensors if tensor.kind == "weight"}
     assert len(weights) == 15
     assert {name: engine.tensors[f"weights.{name}"].data_offsets[0] for name in weights} == weights
 
 
-def test_the_manifest_names_target_and_cache(tmp_path: Path) -> None:
-    manifest = save_cuda_engine(tmp_path).manifest
+def test_the_manifest_names_target_and_cache(engine: EngineFile) -> None:
+    manifest = engine.manifest
     assert manifest.target == Target("cuda", ("sm_90a",))
     cache = manifest.kv_cache
     assert (cache.dtype, cache.num_blocks, cache.num_layers, cache.head_dim) == ("bfloat16", 6, 2, 16)
@@ -90,30 +100,30 @@ def test_the_manifest_names_target_and_cache(tmp_path: Path) -> None:
     assert not manifest.stripped
 
 
-def test_the_same_inputs_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_inputs_give_the_same_bytes(
+    engine: EngineFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a cold cache in one build and a warm one in another."""
-    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
-    engines = []
-    for name, cache in (("a", "cold"), ("b", "other"), ("c", "other")):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
-        build_engine(checkpoint, tmp_path / name, **LIMITS, target=["sm_90,sm_80"])
-        engines.append((tmp_path / name / "rank0.engine").read_bytes())
-    assert engines[0] == engines[1] == engines[2]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    for name in ("cold", "warm"):
+        build_engine(engine.path.parents[1] / "checkpoint", tmp_path / name, **LIMITS, target="sm_90")
+        assert (tmp_path / name / "rank0.engine").read_bytes() == engine.path.read_bytes()
 
 
-def test_lower_limits_compile_nothing_again(tmp_path: Path) -> None:
-    checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape(vocab=2000))
-    build_engine(checkpoint, tmp_path / "engine", **{**LIMITS, "max_batch_size": 100}, target="sm_90")
-    compiled = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.cubin")}
+def test_lower_limits_compile_nothing_again() -> None:
+    def sources(**limits: int) -> set[tuple[Any, ...]]:
+        """What tells one compilation from another."""
+        kernels = lowered(cuda_shape(vocab=2000), **limits).kernels()
+        return {(kernel.source, kernel.defines, arch) for kernel, arch in kernels}
+
+    compiled = sources(max_batch_size=100)
     assert len(compiled) > 20
     for limits in (*({"max_batch_size": batch} for batch in (1, 7, 16)), {"max_seq_len": 40}):
-        build_engine(checkpoint, tmp_path / "engine", **LIMITS | limits, target="sm_90")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.cubin")} == compiled
+        assert sources(**limits) <= compiled
 
 
-def test_memory_is_predicted_without_compiling(tmp_path: Path) -> None:
-    engine = save_cuda_engine(tmp_path)
-    memory = plan_memory(tmp_path / "checkpoint", **LIMITS, target="sm_90")
+def test_memory_is_predicted_without_compiling(engine: EngineFile) -> None:
+    memory = plan_memory(engine.path.parents[1] / "checkpoint", **LIMITS, target="sm_90")
     assert memory.to_manifest() == engine.manifest.memory
     assert memory.kv_cache == 7 * engine.manifest.kv_cache.bytes_per_block  # one block is for padding
     assert memory.arena == engine.plan.arena_bytes

@@ -1,11 +1,13 @@
 """GPU plans, executed from their own bytes and numbers, compute what the standard network computes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
-from tests.tolerances import BYTE_TOLERANCES, ROUNDED_TOLERANCES, assert_close
+from tests.tolerances import BYTE_TOLERANCES, ROUNDED_TOLERANCES, Tolerance, assert_close
 from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered, quantized
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape
@@ -29,12 +31,17 @@ def _state(shape: Shape, card: CudaInterpreter) -> Sequences:
 
 
 def _check(
-    card: CudaInterpreter, state: Sequences, lens: list[int], program: str, qformat: str = FULL_PRECISION
+    card: CudaInterpreter,
+    state: Sequences,
+    lens: list[int],
+    program: str,
+    model: ir.Model,
+    table: Mapping[str, Tolerance] = ROUNDED_TOLERANCES,
 ) -> None:
     feeds = state.feeds(lens)
     actual = card.step(_step_inputs(feeds, len(lens)), program)
-    (expected,) = state.step([quantized(state.shape, qformat)], lens, feeds)
-    assert_close(actual, expected, card.dtype, table=ROUNDED_TOLERANCES)
+    (expected,) = state.step([model], lens, feeds)
+    assert_close(actual, expected, card.dtype, table=table)
     assert np.array_equal(card.tokens(), actual.argmax(-1))
 
 
@@ -43,7 +50,7 @@ def _check(
 def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None:
     shape = CUDA_VARIANTS[variant]
     card = CudaInterpreter(lowered(shape, tiled=tiled))
-    state = _state(shape, card)
+    state, model = _state(shape, card), quantized(shape, FULL_PRECISION)
     for lens, program in (
         ([31, 1, 4], "mixed"),
         ([1, 1, 1], "decode_4"),
@@ -51,7 +58,7 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
         ([1, 1, 1], "mixed"),
         ([1, 1, 1], "decode_4"),
     ):
-        _check(card, state, lens, program)
+        _check(card, state, lens, program, model)
 
 
 @pytest.mark.parametrize(("target", "kernel"), [("sm_90", "linear_tiled"), ("sm_80", "dequantize")])
@@ -61,9 +68,9 @@ def test_programs_compute_what_the_quantized_network_does(variant: str, qformat:
     """Steps of many rows widen weights in tiled kernels, where the target has these."""
     shape = replace(CUDA_VARIANTS[variant], inter=128)
     card = CudaInterpreter(lowered(shape, target, qformat=qformat))
-    state = _state(shape, card)
+    state, model = _state(shape, card), quantized(shape, qformat)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
-        _check(card, state, lens, program, qformat)
+        _check(card, state, lens, program, model)
     assert kernel in card.ran
 
 
@@ -73,12 +80,9 @@ def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str,
     """Where 16 bits turn a rounding to a byte, logits differ: only most of what they say is compared."""
     shape = CUDA_VARIANTS[variant]
     card = CudaInterpreter(lowered(shape, qformat=qformat))
-    state = _state(shape, card)
+    state, model = _state(shape, card), quantized(shape, qformat)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
-        feeds = state.feeds(lens)
-        actual = card.step(_step_inputs(feeds, len(lens)), program)
-        (expected,) = state.step([quantized(state.shape, qformat)], lens, feeds)
-        assert_close(actual, expected, card.dtype, table=BYTE_TOLERANCES)
+        _check(card, state, lens, program, model, BYTE_TOLERANCES)
     assert "quantize_rows" in card.ran
 
 

@@ -228,11 +228,12 @@ def replace_tensor(directory: Path, name: str, tensor: torch.Tensor | None) -> N
 @pytest.mark.parametrize(
     ("layout", "settings", "message"),
     [
+        ("modelopt fp8", {"quant_method": None}, r"in a way without a name \(quant_method\), expected one of"),
         ("modelopt fp8", {"quant_method": "bitsandbytes"}, "quantized with 'bitsandbytes', expected one of .*modelopt"),
         ("modelopt fp8", {"quant_algo": "W4A8_AWQ"}, "quant_algo: expected one of FP8, .*, found W4A8_AWQ"),
         ("fp8 in tiles", {"weight_block_size": [128, 0]}, "weight_block_size: expected two positive numbers"),
         ("fp8 in tiles", {"activation_scheme": "x"}, "activation_scheme: expected one of static, dynamic, found 'x'"),
-        ("gptq", {"bits": 3}, "bits: expected 4 or 8, found 3: convert the unquantized model"),
+        ("gptq", {"bits": 3}, r"\(convert the unquantized model.*\):\n .*bits: expected 4 or 8, found 3"),
         ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format: expected 'gptq' or 'gptq_v2', found 'marlin'"),
         ("gptq", {"dynamic": {"+:.*up_proj": {"bits": 8}}}, "dynamic: settings of single layers are not supported"),
         ("awq", {"version": "gemv"}, "version: expected 'gemm' or 'GEMM', found 'gemv'"),

@@ -1,23 +1,23 @@
 """Builds fuzz_engine_reader.cc with AddressSanitizer and UndefinedBehaviorSanitizer, and runs it on files."""
 
 import importlib.util
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from tests.unit.batching.cpp_build import compile_objects, link
 
 ROOT = Path(__file__).parents[3]
 CSRC = ROOT / "trtllm_lite" / "csrc"
-INCLUDES = (CSRC, ROOT / "plugins")
+INCLUDES = (ROOT / "plugins",)
 SOURCES = (
     Path(__file__).with_name("fuzz_engine_reader.cc"),
     CSRC / "cpu_count.cc",
     *sorted((CSRC / "engine").glob("*.cc")),
 )
-FLAGS = ("-std=c++20", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-pthread")
+FLAGS = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # Files handed to one process; a hang then costs one timeout.
 BATCH = 250
 SECONDS_PER_BATCH = 60
@@ -34,19 +34,10 @@ def build_harness(directory: Path) -> Path:
     assert json_package is not None
     assert json_package.submodule_search_locations
     json_include = Path(json_package.submodule_search_locations[0]) / "include"
-    compiler = [os.environ.get("CXX", "g++"), *FLAGS, *(f"-I{path}" for path in INCLUDES), f"-I{generated}"]
-    compiler.append(f"-isystem{json_include}")
-
-    def compile_one(source: Path) -> Path:
-        target = directory / f"{source.stem}.o"
-        subprocess.run([*compiler, "-c", source, "-o", target], check=True)
-        return target
-
+    flags = [*FLAGS, *(f"-I{path}" for path in INCLUDES), f"-I{generated}", f"-isystem{json_include}"]
     sources = [*SOURCES, generated / "op_schemas.cc", generated / "records.cc"]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compile_one, sources))
     executable = directory / "fuzz_engine_reader"
-    subprocess.run([*compiler, *objects, "-o", executable], check=True)
+    link(executable, compile_objects(directory, sources, flags), flags)
     return executable
 
 

@@ -14,7 +14,7 @@ from tests.unit.csrc.mutations import KINDS
 from tests.unit.csrc.reader_harness import verdicts
 from tests.unit.csrc.tiny_engine import TinyEngine
 
-MUTANTS_PER_KIND = 1000
+MUTANTS_PER_KIND = 400
 
 RUN_ONE_STEP = """
 import sys

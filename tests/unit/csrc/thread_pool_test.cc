@@ -19,9 +19,9 @@ void expect(bool condition, const char* what) {
   std::exit(1);
 }
 
-void every_task_runs_once(tl::ThreadPool* pool) {
+void every_task_runs_once(tl::ThreadPool* pool, int num_rounds) {
   for (const int num_tasks : {0, 1, 2, 3, 64, 1000}) {
-    for (int round = 0; round < 50; ++round) {
+    for (int round = 0; round < num_rounds; ++round) {
       std::vector<int> runs(static_cast<std::size_t>(num_tasks));
       pool->parallel_for(num_tasks, [&](std::int64_t task, int thread) {
         expect(thread >= 0 && thread < pool->num_threads(), "a thread number below num_threads");
@@ -35,7 +35,7 @@ void every_task_runs_once(tl::ThreadPool* pool) {
 void workers_wake_after_sleep(tl::ThreadPool* pool) {
   for (int round = 0; round < 20; ++round) {
     std::this_thread::sleep_for(std::chrono::microseconds(20 * round));
-    every_task_runs_once(pool);
+    every_task_runs_once(pool, 5);
   }
 }
 
@@ -50,7 +50,7 @@ void exceptions_reach_the_caller(tl::ThreadPool* pool) {
       caught = std::strcmp(error.what(), "task failed") == 0;
     }
     expect(caught, "the exception of a task");
-    every_task_runs_once(pool);
+    every_task_runs_once(pool, 1);
   }
 }
 
@@ -66,7 +66,7 @@ void scratch_belongs_to_its_thread(tl::ThreadPool* pool) {
 int main() {
   for (const int num_threads : {1, 2, 5}) {
     tl::ThreadPool pool(num_threads);
-    every_task_runs_once(&pool);
+    every_task_runs_once(&pool, 50);
     workers_wake_after_sleep(&pool);
     exceptions_reach_the_caller(&pool);
     scratch_belongs_to_its_thread(&pool);

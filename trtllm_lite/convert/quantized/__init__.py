@@ -74,18 +74,18 @@ def as_blocks(source: Source) -> Source:
 
 
 def _read_method(settings: object) -> Method:
-    name = str(settings.get("quant_method")) if isinstance(settings, dict) else ""
-    if not isinstance(settings, dict) or name not in METHODS:
-        raise ConvertError(
-            f"the weights are quantized with {shown(name or settings)}, expected one of {', '.join(METHODS)}: "
-            f"{UNQUANTIZED}"
-        )
+    if not isinstance(settings, dict):
+        raise ConvertError(f"{SETTINGS} is {shown(settings)}: expected an object with the key quant_method")
+    name = settings.get("quant_method")
+    if not isinstance(name, str) or name not in METHODS:
+        found = "in a way without a name (quant_method)" if name is None else f"with {shown(name)}"
+        raise ConvertError(f"the weights are quantized {found}, expected one of {', '.join(METHODS)}: {UNQUANTIZED}")
     fields = ConfigFields(settings, f"{SETTINGS}.", frozenset({"quant_method"}))
     method = METHODS[name](fields)
     fields.check_unread(UNQUANTIZED)
     if fields.problems:
         listed = "\n  ".join(fields.problems)
-        raise ConvertError(f"the weights are quantized in a way that is not supported:\n  {listed}")
+        raise ConvertError(f"the weights are quantized in a way that is not supported ({UNQUANTIZED}):\n  {listed}")
     return method
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
-from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
+from trtllm_lite.convert.quantized.method import Method
 from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
@@ -39,7 +39,7 @@ class Gptq(Method):
         fields.expect("checkpoint_format", "gptq", "gptq_v2")
         overrides = fields.take("dynamic") or {}
         if not isinstance(overrides, dict) or not all(name.startswith("-:") for name in overrides):
-            fields.problem("dynamic", f"settings of single layers are not supported: {UNQUANTIZED}")
+            fields.problem("dynamic", "settings of single layers are not supported")
         self._less = 0 if fields.take("checkpoint_format") == "gptq_v2" else 1
         self._bits = read_bits(fields, 4, 8)
         self._symmetric = fields.flag("sym", True)
@@ -80,5 +80,5 @@ def read_bits(fields: ConfigFields, *supported: int) -> int:
     """The ``bits`` of an element, one of those supported."""
     bits = fields.integer("bits")
     if bits not in supported:
-        fields.problem("bits", f"expected {' or '.join(map(str, supported))}, found {bits}: {UNQUANTIZED}")
+        fields.problem("bits", f"expected {' or '.join(map(str, supported))}, found {bits}")
     return bits

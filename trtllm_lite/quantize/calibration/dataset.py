@@ -13,12 +13,14 @@ from trtllm_lite.errors import ArgumentError, shown
 
 DEFAULT_SIZE = 512
 _TEXT_FILE = "text.txt"
+_SUFFIXES = (".txt", ".jsonl")
 _MIN_TOKENS = 64
+_EXPECTED = 'expected a text in quotes, or an object with the key "text", on each line'
 
 
 @dataclass(frozen=True)
 class CalibrationText:
-    """``dataset`` is a text file, or a .jsonl file of a text on each line (a string, or an object with a key "text").
+    """``dataset`` is a .txt file, or a .jsonl file of a text on each line (a string, or an object with a key "text").
 
     None is the text that comes with this package. At most ``size`` sequences of at most ``max_seq_length`` tokens are
     taken, drawn by ``seed``; None for ``size`` means up to 512.
@@ -39,18 +41,21 @@ class CalibrationText:
         """The texts of the file. Raises ArgumentError."""
         if self.dataset is None:
             return [resources.files(__package__).joinpath(_TEXT_FILE).read_text(encoding="utf-8")]
+        suffix = Path(self.dataset).suffix
+        if suffix not in _SUFFIXES:
+            raise ArgumentError(f"calib_dataset is {self.dataset}: expected a file whose name ends in .txt or .jsonl")
         try:
             content = Path(self.dataset).read_text(encoding="utf-8")
         except OSError as error:
             raise ArgumentError(f"cannot read {self.dataset}: {error.strerror}: pass a .txt or .jsonl file") from error
         except UnicodeDecodeError as error:
             raise ArgumentError(f"{self.dataset} is not UTF-8 (byte {error.start}): re-encode it") from error
-        lines = [line for line in content.splitlines() if line.strip()]
-        if not lines:
+        if not content.strip():
             raise ArgumentError(f"the calibration dataset {self.dataset} is empty: pass a file with text")
-        if Path(self.dataset).suffix != ".jsonl":
+        if suffix == ".txt":
             return [content]
-        return [self._text_of(line, number) for number, line in enumerate(lines, 1)]
+        lines = enumerate(content.split("\n"), 1)  # other ends of lines may stand in a text
+        return [self._text_of(line, number) for number, line in lines if line.strip()]
 
     def sequences(self, encode: Callable[[str], Sequence[int]], prefix: Sequence[int]) -> list[NDArray[np.int32]]:
         """The sequences, each behind ``prefix``; ``encode`` makes tokens of a text. Raises ArgumentError."""
@@ -70,7 +75,7 @@ class CalibrationText:
             raise ArgumentError(
                 f"the calibration dataset is too small: {source} has {num_tokens} tokens in {len(parts)} sequences of "
                 f"at most {self.max_seq_length}, expected {self.size or 1} and {_MIN_TOKENS} tokens or more: pass more "
-                "text, or lower calib_size"
+                "text" + (", or lower calib_size" if num_tokens >= _MIN_TOKENS else "")
             )
         chosen = np.random.default_rng(self.seed).permutation(len(parts))[: self.size or DEFAULT_SIZE]
         return [parts[i] for i in sorted(chosen)]
@@ -79,10 +84,8 @@ class CalibrationText:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ArgumentError(f"{self.dataset}, line {number} is not JSON: {shown(line)}") from error
+            raise ArgumentError(f"{self.dataset}, line {number} is not JSON: {shown(line)}: {_EXPECTED}") from error
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):
-            raise ArgumentError(
-                f'{self.dataset}, line {number} is {shown(value)}: expected a text, or an object with the key "text"'
-            )
+            raise ArgumentError(f"{self.dataset}, line {number} is {shown(value)}: {_EXPECTED}")
         return text

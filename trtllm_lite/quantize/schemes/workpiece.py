@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import add_initializer, extents, lazy
 from trtllm_lite.quantize.activations import quantize_per_tensor, quantize_per_token
 from trtllm_lite.quantize.calibration.statistics import Statistics
@@ -95,8 +96,16 @@ class Workpiece:
         return np.prod([np.ones(product.matrix.shape[0], np.float32), *factors], axis=0, dtype=np.float32)
 
     def matrix_before(self, product: Product) -> NDArray[np.float32]:
-        """The float32 matrix [out, in] without the factors of its columns, from which those are found."""
+        """The float32 matrix [out, in] without the factors of its columns, from which those are found.
+
+        Raises BuildError if it is not finite.
+        """
         values = product.matrix.tensor("weight").numpy().astype(np.float32)
+        if not (finite := np.isfinite(values).all(1)).all():
+            raise BuildError(
+                f"{product.name}: the weights of output feature {int(finite.argmin())} are not finite, which no scheme "
+                "stores: the checkpoint is damaged; get the model again, and convert it again"
+            )
         for factors in self._rows.get(product, ()):
             values /= factors()[:, None]
         return values

@@ -1,0 +1,26 @@
+// What nearly all sources include, to be compiled once for each set of flags: parsing it takes as long as the rest.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#if __has_include(<nlohmann/json.hpp>)  // of the engine reader
+#include <nlohmann/json.hpp>
+#endif
+
+#include "batching/event_loop.h"
+#include "batching/scheduler.h"
