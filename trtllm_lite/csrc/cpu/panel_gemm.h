@@ -107,7 +107,7 @@ TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* widened) 
   constexpr int kLines = kElements<Weight> == 1 && kPanelLines<Weight> > 1 ? kPanelLines<Weight> / 2 : 1;
   const std::int64_t items = p.depth / kElements<Weight> * kPanelWidth;
   const std::int64_t bytes = items * static_cast<std::int64_t>(sizeof(Weight));
-  Prefetch next{Streams(p.w + items, bytes, 1), bytes / kLineBytes};
+  Prefetch next{Streams(p.w + items), bytes / kLineBytes};
   if constexpr (kElements<Weight> == 1) {
     if (sizeof(Weight) == sizeof(float) || p.rows < kMinRowsToWiden<Weight>)
       return multiply<kPanelWidth, kLines>(p, &next);
@@ -252,7 +252,7 @@ struct PanelTask {
   TL_INLINE void stream() const {
     const std::int64_t bytes = items_of_panel() * static_cast<std::int64_t>(sizeof(Weight));
     if constexpr (kMostStreams<Weight> == 1) {
-      Prefetch next{Streams(first_item() + kPrefetchBytes / sizeof(Weight), bytes, 1), bytes / kLineBytes};
+      Prefetch next{Streams(first_item() + kPrefetchBytes / sizeof(Weight)), bytes / kLineBytes};
       return for_chunks(x.depth, Scales{}, [&](const Product<Weight, Scales>& p) {
         multiply<kPanelWidth, kPanelLines<Weight>>(p, &next);
       });

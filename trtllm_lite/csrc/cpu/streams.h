@@ -18,6 +18,10 @@ class Streams {
   Streams(const void* first, std::int64_t stride, std::int64_t count)
       : next_(static_cast<const char*>(first)), stride_(stride), span_(count * stride), end_(next_ + span_) {}
 
+  // One stream, line by line.
+  explicit Streams(const void* first)
+      : next_(static_cast<const char*>(first)), stride_(kLineBytes), end_(reinterpret_cast<const char*>(INTPTR_MAX)) {}
+
   TL_INLINE void prefetch_line() {
     __builtin_prefetch(next_);
     next_ += stride_;
@@ -33,8 +37,8 @@ class Streams {
   const char* end_ = nullptr;
 };
 
-// Tasks that `panels` panels are cut into, to stream up to `most` of them side by side: as many for each thread, of about
-// as many panels.
+// Tasks that `panels` panels are cut into, to stream up to `most` of them side by side: as many for each thread, of
+// about as many panels.
 TL_INLINE std::int64_t streaming_tasks(std::int64_t panels, std::int64_t threads, std::int64_t most) {
   return min(panels, ceil_div(ceil_div(panels, most), threads) * threads);
 }
