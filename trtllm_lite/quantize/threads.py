@@ -7,7 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Generic, TypeVar
 
+import onnx_ir as ir
 from threadpoolctl import threadpool_limits
+
+from trtllm_lite.host_memory import available_host_memory
+from trtllm_lite.network.tensors import extents
 
 _T = TypeVar("_T")
 _PER_CORE = 3  # several tensors of a matrix are computed at once, and threads that wait for another's compute nothing
@@ -19,6 +23,17 @@ def num_workers(bytes_each: int, available: int) -> int:
     A busy core takes ``bytes_each`` of the ``available`` bytes. What is computed does not depend on the number.
     """
     return _PER_CORE * max(1, min(len(os.sched_getaffinity(0)), available // max(bytes_each, 1)))
+
+
+def workers_of(network: ir.Model) -> int:
+    """Threads to compute the weights of ``network`` that are computed when they are read; 0 if there are none."""
+    tensors = (value.const_value for value in network.graph.initializers.values())
+    computed = [tensor for tensor in tensors if isinstance(tensor, ir.LazyTensor)]
+    if not computed:
+        return 0
+    # A weight may take three square float64 matrices, as large as its rows are long (GPTQ).
+    longest = max((extents(tensor) or (1,))[-1] for tensor in computed)
+    return num_workers(3 * 8 * longest**2, available_host_memory())
 
 
 def in_order(tasks: Iterable[Callable[[], _T]], workers: int) -> Iterator[_T]:

@@ -21,8 +21,7 @@ from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
-from trtllm_lite.quantize.threads import in_order, num_workers
-from trtllm_lite.runtime.session.limits import available_host_memory
+from trtllm_lite.quantize.threads import in_order, workers_of
 from trtllm_lite.stages.calibration import Calibration, statistics_of
 from trtllm_lite.stages.device import Device
 
@@ -116,8 +115,7 @@ def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
     infos = {name: TensorInfo(DTYPE_NAMES[tensor.dtype], extents(tensor)) for name, tensor in tensors.items()}
     layout = plan_layout(infos)
     require_space(directory, layout.num_bytes)
-    workers = num_workers(max(map(_working_bytes, tensors.values())), available_host_memory())
-    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), workers), 1)
+    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), workers_of(network)), 1)
 
     def values(name: str):  # type: ignore[no-untyped-def]
         del name  # tensors are asked for in the order of the layout
@@ -137,11 +135,6 @@ def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
             base_dir=directory,
         )
     ir.save(network, directory / NETWORK_FILE)
-
-
-def _working_bytes(tensor: ir.TensorProtocol) -> int:
-    """Memory that computing a tensor may take: three square float64 matrices, as large as its rows are long (GPTQ)."""
-    return 3 * 8 * (extents(tensor) or (1,))[-1] ** 2
 
 
 def _is_weight(value: ir.Value) -> bool:

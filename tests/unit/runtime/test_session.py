@@ -7,12 +7,12 @@ import pytest
 
 from trtllm_lite.engine.manifest import Memory, Target
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options
 from trtllm_lite.runtime.session.limits import (
     RunnerOptions,
-    available_host_memory,
     check_host_memory,
     memory_for,
     runner_limits,

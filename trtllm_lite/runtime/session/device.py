@@ -6,7 +6,8 @@ from typing import Any
 from trtllm_lite.engine.manifest import Manifest, Target
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.files import library_directories
-from trtllm_lite.runtime.session.limits import RunnerOptions, available_host_memory
+from trtllm_lite.host_memory import available_host_memory
+from trtllm_lite.runtime.session.limits import RunnerOptions
 
 GPU_MEMORY_FRACTION = 0.9
 

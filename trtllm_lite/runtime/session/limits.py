@@ -138,16 +138,6 @@ def memory_for(limits: RunnerLimits) -> Iterator[None]:
         ) from error
 
 
-def available_host_memory() -> int:
-    """Bytes of host memory that can be taken without swapping."""
-    try:
-        with open("/proc/meminfo") as meminfo:
-            entries = dict(line.split(":", 1) for line in meminfo)
-        return int(entries["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-
-
 def _host_cache_bytes(config: KvCacheConfig) -> int:
     wanted, memory = config.host_cache_size or 0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if wanted > memory:

@@ -9,6 +9,7 @@ from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError, shown
+from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
@@ -16,7 +17,6 @@ from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.limits import (
     RunnerLimits,
     RunnerOptions,
-    available_host_memory,
     check_host_memory,
     memory_for,
     runner_limits,
