@@ -81,7 +81,7 @@ def _uncomputed_output(model: ir.Model) -> None:
         (_swap_order, "Linear lm_head reads final_norm.norm before it is defined"),
         (_duplicate_name, "the name token_ids is defined twice"),
         (_unknown_operator, "lm_head: trtllm_lite has no operator Linearish for networks; it has "),
-        (_operator_with_state, "lm_head: trtllm_lite has no operator Sample for networks; it has Embedding, "),
+        (_operator_with_state, "lm_head: trtllm_lite has no operator Sample for networks; it has "),
         (_unknown_standard_operator, "lm_head: Linear is not an operator of ONNX opset 24"),
         (_wrong_dtype, "y (final_norm.norm) should be float32, not float16"),
         (_wrong_extent, "y (final_norm.norm) has the extent 37 where hidden is 36"),
