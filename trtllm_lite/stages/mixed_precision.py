@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import onnx_ir as ir
 
 from trtllm_lite.builder import Checkpoint
-from trtllm_lite.errors import BuildError, EngineError
+from trtllm_lite.errors import ArgumentError, BuildError, EngineError
 from trtllm_lite.evaluation import evaluate
 from trtllm_lite.files import write_file, writing
 from trtllm_lite.progress import Report
@@ -159,7 +159,7 @@ class _Measured:
             return
         key = calibration_key(checkpoint.path, calibration, f"{group_size} {_WINDOW} {_NUM_WINDOWS}")
         self._file = Path(calibration.directory) / _FILE
-        known = json.loads(self._file.read_text()) if self._file.is_file() else {}
+        known = known_divergences(self._file)
         self._known = known if known.get("key") == key else {"key": key}
 
     def get(self, name: str, measure: Callable[[], float]) -> float:
@@ -171,6 +171,19 @@ class _Measured:
                     self._file.parent.mkdir(parents=True, exist_ok=True)
                     write_file(self._file, json.dumps(self._known, indent=1).encode())
         return float(self._known[name])
+
+
+def known_divergences(file: Path) -> dict[str, str | float]:
+    """What an earlier run wrote to ``file``; nothing if there is none. Raises ArgumentError if it is damaged."""
+    if not file.is_file():
+        return {}
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict) or not all(isinstance(value, str | float) for value in known.values()):
+        raise ArgumentError(f"{file} is damaged: remove it, so that what it held is measured again")
+    return known
 
 
 def _num_bits(network: ir.Model) -> int:

@@ -1,9 +1,12 @@
 """The choice of a scheme for each site under a budget, on made-up divergences."""
 
+from pathlib import Path
+
 import pytest
 
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import ArgumentError, BuildError
 from trtllm_lite.quantize.mixed_precision import Candidate, Site, average_bits, choose
+from trtllm_lite.stages.mixed_precision import known_divergences
 
 
 def site(path: str, *divergences: float, num_weights: int = 100) -> Site:
@@ -46,3 +49,14 @@ def test_a_budget_below_the_fewest_bits() -> None:
     message = r"auto_quantize_bits is 3.5, and the formats take 4.000 bits for a weight at least.* raise it"
     with pytest.raises(BuildError, match=message):
         choose(SITES, 3.5)
+
+
+@pytest.mark.parametrize("content", ["", '{"key": "a', "[1]", '{"key": null}', "[" * 100_000, "\udcff"])
+def test_damaged_divergences_are_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "sensitivities.json"
+    assert known_divergences(file) == {}
+    file.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(ArgumentError, match=r"sensitivities\.json is damaged: remove it"):
+        known_divergences(file)
+    file.write_text('{"key": "a", "layers.0.mlp int8_wo": 0.25}')
+    assert known_divergences(file) == {"key": "a", "layers.0.mlp int8_wo": 0.25}
