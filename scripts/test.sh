@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Installs the test extra into .venv, lints, type-checks, and runs the whole suite, a file on each core. Arguments go to
-# pytest.
+# Installs the test extra into .venv, lints, type-checks, and runs the whole suite. Arguments go to pytest.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -12,4 +11,4 @@ say "lint and types"
 bash scripts/lint.sh
 
 say "tests"
-.venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile "$@"
+.venv/bin/python -m pytest "$@"
