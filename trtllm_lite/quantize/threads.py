@@ -26,13 +26,10 @@ def num_workers(bytes_each: int, available: int) -> int:
 
 
 def workers_of(network: ir.Model) -> int:
-    """Threads to compute the weights of ``network`` that are computed when they are read; 0 if there are none."""
+    """Threads to compute the weights of ``network`` that are computed when they are read."""
     tensors = (value.const_value for value in network.graph.initializers.values())
-    computed = [tensor for tensor in tensors if isinstance(tensor, ir.LazyTensor)]
-    if not computed:
-        return 0
     # A weight may take three square float64 matrices, as large as its rows are long (GPTQ).
-    longest = max((extents(tensor) or (1,))[-1] for tensor in computed)
+    longest = max((extents(tensor) or (1,))[-1] for tensor in tensors if isinstance(tensor, ir.LazyTensor))
     return num_workers(3 * 8 * longest**2, available_host_memory())
 
 
