@@ -23,6 +23,18 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
+// The two halves of such a barrier, for warps that write nothing before it, or need not wait.
+__device__ __forceinline__ void cluster_arrive() {
+#if TL_HAS_CLUSTERS
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if TL_HAS_CLUSTERS
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ int cluster_rank() {
 #if TL_HAS_CLUSTERS
   u32 rank;
@@ -41,25 +53,18 @@ __device__ __forceinline__ u32 address_of_block(u32 local, int rank) {
   return address;
 }
 
-__device__ __forceinline__ float load_of_block(u32 local, int rank) {
-  float value;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_of_block(local, rank)) : "memory");
-  return value;
-}
-
-// Arrives at the barrier `local` of block `rank`: who waits there with barrier_wait_cluster() sees what this thread wrote,
-// or saw, before.
-__device__ __forceinline__ void barrier_arrive_cluster(u32 local, int rank) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_of_block(local, rank))
+// Sends numbers to `local` of block `rank`, where they count as bytes that its barrier `barrier` waits for. An arrival that
+// orders writes would wait until all that this thread has under way, to memory, too, are done (1 us on an H200).
+__device__ __forceinline__ void send_to_block(u32 local, u32 barrier, int rank, float value) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address_of_block(local, rank)),
+               "f"(value), "r"(address_of_block(barrier, rank))
                : "memory");
 }
-
-__device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nretry:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra retry;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+__device__ __forceinline__ void send_to_block(u32 local, u32 barrier, int rank, float2 values) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+                   address_of_block(local, rank)),
+               "f"(values.x), "f"(values.y), "r"(address_of_block(barrier, rank))
+               : "memory");
 }
 #endif
 

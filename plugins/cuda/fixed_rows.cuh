@@ -48,10 +48,10 @@ struct FixedRows {
   }
 
   // Vectors of row `m`, of which lanes of a warp have neighbours: `vector(i)` is the number of raw[i], and negative if there
-  // is none, but zeros.
-  template <int kCount, class Vector>
-  __device__ __forceinline__ static void store(char* row, float* numbers, int m, const uint4 (&raw)[kCount],
-                                               const Vector& vector) {
+  // is none, but zeros. `put(i, bytes)` stores what pack8_whole() makes of them.
+  template <int kCount, class Vector, class Put>
+  __device__ __forceinline__ static void store(float* numbers, int m, const uint4 (&raw)[kCount], const Vector& vector,
+                                               const Put& put) {
     constexpr int kLanes = max_of(1, kBlockK / 8);
     float largest[kCount], sum[kCount];
 #pragma unroll
@@ -76,10 +76,7 @@ struct FixedRows {
       float v[8], factor;
       unpack8(raw[i], v);
       asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(scale));
-      const uint4 bytes = pack8_whole(v, factor);
-      uint2* to = reinterpret_cast<uint2*>(row + place(at));
-      to[0] = make_uint2(bytes.x, bytes.y);
-      to[8] = make_uint2(bytes.z, bytes.w);
+      put(at, pack8_whole(v, factor));
       if (at % kLanes > 0) continue;
       // Nibbles that have a sign are multiplied as 16 times what they mean.
       numbers[number(at / kLanes, m)] = kWeightForm == WeightForm::kInt4 ? scale * 0.0625f : scale;

@@ -1,6 +1,7 @@
 // Products of weights of four bits with rows of whole numbers (cuda/fixed_rows.cuh).
 #pragma once
 
+#include "cuda/weight_piece.cuh"
 #include "cuda/weight_ring.cuh"
 
 namespace tl {
@@ -9,16 +10,12 @@ namespace tl {
 template <class Ring, class Product>
 struct FixedSums {
   using Rows = FixedRows<Product::kPartK, Ring::kTokens>;
-  static constexpr bool kSigned = Ring::kForm == WeightForm::kInt4;
   static constexpr int kTokenTiles = ceil_div(Ring::kTokens, 4);
   static constexpr int kStretchK = max_of(Ring::kPieceK, min_of(kBlock, 128)), kPieces = kStretchK / Ring::kPieceK;
   static constexpr int kTogether = min_of(kStretchK, max_of(32, kBlock)) / 32;  // products that have the same numbers
   float sums[Ring::kTilesPerStage][kTokenTiles][2] = {};
 
-  // Bytes of the low nibbles, or of the high ones.
-  __device__ __forceinline__ static u32 low(u32 word) { return (kSigned ? word << 4 : word) & kMask; }
-  __device__ __forceinline__ static u32 high(u32 word) { return (kSigned ? word : word >> 4) & kMask; }
-  static constexpr u32 kMask = kSigned ? 0xf0f0f0f0u : 0x0f0f0f0fu;
+  using Nibbles = NibbleBytes<Ring::kForm>;
 
   // The stage's first k_size elements.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
@@ -78,11 +75,6 @@ struct FixedSums {
                  : "r"(address)
                  : "memory");
   }
-  __device__ __forceinline__ static float load_float(u32 address) {
-    float number;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(number) : "r"(address) : "memory");
-    return number;
-  }
   // to += scale * scale of x * (weight @ whole) + offset * (sum of x) for kTogether products from `first` on.
   __device__ __forceinline__ static void add(float (&to)[kTokenTiles][2], const u32 (&words)[kPieces][4],
                                              const u32 (&columns)[kPieces][kTokenTiles][4], int first, u32 numbers,
@@ -92,7 +84,7 @@ struct FixedSums {
     for (int i = 0; i < kTogether; ++i) {
       const u32(&word)[4] = words[(first + i) / 2];
       const int half = (first + i) % 2 * 2;
-      const u32 a[4] = {low(word[half]), low(word[half + 1]), high(word[half]), high(word[half + 1])};
+      const u32 a[4] = {Nibbles::low(word[half]), Nibbles::low(word[half + 1]), Nibbles::high(word[half]), Nibbles::high(word[half + 1])};
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t) {
         const u32(&column)[4] = columns[(first + i) / 2][t];
@@ -107,8 +99,8 @@ struct FixedSums {
     }
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
-      const float x_scale = load_float(x_numbers + t * 16);
-      const float x_sum = TL_OFFSETS ? load_float(x_numbers + Rows::kNumbers * 4 + t * 16) : 0.0f;
+      const float x_scale = load_shared_float(x_numbers + t * 16);
+      const float x_sum = TL_OFFSETS ? load_shared_float(x_numbers + Rows::kNumbers * 4 + t * 16) : 0.0f;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float whole = static_cast<float>(part[t][half * 2] * 256 + part[t][half * 2 + 1]);

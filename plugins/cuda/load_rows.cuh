@@ -26,29 +26,20 @@ __device__ __forceinline__ float warp_sum(float value) {
 
 // Where rows of x go, as 16-bit elements, bytes or whole numbers: bytes with `scales`, which are `scale`, or, with
 // TL_ROW_SCALES, those of each row's largest element, and `scale` at least; whole numbers with those of their blocks.
-// `first`: of a row's elements, the first that is stored.
 struct RowTarget {
   char* rows;
   float* scales;
   float scale;
-  int first;
 };
 
-// The shares of a row: vectors of 8 elements, kThreads apart, of which those of a part of kPartK elements are stored.
-template <int kIn, int kPartK, int kThreads>
+// The shares of a row: vectors of 8 elements, kThreads apart.
+template <int kIn, int kThreads>
 struct RowShare {
   static constexpr int kVectors = kIn / 8, kCount = ceil_div(kVectors, kThreads);
   __device__ __forceinline__ static int vector(int i) {
     return static_cast<int>(threadIdx.x) % kThreads + i * kThreads;
   }
   __device__ __forceinline__ static bool exists(int i) { return kVectors % kThreads == 0 || vector(i) < kVectors; }
-  // Of a vector, its number in the part, and whether it has one.
-  __device__ __forceinline__ static int place(int i, const RowTarget& to) {
-    return kPartK == kIn ? vector(i) : vector(i) - to.first / 8;
-  }
-  __device__ __forceinline__ static bool is_stored(int i, const RowTarget& to) {
-    return exists(i) && (kPartK == kIn || static_cast<u32>(place(i, to)) < kPartK / 8);
-  }
 
   __device__ __forceinline__ static void load(uint4 (&raw)[kCount], const u16* row, bool present) {
 #pragma unroll
@@ -85,34 +76,39 @@ struct RowShare {
     return magnitude;
   }
   template <RowType kRows>
-  __device__ __forceinline__ static void round_to(const RowTarget& to, char* target, const u16* row, float scale) {
+  __device__ __forceinline__ static void round_to(char* target, const u16* row, float scale) {
     const float factor = 1.0f / scale;
 #pragma unroll 8
     for (int i = 0; i < kCount; ++i) {
-      if (!is_stored(i, to)) continue;
+      if (!exists(i)) continue;
       const uint4 elements = __ldcg(reinterpret_cast<const uint4*>(row) + vector(i));
-      reinterpret_cast<uint2*>(target)[place(i, to)] = pack8_bytes<kRows>(elements, factor);
+      reinterpret_cast<uint2*>(target)[vector(i)] = pack8_bytes<kRows>(elements, factor);
     }
   }
   // As 16-bit elements, or as bytes of what `scale` leaves of them.
   template <RowType kRows>
-  __device__ __forceinline__ static void store(const RowTarget& to, char* row, const uint4 (&raw)[kCount], float scale) {
+  __device__ __forceinline__ static void store(char* row, const uint4 (&raw)[kCount], float scale) {
     constexpr bool kBytes = kRows != RowType::k16Bits;
     const float factor = kBytes ? 1.0f / scale : 1.0f;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (!is_stored(i, to)) continue;
+      if (!exists(i)) continue;
       if constexpr (kBytes) {
-        reinterpret_cast<uint2*>(row)[place(i, to)] = pack8_bytes<kRows>(raw[i], factor);
+        reinterpret_cast<uint2*>(row)[vector(i)] = pack8_bytes<kRows>(raw[i], factor);
       } else {
-        reinterpret_cast<uint4*>(row)[place(i, to)] = raw[i];
+        reinterpret_cast<uint4*>(row)[vector(i)] = raw[i];
       }
     }
   }
   // As whole numbers (cuda/fixed_rows.cuh).
   template <class Fixed>
   __device__ __forceinline__ static void store(const RowTarget& to, int m, const uint4 (&raw)[kCount], int pitch) {
-    Fixed::store(to.rows + m * pitch, to.scales, m, raw, [&](int i) { return is_stored(i, to) ? place(i, to) : -1; });
+    const auto put = [&](int at, uint4 bytes) {
+      uint2* halves = reinterpret_cast<uint2*>(to.rows + m * pitch + Fixed::place(at));
+      halves[0] = make_uint2(bytes.x, bytes.y);
+      halves[8] = make_uint2(bytes.z, bytes.w);
+    };
+    Fixed::store(to.scales, m, raw, [](int i) { return exists(i) ? vector(i) : -1; }, put);
   }
   // raw * inverse * weight, rounded once; weights through the L1 cache, which warm() has filled.
   __device__ __forceinline__ static void scale(uint4 (&raw)[kCount], float inverse, const float* weight) {
@@ -132,24 +128,6 @@ struct RowShare {
   }
 };
 
-// Rows that are bytes already: kPartK of each from `to.first` on, with their scales if each has its own. Ends as load_rows().
-template <int kIn, int kPartK, int kPitch>
-__device__ __forceinline__ void copy_rows(const RowTarget& to, const void* x, const float* scales, int rows) {
-  constexpr int kVectors = kPartK / 16;
-  static_assert(kPartK % 16 == 0, "rows of bytes are copied 16 at a time");
-  const char* from = static_cast<const char*>(x) + to.first;
-  for (int i = threadIdx.x; i < rows * kVectors; i += kConsumerThreads) {
-    const int m = i / kVectors, at = i % kVectors * 16;
-    copy16(shared_address(to.rows + m * kPitch + at), from + static_cast<u64>(m) * kIn + at, true);
-  }
-  copy_commit();
-  if (static_cast<int>(threadIdx.x) < rows) {
-    to.scales[threadIdx.x] = scales == nullptr ? to.scale : __ldcg(scales + threadIdx.x);
-  }
-  copy_wait<0>();
-  consumer_sync();
-}
-
 // Brings the norm weights into the L1 cache: constants, so this need not wait for the previous kernel.
 template <int kIn>
 __device__ __forceinline__ void warm(const float* weight) {
@@ -158,32 +136,28 @@ __device__ __forceinline__ void warm(const float* weight) {
   }
 }
 
-// Row m of the target is x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i], for m < rows, of
-// kPartK elements from `to.first` on.
+// Row m of the target is x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i], for m < rows.
 // The sum of squares and the products are float32, rounded once. `scratch` holds 2 * kConsumerWarps * kTokens floats.
 // Ends with a barrier of the consuming threads.
 //
 // Few rows: all warps share each. Many: a warp each, which needs no barrier. Plain loads, not bulk copies: those would
 // queue behind the ring's (measured on an H200: 0.9 us more per kernel at M = 1).
-template <int kIn, int kPartK, int kTokens, int kPitch, bool kNorm, RowType kRows, bool kFixed>
+template <int kIn, int kTokens, int kPitch, bool kNorm, RowType kRows, bool kFixed>
 __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, const u16* x, const float* weight,
                                           float epsilon, int rows) {
   constexpr bool kBytes = kRows != RowType::k16Bits, kRowScales = kBytes && TL_ROW_SCALES;
-  using Fixed = FixedRows<kPartK, kTokens>;
-  // Of a row that has no number of its own, the part alone is read.
-  constexpr int kRead = kNorm || kRowScales ? kIn : kPartK;
-  const int skipped = kRead == kIn ? 0 : to.first;
+  using Fixed = FixedRows<kIn, kTokens>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if constexpr (kTokens >= kConsumerWarps) {
     static_assert(!kFixed, "a row takes a warp too long");
-    using Share = RowShare<kRead, kPartK, 32>;
+    using Share = RowShare<kIn, 32>;
 #pragma unroll 1
     for (int m = warp; m < rows; m += kConsumerWarps) {
-      const u16* row = x + static_cast<u64>(m) * kIn + skipped;
+      const u16* row = x + static_cast<u64>(m) * kIn;
       float scale = to.scale;
       if constexpr (kBytes && !kNorm) {
         if constexpr (kRowScales) scale = scale_of_row<kRows>(warp_max(Share::largest_of(row)), scale);
-        Share::template round_to<kRows>(to, to.rows + m * kPitch, row, scale);
+        Share::template round_to<kRows>(to.rows + m * kPitch, row, scale);
       } else {
         uint4 raw[Share::kCount];
         Share::load(raw, row, true);
@@ -191,15 +165,15 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
           Share::scale(raw, rsqrtf(warp_sum(Share::sum_of_squares(raw)) / kIn + epsilon), weight);
           if constexpr (kRowScales) scale = scale_of_row<kRows>(warp_max(Share::largest(raw)), scale);
         }
-        Share::template store<kRows>(to, to.rows + m * kPitch, raw, scale);
+        Share::template store<kRows>(to.rows + m * kPitch, raw, scale);
       }
       if (kBytes && lane == 0) to.scales[m] = scale;
     }
   } else {
-    using Share = RowShare<kRead, kPartK, kConsumerThreads>;
+    using Share = RowShare<kIn, kConsumerThreads>;
     uint4 raw[kTokens][Share::kCount];
 #pragma unroll
-    for (int m = 0; m < kTokens; ++m) Share::load(raw[m], x + static_cast<u64>(m) * kIn + skipped, m < rows);
+    for (int m = 0; m < kTokens; ++m) Share::load(raw[m], x + static_cast<u64>(m) * kIn, m < rows);
     if constexpr (kNorm) {
 #pragma unroll
       for (int m = 0; m < kTokens; ++m) {
@@ -237,7 +211,7 @@ __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, c
         if constexpr (kFixed) {
           Share::template store<Fixed>(to, m, raw[m], kPitch);
         } else {
-          Share::template store<kRows>(to, to.rows + m * kPitch, raw[m], scale);
+          Share::template store<kRows>(to.rows + m * kPitch, raw[m], scale);
         }
       }
       if (kBytes && threadIdx.x == 0) to.scales[m] = scale;

@@ -3,28 +3,13 @@
 // Bytes moved: the weights, once (N * K * 2, or N * K of bytes); x and y are noise. Floor: those bytes over the memory bandwidth. FLOPs
 // (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
 //
-// One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh). Where
-// rows of x are too long to stay there, too, the TL_SPLITS blocks of a cluster take a part of the tiles' depth each.
+// One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh).
 // Eight warps consume: each takes every eighth piece of a stage, 32 bytes of 16 rows, through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the eight partial sums meet in shared memory at the end of
 // a tile, in a fixed order: a row's result does not depend on the other rows.
-//
-// What is done with a tile is an Op (see plugins/linear/cuda.cuh):
-//   kTiles                          number of 16-row tiles
-//   const void* weight              row-major rows of kIn elements
-//   BlockNumbers numbers            scales and offsets of their blocks, if they have any
-//   u64 first_row(tile, h)          number of the first of the tile's rows 8h..8h+7 (h in 0..1), neighbours
-//   int num_rows(tile, h)           how many of those exist (8, but at the end of the weights)
-//   Begun begin(tile, f, m)         loads what store() needs, early enough to hide the latency
-//   store(tile, f, m, a, b, begun)  results of rows f and f + 8 (f in 0..7) for token m, scaled
 #pragma once
 
+#include "cuda/few_rows.cuh"
 #include "cuda/fixed_sums.cuh"
-#include "cuda/int4.cuh"
-#if TL_SPLITS > 1
-#define TL_STREAM_CLUSTER TL_CLUSTER_DIMS(TL_SPLITS)
-#else
-#define TL_STREAM_CLUSTER
-#endif
 
 #ifndef TL_RACECHECK
 #define TL_RACECHECK 0
@@ -32,53 +17,7 @@
 
 namespace tl {
 
-constexpr int kStreamThreads = kConsumerThreads + 32;
-
-// x [rows, kIn], of 16-bit elements, which become bytes where weights are multiplied with such: with the scale `scale`, or,
-// with TL_ROW_SCALES, with a scale for each row of at least that. With TL_ROUNDED_X they are bytes, whose rows have the
-// scales `scales`, or all have `scale`.
-struct StreamedRows {
-  const void* rows;
-  float scale;
-  const float* scales;
-};
-
-// What an Op loads for two results before they are there: the scales of their rows of bytes, and two numbers of its own.
-struct Begun {
-  float x, y;
-  float scale_a, scale_b;
-};
-
-// A piece of 16 rows of the weight, 32 bytes of each, as this lane loads it, and what products of it take.
-//
-// Which elements of a row meet in a product does not matter, as long as those of the weight and of x are the same: of
-// four bits, lane q of each four takes elements 8q to 8q + 7 of 32, which are a word, in two products.
-template <class Ring>
-struct WeightPiece {
-  static constexpr int kProducts = Ring::kPieceK / Ring::kProductK;
-  static constexpr bool kSigned = Ring::kForm == WeightForm::kInt4;
-  u32 words[4];  // of rows 0-7 and 8-15: the first half, then the other
-
-  // Where this lane's row lies, from the place of the first row.
-  __device__ __forceinline__ static u32 place(int lane) { return (lane % 16) * Ring::kPitch + lane / 16 * 16; }
-  __device__ __forceinline__ void load(u32 from) { load_matrix_x4(words, from); }
-  template <int kProduct>
-  __device__ __forceinline__ void widen(u32 (&a)[4], u32 mask) const {
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      if constexpr (Ring::kFourBits) {
-        const u32 word = words[kProduct / 2 * 2 + row];
-        a[row] = widen_int4<kSigned, kProduct % 2 * 2>(word, mask);
-        a[row + 2] = widen_int4<kSigned, kProduct % 2 * 2 + 1>(word, mask);
-      } else if constexpr (Ring::kForm == WeightForm::kInt8) {
-        widen_int8(words[kProduct * 2 + row], a[row], a[row + 2]);
-      } else {
-        a[row] = words[row];
-        a[row + 2] = words[row + 2];
-      }
-    }
-  }
-};
+constexpr int kFewRowsThreads = kConsumerThreads + 32;
 
 // Where this lane loads x from: a row of a stage, or 16 zero bytes, and `mask` 0, past the last token.
 template <class Ring>
@@ -262,7 +201,6 @@ struct Consumer {
   char* memory;
   int rows;
   int buffer = 0;
-  u32 exchange_parity = 0;
   Share<Ring> share = {};
 
   // Of rows of bytes, or of the blocks of whole numbers.
@@ -278,46 +216,15 @@ struct Consumer {
   template <class Product, bool kNorm, class Op>
   __device__ __forceinline__ void run(const Op& op, const StreamedRows& x, const float* norm_weight, float epsilon) {
     static_assert(!(kNorm && Product::kStreamX), "the norm needs all of x");
-    static_assert(!TL_ROUNDED_X || (Ring::kByteRows && !kNorm), "rounded rows are bytes, and have been normalised");
     if constexpr (kNorm) warm<Product::kIn>(norm_weight);
     wait_for_previous_kernel();
     allow_next_kernel();
     if constexpr (!Product::kStreamX) {
-      const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x.scale,
-                         share.part * Product::kPartK};
-      if constexpr (TL_ROUNDED_X) {
-        copy_rows<Product::kIn, Product::kPartK, Product::kXPitch>(to, x.rows, x.scales, rows);
-      } else {
-        load_rows<Product::kIn, Product::kPartK, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
-            to, sums(0), static_cast<const u16*>(x.rows), norm_weight, epsilon, rows);
-      }
+      const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x.scale};
+      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(to, sums(0), x.rows,
+                                                                                               norm_weight, epsilon, rows);
     }
     products<Product>(op);
-  }
-
-  // a and b become the sums of all blocks of the cluster, in their order, where `stores`.
-  //
-  // A block may write to these sums again two tiles later: before it has all sums of the tile between, which each of the
-  // others only gives away after it has read these.
-  __device__ __forceinline__ void add_parts(float& a, float& b, int row, bool sums_up, bool stores) {
-#if TL_SPLITS > 1
-    const u32 barrier = at.shared + Ring::kClusterBarrier;
-    if (sums_up) {
-      sums(buffer)[row] = a;
-      sums(buffer)[row + 8] = b;
-    }
-    consumer_sync();
-    if (threadIdx.x < Ring::kSplits) barrier_arrive_cluster(barrier, threadIdx.x);
-    barrier_wait_cluster(barrier, exchange_parity);
-    exchange_parity ^= 1;
-    if (!stores) return;
-    a = b = 0.0f;
-#pragma unroll
-    for (int part = 0; part < Ring::kSplits; ++part) {
-      a += load_of_block(shared_address(sums(buffer) + row), part);
-      b += load_of_block(shared_address(sums(buffer) + row + 8), part);
-    }
-#endif
   }
 
   // One lane speaks for its warp. racecheck does not follow __syncwarp(), so for its sake every lane can.
@@ -339,8 +246,7 @@ struct Consumer {
 #pragma unroll 1
     for (int i = 0; i < groups; ++i, buffer ^= 1) {
       const int tile = share.group(i) * Ring::kTilesPerStage + sub_tile;
-      const bool sums_up = thread < kStores && stored_token < rows && tile < Op::kTiles;
-      const bool stores = sums_up && stored_token % Ring::kSplits == share.part;
+      const bool stores = thread < kStores && stored_token < rows && tile < Op::kTiles;
       const Begun begun = stores ? op.begin(tile, feature, stored_token) : Begun{};
       ProductSums<Ring, Product> part;
 #pragma unroll 1
@@ -355,15 +261,12 @@ struct Consumer {
       consumer_sync();
       float a = 0.0f, b = 0.0f;
       const int row = stored_token * Ring::kStageRows + sub_tile * kRowsPerTile + feature;
-      if (sums_up) {
+      if (stores) {
 #pragma unroll
         for (int w = 0; w < kConsumerWarps; ++w) {
           a += sums(buffer)[w * Ring::kTokens * Ring::kStageRows + row];
           b += sums(buffer)[w * Ring::kTokens * Ring::kStageRows + row + 8];
         }
-      }
-      if constexpr (Ring::kSplits > 1) add_parts(a, b, row, sums_up, stores);
-      if (stores) {
         if constexpr (kScaledRows) {
           const float row_scale = Ring::kByteRows ? x_scales<Product>()[stored_token] : 1.0f;
           a *= begun.scale_a * row_scale;
@@ -375,7 +278,7 @@ struct Consumer {
   }
 };
 
-// Barriers and zeros, before anything else of a kernel of kStreamThreads threads. Returns the shared memory.
+// Barriers and zeros, before anything else of a kernel of kFewRowsThreads threads. Returns the shared memory.
 template <class Ring>
 __device__ __forceinline__ char* start_stream() {
   extern __shared__ __align__(128) char memory[];
@@ -386,31 +289,24 @@ __device__ __forceinline__ char* start_stream() {
       barrier_init(shared + stage * 16, kFullArrivals);
       barrier_init(shared + stage * 16 + 8, TL_RACECHECK ? kConsumerThreads : kConsumerWarps);
     }
-    if (Ring::kSplits > 1) barrier_init(shared + Ring::kClusterBarrier, Ring::kSplits);
     barrier_init_fence();
   }
-  if (Ring::kSplits > 1) {
-    cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
   return memory;
 }
 
 // A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place.
-template <class Ring, class Product, bool kNorm, class Op>
-__device__ __forceinline__ void stream_linear(const StreamedRows& x, const float* norm_weight, float epsilon, int rows,
-                                              const Op& op) {
+template <int kIn, bool kNorm, class Op>
+__device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const float* norm_weight, float epsilon, int rows,
+                                                const Op& op) {
+  using Ring = RingOf<kIn>;
+  using Product = tl::Product<Ring, kIn, TL_STREAM_X>;
   char* memory = start_stream<Ring>();
   const RingPosition<Ring> start{shared_address(memory)};
   if (threadIdx.x >= kConsumerThreads) {
-    Producer<Ring>{start, start, rows, static_cast<int>(threadIdx.x % 32)}.template run<Product>(op, static_cast<const u16*>(x.rows));
+    Producer<Ring>{start, start, rows, static_cast<int>(threadIdx.x % 32)}.template run<Product>(op, x.rows);
   } else {
     Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon);
-  }
-  if (Ring::kSplits > 1) {
-    __syncwarp();
-    cluster_sync();  // peers may still read sums here
   }
 }
 

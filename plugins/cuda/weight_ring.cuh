@@ -14,11 +14,11 @@ namespace tl {
 constexpr int kRowsPerTile = 16;
 constexpr int kMaxStages = 16, kMaxTokens = 16;
 
-// kSplits: blocks of a cluster, each of which takes a part of each row. kTokens: rows of x at most. kStageK: depth of a stage. kTilesPerStage: 16-row tiles side by side in a stage.
+// kTokens: rows of x at most. kStageK: depth of a stage. kTilesPerStage: 16-row tiles side by side in a stage.
 // kStageX: a stage also has room for its share of x. kXBytes: room for x that stays.
 // kSharedBytes: the whole dynamic allocation; the ring takes what the rest leaves.
 // kInFlightBytes: most bytes under way at a time (see Producer).
-template <int kSplits_, int kTokens_, int kStageK_, int kTilesPerStage_, WeightForm kForm_, bool kStageX, int kXBytes, int kSharedBytes,
+template <int kTokens_, int kStageK_, int kTilesPerStage_, WeightForm kForm_, bool kStageX, int kXBytes, int kSharedBytes,
           int kInFlightBytes>
 struct Ring {
   static constexpr WeightForm kForm = kForm_;
@@ -30,7 +30,8 @@ struct Ring {
   static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
   static constexpr int kProductK = 32 / kItemBytes;  // elements of a row that one product of fragments takes
   static constexpr int kPieceK = 256 / kWeightBits;  // and those of a load of a fragment, 32 bytes of each row
-  static constexpr int kSplits = kSplits_, kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
+  static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
+  static constexpr int kProducers = 1;
   static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);
   // 16 bytes of padding put the eight rows of an ldmatrix into different banks.
@@ -42,8 +43,8 @@ struct Ring {
   static constexpr u32 kStagedXOffset = kNumberOffset + kNumberKinds * kKindBytes;
   static constexpr u32 kStageBytes = kStagedXOffset + (kStageX ? kStagedXPitch * kTokens : 0);
   static constexpr int kSumFloats = kConsumerWarps * kTokens * kStageRows;
-  // Shared memory: barriers | that of the cluster | 16 zero bytes | scales of x, if bytes | two buffers of partial sums | x | stages
-  static constexpr u32 kClusterBarrier = kMaxStages * 16, kZeroOffset = kClusterBarrier + 16;
+  // Shared memory: barriers | 16 zero bytes | scales of x, if bytes | two buffers of partial sums | x | stages
+  static constexpr u32 kZeroOffset = kMaxStages * 16;
   static constexpr u32 kScaleOffset = kZeroOffset + 16;
   static constexpr u32 kSumOffset = kScaleOffset + (kByteRows ? kMaxTokens * 4 : 0);
   static constexpr u32 kXOffset = kSumOffset + 2 * kSumFloats * 4;
@@ -63,16 +64,16 @@ struct Ring {
 };
 
 // Shared memory of x where it stays there: rows with 16 bytes of padding, and the numbers of the blocks of fixed_rows.cuh.
-template <int kPartK, int kTokens>
+template <int kIn, int kTokens>
 __host__ __device__ constexpr int x_bytes() {
-  if (has_four_bits(kWeightForm) && kTokens <= kMostFixedTokens) return kTokens * (kPartK * 2 + 16) + FixedRows<kPartK, kTokens>::kNumberBytes;
-  return kTokens * (kPartK * (rows_of(kWeightForm) == RowType::k16Bits ? 2 : 1) + 16);
+  if (has_four_bits(kWeightForm) && kTokens <= kMostFixedTokens) return kTokens * (kIn * 2 + 16) + FixedRows<kIn, kTokens>::kNumberBytes;
+  return kTokens * (kIn * (rows_of(kWeightForm) == RowType::k16Bits ? 2 : 1) + 16);
 }
 
 // The ring of a kernel whose macros say all of it, for rows of kIn features.
 template <int kIn>
-using RingOf = Ring<TL_SPLITS, TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, kWeightForm, TL_STREAM_X,
-                    TL_STREAM_X ? 0 : x_bytes<kIn / TL_SPLITS, TL_TOKENS>(), TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES>;
+using RingOf = Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, kWeightForm, TL_STREAM_X,
+                    TL_STREAM_X ? 0 : x_bytes<kIn, TL_TOKENS>(), TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES>;
 
 // A place in the ring: stage number and how many times (mod 2) the ring has gone round.
 template <class Ring>
@@ -100,17 +101,16 @@ struct StageRows {
   int first_k, count;
 };
 
-// One product y = x @ weight.T of the kernel: kIn features in, of which a block takes kPartK; x staying in shared memory or
+// One product y = x @ weight.T of the kernel: kIn features in, all of which a block takes; x staying in shared memory or
 // streamed with the weights.
 template <class Ring, int kIn_, bool kStreamX_>
 struct Product {
-  static constexpr int kIn = kIn_, kPartK = kIn / Ring::kSplits, kChunks = ceil_div(kPartK, Ring::kStageK);
+  static constexpr int kIn = kIn_, kPartK = kIn, kChunks = ceil_div(kPartK, Ring::kStageK);
   static constexpr int kLastK = kPartK - (kChunks - 1) * Ring::kStageK;
   static constexpr bool kStreamX = kStreamX_;
   static constexpr u32 kXPitch = kStreamX ? Ring::kStagedXPitch : kPartK * Ring::kItemBytes + 16;
-  static_assert(kIn % Ring::kSplits == 0 && kPartK % Ring::kPieceK == 0, "a part must be whole pieces");
-  static_assert(kBlock == 0 || kPartK % max_of(1, kBlock) == 0, "a part must be whole blocks");
-  static_assert(!(kStreamX && Ring::kSplits > 1), "x stays in shared memory where blocks share its rows");
+  static_assert(kIn % Ring::kPieceK == 0, "a row must be whole pieces");
+  static_assert(kBlock == 0 || kIn % max_of(1, kBlock) == 0, "a row must be whole blocks");
   __device__ __forceinline__ static int chunk_k(int chunk) { return chunk == kChunks - 1 ? kLastK : Ring::kStageK; }
 };
 
@@ -138,6 +138,7 @@ struct Producer {
   RingPosition<Ring> at;
   RingPosition<Ring> landing;  // the oldest stage under way
   int rows, lane;
+  int which = 0;  // of Ring::kProducers, which take turns at a stage's halves of tiles
   int under_way = 0;
   u64 policy = evict_first_policy();
   Share<Ring> share = {};
@@ -156,31 +157,33 @@ struct Producer {
   // Rows 8h..8h+7 of a tile lie one behind the other; past the last feature there is nothing to copy.
   template <class Product, class Op>
   __device__ __forceinline__ void weights(const Op& op, int group, int chunk) {
-    constexpr int kHalves = 2 * Ring::kTilesPerStage;
+    constexpr int kHalves = 2 * Ring::kTilesPerStage, kMine = ceil_div(kHalves, Ring::kProducers);
     const int first_k = share.part * Product::kPartK + chunk * Ring::kStageK;
     const u32 bytes = Product::chunk_k(chunk) * Ring::kWeightBits / 8;
     const u32 run_bytes = kBlock == 0 ? 0 : Product::chunk_k(chunk) / max_of(1, kBlock) * kBlockBytes;
     u32 copied = Product::kStreamX ? rows * Product::chunk_k(chunk) * 2 : 0;
-    int present[kHalves];
+    int present[kMine];
 #pragma unroll
-    for (int i = 0; i < kHalves; ++i) {
-      present[i] = op.num_rows(group * Ring::kTilesPerStage + i / 2, i % 2);
+    for (int i = 0; i < kMine; ++i) {
+      const int half = which + i * Ring::kProducers;
+      present[i] = half < kHalves ? op.num_rows(group * Ring::kTilesPerStage + half / 2, half % 2) : 0;
       copied += present[i] * bytes + (present[i] > 0 ? kNumberKinds * run_bytes : 0);
     }
     stage_begin(at.full(), copied);
 #pragma unroll
-    for (int i = 0; i < kHalves; ++i) {
-      const u64 first = op.first_row(group * Ring::kTilesPerStage + i / 2, i % 2);
+    for (int i = 0; i < kMine; ++i) {
+      const int half = which + i * Ring::kProducers;
+      const u64 first = op.first_row(group * Ring::kTilesPerStage + half / 2, half % 2);
       const char* from = static_cast<const char*>(op.weight) +
                          (first * Product::kIn + first_k) * Ring::kWeightBits / 8;
-      stage_copy_rows<8>(at.data() + i * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBits / 8,
+      stage_copy_rows<8>(at.data() + half * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBits / 8,
                          present[i], bytes, at.full(), lane, policy);
       if constexpr (kBlock != 0) {
         const u64 run = (first / 8 * (Product::kIn / kBlock) + first_k / kBlock) * kBlockBytes;
         const void* kinds[2] = {op.numbers.scale, op.numbers.offset};
 #pragma unroll
         for (int kind = 0; kind < kNumberKinds; ++kind) {
-          stage_copy_rows<1>(at.data() + Ring::kNumberOffset + (kind * kHalves + i) * Ring::kRunBytes, 0,
+          stage_copy_rows<1>(at.data() + Ring::kNumberOffset + (kind * kHalves + half) * Ring::kRunBytes, 0,
                              static_cast<const char*>(kinds[kind]) + run, 0, present[i], run_bytes, at.full(), lane,
                              policy);
         }

@@ -4,7 +4,7 @@
 // 4.47 TB/s). Launch and macros as in linear/cuda.cuh; TL_OUT is the number of gated features I, TL_BIAS 0 or 1,
 // TL_ACTIVATION as in cuda/activation.cuh. TL_Y_TYPE: the RowType of y, whose bytes have the scale 1 / y_factor.
 #include "cuda/activation.cuh"
-#include "cuda/stream_linear.cuh"
+#include "cuda/few_rows_linear.cuh"
 
 namespace tl {
 
@@ -44,12 +44,11 @@ struct GatedOp {
 
 }  // namespace tl
 
-extern "C" __global__ void TL_STREAM_CLUSTER __launch_bounds__(tl::kStreamThreads, 1)
-    gated_linear(void* y, const void* x, const void* weight, const void* weight_scale, const void* weight_offset,
+extern "C" __global__ void TL_FEW_ROWS_CLUSTER __launch_bounds__(tl::kFewRowsThreads, 1)
+    gated_linear(void* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
                  const float* norm_weight, const float* bias, int rows, float epsilon, float x_scale,
-                 const float* x_scales, float y_factor) {
-  using Ring = tl::RingOf<TL_IN>;
-  tl::stream_linear<Ring, tl::Product<Ring, TL_IN, TL_STREAM_X>, TL_NORM>(
-      {x, x_scale, x_scales}, norm_weight, epsilon, rows,
+                 float y_factor) {
+  tl::few_rows_linear<TL_IN, TL_NORM>(
+      {x, x_scale}, norm_weight, epsilon, rows,
       tl::GatedOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, y, y_factor});
 }

@@ -14,7 +14,7 @@ _GATE_THREADS, _ELEMENTS_PER_THREAD = 256, 16
 
 def stream(
     y: Buffer,
-    x: Operand,
+    x: Buffer,
     weight: WeightBuffers,
     rows: Extent,
     how: Streaming,
@@ -34,7 +34,7 @@ def stream(
     norm_weight, epsilon = norm or (None, 0.0)
     operands = (weight.values, *weight.numbers, norm_weight, bias)
     y_factor = _factor(y_scales)
-    return launch(kernel, how.grid(weight), y, x, *operands, rows, epsilon, *how.scales, y_factor)
+    return launch(kernel, how.grid(weight), y, x, *operands, rows, epsilon, how.x_scale, y_factor)
 
 
 def tiled(

@@ -16,7 +16,7 @@ _DEQUANTIZE_THREADS, _BYTES_PER_THREAD = 256, 16
 
 def stream(
     y: Buffer,
-    x: Operand,
+    x: Buffer,
     weight: WeightBuffers,
     rows: Extent,
     how: Streaming,
@@ -28,7 +28,7 @@ def stream(
 ) -> Launch:
     """y = activation([rms_norm](x) @ weight.T [+ bias]) [+ residual]; not both an activation and a residual.
 
-    x and residual are 16-bit, or x is bytes if ``how`` says so; y is 16-bit or float32; ``norm`` (weight, epsilon) and
+    x and residual are 16-bit; y is 16-bit or float32; ``norm`` (weight, epsilon) and
     bias are float32.
     """
     flags = {
@@ -41,7 +41,7 @@ def stream(
     specialised = how.kernel("linear/cuda.cuh", "linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
     operands = (weight.values, *weight.numbers, norm_weight, bias, residual)
-    return launch(specialised, how.grid(weight), y, x, *operands, rows, epsilon, *how.scales)
+    return launch(specialised, how.grid(weight), y, x, *operands, rows, epsilon, how.x_scale)
 
 
 def tiled(

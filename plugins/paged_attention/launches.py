@@ -211,7 +211,7 @@ def qkv_stream(
     norm_weight, epsilon = norm or (None, 0.0)
     operands = (x, weight.values, *weight.numbers, norm_weight, bias, *tables, cache.token_slots)
     targets = (query, cache.keys, cache.values)
-    return launch(specialised, how.grid(weight), *targets, *operands, rows, epsilon, *how.scales, *cache.factors)
+    return launch(specialised, how.grid(weight), *targets, *operands, rows, epsilon, how.x_scale, *cache.factors)
 
 
 def rope_cache(

@@ -5,7 +5,7 @@
 // Launch and macros as in linear/cuda.cuh, but TL_OUT, TL_RESIDUAL and TL_FLOAT_OUT; and TL_HEADS, TL_KV_HEADS,
 // TL_HEAD_DIM, TL_PAGE (tokens per block of the cache), TL_ROTARY_DIM (elements of a head that RoPE turns; 0: no RoPE),
 // TL_CACHE_E4M3 (see cache.cuh).
-#include "cuda/stream_linear.cuh"
+#include "cuda/few_rows_linear.cuh"
 #include "paged_attention/cache.cuh"
 
 namespace tl {
@@ -83,14 +83,12 @@ struct QkvOp {
 
 }  // namespace tl
 
-extern "C" __global__ void TL_STREAM_CLUSTER __launch_bounds__(tl::kStreamThreads, 1)
-    qkv_linear(tl::u16* q, void* key_cache, void* value_cache, const void* x, const void* weight,
+extern "C" __global__ void TL_FEW_ROWS_CLUSTER __launch_bounds__(tl::kFewRowsThreads, 1)
+    qkv_linear(tl::u16* q, void* key_cache, void* value_cache, const tl::u16* x, const void* weight,
                const void* weight_scale, const void* weight_offset, const float* norm_weight, const float* bias, const float* cos,
-               const float* sin, const int* slots, int rows, float epsilon, float x_scale, const float* x_scales,
+               const float* sin, const int* slots, int rows, float epsilon, float x_scale,
                float key_factor, float value_factor) {
-  using Ring = tl::RingOf<TL_IN>;
-  using Product = tl::Product<Ring, TL_IN, TL_STREAM_X>;
-  tl::stream_linear<Ring, Product, TL_NORM>(
-      {x, x_scale, x_scales}, norm_weight, epsilon, rows,
+  tl::few_rows_linear<TL_IN, TL_NORM>(
+      {x, x_scale}, norm_weight, epsilon, rows,
       tl::QkvOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, q, key_cache, value_cache, cos, sin, slots, key_factor, value_factor});
 }

@@ -6,7 +6,8 @@ namespace emulated {
 namespace {
 
 void land(const BulkCopy& copy) {
-  std::memcpy(checked(*copy.block, copy.target, copy.bytes, "bulk copy"), copy.source, copy.bytes);
+  std::memcpy(checked(*copy.block, copy.target, copy.bytes, "bulk copy"),
+              copy.source == nullptr ? copy.sent.data() : copy.source, copy.bytes);
   MBarrier& barrier = mbarrier_at(*copy.block, copy.barrier, "bulk copy");
   barrier.bytes -= copy.bytes;
   end_phase_if_complete(barrier);
@@ -40,7 +41,18 @@ void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier) {
   check_global(source, bytes, "bulk copy");
   mbarrier_at(my_block(), barrier, "bulk copy");
   std::memset(shared(target, bytes, "bulk copy"), kPoison, bytes);
-  machine->copies.push_back({&my_block(), target, bytes, barrier, source});
+  machine->copies.push_back({&my_block(), target, bytes, barrier, source, {}});
+}
+
+void store_async(u32 target, const void* values, u32 bytes, u32 barrier) {
+  Block& block = block_of(my_block(), target);  // of which target and barrier are addresses from here on
+  if (&block != &block_of(my_block(), barrier)) fail("st.async to 0x%x and a barrier of another block", target);
+  if (target % bytes != 0) fail("st.async of %u bytes to 0x%x", bytes, target);
+  mbarrier_at(block, barrier, "st.async");
+  std::memset(checked(block, target, bytes, "st.async"), kPoison, bytes);
+  BulkCopy copy{&block, target, bytes, barrier, nullptr, {}};
+  std::memcpy(copy.sent.data(), values, bytes);
+  machine->copies.push_back(copy);
 }
 
 void copy_async(u32 target, const void* source, u32 bytes) {

@@ -62,6 +62,7 @@ bool mbarrier_wait(u32 address, u32 parity);  // returns when that phase is over
 
 // Copies by the copy engine, which complete on an mbarrier.
 void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier);
+void store_async(u32 target, const void* values, u32 bytes, u32 barrier);  // at most 16, to a block of the cluster
 // Copies by a thread, in groups: `bytes` of `source`, then zeros up to 16.
 void copy_async(u32 target, const void* source, u32 bytes);
 void copy_commit();

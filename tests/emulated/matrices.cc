@@ -57,16 +57,35 @@ struct Descriptor {
   }
 };
 
-// Rows of A or columns of B from `first` on, `count` of them; eight elements lie side by side.
-template <bool kHalf>
-void load(const Descriptor& matrix, int first, int count, float (*to)[16]) {
+constexpr int kRowBytes = 32;  // of A, and of the columns of B, that an instruction multiplies
+
+template <Element kElement>
+struct Numbers {
+  static constexpr int kBytes = kElement == Element::kE4m3 || kElement == Element::kInt8 ? 1 : 2;
+  static constexpr int kCount = kRowBytes / kBytes;
+
+  static float at(const char* bytes) {
+    u16 bits = 0;
+    std::memcpy(&bits, bytes, kBytes);
+    if (kElement == Element::kE4m3) return from_e4m3(bits);
+    if (kElement == Element::kInt8) return static_cast<float>(static_cast<signed char>(bits));
+    return to_float<kElement == Element::kHalf>(bits);
+  }
+};
+
+// Rows of A or columns of B from `first` on, `count` of them; 16 bytes lie side by side.
+template <Element kElement>
+void load(const Descriptor& matrix, int first, int count, float (*to)[kRowBytes]) {
+  using Number = Numbers<kElement>;
+  constexpr int kPiece = 16 / Number::kBytes;
+  if (matrix.transposed && Number::kBytes == 1) fail("wgmma: bytes lie side by side along K only");
   for (int piece = 0; piece < count * 2; ++piece) {
-    const int k = matrix.transposed ? piece % 16 : piece % 2 * 8;
+    const int k = matrix.transposed ? piece % 16 : piece % 2 * kPiece;
     const int other = matrix.transposed ? piece / 16 * 8 : piece / 2;
-    u16 bits[8];
-    std::memcpy(bits, shared(matrix.address(k, first + other), 16, "wgmma"), 16);
-    for (int i = 0; i < 8; ++i) {
-      (matrix.transposed ? to[other + i][k] : to[other][k + i]) = to_float<kHalf>(bits[i]);
+    char bytes[16];
+    std::memcpy(bytes, shared(matrix.address(k * Number::kBytes / 2, first + other), 16, "wgmma"), 16);
+    for (int i = 0; i < kPiece; ++i) {
+      (matrix.transposed ? to[other + i][k] : to[other][k + i]) = Number::at(bytes + i * Number::kBytes);
     }
   }
 }
@@ -84,29 +103,45 @@ struct Wgmma {
   WgmmaLane lanes[kLanes];
 };
 
-template <bool kHalf>
+template <Element kElement>
 void run(const Wgmma& product) {
-  float a[16][16];
+  using Number = Numbers<kElement>;
+  float a[16][kRowBytes];
   if (product.in_registers) {
-    for (int lane = 0; lane < kLanes; ++lane) put_a<kHalf>(a, lane, product.lanes[lane].a);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (int byte = 0; byte < 16; byte += Number::kBytes) {
+        const int word = byte / 4, k = (lane % 4 * 4 + byte % 4 + word / 2 * 16) / Number::kBytes;
+        const char* from = reinterpret_cast<const char*>(product.lanes[lane].a) + byte;
+        a[lane / 4 + word % 2 * 8][k] = Number::at(from);
+      }
+    }
   } else {
     const Descriptor matrix(product.a_matrix, product.a_transposed);
-    load<kHalf>(matrix, product.first_row, 16, a);
+    load<kElement>(matrix, product.first_row, 16, a);
   }
-  float b[kMaxColumns][16];
-  load<kHalf>(Descriptor(product.b_matrix, product.b_transposed), 0, product.columns, b);
+  float b[kMaxColumns][kRowBytes];
+  load<kElement>(Descriptor(product.b_matrix, product.b_transposed), 0, product.columns, b);
   const int per_lane = product.columns / 2;
   for (int n = 0; n < product.columns; ++n) {
     for (int row = 0; row < 16; ++row) {
       const int lane = row % 8 * 4 + n % 8 / 2, i = n / 8 * 4 + row / 8 * 2 + n % 2;
-      float sum = product.d[lane * per_lane + i];
-      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[n][k];
-      *product.lanes[lane].d[i] = sum;
+      const float before = product.d[lane * per_lane + i];
+      float sum = kElement == Element::kInt8 ? 0.0f : before;
+      for (int k = 0; k < Number::kCount; ++k) sum += a[row][k] * b[n][k];
+      // The sum of 32 products of int8 is a number of float32.
+      const int whole = std::bit_cast<int>(before) + static_cast<int>(kElement == Element::kInt8 ? sum : 0.0f);
+      *product.lanes[lane].d[i] = kElement == Element::kInt8 ? std::bit_cast<float>(whole) : sum;
     }
   }
 }
 
 }  // namespace
+
+float from_e4m3(u16 bits) {
+  const int exponent = bits >> 3 & 15, fraction = bits & 7;
+  const float size = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  return bits & 0x80 ? -size : size;
+}
 
 template <>
 float to_float<false>(u16 bits) {
@@ -179,7 +214,7 @@ void transpose_matrix(void* const* lanes) {
   }
 }
 
-template <bool kHalf>
+template <Element kElement>
 void issue_wgmma(int columns, void* const* lanes) {
   const auto& first = of<WgmmaOperands>(lanes, 0);
   Wgmma product;
@@ -202,7 +237,7 @@ void issue_wgmma(int columns, void* const* lanes) {
     for (const WgmmaLane& lane : product.lanes) {
       for (float* d : lane.d) product.d.push_back(accumulate ? *d : 0.0f);
     }
-    run<kHalf>(product);
+    run<kElement>(product);
   });
 }
 
@@ -214,7 +249,9 @@ template void load_matrices<4, false>(void* const*);
 template void load_matrices<1, true>(void* const*);
 template void load_matrices<2, true>(void* const*);
 template void load_matrices<4, true>(void* const*);
-template void issue_wgmma<false>(int, void* const*);
-template void issue_wgmma<true>(int, void* const*);
+template void issue_wgmma<Element::kBFloat16>(int, void* const*);
+template void issue_wgmma<Element::kHalf>(int, void* const*);
+template void issue_wgmma<Element::kE4m3>(int, void* const*);
+template void issue_wgmma<Element::kInt8>(int, void* const*);
 
 }  // namespace emulated

@@ -10,6 +10,7 @@ template <bool kHalf>
 float to_float(u16 bits);
 template <bool kHalf>
 u16 from_float(float value);
+float from_e4m3(u16 bits);
 
 struct MmaOperands {
   float* c[4];
@@ -32,15 +33,18 @@ struct MatrixWord {
   u32 from, to;
 };
 
-// One warp's 16 rows of wgmma.m64nNk16: d[16, N] = a * b [+ d]. A is in registers, or in shared memory at a descriptor.
+// One warp's 16 rows of wgmma: d[16, N] = a * b [+ d] of 32 bytes of each row. A is in registers, or in shared memory
+// at a descriptor.
 struct WgmmaOperands {
-  float* const* d;  // N / 2 accumulators
+  float* const* d;  // N / 2 accumulators, which are integers for those of int8
   u32 a[4];
   u64 a_matrix, b_matrix;
   bool in_registers, accumulate, a_transposed, b_transposed;
 };
 
-template <bool kHalf>
+enum class Element { kBFloat16, kHalf, kE4m3, kInt8 };
+
+template <Element kElement>
 void issue_wgmma(int columns, void* const* lanes);
 
 }  // namespace emulated

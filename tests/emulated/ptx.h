@@ -64,11 +64,6 @@ inline u16 to_e4m3(float x) {
   const auto eighths = static_cast<int>(std::nearbyint(std::ldexp(size, 3 - exponent)));  // 8 to 16
   return static_cast<u16>(sign | ((exponent + 7) * 8 + eighths - 8));
 }
-inline float from_e4m3(u16 bits) {
-  const int exponent = bits >> 3 & 15, fraction = bits & 7;
-  const float size = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
-  return bits & 0x80 ? -size : size;
-}
 inline void cvt_rn_satfinite_e4m3x2_f32(u16& to, float high, float low) {
   to = static_cast<u16>(to_e4m3(high) << 8 | to_e4m3(low));
 }
@@ -124,6 +119,7 @@ inline void setmaxnreg_inc_sync_aligned_u32(u32) { all_lanes("setmaxnreg.inc"); 
 
 inline void bar_sync(u32 id, u32 threads) { barrier_sync(id, threads); }
 inline void bar_arrive(u32 id, u32 threads) { barrier_arrive(id, threads); }
+inline void barrier_cluster_arrive_relaxed_aligned() { cluster_arrive(); }
 inline void barrier_cluster_arrive_release_aligned() { cluster_arrive(); }
 inline void barrier_cluster_wait_acquire_aligned() { cluster_wait(); }
 inline void mbarrier_init_shared_cta_b64(u32 address, u32 arrivals) { mbarrier_init(address, arrivals); }
@@ -160,10 +156,19 @@ void load_shared(Group<kCount, T> to, u32 address) {
   const char* from = shared(address, 4 * kCount, "ld.shared");
   for (std::size_t i = 0; i < kCount; ++i) std::memcpy(to[i], from + 4 * i, 4);
 }
+inline void st_async_shared_cluster_mbarrier_complete_tx_bytes_f32(u32 target, float value, u32 barrier) {
+  store_async(target, &value, 4, barrier);
+}
+inline void st_async_shared_cluster_mbarrier_complete_tx_bytes_v2_f32(u32 target, Group<2, const float> from,
+                                                                      u32 barrier) {
+  const float values[2] = {*from[0], *from[1]};
+  store_async(target, values, 8, barrier);
+}
 inline void st_shared_v4_b32(u32 address, Group<4, const u32> from) { store_shared(address, from); }
 inline void st_shared_v2_b32(u32 address, Group<2, const u32> from) { store_shared(address, from); }
 inline void ld_shared_v4_b32(Group<4, u32> to, u32 address) { load_shared(to, address); }
 inline void ld_shared_v2_b32(Group<2, u32> to, u32 address) { load_shared(to, address); }
+inline void ld_shared_v2_f32(Group<2, float> to, u32 address) { load_shared(to, address); }
 inline void mapa_shared_cluster_u32(u32& to, u32 address, u32 rank) { to = map_to_block(address, rank); }
 inline void ld_shared_f32(float& to, u32 address) { std::memcpy(&to, shared(address, 4, "ld.shared"), 4); }
 inline void ld_shared_u16(u16& to, u32 address) { std::memcpy(&to, shared(address, 2, "ld.shared"), 2); }
@@ -261,31 +266,43 @@ inline void mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(Group<4, u32> d, Gro
   for (int i = 0; i < 4; ++i) *d[i] += static_cast<u32>(static_cast<int>(part[i]));
 }
 
-template <bool kHalf, int kColumns>
+template <Element kElement, int kColumns>
 void wgmma(WgmmaOperands& mine, int scale_a, int scale_b) {
   if (scale_a != 1 || scale_b != 1) fail("wgmma: operands are scaled by %d and %d", scale_a, scale_b);
-  together("wgmma.mma_async", mine, [](void* const* lanes) { issue_wgmma<kHalf>(kColumns, lanes); });
+  together("wgmma.mma_async", mine, [](void* const* lanes) { issue_wgmma<kElement>(kColumns, lanes); });
 }
-template <bool kHalf, int kColumns>
+template <Element kElement, int kColumns>
 void wgmma_of(Group<kColumns / 2, float> d, u64 a, u64 b, bool accumulate, int scale_a, int scale_b, bool transposed_a,
               bool transposed_b) {
   WgmmaOperands mine{d.data(), {}, a, b, false, accumulate, transposed_a, transposed_b};
-  wgmma<kHalf, kColumns>(mine, scale_a, scale_b);
+  wgmma<kElement, kColumns>(mine, scale_a, scale_b);
 }
-template <bool kHalf, int kColumns>
+template <Element kElement, int kColumns>
 void wgmma_of(Group<kColumns / 2, float> d, Group<4, const u32> a, u64 b, bool accumulate, int scale_a, int scale_b,
               bool transposed_b) {
   WgmmaOperands mine{d.data(), {*a[0], *a[1], *a[2], *a[3]}, 0, b, true, accumulate, false, transposed_b};
-  wgmma<kHalf, kColumns>(mine, scale_a, scale_b);
+  wgmma<kElement, kColumns>(mine, scale_a, scale_b);
 }
-// m64nNk16: N is a template argument.
+// m64nNkK: N is a template argument.
 template <int kColumns, class... Operands>
 void wgmma_mma_async_sync_aligned_m64k16_f32_bf16_bf16(Operands... operands) {
-  wgmma_of<false, kColumns>(operands...);
+  wgmma_of<Element::kBFloat16, kColumns>(operands...);
 }
 template <int kColumns, class... Operands>
 void wgmma_mma_async_sync_aligned_m64k16_f32_f16_f16(Operands... operands) {
-  wgmma_of<true, kColumns>(operands...);
+  wgmma_of<Element::kHalf, kColumns>(operands...);
+}
+template <int kColumns>
+void wgmma_mma_async_sync_aligned_m64k32_f32_e4m3_e4m3(Group<kColumns / 2, float> d, Group<4, const u32> a, u64 b,
+                                                       bool accumulate, int scale_a, int scale_b) {
+  wgmma_of<Element::kE4m3, kColumns>(d, a, b, accumulate, scale_a, scale_b, false);
+}
+template <int kColumns>
+void wgmma_mma_async_sync_aligned_m64k32_s32_s8_s8(Group<kColumns / 2, u32> d, Group<4, const u32> a, u64 b,
+                                                   bool accumulate) {
+  Group<kColumns / 2, float> sums;
+  for (std::size_t i = 0; i < d.size(); ++i) sums[i] = reinterpret_cast<float*>(d[i]);
+  wgmma_of<Element::kInt8, kColumns>(sums, a, b, accumulate, 1, 1, false);
 }
 inline void wgmma_fence_sync_aligned() { all_lanes("wgmma.fence"); }
 inline void wgmma_commit_group_sync_aligned() {

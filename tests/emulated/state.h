@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <random>
@@ -75,7 +76,8 @@ struct MBarrier {
 struct BulkCopy {
   Block* block;
   u32 target, bytes, barrier;
-  const void* source;
+  const void* source;  // null: of `sent`
+  std::array<char, 16> sent;
 };
 
 struct Cluster {

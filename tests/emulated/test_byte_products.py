@@ -6,6 +6,7 @@ import torch
 from tests.emulated.emulator import Emulator
 from tests.gpu.byte_checks import check_quantize, check_rms_norm, check_streamed
 from tests.gpu.memory import NAMES
+from trtllm_lite.plugins.cuda.split import SplitConfig
 from trtllm_lite.plugins.cuda.stream import StreamConfig
 from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.launch import Device
@@ -19,7 +20,7 @@ STATIC = pytest.mark.parametrize("static", [0.03125, None])
 @STATIC
 @pytest.mark.parametrize(("tokens", "rows"), [(2, 1), (16, 9)])
 def test_streamed(kind: torch.dtype, tokens: int, rows: int, static: float | None) -> None:
-    config = StreamConfig(128, 1, False, 1, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
+    config = StreamConfig(128, 1, False, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
     how = {"static": static, "config": config, "device": SMALL, "machine": Emulator()}
     check_streamed(kind, 56, 320, tokens, rows, torch.bfloat16, residual=True, **how)
     check_streamed(kind, 24, 192, tokens, rows, torch.float16, gated=True, norm=True, **how)
@@ -27,22 +28,24 @@ def test_streamed(kind: torch.dtype, tokens: int, rows: int, static: float | Non
 
 @KINDS
 @STATIC
-@pytest.mark.parametrize("splits", [1, 2])
-def test_rows_may_be_rounded_before(kind: torch.dtype, static: float | None, splits: int) -> None:
-    config = StreamConfig(128, 1, False, splits, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
-    how = {"static": static, "config": config, "device": SMALL, "machine": Emulator(num_sms=4), "before": True}
-    check_streamed(kind, 56, 640, 8, 5, torch.bfloat16, residual=True, **how)
-    check_streamed(kind, 24, 192, 16, 9, torch.bfloat16, gated=True, y_scale=0.25, **how)
+@pytest.mark.parametrize(
+    ("splits", "tiles", "tokens", "rows", "norm"),
+    [(2, 4, 8, 8, False), (2, 3, 16, 9, True), (4, 2, 16, 16, True), (4, 4, 4, 1, False)],
+)
+def test_blocks_of_a_cluster_may_share_rows(
+    kind: torch.dtype, splits: int, tiles: int, tokens: int, rows: int, norm: bool, static: float | None
+) -> None:
+    """A scale of a row's largest element is the same in all of them."""
+    config = SplitConfig(128, tiles, splits, 32 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
+    how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=2 * splits)}
+    check_streamed(kind, 328, 640, tokens, rows, torch.bfloat16, static=static, norm=norm, residual=True, **how)
 
 
 @KINDS
-@STATIC
-@pytest.mark.parametrize("norm", [False, True])
-def test_blocks_of_a_cluster_may_share_rows(kind: torch.dtype, static: float | None, norm: bool) -> None:
-    """A scale of a row's largest element is the same in all of them."""
-    config = StreamConfig(128, 1, False, 2, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
-    how = {"static": static, "config": config, "device": SMALL, "machine": Emulator(num_sms=4), "norm": norm}
-    check_streamed(kind, 56, 640, 8, 5, torch.bfloat16, **how)
+def test_blocks_of_a_cluster_may_write_bytes(kind: torch.dtype) -> None:
+    config = SplitConfig(128, 4, 2, 32 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
+    how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=4), "norm": True}
+    check_streamed(kind, 24, 320, 8, 5, torch.float16, static=0.03125, gated=True, y_scale=0.25, **how)
 
 
 @KINDS

@@ -6,8 +6,9 @@ import torch
 from tests.emulated.emulator import Emulator
 from tests.gpu.quantized_checks import check_dequantize, check_streamed
 from tests.gpu.weights import Form
+from trtllm_lite.plugins.cuda.split import SplitConfig
 from trtllm_lite.plugins.cuda.stream import StreamConfig
-from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, weight_form
+from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Device
 
 SMALL = Device("sm_90a", 64 * 1024)
@@ -19,9 +20,12 @@ FORMS = [
 ]
 
 
-def config_of(form: Form, stage_k: int, tiles: int, stream_x: bool = False, splits: int = 1) -> StreamConfig:
-    blocks = BlockNumbers(form.block, form.number, form.offsets) if form.block else None
-    return StreamConfig(stage_k, tiles, stream_x, splits, 16 * 1024, "", weight_form(form.dtype, blocks=blocks))
+def weight_form_of(form: Form) -> WeightForm:
+    return weight_form(form.dtype, blocks=BlockNumbers(form.block, form.number, form.offsets) if form.block else None)
+
+
+def config_of(form: Form, stage_k: int, tiles: int, stream_x: bool = False) -> StreamConfig:
+    return StreamConfig(stage_k, tiles, stream_x, 16 * 1024, "", weight_form_of(form))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -38,12 +42,13 @@ def test_x_may_travel_with_the_weights(form: Form) -> None:
     check_streamed(form, 96, 192, 4, 3, torch.bfloat16, config=config, device=SMALL, machine=Emulator())
 
 
-@pytest.mark.parametrize("form", [Form("int8"), Form("int4", 256, "bfloat16", offsets=True), FORMS[2]], ids=str)
-@pytest.mark.parametrize(("splits", "tiles", "tokens", "rows"), [(2, 2, 4, 3), (4, 1, 16, 9), (1, 1, 4, 4)])
+@pytest.mark.parametrize("form", [*FORMS, Form("int4", 256, "bfloat16", offsets=True)], ids=str)
+@pytest.mark.parametrize(("splits", "tiles", "tokens", "rows"), [(2, 3, 4, 3), (4, 4, 16, 9)])
 def test_blocks_of_a_cluster_may_share_rows(form: Form, splits: int, tiles: int, tokens: int, rows: int) -> None:
-    how = {"config": config_of(form, 256, tiles, splits=splits), "device": Device("sm_90a", 96 * 1024)}
+    config = SplitConfig(256, tiles, splits, 32 * 1024, "", weight_form_of(form))
+    how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=2 * splits)}
     norm = {"norm": tokens == 4, "residual": tokens == 16}
-    check_streamed(form, 120, 1024, tokens, rows, torch.bfloat16, machine=Emulator(num_sms=2 * splits), **norm, **how)
+    check_streamed(form, 328, 1024, tokens, rows, torch.bfloat16, **norm, **how)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -47,7 +47,6 @@ def _stream_defines(
         "TL_TILES_PER_STAGE": config.tiles_per_stage,
         "TL_STREAM_X": int(config.stream_x),
         "TL_SPLITS": 1,
-        "TL_ROUNDED_X": 0,
         "TL_SHARED_BYTES": config.shared_bytes,
         "TL_IN_FLIGHT_BYTES": config.in_flight_bytes,
         "TL_FP16": dtype_flag(dtype),

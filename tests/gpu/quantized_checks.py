@@ -7,7 +7,8 @@ from tests.gpu.device import GPU, Machine
 from tests.gpu.launches import H200
 from tests.gpu.memory import NAMES, Memory
 from tests.gpu.weights import Form, random_weight
-from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, stream_config
+from trtllm_lite.plugins.cuda.split import SplitConfig
+from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_config
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
@@ -29,7 +30,7 @@ def check_streamed(
     norm: bool = False,
     bias: bool = False,
     residual: bool = False,
-    config: StreamConfig | None = None,
+    config: StreamConfig | SplitConfig | None = None,
     device: Device = H200,
     machine: Machine = GPU,
 ) -> None:
@@ -41,7 +42,7 @@ def check_streamed(
     vector = torch.randn(out, device=at) if bias else None
     stream = torch.randn(rows, out, device=at).to(dtype) if residual else None
     y = torch.full((rows, out), POISON, device=at, dtype=dtype)
-    config = config or stream_config(out, in_features, form_of(weight.buffers), tokens, device)
+    config = config or few_rows_config(weight.meant.shape, form_of(weight.buffers), tokens, device)
     assert config is not None
     how = Streaming(tokens, NAMES[dtype], device, config)
     operands = (memory("y", y), memory("x", x), weight.buffers, symbol("rows"), how)

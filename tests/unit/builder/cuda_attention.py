@@ -74,12 +74,10 @@ def qkv_linear(
     rows: int,
     epsilon: float,
     x_scale: float,
-    x_scales: Pointer | None,
     *factors: float,
 ) -> None:
     del grid
-    scales = (x_scale, x_scales)
-    result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, *scales)
+    result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale)
     if macros["TL_BIAS"]:
         result += at(bias, np.float32, macros["TL_OUT"])
     heads = result.reshape(rows, -1, macros["TL_HEAD_DIM"])

@@ -85,16 +85,12 @@ def product(
     rows: int,
     epsilon: float,
     x_scale: float,
-    x_scales: Pointer | None,
     parts: int = 1,
 ) -> np.ndarray:
     """x @ weight.T of a streaming kernel, float64 [rows, parts * out]."""
     assert rows <= macros["TL_TOKENS"]
     half, features = half_type(macros), macros["TL_IN"]
     transposed = matrix(macros, weight, weight_scale, weight_offset, parts * macros["TL_OUT"]).T
-    if macros["TL_ROUNDED_X"]:
-        bytes_ = at(x, BYTE_TYPES[ROW_TYPES[macros["TL_WEIGHT_FORM"]]], rows, features).astype(np.float64)
-        return bytes_ @ transposed * (at(x_scales, np.float32, rows, 1) if macros["TL_ROW_SCALES"] else x_scale)
     source = at(x, half, rows, features).astype(np.float64)
     if macros["TL_NORM"]:
         source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
@@ -315,10 +311,10 @@ def linear(
     residual: Pointer | None,
     rows: int,
     epsilon: float,
-    *x_scales: Any,
+    x_scale: float,
 ) -> None:
     del grid
-    result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, *x_scales)
+    result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale)
     finish_linear(macros, result, y, bias, residual)
 
 
@@ -336,12 +332,10 @@ def gated_linear(
     rows: int,
     epsilon: float,
     x_scale: float,
-    x_scales: Pointer | None,
     y_factor: float,
 ) -> None:
     del grid
-    scales = (x_scale, x_scales)
-    both = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, *scales, parts=2)
+    both = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale, parts=2)
     if macros["TL_BIAS"]:
         both += at(bias, np.float32, 2 * macros["TL_OUT"])
     gate, up = np.split(both, 2, axis=1)

@@ -23,7 +23,6 @@ LINEAR = {
     "TL_WEIGHT_FORM": 0,
     "TL_ROW_SCALES": 0,
     "TL_STREAM_X": 0,
-    "TL_ROUNDED_X": 0,
     "TL_SPLITS": 1,
     "TL_SHARED_BYTES": 96 * 1024,
     "TL_IN_FLIGHT_BYTES": 64 * 1024,

@@ -1,18 +1,21 @@
-"""Configurations of streaming products: that they satisfy what the kernels assert, and where rows of x lie."""
+"""Configurations of products of a few rows: that they satisfy what the kernels assert, and where rows of x lie."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_lite.plugins.cuda.stream import Streaming, stream_config
+from trtllm_lite.plugins.cuda.split import SplitConfig
+from trtllm_lite.plugins.cuda.stream import Streaming, few_rows_config
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers
 
 H200, RTX = Device("sm_90a", 227 * 1024), Device("sm_89", 99 * 1024)
 PLAIN, FP8 = weight_form("bfloat16"), weight_form("float8_e4m3fn", "float8_e4m3fn")
+INT4 = weight_form("int4", blocks=BlockNumbers(128, "float16", offsets=False))
 FORMS = [
     PLAIN,
     FP8,
+    INT4,
     weight_form("int8"),
     *(weight_form("uint4", blocks=BlockNumbers(size, "float32", offsets=True)) for size in (32, 128, 512)),
 ]
@@ -26,40 +29,50 @@ FORMS = [
     st.integers(1, 900).map(lambda n: 32 * n),
 )
 def test_what_kernels_assert_holds(form: WeightForm, device: Device, tokens: int, out: int, in_features: int) -> None:
-    config = stream_config(out, in_features, form, tokens, device)
+    config = few_rows_config((out, in_features), form, tokens, device)
     if config is None:
         return
     depth = form.depth if form.blocks is None else max(form.depth, form.blocks.size)
     assert in_features % (config.splits * depth) == 0
     assert config.stage_k % depth == 0
-    assert config.ring_bytes(in_features, tokens, device.shared_bytes) >= 2 * config.stage_bytes(tokens)
-    assert config.splits == 1 or (form.x_bytes == 1 and device == H200)
+    stage = config.stage_bytes() if isinstance(config, SplitConfig) else config.stage_bytes(tokens)
+    assert config.ring_bytes(in_features, tokens, device.shared_bytes) >= 2 * stage
+    assert config.splits == 1 or device == H200
 
 
 @pytest.mark.parametrize(
     ("form", "in_features", "tokens", "device", "splits", "travels"),
     [
-        (FP8, 14336, 8, H200, 1, False),
-        (FP8, 14336, 16, H200, 2, False),
-        (FP8, 28672, 16, H200, 4, False),
+        (FP8, 4096, 2, H200, 1, False),
+        (FP8, 4096, 4, H200, 4, False),
+        (FP8, 2048, 4, H200, 4, False),
+        (FP8, 14336, 16, RTX, None, None),
+        (INT4, 2048, 16, H200, 2, False),
+        (INT4, 14336, 16, H200, 4, False),
         (PLAIN, 14336, 4, H200, 1, False),
-        (PLAIN, 14336, 16, H200, 1, True),
+        (PLAIN, 14336, 16, H200, 4, False),
+        (PLAIN, 28672, 16, H200, 1, True),
         (PLAIN, 4096, 16, RTX, 1, True),
     ],
 )
-def test_long_rows_are_shared_or_travel(
-    form: WeightForm, in_features: int, tokens: int, device: Device, splits: int, travels: bool
+def test_rows_are_shared_stay_or_travel(
+    form: WeightForm, in_features: int, tokens: int, device: Device, splits: int | None, travels: bool | None
 ) -> None:
-    config = stream_config(4096, in_features, form, tokens, device)
-    assert config is not None
-    assert (config.splits, config.stream_x) == (splits, travels)
+    config = few_rows_config((4096, in_features), form, tokens, device)
+    assert (config and config.splits, config and config.stream_x) == (splits, travels)
+
+
+def test_the_busiest_cluster_decides_how_many_tiles() -> None:
+    """Of 30 clusters, 64 groups of four tiles need three rounds, 86 of three as many, but of fewer rows."""
+    few, many = (few_rows_config((rows, 4096), FP8, 16, H200) for rows in (4096, 28672))
+    assert (few and few.tiles_per_stage, many and many.tiles_per_stage) == (3, 4)
 
 
 def test_clusters_are_whole() -> None:
     """Of 132 SMs, clusters of four take 120."""
-    config = stream_config(4096, 28672, FP8, 16, H200)
+    config = few_rows_config((4096, 14336), FP8, 16, H200)
     assert config is not None
     assert config.splits == 4
-    weight = WeightBuffers(Buffer("weight", "float8_e4m3fn", (4096, 28672)), Buffer("scale", "float32", (4096,)))
+    weight = WeightBuffers(Buffer("weight", "float8_e4m3fn", (4096, 14336)), Buffer("scale", "float32", (4096,)))
     (grid,) = Streaming(16, "bfloat16", H200, config).grid(weight)
     assert sum(-(-132 * multiplier // divisor) for _, multiplier, divisor in grid.terms) == 120

@@ -20,7 +20,7 @@ from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.cuda.lowering import Norm
-from trtllm_lite.plugins.cuda.row_scales import E4M3, ROW_TYPES, RowScales
+from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
 from trtllm_lite.plugins.cuda.weight_form import BYTE_PRODUCTS, form_of
@@ -184,8 +184,7 @@ class _OpLowering:
         if config is None:
             return None
         self._check_forms()
-        rounded = self.rows("x").dtype in ROW_TYPES
-        return Streaming(self.max_tokens, self.dtype, self.device, config, self.scales("x"), rounded)
+        return Streaming(self.max_tokens, self.dtype, self.device, config, self.scales("x"))
 
     def product(self, y: Buffer) -> list[Command]:
         rows = self.extents("y")[0]

@@ -14,13 +14,12 @@ from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.graph import Dim, dims, operands, results
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.network.dtypes import DTYPE_NAMES
-from trtllm_lite.plugins.cuda.stream import StreamConfig, stream_config
+from trtllm_lite.plugins.cuda.split import SplitConfig
+from trtllm_lite.plugins.cuda.stream import StreamConfig, few_rows_config
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Device
 from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.vocabulary import DTYPES
-
-_MOST_ROUNDED_ROWS = 4  # more take a block longer than its first weights take to arrive (measured on an H200)
 
 Attributes: TypeAlias = Mapping[str, int | float | str]
 
@@ -56,16 +55,12 @@ class ProgramKind:
     bucket: Bucket
     limits: BuildLimits
 
-    def streams(self, op: Op) -> StreamConfig | None:
+    def streams(self, op: Op) -> StreamConfig | SplitConfig | None:
         """How ``op`` streams its weight; None if it has many rows, or is too large for that."""
         if not self.bucket.decode:
             return None
-        *_, out_features, in_features = static_dims(op.inputs["weight"])
-        return stream_config(out_features, in_features, form_of_op(op), self.bucket.max_tokens, self.device)
-
-    def rounds(self, op: Op) -> bool:
-        """Whether a product of bytes reads 16-bit rows and rounds them, in each of its blocks."""
-        return self.bucket.max_tokens <= _MOST_ROUNDED_ROWS and self.streams(op) is not None
+        shape = static_dims(op.inputs["weight"])
+        return few_rows_config(shape, form_of_op(op), self.bucket.max_tokens, self.device)
 
 
 def rows_of(op: Op) -> str | None:

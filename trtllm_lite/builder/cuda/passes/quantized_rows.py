@@ -1,4 +1,4 @@
-"""Rows in eight bits: streaming products of very few rows round what they read, epilogues round rows for others.
+"""Rows in eight bits: streaming products round what they read, epilogues round rows for others.
 
 The attributes by which both say so are described in ``plugins/cuda/lowering.py``.
 """
@@ -61,7 +61,7 @@ def _with_scales(op: Op, links: Links, program: ProgramKind) -> Op:
     quantize = links.producer(op.inputs["x"], _KIND)
     assert quantize is not None
     scaled = replace(op, attributes={**op.attributes, **_scales("x", quantize)})
-    if not program.rounds(scaled):
+    if program.streams(scaled) is None:
         return scaled
     return scaled.without("x_scale").with_inputs(x=quantize.inputs["x"])
 

@@ -1,0 +1,92 @@
+"""Products of a few rows whose depth the blocks of a cluster share (cuda/split_linear.cuh)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..launch import Device
+from .clusters import CLUSTER_ARCH, RESIDENT
+from .weight_form import BlockNumbers, WeightForm
+
+CONSUMER_WARPS, ROWS_PER_TILE = 8, 16
+_FIXED_BLOCK = 128  # elements of a block of x, at most (cuda/fixed_rows.cuh)
+_PRODUCING_WARPS, _WARPGROUPS = 4, 2
+_MOST_TOKENS = 16
+# Fewer rows are faster streamed, where x is small beside the weights (measured on an H200).
+_LEAST_TOKENS, _LEAST_TOKENS_OF_16_BITS = 4, 8
+_BARRIER_BYTES, _SCALES_BYTES = 16 * 16 + 32, 64
+_COPY_BYTES, _LEAST_STAGES = 512, 3
+_IN_FLIGHT_BYTES = 100 * 1024
+_RING_SHARE = 0.35  # as of streaming products
+# What fewer tiles must save, because each group of them has costs of its own.
+_COST_OF_FEWER_TILES = 1.18
+
+
+@dataclass(frozen=True)
+class SplitConfig:
+    """Free choices: ``splits`` blocks, each of which takes a part of every row, in stages of ``stage_k`` elements."""
+
+    stage_k: int
+    tiles_per_stage: int
+    splits: int
+    in_flight_bytes: int
+    reason: str
+    form: WeightForm
+    stream_x: ClassVar[bool] = False
+    threads: ClassVar[int] = 32 * (CONSUMER_WARPS + _PRODUCING_WARPS)
+
+    def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
+        """The shared memory that barriers, sums and a part of x leave for the ring."""
+        part, of_rows = in_features // self.splits, 2 * self.splits * _MOST_TOKENS * 4
+        sums = 2 * _WARPGROUPS * self.splits * -(-tokens // self.splits) * self.tiles_per_stage * 8 * 8
+        first = -(-(_BARRIER_BYTES + _SCALES_BYTES + of_rows + sums) // 1024) * 1024
+        blocks = self.form.blocks
+        columns, item = (tokens, self.form.x_bytes) if blocks is None else (2 * tokens, 1)
+        x_bytes = -(-part * item // 128) * 128 * max(8, columns)
+        numbers = 0 if blocks is None else fixed_number_bytes(blocks, part, tokens)
+        return shared_bytes - first - x_bytes - numbers
+
+    def stage_bytes(self) -> int:
+        """Bytes of a stage of weights."""
+        row = self.form.weight_bytes(self.stage_k) + self.form.number_bytes(self.stage_k) + 16
+        return row * ROWS_PER_TILE * self.tiles_per_stage
+
+    def cost(self, rows: int) -> float:
+        """Of a weight of ``rows``: those of the cluster that gets most."""
+        group, clusters = self.tiles_per_stage * ROWS_PER_TILE, RESIDENT[self.splits] // self.splits
+        busiest = -(-rows // (group * clusters)) * group
+        return busiest * (1.0 if self.tiles_per_stage == 4 else _COST_OF_FEWER_TILES)
+
+
+def fixed_number_bytes(blocks: BlockNumbers, in_features: int, tokens: int) -> int:
+    """Bytes of the numbers of the blocks of x, where rows become whole numbers (cuda/fixed_rows.cuh)."""
+    count = in_features // min(blocks.size, _FIXED_BLOCK) * (-(-tokens // 4) * 4)
+    return count * 4 * (1 + blocks.offsets)
+
+
+def split_config(rows: int, in_features: int, form: WeightForm, tokens: int, device: Device) -> SplitConfig | None:
+    """The most parts of which copies are long enough, and tiles of which the busiest cluster gets few rows.
+
+    None where other kernels are as fast, or if nothing fits.
+    """
+    least = _LEAST_TOKENS_OF_16_BITS if form.weight_bits == 16 else _LEAST_TOKENS
+    if device.arch != CLUSTER_ARCH or tokens < least:
+        return None
+    depth = form.depth if form.blocks is None else max(_FIXED_BLOCK, form.blocks.size)
+    stage_k = _COPY_BYTES * 8 // form.weight_bits
+    for splits in (4, 2):
+        part = in_features // splits
+        if in_features % (splits * depth) or stage_k % depth or form.weight_bytes(part) < _COPY_BYTES:
+            continue
+        reason = f"each of {splits} blocks takes a part of the depth"
+        configs = [SplitConfig(stage_k, tiles, splits, _IN_FLIGHT_BYTES, reason, form) for tiles in (4, 3, 2)]
+        fitting = [config for config in configs if _fits(config, in_features, tokens, device)]
+        if fitting:
+            return min(fitting, key=lambda config: config.cost(rows))
+    return None
+
+
+def _fits(config: SplitConfig, in_features: int, tokens: int, device: Device) -> bool:
+    wanted = max(_LEAST_STAGES * config.stage_bytes(), _RING_SHARE * device.shared_bytes)
+    return config.ring_bytes(in_features, tokens, device.shared_bytes) >= wanted

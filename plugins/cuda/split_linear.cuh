@@ -1,0 +1,456 @@
+// y = x @ weight.T for 5 to 16 rows of x on sm_90a: the TL_SPLITS blocks of a cluster take a part of the depth each.
+//
+// Of so many rows, x is as large as a block's share of the weights (16 rows of 4096 elements: 131 KB). So no block
+// brings all of x into its shared memory, normalises and rounds it: each does so with its part of the depth.
+//
+// A group is TL_TILES_PER_STAGE tiles of 16 weight rows (see few_rows.cuh), which two
+// warpgroups multiply by wgmma, every other stretch of the depth each: weights, whatever their form, from registers, a tile
+// a warp; x from shared memory, its rows as columns. A warp sends its sums to the blocks that store the tokens, and goes on
+// with the next group; a block stores a group's results when it has multiplied the next one, so that nobody waits
+// for sums on their way. The order in which sums are added is fixed: a row's result does not depend on the other rows.
+#pragma once
+
+#include "cuda/few_rows.cuh"
+#include "cuda/narrow_wgmma.cuh"
+#include "cuda/weight_piece.cuh"
+#include "cuda/weight_ring.cuh"
+
+namespace tl {
+
+constexpr int kProducingWarps = 4;  // one issues copies of 512 bytes too slowly: with it an H200 reaches 3.1 TB/s
+constexpr int kFewRowsThreads = kConsumerThreads + 32 * kProducingWarps;
+constexpr int kWarpgroups = kConsumerWarps / 4;
+
+// As Ring (cuda/weight_ring.cuh), for x that lies as columns of wgmma.
+template <int kIn>
+struct SplitRing {
+  static constexpr WeightForm kForm = kWeightForm;
+  static constexpr bool kFourBits = has_four_bits(kForm);
+  static constexpr RowType kRows = kFourBits ? RowType::kInt8 : rows_of(kForm);  // what is multiplied
+  static constexpr bool kByteRows = rows_of(kForm) != RowType::k16Bits;
+  static constexpr int kWeightBits = bits_of(kForm), kPieceK = 256 / kWeightBits;
+  static constexpr int kItemBytes = kRows == RowType::k16Bits ? 2 : 1, kProductK = 32 / kItemBytes;
+  static constexpr int kSplits = TL_SPLITS, kTokens = TL_TOKENS, kStageK = TL_STAGE_K;
+  static constexpr int kTilesPerStage = TL_TILES_PER_STAGE, kProducers = kProducingWarps;
+  static constexpr int kColumns = max_of(8, kFourBits ? 2 * kTokens : kTokens);  // whole numbers are two bytes, a column each
+  static constexpr int kPartK = kIn / kSplits, kOwnTokens = ceil_div(kTokens, kSplits);
+  static constexpr u32 kPitch = kStageK * kWeightBits / 8 + 16;  // rows of an ldmatrix in different banks
+  // A stage: weights | numbers of the blocks, kind by kind
+  static constexpr u32 kRunBytes = kBlock == 0 ? 0 : kStageK / max_of(1, kBlock) * kBlockBytes;  // of 8 rows
+  static constexpr u32 kNumberOffset = kPitch * kTilesPerStage * kRowsPerTile;
+  static constexpr u32 kKindBytes = kTilesPerStage * 2 * kRunBytes;
+  static constexpr u32 kStageBytes = kNumberOffset + kNumberKinds * kKindBytes;
+  static constexpr u32 kXBytes = ceil_div(kPartK * kItemBytes, static_cast<int>(kBlockRowBytes)) * kColumns * kBlockRowBytes;
+  // Sums of a group, of which a block gets those of its tokens: from each warpgroup of the cluster, token by token, pairs of
+  // features 8 apart.
+  static constexpr int kSources = kSplits * kWarpgroups, kPairs = kTilesPerStage * 8;
+  static constexpr u32 kSumBytes = kSources * kOwnTokens * kPairs * 8;
+  // Shared memory: barriers | those of the cluster | scales of x, if bytes | what blocks say about their parts of rows | two
+  // buffers of sums | x | numbers of its blocks | stages
+  static constexpr u32 kSumBarrier = kMaxStages * 16, kRowBarrier = kSumBarrier + 16;
+  static constexpr u32 kScaleOffset = kRowBarrier + 16, kRowOffset = kScaleOffset + kMaxTokens * 4;
+  static constexpr u32 kSumOffset = kRowOffset + 2 * kSplits * kMaxTokens * 4;
+  static constexpr u32 kXOffset = (kSumOffset + 2 * kSumBytes + 1023) / 1024 * 1024;
+  static constexpr u32 kStageOffset = kXOffset + kXBytes + (kFourBits ? FixedRows<kPartK, kTokens>::kNumberBytes : 0);
+  static constexpr u32 kStagedXOffset = 0;  // x never travels
+  static constexpr int kStages =
+      min_of(kMaxStages, (TL_SHARED_BYTES - static_cast<int>(kStageOffset)) / static_cast<int>(kStageBytes));
+  static constexpr int kInFlight = max_of(1, min_of(kStages, TL_IN_FLIGHT_BYTES / static_cast<int>(kNumberOffset)));
+  static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
+  static_assert(kTokens <= kMaxTokens && kTilesPerStage <= 4);
+  static_assert(kIn % kSplits == 0 && kPartK % kPieceK == 0 && kStageK % kPieceK == 0, "a part must be whole pieces");
+  static_assert(kBlock == 0 || (kPartK % max_of(1, kBlock) == 0 && kStageK % max_of(1, kBlock) == 0), "and whole blocks");
+
+  __device__ __forceinline__ static u32 number_place(int tile, int block) {
+    return kNumberOffset + tile * 2 * kRunBytes + block * kBlockBytes;
+  }
+};
+
+// What Producer wants to know of a product.
+template <class Ring, int kIn_>
+struct SplitProduct {
+  static constexpr int kIn = kIn_, kPartK = Ring::kPartK, kChunks = ceil_div(kPartK, Ring::kStageK);
+  static constexpr int kLastK = kPartK - (kChunks - 1) * Ring::kStageK;
+  static constexpr bool kStreamX = false;
+  __device__ __forceinline__ static int chunk_k(int chunk) { return chunk == kChunks - 1 ? kLastK : Ring::kStageK; }
+};
+
+// This block's part of the rows of x: a warp normalises and rounds every eighth row.
+template <class Ring>
+struct PartRows {
+  using Share = RowShare<Ring::kPartK, 32>;
+  using Fixed = FixedRows<Ring::kPartK, Ring::kTokens>;
+  static constexpr int kMine = ceil_div(Ring::kTokens, kConsumerWarps);
+  static constexpr bool kRowScales = Ring::kByteRows && TL_ROW_SCALES;
+  char* memory;
+  u32 shared;
+  int part, warp, lane;
+
+  // Each value becomes the sum, or the largest, of what all blocks have for that row.
+  template <bool kSum>
+  __device__ __forceinline__ void across_parts(float (&values)[kMine]) const {
+    if constexpr (Ring::kSplits == 1) return;
+    const u32 numbers = shared + Ring::kRowOffset + (kSum ? 0 : Ring::kSplits * kMaxTokens * 4);
+    const u32 barrier = shared + Ring::kRowBarrier + (kSum ? 0 : 8);
+    if (threadIdx.x == 0) expect_bytes(barrier, Ring::kSplits * kMine * kConsumerWarps * 4);
+    if (lane < Ring::kSplits) {
+#pragma unroll
+      for (int i = 0; i < kMine; ++i) {
+        send_to_block(numbers + (part * kMaxTokens + warp + i * kConsumerWarps) * 4, barrier, lane, values[i]);
+      }
+    }
+    barrier_wait(barrier, 0);
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const float* of_row = reinterpret_cast<const float*>(memory + (numbers - shared)) + warp + i * kConsumerWarps;
+      values[i] = of_row[0];
+#pragma unroll
+      for (int other = 1; other < Ring::kSplits; ++other) {
+        const float value = of_row[other * kMaxTokens];
+        values[i] = kSum ? values[i] + value : fmaxf(values[i], value);
+      }
+    }
+  }
+
+  // Where this lane's first vector of row `m` lies, and how far behind it the next one: of whole numbers, their column
+  // `plane` from piece `half` of two on, in each of which a lane of a product has four neighbours.
+  static constexpr int kStep = 32 * 8 * Ring::kItemBytes / static_cast<int>(kBlockRowBytes) * Ring::kColumns * static_cast<int>(kBlockRowBytes);
+  __device__ __forceinline__ char* place(int m, int plane = 0, int half = 0) const {
+    const int row = Ring::kFourBits ? 2 * m + plane : m;
+    const int piece = Ring::kFourBits ? lane / 4 * 2 + half : lane * Ring::kItemBytes / 2;
+    const int byte = Ring::kFourBits ? lane % 4 * 4 : lane * 8 * Ring::kItemBytes % 16;
+    return memory + Ring::kXOffset + swizzled(row, piece, Ring::kColumns) + byte;
+  }
+  __device__ __forceinline__ void store(int m, const uint4 (&raw)[Share::kCount], float scale) const {
+    if constexpr (Ring::kFourBits) {
+      char* places[4] = {place(m, 0, 0), place(m, 0, 1), place(m, 1, 0), place(m, 1, 1)};
+      const auto put = [&](int at, uint4 bytes) {
+        const int i = at / 32 * kStep;
+        *reinterpret_cast<u32*>(places[0] + i) = bytes.x;
+        *reinterpret_cast<u32*>(places[1] + i) = bytes.y;
+        *reinterpret_cast<u32*>(places[2] + i) = bytes.z;
+        *reinterpret_cast<u32*>(places[3] + i) = bytes.w;
+      };
+      float* numbers = reinterpret_cast<float*>(memory + Ring::kXOffset + Ring::kXBytes);
+      Fixed::store(numbers, m, raw, [&](int i) { return Share::exists(i) ? lane + i * 32 : -1; }, put);
+    } else {
+      const float factor = Ring::kByteRows ? 1.0f / scale : 1.0f;
+      char* vectors = place(m);
+#pragma unroll
+      for (int i = 0; i < Share::kCount; ++i) {
+        if (!Share::exists(i)) continue;
+        if constexpr (Ring::kByteRows) {
+          *reinterpret_cast<uint2*>(vectors + i * kStep) = pack8_bytes<Ring::kRows>(raw[i], factor);
+        } else {
+          *reinterpret_cast<uint4*>(vectors + i * kStep) = raw[i];
+        }
+      }
+      if (Ring::kByteRows && lane == 0) reinterpret_cast<float*>(memory + Ring::kScaleOffset)[m] = scale;
+    }
+  }
+
+  // Ends with a barrier of the consuming warps. `norm_weight` is that of the whole row.
+  template <bool kNorm, int kIn>
+  __device__ __forceinline__ void load(const StreamedRows& x, const float* norm_weight, float epsilon, int rows) const {
+    uint4 raw[kMine][Share::kCount];
+    float squares[kMine], largest[kMine];
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int m = warp + i * kConsumerWarps;
+      Share::load(raw[i], x.rows + static_cast<u64>(m) * kIn + part * Ring::kPartK, m < rows);
+    }
+    if constexpr (kNorm) {
+#pragma unroll
+      for (int i = 0; i < kMine; ++i) squares[i] = warp_sum(Share::sum_of_squares(raw[i]));
+      across_parts<true>(squares);
+#pragma unroll
+      for (int i = 0; i < kMine; ++i) {
+        Share::scale(raw[i], rsqrtf(squares[i] / kIn + epsilon), norm_weight + part * Ring::kPartK);
+      }
+    }
+    if constexpr (kRowScales) {
+#pragma unroll
+      for (int i = 0; i < kMine; ++i) largest[i] = warp_max(Share::largest(raw[i]));
+      across_parts<false>(largest);
+    }
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int m = warp + i * kConsumerWarps;
+      const float scale = kRowScales ? scale_of_row<Ring::kRows>(largest[i], x.scale) : x.scale;
+      if (m < rows) store(m, raw[i], scale);
+    }
+    fence_async_copies();
+    consumer_sync();
+  }
+};
+
+// What a warp sums up: of its tile, rows lane / 4 and + 8, and of every fourth token.
+template <class Ring>
+struct PartSums {
+  using Sum = SumOf<Ring::kRows>;
+  using Fixed = FixedRows<Ring::kPartK, Ring::kTokens>;
+  static constexpr int kFragments = Ring::kColumns / 8, kHeld = Ring::kFourBits ? kFragments : 2 * kFragments;
+  // A stretch of the depth whose weights a warpgroup multiplies at a time.
+  static constexpr int kStretchK = Ring::kFourBits ? max_of(Ring::kPieceK, min_of(kBlock, 128)) : 4 * Ring::kPieceK;
+  static constexpr int kPieces = kStretchK / Ring::kPieceK, kPieceProducts = Ring::kPieceK / Ring::kProductK;
+  static constexpr int kProducts = kPieces * kPieceProducts;
+  // Of weights in blocks, the products that have the same numbers, and how many such there are.
+  static constexpr int kTogether = Ring::kFourBits ? min_of(kStretchK, max_of(1, kBlock)) / Ring::kProductK : kProducts;
+  static constexpr int kGroups = kProducts / kTogether;
+
+  // Products under way: their weights and, of weights in blocks, their sums.
+  struct Stretch {
+    u32 a[kProducts][4];
+    Sum sums[kGroups][kFragments][4];
+  };
+
+  Sum sums[kFragments][4] = {};
+  float scaled[kHeld][2] = {};  // of weights in blocks
+
+  __device__ __forceinline__ static int token(int i, int lane) {
+    return Ring::kFourBits ? i * 4 + lane % 4 : i / 2 * 8 + lane % 4 * 2 + i % 2;
+  }
+  __device__ __forceinline__ float2 of_token(int i) const {
+    if constexpr (Ring::kFourBits) return make_float2(scaled[i][0], scaled[i][1]);
+    return make_float2(static_cast<float>(sums[i / 2][i % 2]), static_cast<float>(sums[i / 2][i % 2 + 2]));
+  }
+
+  // The first kSize elements of a stage, of which warpgroup `group` takes every second stretch. `x` is where the columns
+  // begin, `first_k` the stage's first element in them.
+  template <int kSize>
+  __device__ __forceinline__ void add_stage(u32 data, u32 x, int first_k, int group, int tile, int lane) {
+    constexpr int kTurns = ceil_div(kSize, kWarpgroups * kStretchK);
+    constexpr bool kEven = kSize % (kWarpgroups * kStretchK) == 0;
+    // Of this warpgroup's first stretch: what comes is constant distances from there.
+    const int mine = group * kStretchK;
+    const u32 row = data + tile * kRowsPerTile * Ring::kPitch + WeightPiece<Ring>::place(lane) + mine * Ring::kWeightBits / 8;
+    const u64 columns = matrix_descriptor(x + columns_at(first_k + mine), 0);
+    const u32 numbers = data + Ring::number_place(tile, 0) + lane / 4 * kNumberBytes + mine / max_of(1, kBlock) * kBlockBytes;
+    const u32 x_numbers = x + Ring::kXBytes + (Fixed::number((first_k + mine) / kXBlock, 0) + lane % 4) * 4;
+    Stretch stretches[2];
+#pragma unroll
+    for (int turn = 0; turn <= kTurns; ++turn) {
+      const int k = turn * kWarpgroups * kStretchK, before = k - kWarpgroups * kStretchK;
+      if (turn < kTurns && (kEven || mine + k < kSize)) {
+        multiply<kSize>(stretches[turn % 2], row + k * Ring::kWeightBits / 8, columns + (columns_at(k) >> 4), mine + k);
+        wgmma_wait<1>();
+      } else {
+        wgmma_wait<0>();
+      }
+      if (Ring::kFourBits && turn > 0 && (kEven || mine + before < kSize)) {
+        scale(stretches[(turn + 1) % 2], numbers + before / max_of(1, kBlock) * kBlockBytes,
+              x_numbers + Fixed::number(before / kXBlock, 0) * 4);
+      }
+    }
+    pin(sums);
+  }
+
+ private:
+  static constexpr int kXBlock = max_of(1, Fixed::kBlockK);
+
+  // How far behind their beginning the columns' elements from `k` on lie.
+  __device__ __forceinline__ static constexpr u32 columns_at(int k) {
+    constexpr int kRow = kBlockRowBytes;
+    return k * Ring::kItemBytes / kRow * Ring::kColumns * kRow + k * Ring::kItemBytes % kRow;
+  }
+  // So that such distances add up.
+  static_assert(kWarpgroups * kStretchK * Ring::kItemBytes % static_cast<int>(kBlockRowBytes) == 0);
+  template <int kProduct>
+  __device__ __forceinline__ void widen(const WeightPiece<Ring>& piece, u32 (*a)[4]) const {
+    if constexpr (kProduct < kPieceProducts) {
+      piece.template take<kProduct>(a[kProduct]);
+      widen<kProduct + 1>(piece, a);
+    }
+  }
+  template <int kSize>
+  __device__ __forceinline__ void multiply(Stretch& stretch, u32 row, u64 columns, int k) {
+    constexpr bool kWhole = kSize % kStretchK == 0;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (!kWhole && k + i * Ring::kPieceK >= kSize) break;
+      WeightPiece<Ring> piece;
+      piece.load(row + i * Ring::kPieceK * Ring::kWeightBits / 8);
+      widen<0>(piece, &stretch.a[i * kPieceProducts]);
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      if (!kWhole && k + i * Ring::kProductK >= kSize) break;
+      const u64 b = columns + (columns_at(i * Ring::kProductK) >> 4);
+      if constexpr (Ring::kFourBits) {
+        wgmma_narrow<Ring::kRows>(stretch.sums[i / kTogether], stretch.a[i], b, i % kTogether > 0);
+      } else {
+        wgmma_narrow<Ring::kRows>(sums, stretch.a[i], b, true);
+      }
+    }
+    wgmma_commit();
+  }
+  // scaled += scale * scale of x * (weight @ whole) + offset * (sum of x), block by block.
+  __device__ __forceinline__ void scale(Stretch& stretch, u32 numbers, u32 x_numbers) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      pin(stretch.sums[g]);
+      float scales[2], offsets[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const u32 at = numbers + g * kBlockBytes + half * Ring::kRunBytes;
+        scales[half] = load_number(at);
+        if (TL_OFFSETS) offsets[half] = load_number(at + Ring::kKindBytes);
+      }
+#pragma unroll
+      for (int t = 0; t < kHeld; ++t) {
+        const u32 at = x_numbers + Fixed::number(g, t * 4) * 4;
+        const float x_scale = load_shared_float(at);
+        const float x_sum = TL_OFFSETS ? load_shared_float(at + Fixed::kNumbers * 4) : 0.0f;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const auto(&bytes)[4] = stretch.sums[g][t];
+          const float whole = static_cast<float>(bytes[half * 2] * 256 + bytes[half * 2 + 1]);
+          scaled[t][half] += whole * (scales[half] * x_scale);
+          if (TL_OFFSETS) scaled[t][half] += offsets[half] * x_sum;
+        }
+      }
+    }
+  }
+};
+
+// The consuming warps.
+template <class Ring, class Op>
+struct SplitConsumer {
+  // Threads finish so many pairs of features each.
+  static constexpr int kPairs = Ring::kPairs * Ring::kOwnTokens, kEach = ceil_div(kPairs, kConsumerThreads);
+  const Op& op;
+  RingPosition<Ring> at;
+  char* memory;
+  int rows, warp, lane;
+  Share<Ring> share = {};
+
+  __device__ __forceinline__ int tile_of(int group, int pair) const {
+    return share.group(group) * Ring::kTilesPerStage + pair / 8 % Ring::kTilesPerStage;
+  }
+  __device__ __forceinline__ int token_of(int pair) const { return pair / Ring::kPairs * Ring::kSplits + share.part; }
+  __device__ __forceinline__ bool stores(int group, int pair) const {
+    return pair < kPairs && token_of(pair) < rows && tile_of(group, pair) < Op::kTiles;
+  }
+  __device__ __forceinline__ u32 sums(int group) const { return Ring::kSumOffset + group % 2 * Ring::kSumBytes; }
+  __device__ __forceinline__ u32 barrier(int group) const { return at.shared + Ring::kSumBarrier + group % 2 * 8; }
+
+  // Tokens whose sums are sent: one to each block at least, because a block that waited for nobody could be ahead of others
+  // by more than a group.
+  __device__ __forceinline__ int sent() const { return rows < Ring::kSplits ? Ring::kSplits : rows; }
+  // What this block gets of a group.
+  __device__ __forceinline__ u32 sum_bytes() const {
+    return Ring::kSources * ceil_div(sent() - share.part, Ring::kSplits) * Ring::kPairs * 8;
+  }
+  __device__ __forceinline__ void begin(int group, Begun (&begun)[kEach]) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int pair = threadIdx.x + i * kConsumerThreads;
+      if (stores(group, pair)) begun[i] = op.begin(tile_of(group, pair), pair % 8, token_of(pair));
+    }
+  }
+  // Sums of this warp, to the blocks that store them.
+  __device__ __forceinline__ void send(int group, const PartSums<Ring>& part) const {
+    const int tile = warp % 4, source = share.part * kWarpgroups + warp / 4;
+    const u32 mine = at.shared + sums(group) + (source * Ring::kOwnTokens * Ring::kPairs + tile * 8 + lane / 4) * 8;
+    if (tile < Ring::kTilesPerStage) {
+#pragma unroll
+      for (int i = 0; i < PartSums<Ring>::kHeld; ++i) {
+        const int token = PartSums<Ring>::token(i, lane);
+        if (token < sent()) {
+          const u32 to = mine + token / Ring::kSplits * Ring::kPairs * 8;
+          send_to_block(to, barrier(group), token % Ring::kSplits, part.of_token(i));
+        }
+      }
+    }
+  }
+  // A block's warps write to the buffer of `group` again after they have finished the group behind it, for which they need
+  // this block's sums, which it sends after this.
+  __device__ __forceinline__ void finish(int group, const Begun (&begun)[kEach]) const {
+    barrier_wait(barrier(group), group / 2 % 2);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int pair = threadIdx.x + i * kConsumerThreads;
+      if (!stores(group, pair)) continue;
+      const float2* from = reinterpret_cast<const float2*>(memory + sums(group)) + pair;
+      float2 sum = from[0];
+#pragma unroll
+      for (int source = 1; source < Ring::kSources; ++source) {
+        const float2 more = from[source * Ring::kOwnTokens * Ring::kPairs];
+        sum.x += more.x;
+        sum.y += more.y;
+      }
+      const int token = token_of(pair);
+      if constexpr (kScaledRows) {
+        const float row_scale = Ring::kByteRows ? reinterpret_cast<const float*>(memory + Ring::kScaleOffset)[token] : 1.0f;
+        sum.x *= begun[i].scale_a * row_scale;
+        sum.y *= begun[i].scale_b * row_scale;
+      }
+      op.store(tile_of(group, pair), pair % 8, token, sum.x, sum.y, begun[i]);
+    }
+  }
+
+  template <class Product>
+  __device__ __forceinline__ void run() {
+    const u32 x = at.shared + Ring::kXOffset;
+    const int groups = share.template groups<Op>(), tile = min_of(warp % 4, Ring::kTilesPerStage - 1);
+    Begun before[kEach] = {}, begun[kEach] = {};
+#pragma unroll 1
+    for (int i = 0; i < groups; ++i) {
+      if (threadIdx.x == 0) expect_bytes(barrier(i), sum_bytes());
+      begin(i, begun);
+      PartSums<Ring> part;
+#pragma unroll 1
+      for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
+        barrier_wait(at.full(), at.parity);
+        const int first_k = chunk * Ring::kStageK;
+        if (Product::kLastK == Ring::kStageK || chunk + 1 < Product::kChunks) {
+          part.template add_stage<Ring::kStageK>(at.data(), x, first_k, warp / 4, tile, lane);
+        } else {
+          part.template add_stage<Product::kLastK>(at.data(), x, first_k, warp / 4, tile, lane);
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(at.empty());
+      }
+      if (i > 0) finish(i - 1, before);
+      send(i, part);
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) before[j] = begun[j];
+    }
+    if (groups > 0) finish(groups - 1, before);
+  }
+};
+
+// A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place.
+template <int kIn, bool kNorm, class Op>
+__device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const float* norm_weight, float epsilon, int rows,
+                                                const Op& op) {
+  using Ring = SplitRing<kIn>;
+  using Product = SplitProduct<Ring, kIn>;
+  extern __shared__ __align__(1024) char memory[];
+  const RingPosition<Ring> start{shared_address(memory)};
+  const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Ring::kStages; ++stage) {
+      barrier_init(start.shared + stage * 16, kFullArrivals * kProducingWarps);
+      barrier_init(start.shared + stage * 16 + 8, kConsumerWarps);
+    }
+    for (int i = 0; i < 4; ++i) barrier_init(start.shared + Ring::kSumBarrier + i * 8, 1);
+    barrier_init_fence();
+  }
+  __syncthreads();
+  cluster_arrive();
+  const Share<Ring> share;
+  if (warp >= kConsumerWarps) {
+    Producer<Ring>{start, start, rows, lane, warp - kConsumerWarps}.template run<Product>(op, nullptr);
+    return;
+  }
+  cluster_wait();
+  if constexpr (kNorm) warm<Ring::kPartK>(norm_weight + share.part * Ring::kPartK);
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  PartRows<Ring>{memory, start.shared, share.part, warp, lane}.template load<kNorm, kIn>(x, norm_weight, epsilon, rows);
+  SplitConsumer<Ring, Op>{op, start, memory, rows, warp, lane}.template run<Product>();
+}
+
+}  // namespace tl

@@ -1,0 +1,64 @@
+// A fragment of the weights as the tensor cores take it, out of a stage of a ring in shared memory.
+#pragma once
+
+#include "cuda/int4.cuh"
+#include "cuda/weight_form.cuh"
+
+namespace tl {
+
+// Of words of eight weights of four bits in the layout pairs8, the low nibbles and the high ones as bytes: those that have a
+// sign as 16 times what they mean.
+template <WeightForm kForm>
+struct NibbleBytes {
+  static constexpr bool kSigned = kForm == WeightForm::kInt4;
+  static constexpr u32 kMask = kSigned ? 0xf0f0f0f0u : 0x0f0f0f0fu;
+  __device__ __forceinline__ static u32 low(u32 word) { return (kSigned ? word << 4 : word) & kMask; }
+  __device__ __forceinline__ static u32 high(u32 word) { return (kSigned ? word : word >> 4) & kMask; }
+};
+
+// A piece of 16 rows of the weight, 32 bytes of each, as this lane loads it, and what products of it take.
+//
+// Which elements of a row meet in a product does not matter, as long as those of the weight and of x are the same: of
+// four bits, lane q of each four takes elements 8q to 8q + 7 of 32, which are a word, in two products.
+template <class Ring>
+struct WeightPiece {
+  static constexpr int kProducts = Ring::kPieceK / Ring::kProductK;
+  static constexpr bool kSigned = Ring::kForm == WeightForm::kInt4;
+  u32 words[4];  // of rows 0-7 and 8-15: the first half, then the other
+
+  // Where this lane's row lies, from the place of the first row.
+  __device__ __forceinline__ static u32 place(int lane) { return (lane % 16) * Ring::kPitch + lane / 16 * 16; }
+  __device__ __forceinline__ void load(u32 from) { load_matrix_x4(words, from); }
+  template <int kProduct>
+  __device__ __forceinline__ void widen(u32 (&a)[4], u32 mask) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      if constexpr (Ring::kFourBits) {
+        const u32 word = words[kProduct / 2 * 2 + row];
+        a[row] = widen_int4<kSigned, kProduct % 2 * 2>(word, mask);
+        a[row + 2] = widen_int4<kSigned, kProduct % 2 * 2 + 1>(word, mask);
+      } else if constexpr (Ring::kForm == WeightForm::kInt8) {
+        widen_int8(words[kProduct * 2 + row], a[row], a[row + 2]);
+      } else {
+        a[row] = words[row];
+        a[row + 2] = words[row + 2];
+      }
+    }
+  }
+  // What wgmma multiplies: as widen(), but weights of four bits as bytes.
+  template <int kProduct>
+  __device__ __forceinline__ void take(u32 (&a)[4]) const {
+    if constexpr (Ring::kFourBits) {
+      using Bytes = NibbleBytes<Ring::kForm>;
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        a[row] = Bytes::low(words[kProduct * 2 + row]);
+        a[row + 2] = Bytes::high(words[kProduct * 2 + row]);
+      }
+    } else {
+      widen<kProduct>(a, 0);
+    }
+  }
+};
+
+}  // namespace tl
