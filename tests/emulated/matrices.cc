@@ -22,8 +22,8 @@ void unpack(u32 word, float* two) {
 }
 
 // A fragment of a 16x16 matrix, of which each lane holds four words.
-template <bool kHalf>
-void put_a(float (&matrix)[16][16], int lane, const u32 (&words)[4]) {
+template <bool kHalf, int kDepth>
+void put_a(float (&matrix)[16][kDepth], int lane, const u32 (&words)[4]) {
   for (int i = 0; i < 4; ++i) unpack<kHalf>(words[i], &matrix[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8]);
 }
 
@@ -57,16 +57,40 @@ struct Descriptor {
   }
 };
 
-// Rows of A or columns of B from `first` on, `count` of them; eight elements lie side by side.
-template <bool kHalf>
-void load(const Descriptor& matrix, int first, int count, float (*to)[16]) {
+constexpr int kMaxDepth = 32;  // elements of 32 bytes
+
+template <Element kElement>
+constexpr bool kBytes = kElement == Element::kE4m3 || kElement == Element::kInt8;
+
+// The sixteen bytes of a piece as 8 or 16 elements.
+template <Element kElement>
+void widen(const u16 (&bits)[8], float (&elements)[16]) {
+  for (int i = 0; i < 8; ++i) {
+    if constexpr (kElement == Element::kE4m3) {
+      elements[2 * i] = e4m3_to_float(bits[i] & 0xff);
+      elements[2 * i + 1] = e4m3_to_float(bits[i] >> 8);
+    } else if constexpr (kElement == Element::kInt8) {
+      elements[2 * i] = static_cast<signed char>(bits[i] & 0xff);
+      elements[2 * i + 1] = static_cast<signed char>(bits[i] >> 8);
+    } else {
+      elements[i] = to_float<kElement == Element::kFloat16>(bits[i]);
+    }
+  }
+}
+
+// Rows of A or columns of B from `first` on, `count` of them; the elements of 16 bytes lie side by side.
+template <Element kElement>
+void load(const Descriptor& matrix, int first, int count, float (*to)[kMaxDepth]) {
+  constexpr int kSide = kBytes<kElement> ? 16 : 8;
   for (int piece = 0; piece < count * 2; ++piece) {
     const int k = matrix.transposed ? piece % 16 : piece % 2 * 8;
     const int other = matrix.transposed ? piece / 16 * 8 : piece / 2;
     u16 bits[8];
     std::memcpy(bits, shared(matrix.address(k, first + other), 16, "wgmma"), 16);
-    for (int i = 0; i < 8; ++i) {
-      (matrix.transposed ? to[other + i][k] : to[other][k + i]) = to_float<kHalf>(bits[i]);
+    float elements[16];
+    widen<kElement>(bits, elements);
+    for (int i = 0; i < kSide; ++i) {
+      (matrix.transposed ? to[other + i][k] : to[other][k / 8 * kSide + i]) = elements[i];
     }
   }
 }
@@ -84,23 +108,26 @@ struct Wgmma {
   WgmmaLane lanes[kLanes];
 };
 
-template <bool kHalf>
+template <Element kElement>
 void run(const Wgmma& product) {
-  float a[16][16];
+  constexpr int kDepth = kBytes<kElement> ? 32 : 16;
+  float a[16][kMaxDepth];
   if (product.in_registers) {
-    for (int lane = 0; lane < kLanes; ++lane) put_a<kHalf>(a, lane, product.lanes[lane].a);
+    for (int lane = 0; lane < kLanes; ++lane) put_a<kElement == Element::kFloat16>(a, lane, product.lanes[lane].a);
   } else {
     const Descriptor matrix(product.a_matrix, product.a_transposed);
-    load<kHalf>(matrix, product.first_row, 16, a);
+    load<kElement>(matrix, product.first_row, 16, a);
   }
-  float b[kMaxColumns][16];
-  load<kHalf>(Descriptor(product.b_matrix, product.b_transposed), 0, product.columns, b);
+  float b[kMaxColumns][kMaxDepth];
+  load<kElement>(Descriptor(product.b_matrix, product.b_transposed), 0, product.columns, b);
   const int per_lane = product.columns / 2;
   for (int n = 0; n < product.columns; ++n) {
     for (int row = 0; row < 16; ++row) {
       const int lane = row % 8 * 4 + n % 8 / 2, i = n / 8 * 4 + row / 8 * 2 + n % 2;
-      float sum = product.d[lane * per_lane + i];
-      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[n][k];
+      const float before = product.d[lane * per_lane + i];
+      float sum = kElement == Element::kInt8 ? static_cast<float>(std::bit_cast<int>(before)) : before;
+      for (int k = 0; k < kDepth; ++k) sum += a[row][k] * b[n][k];
+      if (kElement == Element::kInt8) sum = std::bit_cast<float>(static_cast<int>(sum));
       *product.lanes[lane].d[i] = sum;
     }
   }
@@ -118,6 +145,12 @@ u16 from_float<false>(float value) {
   const u32 bits = std::bit_cast<u32>(value);
   if (std::isnan(value)) return 0x7fff;
   return static_cast<u16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+float e4m3_to_float(u16 bits) {
+  const int exponent = bits >> 3 & 15, fraction = bits & 7;
+  const float size = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  return bits & 0x80 ? -size : size;
 }
 
 template <>
@@ -179,7 +212,7 @@ void transpose_matrix(void* const* lanes) {
   }
 }
 
-template <bool kHalf>
+template <Element kElement>
 void issue_wgmma(int columns, void* const* lanes) {
   const auto& first = of<WgmmaOperands>(lanes, 0);
   Wgmma product;
@@ -202,7 +235,7 @@ void issue_wgmma(int columns, void* const* lanes) {
     for (const WgmmaLane& lane : product.lanes) {
       for (float* d : lane.d) product.d.push_back(accumulate ? *d : 0.0f);
     }
-    run<kHalf>(product);
+    run<kElement>(product);
   });
 }
 
@@ -214,7 +247,9 @@ template void load_matrices<4, false>(void* const*);
 template void load_matrices<1, true>(void* const*);
 template void load_matrices<2, true>(void* const*);
 template void load_matrices<4, true>(void* const*);
-template void issue_wgmma<false>(int, void* const*);
-template void issue_wgmma<true>(int, void* const*);
+template void issue_wgmma<Element::kBFloat16>(int, void* const*);
+template void issue_wgmma<Element::kFloat16>(int, void* const*);
+template void issue_wgmma<Element::kE4m3>(int, void* const*);
+template void issue_wgmma<Element::kInt8>(int, void* const*);
 
 }  // namespace emulated

@@ -11,6 +11,11 @@ float to_float(u16 bits);
 template <bool kHalf>
 u16 from_float(float value);
 
+// What wgmma multiplies. Sums of kInt8 are of type int, the others' of float.
+enum class Element { kBFloat16, kFloat16, kE4m3, kInt8 };
+
+float e4m3_to_float(u16 bits);
+
 struct MmaOperands {
   float* c[4];
   u32 a[4], b[2];
@@ -34,13 +39,13 @@ struct MatrixWord {
 
 // One warp's 16 rows of wgmma.m64nNk16: d[16, N] = a * b [+ d]. A is in registers, or in shared memory at a descriptor.
 struct WgmmaOperands {
-  float* const* d;  // N / 2 accumulators
+  float* const* d;  // N / 2 accumulators, or registers of integers
   u32 a[4];
   u64 a_matrix, b_matrix;
   bool in_registers, accumulate, a_transposed, b_transposed;
 };
 
-template <bool kHalf>
+template <Element kElement>
 void issue_wgmma(int columns, void* const* lanes);
 
 }  // namespace emulated

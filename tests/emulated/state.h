@@ -75,7 +75,9 @@ struct MBarrier {
 struct BulkCopy {
   Block* block;
   u32 target, bytes, barrier;
-  const void* source;
+  const void* source;  // null: a box of `matrix`
+  const Matrix* matrix = nullptr;
+  int row = 0, column = 0;
 };
 
 struct Cluster {
