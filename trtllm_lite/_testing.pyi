@@ -24,7 +24,7 @@ def read_block(executor: CudaExecutor, block: int) -> NDArray[np.uint8]:
 def time_step(
     executor: CudaExecutor, *, num_rows: int, num_tokens: int = 1, past_len: int = 0, repeats: int = 5
 ) -> list[tuple[str, float]]:
-    """Name and seconds of each instruction of a step of ``num_rows`` sequences, ``num_tokens`` new ones each."""
+    """Name and seconds of each instruction that a step has of ``num_rows`` sequences, ``num_tokens`` new ones each."""
 
 def run_kernel(
     op: str,

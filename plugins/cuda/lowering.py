@@ -6,7 +6,7 @@ epilogue:
 
 - ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention);
 - ``residual``: rows that are added to the result (Linear);
-- PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where one kernel computes these rows, too.
+- PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where a kernel may compute these rows, too.
 
 Rows of bytes have the attributes ``<operand>_type`` (a key of row_scales.ROW_TYPES) and ``<operand>_scale``. Where
 ``<operand>_row_scales`` is 1, each row has a scale of its own and the former is the least; an operand
@@ -24,11 +24,14 @@ Every program begins with CacheSlots and ends with Sample, of which others have 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from ..launch import Buffer, Command, Device, Extent, WeightBuffers
 from .row_scales import RowScales
 from .stream import Streaming
+
+if TYPE_CHECKING:
+    from ..paged_attention.new_tokens import NewTokens
 
 Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
 
@@ -107,6 +110,9 @@ class Lowering(Protocol):
 
     def product(self, y: Buffer) -> list[Command]:
         """y = the product of ``x`` and ``weight`` with all that goes with it, by what is fastest for many rows."""
+
+    def qkv_product(self, tokens: NewTokens) -> list[Command]:
+        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows."""
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise BuildError, which names the operator."""

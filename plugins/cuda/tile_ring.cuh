@@ -23,7 +23,8 @@ constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock)
 constexpr int kConsumerWarps = kTileRows / 16, kConsumerThreads = kConsumerWarps * 32;
 constexpr int kOtherWarps = kWidened ? 2 + kWideners : 1;
 constexpr int kTiledThreads = kConsumerThreads + kOtherWarps * 32;
-constexpr int kFragments = kTileColumns / 8, kSlice = ceil_div(kFragments, kSplits);
+// Each block of those that split the depth finishes a slice of the tile's columns: whole pairs of fragments.
+constexpr int kFragments = kTileColumns / 8, kSlice = ceil_div(kFragments, 2 * kSplits) * 2;
 constexpr u32 kXBytes = kTileRows * kBlockRowBytes, kWeightBytes = kTileColumns * kBlockRowBytes;
 constexpr u32 kStageBytes = kXBytes + kWeightBytes;
 constexpr u32 kNumbersBytes = kNumberKinds * kTileColumns / 8 * kRunBlocks * kBlockBytes;
@@ -128,18 +129,18 @@ struct TileRing {
   }
 };
 
-// The tile's rows of the weight from `first` on, `column` elements from their beginning: kParts matrices have equal shares,
-// and each block of those that share them asks for some boxes.
-template <int kParts>
+// The weight rows of the tile whose first feature of y is `first`, `column` elements from their beginning. Op::weight_row()
+// says which they are: runs of Op::kRun rows. Each block of those that share them asks for some boxes.
+template <class Op>
 __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight, const Member& member, int first,
                                              int column, u32 full, u64 policy) {
-  constexpr int kBoxes = max_of(kParts, kRowBlocks), kBoxRows = kTileColumns / kBoxes;
-  static_assert(kBoxes % kParts == 0 && kBoxRows % 8 == 0);
+  constexpr int kBoxRows = min_of(Op::kRun, kTileColumns / kRowBlocks), kBoxes = kTileColumns / kBoxRows;
+  static_assert(kTileColumns % kBoxRows == 0 && Op::kRun % kBoxRows == 0 && kBoxRows % 8 == 0);
+  static_assert(kBoxes % kRowBlocks == 0, "blocks that share weights ask for as many boxes each");
 #pragma unroll
   for (int i = 0; i < kBoxes / kRowBlocks; ++i) {
-    const int box = i * kRowBlocks + member.row, part = box / (kBoxes / kParts);
-    const int row = part * TL_OUT + first + box % (kBoxes / kParts) * kBoxRows;
-    copy_box<(kRowBlocks > 1)>(target + box * kBoxRows * kBlockRowBytes, weight, row, column, full,
+    const int at = (i * kRowBlocks + member.row) * kBoxRows;
+    copy_box<(kRowBlocks > 1)>(target + at * kBlockRowBytes, weight, Op::weight_row(first, at), column, full,
                                member.same_columns(), policy);
   }
 }

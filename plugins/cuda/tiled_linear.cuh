@@ -68,7 +68,7 @@ struct TileProducer {
   __device__ __forceinline__ void copy_weight(const TileRing& ring, int tile, int step) const {
     expect_bytes(ring.full(), kWidened ? kXBytes : kStageBytes);
     const int column = (member.split * kSteps + step) * kStepK;
-    if constexpr (!kWidened) copy_columns<Op::kParts>(ring.weight(), weight, member, tiles.column(tile), column, ring.full(), weight_policy);
+    if constexpr (!kWidened) copy_columns<Op>(ring.weight(), weight, member, tiles.column(tile), column, ring.full(), weight_policy);
   }
   __device__ __forceinline__ void copy_x(const TileRing& ring, int tile, int step) const {
     const int column = (member.split * kSteps + step) * kStepK, row = member.column * kXRows;

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil
+from itertools import zip_longest
+from math import ceil, gcd
 
 from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
 
@@ -18,6 +19,7 @@ TILED_ARCH = CLUSTER_ARCH
 _STEP_BYTES, _BARRIER_BYTES = 128, 16  # of a row of x or of the weight; of a stage
 _ROW_ALIGNMENT = 16  # bytes, of rows of x and of the weight
 _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
+_MAX_BOXES = 16  # of weights in a step: one thread asks for them
 _RAW_BYTES = 56 * 1024  # of weights that are widened, on their way in a block
 _THREADS, _WIDENING_THREADS = 32, 256  # besides those that multiply
 _MAX_WIDENED_COLUMNS = 192  # of tiles of 128 rows, whose sums leave registers for the threads that widen
@@ -61,16 +63,22 @@ class TileConfig:
 
 @cache  # every layer asks again
 def tile_configs(
-    out_features: int, in_features: int, form: WeightForm, max_rows: int, gated: bool, device: Device
+    out_features: int,
+    in_features: int,
+    form: WeightForm,
+    max_rows: int,
+    gated: bool,
+    device: Device,
+    chunk: int = 0,
 ) -> tuple[TileConfig, ...]:
     """Candidates for at most ``max_rows`` rows, best guess first; none where the target or the extents fit no tile.
 
-    ``out_features`` are those of y; a gated product has twice as many weight rows.
+    ``out_features`` are those of y; a gated product has twice as many weight rows. ``chunk`` as in :class:`Tiling`.
     """
     rows = (in_features * form.x_bytes, form.weight_bytes(in_features))
     if device.arch != TILED_ARCH or any(row % _ROW_ALIGNMENT for row in rows) or out_features % 8:
         return ()
-    problem = _Problem(out_features, in_features, form, max_rows, 2 if gated else 1)
+    problem = _Problem(out_features, in_features, form, max_rows, 2 if gated else 1, chunk)
     fitting = [config for config in problem.configs() if problem.fits(config, device)]
     best = sorted(fitting, key=lambda config: (problem.cycles(config), config.cluster))[:_MOST_CANDIDATES]
     return tuple(replace(config, reason=problem.reason(config)) for config in best)
@@ -85,11 +93,20 @@ class _Problem:
     form: WeightForm
     max_rows: int
     parts: int
+    chunk: int
 
     @property
     def row_bytes(self) -> int:
         """Of a row of x."""
         return self.in_features * self.form.x_bytes
+
+    def box_rows(self, config: TileConfig) -> int:
+        """Weight rows of a box: those that follow each other in a tile, or a block's share of the tile."""
+        run = config.columns // self.parts
+        if self.chunk:
+            slice_columns = 16 * ceil(config.columns / (16 * config.splits))
+            run = gcd(config.columns, slice_columns, self.chunk) // 2
+        return min(run, config.columns // config.row_blocks)
 
     def raw_stages(self, columns: int) -> int:
         """Stages of weights that are widened; none if they are multiplied as they are stored."""
@@ -106,23 +123,23 @@ class _Problem:
         rows = 64 if self.max_rows <= 64 else 128
         for row_blocks, column_blocks, splits in _CLUSTERS:
             waves = 0
-            for columns in range(_MAX_COLUMNS, 16, -16):
-                config = TileConfig(rows, columns, row_blocks, column_blocks, splits, "")
-                narrower = replace(config, columns=columns - 16)
-                if self.waves(config) > waves or self.waves(narrower) > self.waves(config):
+            widths = range(_MAX_COLUMNS, 16, -16)
+            configs = [TileConfig(rows, columns, row_blocks, column_blocks, splits, "") for columns in widths]
+            configs = [config for config in configs if config.columns // self.box_rows(config) <= _MAX_BOXES]
+            for config, narrower in zip_longest(configs, configs[1:]):
+                if self.waves(config) > waves or narrower is None or self.waves(narrower) > self.waves(config):
                     waves = self.waves(config)
                     yield config
 
     def fits(self, config: TileConfig, device: Device) -> bool:
         """Whether the kernel's static assertions hold."""
-        boxes = max(self.parts, config.row_blocks)
         room = device.shared_bytes - self.raw_bytes(config.columns)
         stages = room // ((config.rows + config.columns) * _STEP_BYTES + _BARRIER_BYTES)
         part_bytes = self.row_bytes if not self.form.widened else self.form.weight_bytes(self.in_features)
         return (
             config.row_blocks <= ceil(self.max_rows / config.rows)
             and (config.splits == 1 or part_bytes % (_STEP_BYTES * config.splits) == 0)
-            and config.columns % (8 * boxes) == 0
+            and self.box_rows(config) % 8 == 0
             and (config.splits == 1 or self.parts == 1)
             and stages >= _MIN_STAGES
             and not (self.form.widened and config.rows > 64 and config.columns > _MAX_WIDENED_COLUMNS)
@@ -162,7 +179,8 @@ class _Problem:
 class Tiling:
     """A tiled product of at most ``max_rows`` rows, specialised by ``config``; ``dtype`` is that of activations.
 
-    ``x_scales`` are those of the rows of x, where these are bytes.
+    ``x_scales`` are those of the rows of x, where these are bytes. ``chunk``: features of which the first half and the
+    second, or those of a part of 16 or more that divides it, are for the same threads (RoPE turns them); 0: none are.
     """
 
     dtype: str
@@ -170,6 +188,7 @@ class Tiling:
     config: TileConfig
     max_rows: int
     x_scales: RowScales | None = None
+    chunk: int = 0
 
     @property
     def row_scales(self) -> Buffer | None:
@@ -213,7 +232,7 @@ class Tiling:
     def maps(self, x: Operand, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
         """x and the weight as the kernel's boxes read them."""
         problem, config = self._problem(weight), self.config
-        box, x_rows = config.columns // max(problem.parts, config.row_blocks), config.rows // config.column_blocks
+        box, x_rows = problem.box_rows(config), config.rows // config.column_blocks
         item = STORED_BYTES[DTYPES[weight.values.dtype].stored]
         items, rows = problem.form.weight_bytes(problem.in_features) // item, problem.out_features * problem.parts
         return (
@@ -223,7 +242,7 @@ class Tiling:
 
     def _problem(self, weight: WeightBuffers) -> _Problem:
         *parts, out_features, in_features = _extents(weight.values)
-        return _Problem(out_features, in_features, form_of(weight), self.max_rows, parts[0] if parts else 1)
+        return _Problem(out_features, in_features, form_of(weight), self.max_rows, parts[0] if parts else 1, self.chunk)
 
 
 def _extents(weight: Buffer) -> list[int]:

@@ -64,10 +64,10 @@ struct RawProducer {
     for (int kind = 0; kind < kNumberKinds; ++kind) {
 #pragma unroll 1
       for (int i = lane; i < kRuns * kRunPieces; i += 32) {
-        const int run = i / kRunPieces, piece = i % kRunPieces, part = run / (kRuns / Op::kParts);
-        const int feature = first + run % (kRuns / Op::kParts) * 8, block = first_block + piece / kPiecesPerBlock;
-        const bool valid = feature < TL_OUT && block < kBlocks;
-        const u64 group = (part * TL_OUT + feature) / 8;
+        const int run = i / kRunPieces, piece = i % kRunPieces;
+        const int row = Op::weight_row(first, run * 8), block = first_block + piece / kPiecesPerBlock;
+        const bool valid = row < Op::kParts * TL_OUT && block < kBlocks;
+        const u64 group = row / 8;
         const u64 from = valid ? (group * kBlocks + first_block) * kBlockBytes + piece * 16 : 0;
         copy16(raw.numbers() + (kind * kRuns * kRunPieces + i) * 16, static_cast<const char*>(kinds[kind]) + from, valid);
       }
@@ -81,7 +81,7 @@ struct RawProducer {
         const int column = (member.split * kSteps + step) * kStepK, first = tiles.column(tile);
         if (elect_one()) {
           expect_bytes(raw.full(), kWeightBytes);
-          copy_columns<Op::kParts>(raw.weight(), weight, member, first, column * bits_of(kWeightForm) / 8, raw.full(), policy);
+          copy_columns<Op>(raw.weight(), weight, member, first, column * bits_of(kWeightForm) / 8, raw.full(), policy);
         }
         __syncwarp();
         if constexpr (kBlock != 0) copy_numbers(raw, first, column);

@@ -14,12 +14,15 @@ constexpr RowType kYType = static_cast<RowType>(TL_Y_TYPE);
 
 // A tile is as many rows of weight[0] and those of the same features of weight[1], so that a thread has both sums.
 struct TiledGatedOp {
-  static constexpr int kParts = 2;
+  static constexpr int kParts = 2, kRun = kTileColumns / 2;
   void* y;
   ProductScales scales;
   BlockNumbers numbers;
   float y_factor;
 
+  __device__ __forceinline__ static int weight_row(int first, int column) {
+    return column / kRun * TL_OUT + first + column % kRun;
+  }
   // Of SiLU, gate / (1 + exp(-gate)) * up in five instructions; an exponential past float32 makes it 0, its limit.
   __device__ __forceinline__ static float gated(float gate, float up) {
     if constexpr (TL_ACTIVATION != 1) return activate<TL_ACTIVATION>(gate) * up;

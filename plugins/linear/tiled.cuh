@@ -11,7 +11,7 @@ namespace tl {
 
 // y may be residual itself: every element is read and written by the same thread.
 struct TiledLinearOp {
-  static constexpr int kParts = 1;
+  static constexpr int kParts = 1, kRun = kTileColumns;
   static_assert(!TL_FLOAT_OUT || !TL_RESIDUAL, "a residual is added to 16-bit rows only");
   static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual is added behind the activation, and no kernel does both");
   void* y;
@@ -20,6 +20,7 @@ struct TiledLinearOp {
   ProductScales scales;
   BlockNumbers numbers;
 
+  __device__ __forceinline__ static int weight_row(int first, int column) { return first + column; }
   __device__ __forceinline__ void warm(int column) const { scales.warm<kTileColumns>(column, TL_OUT - column); }
   template <int kCount>
   __device__ __forceinline__ void add_bias(float (&sums)[kCount][4], int column) const {

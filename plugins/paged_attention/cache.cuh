@@ -31,14 +31,19 @@ struct CacheLayout {
   static constexpr int kRun = kRunBytes / kItemBytes;
   static constexpr u32 kMatrixBytes = kGroupTokens * kRunBytes;  // of such runs of a group
 
-  // The first element of piece `piece` of row (block * kv_heads + head) * page + token.
-  __device__ __forceinline__ static u64 element(u64 row, int piece) {
-    const int token = row % kGroupTokens, runs = piece * kPiece / kRun;
-    const int within = kSwizzled ? piece % 8 ^ token : 0;
-    return row / kGroupTokens * (kGroupTokens * kDim) + (runs * kGroupTokens + token) * kRun + within * kPiece;
+  // Where the first run of row (block * kv_heads + head) * page + token begins.
+  __device__ __forceinline__ static u64 begin(u64 row) {
+    return row / kGroupTokens * (kGroupTokens * kDim) + row % kGroupTokens * kRun;
   }
-  // Where element d of that row lies.
-  __device__ __forceinline__ static u64 place(u64 row, int d) { return element(row, d / kPiece) + d % kPiece; }
+  // How far from there element d lies, of token `token` of a group; 0 of 1, it is d.
+  __device__ __forceinline__ static int offset(int d, int token, int tokens = kGroupTokens) {
+    const int piece = d / kPiece, within = kSwizzled ? piece % 8 ^ token : 0;
+    return d / kRun * tokens * kRun + within * kPiece + d % kPiece;
+  }
+  // Where element d of a row lies.
+  __device__ __forceinline__ static u64 place(u64 row, int d) { return begin(row) + offset(d, row % kGroupTokens); }
+  // The first element of its piece `piece`.
+  __device__ __forceinline__ static u64 element(u64 row, int piece) { return place(row, piece * kPiece); }
   // Bytes from a group to the piece that ldmatrix wants of the lane whose row is token `token` of the group. `odd`: of
   // two neighbouring pieces the second; the first is number 2 * pair, with which pair_bytes() tells where to go on.
   __device__ __forceinline__ static u32 row_bytes(int token, int odd) {

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, Launch
-from .launches import Cache, HeadNorm, Heads, Scores, Tables, decode, prefill, qkv_stream, rope_cache
-
-
-def rotates_in_products(rotary_dim: int) -> bool:
-    """Whether each thread of a product's epilogue has both elements of the pairs that RoPE turns."""
-    return rotary_dim % 16 == 0
+from .launches import Cache, Heads, Scores, decode, prefill
+from .new_tokens import HeadNorm, NewTokens
 
 
 def lower(op: Lowering) -> list[Command]:
@@ -18,17 +14,18 @@ def lower(op: Lowering) -> list[Command]:
     heads, key_scale, value_scale = _heads(op, keys.dtype), op.attribute("key_scale"), op.attribute("value_scale")
     scores = Scores(op.attribute("scale") * key_scale, op.attribute("window"), op.attribute("softcap"), value_scale)
     _refuse(op, [*heads.problems(), *scores.problems()])
-    starts, past_lens, tables = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
-    places = (starts, past_lens, tables, op.rows("slots"), op.attribute("cache_group"))
+    starts, past_lens, blocks = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
+    places = (starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))
     cache = Cache(keys, values, *places, key_scale, value_scale)
     query = Buffer(f"{op.name}.query", heads.query_dtype, op.extents("y"))
-    first = _queries(op, query, cache, heads)
+    tables = (op.optional_rows("cos"), op.optional_rows("sin"))  # of RoPE, which some networks do without
+    first = _queries(op, NewTokens(query, cache, tables, heads))
     output = op.new("y")
     attend = _decode(op, output, query, cache, heads, scores)
     if op.decode:
-        return [first, attend]
+        return [*first, attend]
     others = prefill(output, query, cache, heads=heads, device=op.device, scores=scores)
-    return [first, attend, _fitting(op, heads, others)]
+    return [*first, attend, _fitting(op, heads, others)]
 
 
 def _token_shape(op: Lowering) -> tuple[int, int]:
@@ -49,22 +46,16 @@ def _heads(op: Lowering, cache_dtype: str) -> Heads:
     return Heads(*extents, op.dtype, cache_dtype, rotary_dim, op.scales("y"))
 
 
-def _queries(op: Lowering, query: Buffer, cache: Cache, heads: Heads) -> Launch:
+def _queries(op: Lowering, tokens: NewTokens) -> list[Command]:
     """Rotated queries; keys and values go into the cache."""
     if op.has("qkv"):
-        qkv = op.rows("qkv")
         stored = op.new("stored") if op.has("stored") else None
-        return rope_cache(query, cache, qkv, _tables(op), heads=heads, norm=_head_norm(op), stored=stored)
+        return [tokens.computed(op.rows("qkv"), _head_norm(op), stored)]
     how = op.streaming()
-    assert how is not None
+    if how is None:
+        return op.qkv_product(tokens)
     x, norm, bias, weight = op.rows("x"), op.norm(), op.optional_vector("bias"), op.weight()
-    rows = op.num_rows("y")
-    return qkv_stream(query, cache, x, weight, _tables(op), rows, how, heads=heads, norm=norm, bias=bias)
-
-
-def _tables(op: Lowering) -> Tables:
-    """Cosines and sines of RoPE, which some networks do without."""
-    return op.optional_rows("cos"), op.optional_rows("sin")
+    return [tokens.streamed(x, weight, op.num_rows("y"), how, norm=norm, bias=bias)]
 
 
 def _head_norm(op: Lowering) -> HeadNorm | None:

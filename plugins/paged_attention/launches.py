@@ -1,4 +1,4 @@
-"""Launches of PagedAttention: RoPE and cache write, then one for decode rows and one for the others."""
+"""Launches of attention: one for decode rows and one for the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from math import e, log2
 from trtllm_lite.vocabulary import DTYPES
 
 from ..cuda.row_scales import E4M3, RowScales, row_type
-from ..cuda.stream import Streaming
 from ..launch import (
     DTYPE_FLAGS,
     Buffer,
@@ -16,16 +15,13 @@ from ..launch import (
     Extent,
     Kernel,
     Launch,
-    Operand,
     Slice,
-    WeightBuffers,
     features,
     kernel,
     launch,
     symbol,
 )
 
-_ROPE_WARPS = 8
 _MAX_DIM_OF_128_ROWS = 128
 _TILE_TOKENS, _MAX_STAGES = 32, 8  # of a decoding warp's ring
 _MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128
@@ -37,9 +33,6 @@ MAX_GROUP = 16  # query heads that share a key/value head
 # Scores are right to a cap * 2^-21 (score_scale.cuh): with this one to 2^-12, as float16 holds weights.
 _MAX_SOFTCAP = 512
 _E4M3_DIMS = (64, 96, 128, 256)
-
-
-Tables = tuple[Buffer | None, Buffer | None]
 
 
 @dataclass(frozen=True)
@@ -181,60 +174,6 @@ class Cache:
     def token_slots(self) -> Slice:
         """The group's slots."""
         return Slice(self.slots, symbol("num_tokens", 4 * self.group) if self.group else Extent(0))
-
-
-@dataclass(frozen=True)
-class HeadNorm:
-    """RMS norms of query and key heads, float32 [head_dim] each."""
-
-    query: Buffer
-    key: Buffer
-    epsilon: float
-
-
-def qkv_stream(
-    query: Buffer,
-    cache: Cache,
-    x: Operand,
-    weight: WeightBuffers,
-    tables: Tables,
-    rows: Extent,
-    how: Streaming,
-    *,
-    heads: Heads,
-    norm: tuple[Buffer, float] | None = None,
-    bias: Buffer | None = None,
-) -> Launch:
-    """The QKV product of a few rows with RoPE, as ``tables`` (cosines, sines) say, and the cache write behind it."""
-    defines = heads.rope_defines() | {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
-    specialised = how.kernel("paged_attention/qkv.cuh", "qkv_linear", weight, defines)
-    norm_weight, epsilon = norm or (None, 0.0)
-    operands = (x, weight.values, *weight.numbers, norm_weight, bias, *tables, cache.token_slots)
-    targets = (query, cache.keys, cache.values)
-    return launch(specialised, how.grid(weight), *targets, *operands, rows, epsilon, how.x_scale, *cache.factors)
-
-
-def rope_cache(
-    query: Buffer,
-    cache: Cache,
-    qkv: Operand,
-    tables: Tables,
-    *,
-    heads: Heads,
-    norm: HeadNorm | None,
-    stored: Buffer | None = None,
-) -> Launch:
-    """Optional head norms, RoPE and the cache write of any number of tokens; queries go to ``query``.
-
-    Keys and values go to ``stored``, too, if that is given.
-    """
-    defines = heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
-    defines["TL_STORED"] = int(stored is not None)
-    specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
-    norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)
-    targets = (query, cache.keys, cache.values, stored)
-    arguments = (qkv, *tables, cache.token_slots, *norms, *cache.factors)
-    return launch(specialised, (symbol("num_tokens"),), *targets, *arguments)
 
 
 def decode(

@@ -1,22 +1,19 @@
 // From the result of a QKV product of any number of tokens: optional RMS norm of each query and key head, RoPE
-// (rotate-half), queries packed for attention, keys and values into their slots of the paged cache. (For few tokens
-// qkv.cuh does this in the product's epilogue.)
-//
-// RoPE turns the first TL_ROTARY_DIM elements of a head, pairs (i, i + TL_ROTARY_DIM / 2); the others stay.
+// as in heads.cuh, queries packed for attention, keys and values into their slots of the paged cache. (Where it can be done
+// in the product's epilogue, qkv.cuh and qkv_tiled.cuh do it.)
 //
 // Bytes: 4 * qkv_features a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50 MB,
 // 11.8 us at the 4.26 TB/s of a copy). A warp does a head of a token; a lane holds both of a pair.
-// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE, TL_WARPS, TL_NORM,
-// TL_ROTARY_DIM (0: no RoPE), TL_CACHE_E4M3 (see cache.cuh), TL_STORED (1: keys, then values, go to `stored`, too, as
-// rows of 16 bits).
-#include "paged_attention/cache.cuh"
+// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM, TL_STORED (1: keys,
+// then values, go to `stored`, too, as rows of 16 bits).
+#include "paged_attention/heads.cuh"
 
 namespace tl {
 
 constexpr int kQuads = TL_HEAD_DIM / 4, kTurned = TL_ROTARY_DIM / 4;  // of a head, and those that are rotated
 constexpr int kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kQuads, 32);
 constexpr int kBatch = min_of(ceil_div(kAllHeads, TL_WARPS), 6);  // heads that a warp has under way
-static_assert(TL_HEAD_DIM % 4 == 0 && TL_ROTARY_DIM % 4 == 0 && TL_ROTARY_DIM <= TL_HEAD_DIM);
+static_assert(TL_HEAD_DIM % 4 == 0);
 
 // Two neighbouring elements of a head, and the two they are rotated with; or four neighbours that are not rotated.
 struct Quad {
@@ -68,9 +65,9 @@ __device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Put& pu
     if (quad >= kQuads) break;
     float2 a = quads[i].low, b = quads[i].high;
     if (rotate && quad < kTurned) {
-      const float2 low = a;
-      a = make_float2(low.x * c[i].x - b.x * s[i].x, low.y * c[i].y - b.y * s[i].y);
-      b = make_float2(b.x * c[i].x + low.x * s[i].x, b.y * c[i].y + low.y * s[i].y);
+      const Turned x(a.x, b.x, c[i].x, s[i].x), y(a.y, b.y, c[i].y, s[i].y);
+      a = make_float2(x.low, y.low);
+      b = make_float2(x.high, y.high);
     }
     put(low_word(quad) * 2, a);
     put(high_word(quad) * 2, b);
@@ -115,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
         store(quads[n], put, c, s, true, lane);
       } else {
         const int kv_head = (head - TL_HEADS) % TL_KV_HEADS;
-        const u64 row = (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
+        const u64 row = cache_row(slot, kv_head);
         void* cache = is_value ? value_cache : key_cache;
         const float factor = is_value ? value_factor : key_factor;
         const u64 shown = static_cast<u64>(token) * 2 * TL_KV_HEADS + (head - TL_HEADS);

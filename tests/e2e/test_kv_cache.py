@@ -29,7 +29,7 @@ from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.stages.quantize import quantize_checkpoint, uncalibrated
 
-STORES = ("rope_cache", "qkv_linear")  # kernels that write keys and values
+STORES = ("rope_cache", "qkv_linear", "qkv_linear_tiled")  # kernels that write keys and values
 LIMITS = {"max_batch_size": 1, "max_seq_len": 64, "gather_context_logits": True}
 SIZES_OF_GPUS = {
     "hidden_size": 128,

@@ -5,9 +5,28 @@
 namespace emulated {
 namespace {
 
+// Pieces of 16 bytes, which are whole in the matrix or missing.
+void land_box(const BulkCopy& copy, char* target) {
+  const Matrix& matrix = *copy.matrix;
+  for (u32 piece = 0; piece < copy.bytes / 16; ++piece) {
+    const u64 row = static_cast<u64>(copy.row) + piece / 8;
+    const u64 column = static_cast<u64>(copy.column) + piece % 8 * 16 / matrix.item_bytes;
+    char* to = target + piece / 8 * 128 + (piece % 8 ^ (copy.target / 128 + piece / 8) % 8) * 16;
+    if (row < matrix.rows && column < matrix.columns) {
+      std::memcpy(to, matrix.data + (row * matrix.columns + column) * matrix.item_bytes, 16);
+    } else {
+      std::memset(to, 0, 16);
+    }
+  }
+}
+
 void land(const BulkCopy& copy) {
-  std::memcpy(checked(*copy.block, copy.target, copy.bytes, "bulk copy"),
-              copy.source == nullptr ? copy.sent.data() : copy.source, copy.bytes);
+  char* target = checked(*copy.block, copy.target, copy.bytes, "bulk copy");
+  if (copy.matrix != nullptr) {
+    land_box(copy, target);
+  } else {
+    std::memcpy(target, copy.source == nullptr ? copy.sent.data() : copy.source, copy.bytes);
+  }
   MBarrier& barrier = mbarrier_at(*copy.block, copy.barrier, "bulk copy");
   barrier.bytes -= copy.bytes;
   end_phase_if_complete(barrier);
@@ -53,6 +72,21 @@ void store_async(u32 target, const void* values, u32 bytes, u32 barrier) {
   BulkCopy copy{&block, target, bytes, barrier, nullptr, {}};
   std::memcpy(copy.sent.data(), values, bytes);
   machine->copies.push_back(copy);
+}
+
+void copy_box(u32 target, const Matrix& matrix, int row, int column, u32 barrier, u32 blocks) {
+  const u32 bytes = matrix.box_rows * 128;
+  const bool whole_pieces = matrix.columns * matrix.item_bytes % 16 == 0;
+  if (target % 1024 != 0 || row < 0 || column < 0 || matrix.box_rows > 256 || !whole_pieces) {
+    fail("a box of %u rows from row %d and column %d to 0x%x", matrix.box_rows, row, column, target);
+  }
+  check_global(matrix.data, matrix.rows * matrix.columns * matrix.item_bytes, "box");
+  for (Block* block : my_block().cluster->blocks) {
+    if ((blocks >> block->rank & 1) == 0) continue;
+    mbarrier_at(*block, barrier, "box");
+    std::memset(checked(*block, target, bytes, "box"), kPoison, bytes);
+    machine->copies.push_back({block, target, bytes, barrier, nullptr, {}, &matrix, row, column});
+  }
 }
 
 void copy_async(u32 target, const void* source, u32 bytes) {

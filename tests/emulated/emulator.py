@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from tests.emulated.ptx import translate
-from tests.gpu.device import PLUGINS, Argument, argument_value
+from tests.gpu.device import PLUGINS, Argument, argument_value, check_map
 
 _HERE = Path(__file__).parent
 _RUNTIME = ("scheduler", "memory", "barriers", "copies", "matrices")
@@ -131,6 +131,24 @@ class Emulator:
         self, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]
     ) -> "EmulatedKernel":
         return EmulatedKernel(self, source, name, threads, shared_bytes, defines)
+
+    def tensor_map(self, tensor: torch.Tensor, rows: int, columns: int, box: tuple[int, int]) -> ctypes.Structure:
+        check_map(tensor, rows, columns)
+        assert box[1] * tensor.itemsize == 128
+        return _Matrix(tensor.data_ptr(), rows, columns, tensor.itemsize, box[0])
+
+
+class _Matrix(ctypes.Structure):
+    """``Matrix`` of machine.h, with as many bytes as the driver's."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("rows", ctypes.c_uint64),
+        ("columns", ctypes.c_uint64),
+        ("item_bytes", ctypes.c_uint),
+        ("box_rows", ctypes.c_uint),
+        ("unused", ctypes.c_char * 96),
+    )
 
 
 class EmulatedKernel:

@@ -63,6 +63,15 @@ bool mbarrier_wait(u32 address, u32 parity);  // returns when that phase is over
 // Copies by the copy engine, which complete on an mbarrier.
 void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier);
 void store_async(u32 target, const void* values, u32 bytes, u32 barrier);  // at most 16, to a block of the cluster
+// A matrix as the copy engine reads it, in place of what the driver encodes: rows of 128-byte boxes.
+struct Matrix {
+  const char* data;
+  u64 rows, columns;
+  u32 item_bytes, box_rows;
+};
+// A box of a matrix from `row` and `column` on lands at `target` in the 128-byte swizzle, in each block of the cluster
+// whose bit `blocks` has, and counts on `barrier` there; what the matrix lacks lands as zeros.
+void copy_box(u32 target, const Matrix& matrix, int row, int column, u32 barrier, u32 blocks);
 // Copies by a thread, in groups: `bytes` of `source`, then zeros up to 16.
 void copy_async(u32 target, const void* source, u32 bytes);
 void copy_commit();

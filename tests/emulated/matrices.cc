@@ -22,8 +22,8 @@ void unpack(u32 word, float* two) {
 }
 
 // A fragment of a 16x16 matrix, of which each lane holds four words.
-template <bool kHalf>
-void put_a(float (&matrix)[16][16], int lane, const u32 (&words)[4]) {
+template <bool kHalf, int kDepth>
+void put_a(float (&matrix)[16][kDepth], int lane, const u32 (&words)[4]) {
   for (int i = 0; i < 4; ++i) unpack<kHalf>(words[i], &matrix[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8]);
 }
 

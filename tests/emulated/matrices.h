@@ -12,6 +12,9 @@ template <bool kHalf>
 u16 from_float(float value);
 float from_e4m3(u16 bits);
 
+// What wgmma multiplies. Sums of kInt8 are of type int, the others' of float.
+enum class Element { kBFloat16, kHalf, kE4m3, kInt8 };
+
 struct MmaOperands {
   float* c[4];
   u32 a[4], b[2];
@@ -41,8 +44,6 @@ struct WgmmaOperands {
   u64 a_matrix, b_matrix;
   bool in_registers, accumulate, a_transposed, b_transposed;
 };
-
-enum class Element { kBFloat16, kHalf, kE4m3, kInt8 };
 
 template <Element kElement>
 void issue_wgmma(int columns, void* const* lanes);

@@ -111,6 +111,8 @@ inline void griddepcontrol_launch_dependents() {}
 inline void fence_mbarrier_init_release_cluster() {}
 inline void fence_proxy_async_shared_cta() {}
 inline void createpolicy_fractional_L2_evict_first_b64(u64& to, double) { to = 0; }
+inline void createpolicy_fractional_L2_evict_normal_b64(u64& to, double) { to = 0; }
+inline void prefetch_tensormap(u64) {}
 inline void prefetch_global_L1(u64) {}
 inline void setmaxnreg_dec_sync_aligned_u32(u32) { all_lanes("setmaxnreg.dec"); }
 inline void setmaxnreg_inc_sync_aligned_u32(u32) { all_lanes("setmaxnreg.inc"); }
@@ -125,6 +127,7 @@ inline void barrier_cluster_wait_acquire_aligned() { cluster_wait(); }
 inline void mbarrier_init_shared_cta_b64(u32 address, u32 arrivals) { mbarrier_init(address, arrivals); }
 inline void mbarrier_arrive_shared_cta_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
 inline u64 unused;  // what the operand _ of an instruction becomes
+inline void mbarrier_arrive_shared_cluster_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
 inline void mbarrier_arrive_release_cluster_shared_cluster_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
 inline void mbarrier_arrive_expect_tx_shared_cta_b64(u64&, u32 address, u32 bytes) { mbarrier_arrive(address, bytes); }
 inline void mbarrier_try_wait_parity_shared_cta_b64(bool& done, u32 address, u32 parity) {
@@ -167,6 +170,8 @@ inline void st_async_shared_cluster_mbarrier_complete_tx_bytes_v2_f32(u32 target
 inline void st_shared_v4_b32(u32 address, Group<4, const u32> from) { store_shared(address, from); }
 inline void st_shared_v2_b32(u32 address, Group<2, const u32> from) { store_shared(address, from); }
 inline void ld_shared_v4_b32(Group<4, u32> to, u32 address) { load_shared(to, address); }
+inline void st_shared_cluster_v4_f32(u32 address, Group<4, const float> from) { store_shared(address, from); }
+inline void ld_shared_v4_f32(Group<4, float> to, u32 address) { load_shared(to, address); }
 inline void ld_shared_v2_b32(Group<2, u32> to, u32 address) { load_shared(to, address); }
 inline void ld_shared_v2_f32(Group<2, float> to, u32 address) { load_shared(to, address); }
 inline void mapa_shared_cluster_u32(u32& to, u32 address, u32 rank) { to = map_to_block(address, rank); }
@@ -185,6 +190,17 @@ inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(u32 t
 inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes_L2_cache_hint(u32 target, u64 source,
                                                                                          u32 bytes, u32 barrier, u64) {
   copy_bulk(target, global(source), bytes, barrier);
+}
+inline void cp_async_bulk_tensor_2d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_L2_cache_hint(
+    u32 target, u64 map, Group<2, const u32> place, u32 barrier, u64) {
+  const auto& matrix = *static_cast<const Matrix*>(global(map));
+  copy_box(target, matrix, static_cast<int>(*place[1]), static_cast<int>(*place[0]), barrier, 1u << rank_in_cluster());
+}
+inline void
+cp_async_bulk_tensor_2d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_multicast_cluster_L2_cache_hint(
+    u32 target, u64 map, Group<2, const u32> place, u32 barrier, u16 blocks, u64) {
+  const auto& matrix = *static_cast<const Matrix*>(global(map));
+  copy_box(target, matrix, static_cast<int>(*place[1]), static_cast<int>(*place[0]), barrier, blocks);
 }
 inline void cp_async_cg_shared_global(u32 target, u64 source, u32 size, u32 bytes = 16) {
   if (size != 16) fail("cp.async.cg of %u bytes", size);
@@ -283,7 +299,7 @@ void wgmma_of(Group<kColumns / 2, float> d, Group<4, const u32> a, u64 b, bool a
   WgmmaOperands mine{d.data(), {*a[0], *a[1], *a[2], *a[3]}, 0, b, true, accumulate, false, transposed_b};
   wgmma<kElement, kColumns>(mine, scale_a, scale_b);
 }
-// m64nNkK: N is a template argument.
+// m64nNk16 and m64nNk32: N is a template argument.
 template <int kColumns, class... Operands>
 void wgmma_mma_async_sync_aligned_m64k16_f32_bf16_bf16(Operands... operands) {
   wgmma_of<Element::kBFloat16, kColumns>(operands...);
@@ -292,17 +308,32 @@ template <int kColumns, class... Operands>
 void wgmma_mma_async_sync_aligned_m64k16_f32_f16_f16(Operands... operands) {
   wgmma_of<Element::kHalf, kColumns>(operands...);
 }
+// A is in registers, or at a descriptor; bytes lie along K in both operands.
 template <int kColumns>
 void wgmma_mma_async_sync_aligned_m64k32_f32_e4m3_e4m3(Group<kColumns / 2, float> d, Group<4, const u32> a, u64 b,
                                                        bool accumulate, int scale_a, int scale_b) {
   wgmma_of<Element::kE4m3, kColumns>(d, a, b, accumulate, scale_a, scale_b, false);
 }
 template <int kColumns>
+void wgmma_mma_async_sync_aligned_m64k32_f32_e4m3_e4m3(Group<kColumns / 2, float> d, u64 a, u64 b, bool accumulate,
+                                                       int scale_a, int scale_b) {
+  wgmma_of<Element::kE4m3, kColumns>(d, a, b, accumulate, scale_a, scale_b, false, false);
+}
+// Sums of integers are integers in registers of float32.
+template <std::size_t kCount>
+Group<kCount, float> registers_of(const Group<kCount, u32>& integers) {
+  Group<kCount, float> registers;
+  for (std::size_t i = 0; i < kCount; ++i) registers[i] = reinterpret_cast<float*>(integers[i]);
+  return registers;
+}
+template <int kColumns>
 void wgmma_mma_async_sync_aligned_m64k32_s32_s8_s8(Group<kColumns / 2, u32> d, Group<4, const u32> a, u64 b,
                                                    bool accumulate) {
-  Group<kColumns / 2, float> sums;
-  for (std::size_t i = 0; i < d.size(); ++i) sums[i] = reinterpret_cast<float*>(d[i]);
-  wgmma_of<Element::kInt8, kColumns>(sums, a, b, accumulate, 1, 1, false);
+  wgmma_of<Element::kInt8, kColumns>(registers_of(d), a, b, accumulate, 1, 1, false);
+}
+template <int kColumns>
+void wgmma_mma_async_sync_aligned_m64k32_s32_s8_s8(Group<kColumns / 2, u32> d, u64 a, u64 b, bool accumulate) {
+  wgmma_of<Element::kInt8, kColumns>(registers_of(d), a, b, accumulate, 1, 1, false, false);
 }
 inline void wgmma_fence_sync_aligned() { all_lanes("wgmma.fence"); }
 inline void wgmma_commit_group_sync_aligned() {

@@ -72,7 +72,7 @@ def _statement(asm: str) -> str:
             lines.append(f"const auto _{number} = {value};")
         else:
             kind = _type(constraint)
-            lines.append(f"const {kind} _{number} = static_cast<{kind}>{value};")
+            lines.append(f"const {kind} _{number} = ({kind}){value};")  # value may be a pointer
     # One line, so that the compiler's messages keep their line numbers.
     return "{ " + " ".join(lines + _body(ptx)) + " }"
 
@@ -115,9 +115,9 @@ def _instruction(text: str) -> str:
     if opcode == "bra":
         return f"goto {rest.strip()};"
     operands = ", ".join(_operand(operand) for operand in _split(rest, ",") if operand)
-    columns = re.search(r"\.m64n(\d+)k(16|32)\.", opcode)
+    columns = re.search(r"\.m64n(\d+)(k\d+)\.", opcode)
     argument = f"<{columns[1]}>" if columns is not None else ""
-    name = re.sub(r"[.:]+", "_", opcode.replace(columns[0], f".m64k{columns[2]}.") if columns is not None else opcode)
+    name = re.sub(r"[.:]+", "_", opcode.replace(columns[0], f".m64{columns[2]}.") if columns is not None else opcode)
     return f"emulated::ptx::{name}{argument}({operands});"
 
 

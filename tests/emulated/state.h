@@ -76,8 +76,10 @@ struct MBarrier {
 struct BulkCopy {
   Block* block;
   u32 target, bytes, barrier;
-  const void* source;  // null: of `sent`
+  const void* source;  // null: a box of `matrix`, or `sent`
   std::array<char, 16> sent;
+  const Matrix* matrix = nullptr;
+  int row = 0, column = 0;
 };
 
 struct Cluster {

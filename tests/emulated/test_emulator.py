@@ -83,7 +83,7 @@ def test_asm_becomes_calls() -> None:
     ptx = r"{\n.reg .pred p;\nretry:\na.b::c p, [%1], {%0, %0};\n@!p bra retry;\n}"
     assert translate(f'asm volatile("{ptx}" : "=r"(x) : "r"(y));') == (
         "{ __label__ retry; auto& _0 = emulated::ptx::written<emulated::u32>(x); "
-        "const emulated::u32 _1 = static_cast<emulated::u32>(y); { bool p{}; retry:; "
+        "const emulated::u32 _1 = (emulated::u32)(y); { bool p{}; retry:; "
         "emulated::ptx::a_b_c(p, _1, emulated::ptx::group(_0, _0)); if (!p) goto retry; } };"
     )
 

@@ -148,7 +148,7 @@ def check_rope_cache(
         assert torch.equal(stored, torch.cat([cache[at // page, :, at % page] for cache in (keys, values)], dim=1))
 
 
-def _rotated(
+def rotated(
     shape: ModelShape, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     heads = qkv.view(len(qkv), -1, shape.head_dim)
@@ -187,7 +187,7 @@ def check_qkv_linear(
     wide = x.double()
     seen = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON) * norm_weight.double()).to(dtype)
     qkv = seen.double() @ weight.double().T + (0 if bias is None else bias.double())
-    expected = _rotated(shape, qkv, step["cos"], step["sin"])
+    expected = rotated(shape, qkv, step["cos"], step["sin"])
     assert_close(q, expected[0])
     at = slots.long()
     for written, reference in zip((keys, values), expected[1:], strict=True):

@@ -146,14 +146,15 @@ def check_tiled(
     gated: bool = False,
     residual: bool = False,
     y_scale: float | None = None,
+    machine: Machine = GPU,
 ) -> None:
     """A product of ``rows`` of ``capacity`` rows of bytes; y is 16-bit or, with ``y_scale``, bytes."""
-    memory, weight = Memory(), random_weight(kind, *((2,) if gated else ()), out, in_features)
-    source = random_rows(capacity, in_features, dtype)
+    memory, weight = Memory(), random_weight(kind, *((2,) if gated else ()), out, in_features, device=machine.device)
+    source = random_rows(capacity, in_features, dtype, machine.device)
     scales = scales_of(source, static, kind)
     x = rounded(source, scales, kind)
-    stream = torch.randn(capacity, out, device="cuda").to(dtype) if residual else None
-    y = torch.full((capacity, out), POISON, device="cuda").to(dtype if y_scale is None else kind)
+    stream = torch.randn(capacity, out, device=machine.device).to(dtype) if residual else None
+    y = torch.full((capacity, out), POISON, device=machine.device).to(dtype if y_scale is None else kind)
     unwritten = y[0, 0].clone()
     buffer = memory("row_scales", scales.flatten()) if static is None else None
     x_scales = RowScales(NAMES[kind], static or LEAST, static is None, buffer)
@@ -164,7 +165,7 @@ def check_tiled(
         launch = gated_linear.tiled(*operands, activation="silu", y_scales=y_scales)
     else:
         launch = linear.tiled(*operands, residual=memory.optional("residual", stream))
-    memory.run(launch, rows)
+    memory.run(launch, rows, machine)
     meant = x[:rows].double() * scales[:rows].double()
     if gated:
         gate, up = meant @ weight.meant[0].T, meant @ weight.meant[1].T

@@ -20,6 +20,8 @@ REPOSITORY = Path(__file__).parents[2]
 PLUGINS = REPOSITORY / "plugins"
 
 _ATTRIBUTE_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_DATA_TYPES = {1: 0, 2: 1}  # by bytes of an element: CU_TENSOR_MAP_DATA_TYPE_UINT8, UINT16
+_SWIZZLE_128, _PROMOTE_256 = 3, 3  # of CUtensorMapSwizzle, CUtensorMapL2promotion
 _ATTRIBUTE_PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
@@ -143,6 +145,37 @@ def argument_value(value: Argument) -> Any:
     return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)
 
 
+class _Map(ctypes.Structure):
+    _fields_ = (("opaque", ctypes.c_uint64 * 16),)
+
+
+def _encoded(tensor: torch.Tensor, rows: int, columns: int, box: tuple[int, int]) -> _Map:
+    room = (ctypes.c_uint64 * 32)()  # the driver wants an address that is a multiple of 64
+    at = (ctypes.addressof(room) + 63) // 64 * 64
+    status = driver().cuTensorMapEncodeTiled(
+        ctypes.c_void_p(at),
+        _DATA_TYPES[tensor.itemsize],
+        2,
+        ctypes.c_void_p(tensor.data_ptr()),
+        (ctypes.c_uint64 * 2)(columns, rows),
+        (ctypes.c_uint64 * 1)(columns * tensor.itemsize),
+        (ctypes.c_uint32 * 2)(*box[::-1]),
+        (ctypes.c_uint32 * 2)(1, 1),
+        0,
+        _SWIZZLE_128,
+        _PROMOTE_256,
+        0,
+    )
+    _check(status, f"a map of [{rows}, {columns}] in boxes of {box}")
+    return _Map.from_buffer_copy(ctypes.string_at(at, ctypes.sizeof(_Map)))
+
+
+def check_map(tensor: torch.Tensor, rows: int, columns: int) -> None:
+    """A matrix for the copy engine must be just this memory."""
+    assert tensor.numel() == rows * columns, (tensor.shape, rows, columns)
+    assert tensor.is_contiguous()
+
+
 class Launchable(Protocol):
     """A kernel of some machine; see :class:`Kernel`."""
 
@@ -167,6 +200,9 @@ class Machine(Protocol):
     def kernel(
         self, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]
     ) -> Launchable: ...
+    def tensor_map(self, tensor: torch.Tensor, rows: int, columns: int, box: tuple[int, int]) -> ctypes.Structure:
+        """``tensor`` as a matrix [rows, columns] for the copy engine, which reads boxes of ``box``."""
+        ...
 
 
 class Gpu:
@@ -184,6 +220,10 @@ class Gpu:
 
     def kernel(self, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]) -> Kernel:
         return Kernel(source, name, threads, shared_bytes, defines)
+
+    def tensor_map(self, tensor: torch.Tensor, rows: int, columns: int, box: tuple[int, int]) -> ctypes.Structure:
+        check_map(tensor, rows, columns)
+        return _encoded(tensor, rows, columns, box)
 
 
 GPU = Gpu()

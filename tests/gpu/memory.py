@@ -15,6 +15,7 @@ NAMES = {
     torch.float32: "float32",
     torch.float8_e4m3fn: E4M3,
     torch.int8: "int8",
+    torch.int32: "int32",
 }
 
 

@@ -6,20 +6,19 @@ from tests.gpu.checks import POISON
 from tests.gpu.kernels import ModelShape
 
 
-def _places(page: int, head_dim: int) -> torch.Tensor:
+def _places(page: int, head_dim: int, item_bytes: int) -> torch.Tensor:
     """[page, head_dim]: where cache.cuh puts each element of a KV head's part of a block."""
     token, element = torch.arange(page)[:, None], torch.arange(head_dim)[None]
-    group, row = token // 8 * 8 * head_dim, token % 8
-    if head_dim % 64 == 0:
-        place = group + element // 64 * 512 + row * 64 + ((element % 64 // 8) ^ row) * 8 + element % 8
-    else:
-        place = group + element // 8 * 64 + row * 8 + element % 8
-    return place
+    group, row, piece = token // 8 * 8 * head_dim, token % 8, 16 // item_bytes
+    if head_dim * item_bytes % 128 != 0:
+        return group + element // piece * 8 * piece + row * piece + element % piece
+    run = 128 // item_bytes
+    return group + element // run * 8 * run + row * run + (element % run // piece ^ row) * piece + element % piece
 
 
 def packed(tokens: torch.Tensor) -> torch.Tensor:
     """[blocks, kv_heads, page, head_dim] as cache.cuh lays it out, in the same shape."""
-    places = _places(*tokens.shape[2:]).to(tokens.device)
+    places = _places(*tokens.shape[2:], tokens.itemsize).to(tokens.device)
     flat = torch.empty_like(tokens).flatten(2)
     flat[:, :, places.flatten()] = tokens.flatten(2)
     return flat.view(tokens.shape)
@@ -27,7 +26,7 @@ def packed(tokens: torch.Tensor) -> torch.Tensor:
 
 def unpacked(cache: torch.Tensor) -> torch.Tensor:
     """The inverse of :func:`packed`."""
-    return cache.flatten(2)[:, :, _places(*cache.shape[2:]).to(cache.device)]
+    return cache.flatten(2)[:, :, _places(*cache.shape[2:], cache.itemsize).to(cache.device)]
 
 
 class PagedCache:

@@ -71,19 +71,20 @@ def check_tiled(
     *,
     gated: bool = False,
     residual: bool = False,
+    machine: Machine = GPU,
 ) -> None:
     """Of ``rows`` of ``capacity`` rows: y = x @ weight.T [+ residual], or silu(gate) * up."""
-    weight = random_weight(form, *((2,) if gated else ()), out, in_features, device="cuda")
-    memory, x = Memory(weight.tensors), torch.randn(capacity, in_features, device="cuda").to(dtype)
-    stream = torch.randn(capacity, out, device="cuda").to(dtype) if residual else None
-    y = torch.full((capacity, out), POISON, device="cuda", dtype=dtype)
+    weight = random_weight(form, *((2,) if gated else ()), out, in_features, device=machine.device)
+    memory, x = Memory(weight.tensors), torch.randn(capacity, in_features, device=machine.device).to(dtype)
+    stream = torch.randn(capacity, out, device=machine.device).to(dtype) if residual else None
+    y = torch.full((capacity, out), POISON, device=machine.device, dtype=dtype)
     how = Tiling(NAMES[dtype], H200, config, capacity)
     operands = (memory("y", y), memory("x", x), weight.buffers, symbol("rows"), how)
     if gated:
         launch = gated_linear.tiled(*operands, activation="silu")
     else:
         launch = linear.tiled(*operands, residual=memory.optional("residual", stream))
-    memory.run(launch, rows)
+    memory.run(launch, rows, machine)
     assert torch.isnan(y[rows:]).all(), "rows past the last one were written"
     shown = None if stream is None else stream[:rows]
     rounded = torch.uint8 if dtype == torch.bfloat16 else dtype

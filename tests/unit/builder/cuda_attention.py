@@ -14,6 +14,7 @@ from tests.unit.builder.cuda_kernels import (
     normalised,
     product,
     rounded,
+    tiled_product,
 )
 
 
@@ -78,6 +79,34 @@ def qkv_linear(
 ) -> None:
     del grid
     result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale)
+    if macros["TL_BIAS"]:
+        result += at(bias, np.float32, macros["TL_OUT"])
+    heads = result.reshape(rows, -1, macros["TL_HEAD_DIM"])
+    _append(macros, heads, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
+
+
+@kernel
+def qkv_linear_tiled(
+    macros: Macros,
+    grid: Grid,
+    x: Pointer,
+    weight: Pointer,
+    query: Pointer,
+    keys: Pointer,
+    values: Pointer,
+    weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
+    row_scales: Pointer | None,
+    bias: Pointer | None,
+    cos: Pointer | None,
+    sin: Pointer | None,
+    slots: Pointer,
+    x_scale: float,
+    rows: int,
+    *factors: float,
+) -> None:
+    del grid
+    result = tiled_product(macros, x, weight, weight_scale, weight_offset, row_scales, x_scale, rows)
     if macros["TL_BIAS"]:
         result += at(bias, np.float32, macros["TL_OUT"])
     heads = result.reshape(rows, -1, macros["TL_HEAD_DIM"])

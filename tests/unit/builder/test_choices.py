@@ -1,5 +1,7 @@
 """A product is computed by the fastest way that was measured for a size of step, or else that is expected to be."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.builder.cuda_engines import lowered
@@ -9,6 +11,8 @@ from trtllm_lite.builder.cuda.products.sites import Choice, Site
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers, symbol
+from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
+from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 
 (H200,) = parse_targets(["sm_90"])
 (A100,) = parse_targets(["sm_80"])
@@ -51,6 +55,16 @@ def test_the_fastest_is_chosen(site: Site, fastest: str) -> None:
     choice = chooser(SMALL, H200, _cache(site, {64: times}, 64))(site)
     assert _chosen(choice, site, 64) == fastest
     assert choice.reason.startswith("fastest on Test GPU: 64 rows 8.0 us (9.")
+
+
+def test_the_write_of_the_cache_counts_where_a_kernel_behind_cublaslt_does_it() -> None:
+    times = {CUBLASLT: 9.0, FIRST: 11.0, SECOND: 13.0}
+    query, cos, sin, keys, values = (Buffer(name, "bfloat16", ("num_tokens", 128)) for name in "qcskv")
+    step = [Buffer(name, "int32", (1,)) for name in ("starts", "past", "tables", "slots")]
+    heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 32)
+    site = replace(PLAIN, tokens=NewTokens(query, Cache(keys, values, *step, 0), (cos, sin), heads))
+    assert _chosen(chooser(SMALL, H200, _cache(site, {64: times}, 64))(site), site, 64) == FIRST
+    assert _chosen(chooser(SMALL, H200, _cache(PLAIN, {64: times}, 64))(PLAIN), PLAIN, 64) == CUBLASLT
 
 
 def test_all_sizes_of_the_bucket_count() -> None:

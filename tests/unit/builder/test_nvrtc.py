@@ -66,6 +66,9 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_attention/prefill.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 229664},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
+    "paged_attention/qkv_tiled.cuh": TILED
+    | HEADS
+    | {"TL_OUT": 6144, "TL_ROTARY_DIM": 64, "TL_BIAS": 1, "TL_CACHE_E4M3": 1},
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100, "TL_STORED": 1},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "quantize_rows/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 512, "TL_ROW_SCALES": 1, "TL_Y_TYPE": 2},
@@ -84,6 +87,7 @@ ONLY_FOR = {
     "gated_linear/tiled.cuh": "sm_90a",
     "linear/tiled.cuh": "sm_90a",
     "paged_attention/prefill_wgmma.cuh": "sm_90a",
+    "paged_attention/qkv_tiled.cuh": "sm_90a",
     "quantize_rows/cuda.cuh": "sm_90a",
 }
 SOURCE = '#include "lib/outer.cuh"\nextern "C" __global__ void f(float* x) { x[threadIdx.x] = outer(TL_N); }\n'

@@ -63,6 +63,32 @@ def test_boxes_are_equal_shares_of_a_tile() -> None:
     assert (weight.rows, weight.columns, weight.box_rows) == (28672, 4096, 112)
 
 
+@pytest.mark.parametrize(
+    ("columns", "blocks", "chunk", "box_rows"),
+    [(48, (1, 1, 1), 128, 8), (192, (1, 1, 1), 128, 32), (256, (2, 1, 1), 128, 64), (112, (1, 1, 2), 64, 8)],
+)
+def test_boxes_are_runs_of_features_that_are_rotated_together(
+    columns: int, blocks: tuple[int, int, int], chunk: int, box_rows: int
+) -> None:
+    assert _box_rows(TileConfig(128, columns, *blocks, ""), chunk) == box_rows
+
+
+@pytest.mark.parametrize("rows", [64, 128, 1024])
+@pytest.mark.parametrize("chunk", [16, 64, 128])
+def test_tiles_of_rotated_features_take_few_boxes(rows: int, chunk: int) -> None:
+    configs = tile_configs(6144, 4096, PLAIN, rows, False, H200, chunk)
+    assert configs
+    for config in configs:
+        assert _box_rows(config, chunk) % 8 == 0
+        assert config.columns // _box_rows(config, chunk) <= 16
+
+
+def _box_rows(config: TileConfig, chunk: int) -> int:
+    weight = WeightBuffers(Buffer("weight", "bfloat16", (6144, 4096), "weight"))
+    tiling = Tiling("bfloat16", H200, config, 1024, chunk=chunk)
+    return tiling.maps(Buffer("x", "bfloat16", (1024, 4096)), weight)[1].box_rows
+
+
 def test_the_first_guess_fills_an_h200_in_whole_waves() -> None:
     best = tile_configs(14336, 4096, PLAIN, 256, True, H200)[0]
     assert (best.rows, best.columns, best.row_blocks) == (128, 224, 2)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.limits import Bucket, size_class
 from trtllm_lite.builder.cuda.operands import Operands, buffer_of
-from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, rows_of
+from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, rows_of, static_dims
 from trtllm_lite.builder.cuda.passes import run_device_passes
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
 from trtllm_lite.builder.passes.last_token_gather import LOGITS, NUM_LOGITS
@@ -26,6 +26,7 @@ from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
 from trtllm_lite.plugins.cuda.weight_form import BYTE_PRODUCTS, form_of
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBuffers, features, symbol
 from trtllm_lite.plugins.linear.cuda import dequantize
+from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 from trtllm_lite.plugins.schema import all_schemas
 
 _VECTOR = 8  # 16-bit elements of one load or store
@@ -187,22 +188,32 @@ class _OpLowering:
         return Streaming(self.max_tokens, self.dtype, self.device, config, self.scales("x"))
 
     def product(self, y: Buffer) -> list[Command]:
+        return self._implement(self._site(y, self.attribute("activation"), self.scales("y")))
+
+    def qkv_product(self, tokens: NewTokens) -> list[Command]:
+        features, *_ = static_dims(self._op.inputs["weight"])
+        qkv = Buffer(f"{self.name}.qkv", self.dtype, (self.extents("y")[0], features))
+        return self._implement(replace(self._site(qkv, "none", None), tokens=tokens))
+
+    def _site(self, y: Buffer, activation: str, y_scales: RowScales | None) -> Site:
         rows = self.extents("y")[0]
         assert isinstance(rows, str)
         self._check_forms()
-        site = Site(
+        return Site(
             y=y,
             weight=self.weight(),
             x=self.rows("x"),
             dtype=self.dtype,
             rows=self.num_rows("y"),
             max_rows=min(self.max_tokens, self.symbols[rows]),
-            activation=self.attribute("activation"),
+            activation=activation,
             residual=self.optional_rows("residual"),
             bias=self._operands.bias(self._op.inputs["bias"]) if self.has("bias") else None,
             x_scales=self.scales("x"),
-            y_scales=self.scales("y"),
+            y_scales=y_scales,
         )
+
+    def _implement(self, site: Site) -> list[Command]:
         first: list[Command] = []
         if form_of(site.weight).widened and not site.tile_configs(size_class(self._program.kind.bucket), self.device):
             widened = Buffer(f"{self.name}.dequantized", self.dtype, site.weight.values.shape)

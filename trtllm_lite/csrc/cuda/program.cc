@@ -80,6 +80,13 @@ void add_argument(const LaunchArgument& argument, const Extents& extents, const 
   }
 }
 
+// Whether an instruction does nothing in such a step: a grid of no blocks is not launched.
+bool is_empty(const Instruction& instruction, const Extents& extents) {
+  const auto* launch = std::get_if<LaunchInstruction>(&instruction);
+  return launch != nullptr &&
+         std::ranges::any_of(launch->grid, [&](const auto& axis) { return axis.at(extents) == 0; });
+}
+
 // The least major number of a compute capability; builder/cuda/targets.py lists what engines can be built for.
 constexpr int kLeastMajor = 8;
 
@@ -258,6 +265,7 @@ void ProgramSet::enqueue(const Program& program, const Extents& extents, const A
 
 void ProgramSet::enqueue(const Instruction& instruction, const Extents& extents, const Addresses& addresses,
                          Stream stream) {
+  if (is_empty(instruction, extents)) return;
   if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
     enqueue_launch(*launch, extents, addresses, stream);
     return;
@@ -291,7 +299,6 @@ void ProgramSet::enqueue_launch(const LaunchInstruction& launch, const Extents& 
                       .num_attributes = launch.programmatic ? 1u : 0u};
   for (std::size_t axis = 0; axis < launch.grid.size(); ++axis) {
     config.grid[axis] = static_cast<unsigned>(launch.grid[axis].at(extents));
-    if (config.grid[axis] == 0) return;
   }
   Parameters parameters;
   for (const LaunchArgument& argument : launch.args) {
@@ -311,7 +318,11 @@ std::string ProgramSet::name_of(const Instruction& instruction) const {
 
 std::vector<InstructionTime> ProgramSet::time(const Program& program, const Extents& extents,
                                               const Addresses& addresses, Stream stream, int repeats) {
-  const std::size_t size = program.instructions.size();
+  std::vector<const Instruction*> timed;
+  for (const Instruction& instruction : program.instructions) {
+    if (!is_empty(instruction, extents)) timed.push_back(&instruction);
+  }
+  const std::size_t size = timed.size();
   std::vector<OwnedEvent> events(size + 1);
   std::ranges::generate(events, make_event);
   std::vector<std::vector<float>> times(size);
@@ -320,7 +331,7 @@ std::vector<InstructionTime> ProgramSet::time(const Program& program, const Exte
     enqueue(program, extents, addresses, stream);
     driver().check(driver().event_record(events[0].get(), stream), "timing a program");
     for (std::size_t i = 0; i < size; ++i) {
-      enqueue(program.instructions[i], extents, addresses, stream);
+      enqueue(*timed[i], extents, addresses, stream);
       driver().check(driver().event_record(events[i + 1].get(), stream), "timing a program");
     }
     driver().check(driver().stream_synchronize(stream), "timing a program");
@@ -332,7 +343,7 @@ std::vector<InstructionTime> ProgramSet::time(const Program& program, const Exte
   }
   std::vector<InstructionTime> result;
   for (std::size_t i = 0; i < size; ++i) {
-    const std::string name = name_of(program.instructions[i]);
+    const std::string name = name_of(*timed[i]);
     std::ranges::sort(times[i]);
     result.push_back({name, 1e3 * times[i][times[i].size() / 2]});
   }

@@ -43,7 +43,7 @@ class ProgramSet {
   void prepare(const Addresses& addresses, Stream stream);
   // A program as a graph, which keeps extents and addresses.
   OwnedGraphExec capture(const Program& program, const Extents& extents, const Addresses& addresses, Stream stream);
-  // Runs the program `repeats` times, the instructions one after the other; the median of each.
+  // Runs the program `repeats` times, the instructions one after the other; the median of each that such a step has.
   std::vector<InstructionTime> time(const Program& program, const Extents& extents, const Addresses& addresses,
                                     Stream stream, int repeats);
   MatmulSet& matmuls() { return matmuls_; }

@@ -1,16 +1,16 @@
-"""A streaming product of queries, keys and values rotates them and writes the cache in its epilogue."""
+"""A product of queries, keys and values may rotate them and write the cache in its epilogue."""
 
 from dataclasses import replace
 
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 from trtllm_lite.builder.graph import dims
-from trtllm_lite.plugins.paged_attention.cuda import rotates_in_products
+from trtllm_lite.plugins.paged_attention.new_tokens import rotates_in_products
 
 
-def qkv_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
+def qkv_epilogue(ops: list[Op], _program: ProgramKind) -> list[Op]:
     """PagedAttention(qkv=Linear(x, weight, bias)) becomes PagedAttention(x, weight, bias) where kernels can do that."""
     links = Links(ops)
-    products = {op: linear for op in ops if (linear := _product(op, links, program)) is not None}
+    products = {op: linear for op in ops if (linear := _product(op, links)) is not None}
     rewritten = []
     for op in ops:
         linear = products.get(op)
@@ -24,7 +24,7 @@ def _joined(attention: Op, linear: Op) -> Op:
     return replace(joined, attributes={**attention.attributes, **rounding})
 
 
-def _product(attention: Op, links: Links, program: ProgramKind) -> Op | None:
+def _product(attention: Op, links: Links) -> Op | None:
     if attention.kind != "PagedAttention" or {"query_norm", "key_norm"} & attention.inputs.keys():
         return None
     if "stored" in attention.outputs:
@@ -34,5 +34,4 @@ def _product(attention: Op, links: Links, program: ProgramKind) -> Op | None:
         return None
     columns = (dims(attention.inputs.get("cos")) or (0,))[-1]
     assert isinstance(columns, int)
-    can = linear.attributes["activation"] == "none" and rotates_in_products(2 * columns)
-    return linear if can and program.streams(linear) is not None else None
+    return linear if linear.attributes["activation"] == "none" and rotates_in_products(2 * columns) else None

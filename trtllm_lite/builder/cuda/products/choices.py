@@ -6,6 +6,7 @@ card, or the best guess among tiled kernels where the library has no such produc
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trtllm_lite.builder.cuda.limits import Bucket, measured_rows, size_class
 from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Site
@@ -14,17 +15,20 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.tiles import TileConfig
 from trtllm_lite.plugins.launch import Device
 
+# Of an H200: what rope_cache takes besides its bytes, for which epilogues that write the cache take longer, too.
+_CACHE_MICROSECONDS = 4.4
+
 
 def chooser(bucket: Bucket, device: Device, timings: TimingCache | None) -> Chooser:
     """Decides for the products of one program; ``timings`` count if they were measured on this architecture."""
     known = timings if timings is not None and timings.arch == device.arch else None
-    choices: dict[Product, Choice] = {}  # the layers of a network have the same few products
+    choices: dict[tuple[Product, int], Choice] = {}  # the layers of a network have the same few products
 
     def choose(site: Site) -> Choice:
-        product = site.product
-        if product not in choices:
-            choices[product] = _choose(bucket, device, known, site)
-        return choices[product]
+        kind = (site.product, site.chunk)
+        if kind not in choices:
+            choices[kind] = _choose(bucket, device, known, site)
+        return choices[kind]
 
     return choose
 
@@ -37,13 +41,21 @@ def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: S
         return _only_tiles(site, configs)
     if not configs:
         return Choice(None, "")
-    measured = [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
+    products = [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
+    measured = [_whole(timing, site) for timing in products]
     by_name = {str(config): config for config in configs}
     totals = _totals([timing for timing in measured if timing.kernel in (CUBLASLT, *by_name)])
     if not totals or timings is None:
         return Choice(None, "no tiled kernel was measured")
     best = min(totals, key=lambda name: totals[name])
     return Choice(by_name.get(best), f"fastest on {timings.device}: {_table(measured, best)}")
+
+
+def _whole(timing: KernelTiming, site: Site) -> KernelTiming:
+    """``timing``, of the product alone, with the kernel that writes the cache behind one by cuBLASLt."""
+    if site.tokens is None or timing.kernel != CUBLASLT:
+        return timing
+    return replace(timing, microseconds=round(timing.microseconds + _CACHE_MICROSECONDS, 2))
 
 
 def _only_tiles(site: Site, configs: Sequence[TileConfig]) -> Choice:

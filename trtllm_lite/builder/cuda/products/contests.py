@@ -46,9 +46,9 @@ class _Given:
         self.buffers: dict[tuple[str, tuple[int | str, ...]], Buffer] = {}
 
     def to(self, site: Site, max_rows: int) -> Site:
-        """The site as one of at most ``max_rows`` rows that reads what is given."""
+        """The site as one of at most ``max_rows`` rows that reads what is given, and has y alone to compute."""
         x, residual = self._buffer("x", site.x), site.residual and self._buffer("residual", site.residual)
-        return replace(site, x=x, residual=residual, max_rows=min(max_rows, site.max_rows))
+        return replace(site, x=x, residual=residual, max_rows=min(max_rows, site.max_rows), tokens=None)
 
     def _buffer(self, role: str, operand: Operand) -> Buffer:
         buffer = operand.buffer if isinstance(operand, Slice) else operand

@@ -12,6 +12,7 @@ from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Matmul, Operand, WeightBuffers, features
 from trtllm_lite.plugins.linear import cuda as linear
+from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 from trtllm_lite.plugins.rowwise.cuda import rowwise
 
 
@@ -20,7 +21,8 @@ class Site:
     """A product in a network: y = activation(x @ weight.T [+ bias]) [+ residual], of up to ``max_rows`` ``rows``.
 
     With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
-    ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes.
+    ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With ``tokens``, y is
+    queries, keys and values, and what becomes of them is computed, too.
     """
 
     y: Buffer
@@ -34,10 +36,11 @@ class Site:
     bias: Bias | None = None
     x_scales: RowScales | None = None
     y_scales: RowScales | None = None
+    tokens: NewTokens | None = None
 
     @property
     def product(self) -> Product:
-        """The kind of product, by which timings are found."""
+        """The kind of product, by which timings are found: those of y alone."""
         in_features = self.weight.values.shape[-1]
         assert isinstance(in_features, int)
         return Product(
@@ -57,13 +60,20 @@ class Site:
         if product.gated and product.bias:
             return ()
         form = form_of(self.weight)
-        return tile_configs(product.out_features, product.in_features, form, max_rows, product.gated, device)
+        extents = (product.out_features, product.in_features)
+        return tile_configs(*extents, form, max_rows, product.gated, device, self.chunk)
+
+    @property
+    def chunk(self) -> int:
+        """Features whose halves a tiled kernel needs together (see ``Tiling``)."""
+        return 0 if self.tokens is None else self.tokens.chunk
 
     def by_cublaslt(self, reason: str) -> list[Command]:
-        """A product of the library; an activation and the gates' product are a kernel behind it."""
+        """A product of the library; an activation, the gates' product or the cache's write are a kernel behind it."""
         rounded, weight = None if self.bias is None else self.bias.rounded(), self.weight.values
         if not self.product.gated and self.activation == "none":
-            return [Matmul(self.x, weight, self.y, self.rows, self.residual, rounded, reason)]
+            product = Matmul(self.x, weight, self.y, self.rows, self.residual, rounded, reason)
+            return [product] if self.tokens is None else [product, self.tokens.computed(self.y)]
         if not self.product.gated:
             plain = Buffer(f"{self.y.name}.plain", self.y.dtype, self.y.shape)
             product = Matmul(self.x, weight, plain, self.rows, None, rounded, reason)
@@ -74,11 +84,13 @@ class Site:
 
     def by_tiles(self, config: TileConfig, device: Device) -> list[Command]:
         """The launch of a tiled kernel."""
-        how = Tiling(self.dtype, device, config, self.max_rows, self.x_scales)
+        how = Tiling(self.dtype, device, config, self.max_rows, self.x_scales, self.chunk)
         operands = (self.y, self.x, self.weight, self.rows, how)
         if self.product.gated:
             return [gated_linear.tiled(*operands, activation=self.activation, y_scales=self.y_scales)]
         bias = None if self.bias is None else self.bias.vector()
+        if self.tokens is not None:
+            return [self.tokens.tiled(self.x, self.weight, self.rows, how, bias=bias)]
         return [linear.tiled(*operands, activation=self.activation, bias=bias, residual=self.residual)]
 
 

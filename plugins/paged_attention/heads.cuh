@@ -1,0 +1,93 @@
+// Rows of a QKV product as heads: which elements of a head RoPE turns with each other, and where heads of new tokens go.
+//
+// A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) turns the first TL_ROTARY_DIM elements of
+// queries and keys, pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS, TL_KV_HEADS, TL_PAGE
+// (tokens per block of the cache), TL_CACHE_E4M3 (see cache.cuh).
+#pragma once
+
+#include "paged_attention/cache.cuh"
+
+namespace tl {
+
+static_assert(TL_ROTARY_DIM % 4 == 0 && TL_ROTARY_DIM <= TL_HEAD_DIM);
+
+// Pairs (low, high) as RoPE turns them.
+struct Turned {
+  float low, high;
+
+  __device__ __forceinline__ Turned(float a, float b, float cos, float sin)
+      : low(a * cos - b * sin), high(b * cos + a * sin) {}
+};
+
+// The row of the cache, as CacheLayout counts them, of a key or value head of the token in `slot`.
+__device__ __forceinline__ u64 cache_row(int slot, int kv_head) {
+  return (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
+}
+
+// Chunk `index` of a row: kRun elements of a head and the kRun that they are turned with; behind those that RoPE turns,
+// 2 * kRun neighbours.
+template <int kRun>
+struct HeadChunk {
+  static constexpr int kPerHead = TL_HEAD_DIM / (2 * kRun), kRotary = TL_ROTARY_DIM / (2 * kRun);
+  static_assert(TL_HEAD_DIM % (2 * kRun) == 0 && TL_ROTARY_DIM % (2 * kRun) == 0, "chunks are turned as a whole");
+  int head, first, second;  // where in the head each of the runs begins
+  bool turns;
+
+  __device__ __forceinline__ explicit HeadChunk(int index) {
+    const int within = index % kPerHead;
+    const bool is_rotary = kRotary == kPerHead || within < kRotary;
+    head = index / kPerHead;
+    first = is_rotary ? within * kRun : within * 2 * kRun;
+    second = first + (is_rotary ? TL_ROTARY_DIM / 2 : kRun);
+    turns = is_rotary && head < TL_HEADS + TL_KV_HEADS;
+  }
+  // The feature of the row that element `element` of the head is.
+  __device__ __forceinline__ int feature(int element) const { return head * TL_HEAD_DIM + element; }
+};
+
+// Where a head of a token goes: `to` is where its elements begin. Queries of the cache's type lie as a group of one token
+// does, so that the same stores serve all.
+struct HeadTarget {
+  using Layout = CacheLayout<TL_HEAD_DIM>;
+  void* to;
+  int token, tokens;  // of a group
+  float factor;
+  bool is_wide;  // a query beside a cache of bytes
+
+  __device__ __forceinline__ void put(int element, float2 two) const {
+    if (TL_CACHE_E4M3 && is_wide) {
+      static_cast<u32*>(to)[element / 2] = pack_query(two.x, two.y);
+    } else {
+      put_pair_in_cache(to, Layout::offset(element, token, tokens), two, factor);
+    }
+  }
+  __device__ __forceinline__ void put(int element, float one) const {
+    if (TL_CACHE_E4M3 && is_wide) {
+      static_cast<u16*>(to)[element] = static_cast<u16>(pack_query(one, 0.0f));
+    } else {
+      put_in_cache(to, Layout::offset(element, token, tokens), one, factor);
+    }
+  }
+};
+
+// Queries become rows of their own, keys and values go into the paged cache.
+struct HeadTargets {
+  u16* q;           // [tokens, heads, dim]
+  void* key_cache;  // see cache.cuh
+  void* value_cache;
+  const int* slots;  // [tokens]: block * page + offset
+  float key_factor, value_factor;
+
+  // Of a head of token `token`, whose slot is `slot`.
+  __device__ __forceinline__ HeadTarget of(int head, int token, int slot) const {
+    const bool is_query = head < TL_HEADS, is_key = head < TL_HEADS + TL_KV_HEADS;
+    const u64 row = cache_row(slot, (head - TL_HEADS) % TL_KV_HEADS);
+    const u64 begin = is_query ? (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM * 2
+                               : HeadTarget::Layout::begin(row) * kCacheItemBytes;
+    void* base = is_query ? q : is_key ? key_cache : value_cache;
+    return {static_cast<char*>(base) + begin, is_query ? 0 : slot % kGroupTokens, is_query ? 1 : kGroupTokens,
+            is_key ? key_factor : value_factor, is_query};
+  }
+};
+
+}  // namespace tl

@@ -1,0 +1,92 @@
+"""Launches that turn a step's queries and keys and write its keys and values into the paged cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from ..cuda.stream import Streaming
+from ..cuda.tiles import Tiling
+from ..launch import Buffer, Extent, Launch, Operand, WeightBuffers, kernel, launch, symbol
+from .launches import Cache, Heads
+
+_ROPE_WARPS = 8
+
+
+@dataclass(frozen=True)
+class HeadNorm:
+    """RMS norms of query and key heads, float32 [head_dim] each."""
+
+    query: Buffer
+    key: Buffer
+    epsilon: float
+
+
+def rotates_in_products(rotary_dim: int) -> bool:
+    """Whether each thread of a product's epilogue can have both elements of the pairs that RoPE turns.
+
+    Kernels for a few rows and for many take eight neighbours and those that these are turned with.
+    """
+    return rotary_dim % 16 == 0
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """The heads of a step's tokens: queries go to ``query``, keys and values into ``cache``.
+
+    RoPE turns them as ``tables`` (cosines, sines) say, both of which are there, or none.
+    """
+
+    query: Buffer
+    cache: Cache
+    tables: tuple[Buffer | None, Buffer | None]
+    heads: Heads
+
+    @property
+    def chunk(self) -> int:
+        """Features of a head of which a tile is a multiple, or a part that divides them (see ``Tiling``)."""
+        return gcd(self.heads.head_dim, self.heads.rotary_dim)
+
+    def streamed(
+        self,
+        x: Operand,
+        weight: WeightBuffers,
+        rows: Extent,
+        how: Streaming,
+        *,
+        norm: tuple[Buffer, float] | None = None,
+        bias: Buffer | None = None,
+    ) -> Launch:
+        """From a few rows: the product [rms_norm](x) @ weight.T [+ bias], with all else in its epilogue."""
+        defines = self.heads.rope_defines() | {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
+        specialised = how.kernel("paged_attention/qkv.cuh", "qkv_linear", weight, defines)
+        norm_weight, epsilon = norm or (None, 0.0)
+        operands = (x, weight.values, *weight.numbers, norm_weight, bias, *self.tables, self.cache.token_slots)
+        numbers = (rows, epsilon, how.x_scale, *self.cache.factors)
+        return launch(specialised, how.grid(weight), *self._targets, *operands, *numbers)
+
+    def tiled(
+        self, x: Operand, weight: WeightBuffers, rows: Extent, how: Tiling, *, bias: Buffer | None = None
+    ) -> Launch:
+        """As :meth:`streamed`, from many rows and without a norm; ``how`` has this ``chunk``."""
+        defines = self.heads.rope_defines() | {"TL_BIAS": int(bias is not None)}
+        specialised = how.kernel("paged_attention/qkv_tiled.cuh", "qkv_linear_tiled", weight, defines)
+        operands = (*weight.numbers, how.row_scales, bias, *self.tables, self.cache.token_slots)
+        numbers = (how.x_scale, rows, *self.cache.factors)
+        return launch(specialised, how.grid(weight), *how.maps(x, weight), *self._targets, *operands, *numbers)
+
+    def computed(self, qkv: Operand, norm: HeadNorm | None = None, stored: Buffer | None = None) -> Launch:
+        """From rows ``qkv`` of any number: optional head norms, RoPE and the cache write.
+
+        Keys and values go to ``stored``, too, if that is given.
+        """
+        defines = self.heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
+        defines["TL_STORED"] = int(stored is not None)
+        specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
+        norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)
+        arguments = (qkv, *self.tables, self.cache.token_slots, *norms, *self.cache.factors)
+        return launch(specialised, (symbol("num_tokens"),), *self._targets, stored, *arguments)
+
+    @property
+    def _targets(self) -> tuple[Buffer, ...]:
+        return self.query, self.cache.keys, self.cache.values

@@ -1,0 +1,65 @@
+"""Products of many rows without a GPU: boxes that blocks share, widened weights, epilogues."""
+
+import pytest
+import torch
+
+from tests.emulated.emulator import Emulator
+from tests.gpu import byte_checks, quantized_checks
+from tests.gpu.kernels import ModelShape
+from tests.gpu.qkv_checks import WeightKind, check_qkv_tiled
+from tests.gpu.weights import Form
+from trtllm_lite.plugins.cuda.tiles import TileConfig
+
+INT4 = Form("int4", 64, "bfloat16")
+
+
+def _shape(heads: int, kv_heads: int, head_dim: int, hidden: int = 256, bias: bool = False) -> ModelShape:
+    return ModelShape(hidden, 1024, heads, kv_heads, head_dim, 1000, page=32, qkv_bias=bias)
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8])
+def test_bytes(kind: torch.dtype) -> None:
+    how = {"static": None, "residual": True, "machine": Emulator(num_sms=8)}
+    byte_checks.check_tiled(kind, TileConfig(128, 64, 2, 1, 2, ""), 104, 512, 137, 256, torch.bfloat16, **how)
+    how = {"static": 0.03125, "gated": True, "y_scale": 0.25, "machine": Emulator()}
+    byte_checks.check_tiled(kind, TileConfig(64, 96, 1, 1, 1, ""), 104, 192, 37, 64, torch.float16, **how)
+
+
+@pytest.mark.parametrize("form", [Form("int8"), INT4, Form("uint4", 32, "float16", offsets=True)], ids=str)
+def test_widened(form: Form) -> None:
+    machine = Emulator(num_sms=4)
+    config = TileConfig(64, 48, 1, 2, 1, "")
+    quantized_checks.check_tiled(form, config, 104, 320, 37, 64, torch.float16, residual=True, machine=machine)
+    config = TileConfig(64, 64, 1, 1, 1, "")
+    quantized_checks.check_tiled(form, config, 40, 256, 64, 64, torch.bfloat16, gated=True, machine=machine)
+
+
+@pytest.mark.parametrize(
+    ("config", "heads", "kv_heads", "head_dim", "rows"),
+    [
+        (TileConfig(64, 48, 1, 1, 1, ""), 3, 1, 128, 37),  # chunks of 16, of which heads are no multiple of a tile's
+        (TileConfig(64, 112, 1, 2, 2, ""), 6, 1, 64, 64),  # slices of different size
+        (TileConfig(128, 256, 2, 1, 1, ""), 4, 2, 128, 145),  # whole heads, each block asking for a half
+        (TileConfig(64, 192, 1, 1, 1, ""), 3, 1, 128, 40),
+        (TileConfig(64, 96, 1, 1, 4, ""), 4, 2, 64, 1),  # of four slices, the last has nothing
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_qkv(config: TileConfig, heads: int, kv_heads: int, head_dim: int, rows: int, dtype: torch.dtype) -> None:
+    shape, capacity = _shape(heads, kv_heads, head_dim, bias=heads == 3), -(-rows // 64) * 64
+    check_qkv_tiled(shape, config, rows, capacity, dtype, dtype, machine=Emulator(num_sms=4))
+
+
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(64, 0), (96, 32), (128, 64)])
+def test_qkv_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
+    config, dtype = TileConfig(64, 96, 1, 1, 1, ""), torch.bfloat16
+    check_qkv_tiled(_shape(3, 1, head_dim), config, 19, 64, dtype, dtype, rotary_dim=rotary_dim, machine=Emulator())
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8, Form("int8"), INT4], ids=str)
+@pytest.mark.parametrize("cache_scales", [None, (0.03125, 0.0625)], ids=["16 bits", "E4M3"])
+def test_qkv_of_other_weights(kind: WeightKind, cache_scales: tuple[float, float] | None) -> None:
+    shape = _shape(4, 2, 64 if cache_scales is None else 128, bias=cache_scales is not None)
+    how = {"cache_scales": cache_scales, "machine": Emulator()}
+    check_qkv_tiled(shape, TileConfig(64, 64, 1, 1, 1, ""), 37, 64, torch.bfloat16, kind, **how)

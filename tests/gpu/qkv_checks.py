@@ -1,0 +1,144 @@
+"""Checks the tiled QKV product, with RoPE and the write of the paged cache behind it, against float64."""
+
+from dataclasses import dataclass
+
+import torch
+
+from tests.gpu.attention_checks import rotated
+from tests.gpu.byte_checks import LEAST, random_rows, rounded, scales_of
+from tests.gpu.byte_checks import random_weight as random_bytes
+from tests.gpu.checks import POISON, assert_close
+from tests.gpu.device import GPU, Machine
+from tests.gpu.kernels import ModelShape
+from tests.gpu.launches import H200, Prepared
+from tests.gpu.memory import NAMES, Memory
+from tests.gpu.paged import unpacked
+from tests.gpu.weights import Form, random_weight
+from trtllm_lite.plugins.cuda.row_scales import RowScales
+from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
+from trtllm_lite.plugins.launch import Buffer, WeightBuffers, symbol
+from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
+from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
+
+WeightKind = torch.dtype | Form  # elements of 16 bits or, of rows of bytes, of 8; or those that are widened
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """``rows`` rows of ``features`` elements of ``dtype``, and garbage behind them up to ``capacity``."""
+
+    rows: int
+    capacity: int
+    features: int
+    dtype: torch.dtype
+    device: str
+
+    def random(self) -> torch.Tensor:
+        x = torch.full((self.capacity, self.features), POISON, device=self.device, dtype=self.dtype)
+        x[: self.rows] = torch.randn(self.rows, self.features, device=self.device).to(self.dtype)
+        return x
+
+
+@dataclass(frozen=True)
+class _Product:
+    """``x`` by ``weight``, which lie in the memory of a launch; what it is in float64."""
+
+    x: Buffer
+    weight: WeightBuffers
+    expected: torch.Tensor
+    x_scales: RowScales | None = None
+
+
+def _product(memory: Memory, kind: WeightKind, out: int, rows: _Rows) -> _Product:
+    if isinstance(kind, torch.dtype) and kind.itemsize == 1:
+        return _product_of_bytes(memory, kind, out, rows)
+    x = rows.random()
+    if isinstance(kind, Form):
+        weight = random_weight(kind, out, rows.features, device=rows.device)
+        memory.tensors.update(weight.tensors)
+        return _Product(memory("x", x), weight.buffers, x[: rows.rows].double() @ weight.meant.T)
+    matrix = (torch.randn(out, rows.features, device=rows.device) * rows.features**-0.5).to(rows.dtype)
+    expected = x[: rows.rows].double() @ matrix.double().T
+    return _Product(memory("x", x), WeightBuffers(memory("weight", matrix)), expected)
+
+
+def _product_of_bytes(memory: Memory, kind: torch.dtype, out: int, rows: _Rows) -> _Product:
+    """Each row has its own scale."""
+    weight = random_bytes(kind, out, rows.features, device=rows.device)
+    source = random_rows(rows.capacity, rows.features, rows.dtype, rows.device)
+    scales = scales_of(source, None, kind)
+    x = rounded(source, scales, kind)
+    expected = (x.double() * scales.double())[: rows.rows] @ weight.meant.T
+    x_scales = RowScales(NAMES[kind], LEAST, True, memory("row_scales", scales.flatten()))
+    return _Product(memory("x", x), weight.buffers(memory), expected, x_scales)
+
+
+def check_qkv_tiled(
+    shape: ModelShape,
+    config: TileConfig,
+    rows: int,
+    capacity: int,
+    dtype: torch.dtype,
+    kind: WeightKind,
+    *,
+    rotary_dim: int | None = None,
+    cache_scales: tuple[float, float] | None = None,
+    machine: Machine = GPU,
+) -> None:
+    """``rows`` of ``capacity`` rows into queries and random slots of a poisoned cache; with scales, it is E4M3.
+
+    ``rotary_dim`` elements of a head are rotated (default: all). There is a bias if the shape has one.
+    """
+    device, num_blocks, memory = machine.device, -(-rows // shape.page) + 1, Memory()
+    turned_dim = shape.head_dim if rotary_dim is None else rotary_dim
+    angles = torch.rand(capacity, turned_dim // 2, device=device) * 6.3
+    slots = torch.full((2, capacity), -1, device=device, dtype=torch.int32)  # of another group, and of this one
+    slots[1, :rows] = torch.randperm(num_blocks * shape.page, device=device)[:rows].int()
+    held = dtype if cache_scales is None else torch.float8_e4m3fn
+    q_dtype = dtype if cache_scales is None else torch.float16
+    q = torch.full((capacity, shape.heads, shape.head_dim), POISON, device=device, dtype=q_dtype)
+    extents = (num_blocks, shape.kv_heads, shape.page, shape.head_dim)
+    caches = [torch.full(extents, POISON, device=device).to(held) for _ in range(2)]
+    cos, sin = angles.cos(), angles.sin()
+
+    product = _product(memory, kind, shape.qkv_features, _Rows(rows, capacity, shape.hidden, dtype, device))
+    bias = torch.randn(shape.qkv_features, device=device) if shape.qkv_bias else None
+    tables = (memory("cos", cos), memory("sin", sin)) if turned_dim else (None, None)
+    heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.page, NAMES[dtype], NAMES[held], turned_dim)
+    keys, values = (memory(name, cache) for name, cache in zip(("keys", "values"), caches, strict=True))
+    unread = Buffer("unread", "int32", (1,))
+    cache = Cache(keys, values, unread, unread, unread, memory("slots", slots), 1, *(cache_scales or ()))
+    tokens = NewTokens(memory("q", q), cache, tables, heads)
+    how = Tiling(NAMES[dtype], H200, config, capacity, product.x_scales, tokens.chunk)
+    operands = (product.x, product.weight, symbol("rows"), how)
+    launch = tokens.tiled(*operands, bias=memory.optional("bias", bias))
+    Prepared(launch, memory.tensors, {"rows": rows, "num_tokens": capacity}, machine)()
+
+    expected = product.expected if bias is None else product.expected + bias.double()
+    queries, *written = rotated(shape, expected, cos[:rows], sin[:rows])
+    coarsest = _coarsest(kind, q_dtype)
+    assert_close(q[:rows], queries, coarsest)
+    assert torch.isnan(q[rows:]).all(), "rows past the last one were written"
+    at = slots[1, :rows].long()
+    for number, (stored, reference) in enumerate(zip(caches, written, strict=True)):
+        found = unpacked(stored)[at // shape.page, :, at % shape.page]
+        assert torch.isfinite(stored.float()).sum() == reference.numel(), "other slots were written"
+        if cache_scales is None:
+            assert_close(found, reference, coarsest)
+        else:
+            _assert_nearest(found, reference / cache_scales[number])
+
+
+def _coarsest(kind: WeightKind, dtype: torch.dtype) -> torch.dtype | None:
+    """The entry of the table of tolerances."""
+    if isinstance(kind, Form):
+        return torch.uint8 if dtype == torch.bfloat16 or kind.number == "bfloat16" else dtype
+    return kind if kind == torch.float8_e4m3fn else dtype
+
+
+def _assert_nearest(found: torch.Tensor, reference: torch.Tensor) -> None:
+    """Numbers of E4M3 next to what they stand for, as far as sums are right."""
+    of_sums = 0.02 * reference.square().mean().sqrt()
+    allowed = reference.abs().clamp_min(2**-6) * 2**-4 + of_sums
+    off = (found.double() - reference.clamp(-448, 448)).abs()
+    assert (off <= allowed).all(), (off / allowed).max()
