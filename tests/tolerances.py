@@ -67,13 +67,12 @@ ROUNDED_TOLERANCES = {
 
 
 # Networks that round activations to bytes between kernels of 16 bits. Where a rounding to 16 bits before turns one to a
-# byte, an element is off by 2^-4 (E4M3), and small random models have few to average over: transformers with the
-# results of products rounded to bfloat16 differs from itself by a cosine of 0.988 (tiny Llama). The worst of some
-# thousand logits is then off by a third of the largest, at times by half (0.53 of bfloat16, found on an H200). A lost
-# scale gives a cosine of less than 0.9.
+# byte, an element is off by 2^-4 (E4M3), and small random models have few to average over: transformers whose layers'
+# results are rounded to bfloat16 differs from itself by cosines down to 0.967, and by up to 0.49 of the largest of some
+# thousand logits (60 prompts, tiny Llama). A lost scale gives a cosine of less than 0.9.
 BYTE_TOLERANCES = {
     "float16": Tolerance(cosine=0.975, relative=0.5),
-    "bfloat16": Tolerance(cosine=0.975, relative=0.65),
+    "bfloat16": Tolerance(cosine=0.955, relative=0.65),
 }
 
 
