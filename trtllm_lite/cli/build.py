@@ -20,6 +20,7 @@ from trtllm_lite.cli.quantize_options import (
     take_recipe,
 )
 from trtllm_lite.cli.replaced import BUILD, PLAN
+from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ def build(
 
     begin = time.perf_counter()
     recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
+    check_recipe_options([recipe])
+    check_calibration_options([recipe], measures=max_accuracy_loss is not None, strips=limits["strip_plan"])
     source = _source(checkpoint_dir, model_config)
     with ExitStack() as stack:
         report = stack.enter_context(progress_bars())
@@ -231,6 +234,7 @@ def plan(checkpoint_dir: str | None, model_config: str | None, qformat: str, as_
     from trtllm_lite.units import counted, format_bytes
 
     recipe = take_recipe(qformat, limits)
+    check_recipe_options([recipe])
     given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "num_threads")}
     target, num_threads = given["target"], given["num_threads"]
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")

@@ -16,6 +16,7 @@ from trtllm_lite.cli.quantize_options import (
     take_calibration,
     take_recipe,
 )
+from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
 
 if TYPE_CHECKING:
     from trtllm_lite.quantize.mixed_precision import Choice
@@ -61,6 +62,7 @@ def quantize(
     Next:
       trtllm-lite build --checkpoint_dir ckpt_int8 --output_dir engine
     """
+    from dataclasses import replace
     from pathlib import Path
 
     from trtllm_lite.builder import open_checkpoint
@@ -72,10 +74,14 @@ def quantize(
     recipe, calibration = take_recipe(qformat, options), take_calibration(options, num_threads)
     if (autoq_format is None) != (auto_quantize_bits is None):
         raise click.UsageError("pass --autoq_format and --auto_quantize_bits together")
+    formats = [] if autoq_format is None else autoq_format.split(",")
+    recipes = [replace(recipe, qformat=name) for name in formats] or [recipe]
+    check_recipe_options(recipes)
+    check_calibration_options(recipes, chooses=bool(formats))
     notes = {}
     with progress_bars() as report:
-        if autoq_format is not None and auto_quantize_bits is not None:
-            source, formats = open_checkpoint(Path(checkpoint_dir)), autoq_format.split(",")
+        if auto_quantize_bits is not None:
+            source = open_checkpoint(Path(checkpoint_dir))
             recipe, choices = choose_formats(source, recipe, formats, auto_quantize_bits, calibration, report)
             notes = note_of(choices)
             _print_choices(choices, auto_quantize_bits)

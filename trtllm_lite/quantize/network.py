@@ -67,6 +67,19 @@ class Recipe:
         return self.qformat != FULL_PRECISION or bool(self.overrides)
 
     @property
+    def schemes(self) -> list[Scheme]:
+        """The schemes that it names."""
+        names = dict.fromkeys([self.qformat, *(qformat for _, qformat in self.overrides)])
+        return [SCHEMES[name] for name in names if name != FULL_PRECISION]
+
+    @property
+    def needs(self) -> Needs:
+        """What calibration notes at most, whatever the network is."""
+        calibrates_cache = self.kv_cache_dtype is not None and self.kv_cache_scale is None
+        cache = Needs.CHANNELS if calibrates_cache else Needs.NOTHING
+        return max([cache, *(scheme.needs for scheme in self.schemes)])
+
+    @property
     def changes_nothing(self) -> bool:
         """Whether products and caches stay as they are."""
         return not self.changes_products and self.kv_cache_dtype is None

@@ -23,6 +23,7 @@ class Int4WeightOnly(Scheme):
     """Needs no calibration."""
 
     name = "int4_wo"
+    in_groups = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
@@ -36,6 +37,7 @@ class Int4Gptq(Scheme):
 
     name = "int4_gptq"
     needs = Needs.GRAM
+    in_groups = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
@@ -49,6 +51,7 @@ class Int4Awq(Scheme):
 
     name = "int4_awq"
     needs = Needs.CHANNELS
+    in_groups = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
