@@ -237,13 +237,18 @@ def test_lines_of_jsonl_end_at_newlines_alone(tmp_path: Path) -> None:
     ("name", "content", "fields", "message"),
     [
         ("a.txt", " \n\n", {}, "the calibration dataset .* is empty"),
-        ("a.txt", "short", {}, "too small: .* has 6 tokens in 1 sequences of at most 40, .* or more: pass more text$"),
-        ("a.txt", TEXT, {"size": 99}, "too small: .*expected 99 and 64 tokens or more: .* or lower calib_size"),
+        ("a.txt", "short", {}, "too small: .* has 6 tokens in 1 sequence of at most 40, .*: pass more text$"),
+        (
+            "a.txt",
+            TEXT,
+            {"size": 99},
+            "too small: .*at least 64 tokens, and at least 99 sequences: .* or lower calib_size",
+        ),
         ("a.json", f'["{TEXT}"]', {}, r"calib_dataset is .*: expected a file whose name ends in .txt or .jsonl"),
         ("a.jsonl", '{"text": 3}', {}, r"line 1 is \{'text': 3\}: expected a text"),
         ("a.jsonl", '"ok"\n\nnot json', {}, "line 3 is not JSON: 'not json': expected a text"),
         ("a.txt", TEXT, {"size": 0}, "calib_size is 0: expected a whole number above 0"),
-        ("a.txt", TEXT, {"max_seq_length": 1}, "calib_max_seq_length is 1, and prompts begin with 1 tokens: raise it"),
+        ("a.txt", TEXT, {"max_seq_length": 1}, "calib_max_seq_length is 1, and prompts begin with 1 token: raise it"),
     ],
 )
 def test_datasets_that_do_not_do(tmp_path: Path, name: str, content: str, fields: dict[str, Any], message: str) -> None:

@@ -16,7 +16,7 @@ from trtllm_lite.builder import Checkpoint, build_engine, open_checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import ArgumentError, BuildError
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, quantize_network, quantized_as
@@ -25,6 +25,7 @@ from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold, source_
 from trtllm_lite.quantize.schemes.int8_sq import smoothing_factors
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
+from trtllm_lite.stages import calibration
 from trtllm_lite.stages import quantize as stage
 from trtllm_lite.stages.calibration import Calibration
 from trtllm_lite.stages.quantize import quantize_checkpoint
@@ -146,6 +147,29 @@ def test_what_cannot_be_built_is_not_calibrated(
     command = ["build", "--checkpoint_dir", source, "--output_dir", tmp_path / "e", "--qformat", "fp8", *arguments]
     result = CliRunner().invoke(cli, [str(word) for word in command])
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("command", ["quantize", "build"])
+def test_an_output_that_cannot_be_written_is_told_before_calibration(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = converted(tmp_path), tmp_path / "taken"
+    output.mkdir()
+    (output / "thesis.txt").write_text("years of work")
+    monkeypatch.delattr(stage, "statistics_of")
+    arguments = [command, "--checkpoint_dir", source, "--output_dir", output, "--qformat", "fp8"]
+    assert "but it holds other files" in CliRunner().invoke(cli, [str(word) for word in arguments]).stderr
+    assert [path.name for path in output.iterdir()] == ["thesis.txt"]
+
+
+def test_a_text_that_does_not_do_is_told_before_an_engine_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = converted(tmp_path)
+    (tmp_path / "text.txt").write_text("too short")
+    monkeypatch.delattr(calibration, "build_engine")
+    with pytest.raises(ArgumentError, match=r"text\.txt has \d+ tokens in 1 sequence"):
+        quantize_checkpoint(source, tmp_path / "out", Recipe("fp8"), settings(tmp_path), lambda *_: None)
 
 
 def run(*arguments: object) -> Result:

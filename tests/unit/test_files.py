@@ -14,7 +14,7 @@ import pytest
 
 from trtllm_lite import temporaries
 from trtllm_lite.errors import OutputError
-from trtllm_lite.files import atomic_directory, require_space, write_file
+from trtllm_lite.files import atomic_directory, require_replaceable, require_space, write_file
 
 OURS = json.dumps({"producer": "trtllm_lite 0.1.0"})
 
@@ -125,6 +125,11 @@ def test_errors_about_other_files_are_not_blamed_on_the_output(tmp_path: Path) -
     ours = PermissionError(13, "Permission denied", str(tmp_path / "out" / "weights"))
     with pytest.raises(OutputError, match="check the permissions"), atomic_directory(tmp_path / "out", "config.json"):
         raise ours
+
+
+def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
+    require_replaceable(tmp_path / "new" / "output", "config.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_space_is_checked_beforehand(tmp_path: Path) -> None:

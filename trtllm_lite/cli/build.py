@@ -148,6 +148,8 @@ def build(
     from pathlib import Path
 
     from trtllm_lite.builder import build_engine, plan_memory
+    from trtllm_lite.engine.format import CONFIG_FILE
+    from trtllm_lite.files import require_replaceable
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
     from trtllm_lite.stages.quantize import is_calibrated, quantized, uncalibrated
@@ -158,12 +160,13 @@ def build(
     check_recipe_options([recipe])
     check_calibration_options([recipe], measures=max_accuracy_loss is not None, strips=limits["strip_plan"])
     source = _source(checkpoint_dir, model_config)
+    require_replaceable(Path(output_dir), CONFIG_FILE)
     with ExitStack() as stack:
         report = stack.enter_context(progress_bars())
         if limits["strip_plan"]:
             source = uncalibrated(source, recipe)
         else:
-            if is_calibrated(source, recipe):  # what would fail behind the calibration fails before it
+            if max_accuracy_loss is not None or is_calibrated(source, recipe):  # what would fail behind that fails now
                 plan_memory(uncalibrated(source, recipe), **_without_tuning(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
             source = result.checkpoint

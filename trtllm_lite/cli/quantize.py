@@ -66,6 +66,8 @@ def quantize(
     from pathlib import Path
 
     from trtllm_lite.builder import open_checkpoint
+    from trtllm_lite.engine.format import CONFIG_FILE
+    from trtllm_lite.files import require_replaceable
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.mixed_precision import choose_formats, note_of
     from trtllm_lite.stages.quantize import quantize_checkpoint
@@ -78,6 +80,7 @@ def quantize(
     recipes = [replace(recipe, qformat=name) for name in formats] or [recipe]
     check_recipe_options(recipes)
     check_calibration_options(recipes, chooses=bool(formats))
+    require_replaceable(Path(output_dir), CONFIG_FILE)
     notes = {}
     with progress_bars() as report:
         if auto_quantize_bits is not None:
