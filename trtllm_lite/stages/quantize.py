@@ -115,7 +115,7 @@ def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
     infos = {name: TensorInfo(DTYPE_NAMES[tensor.dtype], extents(tensor)) for name, tensor in tensors.items()}
     layout = plan_layout(infos)
     require_space(directory, layout.num_bytes)
-    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), workers_of(network)), 1)
+    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), workers_of(network.graph)), 1)
 
     def values(name: str):  # type: ignore[no-untyped-def]
         del name  # tensors are asked for in the order of the layout
