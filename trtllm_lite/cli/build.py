@@ -152,7 +152,7 @@ def build(
     from trtllm_lite.files import require_replaceable
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
-    from trtllm_lite.stages.quantize import is_calibrated, quantized, uncalibrated
+    from trtllm_lite.stages.quantize import is_calibrated, quantized, uncalibrated, written
     from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
@@ -169,10 +169,11 @@ def build(
             if max_accuracy_loss is not None or is_calibrated(source, recipe):  # what would fail behind that fails now
                 plan_memory(uncalibrated(source, recipe), **_without_tuning(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
-            source = result.checkpoint
             if max_accuracy_loss is not None:
+                result = stack.enter_context(written(result, report))
                 limits["accuracy"] = measure_accuracy(result, report)
                 check_accuracy(limits["accuracy"], max_accuracy_loss, result, report)
+            source = result.checkpoint
         manifest = build_engine(source, Path(output_dir), progress=report, **limits)
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(

@@ -35,6 +35,9 @@ def check_calibration_options(
     stripped = "an engine of --strip_plan has no weights"
     calibrated = f"pass a qformat of {_names(lambda scheme: scheme.needs > Needs.NOTHING)}, or a kv_cache_dtype"
     reason, remedy = f"{_described(recipes)} needs no calibration", calibrated
+    if all(recipe.changes_nothing for recipe in recipes):
+        what = "pass a qformat or a kv_cache_dtype, with the checkpoint that is not quantized"
+        _refuse(["max_accuracy_loss"], "nothing is quantized by this build", what)
     if strips:
         reason = f"{stripped} that need calibration"
         remedy = "leave --strip_plan out"

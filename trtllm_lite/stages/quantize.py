@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
 from trtllm_lite.builder import Checkpoint, open_checkpoint
 from trtllm_lite.convert.safetensors_file import TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE
 from trtllm_lite.network.dtypes import DTYPE_NAMES
@@ -68,6 +69,14 @@ def quantized(
         yield Quantization(checkpoint, result, decisions, recipe, statistics, calibration.device)
 
 
+@contextmanager
+def written(quantization: Quantization, report: Report) -> Iterator[Quantization]:
+    """``quantization`` with its weights in a temporary directory, computed once however often they are read."""
+    with TemporaryDirectory(prefix="trtllm_lite-quantized-") as directory:
+        _write(quantization.checkpoint, Path(directory), report)
+        yield replace(quantization, checkpoint=open_checkpoint(Path(directory)))
+
+
 def is_calibrated(checkpoint: Checkpoint, recipe: Recipe) -> bool:
     """Whether ``recipe`` needs calibration, which may take minutes. Raises BuildError."""
     return inputs_to_observe(checkpoint.model, recipe)[1] > Needs.NOTHING
@@ -101,11 +110,18 @@ def quantize_checkpoint(
     with quantized(checkpoint, recipe, calibration, report) as result:
         with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
             result.checkpoint.model.metadata_props.update(notes or {})
-            _write_network(result.checkpoint.model, directory, report)
-            for name in (CONFIG_FILE, *(file.name for file in checkpoint.tokenizer_files())):
-                (directory / name).write_bytes((Path(checkpoint_dir) / name).read_bytes())
+            _write(result.checkpoint, directory, report)
             load_network(directory)
         return result.decisions
+
+
+def _write(checkpoint: Checkpoint, directory: Path, report: Report) -> None:
+    """The files of a checkpoint whose weights are computed, from now on read from there."""
+    if checkpoint.path is None:
+        raise EngineError("a model config has no weights to quantize: pass a checkpoint")
+    _write_network(checkpoint.model, directory, report)
+    for source in (checkpoint.path / CONFIG_FILE, *checkpoint.tokenizer_files()):
+        (directory / source.name).write_bytes(source.read_bytes())
 
 
 def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
