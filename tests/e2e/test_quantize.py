@@ -19,6 +19,7 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import ArgumentError, BuildError
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
 from trtllm_lite.quantize.calibration.statistics import Statistics
+from trtllm_lite.quantize.formats import Int8
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import SCHEMES, Needs
 from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold, source_of
@@ -236,6 +237,20 @@ def test_factors_follow_the_measure_that_tells_more() -> None:
     x_max, w_max = 200 * x_mean[::-1], np.abs(weight).max(0)
     found = smoothing_factors(weight, [x_max, x_mean], spread(x_mean))
     assert any(np.allclose(found, x_mean**alpha / w_max ** (1 - alpha), rtol=1e-4) for alpha in np.arange(10) / 10)
+
+
+def test_some_rows_of_a_large_matrix_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its largest weights, which equation 4 takes, are those of all rows."""
+    shapes, pack = list[tuple[int, ...]](), Int8.pack
+    monkeypatch.setattr(Int8, "pack", lambda self, matrix: shapes.append(matrix.shape) or pack(self, matrix))
+    rng = np.random.default_rng(0)
+    weight = np.zeros((3 * 4096, 40), np.float32)
+    weight[::3] = rng.standard_normal((4096, 40))
+    weight[1] = w_max = 5 * np.abs(weight).max(0)
+    x_max = np.exp(rng.uniform(0, 5, 40)).astype(np.float32)
+    found = smoothing_factors(weight, [x_max], spread(x_max))
+    assert set(shapes) == {(4096, 40)}
+    assert any(np.allclose(found, x_max**alpha / w_max ** (1 - alpha), rtol=1e-4) for alpha in np.arange(10) / 10)
 
 
 def spread(largest: np.ndarray) -> np.ndarray:
