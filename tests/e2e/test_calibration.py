@@ -149,6 +149,10 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     other = Calibration(CalibrationText(text_file(tmp_path, TEXT + "!"), max_seq_length=LENGTH), kept.directory)
     with pytest.raises(ArgumentError, match="does not hold statistics of this checkpoint, text and settings"):
         observe(checkpoint, other)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ArgumentError, match="thesis holds other files than statistics of a calibration: name another"):
+        observe(checkpoint, Calibration(other.text, tmp_path / "thesis"))
 
 
 class MadeUpRows:
@@ -176,8 +180,9 @@ def test_a_value_that_is_not_finite_names_the_layer() -> None:
 def test_a_channel_that_is_always_zero_names_layer_and_scheme() -> None:
     accumulator = Accumulator("layers.1.mlp.down_proj", 3, np.array([0]))
     accumulator.add(MadeUpRows([[1, 0, 3], [2, 0, 0]]))
-    with pytest.raises(BuildError, match=r"^layers.0.mlp: 1 of the 3 channels .* number 1, .*int8_sq scales channels"):
-        accumulator.finish().check_channels("layers.0.mlp", "int8_sq")
+    message = r"^layers.0.mlp.up_proj: 1 of the 3 channels .* number 1, .*int8_sq scales .* 'layers.0.mlp.\*=full_prec'"
+    with pytest.raises(BuildError, match=message):
+        accumulator.finish().check_channels("layers.0.mlp.up_proj", "int8_sq")
 
 
 def test_sequences_are_no_longer_than_the_model_takes(tmp_path: Path) -> None:

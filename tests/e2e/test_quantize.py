@@ -305,7 +305,7 @@ def test_overrides_choose_by_pattern(tmp_path: Path) -> None:
     [
         ((("layers.9.*", "full_prec"),), "no product of the network matches 'layers.9.*'"),
         ((("*.v_proj", "full_prec"),), r"0.attention.q_proj is to be int8_wo and layers.0.attention.v_proj full_prec"),
-        ((("*", "full_prec"),), "int8_wo,full_prec, and the network has no floating-point weight to quantize"),
+        ((("*", "full_prec"),), "int8_wo,full_prec, and the network has no floating-point weight to quantize: let the"),
         ((("*", "int3"),), "qformat is 'int3': expected one of full_prec, int8_wo"),
     ],
 )
@@ -313,6 +313,27 @@ def test_overrides_that_do_not_do(tmp_path: Path, overrides: tuple[tuple[str, st
     checkpoint = open_checkpoint(converted(tmp_path))
     with pytest.raises(BuildError, match=message):
         quantize_network(checkpoint.model, Recipe("int8_wo", overrides=overrides))
+
+
+@pytest.mark.parametrize("qformat", ["int8_sq", "int4_awq", "w4a8_awq"])
+def test_a_channel_that_is_always_zero_names_layer_and_scheme(qformat: str, tmp_path: Path) -> None:
+    checkpoint, recipe = open_checkpoint(converted(tmp_path, **EVEN)), Recipe(qformat, group_size=16)
+    sizes = {name: observed.features for name, observed in inputs_to_observe(checkpoint.model, recipe)[0].items()}
+
+    def statistics(name: str) -> Statistics:
+        largest = np.ones(sizes[name], np.float32)
+        largest[7] = name != "layers.1.mlp.gate_proj"
+        return Statistics(largest, largest, spread(largest))
+
+    network, _ = quantize_network(checkpoint.model, recipe, statistics)
+    weight = next(value for name, value in network.graph.initializers.items() if "layers.1.mlp.up_proj" in str(name))
+    with pytest.raises(BuildError, match=rf"^layers.1.mlp.gate_proj: 1 of the 64 .* number 7, .*{qformat} scales"):
+        weight.const_value.numpy()
+
+
+def test_weights_that_their_file_stores_quantized_stay_so() -> None:
+    with pytest.raises(BuildError, match=r"has no floating-point weight .*`trtllm-lite convert --dequantize` makes"):
+        Recipe("int8_wo").choose([])
 
 
 def test_nothing_to_quantize_is_an_error(tmp_path: Path) -> None:

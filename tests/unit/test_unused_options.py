@@ -43,6 +43,18 @@ def test_an_option_that_nothing_reads_is_an_error(command: str, message: str, tm
 @pytest.mark.parametrize(
     "command",
     [
+        "build --qformat int8_wo --max_accuracy_loss nan",
+        "quantize --autoq_format int8_wo --auto_quantize_bits nan",
+        "quantize --kv_cache_dtype int8 --kv_cache_scale inf",
+    ],
+)
+def test_numbers_are_finite(command: str, tmp_path: Path) -> None:
+    assert f"{command.split()[-1]} is not a finite number" in _error_of(command, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
         f"quantize --qformat int8_wo {CACHE} --calib_size 4 --calib_max_seq_length 9 --calib_seed 1 --num_threads 1",
         "quantize --autoq_format int8_wo,fp8_wo --auto_quantize_bits 9 --calib_dataset x --calib_dir d --device cpu",
         "quantize --autoq_format int8_wo --auto_quantize_bits 9 --quantize_lm_head",

@@ -14,6 +14,7 @@ from trtllm_lite.cli.quantize_options import (
     EIGHT_BIT_CACHES,
     QFORMAT_HELP,
     QFORMAT_TYPE,
+    Finite,
     calibration_options,
     recipe_options,
     take_calibration,
@@ -120,7 +121,7 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint
 @calibration_options
 @click.option(
     "--max_accuracy_loss",
-    type=float,
+    type=Finite(),
     metavar="PERCENT",
     help="Measure the perplexity that quantization costs, and build nothing if it rises by more.",
 )

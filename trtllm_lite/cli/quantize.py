@@ -11,6 +11,7 @@ from trtllm_lite.cli.quantize_options import (
     EIGHT_BIT_CACHES,
     QFORMAT_HELP,
     QFORMAT_TYPE,
+    Finite,
     calibration_options,
     recipe_options,
     take_calibration,
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     metavar="QFORMAT[,…]",
     help="Choose for the attention and the MLP of each layer among these qformats and full_prec, by what each costs.",
 )
-@click.option("--auto_quantize_bits", type=float, help="With --autoq_format: bits for each weight, on average.")
+@click.option(
+    "--auto_quantize_bits", type=Finite(), metavar="BITS", help="With --autoq_format: bits for each weight, on average."
+)
 @recipe_options
 @calibration_options
 @click.option("--num_threads", type=int, help="Threads that calibrate on the CPU. [default: all cores]")
