@@ -74,7 +74,7 @@ def _sensitivities(quantization: Quantization, report: Report) -> list[tuple[str
     with _reference_engine(quantization, _ignore) as (directory, engine):
         for done, layer in enumerate(layers):
             alone = quantization.of_layer(layer)
-            result = _compare(alone, quantization.device, directory, engine, _WINDOW, _ignore)
+            result = _compare(alone, quantization.device, directory, engine, _WINDOW, _ignore, kept_logits=directory)
             assert result.reference is not None
             found.append((layer, result.reference.kl_divergence))
             report("find what hurts", done + 1, len(layers))
@@ -97,11 +97,19 @@ def _reference_engine(quantization: Quantization, report: Report) -> Iterator[tu
 
 
 def _compare(
-    quantized: Checkpoint, device: Device, directory: Path, reference: Path, max_tokens: int, report: Report
+    quantized: Checkpoint,
+    device: Device,
+    directory: Path,
+    reference: Path,
+    max_tokens: int,
+    report: Report,
+    kept_logits: Path | None = None,
 ) -> Evaluation:
     engine = directory / "quantized"
     build_to_evaluate(quantized, device, engine, _WINDOW, report)
-    return evaluate(engine, reference_engine_dir=reference, max_tokens=max_tokens, progress=report)
+    return evaluate(
+        engine, reference_engine_dir=reference, kept_logits=kept_logits, max_tokens=max_tokens, progress=report
+    )
 
 
 def build_to_evaluate(checkpoint: Checkpoint, device: Device, directory: Path, window: int, report: Report) -> None:

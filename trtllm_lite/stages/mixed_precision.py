@@ -143,7 +143,13 @@ class _Comparison:
             build_to_evaluate(self._checkpoint, self._device, self._reference, _WINDOW, _ignore)
         build_to_evaluate(quantized, self._device, self._engine, _WINDOW, _ignore)
         most = _WINDOW * _NUM_WINDOWS
-        result = evaluate(self._engine, self._dataset, reference_engine_dir=self._reference, max_tokens=most)
+        result = evaluate(
+            self._engine,
+            self._dataset,
+            reference_engine_dir=self._reference,
+            kept_logits=self._dataset.parent,
+            max_tokens=most,
+        )
         assert result.reference is not None
         return max(result.reference.kl_divergence, 0.0)
 
