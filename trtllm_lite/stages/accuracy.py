@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from trtllm_lite.builder import Checkpoint, build_engine
 from trtllm_lite.engine.manifest import Accuracy
@@ -12,6 +11,7 @@ from trtllm_lite.evaluation import Evaluation, evaluate
 from trtllm_lite.progress import Report
 from trtllm_lite.quantize.products import find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION
+from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.device import Device, target_of
 from trtllm_lite.stages.quantize import Quantization
 
@@ -90,10 +90,10 @@ def _layers(quantization: Quantization) -> list[str]:
 @contextmanager
 def _reference_engine(quantization: Quantization, report: Report) -> Iterator[tuple[Path, Path]]:
     """A directory for engines, and the engine of what was quantized in it."""
-    with TemporaryDirectory(prefix="trtllm_lite-accuracy-") as directory:
-        engine = Path(directory) / "reference"
+    with scratch_directory("accuracy") as directory:
+        engine = directory / "reference"
         build_to_evaluate(quantization.source, quantization.device, engine, _WINDOW, report)
-        yield Path(directory), engine
+        yield directory, engine
 
 
 def _compare(

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from trtllm_lite.quantize.calibration.store import StatisticsStore
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.device import Device, check_device, target_of
 from trtllm_lite.stages.observer import MAX_STEP_TOKENS, engine_observer
 
@@ -126,8 +126,8 @@ def _directory(calibration: Calibration) -> Iterator[Path]:
     if calibration.directory is not None:
         yield Path(calibration.directory)
         return
-    with TemporaryDirectory(prefix="trtllm_lite-calibration-") as directory:
-        yield Path(directory)
+    with scratch_directory("calibration") as directory:
+        yield directory
 
 
 def calibration_key(checkpoint: Path, calibration: Calibration, how: str) -> str:

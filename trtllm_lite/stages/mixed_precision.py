@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
@@ -22,6 +21,7 @@ from trtllm_lite.quantize.mixed_precision import Candidate, Choice, Site, check_
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.products import Product, find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
+from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.accuracy import build_to_evaluate
 from trtllm_lite.stages.calibration import Calibration, calibration_key, statistics_of
 
@@ -110,8 +110,8 @@ def _measure(
     report: Report,
 ) -> Iterator[Site]:
     """``sites`` with the divergences of their candidates."""
-    with TemporaryDirectory(prefix="trtllm_lite-autoq-") as directory:
-        compare = _Comparison(Path(directory), checkpoint, measured)
+    with scratch_directory("autoq") as directory:
+        compare = _Comparison(directory, checkpoint, measured)
 
         def divergence(qformat: str, path: str) -> float:
             network, _ = quantize_network(checkpoint.model, recipes[qformat], statistics, path)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
@@ -23,6 +22,7 @@ from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibrati
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
 from trtllm_lite.quantize.threads import in_order, workers_of
+from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.calibration import Calibration, statistics_of
 from trtllm_lite.stages.device import Device
 
@@ -72,9 +72,9 @@ def quantized(
 @contextmanager
 def written(quantization: Quantization, report: Report) -> Iterator[Quantization]:
     """``quantization`` with its weights in a temporary directory, computed once however often they are read."""
-    with TemporaryDirectory(prefix="trtllm_lite-quantized-") as directory:
-        _write(quantization.checkpoint, Path(directory), report)
-        yield replace(quantization, checkpoint=open_checkpoint(Path(directory)))
+    with scratch_directory("quantized") as directory:
+        _write(quantization.checkpoint, directory, report)
+        yield replace(quantization, checkpoint=open_checkpoint(directory))
 
 
 def is_calibrated(checkpoint: Checkpoint, recipe: Recipe) -> bool:
