@@ -118,6 +118,16 @@ def atomic_directory(path: Path, marker: str, optional: Collection[str] = ()) ->
         raise
 
 
+def require_replaceable(path: Path, marker: str) -> None:
+    """Raise OutputError if :func:`atomic_directory` could not begin now, so that this shows before the work is done."""
+    with suppress(_TriedError), atomic_directory(path, marker):
+        raise _TriedError
+
+
+class _TriedError(Exception):
+    """Ends an output that was only tried."""
+
+
 def require_space(directory: Path, num_bytes: int) -> None:
     """Raise OutputError if ``num_bytes`` do not fit on the file system that holds ``directory``."""
     free = shutil.disk_usage(directory).free

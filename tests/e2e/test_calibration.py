@@ -149,6 +149,10 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     other = Calibration(CalibrationText(text_file(tmp_path, TEXT + "!"), max_seq_length=LENGTH), kept.directory)
     with pytest.raises(ArgumentError, match="does not hold statistics of this checkpoint, text and settings"):
         observe(checkpoint, other)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ArgumentError, match="thesis holds other files than statistics of a calibration: name another"):
+        observe(checkpoint, Calibration(other.text, tmp_path / "thesis"))
 
 
 class MadeUpRows:
@@ -176,8 +180,9 @@ def test_a_value_that_is_not_finite_names_the_layer() -> None:
 def test_a_channel_that_is_always_zero_names_layer_and_scheme() -> None:
     accumulator = Accumulator("layers.1.mlp.down_proj", 3, np.array([0]))
     accumulator.add(MadeUpRows([[1, 0, 3], [2, 0, 0]]))
-    with pytest.raises(BuildError, match=r"^layers.0.mlp: 1 of the 3 channels .* number 1, .*int8_sq scales channels"):
-        accumulator.finish().check_channels("layers.0.mlp", "int8_sq")
+    message = r"^layers.0.mlp.up_proj: 1 of the 3 channels .* number 1, .*int8_sq scales .* 'layers.0.mlp.\*=full_prec'"
+    with pytest.raises(BuildError, match=message):
+        accumulator.finish().check_channels("layers.0.mlp.up_proj", "int8_sq")
 
 
 def test_sequences_are_no_longer_than_the_model_takes(tmp_path: Path) -> None:
@@ -237,13 +242,18 @@ def test_lines_of_jsonl_end_at_newlines_alone(tmp_path: Path) -> None:
     ("name", "content", "fields", "message"),
     [
         ("a.txt", " \n\n", {}, "the calibration dataset .* is empty"),
-        ("a.txt", "short", {}, "too small: .* has 6 tokens in 1 sequences of at most 40, .* or more: pass more text$"),
-        ("a.txt", TEXT, {"size": 99}, "too small: .*expected 99 and 64 tokens or more: .* or lower calib_size"),
+        ("a.txt", "short", {}, "too small: .* has 6 tokens in 1 sequence of at most 40, .*: pass more text$"),
+        (
+            "a.txt",
+            TEXT,
+            {"size": 99},
+            "too small: .*at least 64 tokens, and at least 99 sequences: .* or lower calib_size",
+        ),
         ("a.json", f'["{TEXT}"]', {}, r"calib_dataset is .*: expected a file whose name ends in .txt or .jsonl"),
         ("a.jsonl", '{"text": 3}', {}, r"line 1 is \{'text': 3\}: expected a text"),
         ("a.jsonl", '"ok"\n\nnot json', {}, "line 3 is not JSON: 'not json': expected a text"),
         ("a.txt", TEXT, {"size": 0}, "calib_size is 0: expected a whole number above 0"),
-        ("a.txt", TEXT, {"max_seq_length": 1}, "calib_max_seq_length is 1, and prompts begin with 1 tokens: raise it"),
+        ("a.txt", TEXT, {"max_seq_length": 1}, "calib_max_seq_length is 1, and prompts begin with 1 token: raise it"),
     ],
 )
 def test_datasets_that_do_not_do(tmp_path: Path, name: str, content: str, fields: dict[str, Any], message: str) -> None:

@@ -20,6 +20,7 @@ from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import EngineError
 from trtllm_lite.evaluation import evaluate
 from trtllm_lite.evaluation.default_text import default_text
+from trtllm_lite.evaluation.kept_logits import KeptLogits
 
 LIMITS = {"max_batch_size": 3, "max_input_len": 50, "max_seq_len": 70, "max_num_tokens": 32, "tokens_per_block": 16}
 TEXT = "the lazy dog and 1 other fox, naïve, jump over 2 brown dogs: 你好; quick! " * 20
@@ -90,6 +91,15 @@ def test_figures_are_those_of_transformers(built: Built) -> None:
     assert result.reference.kl_divergence == pytest.approx(divergence, rel=2e-2)
     agreement = (log_p.argmax(1) == log_q.argmax(1)).mean()
     assert result.reference.top1_agreement == pytest.approx(agreement, abs=1 / len(targets))
+
+
+def test_a_reference_computes_once_what_it_keeps(llama: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = evaluate(llama.quantized, llama.text, reference_engine_dir=llama.engine)
+    kept = {"reference_engine_dir": llama.engine, "kept_logits": tmp_path}
+    assert evaluate(llama.quantized, llama.text, **kept) == plain
+    assert {path.suffix for path in tmp_path.iterdir()} == {".npy"}
+    monkeypatch.setattr(KeptLogits, "_keep", lambda *_: pytest.fail("computed again"))
+    assert evaluate(llama.quantized, llama.text, **kept) == plain
 
 
 def test_an_engine_does_not_diverge_from_itself(llama: Built) -> None:

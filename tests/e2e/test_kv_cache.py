@@ -133,6 +133,9 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         build_engine(checkpoint, engine, kv_cache_dtype="fp8")
     with pytest.raises(BuildError, match="kv_cache_scale is 1: expected a number above 0, and kv_cache_dtype fp8 or"):
         build_engine(checkpoint, engine, kv_cache_scale=1)
+    for scale in (float("inf"), float("nan")):
+        with pytest.raises(BuildError, match=f"kv_cache_scale is {scale}: expected a number above 0"):
+            build_engine(checkpoint, engine, kv_cache_dtype="int8", kv_cache_scale=scale)
     with pytest.raises(BuildError, match="kv_cache_dtype is 'fp4': expected fp8 or int8"):
         Recipe(kv_cache_dtype="fp4")
     rounded = uncalibrated(checkpoint, Recipe(kv_cache_dtype="int8"))

@@ -16,15 +16,17 @@ from trtllm_lite.builder import Checkpoint, build_engine, open_checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import ArgumentError, BuildError
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
 from trtllm_lite.quantize.calibration.statistics import Statistics
+from trtllm_lite.quantize.formats import Int8
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import SCHEMES, Needs
 from trtllm_lite.quantize.schemes.folding import NotFoldableError, fold, source_of
 from trtllm_lite.quantize.schemes.int8_sq import smoothing_factors
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
+from trtllm_lite.stages import calibration
 from trtllm_lite.stages import quantize as stage
 from trtllm_lite.stages.calibration import Calibration
 from trtllm_lite.stages.quantize import quantize_checkpoint
@@ -148,6 +150,29 @@ def test_what_cannot_be_built_is_not_calibrated(
     assert message in result.stderr
 
 
+@pytest.mark.parametrize("command", ["quantize", "build"])
+def test_an_output_that_cannot_be_written_is_told_before_calibration(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = converted(tmp_path), tmp_path / "taken"
+    output.mkdir()
+    (output / "thesis.txt").write_text("years of work")
+    monkeypatch.delattr(stage, "statistics_of")
+    arguments = [command, "--checkpoint_dir", source, "--output_dir", output, "--qformat", "fp8"]
+    assert "but it holds other files" in CliRunner().invoke(cli, [str(word) for word in arguments]).stderr
+    assert [path.name for path in output.iterdir()] == ["thesis.txt"]
+
+
+def test_a_text_that_does_not_do_is_told_before_an_engine_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = converted(tmp_path)
+    (tmp_path / "text.txt").write_text("too short")
+    monkeypatch.delattr(calibration, "build_engine")
+    with pytest.raises(ArgumentError, match=r"text\.txt has \d+ tokens in 1 sequence"):
+        quantize_checkpoint(source, tmp_path / "out", Recipe("fp8"), settings(tmp_path), lambda *_: None)
+
+
 def run(*arguments: object) -> Result:
     result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
@@ -214,6 +239,20 @@ def test_factors_follow_the_measure_that_tells_more() -> None:
     assert any(np.allclose(found, x_mean**alpha / w_max ** (1 - alpha), rtol=1e-4) for alpha in np.arange(10) / 10)
 
 
+def test_some_rows_of_a_large_matrix_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its largest weights, which equation 4 takes, are those of all rows."""
+    shapes, pack = list[tuple[int, ...]](), Int8.pack
+    monkeypatch.setattr(Int8, "pack", lambda self, matrix: shapes.append(matrix.shape) or pack(self, matrix))
+    rng = np.random.default_rng(0)
+    weight = np.zeros((3 * 4096, 40), np.float32)
+    weight[::3] = rng.standard_normal((4096, 40))
+    weight[1] = w_max = 5 * np.abs(weight).max(0)
+    x_max = np.exp(rng.uniform(0, 5, 40)).astype(np.float32)
+    found = smoothing_factors(weight, [x_max], spread(x_max))
+    assert set(shapes) == {(4096, 40)}
+    assert any(np.allclose(found, x_max**alpha / w_max ** (1 - alpha), rtol=1e-4) for alpha in np.arange(10) / 10)
+
+
 def spread(largest: np.ndarray) -> np.ndarray:
     """Rows whose channels reach ``largest``."""
     return np.random.default_rng(0).uniform(-1, 1, (64, len(largest))).astype(np.float32) * largest
@@ -266,7 +305,7 @@ def test_overrides_choose_by_pattern(tmp_path: Path) -> None:
     [
         ((("layers.9.*", "full_prec"),), "no product of the network matches 'layers.9.*'"),
         ((("*.v_proj", "full_prec"),), r"0.attention.q_proj is to be int8_wo and layers.0.attention.v_proj full_prec"),
-        ((("*", "full_prec"),), "int8_wo,full_prec, and the network has no floating-point weight to quantize"),
+        ((("*", "full_prec"),), "int8_wo,full_prec, and the network has no floating-point weight to quantize: let the"),
         ((("*", "int3"),), "qformat is 'int3': expected one of full_prec, int8_wo"),
     ],
 )
@@ -274,6 +313,27 @@ def test_overrides_that_do_not_do(tmp_path: Path, overrides: tuple[tuple[str, st
     checkpoint = open_checkpoint(converted(tmp_path))
     with pytest.raises(BuildError, match=message):
         quantize_network(checkpoint.model, Recipe("int8_wo", overrides=overrides))
+
+
+@pytest.mark.parametrize("qformat", ["int8_sq", "int4_awq", "w4a8_awq"])
+def test_a_channel_that_is_always_zero_names_layer_and_scheme(qformat: str, tmp_path: Path) -> None:
+    checkpoint, recipe = open_checkpoint(converted(tmp_path, **EVEN)), Recipe(qformat, group_size=16)
+    sizes = {name: observed.features for name, observed in inputs_to_observe(checkpoint.model, recipe)[0].items()}
+
+    def statistics(name: str) -> Statistics:
+        largest = np.ones(sizes[name], np.float32)
+        largest[7] = name != "layers.1.mlp.gate_proj"
+        return Statistics(largest, largest, spread(largest))
+
+    network, _ = quantize_network(checkpoint.model, recipe, statistics)
+    weight = next(value for name, value in network.graph.initializers.items() if "layers.1.mlp.up_proj" in str(name))
+    with pytest.raises(BuildError, match=rf"^layers.1.mlp.gate_proj: 1 of the 64 .* number 7, .*{qformat} scales"):
+        weight.const_value.numpy()
+
+
+def test_weights_that_their_file_stores_quantized_stay_so() -> None:
+    with pytest.raises(BuildError, match=r"has no floating-point weight .*`trtllm-lite convert --dequantize` makes"):
+        Recipe("int8_wo").choose([])
 
 
 def test_nothing_to_quantize_is_an_error(tmp_path: Path) -> None:

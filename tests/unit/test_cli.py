@@ -13,6 +13,7 @@ from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.runtime.doubles import fake_runner, greedy_continuation
 from tests.unit.runtime.texts import byte_level_tokenizer
 from trtllm_lite.cli import cli, quantize_options
+from trtllm_lite.cli.console import print_table
 from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE, PLAN
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.files import atomic_directory
@@ -252,6 +253,12 @@ def test_hidden_options_are_never_suggested(command, arguments):
     assert result.exit_code == 2
     listed = run(command, "--help").output
     assert all(name in listed for name in re.findall(r"--\w+", result.stderr.split("Error:")[1])[1:])
+
+
+def test_the_title_of_a_table_may_be_longer_than_the_table(capsys):
+    title = "a title that is longer than its table"
+    print_table(title, ["", ""], [["a", "b"]])
+    assert capsys.readouterr().out.splitlines()[0].rstrip() == title
 
 
 def test_a_dry_run_is_plan_with_the_same_flags(tmp_path):

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 
 from trtllm_lite import temporaries
 from trtllm_lite.errors import OutputError
-from trtllm_lite.files import atomic_directory, require_space, write_file
+from trtllm_lite.files import atomic_directory, require_replaceable, require_space, write_file
+from trtllm_lite.scratch import scratch_directory
 
 OURS = json.dumps({"producer": "trtllm_lite 0.1.0"})
 
@@ -127,6 +129,11 @@ def test_errors_about_other_files_are_not_blamed_on_the_output(tmp_path: Path) -
         raise ours
 
 
+def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
+    require_replaceable(tmp_path / "new" / "output", "config.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_space_is_checked_beforehand(tmp_path: Path) -> None:
     require_space(tmp_path, 1)
     with pytest.raises(OutputError, match="needs 1,000,000,000,000,000,000 bytes"):
@@ -164,6 +171,26 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     _write(tmp_path / "out")
     assert not left.exists()
     assert of_another_output.exists()
+
+
+def test_a_scratch_directory_is_removed_and_those_of_killed_processes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = _abandon(tmp_path / f"trtllm_lite-{os.getuid()}-kind", weights="half")
+    with scratch_directory("kind") as directory:
+        assert list(tmp_path.iterdir()) == [directory] != [left]
+        assert directory.stat().st_mode & 0o777 == 0o700
+    assert list(tmp_path.iterdir()) == []
+    message = r"cannot write .*/engine: .*free some space .*: set TMPDIR to a directory"
+    with pytest.raises(OutputError, match=message), scratch_directory("kind") as directory:
+        _write_and_raise(directory / "engine", OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(OutputError, match=r"^elsewhere$"), scratch_directory("kind"):
+        raise OutputError("elsewhere")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    with pytest.raises(OutputError, match="absent"), scratch_directory("kind"):
+        pass
 
 
 def test_what_another_process_still_writes_stays(tmp_path: Path) -> None:

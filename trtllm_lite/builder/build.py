@@ -26,6 +26,7 @@ from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES, with_plain_kv_cache
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import FULL_PRECISION
+from trtllm_lite.quantize.threads import in_order, workers_of
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 
@@ -84,12 +85,19 @@ def build_engine(
     job = replace(job, accuracy=accuracy)
     observe(job.graph, observed or {})
     report("fuse", 1, 1)
-    parts = backend.compile(job)
+    parts = _ahead(backend.compile(job), workers_of(job.graph))
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
         files = _copy_tokenizer(checkpoint, directory)
         manifest = manifest_of(job, parts, files)
         _write(directory, parts, manifest, partial(report, "write"))
     return manifest
+
+
+def _ahead(parts: EngineParts, workers: int) -> EngineParts:
+    """``parts`` whose computed weights, which are loaded in their order, ``workers`` threads compute ahead."""
+    computed = in_order([weight.load for weight in parts.weights if weight.computed], workers)
+    weights = (replace(weight, load=lambda: next(computed)) if weight.computed else weight for weight in parts.weights)
+    return replace(parts, weights=tuple(weights))
 
 
 def _write(directory: Path, parts: EngineParts, manifest: Manifest, progress: Callable[[int, int], None]) -> None:

@@ -14,12 +14,14 @@ from trtllm_lite.cli.quantize_options import (
     EIGHT_BIT_CACHES,
     QFORMAT_HELP,
     QFORMAT_TYPE,
+    Finite,
     calibration_options,
     recipe_options,
     take_calibration,
     take_recipe,
 )
 from trtllm_lite.cli.replaced import BUILD, PLAN
+from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 if TYPE_CHECKING:
@@ -119,7 +121,7 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint
 @calibration_options
 @click.option(
     "--max_accuracy_loss",
-    type=float,
+    type=Finite(),
     metavar="PERCENT",
     help="Measure the perplexity that quantization costs, and build nothing if it rises by more.",
 )
@@ -147,26 +149,32 @@ def build(
     from pathlib import Path
 
     from trtllm_lite.builder import build_engine, plan_memory
+    from trtllm_lite.engine.format import CONFIG_FILE
+    from trtllm_lite.files import require_replaceable
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
-    from trtllm_lite.stages.quantize import is_calibrated, quantized, uncalibrated
+    from trtllm_lite.stages.quantize import is_calibrated, quantized, uncalibrated, written
     from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
     recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
+    check_recipe_options([recipe])
+    check_calibration_options([recipe], measures=max_accuracy_loss is not None, strips=limits["strip_plan"])
     source = _source(checkpoint_dir, model_config)
+    require_replaceable(Path(output_dir), CONFIG_FILE)
     with ExitStack() as stack:
         report = stack.enter_context(progress_bars())
         if limits["strip_plan"]:
             source = uncalibrated(source, recipe)
         else:
-            if is_calibrated(source, recipe):  # what would fail behind the calibration fails before it
+            if max_accuracy_loss is not None or is_calibrated(source, recipe):  # what would fail behind that fails now
                 plan_memory(uncalibrated(source, recipe), **_without_tuning(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
-            source = result.checkpoint
             if max_accuracy_loss is not None:
+                result = stack.enter_context(written(result, report))
                 limits["accuracy"] = measure_accuracy(result, report)
                 check_accuracy(limits["accuracy"], max_accuracy_loss, result, report)
+            source = result.checkpoint
         manifest = build_engine(source, Path(output_dir), progress=report, **limits)
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(
@@ -231,6 +239,7 @@ def plan(checkpoint_dir: str | None, model_config: str | None, qformat: str, as_
     from trtllm_lite.units import counted, format_bytes
 
     recipe = take_recipe(qformat, limits)
+    check_recipe_options([recipe])
     given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "num_threads")}
     target, num_threads = given["target"], given["num_threads"]
     check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")

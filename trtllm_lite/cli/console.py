@@ -16,7 +16,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
     A cell that is too wide for the terminal goes on in further lines, and is never cut.
     """
-    table = Table(title=Text(one_line(title)) if title else None, title_justify="left", show_header=any(header))
+    table = Table(show_header=any(header))
     for index, name in enumerate(header):
         table.add_column(name, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
@@ -24,4 +24,6 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     console = Console()
     if not console.is_terminal:  # lines of a file may be long
         console = Console(width=_FILE_WIDTH)
+    if title:
+        console.print(Text(one_line(title), style="italic"))
     console.print(table)

@@ -11,11 +11,13 @@ from trtllm_lite.cli.quantize_options import (
     EIGHT_BIT_CACHES,
     QFORMAT_HELP,
     QFORMAT_TYPE,
+    Finite,
     calibration_options,
     recipe_options,
     take_calibration,
     take_recipe,
 )
+from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
 
 if TYPE_CHECKING:
     from trtllm_lite.quantize.mixed_precision import Choice
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     metavar="QFORMAT[,…]",
     help="Choose for the attention and the MLP of each layer among these qformats and full_prec, by what each costs.",
 )
-@click.option("--auto_quantize_bits", type=float, help="With --autoq_format: bits for each weight, on average.")
+@click.option(
+    "--auto_quantize_bits", type=Finite(), metavar="BITS", help="With --autoq_format: bits for each weight, on average."
+)
 @recipe_options
 @calibration_options
 @click.option("--num_threads", type=int, help="Threads that calibrate on the CPU. [default: all cores]")
@@ -61,9 +65,12 @@ def quantize(
     Next:
       trtllm-lite build --checkpoint_dir ckpt_int8 --output_dir engine
     """
+    from dataclasses import replace
     from pathlib import Path
 
     from trtllm_lite.builder import open_checkpoint
+    from trtllm_lite.engine.format import CONFIG_FILE
+    from trtllm_lite.files import require_replaceable
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.mixed_precision import choose_formats, note_of
     from trtllm_lite.stages.quantize import quantize_checkpoint
@@ -72,10 +79,15 @@ def quantize(
     recipe, calibration = take_recipe(qformat, options), take_calibration(options, num_threads)
     if (autoq_format is None) != (auto_quantize_bits is None):
         raise click.UsageError("pass --autoq_format and --auto_quantize_bits together")
+    formats = [] if autoq_format is None else autoq_format.split(",")
+    recipes = [replace(recipe, qformat=name) for name in formats] or [recipe]
+    check_recipe_options(recipes)
+    check_calibration_options(recipes, chooses=bool(formats))
+    require_replaceable(Path(output_dir), CONFIG_FILE)
     notes = {}
     with progress_bars() as report:
-        if autoq_format is not None and auto_quantize_bits is not None:
-            source, formats = open_checkpoint(Path(checkpoint_dir)), autoq_format.split(",")
+        if auto_quantize_bits is not None:
+            source = open_checkpoint(Path(checkpoint_dir))
             recipe, choices = choose_formats(source, recipe, formats, auto_quantize_bits, calibration, report)
             notes = note_of(choices)
             _print_choices(choices, auto_quantize_bits)

@@ -1,6 +1,7 @@
 """The options of quantization and calibration, which `quantize` and `build` share."""
 
 from collections.abc import Callable
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +23,19 @@ _CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_se
 DEVICES = ("cpu", "cuda")
 
 
+class Finite(click.FloatRange):
+    """A number in a range, and not infinite or NaN, which would pass comparisons."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click asks for it."""
+        number = float(super().convert(value, param, ctx))
+        if not isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
+
+
 def recipe_options(function: Decorated) -> Decorated:
     """A decorator: adds the options that say which products get which scheme, besides --qformat."""
     options: list[Callable[[Any], Any]] = [
@@ -41,7 +55,7 @@ def recipe_options(function: Decorated) -> Decorated:
         ),
         click.option(
             "--kv_cache_scale",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Finite(min=0, min_open=True),
             help="Divide all keys and values by this number before they become fp8 or int8, instead of calibrating.",
         ),
     ]

@@ -32,12 +32,16 @@ Bytes = bytes | memoryview
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight as stored: ``shape`` is physical, in items of the stored type of ``dtype``; ``load`` is called once."""
+    """A weight as stored: ``shape`` is physical, in items of the stored type of ``dtype``; ``load`` is called once.
+
+    ``computed``: what ``load`` returns is computed, not only read, so that other threads may call it ahead.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     load: Callable[[], Bytes] = field(compare=False)
+    computed: bool = False
 
     @property
     def num_bytes(self) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.evaluation.default_text import default_text, default_text_name
 from trtllm_lite.evaluation.distributions import Sums
+from trtllm_lite.evaluation.kept_logits import KeptLogits
 from trtllm_lite.evaluation.windows import encode, read_text, split
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.runtime.values import check_positive
@@ -54,6 +55,7 @@ def evaluate(
     dataset: Path | None = None,
     *,
     reference_engine_dir: Path | None = None,
+    kept_logits: Path | None = None,
     window: int | None = None,
     max_tokens: int | None = None,
     num_threads: int | None = None,
@@ -68,6 +70,9 @@ def evaluate(
     not predicted. ``max_tokens`` of the text are read at most. Every engine can be evaluated; one that was built with
     gather_context_logits takes fewer steps, because others compute max_batch_size rows of logits in a step.
 
+    Where several engines are compared with one reference, ``kept_logits`` is a directory in which the logits of the
+    reference are kept, so that they are computed once.
+
     Raises ArgumentError (the text, or too little of it), EngineError (no tokenizer, or engines of different models),
     LimitError, DeviceError.
     """
@@ -75,7 +80,9 @@ def evaluate(
     check_positive("max_tokens", max_tokens)
     text = default_text() if dataset is None else read_text(dataset)
     engine = SequenceRunner(engine_dir, window, num_threads)
-    others = [] if reference_engine_dir is None else [SequenceRunner(reference_engine_dir, window, num_threads)]
+    others = (
+        [] if reference_engine_dir is None else [_reference(reference_engine_dir, window, num_threads, kept_logits)]
+    )
     prefix, tokens = encode(engine, text)
     for other in others:
         _check_same_model(engine, other, (prefix, tokens) == encode(other, text))
@@ -88,6 +95,14 @@ def evaluate(
             progress("evaluate", done + 1, len(windows))
     name = default_text_name() if dataset is None else str(dataset)
     return _evaluation(name, sums, len(windows), length, bool(others))
+
+
+def _reference(
+    engine_dir: Path, window: int | None, num_threads: int | None, kept_logits: Path | None
+) -> SequenceRunner:
+    if kept_logits is None:
+        return SequenceRunner(engine_dir, window, num_threads)
+    return KeptLogits(kept_logits, engine_dir, window, num_threads)
 
 
 def _add_window(sums: Sums, engine: SequenceRunner, others: list[SequenceRunner], row: NDArray[np.int32]) -> None:

@@ -14,9 +14,22 @@ from trtllm_lite.errors import EngineError
 from trtllm_lite.nibbles import unpaired
 
 
-def lazy(load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
-    """What ``load`` returns, an array of that type and shape."""
+class Computed(ir.LazyTensor):
+    """A tensor whose evaluation is mostly arithmetic, which is worth a thread; that of others is mostly reading."""
+
+
+def lazy(
+    load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int], of: Sequence[ir.TensorProtocol] = ()
+) -> ir.LazyTensor:
+    """What ``load`` makes of the tensors ``of``, an array of that type and shape; computed if one of them is."""
+    if any(isinstance(tensor, Computed) for tensor in of):
+        return computed(load, dtype, shape)
     return ir.LazyTensor(lambda: ir.Tensor(load(), dtype=dtype), dtype=dtype, shape=ir.Shape(shape))
+
+
+def computed(load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int]) -> Computed:
+    """As :func:`lazy`, where ``load`` computes much."""
+    return Computed(lambda: ir.Tensor(load(), dtype=dtype), dtype=dtype, shape=ir.Shape(shape))
 
 
 def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
@@ -55,13 +68,14 @@ def concatenate(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
     """``tensors`` of one dtype joined along their first axis."""
     first = extents(tensors[0])
     rows = sum(extents(tensor)[0] for tensor in tensors)
-    return lazy(lambda: np.concatenate([tensor.numpy() for tensor in tensors]), tensors[0].dtype, (rows, *first[1:]))
+    shape = (rows, *first[1:])
+    return lazy(lambda: np.concatenate([tensor.numpy() for tensor in tensors]), tensors[0].dtype, shape, tensors)
 
 
 def stack(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
     """``tensors`` of one dtype and shape along a new first axis."""
     shape = (len(tensors), *extents(tensors[0]))
-    return lazy(lambda: np.stack([tensor.numpy() for tensor in tensors]), tensors[0].dtype, shape)
+    return lazy(lambda: np.stack([tensor.numpy() for tensor in tensors]), tensors[0].dtype, shape, tensors)
 
 
 def zeros(size: int) -> ir.LazyTensor:

@@ -42,7 +42,7 @@ class Choice:
 def check_budget(sites: Sequence[Site], budget: float) -> None:
     """Raise BuildError if the fewest bits of all sites are more than ``budget``; divergences need not be known."""
     fewest = sum(_smallest(site).bits for site in sites) / sum(site.num_weights for site in sites)
-    if budget < fewest:
+    if not budget >= fewest:
         raise BuildError(
             f"auto_quantize_bits is {budget:g}, and the formats take {fewest:.3f} bits for a weight at least, their "
             "scales included: raise it, name a format of fewer bits, or pass a larger group_size"

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import inf
 
 import onnx_ir as ir
 
@@ -55,7 +56,8 @@ class Recipe:
                 f"kv_cache_dtype is {shown(self.kv_cache_dtype)}: expected {' or '.join(KV_CACHE_DTYPES)} where keys "
                 "and values are quantized"
             )
-        if self.kv_cache_scale is not None and (self.kv_cache_dtype is None or not self.kv_cache_scale > 0):
+        scale = self.kv_cache_scale
+        if scale is not None and (self.kv_cache_dtype is None or not 0 < scale < inf):
             raise BuildError(
                 f"kv_cache_scale is {self.kv_cache_scale}: expected a number above 0, and kv_cache_dtype "
                 f"{' or '.join(KV_CACHE_DTYPES)}"
@@ -65,6 +67,19 @@ class Recipe:
     def changes_products(self) -> bool:
         """Whether any product is quantized."""
         return self.qformat != FULL_PRECISION or bool(self.overrides)
+
+    @property
+    def schemes(self) -> list[Scheme]:
+        """The schemes that it names."""
+        names = dict.fromkeys([self.qformat, *(qformat for _, qformat in self.overrides)])
+        return [SCHEMES[name] for name in names if name != FULL_PRECISION]
+
+    @property
+    def needs(self) -> Needs:
+        """What calibration notes at most, whatever the network is."""
+        calibrates_cache = self.kv_cache_dtype is not None and self.kv_cache_scale is None
+        cache = Needs.CHANNELS if calibrates_cache else Needs.NOTHING
+        return max([cache, *(scheme.needs for scheme in self.schemes)])
 
     @property
     def changes_nothing(self) -> bool:
@@ -106,7 +121,14 @@ class Recipe:
             if name != FULL_PRECISION and f"{product.name}.".startswith(f"{within}." if within else "")
         }
         if not chosen:
-            raise BuildError(f"qformat is {self.describe()}, and the network has no floating-point weight to quantize")
+            remedy = (
+                "let the overrides leave some products"
+                if products
+                else "its file stores them quantized; `trtllm-lite convert --dequantize` makes a checkpoint that is not"
+            )
+            raise BuildError(
+                f"qformat is {self.describe()}, and the network has no floating-point weight to quantize: {remedy}"
+            )
         return chosen
 
     def _qformat_of(self, path: str) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from trtllm_lite.builder import Checkpoint, build_engine
 from trtllm_lite.engine.manifest import Accuracy
@@ -12,6 +11,7 @@ from trtllm_lite.evaluation import Evaluation, evaluate
 from trtllm_lite.progress import Report
 from trtllm_lite.quantize.products import find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION
+from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.device import Device, target_of
 from trtllm_lite.stages.quantize import Quantization
 
@@ -25,13 +25,8 @@ def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
     """Perplexity of the quantized network and of its source on the default text, and the divergence of the two.
 
     Both compute on the device of the calibration, whatever the engine is for that is to be built. Raises BuildError if
-    nothing is quantized, or if that device does not compute the network.
+    that device does not compute the network.
     """
-    if quantization.recipe.changes_nothing:
-        raise BuildError(
-            "max_accuracy_loss is given, and nothing is quantized by this build: pass a qformat or a kv_cache_dtype, "
-            "with the checkpoint that is not quantized, or leave the limit out"
-        )
     with _reference_engine(quantization, report) as (directory, engine):
         result = _compare(quantization.checkpoint, quantization.device, directory, engine, _MAX_TOKENS, report)
     assert result.reference is not None
@@ -79,7 +74,7 @@ def _sensitivities(quantization: Quantization, report: Report) -> list[tuple[str
     with _reference_engine(quantization, _ignore) as (directory, engine):
         for done, layer in enumerate(layers):
             alone = quantization.of_layer(layer)
-            result = _compare(alone, quantization.device, directory, engine, _WINDOW, _ignore)
+            result = _compare(alone, quantization.device, directory, engine, _WINDOW, _ignore, kept_logits=directory)
             assert result.reference is not None
             found.append((layer, result.reference.kl_divergence))
             report("find what hurts", done + 1, len(layers))
@@ -95,18 +90,26 @@ def _layers(quantization: Quantization) -> list[str]:
 @contextmanager
 def _reference_engine(quantization: Quantization, report: Report) -> Iterator[tuple[Path, Path]]:
     """A directory for engines, and the engine of what was quantized in it."""
-    with TemporaryDirectory(prefix="trtllm_lite-accuracy-") as directory:
-        engine = Path(directory) / "reference"
+    with scratch_directory("accuracy") as directory:
+        engine = directory / "reference"
         build_to_evaluate(quantization.source, quantization.device, engine, _WINDOW, report)
-        yield Path(directory), engine
+        yield directory, engine
 
 
 def _compare(
-    quantized: Checkpoint, device: Device, directory: Path, reference: Path, max_tokens: int, report: Report
+    quantized: Checkpoint,
+    device: Device,
+    directory: Path,
+    reference: Path,
+    max_tokens: int,
+    report: Report,
+    kept_logits: Path | None = None,
 ) -> Evaluation:
     engine = directory / "quantized"
     build_to_evaluate(quantized, device, engine, _WINDOW, report)
-    return evaluate(engine, reference_engine_dir=reference, max_tokens=max_tokens, progress=report)
+    return evaluate(
+        engine, reference_engine_dir=reference, kept_logits=kept_logits, max_tokens=max_tokens, progress=report
+    )
 
 
 def build_to_evaluate(checkpoint: Checkpoint, device: Device, directory: Path, window: int, report: Report) -> None:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trtllm_lite.builder import Checkpoint, build_engine
 from trtllm_lite.errors import ArgumentError, EngineError
@@ -18,6 +20,8 @@ from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.store import StatisticsStore
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.runtime.session.device import check_num_threads
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.device import Device, check_device, target_of
 from trtllm_lite.stages.observer import MAX_STEP_TOKENS, engine_observer
 
@@ -73,17 +77,21 @@ def _run(
     store: StatisticsStore,
     report: Report,
 ) -> None:
-    text, features = calibration.text, {name: observed.features for name, observed in inputs.items()}
+    features = {name: observed.features for name, observed in inputs.items()}
+    sequences = _sequences(checkpoint, calibration.text)
     try:
         _build(checkpoint, inputs, calibration, engine_dir, sum(features.values()), report)
         runner = SequenceRunner(engine_dir, num_threads=calibration.num_threads)
-        tokenizer = runner.tokenizer
-        if tokenizer is None:
-            raise EngineError("the checkpoint has no tokenizer to read the calibration text with: convert one that has")
-        sequences = text.sequences(partial(tokenizer.encode, add_special_tokens=False), tokenizer.encode(""))
-        calibrate(Wanted(features, gram, text.seed), engine_observer(runner), sequences, store, report)
+        calibrate(Wanted(features, gram, calibration.text.seed), engine_observer(runner), sequences, store, report)
     finally:
         shutil.rmtree(engine_dir, ignore_errors=True)
+
+
+def _sequences(checkpoint: Checkpoint, text: CalibrationText) -> list[NDArray[np.int32]]:
+    if checkpoint.path is None or not checkpoint.config.tokenizer:
+        raise EngineError("the checkpoint has no tokenizer to read the calibration text with: convert one that has")
+    tokenizer = Tokenizer.from_files(checkpoint.path)
+    return text.sequences(partial(tokenizer.encode, add_special_tokens=False), tokenizer.encode(""))
 
 
 def _build(
@@ -118,8 +126,8 @@ def _directory(calibration: Calibration) -> Iterator[Path]:
     if calibration.directory is not None:
         yield Path(calibration.directory)
         return
-    with TemporaryDirectory(prefix="trtllm_lite-calibration-") as directory:
-        yield Path(directory)
+    with scratch_directory("calibration") as directory:
+        yield directory
 
 
 def calibration_key(checkpoint: Path, calibration: Calibration, how: str) -> str:

@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
@@ -22,6 +21,7 @@ from trtllm_lite.quantize.mixed_precision import Candidate, Choice, Site, check_
 from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibration, quantize_network
 from trtllm_lite.quantize.products import Product, find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
+from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.accuracy import build_to_evaluate
 from trtllm_lite.stages.calibration import Calibration, calibration_key, statistics_of
 
@@ -110,8 +110,8 @@ def _measure(
     report: Report,
 ) -> Iterator[Site]:
     """``sites`` with the divergences of their candidates."""
-    with TemporaryDirectory(prefix="trtllm_lite-autoq-") as directory:
-        compare = _Comparison(Path(directory), checkpoint, measured)
+    with scratch_directory("autoq") as directory:
+        compare = _Comparison(directory, checkpoint, measured)
 
         def divergence(qformat: str, path: str) -> float:
             network, _ = quantize_network(checkpoint.model, recipes[qformat], statistics, path)
@@ -143,7 +143,13 @@ class _Comparison:
             build_to_evaluate(self._checkpoint, self._device, self._reference, _WINDOW, _ignore)
         build_to_evaluate(quantized, self._device, self._engine, _WINDOW, _ignore)
         most = _WINDOW * _NUM_WINDOWS
-        result = evaluate(self._engine, self._dataset, reference_engine_dir=self._reference, max_tokens=most)
+        result = evaluate(
+            self._engine,
+            self._dataset,
+            reference_engine_dir=self._reference,
+            kept_logits=self._dataset.parent,
+            max_tokens=most,
+        )
         assert result.reference is not None
         return max(result.reference.kl_divergence, 0.0)
 

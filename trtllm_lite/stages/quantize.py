@@ -10,7 +10,7 @@ import onnx_ir as ir
 from trtllm_lite.builder import Checkpoint, open_checkpoint
 from trtllm_lite.convert.safetensors_file import TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE
 from trtllm_lite.network.dtypes import DTYPE_NAMES
@@ -22,6 +22,7 @@ from trtllm_lite.quantize.network import Recipe, inputs_to_observe, no_calibrati
 from trtllm_lite.quantize.schemes import Needs
 from trtllm_lite.quantize.schemes.workpiece import Decision
 from trtllm_lite.quantize.threads import in_order, workers_of
+from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.calibration import Calibration, statistics_of
 from trtllm_lite.stages.device import Device
 
@@ -68,6 +69,14 @@ def quantized(
         yield Quantization(checkpoint, result, decisions, recipe, statistics, calibration.device)
 
 
+@contextmanager
+def written(quantization: Quantization, report: Report) -> Iterator[Quantization]:
+    """``quantization`` with its weights in a temporary directory, computed once however often they are read."""
+    with scratch_directory("quantized") as directory:
+        _write(quantization.checkpoint, directory, report)
+        yield replace(quantization, checkpoint=open_checkpoint(directory))
+
+
 def is_calibrated(checkpoint: Checkpoint, recipe: Recipe) -> bool:
     """Whether ``recipe`` needs calibration, which may take minutes. Raises BuildError."""
     return inputs_to_observe(checkpoint.model, recipe)[1] > Needs.NOTHING
@@ -101,11 +110,18 @@ def quantize_checkpoint(
     with quantized(checkpoint, recipe, calibration, report) as result:
         with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
             result.checkpoint.model.metadata_props.update(notes or {})
-            _write_network(result.checkpoint.model, directory, report)
-            for name in (CONFIG_FILE, *(file.name for file in checkpoint.tokenizer_files())):
-                (directory / name).write_bytes((Path(checkpoint_dir) / name).read_bytes())
+            _write(result.checkpoint, directory, report)
             load_network(directory)
         return result.decisions
+
+
+def _write(checkpoint: Checkpoint, directory: Path, report: Report) -> None:
+    """The files of a checkpoint whose weights are computed, from now on read from there."""
+    if checkpoint.path is None:
+        raise EngineError("a model config has no weights to quantize: pass a checkpoint")
+    _write_network(checkpoint.model, directory, report)
+    for source in (checkpoint.path / CONFIG_FILE, *checkpoint.tokenizer_files()):
+        (directory / source.name).write_bytes(source.read_bytes())
 
 
 def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
@@ -115,7 +131,7 @@ def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
     infos = {name: TensorInfo(DTYPE_NAMES[tensor.dtype], extents(tensor)) for name, tensor in tensors.items()}
     layout = plan_layout(infos)
     require_space(directory, layout.num_bytes)
-    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), workers_of(network)), 1)
+    computed = enumerate(in_order((tensors[name].numpy for name in layout.order), workers_of(network.graph)), 1)
 
     def values(name: str):  # type: ignore[no-untyped-def]
         del name  # tensors are asked for in the order of the layout

@@ -5,7 +5,9 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from threading import get_ident
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -18,6 +20,8 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError, OutputError
+from trtllm_lite.quantize import threads
+from trtllm_lite.quantize.formats import Int8
 
 BUILD = """
 import sys
@@ -75,7 +79,12 @@ def test_progress_counts_weights(tmp_path: Path) -> None:
     assert calls[2:] == [("write", done, 15) for done in range(1, 16)]
 
 
-def test_memory_stays_at_a_few_times_the_largest_weight(tmp_path: Path) -> None:
+@pytest.mark.parametrize("qformat", ["full_prec", "int8_wo"])
+def test_memory_stays_at_a_few_times_the_largest_weight(
+    qformat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread computes weights ahead, and others are read one at a time."""
+    monkeypatch.setattr(threads, "num_workers", lambda *_: 1)
     shape = Shape(hidden=128, inter=512, layers=6, windows=(0,) * 6)
     checkpoint = save_checkpoint(tmp_path / "checkpoint", shape)
     largest = 2 * shape.inter * shape.hidden * 4
@@ -84,11 +93,34 @@ def test_memory_stays_at_a_few_times_the_largest_weight(tmp_path: Path) -> None:
         if state == ("fuse", 1, 1):
             tracemalloc.start()
 
-    build_engine(checkpoint, tmp_path / "engine", **LIMITS, progress=start)
+    manifest = build_engine(checkpoint, tmp_path / "engine", **LIMITS, qformat=qformat, progress=start)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (tmp_path / "engine" / "rank0.engine").stat().st_size > 8 * largest
+    assert 4 * manifest.num_parameters > 8 * largest
     assert peak < 4 * largest
+
+
+def test_weights_are_computed_ahead_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads than the one that writes compute quantized weights, and read no other weight."""
+    computed, read = list[tuple[int, ...]](), set[int]()
+    pack, fromfile = Int8.pack, np.fromfile
+
+    def packed(self: Int8, matrix: np.ndarray) -> dict[str, np.ndarray]:
+        assert get_ident() != writer
+        computed.append(matrix.shape)
+        return pack(self, matrix)
+
+    def noted(file: Path, **where: int) -> np.ndarray:
+        read.add(get_ident() == writer)
+        return fromfile(file, **where)
+
+    writer, shape = get_ident(), Shape()
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", shape)
+    monkeypatch.setattr(Int8, "pack", packed)
+    monkeypatch.setattr(np, "fromfile", noted)
+    build_engine(checkpoint, tmp_path / "engine", **LIMITS, qformat="int8_wo")
+    assert len(computed) == 7 * shape.layers
+    assert read == {True, False}
 
 
 def test_a_target_that_does_not_exist(tmp_path: Path) -> None:

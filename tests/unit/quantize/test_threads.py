@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from trtllm_lite.quantize import threads
-from trtllm_lite.quantize.threads import Once, in_order, num_workers
+from trtllm_lite.quantize.threads import Once, Parts, in_order, num_workers
 
 
 def test_results_come_in_order_and_tasks_run_at_once() -> None:
@@ -55,6 +55,19 @@ def test_a_value_is_computed_once() -> None:
         return once()
 
     assert list(in_order([task] * 4, 4)) == [1] * 4
+
+
+def test_a_part_is_kept_until_it_is_taken() -> None:
+    count = [0]
+
+    def compute() -> dict[str, tuple[str, int]]:
+        count[0] += 1
+        return {name: (name, count[0]) for name in ("weight", "scale")}
+
+    parts = Parts(compute)
+    tasks = [lambda: parts.take("weight"), lambda: parts.take("scale")]
+    assert list(in_order(tasks, 2)) == [("weight", 1), ("scale", 1)]
+    assert [parts.take("scale"), parts.take("weight")] == [("scale", 2), ("weight", 2)]
 
 
 def test_numpy_has_one_thread_for_each_task() -> None:

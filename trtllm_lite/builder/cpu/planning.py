@@ -14,7 +14,7 @@ from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.writer import Weight, weight_offsets
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
-from trtllm_lite.network.tensors import extents
+from trtllm_lite.network.tensors import Computed, extents
 from trtllm_lite.plugins.packing import pack, packed_shape
 from trtllm_lite.plugins.schema import LAYOUTS, all_schemas
 
@@ -100,7 +100,7 @@ def _stored_weight(value: ir.Value, layout: str) -> Weight:
     def load() -> memoryview:
         return pack(tensor.numpy(), layout).reshape(-1).view("u1").data
 
-    return Weight(str(value.name), DTYPE_NAMES[tensor.dtype], shape, load)
+    return Weight(str(value.name), DTYPE_NAMES[tensor.dtype], shape, load, isinstance(tensor, Computed))
 
 
 def _arena(graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits) -> tuple[dict[ir.Value, int], int]:

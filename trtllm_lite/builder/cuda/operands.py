@@ -14,7 +14,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
-from trtllm_lite.network.tensors import extents
+from trtllm_lite.network.tensors import Computed, extents
 from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack, packed_shape
@@ -119,10 +119,8 @@ class Operands:
             tensor = weight_tensor(value)
             if tensor is None:
                 raise BuildError(f"expected {value.name} to be a weight, but the network computes it")
-            dtype = DTYPE_NAMES[tensor.dtype]
-            self._by_value[value] = self._store(
-                str(value.name), dtype, extents(tensor), lambda: pack(tensor.numpy(), layout), layout
-            )
+            name, dtype = str(value.name), DTYPE_NAMES[tensor.dtype]
+            self._by_value[value] = self._store(name, dtype, tensor, lambda: pack(tensor.numpy(), layout), layout)
         return self._by_value[value]
 
     def _stored_as(self, value: ir.Value, dtype: str) -> Buffer:
@@ -132,18 +130,27 @@ class Operands:
         if value not in self._converted:
             tensor, name = weight_tensor(value), f"{dtype}.{value.name}"
             assert tensor is not None
-            shape, numbers = extents(tensor), tensor.numpy
-            self._converted[value] = self._store(name, dtype, shape, lambda: numbers().astype(NUMPY[dtype]))
+            numbers = tensor.numpy
+            self._converted[value] = self._store(name, dtype, tensor, lambda: numbers().astype(NUMPY[dtype]))
         return self._converted[value]
 
     def _store(
-        self, name: str, dtype: str, shape: tuple[int, ...], read: Callable[[], np.ndarray], layout: str = "row_major"
+        self,
+        name: str,
+        dtype: str,
+        tensor: ir.TensorProtocol,
+        read: Callable[[], np.ndarray],
+        layout: str = "row_major",
     ) -> Buffer:
+        """The buffer of what ``read`` makes of the weight ``tensor``, which has its shape."""
+        shape = extents(tensor)
+
         def load() -> memoryview:
             return np.ascontiguousarray(read()).reshape(-1).view("u1").data
 
         buffer = Buffer(name, dtype, shape, "weight", layout)
-        self.weights[buffer] = Weight(name, dtype, packed_shape(shape, layout, NUMPY[dtype]), load)
+        physical = packed_shape(shape, layout, NUMPY[dtype])
+        self.weights[buffer] = Weight(name, dtype, physical, load, isinstance(tensor, Computed))
         return buffer
 
 

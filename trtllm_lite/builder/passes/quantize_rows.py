@@ -57,7 +57,7 @@ def _vector(graph: ir.Graph, name: str, scalar: ir.Value) -> ir.Value:
     """A vector of the one element of ``scalar``."""
     tensor = scalar.const_value
     assert tensor is not None
-    return add_initializer(graph, name, lazy(lambda: tensor.numpy().reshape(1), ir.DataType.FLOAT, (1,)))
+    return add_initializer(graph, name, lazy(lambda: tensor.numpy().reshape(1), ir.DataType.FLOAT, (1,), [tensor]))
 
 
 def _ensures(graph: ir.Graph) -> Iterable[str]:

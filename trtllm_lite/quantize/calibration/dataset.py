@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.units import counted
 
 DEFAULT_SIZE = 512
 _TEXT_FILE = "text.txt"
@@ -61,7 +62,8 @@ class CalibrationText:
         """The sequences, each behind ``prefix``; ``encode`` makes tokens of a text. Raises ArgumentError."""
         if self.max_seq_length <= len(prefix):
             raise ArgumentError(
-                f"calib_max_seq_length is {self.max_seq_length}, and prompts begin with {len(prefix)} tokens: raise it"
+                f"calib_max_seq_length is {self.max_seq_length}, and prompts begin with "
+                f"{counted(len(prefix), 'token')}: raise it"
             )
         fresh = self.max_seq_length - len(prefix)
         parts = [
@@ -73,9 +75,10 @@ class CalibrationText:
         source = self.dataset or "the text that comes with trtllm_lite"
         if num_tokens < _MIN_TOKENS or len(parts) < (self.size or 1):
             raise ArgumentError(
-                f"the calibration dataset is too small: {source} has {num_tokens} tokens in {len(parts)} sequences of "
-                f"at most {self.max_seq_length}, expected {self.size or 1} and {_MIN_TOKENS} tokens or more: pass more "
-                "text" + (", or lower calib_size" if num_tokens >= _MIN_TOKENS else "")
+                f"the calibration dataset is too small: {source} has {counted(num_tokens, 'token')} in "
+                f"{counted(len(parts), 'sequence')} of at most {self.max_seq_length}, expected at least {_MIN_TOKENS} "
+                f"tokens, and at least {counted(self.size or 1, 'sequence')}: pass more text"
+                + (", or lower calib_size" if num_tokens >= _MIN_TOKENS else "")
             )
         chosen = np.random.default_rng(self.seed).permutation(len(parts))[: self.size or DEFAULT_SIZE]
         return [parts[i] for i in sorted(chosen)]

@@ -30,12 +30,14 @@ class Statistics:
 
     def check_channels(self, layer: str, scheme: str) -> None:
         """Raise BuildError if a channel is zero throughout, so that no factor can be found for it."""
+        above = layer.rpartition(".")[0]
         dead = np.flatnonzero(self.abs_max == 0)
         if dead.size:
             raise BuildError(
                 f"{layer}: {dead.size} of the {self.abs_max.size} channels that it multiplies, the first number "
                 f"{dead[0]}, are zero throughout the calibration text, and {scheme} scales channels by their size: "
-                "calibrate with a longer text, or keep the layer in full precision"
+                "calibrate with a longer text, or keep the products there in full precision (--quantize_override "
+                f"'{f'{above}.*' if above else layer}=full_prec')"
             )
 
 

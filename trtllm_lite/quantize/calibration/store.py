@@ -22,10 +22,15 @@ class StatisticsStore:
             self._directory.mkdir(parents=True, exist_ok=True)
             if not any(self._directory.iterdir()):
                 write_file(key_file, key.encode())
-        if not key_file.is_file() or key_file.read_bytes() != key.encode():
+        if not key_file.is_file():
             raise ArgumentError(
-                f"{directory} does not hold statistics of this checkpoint, text and settings: name another directory, "
-                "or remove it"
+                f"{directory} holds other files than statistics of a calibration: name another directory"
+            )
+        if key_file.read_bytes() != key.encode():
+            raise ArgumentError(
+                f"{directory} does not hold statistics of this checkpoint, text and settings (calib_size, "
+                "calib_max_seq_length, calib_seed, device, and what the scheme needs): name another directory, or "
+                "remove this one"
             )
 
     def missing(self, names: list[str]) -> list[str]:

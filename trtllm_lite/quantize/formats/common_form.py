@@ -33,12 +33,16 @@ def in_one_form(matrices: Sequence[StoredMatrix]) -> list[StoredMatrix]:
     return [_as_int8(matrix, gcd(*blocks), dtype, with_offset) for matrix in matrices]
 
 
+def _tensors(matrix: StoredMatrix) -> list[ir.TensorProtocol]:
+    return [matrix.tensor(operand) for operand in matrix.operands]
+
+
 def _floats(matrix: StoredMatrix) -> np.ndarray:
     return matrix.format.dequantize({name: matrix.tensor(name).numpy() for name in matrix.operands})
 
 
 def _as_floats(matrix: StoredMatrix) -> StoredMatrix:
-    tensor = lazy(lambda: _floats(matrix), ONNX["float32"], matrix.shape)
+    tensor = lazy(lambda: _floats(matrix), ONNX["float32"], matrix.shape, _tensors(matrix))
     return StoredMatrix(Plain(), {"weight": derived(f"{matrix.operands['weight'].name}.float32", tensor)})
 
 
@@ -51,12 +55,13 @@ def _as_int8(matrix: StoredMatrix, block: int, dtype: ir.DataType, with_offset: 
             found = matrix.tensor(operand).numpy().astype(dtype.numpy())
             return np.repeat(found, shape[-1] // found.shape[-1], axis=-1)
 
-        return lazy(load, dtype, shape)
+        return lazy(load, dtype, shape, _tensors(matrix))
 
     def elements() -> np.ndarray:
         return matrix.tensor("weight").numpy().astype(np.int8)
 
-    tensors = {"weight": lazy(elements, ONNX["int8"], matrix.shape), "weight_scale": numbers("weight_scale")}
+    weight = lazy(elements, ONNX["int8"], matrix.shape, _tensors(matrix))
+    tensors = {"weight": weight, "weight_scale": numbers("weight_scale")}
     if "weight_offset" in matrix.operands:
         tensors["weight_offset"] = numbers("weight_offset")
     elif with_offset:

@@ -127,7 +127,7 @@ def _in_blocks(node: ir.Node, scale: ir.Value, weight: ir.Value) -> ir.Value | N
 
 
 def _reshaped(tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.TensorProtocol:
-    return lazy(lambda: tensor.numpy().reshape(shape), tensor.dtype, shape)
+    return lazy(lambda: tensor.numpy().reshape(shape), tensor.dtype, shape, [tensor])
 
 
 def _blocks_of(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
@@ -142,14 +142,18 @@ def _repeated(scalar: ir.Value, rows: int, weight: str) -> ir.Value:
     tensor = scalar.const_value
     assert tensor is not None
     shape = (rows, 1)
-    return derived(f"{weight}.{scalar.name}", lazy(lambda: np.full(shape, tensor.numpy()), tensor.dtype, shape))
+    repeated = lazy(lambda: np.full(shape, tensor.numpy()), tensor.dtype, shape, [tensor])
+    return derived(f"{weight}.{scalar.name}", repeated)
 
 
 def _as_int8(weight: ir.Value) -> ir.Value:
     tensor = weight.const_value
     assert tensor is not None
-    shifted = lazy(lambda: (tensor.numpy() ^ _UINT8_BIAS).view(np.int8), ir.DataType.INT8, extents(tensor))
-    return derived(f"{weight.name}.int8", shifted)
+
+    def shifted() -> np.ndarray:
+        return (tensor.numpy() ^ _UINT8_BIAS).view(np.int8)
+
+    return derived(f"{weight.name}.int8", lazy(shifted, ir.DataType.INT8, extents(tensor), [tensor]))
 
 
 def _offset_of(scale: ir.Value, weight: ir.Value, zeros: ir.Value | None, bias: int) -> ir.Value:
@@ -164,4 +168,4 @@ def _offset_of(scale: ir.Value, weight: ir.Value, zeros: ir.Value | None, bias: 
         return scales.numpy().astype(np.float32) * steps
 
     name = f"{weight.name}.{scale.name}.{'' if zeros is None else zeros.name}.offset"
-    return derived(name, lazy(load, _FLOAT, shape))
+    return derived(name, lazy(load, _FLOAT, shape, [scales] if points is None else [scales, points]))

@@ -1,7 +1,7 @@
 """Elements of a few bits with a scale, perhaps an offset, for each block of a row: w = scale * element + offset."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.network.dtypes import NUMPY, ONNX
-from trtllm_lite.network.tensors import extents, lazy
+from trtllm_lite.network.tensors import computed, extents
 from trtllm_lite.plugins.scaled_weight import scaled
 from trtllm_lite.quantize.formats.dequantization import dequantized, recognise_dequantized
 from trtllm_lite.quantize.formats.format import QuantizedFormat, StoredMatrix
+from trtllm_lite.quantize.threads import Parts
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,12 @@ class Scaled(QuantizedFormat):
         """As :meth:`QuantizedFormat.quantized`."""
         *rows, depth = extents(tensor)
 
-        def part(operand: str) -> Callable[[], np.ndarray]:
-            return lambda: self.pack(tensor.numpy())[operand]
+        packed = Parts(lambda: self.pack(tensor.numpy()))
 
         blocks = (*rows, depth // (self.block_size or depth))
         return {
-            "weight": lazy(part("weight"), self.weight_dtypes[0], (*rows, depth)),
-            "weight_scale": lazy(part("weight_scale"), ONNX[self.scale_dtype], blocks),
+            "weight": computed(lambda: packed.take("weight"), self.weight_dtypes[0], (*rows, depth)),
+            "weight_scale": computed(lambda: packed.take("weight_scale"), ONNX[self.scale_dtype], blocks),
         }
 
     def express(

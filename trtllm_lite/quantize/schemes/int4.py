@@ -23,6 +23,7 @@ class Int4WeightOnly(Scheme):
     """Needs no calibration."""
 
     name = "int4_wo"
+    in_groups = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
@@ -36,6 +37,7 @@ class Int4Gptq(Scheme):
 
     name = "int4_gptq"
     needs = Needs.GRAM
+    in_groups = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
@@ -49,6 +51,7 @@ class Int4Awq(Scheme):
 
     name = "int4_awq"
     needs = Needs.CHANNELS
+    in_groups = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
@@ -58,13 +61,22 @@ class Int4Awq(Scheme):
                 _check_blocks(work, product, self.name)
             try:
                 source = source_of(work, group[0].x)
-                fold(work, source, _scaling(work, name, group, blocks, source))
+                fold(work, source, self._scaling(work, name, group, blocks, source))
                 work.decide(name, "scaled")
             except NotFoldableError as error:
                 work.decide(name, f"not scaled: {error}")
         for product in products:
             weights = Int4(block_size=blocks.size)
             store_solution(work, product, weights, blocks, self._rounding(work, product, blocks))
+
+    def _scaling(self, work: Workpiece, name: str, group: Sequence[Product], blocks: Blocks, source: Source) -> Factors:
+        def factors() -> NDArray[np.float32]:
+            statistics = work.statistics(group[0])
+            statistics.check_channels(name, self.name)
+            matrices = [work.matrix_before(product) for product in group]
+            return channel_factors(matrices, source.shared(statistics.abs_mean), statistics.sample, blocks, name)
+
+        return Once(factors)
 
     @staticmethod
     def _rounding(work: Workpiece, product: Product, blocks: Blocks) -> Callable[[], Solution]:
@@ -74,16 +86,6 @@ class Int4Awq(Scheme):
             return grid.nearest(blocks.split(matrix, product.name)), grid
 
         return rounded
-
-
-def _scaling(work: Workpiece, name: str, group: Sequence[Product], blocks: Blocks, source: Source) -> Factors:
-    def factors() -> NDArray[np.float32]:
-        statistics = work.statistics(group[0])
-        statistics.check_channels(name, Int4Awq.name)
-        matrices = [work.matrix_before(product) for product in group]
-        return channel_factors(matrices, source.shared(statistics.abs_mean), statistics.sample, blocks, name)
-
-    return Once(factors)
 
 
 def _check_blocks(work: Workpiece, product: Product, scheme: str) -> None:

@@ -16,6 +16,7 @@ from trtllm_lite.quantize.threads import Once
 # How much of the difference between channels goes to the weights (section 4.2): the best of these for each input.
 _ALPHAS = np.arange(10) / 10
 _MIN_FACTOR = np.float32(1e-5)
+_SEARCHED_ROWS = 4096  # of the matrices of an input at most, which tell enough of their errors
 _FORMAT = Int8()
 Shared = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
@@ -63,7 +64,9 @@ def smoothing_factors(
     lose least when rows of ``sample`` and of ``weight`` [out, in] are rounded and multiplied. Channels that must have
     one factor have the maxima over all of them, which ``shared`` gives.
     """
-    exact, w_max = sample @ weight.T, np.maximum(shared(np.abs(weight).max(0)), _MIN_FACTOR)
+    w_max = np.maximum(shared(np.abs(weight).max(0)), _MIN_FACTOR)
+    weight = weight[:: -(-len(weight) // _SEARCHED_ROWS)]
+    exact = sample @ weight.T
     measures = [shared(magnitude) for magnitude in magnitudes]
     best, least = np.ones_like(w_max), np.inf
     candidates = [best, *(x**alpha / w_max ** (1 - alpha) for x in measures for alpha in _ALPHAS)]

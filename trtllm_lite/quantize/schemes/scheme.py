@@ -17,10 +17,11 @@ class Needs(IntEnum):
 
 
 class Scheme(ABC):
-    """One way to quantize products."""
+    """One way to quantize products; ``in_groups``: with a scale for each group of as many weights as users say."""
 
     name: str
     needs = Needs.NOTHING
+    in_groups = False
 
     @abstractmethod
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:

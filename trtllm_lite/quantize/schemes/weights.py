@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.network.dtypes import NUMPY, ONNX
-from trtllm_lite.network.tensors import lazy
+from trtllm_lite.network.tensors import computed
 from trtllm_lite.quantize.formats import QuantizedFormat
 from trtllm_lite.quantize.products import Product
 from trtllm_lite.quantize.rounding.gptq import gptq
@@ -16,7 +16,7 @@ from trtllm_lite.quantize.rounding.grid import Blocks, Grid, Matrix
 from trtllm_lite.quantize.rounding.numbers import Numbers
 from trtllm_lite.quantize.schemes.scheme import Needs
 from trtllm_lite.quantize.schemes.workpiece import Workpiece
-from trtllm_lite.quantize.threads import Once
+from trtllm_lite.quantize.threads import Parts
 
 Solution = tuple[Matrix, Grid]
 
@@ -70,7 +70,7 @@ class Gptq(Weights):
 def store_solution(
     work: Workpiece, product: Product, weights: QuantizedFormat, blocks: Blocks, solve: Callable[[], Solution]
 ) -> None:
-    """Keep what ``solve`` gives in the format ``weights``; it is computed once, and kept as long as the network."""
+    """Keep what ``solve`` gives in the format ``weights``."""
     rows, columns = product.matrix.shape
     numbers = blocks.numbers
 
@@ -79,10 +79,10 @@ def store_solution(
         parts = {"weight": elements.reshape(rows, columns).astype(NUMPY[numbers.dtype]), "weight_scale": grid.scales}
         return parts | ({"weight_offset": -grid.zeros * grid.scales} if numbers.zero_points else {})
 
-    computed = Once(compute)
+    parts = Parts(compute)
 
     def part(operand: str, kind: ir.DataType, width: int) -> ir.TensorProtocol:
-        return lazy(lambda: computed()[operand], kind, (rows, width))
+        return computed(lambda: parts.take(operand), kind, (rows, width))
 
     count = columns // blocks.size
     tensors = {

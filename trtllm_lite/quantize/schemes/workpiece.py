@@ -8,7 +8,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.tensors import add_initializer, extents, lazy
+from trtllm_lite.network.tensors import add_initializer, computed, extents
 from trtllm_lite.quantize.activations import quantize_per_tensor, quantize_per_token
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.formats import QuantizedFormat
@@ -77,7 +77,7 @@ class Workpiece:
         assert value is not None
         tensor = value.const_value
         assert tensor is not None
-        divided = lazy(lambda: (tensor.numpy() / factors()).astype(np.float32), ir.DataType.FLOAT, extents(tensor))
+        divided = computed(lambda: (tensor.numpy() / factors()).astype(np.float32), ir.DataType.FLOAT, extents(tensor))
         node.replace_input_with(position, add_initializer(self.graph, f"{node.name}.{value.name}.divided", divided))
         self._remove_unread(value)
 
@@ -113,7 +113,7 @@ class Workpiece:
     def store(self, product: Product, weights: QuantizedFormat) -> None:
         """Keep the matrix in the format ``weights``, rounded to the nearest."""
         shape = extents(product.matrix.tensor("weight"))
-        tensor = lazy(lambda: self.matrix(product), ir.DataType.FLOAT, shape)
+        tensor = computed(lambda: self.matrix(product), ir.DataType.FLOAT, shape)
         self.store_tensors(product, weights, weights.quantized(tensor))
 
     def store_tensors(
@@ -154,7 +154,7 @@ class Workpiece:
         weight = product.matrix.operands["weight"]
         tensor, old = product.matrix.tensor("weight"), product.weight
         dtype = tensor.dtype
-        scaled = lazy(lambda: self.matrix(product).astype(dtype.numpy()), dtype, extents(tensor))
+        scaled = computed(lambda: self.matrix(product).astype(dtype.numpy()), dtype, extents(tensor))
         new = add_initializer(self.graph, f"{weight.name}.scaled", scaled)
         if (cast := made_by(old, "Cast")) is not None and cast.inputs[0] is weight:
             widened = ir.Value(name=f"{new.name}.cast", type=old.type, shape=old.shape)

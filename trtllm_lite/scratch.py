@@ -1,0 +1,34 @@
+"""Directories for large files that nobody keeps, such as engines that calibrate or are compared."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import gettempdir
+
+from trtllm_lite.errors import OutputError
+from trtllm_lite.files import PRODUCER_PREFIX, writing
+from trtllm_lite.temporaries import temporary_directory
+
+
+@contextmanager
+def scratch_directory(kind: str) -> Iterator[Path]:
+    """Yield an empty directory for large files among the system's temporary ones, which is removed at the end.
+
+    What killed processes of this user left of the same ``kind`` is removed first. Raises OutputError if there is no
+    such place; where the body raises one about the directory, the error says that TMPDIR chooses the place.
+    """
+    place = Path(gettempdir()) / f"{PRODUCER_PREFIX}-{os.getuid()}-{kind}"
+    remedy = "set TMPDIR to a directory with enough space for such files"
+    with ExitStack() as stack:
+        with writing(str(place.parent), remedy):
+            directory = stack.enter_context(temporary_directory(place))
+            directory.chmod(0o700)
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        try:
+            yield directory
+        except OutputError as error:
+            if str(directory) not in str(error):
+                raise
+            raise OutputError(f"{error}; what lies there is temporary: {remedy}") from error
