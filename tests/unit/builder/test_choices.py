@@ -58,7 +58,7 @@ def test_the_fastest_is_chosen(site: Site, fastest: str) -> None:
 
 
 def test_the_write_of_the_cache_counts_where_a_kernel_behind_cublaslt_does_it() -> None:
-    times = {CUBLASLT: 9.0, FIRST: 11.0, SECOND: 13.0}
+    times = {CUBLASLT: 9.0, FIRST: 10.5, SECOND: 13.0}
     query, cos, sin, keys, values = (Buffer(name, "bfloat16", ("num_tokens", 128)) for name in "qcskv")
     step = [Buffer(name, "int32", (1,)) for name in ("starts", "past", "tables", "slots")]
     heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 32)
