@@ -53,6 +53,15 @@ __device__ __forceinline__ u32 address_of_block(u32 local, int rank) {
   return address;
 }
 
+// As barrier_wait(), for what other blocks of the cluster have sent.
+__device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nretry:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra retry;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
 // Sends numbers to `local` of block `rank`, where they count as bytes that its barrier `barrier` waits for. An arrival that
 // orders writes would wait until all that this thread has under way, to memory, too, are done (1 us on an H200).
 __device__ __forceinline__ void send_to_block(u32 local, u32 barrier, int rank, float value) {

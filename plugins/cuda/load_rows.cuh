@@ -12,6 +12,18 @@ constexpr int kConsumerThreads = 32 * kConsumerWarps;
 
 __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }
 
+#ifndef TL_RACECHECK
+#define TL_RACECHECK 0
+#endif
+
+// Says at barrier `empty` that a warp has read a stage. One lane speaks for its warp; racecheck does not follow __syncwarp(),
+// so for its sake every lane can.
+constexpr int kReleases = TL_RACECHECK ? kConsumerThreads : kConsumerWarps;
+__device__ __forceinline__ void release_stage(u32 empty, int lane) {
+  __syncwarp();
+  if (TL_RACECHECK || lane == 0) barrier_arrive(empty);
+}
+
 __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));

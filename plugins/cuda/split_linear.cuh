@@ -1,13 +1,16 @@
-// y = x @ weight.T for 5 to 16 rows of x on sm_90a: the TL_SPLITS blocks of a cluster take a part of the depth each.
+// y = x @ weight.T for up to 16 rows of x on sm_90a: the TL_SPLITS blocks of a cluster take a part of the depth each.
 //
 // Of so many rows, x is as large as a block's share of the weights (16 rows of 4096 elements: 131 KB). So no block
 // brings all of x into its shared memory, normalises and rounds it: each does so with its part of the depth.
 //
-// A group is TL_TILES_PER_STAGE tiles of 16 weight rows (see few_rows.cuh), which two
-// warpgroups multiply by wgmma, every other stretch of the depth each: weights, whatever their form, from registers, a tile
-// a warp; x from shared memory, its rows as columns. A warp sends its sums to the blocks that store the tokens, and goes on
-// with the next group; a block stores a group's results when it has multiplied the next one, so that nobody waits
-// for sums on their way. The order in which sums are added is fixed: a row's result does not depend on the other rows.
+// A group is TL_TILES_PER_STAGE tiles of 16 weight rows (see few_rows.cuh), which two warpgroups multiply by wgmma, every
+// other stretch of the depth each: weights, whatever their form, from registers, a tile a warp; x from shared memory, its
+// rows as columns. A warp sends its sums to the blocks that store the tokens, and goes on with the next group; it stores
+// what the block owns of a group when it has multiplied the next one, so that nobody waits for sums on their way. The order
+// in which sums are added is fixed: a row's result does not depend on the other rows.
+//
+// Two buffers of sums are enough: who sends a group's sums has stored those of the group before, for which it had those of
+// all blocks, each of which had then read the sums of the group before that.
 #pragma once
 
 #include "cuda/few_rows.cuh"
@@ -52,12 +55,11 @@ struct SplitRing {
   static constexpr u32 kSumOffset = kRowOffset + 2 * kSplits * kMaxTokens * 4;
   static constexpr u32 kXOffset = (kSumOffset + 2 * kSumBytes + 1023) / 1024 * 1024;
   static constexpr u32 kStageOffset = kXOffset + kXBytes + (kFourBits ? FixedRows<kPartK, kTokens>::kNumberBytes : 0);
-  static constexpr u32 kStagedXOffset = 0;  // x never travels
   static constexpr int kStages =
       min_of(kMaxStages, (TL_SHARED_BYTES - static_cast<int>(kStageOffset)) / static_cast<int>(kStageBytes));
   static constexpr int kInFlight = max_of(1, min_of(kStages, TL_IN_FLIGHT_BYTES / static_cast<int>(kNumberOffset)));
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
-  static_assert(kTokens <= kMaxTokens && kTilesPerStage <= 4);
+  static_assert(kColumns % 8 == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 4);
   static_assert(kIn % kSplits == 0 && kPartK % kPieceK == 0 && kStageK % kPieceK == 0, "a part must be whole pieces");
   static_assert(kBlock == 0 || (kPartK % max_of(1, kBlock) == 0 && kStageK % max_of(1, kBlock) == 0), "and whole blocks");
 
@@ -89,7 +91,6 @@ struct PartRows {
   // Each value becomes the sum, or the largest, of what all blocks have for that row.
   template <bool kSum>
   __device__ __forceinline__ void across_parts(float (&values)[kMine]) const {
-    if constexpr (Ring::kSplits == 1) return;
     const u32 numbers = shared + Ring::kRowOffset + (kSum ? 0 : Ring::kSplits * kMaxTokens * 4);
     const u32 barrier = shared + Ring::kRowBarrier + (kSum ? 0 : 8);
     if (threadIdx.x == 0) expect_bytes(barrier, Ring::kSplits * kMine * kConsumerWarps * 4);
@@ -99,7 +100,7 @@ struct PartRows {
         send_to_block(numbers + (part * kMaxTokens + warp + i * kConsumerWarps) * 4, barrier, lane, values[i]);
       }
     }
-    barrier_wait(barrier, 0);
+    barrier_wait_cluster(barrier, 0);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const float* of_row = reinterpret_cast<const float*>(memory + (numbers - shared)) + warp + i * kConsumerWarps;
@@ -242,7 +243,7 @@ struct PartSums {
               x_numbers + Fixed::number(before / kXBlock, 0) * 4);
       }
     }
-    pin(sums);
+    if constexpr (!Ring::kFourBits) pin(sums);
   }
 
  private:
@@ -314,23 +315,27 @@ struct PartSums {
   }
 };
 
-// The consuming warps.
+// The consuming warps, of which those that have a tile send sums, and store what the block owns.
 template <class Ring, class Op>
 struct SplitConsumer {
-  // Threads finish so many pairs of features each.
-  static constexpr int kPairs = Ring::kPairs * Ring::kOwnTokens, kEach = ceil_div(kPairs, kConsumerThreads);
+  static constexpr int kOwnPairs = Ring::kPairs * Ring::kOwnTokens;
+  static_assert(kOwnPairs <= kWarpgroups * Ring::kTilesPerStage * 32, "a thread stores one pair of features");
   const Op& op;
   RingPosition<Ring> at;
   char* memory;
   int rows, warp, lane;
-  Share<Ring> share = {};
+  GroupShare<Ring> share = {};
+  int tile = warp % 4;  // of a group
+  bool has_tile = tile < Ring::kTilesPerStage;
+  // What this thread stores of a group: a pair of features of a token.
+  int pair = (warp / 4 * Ring::kTilesPerStage + tile) * 32 + lane;
+  int token = pair / Ring::kPairs * Ring::kSplits + share.part;
 
-  __device__ __forceinline__ int tile_of(int group, int pair) const {
+  __device__ __forceinline__ int stored_tile(int group) const {
     return share.group(group) * Ring::kTilesPerStage + pair / 8 % Ring::kTilesPerStage;
   }
-  __device__ __forceinline__ int token_of(int pair) const { return pair / Ring::kPairs * Ring::kSplits + share.part; }
-  __device__ __forceinline__ bool stores(int group, int pair) const {
-    return pair < kPairs && token_of(pair) < rows && tile_of(group, pair) < Op::kTiles;
+  __device__ __forceinline__ bool stores(int group) const {
+    return pair < kOwnPairs && token < rows && stored_tile(group) < Op::kTiles;
   }
   __device__ __forceinline__ u32 sums(int group) const { return Ring::kSumOffset + group % 2 * Ring::kSumBytes; }
   __device__ __forceinline__ u32 barrier(int group) const { return at.shared + Ring::kSumBarrier + group % 2 * 8; }
@@ -342,82 +347,68 @@ struct SplitConsumer {
   __device__ __forceinline__ u32 sum_bytes() const {
     return Ring::kSources * ceil_div(sent() - share.part, Ring::kSplits) * Ring::kPairs * 8;
   }
-  __device__ __forceinline__ void begin(int group, Begun (&begun)[kEach]) const {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int pair = threadIdx.x + i * kConsumerThreads;
-      if (stores(group, pair)) begun[i] = op.begin(tile_of(group, pair), pair % 8, token_of(pair));
-    }
-  }
   // Sums of this warp, to the blocks that store them.
   __device__ __forceinline__ void send(int group, const PartSums<Ring>& part) const {
-    const int tile = warp % 4, source = share.part * kWarpgroups + warp / 4;
+    const int source = share.part * kWarpgroups + warp / 4;
     const u32 mine = at.shared + sums(group) + (source * Ring::kOwnTokens * Ring::kPairs + tile * 8 + lane / 4) * 8;
-    if (tile < Ring::kTilesPerStage) {
 #pragma unroll
-      for (int i = 0; i < PartSums<Ring>::kHeld; ++i) {
-        const int token = PartSums<Ring>::token(i, lane);
-        if (token < sent()) {
-          const u32 to = mine + token / Ring::kSplits * Ring::kPairs * 8;
-          send_to_block(to, barrier(group), token % Ring::kSplits, part.of_token(i));
-        }
+    for (int i = 0; i < PartSums<Ring>::kHeld; ++i) {
+      const int of = PartSums<Ring>::token(i, lane);
+      if (of < sent()) {
+        const u32 to = mine + of / Ring::kSplits * Ring::kPairs * 8;
+        send_to_block(to, barrier(group), of % Ring::kSplits, part.of_token(i));
       }
     }
   }
-  // A block's warps write to the buffer of `group` again after they have finished the group behind it, for which they need
-  // this block's sums, which it sends after this.
-  __device__ __forceinline__ void finish(int group, const Begun (&begun)[kEach]) const {
-    barrier_wait(barrier(group), group / 2 % 2);
+  __device__ __forceinline__ void finish(int group, const Begun& begun) const {
+    barrier_wait_cluster(barrier(group), group / 2 % 2);
+    if (!stores(group)) return;
+    const float2* from = reinterpret_cast<const float2*>(memory + sums(group)) + pair;
+    float2 sum = from[0];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int pair = threadIdx.x + i * kConsumerThreads;
-      if (!stores(group, pair)) continue;
-      const float2* from = reinterpret_cast<const float2*>(memory + sums(group)) + pair;
-      float2 sum = from[0];
-#pragma unroll
-      for (int source = 1; source < Ring::kSources; ++source) {
-        const float2 more = from[source * Ring::kOwnTokens * Ring::kPairs];
-        sum.x += more.x;
-        sum.y += more.y;
-      }
-      const int token = token_of(pair);
-      if constexpr (kScaledRows) {
-        const float row_scale = Ring::kByteRows ? reinterpret_cast<const float*>(memory + Ring::kScaleOffset)[token] : 1.0f;
-        sum.x *= begun[i].scale_a * row_scale;
-        sum.y *= begun[i].scale_b * row_scale;
-      }
-      op.store(tile_of(group, pair), pair % 8, token, sum.x, sum.y, begun[i]);
+    for (int source = 1; source < Ring::kSources; ++source) {
+      const float2 more = from[source * kOwnPairs];
+      sum.x += more.x;
+      sum.y += more.y;
     }
+    if constexpr (kScaledRows) {
+      const float* scales = reinterpret_cast<const float*>(memory + Ring::kScaleOffset);
+      const float row_scale = Ring::kByteRows ? scales[token] : 1.0f;
+      sum.x *= begun.scale_a * row_scale;
+      sum.y *= begun.scale_b * row_scale;
+    }
+    op.store(stored_tile(group), pair % 8, token, sum.x, sum.y, begun);
   }
 
   template <class Product>
   __device__ __forceinline__ void run() {
     const u32 x = at.shared + Ring::kXOffset;
-    const int groups = share.template groups<Op>(), tile = min_of(warp % 4, Ring::kTilesPerStage - 1);
-    Begun before[kEach] = {}, begun[kEach] = {};
+    const int groups = share.template groups<Op>();
+    const int multiplied = has_tile ? tile : 0;  // warps of a warpgroup multiply together, whatever becomes of the sums
+    Begun before = {}, begun = {};
 #pragma unroll 1
-    for (int i = 0; i < groups; ++i) {
+    for (int i = 0; i < groups; ++i, before = begun) {
       if (threadIdx.x == 0) expect_bytes(barrier(i), sum_bytes());
-      begin(i, begun);
+      if (has_tile && stores(i)) begun = op.begin(stored_tile(i), pair % 8, token);
       PartSums<Ring> part;
 #pragma unroll 1
       for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
         barrier_wait(at.full(), at.parity);
         const int first_k = chunk * Ring::kStageK;
         if (Product::kLastK == Ring::kStageK || chunk + 1 < Product::kChunks) {
-          part.template add_stage<Ring::kStageK>(at.data(), x, first_k, warp / 4, tile, lane);
+          part.template add_stage<Ring::kStageK>(at.data(), x, first_k, warp / 4, multiplied, lane);
         } else {
-          part.template add_stage<Product::kLastK>(at.data(), x, first_k, warp / 4, tile, lane);
+          part.template add_stage<Product::kLastK>(at.data(), x, first_k, warp / 4, multiplied, lane);
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(at.empty());
+        release_stage(at.empty(), lane);
       }
+      if (!has_tile) continue;
       if (i > 0) finish(i - 1, before);
+      // All lanes have read the sums of that group before any lane lets another block go on, which writes there next.
+      __syncwarp();
       send(i, part);
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) before[j] = begun[j];
     }
-    if (groups > 0) finish(groups - 1, before);
+    if (groups > 0 && has_tile) finish(groups - 1, before);
   }
 };
 
@@ -433,14 +424,14 @@ __device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const flo
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Ring::kStages; ++stage) {
       barrier_init(start.shared + stage * 16, kFullArrivals * kProducingWarps);
-      barrier_init(start.shared + stage * 16 + 8, kConsumerWarps);
+      barrier_init(start.shared + stage * 16 + 8, kReleases);
     }
     for (int i = 0; i < 4; ++i) barrier_init(start.shared + Ring::kSumBarrier + i * 8, 1);
     barrier_init_fence();
   }
   __syncthreads();
   cluster_arrive();
-  const Share<Ring> share;
+  const GroupShare<Ring> share;
   if (warp >= kConsumerWarps) {
     Producer<Ring>{start, start, rows, lane, warp - kConsumerWarps}.template run<Product>(op, nullptr);
     return;

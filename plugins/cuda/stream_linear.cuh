@@ -11,10 +11,6 @@
 #include "cuda/few_rows.cuh"
 #include "cuda/fixed_sums.cuh"
 
-#ifndef TL_RACECHECK
-#define TL_RACECHECK 0
-#endif
-
 namespace tl {
 
 constexpr int kFewRowsThreads = kConsumerThreads + 32;
@@ -201,7 +197,7 @@ struct Consumer {
   char* memory;
   int rows;
   int buffer = 0;
-  Share<Ring> share = {};
+  GroupShare<Ring> share = {};
 
   // Of rows of bytes, or of the blocks of whole numbers.
   template <class Product>
@@ -227,12 +223,6 @@ struct Consumer {
     products<Product>(op);
   }
 
-  // One lane speaks for its warp. racecheck does not follow __syncwarp(), so for its sake every lane can.
-  __device__ __forceinline__ static void release(const RingPosition<Ring>& stage, int lane) {
-    __syncwarp();
-    if (TL_RACECHECK || lane == 0) barrier_arrive(stage.empty());
-  }
-
   template <class Product, class Op>
   __device__ __forceinline__ void products(const Op& op) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
@@ -255,7 +245,7 @@ struct Consumer {
         const u32 x = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset, zeros = at.shared + Ring::kZeroOffset;
         const int first_k = Product::kStreamX ? 0 : chunk * Ring::kStageK;
         part.add_stage(at.data(), Product::chunk_k(chunk), {x, zeros, first_k, rows}, warp, lane);
-        release(at, lane);
+        release_stage(at.empty(), lane);
       }
       part.put(sums(buffer), warp, lane);
       consumer_sync();
@@ -287,7 +277,7 @@ __device__ __forceinline__ char* start_stream() {
     const u32 shared = shared_address(memory);
     for (int stage = 0; stage < Ring::kStages; ++stage) {
       barrier_init(shared + stage * 16, kFullArrivals);
-      barrier_init(shared + stage * 16 + 8, TL_RACECHECK ? kConsumerThreads : kConsumerWarps);
+      barrier_init(shared + stage * 16 + 8, kReleases);
     }
     barrier_init_fence();
   }

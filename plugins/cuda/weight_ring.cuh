@@ -116,7 +116,7 @@ struct Product {
 
 // Groups of kTilesPerStage tiles go round the clusters, in each of which every block takes its part of their rows.
 template <class Ring>
-struct Share {
+struct GroupShare {
   int cluster = blockIdx.x / Ring::kSplits, clusters = gridDim.x / Ring::kSplits;
   int part = blockIdx.x % Ring::kSplits;
 
@@ -141,7 +141,7 @@ struct Producer {
   int which = 0;  // of Ring::kProducers, which take turns at a stage's halves of tiles
   int under_way = 0;
   u64 policy = evict_first_policy();
-  Share<Ring> share = {};
+  GroupShare<Ring> share = {};
 
   // Waits until the next stage may be overwritten and few enough are under way.
   __device__ __forceinline__ void acquire() {
@@ -184,7 +184,7 @@ struct Producer {
 #pragma unroll
         for (int kind = 0; kind < kNumberKinds; ++kind) {
           stage_copy_rows<1>(at.data() + Ring::kNumberOffset + (kind * kHalves + half) * Ring::kRunBytes, 0,
-                             static_cast<const char*>(kinds[kind]) + run, 0, present[i], run_bytes, at.full(), lane,
+                             static_cast<const char*>(kinds[kind]) + run, 0, present[i] > 0, run_bytes, at.full(), lane,
                              policy);
         }
       }

@@ -30,14 +30,15 @@ def test_streamed(kind: torch.dtype, tokens: int, rows: int, static: float | Non
 @STATIC
 @pytest.mark.parametrize(
     ("splits", "tiles", "tokens", "rows", "norm"),
-    [(2, 4, 8, 8, False), (2, 3, 16, 9, True), (4, 2, 16, 16, True), (4, 4, 4, 1, False)],
+    [(2, 4, 8, 8, False), (2, 3, 16, 9, True), (4, 2, 16, 16, True), (4, 4, 4, 1, False), (4, 3, 4, 3, False)],
 )
 def test_blocks_of_a_cluster_may_share_rows(
     kind: torch.dtype, splits: int, tiles: int, tokens: int, rows: int, norm: bool, static: float | None
 ) -> None:
-    """A scale of a row's largest element is the same in all of them."""
+    """A scale of a row's largest element is the same in all of them. A cluster has several groups of tiles."""
     config = SplitConfig(128, tiles, splits, 32 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
-    how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=2 * splits)}
+    machine = Emulator(num_sms=splits, seed=tokens + rows)
+    how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": machine, "blocks": splits}
     check_streamed(kind, 328, 640, tokens, rows, torch.bfloat16, static=static, norm=norm, residual=True, **how)
 
 

@@ -42,13 +42,32 @@ def test_x_may_travel_with_the_weights(form: Form) -> None:
     check_streamed(form, 96, 192, 4, 3, torch.bfloat16, config=config, device=SMALL, machine=Emulator())
 
 
-@pytest.mark.parametrize("form", [*FORMS, Form("int4", 256, "bfloat16", offsets=True)], ids=str)
-@pytest.mark.parametrize(("splits", "tiles", "tokens", "rows"), [(2, 3, 4, 3), (4, 4, 16, 9)])
+SPLIT_FORMS = [
+    *FORMS,
+    Form("bfloat16"),
+    Form("int4", 128, "float16"),
+    Form("int4", 256, "bfloat16", offsets=True),
+    Form("uint4", 512, "float16", offsets=True),
+]
+
+
+@pytest.mark.parametrize("form", SPLIT_FORMS, ids=str)
+@pytest.mark.parametrize(("splits", "tiles", "tokens", "rows"), [(2, 3, 4, 3), (4, 4, 4, 3), (4, 2, 16, 9)])
 def test_blocks_of_a_cluster_may_share_rows(form: Form, splits: int, tiles: int, tokens: int, rows: int) -> None:
-    config = SplitConfig(256, tiles, splits, 32 * 1024, "", weight_form_of(form))
-    how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=2 * splits)}
-    norm = {"norm": tokens == 4, "residual": tokens == 16}
-    check_streamed(form, 328, 1024, tokens, rows, torch.bfloat16, **norm, **how)
+    """A cluster has several groups of tiles."""
+    config = SplitConfig(max(256, form.block), tiles, splits, 32 * 1024, "", weight_form_of(form))
+    machine = Emulator(num_sms=splits, seed=tokens + splits)
+    how = {"config": config, "device": Device("sm_90a", 128 * 1024), "machine": machine, "blocks": splits}
+    norm = {"norm": tiles == 4, "residual": tiles == 3, "bias": tiles == 2}
+    check_streamed(form, 328, 2048, tokens, rows, torch.bfloat16, **norm, **how)
+
+
+@pytest.mark.parametrize("form", [Form("float16"), Form("int8"), FORMS[2]], ids=str)
+def test_blocks_of_a_cluster_may_share_gated_rows(form: Form) -> None:
+    """A part of the depth is no whole stage."""
+    config = SplitConfig(256, 4, 2, 32 * 1024, "", weight_form_of(form))
+    how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=2), "blocks": 2}
+    check_streamed(form, 72, 768, 8, 5, torch.float16, gated=True, norm=True, **how)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

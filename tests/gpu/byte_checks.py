@@ -1,6 +1,6 @@
 """Kernels that multiply or make rows of bytes against float64 on the bytes that they read, on a GPU or emulated."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,7 +15,7 @@ from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_co
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
-from trtllm_lite.plugins.launch import Device, WeightBuffers, symbol
+from trtllm_lite.plugins.launch import Device, Extent, WeightBuffers, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.quantize_rows.cuda import quantize
 from trtllm_lite.plugins.rms_norm.cuda import rms_norm
@@ -84,10 +84,11 @@ def check_streamed(
     residual: bool = False,
     y_scale: float | None = None,
     config: StreamConfig | SplitConfig | None = None,
+    blocks: int | None = None,
     device: Device = H200,
     machine: Machine = GPU,
 ) -> None:
-    """A product of a few rows, which it rounds; with ``y_scale`` y is bytes."""
+    """A product of a few rows, which it rounds, by so many ``blocks``; with ``y_scale`` y is bytes."""
     at = machine.device
     memory, weight = Memory(), random_weight(kind, *((2,) if gated else ()), out, in_features, device=at)
     x = random_rows(rows, in_features, dtype, at)
@@ -105,7 +106,7 @@ def check_streamed(
         launch = gated_linear.stream(*operands, activation="silu", norm=normed, y_scales=y_scales)
     else:
         launch = linear.stream(*operands, norm=normed, residual=memory.optional("residual", stream))
-    memory.run(launch, rows, machine)
+    memory.run(launch if blocks is None else replace(launch, grid=(Extent(blocks), *launch.grid[1:])), rows, machine)
     seen = x
     if norm_weight is not None:
         wide = x.double()

@@ -1,5 +1,7 @@
 """Products of 16-bit rows by int8 and 4-bit weights against float64, on a GPU or emulated."""
 
+from dataclasses import replace
+
 import torch
 
 from tests.gpu.checks import POISON, assert_close
@@ -12,7 +14,7 @@ from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_co
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
-from trtllm_lite.plugins.launch import Device, symbol
+from trtllm_lite.plugins.launch import Device, Extent, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 
 EPSILON = 1e-5
@@ -31,10 +33,11 @@ def check_streamed(
     bias: bool = False,
     residual: bool = False,
     config: StreamConfig | SplitConfig | None = None,
+    blocks: int | None = None,
     device: Device = H200,
     machine: Machine = GPU,
 ) -> None:
-    """Of a few rows: y = [rms_norm](x) @ weight.T [+ bias] [+ residual], or silu(gate) * up."""
+    """Of a few rows: y = [rms_norm](x) @ weight.T [+ bias] [+ residual], or silu(gate) * up; by so many ``blocks``."""
     at = machine.device
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device=at)
     memory, x = Memory(weight.tensors), torch.randn(rows, in_features, device=at).to(dtype)
@@ -52,7 +55,7 @@ def check_streamed(
     else:
         more = {"bias": memory.optional("bias", vector), "residual": memory.optional("residual", stream)}
         launch = linear.stream(*operands, norm=normed, **more)
-    memory.run(launch, rows, machine)
+    memory.run(launch if blocks is None else replace(launch, grid=(Extent(blocks), *launch.grid[1:])), rows, machine)
     seen = x.double()
     if norm_weight is not None:
         seen = seen * torch.rsqrt(seen.square().mean(-1, keepdim=True) + EPSILON) * norm_weight.double()

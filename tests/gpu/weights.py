@@ -20,6 +20,7 @@ _NUMBERS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torc
 class Form:
     """int8 with a float32 scale a row, or 4 bits with a scale (and perhaps an offset) of ``number`` for each block.
 
+    Of a type of 16 bits, weights have neither.
     ``zero_points``: offsets are minus a scale times an integer, as AWQ and GPTQ have them.
     """
 
@@ -41,6 +42,10 @@ class RandomWeight:
 
 def random_weight(form: Form, *shape: int, device: str) -> RandomWeight:
     """Elements of every size; those that are meant are about 1 / sqrt(in)."""
+    if form.dtype in ("bfloat16", "float16"):
+        matrix = (torch.randn(shape) * shape[-1] ** -0.5).to(_NUMBERS[form.dtype]).to(device)
+        buffer = Buffer("weight", form.dtype, shape)
+        return RandomWeight(WeightBuffers(buffer), {buffer: matrix}, matrix.double())
     low, high = _RANGES[form.dtype]
     values = torch.randint(low, high + 1, shape, dtype=torch.int32)
     blocks = (*shape[:-1], shape[-1] // (form.block or shape[-1]))

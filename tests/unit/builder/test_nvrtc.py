@@ -152,6 +152,28 @@ def test_every_kernel_compiles_for_its_targets(
     assert cubins[source, arch].result().image.startswith(b"\x7fELF")
 
 
+SPLIT = {"TL_SPLITS": 4, "TL_TILES_PER_STAGE": 3, "TL_TOKENS": 16, "TL_SHARED_BYTES": 227 * 1024}
+BYTES = {"TL_ROW_SCALES": 1, "TL_STAGE_K": 512}
+
+
+@pytest.mark.parametrize("source", ["gated_linear/cuda.cuh", "linear/cuda.cuh", "paged_attention/qkv.cuh"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"TL_WEIGHT_FORM": 0, "TL_STAGE_K": 256, "TL_FP16": 1},
+        {"TL_WEIGHT_FORM": 1},
+        {"TL_WEIGHT_FORM": 2} | BYTES,
+        {"TL_WEIGHT_FORM": 3, "TL_STAGE_K": 1024} | BLOCKS,
+        {"TL_WEIGHT_FORM": 5} | BYTES,
+    ],
+)
+def test_products_whose_depth_is_split_compile(source: str, form: dict[str, int], tmp_path: Path) -> None:
+    root = Path(__file__).parents[3] / "plugins"
+    plain = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS}
+    cubin = compile_kernel(root / source, plain | SPLIT | form, "sm_90a", include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
 def test_every_kernel_is_listed() -> None:
     root = Path(__file__).parents[3] / "plugins"
     found = {path.relative_to(root).as_posix() for path in root.glob("*/*.cuh") if "__global__" in path.read_text()}
