@@ -62,12 +62,13 @@ __device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// Sends numbers to `local` of block `rank`, where they count as bytes that its barrier `barrier` waits for. An arrival that
-// orders writes would wait until all that this thread has under way, to memory, too, are done (1 us on an H200).
+// Sends numbers to `local` of block `rank`, where they count as bytes that its barrier `barrier` waits for. An arrival
+// that orders writes would wait until all that this thread has under way, to memory, too, are done (1 us on an H200).
 __device__ __forceinline__ void send_to_block(u32 local, u32 barrier, int rank, float value) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address_of_block(local, rank)),
-               "f"(value), "r"(address_of_block(barrier, rank))
-               : "memory");
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address_of_block(local, rank)),
+      "f"(value), "r"(address_of_block(barrier, rank))
+      : "memory");
 }
 __device__ __forceinline__ void send_to_block(u32 local, u32 barrier, int rank, float2 values) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(

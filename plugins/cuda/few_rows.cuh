@@ -14,14 +14,15 @@
 
 namespace tl {
 
-// x [rows, kIn], of 16-bit elements, which become bytes where weights are multiplied with such: with the scale `scale`, or,
-// with TL_ROW_SCALES, with a scale for each row of at least that.
+// x [rows, kIn], of 16-bit elements, which become bytes where weights are multiplied with such: with the scale `scale`,
+// or, with TL_ROW_SCALES, with a scale for each row of at least that.
 struct StreamedRows {
   const u16* rows;
   float scale;
 };
 
-// What an Op loads for two results before they are there: the scales of their rows of bytes, and two numbers of its own.
+// What an Op loads for two results before they are there: the scales of their rows of bytes, and two numbers of its
+// own.
 struct Begun {
   float x, y;
   float scale_a, scale_b;

@@ -1,9 +1,9 @@
 // Rows of x as whole numbers of 16 bits with a scale for each block, for products with weights of four bits.
 //
-// Widening a weight to 16 bits takes more instructions than an SM has time for while its memory delivers it; as a signed
-// byte it takes less than half of one. So x becomes whole = high * 256 + low, two signed bytes, which are two columns
-// of a product of int8 (m16n8k32): four tokens a product, whose sums are exact. An element is rounded by at most 1/65278
-// of the largest of its block, which is less than rounding it to 16 bits did to that one.
+// Widening a weight to 16 bits takes more instructions than an SM has time for while its memory delivers it; as a
+// signed byte it takes less than half of one. So x becomes whole = high * 256 + low, two signed bytes, which are two
+// columns of a product of int8 (m16n8k32): four tokens a product, whose sums are exact. An element is rounded by at
+// most 1/65278 of the largest of its block, which is less than rounding it to 16 bits did to that one.
 #pragma once
 
 #include "cuda/byte_rows.cuh"
@@ -16,8 +16,8 @@ constexpr int kMostFixedTokens = 4;  // of a product; rounding more takes longer
 constexpr float kLargestWhole = 127 * 256 + 127;
 constexpr float kLeastBlockScale = 1e-30f;  // so that a block of zeros has one
 
-// Eight elements times `factor`, rounded to whole numbers: their high bytes in x and y, their low ones in z and w, in the
-// order 0 4 1 5, 2 6 3 7, in which the low and the high nibbles of a word of the layout pairs8 are.
+// Eight elements times `factor`, rounded to whole numbers: their high bytes in x and y, their low ones in z and w, in
+// the order 0 4 1 5, 2 6 3 7, in which the low and the high nibbles of a word of the layout pairs8 are.
 __device__ __forceinline__ uint4 pack8_whole(const float (&v)[8], float factor) {
   // The last 16 bits of this sum are whole + 128, so that its high byte is `high`, and the other `low` + 128.
   u32 raised[8];
@@ -32,7 +32,8 @@ __device__ __forceinline__ uint4 pack8_whole(const float (&v)[8], float factor) 
 }
 
 // Where rows lie in shared memory: of 64 neighbours, 64 high bytes and 64 low ones, in each of which a lane that
-// multiplies has its 16 side by side. Behind the rows, for each block, the tokens' scales, then their sums if TL_OFFSETS.
+// multiplies has its 16 side by side. Behind the rows, for each block, the tokens' scales, then their sums if
+// TL_OFFSETS.
 template <int kIn, int kTokens>
 struct FixedRows {
   static constexpr int kBlockK = min_of(kBlock, 128);  // of x, as many as are multiplied at a time
@@ -47,8 +48,8 @@ struct FixedRows {
     return block * (ceil_div(kTokens, 4) * 4) + token;
   }
 
-  // Vectors of row `m`, of which lanes of a warp have neighbours: `vector(i)` is the number of raw[i], and negative if there
-  // is none, but zeros. `put(i, bytes)` stores what pack8_whole() makes of them.
+  // Vectors of row `m`, of which lanes of a warp have neighbours: `vector(i)` is the number of raw[i], and negative if
+  // there is none, but zeros. `put(i, bytes)` stores what pack8_whole() makes of them.
   template <int kCount, class Vector, class Put>
   __device__ __forceinline__ static void store(float* numbers, int m, const uint4 (&raw)[kCount], const Vector& vector,
                                                const Put& put) {

@@ -63,7 +63,8 @@ struct FixedSums {
 #pragma unroll
       for (int i = 0; i < kTokenTiles * 2; ++i) {
         const int token = i / 2 * 4 + lane % 4, row = tile * kRowsPerTile + lane / 4 + i % 2 * 8;
-        if (token < Ring::kTokens) target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] = sums[tile][i / 2][i % 2];
+        if (token < Ring::kTokens)
+          target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] = sums[tile][i / 2][i % 2];
       }
     }
   }
@@ -84,7 +85,8 @@ struct FixedSums {
     for (int i = 0; i < kTogether; ++i) {
       const u32(&word)[4] = words[(first + i) / 2];
       const int half = (first + i) % 2 * 2;
-      const u32 a[4] = {Nibbles::low(word[half]), Nibbles::low(word[half + 1]), Nibbles::high(word[half]), Nibbles::high(word[half + 1])};
+      const u32 a[4] = {Nibbles::low(word[half]), Nibbles::low(word[half + 1]), Nibbles::high(word[half]),
+                        Nibbles::high(word[half + 1])};
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t) {
         const u32(&column)[4] = columns[(first + i) / 2][t];

@@ -16,8 +16,8 @@ template <bool kSigned, int kPair>
 __device__ __forceinline__ u32 raised_int4(u32 word, u32 mask) {
   return (word >> 4 * kPair & mask) ^ kRaised<kSigned>;
 }
-// The mask of raised_int4(), in a register: an instruction takes one constant, and the compiler would load this one anew
-// for each.
+// The mask of raised_int4(), in a register: an instruction takes one constant, and the compiler would load this one
+// anew for each.
 __device__ __forceinline__ u32 pair_mask() {
   u32 mask;
   asm("mov.u32 %0, 0x000f000f;" : "=r"(mask));

@@ -16,8 +16,8 @@ __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, %0;"
 #define TL_RACECHECK 0
 #endif
 
-// Says at barrier `empty` that a warp has read a stage. One lane speaks for its warp; racecheck does not follow __syncwarp(),
-// so for its sake every lane can.
+// Says at barrier `empty` that a warp has read a stage. One lane speaks for its warp; racecheck does not follow
+// __syncwarp(), so for its sake every lane can.
 constexpr int kReleases = TL_RACECHECK ? kConsumerThreads : kConsumerWarps;
 __device__ __forceinline__ void release_stage(u32 empty, int lane) {
   __syncwarp();

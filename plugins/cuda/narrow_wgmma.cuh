@@ -1,7 +1,7 @@
 // wgmma (sm_90a) of 64 rows in registers by few columns in shared memory: weights by tokens.
 //
-// Fragments of A and of the sums as mma.sync has them, each warp of a warpgroup 16 rows; B as in cuda/wgmma.cuh, K side by
-// side. An instruction takes 32 bytes of each row: 16 elements of 16 bits, or 32 bytes.
+// Fragments of A and of the sums as mma.sync has them, each warp of a warpgroup 16 rows; B as in cuda/wgmma.cuh, K side
+// by side. An instruction takes 32 bytes of each row: 16 elements of 16 bits, or 32 bytes.
 #pragma once
 
 #include "cuda/wgmma.cuh"
@@ -14,31 +14,32 @@ namespace tl {
 #else
 #define TL_NARROW_ELEMENT "bf16"
 #endif
-#define TL_NARROW(n, type, flags, places, sums, a0, a1, a2, a3, matrix, add)                                       \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n type           \
-               " {" places "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " matrix ", p" flags ";\n}"                       \
-               : sums                                                                                              \
+#define TL_NARROW(n, type, flags, places, sums, a0, a1, a2, a3, matrix, add)                                        \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n type " {" places \
+               "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " matrix ", p" flags ";\n}"                                    \
+               : sums                                                                                               \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)))
-#define TL_NARROW_4(sum) sum (d[0][0]), sum (d[0][1]), sum (d[0][2]), sum (d[0][3])
-#define TL_NARROW_8(sum) TL_NARROW_4(sum), sum (d[1][0]), sum (d[1][1]), sum (d[1][2]), sum (d[1][3])
-#define TL_NARROW_12(sum) TL_NARROW_8(sum), sum (d[2][0]), sum (d[2][1]), sum (d[2][2]), sum (d[2][3])
-#define TL_NARROW_16(sum) TL_NARROW_12(sum), sum (d[3][0]), sum (d[3][1]), sum (d[3][2]), sum (d[3][3])
-#define TL_NARROW_COLUMNS(type, flags, sum)                                                                             \
-  static_assert(kFragments == 1 || kFragments == 2 || kFragments == 4);                                                \
-  if constexpr (kFragments == 1) {                                                                                     \
-    TL_NARROW("8", type, flags, "%0, %1, %2, %3", TL_NARROW_4(sum), "%4", "%5", "%6", "%7", "%8", "%9");               \
-  } else if constexpr (kFragments == 2) {                                                                              \
-    TL_NARROW("16", type, flags, "%0, %1, %2, %3, %4, %5, %6, %7", TL_NARROW_8(sum), "%8", "%9", "%10", "%11", "%12",  \
-              "%13");                                                                                                  \
-  } else {                                                                                                             \
-    TL_NARROW("32", type, flags, TL_D16, TL_NARROW_16(sum), "%16", "%17", "%18", "%19", "%20", "%21");                 \
+#define TL_NARROW_4(sum) sum(d[0][0]), sum(d[0][1]), sum(d[0][2]), sum(d[0][3])
+#define TL_NARROW_8(sum) TL_NARROW_4(sum), sum(d[1][0]), sum(d[1][1]), sum(d[1][2]), sum(d[1][3])
+#define TL_NARROW_12(sum) TL_NARROW_8(sum), sum(d[2][0]), sum(d[2][1]), sum(d[2][2]), sum(d[2][3])
+#define TL_NARROW_16(sum) TL_NARROW_12(sum), sum(d[3][0]), sum(d[3][1]), sum(d[3][2]), sum(d[3][3])
+#define TL_NARROW_COLUMNS(type, flags, sum)                                                                           \
+  static_assert(kFragments == 1 || kFragments == 2 || kFragments == 4);                                               \
+  if constexpr (kFragments == 1) {                                                                                    \
+    TL_NARROW("8", type, flags, "%0, %1, %2, %3", TL_NARROW_4(sum), "%4", "%5", "%6", "%7", "%8", "%9");              \
+  } else if constexpr (kFragments == 2) {                                                                             \
+    TL_NARROW("16", type, flags, "%0, %1, %2, %3, %4, %5, %6, %7", TL_NARROW_8(sum), "%8", "%9", "%10", "%11", "%12", \
+              "%13");                                                                                                 \
+  } else {                                                                                                            \
+    TL_NARROW("32", type, flags, TL_D16, TL_NARROW_16(sum), "%16", "%17", "%18", "%19", "%20", "%21");                \
   }
 #define TL_NARROW_FLOAT "+f"
 #define TL_NARROW_INT "+r"
 
 // d = a * b^T, or += where `accumulate`: 8 * kFragments columns, of numbers of kRows.
 template <RowType kRows, int kFragments>
-__device__ __forceinline__ void wgmma_narrow(SumOf<kRows> (&d)[kFragments][4], const u32 (&a)[4], u64 b, bool accumulate) {
+__device__ __forceinline__ void wgmma_narrow(SumOf<kRows> (&d)[kFragments][4], const u32 (&a)[4], u64 b,
+                                             bool accumulate) {
   if constexpr (kRows == RowType::kInt8) {
     TL_NARROW_COLUMNS("k32.s32.s8.s8", "", TL_NARROW_INT)
   } else if constexpr (kRows == RowType::kE4m3) {

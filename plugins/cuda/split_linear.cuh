@@ -3,14 +3,14 @@
 // Of so many rows, x is as large as a block's share of the weights (16 rows of 4096 elements: 131 KB). So no block
 // brings all of x into its shared memory, normalises and rounds it: each does so with its part of the depth.
 //
-// A group is TL_TILES_PER_STAGE tiles of 16 weight rows (see few_rows.cuh), which two warpgroups multiply by wgmma, every
-// other stretch of the depth each: weights, whatever their form, from registers, a tile a warp; x from shared memory, its
-// rows as columns. A warp sends its sums to the blocks that store the tokens, and goes on with the next group; it stores
-// what the block owns of a group when it has multiplied the next one, so that nobody waits for sums on their way. The order
-// in which sums are added is fixed: a row's result does not depend on the other rows.
+// A group is TL_TILES_PER_STAGE tiles of 16 weight rows (see few_rows.cuh), which two warpgroups multiply by wgmma,
+// every other stretch of the depth each: weights, whatever their form, from registers, a tile a warp; x from shared
+// memory, its rows as columns. A warp sends its sums to the blocks that store the tokens, and goes on with the next
+// group; it stores what the block owns of a group when it has multiplied the next one, so that nobody waits for sums on
+// their way. The order in which sums are added is fixed: a row's result does not depend on the other rows.
 //
-// Two buffers of sums are enough: who sends a group's sums has stored those of the group before, for which it had those of
-// all blocks, each of which had then read the sums of the group before that.
+// Two buffers of sums are enough: who sends a group's sums has stored those of the group before, for which it had those
+// of all blocks, each of which had then read the sums of the group before that.
 #pragma once
 
 #include "cuda/few_rows.cuh"
@@ -35,7 +35,8 @@ struct SplitRing {
   static constexpr int kItemBytes = kRows == RowType::k16Bits ? 2 : 1, kProductK = 32 / kItemBytes;
   static constexpr int kSplits = TL_SPLITS, kTokens = TL_TOKENS, kStageK = TL_STAGE_K;
   static constexpr int kTilesPerStage = TL_TILES_PER_STAGE, kProducers = kProducingWarps;
-  static constexpr int kColumns = max_of(8, kFourBits ? 2 * kTokens : kTokens);  // whole numbers are two bytes, a column each
+  static constexpr int kColumns =
+      max_of(8, kFourBits ? 2 * kTokens : kTokens);  // whole numbers are two bytes, a column each
   static constexpr int kPartK = kIn / kSplits, kOwnTokens = ceil_div(kTokens, kSplits);
   static constexpr u32 kPitch = kStageK * kWeightBits / 8 + 16;  // rows of an ldmatrix in different banks
   // A stage: weights | numbers of the blocks, kind by kind
@@ -43,13 +44,14 @@ struct SplitRing {
   static constexpr u32 kNumberOffset = kPitch * kTilesPerStage * kRowsPerTile;
   static constexpr u32 kKindBytes = kTilesPerStage * 2 * kRunBytes;
   static constexpr u32 kStageBytes = kNumberOffset + kNumberKinds * kKindBytes;
-  static constexpr u32 kXBytes = ceil_div(kPartK * kItemBytes, static_cast<int>(kBlockRowBytes)) * kColumns * kBlockRowBytes;
-  // Sums of a group, of which a block gets those of its tokens: from each warpgroup of the cluster, token by token, pairs of
-  // features 8 apart.
+  static constexpr u32 kXBytes =
+      ceil_div(kPartK * kItemBytes, static_cast<int>(kBlockRowBytes)) * kColumns * kBlockRowBytes;
+  // Sums of a group, of which a block gets those of its tokens: from each warpgroup of the cluster, token by token,
+  // pairs of features 8 apart.
   static constexpr int kSources = kSplits * kWarpgroups, kPairs = kTilesPerStage * 8;
   static constexpr u32 kSumBytes = kSources * kOwnTokens * kPairs * 8;
-  // Shared memory: barriers | those of the cluster | scales of x, if bytes | what blocks say about their parts of rows | two
-  // buffers of sums | x | numbers of its blocks | stages
+  // Shared memory: barriers | those of the cluster | scales of x, if bytes | what blocks say about their parts of rows
+  // | two buffers of sums | x | numbers of its blocks | stages
   static constexpr u32 kSumBarrier = kMaxStages * 16, kRowBarrier = kSumBarrier + 16;
   static constexpr u32 kScaleOffset = kRowBarrier + 16, kRowOffset = kScaleOffset + kMaxTokens * 4;
   static constexpr u32 kSumOffset = kRowOffset + 2 * kSplits * kMaxTokens * 4;
@@ -61,7 +63,8 @@ struct SplitRing {
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
   static_assert(kColumns % 8 == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 4);
   static_assert(kIn % kSplits == 0 && kPartK % kPieceK == 0 && kStageK % kPieceK == 0, "a part must be whole pieces");
-  static_assert(kBlock == 0 || (kPartK % max_of(1, kBlock) == 0 && kStageK % max_of(1, kBlock) == 0), "and whole blocks");
+  static_assert(kBlock == 0 || (kPartK % max_of(1, kBlock) == 0 && kStageK % max_of(1, kBlock) == 0),
+                "and whole blocks");
 
   __device__ __forceinline__ static u32 number_place(int tile, int block) {
     return kNumberOffset + tile * 2 * kRunBytes + block * kBlockBytes;
@@ -115,7 +118,8 @@ struct PartRows {
 
   // Where this lane's first vector of row `m` lies, and how far behind it the next one: of whole numbers, their column
   // `plane` from piece `half` of two on, in each of which a lane of a product has four neighbours.
-  static constexpr int kStep = 32 * 8 * Ring::kItemBytes / static_cast<int>(kBlockRowBytes) * Ring::kColumns * static_cast<int>(kBlockRowBytes);
+  static constexpr int kStep =
+      32 * 8 * Ring::kItemBytes / static_cast<int>(kBlockRowBytes) * Ring::kColumns * static_cast<int>(kBlockRowBytes);
   __device__ __forceinline__ char* place(int m, int plane = 0, int half = 0) const {
     const int row = Ring::kFourBits ? 2 * m + plane : m;
     const int piece = Ring::kFourBits ? lane / 4 * 2 + half : lane * Ring::kItemBytes / 2;
@@ -216,17 +220,19 @@ struct PartSums {
     return make_float2(static_cast<float>(sums[i / 2][i % 2]), static_cast<float>(sums[i / 2][i % 2 + 2]));
   }
 
-  // The first kSize elements of a stage, of which warpgroup `group` takes every second stretch. `x` is where the columns
-  // begin, `first_k` the stage's first element in them.
+  // The first kSize elements of a stage, of which warpgroup `group` takes every second stretch. `x` is where the
+  // columns begin, `first_k` the stage's first element in them.
   template <int kSize>
   __device__ __forceinline__ void add_stage(u32 data, u32 x, int first_k, int group, int tile, int lane) {
     constexpr int kTurns = ceil_div(kSize, kWarpgroups * kStretchK);
     constexpr bool kEven = kSize % (kWarpgroups * kStretchK) == 0;
     // Of this warpgroup's first stretch: what comes is constant distances from there.
     const int mine = group * kStretchK;
-    const u32 row = data + tile * kRowsPerTile * Ring::kPitch + WeightPiece<Ring>::place(lane) + mine * Ring::kWeightBits / 8;
+    const u32 row =
+        data + tile * kRowsPerTile * Ring::kPitch + WeightPiece<Ring>::place(lane) + mine * Ring::kWeightBits / 8;
     const u64 columns = matrix_descriptor(x + columns_at(first_k + mine), 0);
-    const u32 numbers = data + Ring::number_place(tile, 0) + lane / 4 * kNumberBytes + mine / max_of(1, kBlock) * kBlockBytes;
+    const u32 numbers =
+        data + Ring::number_place(tile, 0) + lane / 4 * kNumberBytes + mine / max_of(1, kBlock) * kBlockBytes;
     const u32 x_numbers = x + Ring::kXBytes + (Fixed::number((first_k + mine) / kXBlock, 0) + lane % 4) * 4;
     Stretch stretches[2];
 #pragma unroll
@@ -340,8 +346,8 @@ struct SplitConsumer {
   __device__ __forceinline__ u32 sums(int group) const { return Ring::kSumOffset + group % 2 * Ring::kSumBytes; }
   __device__ __forceinline__ u32 barrier(int group) const { return at.shared + Ring::kSumBarrier + group % 2 * 8; }
 
-  // Tokens whose sums are sent: one to each block at least, because a block that waited for nobody could be ahead of others
-  // by more than a group.
+  // Tokens whose sums are sent: one to each block at least, because a block that waited for nobody could be ahead of
+  // others by more than a group.
   __device__ __forceinline__ int sent() const { return rows < Ring::kSplits ? Ring::kSplits : rows; }
   // What this block gets of a group.
   __device__ __forceinline__ u32 sum_bytes() const {
@@ -414,8 +420,8 @@ struct SplitConsumer {
 
 // A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place.
 template <int kIn, bool kNorm, class Op>
-__device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const float* norm_weight, float epsilon, int rows,
-                                                const Op& op) {
+__device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const float* norm_weight, float epsilon,
+                                                int rows, const Op& op) {
   using Ring = SplitRing<kIn>;
   using Product = SplitProduct<Ring, kIn>;
   extern __shared__ __align__(1024) char memory[];

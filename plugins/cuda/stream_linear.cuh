@@ -1,11 +1,12 @@
 // y = x @ weight.T for at most 16 rows of x: decoding, where the weights are read once and everything else is small.
 //
-// Bytes moved: the weights, once (N * K * 2, or N * K of bytes); x and y are noise. Floor: those bytes over the memory bandwidth. FLOPs
-// (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
+// Bytes moved: the weights, once (N * K * 2, or N * K of bytes); x and y are noise. Floor: those bytes over the memory
+// bandwidth. FLOPs (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
 //
 // One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh).
-// Eight warps consume: each takes every eighth piece of a stage, 32 bytes of 16 rows, through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the eight partial sums meet in shared memory at the end of
-// a tile, in a fixed order: a row's result does not depend on the other rows.
+// Eight warps consume: each takes every eighth piece of a stage, 32 bytes of 16 rows, through ldmatrix into mma.sync,
+// with the (zero-padded) rows of x as the 8-wide operand, and the eight partial sums meet in shared memory at the end
+// of a tile, in a fixed order: a row's result does not depend on the other rows.
 #pragma once
 
 #include "cuda/few_rows.cuh"
@@ -55,7 +56,8 @@ struct Operands {
       for (int i = 0; i < kNumberKinds * 2 * kGroups; ++i) {
         const int kind = i / (2 * kGroups), half = i / kGroups % 2, group = i % kGroups;
         const int block = (k + group * kTogether * Ring::kProductK) / max_of(1, kBlock);
-        const u32 run = data + Ring::kNumberOffset + ((kind * Ring::kTilesPerStage + tile) * 2 + half) * Ring::kRunBytes;
+        const u32 run =
+            data + Ring::kNumberOffset + ((kind * Ring::kTilesPerStage + tile) * 2 + half) * Ring::kRunBytes;
         numbers[kind][tile][half][group] = load_number(run + block * kBlockBytes + lane / 4 * kNumberBytes);
       }
     }
@@ -97,7 +99,8 @@ struct TileSums {
   Sum sums[Ring::kTilesPerStage][Ring::kTokenTiles][4] = {};
   u32 mask = pair_mask();
 
-  __device__ __forceinline__ static void product(Sum (&to)[Ring::kTokenTiles][4], const u32 (&a)[4], const u32 (&b)[4]) {
+  __device__ __forceinline__ static void product(Sum (&to)[Ring::kTokenTiles][4], const u32 (&a)[4],
+                                                 const u32 (&b)[4]) {
 #pragma unroll
     for (int t = 0; t < Ring::kTokenTiles; ++t) {
       if constexpr (Ring::kRows == RowType::kInt8) {
@@ -121,7 +124,8 @@ struct TileSums {
   }
   // sums += scale * (weight @ x) + offset * (sum of x) for the groups of products from kGroup on.
   template <int kGroup>
-  __device__ __forceinline__ void add_groups(const Loaded& loaded, const Sum (&x_sums)[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4],
+  __device__ __forceinline__ void add_groups(const Loaded& loaded,
+                                             const Sum (&x_sums)[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4],
                                              int tile) {
     if constexpr (kGroup < Loaded::kGroups) {
       Sum part[Ring::kTokenTiles][4] = {};
@@ -172,7 +176,8 @@ struct TileSums {
         const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
         const int row = tile * kRowsPerTile + lane / 4 + i % 4 / 2 * 8;
         if (token < Ring::kTokens) {
-          target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] = static_cast<float>(sums[tile][i / 4][i % 4]);
+          target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] =
+              static_cast<float>(sums[tile][i / 4][i % 4]);
         }
       }
     }
@@ -217,8 +222,8 @@ struct Consumer {
     allow_next_kernel();
     if constexpr (!Product::kStreamX) {
       const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x.scale};
-      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(to, sums(0), x.rows,
-                                                                                               norm_weight, epsilon, rows);
+      load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
+          to, sums(0), x.rows, norm_weight, epsilon, rows);
     }
     products<Product>(op);
   }
@@ -242,7 +247,8 @@ struct Consumer {
 #pragma unroll 1
       for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
         barrier_wait(at.full(), at.parity);
-        const u32 x = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset, zeros = at.shared + Ring::kZeroOffset;
+        const u32 x = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset,
+                  zeros = at.shared + Ring::kZeroOffset;
         const int first_k = Product::kStreamX ? 0 : chunk * Ring::kStageK;
         part.add_stage(at.data(), Product::chunk_k(chunk), {x, zeros, first_k, rows}, warp, lane);
         release_stage(at.empty(), lane);
@@ -287,8 +293,8 @@ __device__ __forceinline__ char* start_stream() {
 
 // A kernel of one product. x is [rows, kIn]; with kNorm, rms_norm(x) * norm_weight takes its place.
 template <int kIn, bool kNorm, class Op>
-__device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const float* norm_weight, float epsilon, int rows,
-                                                const Op& op) {
+__device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const float* norm_weight, float epsilon,
+                                                int rows, const Op& op) {
   using Ring = RingOf<kIn>;
   using Product = tl::Product<Ring, kIn, TL_STREAM_X>;
   char* memory = start_stream<Ring>();

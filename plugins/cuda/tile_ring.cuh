@@ -13,9 +13,9 @@ constexpr int kRowBlocks = TL_ROW_BLOCKS, kColumnBlocks = TL_COLUMN_BLOCKS, kSpl
 constexpr int kPeers = kRowBlocks * kColumnBlocks, kCluster = kPeers * kSplits;
 static_assert(TL_ROW_TYPE == static_cast<int>(rows_of(kWeightForm)));
 constexpr bool kByteRows = TL_ROW_TYPE != 0;
-constexpr int kStepK = kBlockRowBytes / (kByteRows ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK * kSplits);
-// Weights that are widened: stages of rows of 128 bytes, of which each makes several steps, and warps that widen them, in
-// groups that take turns.
+constexpr int kStepK = kBlockRowBytes / (kByteRows ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK* kSplits);
+// Weights that are widened: stages of rows of 128 bytes, of which each makes several steps, and warps that widen them,
+// in groups that take turns.
 constexpr bool kWidened = kWeightForm == WeightForm::kInt8 || has_four_bits(kWeightForm);
 constexpr int kRawStages = TL_RAW_STAGES, kRawK = kBlockRowBytes * 8 / bits_of(kWeightForm);
 constexpr int kRawSteps = kRawK / kStepK, kWideners = kWidened ? 6 : 0, kWidenerGroups = 2;
@@ -37,7 +37,8 @@ static_assert(TL_OUT % 8 == 0);
 static_assert(kTileRows % 64 == 0 && kTileColumns % 16 == 0 && kTileColumns <= 256);
 static_assert(kTileRows % (8 * kColumnBlocks) == 0, "a block's share of x is whole groups of 8 rows");
 static_assert(!kWidened || kSplits == 1 || TL_IN % (kRawK * kSplits) == 0, "parts of the depth are whole raw stages");
-static_assert(kBlock == 0 || kBlock % kRawK == 0 || kRawK % max_of(1, kBlock) == 0, "a raw stage is whole blocks, or a part");
+static_assert(kBlock == 0 || kBlock % kRawK == 0 || kRawK % max_of(1, kBlock) == 0,
+              "a raw stage is whole blocks, or a part");
 static_assert(kWidened == (kRawStages >= 2), "weights that are widened need two raw stages");
 static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
 static_assert(kSplits == 1 || kSplits * kSlice * kTileRows * 32 <= kStages * kStageBytes, "no room for the other sums");
@@ -70,7 +71,9 @@ struct Member {
   __device__ __forceinline__ static int rank(int split, int peer) { return split * kPeers + peer; }
   __device__ __forceinline__ int peer() const { return column * kRowBlocks + row; }
   // The blocks that have the same columns, and those that have the same rows.
-  __device__ __forceinline__ u16 same_columns() const { return ((1 << kRowBlocks) - 1) << rank(split, column * kRowBlocks); }
+  __device__ __forceinline__ u16 same_columns() const {
+    return ((1 << kRowBlocks) - 1) << rank(split, column * kRowBlocks);
+  }
   __device__ __forceinline__ u16 same_rows() const {
     u32 blocks = 0;
 #pragma unroll
@@ -102,9 +105,9 @@ struct Tiles {
   }
 };
 
-// A step's place in the shared memory: stages of (x | weights) | raw stages | barriers. A stage is full when its bytes have landed,
-// and the warps that widen its weights have; it is empty when all warps that consume any of the copies asked for here
-// have used it.
+// A step's place in the shared memory: stages of (x | weights) | raw stages | barriers. A stage is full when its bytes
+// have landed, and the warps that widen its weights have; it is empty when all warps that consume any of the copies
+// asked for here have used it.
 struct TileRing {
   u32 base;
   int stage = 0;
@@ -129,8 +132,8 @@ struct TileRing {
   }
 };
 
-// The weight rows of the tile whose first feature of y is `first`, `column` elements from their beginning. Op::weight_row()
-// says which they are: runs of Op::kRun rows. Each block of those that share them asks for some boxes.
+// The weight rows of the tile whose first feature of y is `first`, `column` elements from their beginning.
+// Op::weight_row() says which they are: runs of Op::kRun rows. Each block of those that share them asks for some boxes.
 template <class Op>
 __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight, const Member& member, int first,
                                              int column, u32 full, u64 policy) {

@@ -10,13 +10,14 @@
 // Weights are no other kernel's output: the first stages are asked for before the previous kernel has ended.
 // Rows of x past the last one may hold anything: they are multiplied and never stored.
 //
-// TL_WEIGHT_FORM says what weights are (cuda/weight_form.cuh). Where both operands are bytes, a row of x has a scale, and
-// so has a feature. Sums of int8 are exact; of E4M3, tensor cores of Hopper keep about 14 bits (arXiv 2412.19437, section
-// 3.3.2), which is 2^-13 of the largest of them. Weights of int8 or four bits are widened on their way (cuda/widen_weights.cuh).
+// TL_WEIGHT_FORM says what weights are (cuda/weight_form.cuh). Where both operands are bytes, a row of x has a scale,
+// and so has a feature. Sums of int8 are exact; of E4M3, tensor cores of Hopper keep about 14 bits (arXiv 2412.19437,
+// section 3.3.2), which is 2^-13 of the largest of them. Weights of int8 or four bits are widened on their way
+// (cuda/widen_weights.cuh).
 //
 // Launch: kTiledThreads threads, TL_SHARED_BYTES of dynamic shared memory, a multiple of kCluster blocks. Macros: the
-// above, TL_IN (with TL_SPLITS > 1 a multiple of that many steps), TL_OUT (of y, a multiple of 8), TL_RAW_STAGES (stages
-// of weights that are widened, else 0), TL_ROW_SCALES (with bytes: each row of x has its own scale).
+// above, TL_IN (with TL_SPLITS > 1 a multiple of that many steps), TL_OUT (of y, a multiple of 8), TL_RAW_STAGES
+// (stages of weights that are widened, else 0), TL_ROW_SCALES (with bytes: each row of x has its own scale).
 #pragma once
 
 #include "cuda/tile_ring.cuh"
@@ -25,8 +26,8 @@
 
 namespace tl {
 
-// The scales of a product whose weights have one a row: those, and those of rows of bytes of x, which have one in common
-// if `rows` is null.
+// The scales of a product whose weights have one a row: those, and those of rows of bytes of x, which have one in
+// common if `rows` is null.
 struct ProductScales {
   const float* weight;
   const float* rows;
@@ -43,7 +44,8 @@ struct ProductScales {
   }
   // Multiplies the sums of two rows, 8 apart, from weight row `first` on, by what they mean; `present` fragments exist.
   template <int kFirst, int kCount, int kAll>
-  __device__ __forceinline__ void apply(float (&sums)[kAll][4], int first, int present, float upper, float lower) const {
+  __device__ __forceinline__ void apply(float (&sums)[kAll][4], int first, int present, float upper,
+                                        float lower) const {
 #pragma unroll
     for (int f = 0; f < kCount; ++f) {
       if (f >= present) break;
@@ -68,7 +70,8 @@ struct TileProducer {
   __device__ __forceinline__ void copy_weight(const TileRing& ring, int tile, int step) const {
     expect_bytes(ring.full(), kWidened ? kXBytes : kStageBytes);
     const int column = (member.split * kSteps + step) * kStepK;
-    if constexpr (!kWidened) copy_columns<Op>(ring.weight(), weight, member, tiles.column(tile), column, ring.full(), weight_policy);
+    if constexpr (!kWidened)
+      copy_columns<Op>(ring.weight(), weight, member, tiles.column(tile), column, ring.full(), weight_policy);
   }
   __device__ __forceinline__ void copy_x(const TileRing& ring, int tile, int step) const {
     const int column = (member.split * kSteps + step) * kStepK, row = member.column * kXRows;
@@ -124,7 +127,8 @@ struct TileConsumer {
       const u64 weight = matrix_descriptor(ring.weight(), 0);
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < static_cast<int>(kBlockRowBytes) / 32; ++k) wgmma_shared(sums, x + k * 2, weight + k * 2, true);
+      for (int k = 0; k < static_cast<int>(kBlockRowBytes) / 32; ++k)
+        wgmma_shared(sums, x + k * 2, weight + k * 2, true);
       wgmma_commit();
       wgmma_wait<1>();
       if (step > 0) release(last);
@@ -139,7 +143,8 @@ struct TileConsumer {
   }
   // Every block gets all sums of its kSlice fragments, of which the last block may lack some. Nobody reads the ring any
   // more, so they go there.
-  __device__ __forceinline__ void exchange(const float (&sums)[kFragments][4], float (&slice)[kSlice][4], u32 base) const {
+  __device__ __forceinline__ void exchange(const float (&sums)[kFragments][4], float (&slice)[kSlice][4],
+                                           u32 base) const {
     const u32 mine = base + threadIdx.x * 16;
     cluster_sync();
 #pragma unroll
@@ -220,7 +225,8 @@ __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap
         RawProducer<Op>{weight, op.numbers, member, tiles, weight_policy, lane}.run(RawRing{ring.base});
       } else {
         const int widener = warp - kConsumerWarps - 2;
-        Widener<Op>{member, tiles, widener % kWidenerGroups, widener / kWidenerGroups, lane, pair_mask()}.run(ring, RawRing{ring.base});
+        Widener<Op>{member, tiles, widener % kWidenerGroups, widener / kWidenerGroups, lane, pair_mask()}.run(
+            ring, RawRing{ring.base});
       }
     }
     if constexpr (kSplits > 1) {

@@ -1,6 +1,7 @@
 // What weights are stored as, and the numbers of the blocks of their rows.
 //
-// Macros: TL_WEIGHT_FORM; where rows have blocks, TL_BLOCK (elements of a block), TL_NUMBER_TYPE and TL_OFFSETS (0 or 1).
+// Macros: TL_WEIGHT_FORM; where rows have blocks, TL_BLOCK (elements of a block), TL_NUMBER_TYPE and TL_OFFSETS (0 or
+// 1).
 #pragma once
 
 #include "cuda/byte_rows.cuh"
@@ -13,12 +14,17 @@
 
 namespace tl {
 
-// The numbers of TL_WEIGHT_FORM: elements of 16 bits; int8, in the order of the layout mma_k16; E4M3, in which case rows of
-// x are E4M3, too; int4 or uint4, in the order of the layout pairs8; int8, in which case rows of x are int8, too.
+// The numbers of TL_WEIGHT_FORM: elements of 16 bits; int8, in the order of the layout mma_k16; E4M3, in which case
+// rows of x are E4M3, too; int4 or uint4, in the order of the layout pairs8; int8, in which case rows of x are int8,
+// too.
 enum class WeightForm { k16Bits, kInt8, kE4m3, kInt4, kUint4, kInt8Both };
 constexpr WeightForm kWeightForm = static_cast<WeightForm>(TL_WEIGHT_FORM);
-__host__ __device__ constexpr bool has_four_bits(WeightForm form) { return form == WeightForm::kInt4 || form == WeightForm::kUint4; }
-__host__ __device__ constexpr int bits_of(WeightForm form) { return form == WeightForm::k16Bits ? 16 : has_four_bits(form) ? 4 : 8; }
+__host__ __device__ constexpr bool has_four_bits(WeightForm form) {
+  return form == WeightForm::kInt4 || form == WeightForm::kUint4;
+}
+__host__ __device__ constexpr int bits_of(WeightForm form) {
+  return form == WeightForm::k16Bits ? 16 : has_four_bits(form) ? 4 : 8;
+}
 __host__ __device__ constexpr RowType rows_of(WeightForm form) {
   return form == WeightForm::kE4m3 ? RowType::kE4m3 : form == WeightForm::kInt8Both ? RowType::kInt8 : RowType::k16Bits;
 }

@@ -6,8 +6,8 @@
 
 namespace tl {
 
-// Of words of eight weights of four bits in the layout pairs8, the low nibbles and the high ones as bytes: those that have a
-// sign as 16 times what they mean.
+// Of words of eight weights of four bits in the layout pairs8, the low nibbles and the high ones as bytes: those that
+// have a sign as 16 times what they mean.
 template <WeightForm kForm>
 struct NibbleBytes {
   static constexpr bool kSigned = kForm == WeightForm::kInt4;

@@ -18,8 +18,8 @@ constexpr int kMaxStages = 16, kMaxTokens = 16;
 // kStageX: a stage also has room for its share of x. kXBytes: room for x that stays.
 // kSharedBytes: the whole dynamic allocation; the ring takes what the rest leaves.
 // kInFlightBytes: most bytes under way at a time (see Producer).
-template <int kTokens_, int kStageK_, int kTilesPerStage_, WeightForm kForm_, bool kStageX, int kXBytes, int kSharedBytes,
-          int kInFlightBytes>
+template <int kTokens_, int kStageK_, int kTilesPerStage_, WeightForm kForm_, bool kStageX, int kXBytes,
+          int kSharedBytes, int kInFlightBytes>
 struct Ring {
   static constexpr WeightForm kForm = kForm_;
   static constexpr RowType kRows = rows_of(kForm);
@@ -28,8 +28,8 @@ struct Ring {
   static constexpr bool kFixed = kFourBits && !kStageX && kTokens_ <= kMostFixedTokens;  // x as in fixed_rows.cuh
   static constexpr int kWeightBits = bits_of(kForm);
   static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
-  static constexpr int kProductK = 32 / kItemBytes;  // elements of a row that one product of fragments takes
-  static constexpr int kPieceK = 256 / kWeightBits;  // and those of a load of a fragment, 32 bytes of each row
+  static constexpr int kProductK = 32 / kItemBytes;     // elements of a row that one product of fragments takes
+  static constexpr int kPieceK = 256 / kWeightBits;     // and those of a load of a fragment, 32 bytes of each row
   static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
   static constexpr int kProducers = 1;
   static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
@@ -63,10 +63,12 @@ struct Ring {
   }
 };
 
-// Shared memory of x where it stays there: rows with 16 bytes of padding, and the numbers of the blocks of fixed_rows.cuh.
+// Shared memory of x where it stays there: rows with 16 bytes of padding, and the numbers of the blocks of
+// fixed_rows.cuh.
 template <int kIn, int kTokens>
 __host__ __device__ constexpr int x_bytes() {
-  if (has_four_bits(kWeightForm) && kTokens <= kMostFixedTokens) return kTokens * (kIn * 2 + 16) + FixedRows<kIn, kTokens>::kNumberBytes;
+  if (has_four_bits(kWeightForm) && kTokens <= kMostFixedTokens)
+    return kTokens * (kIn * 2 + 16) + FixedRows<kIn, kTokens>::kNumberBytes;
   return kTokens * (kIn * (rows_of(kWeightForm) == RowType::k16Bits ? 2 : 1) + 16);
 }
 
@@ -94,15 +96,15 @@ struct RingPosition {
   }
 };
 
-// The rows of x that a stage is multiplied with: where the first lies in shared memory, and 16 zero bytes; the number of
-// the stage's first element in a row; how many rows there are.
+// The rows of x that a stage is multiplied with: where the first lies in shared memory, and 16 zero bytes; the number
+// of the stage's first element in a row; how many rows there are.
 struct StageRows {
   u32 rows, zeros;
   int first_k, count;
 };
 
-// One product y = x @ weight.T of the kernel: kIn features in, all of which a block takes; x staying in shared memory or
-// streamed with the weights.
+// One product y = x @ weight.T of the kernel: kIn features in, all of which a block takes; x staying in shared memory
+// or streamed with the weights.
 template <class Ring, int kIn_, bool kStreamX_>
 struct Product {
   static constexpr int kIn = kIn_, kPartK = kIn, kChunks = ceil_div(kPartK, Ring::kStageK);
@@ -174,8 +176,7 @@ struct Producer {
     for (int i = 0; i < kMine; ++i) {
       const int half = which + i * Ring::kProducers;
       const u64 first = op.first_row(group * Ring::kTilesPerStage + half / 2, half % 2);
-      const char* from = static_cast<const char*>(op.weight) +
-                         (first * Product::kIn + first_k) * Ring::kWeightBits / 8;
+      const char* from = static_cast<const char*>(op.weight) + (first * Product::kIn + first_k) * Ring::kWeightBits / 8;
       stage_copy_rows<8>(at.data() + half * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBits / 8,
                          present[i], bytes, at.full(), lane, policy);
       if constexpr (kBlock != 0) {

@@ -1,8 +1,8 @@
 // Tensor cores through wgmma (sm_90a): a warpgroup multiplies 64 rows of A, from shared memory or registers, by B in
 // shared memory. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate".
 //
-// Accumulators are float[N / 8][4], or int of products of int8: of warp w of the group, a lane holds rows 16w + lane / 4 and + 8, and of each 8
-// columns 2 * (lane % 4) and + 1, as mma.sync has it; so are A fragments in registers.
+// Accumulators are float[N / 8][4], or int of products of int8: of warp w of the group, a lane holds rows 16w + lane /
+// 4 and + 8, and of each 8 columns 2 * (lane % 4) and + 1, as mma.sync has it; so are A fragments in registers.
 //
 // Matrices in shared memory are column blocks of 64 elements: rows of 128 bytes whose 16-byte pieces are permuted by
 // the row's number (swizzled()), in multiples of 8 rows from addresses that are multiples of 1024.
@@ -55,8 +55,8 @@ __device__ __forceinline__ void pin(Sum (&d)[kFragments][4]) {
   for (int i = 0; i < kFragments * 4; ++i) pin(d[i / 4][i % 4]);
 }
 
-// Operands in shared memory have the RowType of number TL_ROW_TYPE, and 32 bytes lie where 16 elements do otherwise. Bytes
-// of both operands are always along K, and integers are not scaled.
+// Operands in shared memory have the RowType of number TL_ROW_TYPE, and 32 bytes lie where 16 elements do otherwise.
+// Bytes of both operands are always along K, and integers are not scaled.
 #ifndef TL_ROW_TYPE
 #define TL_ROW_TYPE 0
 #endif
@@ -118,10 +118,11 @@ using TileSum = SumOf<static_cast<RowType>(TL_ROW_TYPE)>;
 #define TL_D128 TL_D120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 // d = a * b^T, or += where `add`: A [64, 16] and B [N, 16] with 16 elements of their rows side by side, or 32 bytes.
-#define TL_WGMMA_SHARED(n, regs, outputs, a, b, add)                                               \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" n \
-               TL_WGMMA_SHARED_TYPES " {" regs "}, " a ", " b ", p" TL_WGMMA_FLAGS ";\n}"            \
-               : outputs                                                                           \
+#define TL_WGMMA_SHARED(n, regs, outputs, a, b, add)                                                      \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add                                                    \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" n TL_WGMMA_SHARED_TYPES " {" regs "}, " a ", " b \
+               ", p" TL_WGMMA_FLAGS ";\n}"                                                                \
+               : outputs                                                                                  \
                : "l"(a_matrix), "l"(b_matrix), "r"(static_cast<int>(accumulate)))
 
 template <int kFragments>

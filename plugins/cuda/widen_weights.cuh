@@ -1,10 +1,10 @@
 // Weights of int8 or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
-// stored, with the numbers of their blocks, and two groups of three make steps of them for wgmma in turns: while one waits
-// for its stores, the other computes.
+// stored, with the numbers of their blocks, and two groups of three make steps of them for wgmma in turns: while one
+// waits for its stores, the other computes.
 //
 // A raw stage is 128 bytes of each of the tile's rows: the copy engine and the memory want that much, and it makes two
-// steps of int8, or four of four bits. Numbers are multiplied here, in the 16-bit type; the scales of whole rows of int8
-// are left to the sums. An integer zero point is subtracted exactly.
+// steps of int8, or four of four bits. Numbers are multiplied here, in the 16-bit type; the scales of whole rows of
+// int8 are left to the sums. An integer zero point is subtracted exactly.
 #pragma once
 
 #include "cuda/int4.cuh"
@@ -24,9 +24,7 @@ struct RawRing {
   __device__ __forceinline__ u32 first() const { return base + kStages * kStageBytes; }
   __device__ __forceinline__ u32 weight() const { return first() + stage * kWeightBytes; }
   __device__ __forceinline__ u32 numbers() const { return first() + kRawStages * kWeightBytes + stage * kNumbersBytes; }
-  __device__ __forceinline__ u32 full() const {
-    return base + kBarrierOffset + kStages * 16 + stage * 16;
-  }
+  __device__ __forceinline__ u32 full() const { return base + kBarrierOffset + kStages * 16 + stage * 16; }
   __device__ __forceinline__ u32 empty() const { return full() + 8; }
   __device__ __forceinline__ void advance() {
     if (++stage == kRawStages) {
@@ -47,7 +45,8 @@ struct RawRing {
 template <class Op>
 struct RawProducer {
   using Places = Tiles<kTileColumns / Op::kParts>;
-  static constexpr int kRuns = kTileColumns / 8, kRunPieces = kRunBlocks * kBlockBytes / 16, kPiecesPerBlock = kBlockBytes / 16;
+  static constexpr int kRuns = kTileColumns / 8, kRunPieces = kRunBlocks * kBlockBytes / 16,
+                       kPiecesPerBlock = kBlockBytes / 16;
   const TensorMap& weight;
   BlockNumbers numbers;
   const Member& member;
@@ -69,7 +68,8 @@ struct RawProducer {
         const bool valid = row < Op::kParts * TL_OUT && block < kBlocks;
         const u64 group = row / 8;
         const u64 from = valid ? (group * kBlocks + first_block) * kBlockBytes + piece * 16 : 0;
-        copy16(raw.numbers() + (kind * kRuns * kRunPieces + i) * 16, static_cast<const char*>(kinds[kind]) + from, valid);
+        copy16(raw.numbers() + (kind * kRuns * kRunPieces + i) * 16, static_cast<const char*>(kinds[kind]) + from,
+               valid);
       }
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(raw.full()) : "memory");
@@ -90,7 +90,8 @@ struct RawProducer {
   }
 };
 
-// What a block's numbers become: an element times `scale` plus `offset` is the weight, once `zero` is subtracted from it.
+// What a block's numbers become: an element times `scale` plus `offset` is the weight, once `zero` is subtracted from
+// it.
 struct PairNumbers {
   u32 zero, scale, offset;  // of two elements each
 
@@ -110,8 +111,8 @@ template <class Op>
 struct Widener {
   using Places = Tiles<kTileColumns / Op::kParts>;
   static constexpr bool kInt8 = kWeightForm == WeightForm::kInt8;
-  // A warp takes kRows rows of a step at a time: lanes that follow each other have rows that do, so that they meet in no
-  // bank, and pieces of 16 bytes.
+  // A warp takes kRows rows of a step at a time: lanes that follow each other have rows that do, so that they meet in
+  // no bank, and pieces of 16 bytes.
   static constexpr int kRows = kInt8 ? 8 : 16, kPieces = 32 / kRows, kWide = kInt8 ? 2 : 4;
   const Member& member;
   Places tiles;
@@ -119,13 +120,17 @@ struct Widener {
   u32 mask;
 
   static constexpr int kTogether = kWideners / kWidenerGroups;
-  static constexpr int kTurns = ceil_div(kTileColumns, kTogether * kRows), kAhead = 3;  // turns that are loaded at a time
+  static constexpr int kTurns = ceil_div(kTileColumns, kTogether* kRows),
+                       kAhead = 3;  // turns that are loaded at a time
   static constexpr u32 kTurnBytes = kTogether * kRows * kBlockRowBytes;
 
-  __device__ __forceinline__ static u32 place(int row, int piece) { return row * kBlockRowBytes + (piece ^ row % 8) * 16; }
+  __device__ __forceinline__ static u32 place(int row, int piece) {
+    return row * kBlockRowBytes + (piece ^ row % 8) * 16;
+  }
   __device__ __forceinline__ bool exists(int turn) const {
     if (turn >= kTurns) return false;
-    return kTileColumns % (kTogether * kRows) == 0 || turn + 1 < kTurns || (turn * kTogether + warp) * kRows < kTileColumns;
+    return kTileColumns % (kTogether * kRows) == 0 || turn + 1 < kTurns ||
+           (turn * kTogether + warp) * kRows < kTileColumns;
   }
   __device__ __forceinline__ void widen(const RawRing& raw, u32 target, int step) const {
     const int row = warp * kRows + lane % kRows, piece = lane / kRows;
@@ -147,7 +152,8 @@ struct Widener {
         for (int kind = 0; kind < kNumberKinds; ++kind) {
           const int block = kRunBlocks == 1 ? 0 : (step * kPieces + piece) * 32 / max_of(1, kBlock);
           const int run = kind * kTileColumns / 8 + turn * kTogether * kRows / 8 + row / 8;
-          numbers[i][kind] = load_number(raw.numbers() + (run * kRunBlocks + block) * kBlockBytes + row % 8 * kNumberBytes);
+          numbers[i][kind] =
+              load_number(raw.numbers() + (run * kRunBlocks + block) * kBlockBytes + row % 8 * kNumberBytes);
         }
       }
 #pragma unroll
@@ -183,7 +189,8 @@ struct Widener {
   }
   template <bool kSigned, int kPair>
   __device__ __forceinline__ u32 weight_of(u32 word, const PairNumbers& numbers) const {
-    return multiply_add2(subtract2(raised_int4<kSigned, kPair>(word, mask), numbers.zero), numbers.scale, numbers.offset);
+    return multiply_add2(subtract2(raised_int4<kSigned, kPair>(word, mask), numbers.zero), numbers.scale,
+                         numbers.offset);
   }
   __device__ __forceinline__ void release(const RawRing& raw) const {
     if constexpr (kPeers == 1) {

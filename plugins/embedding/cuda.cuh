@@ -1,9 +1,9 @@
-// Embedding: y[t] = scale * weight[id of t], 16-bit elements. A token whose slot is not negative is the one that its sequence
-// sampled last, last_tokens[token_slots[t]] (or its complement), which then never left the card; any other is
+// Embedding: y[t] = scale * weight[id of t], 16-bit elements. A token whose slot is not negative is the one that its
+// sequence sampled last, last_tokens[token_slots[t]] (or its complement), which then never left the card; any other is
 // token_ids[t].
 //
-// Bytes: 4 * hidden a token. FLOPs: 1 an element. Floor: latency (about 2 us) for a few tokens; 67 MB, 15 us for 4096 tokens of
-// 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_FP16.
+// Bytes: 4 * hidden a token. FLOPs: 1 an element. Floor: latency (about 2 us) for a few tokens; 67 MB, 15 us for 4096
+// tokens of 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_FP16.
 #include "cuda/async.cuh"
 #include "cuda/types.cuh"
 

@@ -1,8 +1,10 @@
-// GatedLinear for a few rows: y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]].
+// GatedLinear for a few rows: y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0],
+// bias[1]].
 //
-// Bytes: 2*I*K*2 for the weights, half where they are bytes. FLOPs: 4*M*I*K. Floor: bytes / bandwidth (I = 14336, K = 4096: 235 MB, 52.5 us at
-// 4.47 TB/s). Launch and macros as in linear/cuda.cuh; TL_OUT is the number of gated features I, TL_BIAS 0 or 1,
-// TL_ACTIVATION as in cuda/activation.cuh. TL_Y_TYPE: the RowType of y, whose bytes have the scale 1 / y_factor.
+// Bytes: 2*I*K*2 for the weights, half where they are bytes. FLOPs: 4*M*I*K. Floor: bytes / bandwidth (I = 14336, K =
+// 4096: 235 MB, 52.5 us at 4.47 TB/s). Launch and macros as in linear/cuda.cuh; TL_OUT is the number of gated features
+// I, TL_BIAS 0 or 1, TL_ACTIVATION as in cuda/activation.cuh. TL_Y_TYPE: the RowType of y, whose bytes have the scale 1
+// / y_factor.
 #include "cuda/activation.cuh"
 #include "cuda/few_rows_linear.cuh"
 
@@ -10,8 +12,8 @@ namespace tl {
 
 constexpr RowType kYType = static_cast<RowType>(TL_Y_TYPE);
 
-// y = activation(gate) * up. A tile is eight gate rows and the eight up rows of the same features, so that one thread ends up
-// with both. weight is [2, TL_OUT, in].
+// y = activation(gate) * up. A tile is eight gate rows and the eight up rows of the same features, so that one thread
+// ends up with both. weight is [2, TL_OUT, in].
 struct GatedOp {
   static constexpr int kTiles = TL_OUT / 8;
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
@@ -46,8 +48,7 @@ struct GatedOp {
 
 extern "C" __global__ void TL_FEW_ROWS_CLUSTER __launch_bounds__(tl::kFewRowsThreads, 1)
     gated_linear(void* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
-                 const float* norm_weight, const float* bias, int rows, float epsilon, float x_scale,
-                 float y_factor) {
+                 const float* norm_weight, const float* bias, int rows, float epsilon, float x_scale, float y_factor) {
   tl::few_rows_linear<TL_IN, TL_NORM>(
       {x, x_scale}, norm_weight, epsilon, rows,
       tl::GatedOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, y, y_factor});

@@ -1,4 +1,5 @@
-// GatedLinear for many rows on sm_90a: y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T, 16-bit or bytes in.
+// GatedLinear for many rows on sm_90a: y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T, 16-bit or bytes
+// in.
 //
 // Bytes: 2*I*K*2 for the weights, 2*M*(K + I) for the rows. FLOPs: 4*M*I*K. Floor: FLOPs / rate from about 180 rows on
 // (M = 256, I = 14336, K = 4096: 60 GFLOP, 76 us at 789 TFLOPS), the weights' bytes / bandwidth (52.5 us) below.
@@ -52,7 +53,7 @@ struct TiledGatedOp {
       float2 values[kCount];
 #pragma unroll
       for (int f = 0; f < kCount; ++f) {
-        const float(&gate)[4] = sums[f], (&up)[4] = sums[kCount + f];
+        const float (&gate)[4] = sums[f], (&up)[4] = sums[kCount + f];
         values[f] = make_float2(gated(gate[half * 2], up[half * 2]), gated(gate[half * 2 + 1], up[half * 2 + 1]));
       }
       if constexpr (kYType != RowType::k16Bits) {

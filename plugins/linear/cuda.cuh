@@ -1,12 +1,13 @@
 // Linear for a few rows: y = [rms_norm](x) @ weight.T [* weight_scale] [+ bias] [+ residual], 16-bit in, float32 sums.
 //
-// Bytes: N*K*2 for the weights, N*K where they are bytes. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (N = K = 4096: 33.5 MB, 7.5 us at 4.47 TB/s).
-// Launch: kFewRowsThreads threads, TL_SHARED_BYTES of dynamic shared memory, one block per SM at most.
+// Bytes: N*K*2 for the weights, N*K where they are bytes. FLOPs: 2*M*N*K. Floor: bytes / bandwidth (N = K = 4096: 33.5
+// MB, 7.5 us at 4.47 TB/s). Launch: kFewRowsThreads threads, TL_SHARED_BYTES of dynamic shared memory, one block per SM
+// at most.
 //
-// Macros: TL_IN, TL_OUT (features), TL_SPLITS (blocks that share the depth of a row), TL_TOKENS (most rows: 1, 2, 4, 8, 16), TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X,
-// TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES and TL_WEIGHT_FORM (see cuda/weight_form.cuh),
-// TL_ROW_SCALES (see cuda/few_rows.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1),
-// TL_FLOAT_OUT (1: y is float32), TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
+// Macros: TL_IN, TL_OUT (features), TL_SPLITS (blocks that share the depth of a row), TL_TOKENS (most rows: 1, 2, 4, 8,
+// 16), TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X, TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES and TL_WEIGHT_FORM (see
+// cuda/weight_form.cuh), TL_ROW_SCALES (see cuda/few_rows.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1), TL_FLOAT_OUT
+// (1: y is float32), TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
 #include "cuda/activation.cuh"
 #include "cuda/few_rows_linear.cuh"
 
@@ -63,8 +64,9 @@ struct LinearOp {
 
 extern "C" __global__ void TL_FEW_ROWS_CLUSTER __launch_bounds__(tl::kFewRowsThreads, 1)
     linear(void* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
-           const float* norm_weight, const float* bias, const tl::u16* residual, int rows, float epsilon, float x_scale) {
-  tl::few_rows_linear<TL_IN, TL_NORM>({x, x_scale}, norm_weight, epsilon, rows,
-                                            tl::LinearOp{weight, {weight_scale, weight_offset},
-                                                         static_cast<const float*>(weight_scale), y, bias, residual});
+           const float* norm_weight, const float* bias, const tl::u16* residual, int rows, float epsilon,
+           float x_scale) {
+  tl::few_rows_linear<TL_IN, TL_NORM>(
+      {x, x_scale}, norm_weight, epsilon, rows,
+      tl::LinearOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), y, bias, residual});
 }

@@ -1,9 +1,10 @@
-// The elements that bytes or four bits and their numbers mean, as 16-bit elements, for products of many rows that a library
-// computes where there is no tiled kernel.
+// The elements that bytes or four bits and their numbers mean, as 16-bit elements, for products of many rows that a
+// library computes where there is no tiled kernel.
 //
-// Bytes: 3 * N * K, or 2.5 of four bits. Floor: those over the memory bandwidth. Launch: TL_THREADS threads, sixteen bytes of
-// the weight each. Macros: TL_IN (elements of a row, a multiple of those in sixteen bytes), TL_THREADS, and those of
-// cuda/weight_form.cuh. Weights lie in the layouts mma_k16 and pairs8, numbers of blocks in rows8 (plugins/README.md).
+// Bytes: 3 * N * K, or 2.5 of four bits. Floor: those over the memory bandwidth. Launch: TL_THREADS threads, sixteen
+// bytes of the weight each. Macros: TL_IN (elements of a row, a multiple of those in sixteen bytes), TL_THREADS, and
+// those of cuda/weight_form.cuh. Weights lie in the layouts mma_k16 and pairs8, numbers of blocks in rows8
+// (plugins/README.md).
 #include "cuda/async.cuh"
 #include "cuda/weight_form.cuh"
 

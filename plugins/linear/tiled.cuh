@@ -42,7 +42,7 @@ struct TiledLinearOp {
 #pragma unroll
     for (int f = 0; f < kCount; ++f) {
       const float2 more = TL_RESIDUAL ? unpack2(pieces[f]) : make_float2(0.0f, 0.0f);
-      const float(&sum)[4] = sums[kFirst + f];
+      const float (&sum)[4] = sums[kFirst + f];
       pieces[f] = pack2(sum[half * 2] + more.x, sum[half * 2 + 1] + more.y);
     }
     RowPart<kCount>{static_cast<u16*>(y) + at + kFirst * 8, present - kFirst, lane}.store(pieces);

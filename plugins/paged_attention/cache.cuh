@@ -1,13 +1,13 @@
 // How a block of the paged cache lays out its tokens, and how they reach shared memory.
 //
 // A KV head's tokens lie in groups of eight, and a group in the 8x8 matrices that tensor cores read, so that shared
-// memory holds tokens just as the cache does, and a single bulk copy brings all of a page. Where a token takes a multiple
-// of 128 bytes, a group is [128 bytes of a token][8 tokens], and the eight pieces of 16 bytes in these are permuted by
-// the token's number: wgmma's 128-byte swizzle, its fastest operand. Else it is [piece of 16 bytes][8 tokens]. Neither
-// layout has bank conflicts.
+// memory holds tokens just as the cache does, and a single bulk copy brings all of a page. Where a token takes a
+// multiple of 128 bytes, a group is [128 bytes of a token][8 tokens], and the eight pieces of 16 bytes in these are
+// permuted by the token's number: wgmma's 128-byte swizzle, its fastest operand. Else it is [piece of 16 bytes][8
+// tokens]. Neither layout has bank conflicts.
 //
-// Elements have 16 bits or, with TL_CACHE_E4M3, are E4M3 under a scale of all keys and one of all values. Attention then
-// computes in float16, which holds such elements exactly and queries more precisely than bfloat16 does.
+// Elements have 16 bits or, with TL_CACHE_E4M3, are E4M3 under a scale of all keys and one of all values. Attention
+// then computes in float16, which holds such elements exactly and queries more precisely than bfloat16 does.
 #pragma once
 
 #include "cuda/async.cuh"

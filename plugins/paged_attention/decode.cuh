@@ -36,7 +36,7 @@ using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
 // combine(), if all blocks share a pair | a flag a team | a barrier a stage | stages
 constexpr int kMaxStages = 8;
 constexpr u32 kStageBytes = 2 * Copy::kBytes, kTableBytes = (sizeof(Table) + 15) / 16 * 16;
-constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, TL_MAX_GRID * kGroup) * 4 + 7) / 8 * 8;
+constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, TL_MAX_GRID* kGroup) * 4 + 7) / 8 * 8;
 constexpr u32 kResultOffset = kTableBytes, kFlagOffset = kResultOffset + kResultBytes;
 constexpr u32 kBarrierOffset = kFlagOffset + 16;
 constexpr u32 kOtherBytes = (kBarrierOffset + TL_WARPS * kMaxStages * 8 + 127) / 128 * 128;
@@ -151,7 +151,8 @@ __device__ __forceinline__ void put_result(const State& state, float* result, in
 }
 
 // A pair that one warp has done.
-__device__ __forceinline__ void store(const State& state, const Output& output, u64 first_element, float value_scale, int lane) {
+__device__ __forceinline__ void store(const State& state, const Output& output, u64 first_element, float value_scale,
+                                      int lane) {
 #pragma unroll
   for (int o = 0; o < kOctets; ++o) {
     const RowOctet<kDim>& rows = state.rows[o];
@@ -159,13 +160,14 @@ __device__ __forceinline__ void store(const State& state, const Output& output, 
     const int row = o * 8 + lane / 4;
 #pragma unroll
     for (int d = 0; d < kDim / 16; ++d) {
-      const float(&sums)[4] = rows.output[d];
+      const float (&sums)[4] = rows.output[d];
       const u32 first = transpose_matrix(pack_y(sums[0] * inverse[0], sums[1] * inverse[1]));
       const u32 second = transpose_matrix(pack_y(sums[2] * inverse[0], sums[3] * inverse[1]));
       if (row >= kGroup) continue;
       const u64 at = first_element + row * kDim + d * 16;
       if constexpr (TL_CACHE_E4M3) {  // even elements, and odd ones
-        output.put(at + lane % 4 * 4, make_uint2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)));
+        output.put(at + lane % 4 * 4,
+                   make_uint2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)));
       } else {
         output.put(at + lane % 4 * 2, first);
         output.put(at + lane % 4 * 2 + 8, second);

@@ -1,8 +1,9 @@
-// Rows of a QKV product as heads: which elements of a head RoPE turns with each other, and where heads of new tokens go.
+// Rows of a QKV product as heads: which elements of a head RoPE turns with each other, and where heads of new tokens
+// go.
 //
-// A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) turns the first TL_ROTARY_DIM elements of
-// queries and keys, pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS, TL_KV_HEADS, TL_PAGE
-// (tokens per block of the cache), TL_CACHE_E4M3 (see cache.cuh).
+// A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) turns the first TL_ROTARY_DIM
+// elements of queries and keys, pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS,
+// TL_KV_HEADS, TL_PAGE (tokens per block of the cache), TL_CACHE_E4M3 (see cache.cuh).
 #pragma once
 
 #include "paged_attention/cache.cuh"
@@ -45,8 +46,8 @@ struct HeadChunk {
   __device__ __forceinline__ int feature(int element) const { return head * TL_HEAD_DIM + element; }
 };
 
-// Where a head of a token goes: `to` is where its elements begin. Queries of the cache's type lie as a group of one token
-// does, so that the same stores serve all.
+// Where a head of a token goes: `to` is where its elements begin. Queries of the cache's type lie as a group of one
+// token does, so that the same stores serve all.
 struct HeadTarget {
   using Layout = CacheLayout<TL_HEAD_DIM>;
   void* to;

@@ -1,5 +1,5 @@
-// Where attention puts its results: elements of 16 bits, of the activations' type, or, with a TL_Y_TYPE of bytes (RowType),
-// what these are under one scale.
+// Where attention puts its results: elements of 16 bits, of the activations' type, or, with a TL_Y_TYPE of bytes
+// (RowType), what these are under one scale.
 //
 // TL_Y_FP16 is the type of the activations, which may differ from that of the products (TL_FP16).
 #pragma once

@@ -69,9 +69,8 @@ struct WarpState {
   float output[kTiles][kDim / 8][4] = {};
   RowState rows[kTiles];
 
-  __device__ __forceinline__ void step(u32 query, u32 keys, u32 values, ScoreScale scale,
-                                       const int (&low)[kTiles][2], const int (&high)[kTiles][2], bool masked,
-                                       int lane) {
+  __device__ __forceinline__ void step(u32 query, u32 keys, u32 values, ScoreScale scale, const int (&low)[kTiles][2],
+                                       const int (&high)[kTiles][2], bool masked, int lane) {
     float scores[kTiles][kStep / 8][4] = {};
     const u32 query_row = query + (lane % 16) * kPitch + lane / 16 * 16;
     const u32 key_row = keys + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 16;

@@ -15,8 +15,8 @@
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
 // one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
-// it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1), TL_CACHE_E4M3 (see cache.cuh; then three warps widen what the producer brings),
-// TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+// it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1), TL_CACHE_E4M3 (see cache.cuh; then three warps widen what the producer
+// brings), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
 #include "paged_attention/prefill_producer.cuh"
 #include "paged_attention/prefill_widen.cuh"
 #include "paged_attention/softmax.cuh"

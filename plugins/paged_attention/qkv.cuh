@@ -58,11 +58,15 @@ struct QkvOp {
 
 extern "C" __global__ void TL_FEW_ROWS_CLUSTER __launch_bounds__(tl::kFewRowsThreads, 1)
     qkv_linear(tl::u16* q, void* key_cache, void* value_cache, const tl::u16* x, const void* weight,
-               const void* weight_scale, const void* weight_offset, const float* norm_weight, const float* bias, const float* cos,
-               const float* sin, const int* slots, int rows, float epsilon, float x_scale,
+               const void* weight_scale, const void* weight_offset, const float* norm_weight, const float* bias,
+               const float* cos, const float* sin, const int* slots, int rows, float epsilon, float x_scale,
                float key_factor, float value_factor) {
-  tl::few_rows_linear<TL_IN, TL_NORM>(
-      {x, x_scale}, norm_weight, epsilon, rows,
-      tl::QkvOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias,
-                {q, key_cache, value_cache, slots, key_factor, value_factor}, cos, sin});
+  tl::few_rows_linear<TL_IN, TL_NORM>({x, x_scale}, norm_weight, epsilon, rows,
+                                      tl::QkvOp{weight,
+                                                {weight_scale, weight_offset},
+                                                static_cast<const float*>(weight_scale),
+                                                bias,
+                                                {q, key_cache, value_cache, slots, key_factor, value_factor},
+                                                cos,
+                                                sin});
 }

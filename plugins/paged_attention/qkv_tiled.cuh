@@ -1,9 +1,9 @@
-// Queries, keys and values of many new tokens on sm_90a: x @ weight.T [+ bias], RoPE, and the write into the paged cache,
-// in one kernel.
+// Queries, keys and values of many new tokens on sm_90a: x @ weight.T [+ bias], RoPE, and the write into the paged
+// cache, in one kernel.
 //
-// Bytes: 2*N*K for the weights, 2*M*(K + N) for the rows; no row of the product is written and read again. FLOPs: 2*M*N*K.
-// Floor: as of linear/tiled.cuh (Llama-3.1-8B at M = 64: 50.3 MB, 11.3 us at 4.47 TB/s).
-// Launch and macros as in cuda/tiled_linear.cuh and paged_attention/heads.cuh, and TL_BIAS (0 or 1).
+// Bytes: 2*N*K for the weights, 2*M*(K + N) for the rows; no row of the product is written and read again. FLOPs:
+// 2*M*N*K. Floor: as of linear/tiled.cuh (Llama-3.1-8B at M = 64: 50.3 MB, 11.3 us at 4.47 TB/s). Launch and macros as
+// in cuda/tiled_linear.cuh and paged_attention/heads.cuh, and TL_BIAS (0 or 1).
 #include "cuda/tiled_linear.cuh"
 #include "paged_attention/heads.cuh"
 
@@ -21,8 +21,8 @@ struct PairOperands {
   float2 scales[2], biases[2], cos[2], sin[2];
 };
 
-// A tile is chunks of heads, so that a thread has both of what RoPE turns with each other: in pairs of fragments, of which
-// the second is kRun / 8 behind the first. Runs are as long as tiles, their slices and heads allow.
+// A tile is chunks of heads, so that a thread has both of what RoPE turns with each other: in pairs of fragments, of
+// which the second is kRun / 8 behind the first. Runs are as long as tiles, their slices and heads allow.
 struct TiledQkvOp {
   static constexpr int kChunk = gcd_of(gcd_of(kTileColumns, kSlice * 8), gcd_of(TL_HEAD_DIM, TL_ROTARY_DIM));
   static constexpr int kParts = 1, kRun = kChunk / 2, kChunkPairs = kRun / 8;
@@ -74,9 +74,9 @@ struct TiledQkvOp {
     return TL_BIAS ? value + more : value;
   }
   // Finishes what one row, row `i` of the thread's, has of both fragments of a pair.
-  __device__ __forceinline__ static void store(const float (&low)[4], const float (&high)[4], const PairOperands& loaded,
-                                               int i, float row_scale, const Chunk& chunk, int within,
-                                               const HeadTarget& target) {
+  __device__ __forceinline__ static void store(const float (&low)[4], const float (&high)[4],
+                                               const PairOperands& loaded, int i, float row_scale, const Chunk& chunk,
+                                               int within, const HeadTarget& target) {
     float a[2], b[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -90,8 +90,8 @@ struct TiledQkvOp {
     target.put(chunk.first + within, make_float2(a[0], a[1]));
     target.put(chunk.second + within, make_float2(b[0], b[1]));
   }
-  // For some pairs of fragments at a time, all is loaded before anything is stored, so that a thread waits once for them;
-  // for fewer where sums take many registers.
+  // For some pairs of fragments at a time, all is loaded before anything is stored, so that a thread waits once for
+  // them; for fewer where sums take many registers.
   template <int kCount>
   __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns) const {
     static_assert(kCount * 8 % kChunk == 0);

@@ -1,6 +1,6 @@
 // From the result of a QKV product of any number of tokens: optional RMS norm of each query and key head, RoPE
-// as in heads.cuh, queries packed for attention, keys and values into their slots of the paged cache. (Where it can be done
-// in the product's epilogue, qkv.cuh and qkv_tiled.cuh do it.)
+// as in heads.cuh, queries packed for attention, keys and values into their slots of the paged cache. (Where it can be
+// done in the product's epilogue, qkv.cuh and qkv_tiled.cuh do it.)
 //
 // Bytes: 4 * qkv_features a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50 MB,
 // 11.8 us at the 4.26 TB/s of a copy). A warp does a head of a token; a lane holds both of a pair.

@@ -4,8 +4,8 @@
 // of its scores have in common, 2 * cap / (1 + e^(-2 s / cap)) does as well. ex2.approx is right to 2^-22 and
 // rcp.approx to 2^-23 of the result, sums to 2^-24, so that the quotient is off by at most 2^-22 / 4 + 2^-24 + 2^-23 =
 // 2^-22 and a score by cap * 2^-21: 2.4e-5 for a cap of 50. tanh.approx, one instruction for the two, may be off by
-// 2^-11 of the score: 2.4e-2 near that cap, where rounding a weight to bfloat16 changes it by 2^-9 = 2e-3 and to float16
-// by 2^-12.
+// 2^-11 of the score: 2.4e-2 near that cap, where rounding a weight to bfloat16 changes it by 2^-9 = 2e-3 and to
+// float16 by 2^-12.
 #pragma once
 
 #include "cuda/types.cuh"

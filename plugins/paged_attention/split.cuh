@@ -4,10 +4,10 @@
 // blocks and none is much longer than the rest, pairs stay whole: a block's warps form up to four teams, each of which
 // does every so many pairs from first to last, so that the end of one pair holds up no other. A block's teams begin
 // with neighbouring pairs, heads of a sequence, whose keys lie side by side. Short pairs stay whole, too, if there is a
-// block for each: blocks that share a pair take longer to tell each other their results than one takes for a second chunk
-// (measured on an H200: 14.6 us for 64 pairs of 190 tokens shared by 128 blocks, 12.0 for 128 such pairs, a block each).
-// Else a block is one team, and pairs are split: into units of so many tokens, of which block b takes an equal run,
-// whatever the lengths, so that it may end one pair, do several, and begin another.
+// block for each: blocks that share a pair take longer to tell each other their results than one takes for a second
+// chunk (measured on an H200: 14.6 us for 64 pairs of 190 tokens shared by 128 blocks, 12.0 for 128 such pairs, a block
+// each). Else a block is one team, and pairs are split: into units of so many tokens, of which block b takes an equal
+// run, whatever the lengths, so that it may end one pair, do several, and begin another.
 #pragma once
 
 #include "cuda/types.cuh"
@@ -53,8 +53,8 @@ struct SplitTable {
     if (!whole) count_units();
   }
 
-  // Whole if that keeps four fifths of the blocks busy to the end, and no pair takes much longer than a block's share; or
-  // if every block has at most one pair, of two chunks.
+  // Whole if that keeps four fifths of the blocks busy to the end, and no pair takes much longer than a block's share;
+  // or if every block has at most one pair, of two chunks.
   __device__ void choose() {
     const int blocks = gridDim.x, pairs_per_block = max_of(1, ceil_div(num_pairs(), blocks));
     const int shift = min_of(pairs_per_block > 2 ? 2 : pairs_per_block - 1, kMaxTeamShift);
@@ -121,7 +121,7 @@ template <class Table>
 struct Cursor {
   const Table* table;
   int stride, pair;
-  int chunk = 0, end_chunk = 0;    // chunk of the sequence; end_chunk is one past its last
+  int chunk = 0, end_chunk = 0;     // chunk of the sequence; end_chunk is one past its last
   int first_token = 0, length = 0;  // of the sequence: where its first chunk starts, and the last one ends
 
   __device__ __forceinline__ Cursor(const Table& t, int first_pair, int step)

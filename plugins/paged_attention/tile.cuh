@@ -6,8 +6,8 @@
 // elements lane / 4 and + 8.
 //
 // Of E4M3, a register of ldmatrix has four elements instead of two, which are widened to float16. Of a key they are
-// neighbours, so that a lane has elements 4 * (lane % 4) .. + 3 of every 16, and queries are loaded alike. Of values they
-// are two neighbours of two keys each: of each 16 elements a lane then holds 2 * (lane / 4) and + 1.
+// neighbours, so that a lane has elements 4 * (lane % 4) .. + 3 of every 16, and queries are loaded alike. Of values
+// they are two neighbours of two keys each: of each 16 elements a lane then holds 2 * (lane / 4) and + 1.
 #pragma once
 
 #include "paged_attention/cache.cuh"

@@ -1,7 +1,7 @@
 // QuantizeRows: y = x / y_scale as bytes, 16-bit in; the scale is one of all rows, or each row's own.
 //
-// Bytes: 3 * features a row. FLOPs: few. Floor: bytes / bandwidth (2048 rows of 4096: 25 MB, 5.9 us at the 4.26 TB/s of a
-// copy). One block a row; the row stays in registers. Launch: grid = rows, TL_THREADS threads. Macros: TL_FEATURES (a
+// Bytes: 3 * features a row. FLOPs: few. Floor: bytes / bandwidth (2048 rows of 4096: 25 MB, 5.9 us at the 4.26 TB/s of
+// a copy). One block a row; the row stays in registers. Launch: grid = rows, TL_THREADS threads. Macros: TL_FEATURES (a
 // multiple of 8), TL_THREADS (a multiple of 32), TL_ROW_SCALES (0: `scale` is that of all rows; 1: the least),
 // TL_Y_TYPE (RowType).
 #include "cuda/block_max.cuh"

@@ -3,8 +3,8 @@
 //
 // Bytes: 4 * hidden a row, 8 with a residual. FLOPs: about 4 a byte. Floor: bytes / bandwidth (2048 rows of 4096 with a
 // residual: 67 MB, 15.7 us at the 4.26 TB/s of a copy). One block a row; the row stays in registers.
-// With a TL_Y_TYPE of bytes (RowType), y is rounded to 16 bits and then to that under `y_scale`, that of all rows, or, with TL_ROW_SCALES, the
-// least; each row's goes to `row_scales`.
+// With a TL_Y_TYPE of bytes (RowType), y is rounded to 16 bits and then to that under `y_scale`, that of all rows, or,
+// with TL_ROW_SCALES, the least; each row's goes to `row_scales`.
 //
 // Launch: grid = rows, TL_THREADS threads. Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_RESIDUAL, TL_Y_TYPE,
 // TL_ROW_SCALES (0 or 1).

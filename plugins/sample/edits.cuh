@@ -1,5 +1,6 @@
 // What a sequence does to its logits before a token is drawn, as csrc/sampling/logit_processors.h: bias, repetition,
-// presence and frequency penalties, then tokens that are banned. The row is changed in place, and mended after the draw.
+// presence and frequency penalties, then tokens that are banned. The row is changed in place, and mended after the
+// draw.
 #pragma once
 
 #include "sample/row.cuh"

@@ -11,8 +11,8 @@ namespace tl {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 constexpr int kBlocks = TL_HAS_CLUSTERS ? TL_CLUSTER : 1;  // that share a row
-constexpr float kUnit = 0x1p36f;                  // the weight of the most likely token
-constexpr float kNegligible = 26.0f;              // exp(-26) rounds to no unit
+constexpr float kUnit = 0x1p36f;                           // the weight of the most likely token
+constexpr float kNegligible = 26.0f;                       // exp(-26) rounds to no unit
 
 // Floats as unsigned integers that compare alike (-0 as 0), and back.
 __device__ __forceinline__ u32 sort_bits(float value) {
