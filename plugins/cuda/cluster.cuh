@@ -1,4 +1,4 @@
-// Clusters (sm_90 and up): blocks that run at the same time and read each other's shared memory. Before, a cluster is a
+// Clusters (sm_90 and up): blocks that run at the same time and reach each other's shared memory. Before, a cluster is a
 // single block.
 #pragma once
 

@@ -1,4 +1,4 @@
-"""Clusters of blocks, which read each other's shared memory."""
+"""Clusters of blocks, which reach each other's shared memory."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@
 
 namespace tl {
 
-constexpr int kMostFixedTokens = 4;  // of a product; rounding more takes longer than widening the weights
+constexpr int kMostFixedTokens = 4;  // of a streaming product; rounding more takes longer than widening the weights
 constexpr float kLargestWhole = 127 * 256 + 127;
 constexpr float kLeastBlockScale = 1e-30f;  // so that a block of zeros has one
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ uint4 pack8_whole(const float (&v)[8], float factor) 
                     pick_bytes(pairs[2], pairs[3], 0x5410) ^ 0x80808080u);
 }
 
-// Where rows lie in shared memory: of 64 neighbours, 64 high bytes and 64 low ones, in each of which a lane that
+// Where rows lie in shared memory for a streaming product: of 64 neighbours, 64 high bytes and 64 low ones, in each of which a lane that
 // multiplies has its 16 side by side. Behind the rows, for each block, the tokens' scales, then their sums if
 // TL_OFFSETS.
 template <int kIn, int kTokens>

@@ -15,10 +15,12 @@ _PRODUCING_WARPS, _WARPGROUPS = 4, 2
 _MOST_TOKENS = 16
 # Fewer rows are faster streamed, where x is small beside the weights (measured on an H200).
 _LEAST_TOKENS, _LEAST_TOKENS_OF_16_BITS = 4, 8
-_BARRIER_BYTES, _SCALES_BYTES = 16 * 16 + 32, 64
+SCALES_BYTES = 64  # of the rows of x, where they become bytes
+_BARRIER_BYTES = 16 * 16 + 32  # of the stages and the cluster
 _COPY_BYTES, _LEAST_STAGES = 512, 3
 _IN_FLIGHT_BYTES = 100 * 1024
-_RING_SHARE = 0.35  # as of streaming products
+# A ring below this share of the shared memory starves the memory (80 KB of 227 on an H200).
+RING_SHARE = 0.35
 # What fewer tiles must save, because each group of them has costs of its own.
 _COST_OF_FEWER_TILES = 1.18
 
@@ -40,7 +42,7 @@ class SplitConfig:
         """The shared memory that barriers, sums and a part of x leave for the ring."""
         part, of_rows = in_features // self.splits, 2 * self.splits * _MOST_TOKENS * 4
         sums = 2 * _WARPGROUPS * self.splits * -(-tokens // self.splits) * self.tiles_per_stage * 8 * 8
-        first = -(-(_BARRIER_BYTES + _SCALES_BYTES + of_rows + sums) // 1024) * 1024
+        first = -(-(_BARRIER_BYTES + SCALES_BYTES + of_rows + sums) // 1024) * 1024
         blocks = self.form.blocks
         columns, item = (tokens, self.form.x_bytes) if blocks is None else (2 * tokens, 1)
         x_bytes = -(-part * item // 128) * 128 * max(8, columns)
@@ -88,5 +90,5 @@ def split_config(rows: int, in_features: int, form: WeightForm, tokens: int, dev
 
 
 def _fits(config: SplitConfig, in_features: int, tokens: int, device: Device) -> bool:
-    wanted = max(_LEAST_STAGES * config.stage_bytes(), _RING_SHARE * device.shared_bytes)
+    wanted = max(_LEAST_STAGES * config.stage_bytes(), RING_SHARE * device.shared_bytes)
     return config.ring_bytes(in_features, tokens, device.shared_bytes) >= wanted

@@ -9,14 +9,19 @@ from typing import ClassVar
 from ..launch import DTYPE_FLAGS, Device, Extent, Kernel, WeightBuffers, kernel
 from .clusters import resident_grid
 from .row_scales import RowScales
-from .split import CONSUMER_WARPS, ROWS_PER_TILE, SplitConfig, fixed_number_bytes, split_config
+from .split import (
+    CONSUMER_WARPS,
+    RING_SHARE,
+    ROWS_PER_TILE,
+    SCALES_BYTES,
+    SplitConfig,
+    fixed_number_bytes,
+    split_config,
+)
 from .weight_form import WeightForm
 
-_SCALES_BYTES = 64  # of the rows of x, where they become bytes
 _BARRIER_BYTES, _ZERO_BYTES = 16 * 16, 16  # of the stages; what is read past the last row
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
-# A ring below this share of the shared memory starves the memory (80 KB of 227 on an H200).
-_RING_SHARE = 0.35
 _MOST_FIXED_TOKENS = 4  # rows of x that become whole numbers (cuda/fixed_rows.cuh)
 _MANY_BLOCKS = 120  # about what a card holds at a time
 
@@ -45,7 +50,7 @@ class StreamConfig:
             x_bytes = tokens * (in_features * self.form.x_bytes + 16)
             if self.form.blocks is not None and tokens <= _MOST_FIXED_TOKENS:
                 x_bytes += fixed_number_bytes(self.form.blocks, in_features, tokens)
-        scales = _SCALES_BYTES if self.form.x_bytes == 1 else 0
+        scales = SCALES_BYTES if self.form.x_bytes == 1 else 0
         return shared_bytes - _BARRIER_BYTES - _ZERO_BYTES - scales - sums - x_bytes
 
     def stage_bytes(self, tokens: int) -> int:
@@ -76,7 +81,7 @@ def stream_config(in_features: int, form: WeightForm, tokens: int, device: Devic
         if in_features % depth or candidate.stage_k % depth:
             continue
         ring = candidate.ring_bytes(in_features, tokens, device.shared_bytes)
-        wanted = max(2 * candidate.stage_bytes(tokens), _RING_SHARE * device.shared_bytes)
+        wanted = max(2 * candidate.stage_bytes(tokens), RING_SHARE * device.shared_bytes)
         if ring >= wanted:
             return candidate
     return None
@@ -130,6 +135,7 @@ class Streaming:
             "TL_ROW_SCALES": int(self.x_scales is not None and self.x_scales.per_row),
             "TL_STREAM_X": int(self.config.stream_x),
             "TL_SPLITS": self.config.splits,
+            "TL_RING_BYTES": self.config.ring_bytes(in_features, self.tokens, self.device.shared_bytes),
             "TL_SHARED_BYTES": self.device.shared_bytes,
             "TL_IN_FLIGHT_BYTES": self.config.in_flight_bytes,
             "TL_FP16": DTYPE_FLAGS[self.dtype],

@@ -183,8 +183,10 @@ struct TileConsumer {
     if constexpr (kSplits > 1) {
       float slice[kSlice][4];
       const int tile = Places::first();
-      if constexpr (kScaledRows) op.warm(tiles.column(tile));
-      if (tile < tiles.count()) multiply(sums, ring);
+      if (tile < tiles.count()) {
+        if constexpr (kScaledRows) op.warm(tiles.column(tile));
+        multiply(sums, ring);
+      }
       exchange(sums, slice, ring.base);
       if (tile >= tiles.count()) return;
       const int column = tiles.column(tile), first = column + member.split * kSlice * 8;

@@ -1,7 +1,7 @@
-// A ring of weight stages in shared memory, and the warp that fills it.
+// A ring of weight stages in shared memory, and the warps that fill it.
 //
-// One warp produces: a bulk copy per row and stage, with no register in between. Copies of 1 to 2 KB are needed: at
-// 512 bytes an H200 reaches 3.1 TB/s, at 1 KB 4.1, at 2 KB 4.2 (measured).
+// They make a bulk copy per row and stage, with no register in between. One warp needs copies of 1 to 2 KB: at 512 bytes
+// an H200 reaches 3.1 TB/s, at 1 KB 4.1, at 2 KB 4.2 (measured).
 #pragma once
 
 #include "cuda/async.cuh"
@@ -130,7 +130,7 @@ struct GroupShare {
   __device__ __forceinline__ int group(int i) const { return cluster + i * clusters; }
 };
 
-// The producing warp.
+// A producing warp.
 //
 // The ring is deep so that copies go on while the consumers do something else, but only kInFlight stages are under way
 // at a time: every copy beyond what saturates the memory only lengthens the queues, and everything else that a block

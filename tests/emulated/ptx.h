@@ -128,7 +128,6 @@ inline void mbarrier_init_shared_cta_b64(u32 address, u32 arrivals) { mbarrier_i
 inline void mbarrier_arrive_shared_cta_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
 inline u64 unused;  // what the operand _ of an instruction becomes
 inline void mbarrier_arrive_shared_cluster_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
-inline void mbarrier_arrive_release_cluster_shared_cluster_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
 inline void mbarrier_arrive_expect_tx_shared_cta_b64(u64&, u32 address, u32 bytes) { mbarrier_arrive(address, bytes); }
 inline void mbarrier_try_wait_parity_shared_cta_b64(bool& done, u32 address, u32 parity) {
   done = mbarrier_wait(address, parity);
@@ -173,11 +172,9 @@ inline void ld_shared_v4_b32(Group<4, u32> to, u32 address) { load_shared(to, ad
 inline void st_shared_cluster_v4_f32(u32 address, Group<4, const float> from) { store_shared(address, from); }
 inline void ld_shared_v4_f32(Group<4, float> to, u32 address) { load_shared(to, address); }
 inline void ld_shared_v2_b32(Group<2, u32> to, u32 address) { load_shared(to, address); }
-inline void ld_shared_v2_f32(Group<2, float> to, u32 address) { load_shared(to, address); }
 inline void mapa_shared_cluster_u32(u32& to, u32 address, u32 rank) { to = map_to_block(address, rank); }
 inline void ld_shared_f32(float& to, u32 address) { std::memcpy(&to, shared(address, 4, "ld.shared"), 4); }
 inline void ld_shared_u16(u16& to, u32 address) { std::memcpy(&to, shared(address, 2, "ld.shared"), 2); }
-inline void ld_shared_cluster_f32(float& to, u32 address) { ld_shared_f32(to, address); }
 inline void ld_shared_cluster_u64(u64& to, u32 address) { std::memcpy(&to, shared(address, 8, "ld.shared"), 8); }
 
 // ---- copies

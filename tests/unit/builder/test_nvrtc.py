@@ -11,6 +11,11 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not install
 from trtllm_lite.builder import nvrtc
 from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.cuda.row_scales import RowScales
+from trtllm_lite.plugins.cuda.split import SplitConfig
+from trtllm_lite.plugins.cuda.stream import Streaming, few_rows_config
+from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
+from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers
 from trtllm_lite.plugins.rowwise.cuda import expression as rowwise_expression
 
 ARCHS = ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
@@ -152,25 +157,27 @@ def test_every_kernel_compiles_for_its_targets(
     assert cubins[source, arch].result().image.startswith(b"\x7fELF")
 
 
-SPLIT = {"TL_SPLITS": 4, "TL_TILES_PER_STAGE": 3, "TL_TOKENS": 16, "TL_SHARED_BYTES": 227 * 1024}
-BYTES = {"TL_ROW_SCALES": 1, "TL_STAGE_K": 512}
-
-
 @pytest.mark.parametrize("source", ["gated_linear/cuda.cuh", "linear/cuda.cuh", "paged_attention/qkv.cuh"])
 @pytest.mark.parametrize(
     "form",
     [
-        {"TL_WEIGHT_FORM": 0, "TL_STAGE_K": 256, "TL_FP16": 1},
-        {"TL_WEIGHT_FORM": 1},
-        {"TL_WEIGHT_FORM": 2} | BYTES,
-        {"TL_WEIGHT_FORM": 3, "TL_STAGE_K": 1024} | BLOCKS,
-        {"TL_WEIGHT_FORM": 5} | BYTES,
+        weight_form("float16"),
+        weight_form("int8"),
+        weight_form("float8_e4m3fn", "float8_e4m3fn"),
+        weight_form("int8", "int8"),
+        weight_form("int4", blocks=BlockNumbers(128, "float16", offsets=True)),
     ],
 )
-def test_products_whose_depth_is_split_compile(source: str, form: dict[str, int], tmp_path: Path) -> None:
-    root = Path(__file__).parents[3] / "plugins"
-    plain = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS}
-    cubin = compile_kernel(root / source, plain | SPLIT | form, "sm_90a", include_root=root, cache_dir=tmp_path)
+def test_products_whose_depth_is_split_compile(source: str, form: WeightForm, tmp_path: Path) -> None:
+    """And leave the ring as many bytes as the builder thinks."""
+    root, device = Path(__file__).parents[3] / "plugins", Device("sm_90a", 227 * 1024)
+    config = few_rows_config((4096, 4096), form, 16, device)
+    assert isinstance(config, SplitConfig)
+    scales = RowScales("int8", 1e-30, per_row=True) if form.x_bytes == 1 else None
+    weight = WeightBuffers(Buffer("weight", "int8", (4096, 4096)))
+    split = Streaming(16, "float16", device, config, scales).kernel(source, "", weight, {})
+    defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(split.defines)
+    cubin = compile_kernel(root / source, defines, "sm_90a", include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
 
 

@@ -15,8 +15,8 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.tiles import TileConfig
 from trtllm_lite.plugins.launch import Device
 
-# What rope_cache adds to a step. Alone it takes 4.4 us on an H200, but it starts while the product ends, and epilogues that
-# write the cache take longer: steps of 64 rows of FP8 took as long with either.
+# What rope_cache adds to a step. Alone it takes 4.4 us on an H200, but it starts while the product ends, and epilogues
+# that write the cache take longer: steps of 64 rows of FP8 took as long with either.
 _CACHE_MICROSECONDS = 2.0
 
 
