@@ -5,7 +5,8 @@
 
 namespace tl {
 
-enum class RowType { k16Bits, kE4m3, kInt8 };  // the numbers of TL_Y_TYPE, and of TL_ROW_TYPE (cuda/wgmma.cuh)
+// The numbers of TL_Y_TYPE, TL_CACHE_TYPE (paged_attention/cache.cuh) and TL_ROW_TYPE (cuda/wgmma.cuh).
+enum class RowType { k16Bits, kE4m3, kInt8 };
 
 // What their products are summed in: of int8 exactly.
 template <RowType kType>

@@ -1,4 +1,4 @@
-// Weights of one byte: integers of -127..127, widened exactly to the 16-bit type on their way into the tensor cores.
+// Integers of one byte, -128..127, widened exactly to the 16-bit type on their way into the tensor cores.
 #pragma once
 
 #include "cuda/mma.cuh"

@@ -6,20 +6,23 @@
 // permuted by the token's number: wgmma's 128-byte swizzle, its fastest operand. Else it is [piece of 16 bytes][8
 // tokens]. Neither layout has bank conflicts.
 //
-// Elements have 16 bits or, with TL_CACHE_E4M3, are E4M3 under a scale of all keys and one of all values. Attention
-// then computes in float16, which holds such elements exactly and queries more precisely than bfloat16 does.
+// TL_CACHE_TYPE is the RowType of elements (cuda/byte_rows.cuh): 16 bits, or bytes under a scale of all keys and one of
+// all values. Over bytes attention computes in float16, which holds E4M3 and int8 exactly and queries more precisely
+// than bfloat16 does.
 #pragma once
 
 #include "cuda/async.cuh"
-#include "cuda/fp8.cuh"
+#include "cuda/byte_rows.cuh"
 
-#ifndef TL_CACHE_E4M3
-#define TL_CACHE_E4M3 0
+#ifndef TL_CACHE_TYPE
+#define TL_CACHE_TYPE 0
 #endif
 
 namespace tl {
 
-constexpr int kGroupTokens = 8, kCacheItemBytes = TL_CACHE_E4M3 ? 1 : 2;
+constexpr RowType kCacheType = static_cast<RowType>(TL_CACHE_TYPE);
+constexpr bool kByteCache = kCacheType != RowType::k16Bits;
+constexpr int kGroupTokens = 8, kCacheItemBytes = kByteCache ? 1 : 2;
 
 template <int kDim, int kItemBytes = kCacheItemBytes>
 struct CacheLayout {
@@ -55,17 +58,18 @@ struct CacheLayout {
   }
 };
 
-// Puts an element of a key or value, or two neighbours, into the cache; `factor` is the inverse of the scale of E4M3.
+// Puts an element of a key or value, or two neighbours, into the cache; `factor` is the inverse of the scale of bytes.
 __device__ __forceinline__ void put_in_cache(void* cache, u64 at, float value, float factor) {
-  if constexpr (TL_CACHE_E4M3) {
-    static_cast<unsigned char*>(cache)[at] = static_cast<unsigned char>(pack4_e4m3(value * factor, 0.0f, 0.0f, 0.0f));
+  if constexpr (kByteCache) {
+    const u32 bytes = pack4<kCacheType>(value * factor, 0.0f, 0.0f, 0.0f);
+    static_cast<unsigned char*>(cache)[at] = static_cast<unsigned char>(bytes);
   } else {
     static_cast<u16*>(cache)[at] = pack1(value);
   }
 }
 __device__ __forceinline__ void put_pair_in_cache(void* cache, u64 at, float2 values, float factor) {
-  if constexpr (TL_CACHE_E4M3) {
-    const u32 bytes = pack4_e4m3(values.x * factor, values.y * factor, 0.0f, 0.0f);
+  if constexpr (kByteCache) {
+    const u32 bytes = pack4<kCacheType>(values.x * factor, values.y * factor, 0.0f, 0.0f);
     static_cast<u16*>(cache)[at / 2] = static_cast<u16>(bytes);
   } else {
     static_cast<u32*>(cache)[at / 2] = pack2(values.x, values.y);
@@ -73,7 +77,7 @@ __device__ __forceinline__ void put_pair_in_cache(void* cache, u64 at, float2 va
 }
 // Two elements of a query as attention reads them.
 __device__ __forceinline__ u32 pack_query(float lo, float hi) {
-  return TL_CACHE_E4M3 ? pack2_float16(lo, hi) : pack2(lo, hi);
+  return kByteCache ? pack2_float16(lo, hi) : pack2(lo, hi);
 }
 
 // One warp's copies of up to kTokens consecutive tokens of a KV head, laid out in shared memory as in the cache. The

@@ -17,7 +17,7 @@
 // shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
 // `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
 // TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP (0 or 1),
-// TL_CACHE_E4M3 (see cache.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+// TL_CACHE_TYPE (see cache.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
 #include "paged_attention/output.cuh"
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
@@ -165,7 +165,7 @@ __device__ __forceinline__ void store(const State& state, const Output& output, 
       const u32 second = transpose_matrix(pack_y(sums[2] * inverse[0], sums[3] * inverse[1]));
       if (row >= kGroup) continue;
       const u64 at = first_element + row * kDim + d * 16;
-      if constexpr (TL_CACHE_E4M3) {  // even elements, and odd ones
+      if constexpr (kByteCache) {  // even elements, and odd ones
         output.put(at + lane % 4 * 4,
                    make_uint2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)));
       } else {

@@ -3,7 +3,7 @@
 //
 // A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) turns the first TL_ROTARY_DIM
 // elements of queries and keys, pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS,
-// TL_KV_HEADS, TL_PAGE (tokens per block of the cache), TL_CACHE_E4M3 (see cache.cuh).
+// TL_KV_HEADS, TL_PAGE (tokens per block of the cache), TL_CACHE_TYPE (see cache.cuh).
 #pragma once
 
 #include "paged_attention/cache.cuh"
@@ -56,14 +56,14 @@ struct HeadTarget {
   bool is_wide;  // a query beside a cache of bytes
 
   __device__ __forceinline__ void put(int element, float2 two) const {
-    if (TL_CACHE_E4M3 && is_wide) {
+    if (kByteCache && is_wide) {
       static_cast<u32*>(to)[element / 2] = pack_query(two.x, two.y);
     } else {
       put_pair_in_cache(to, Layout::offset(element, token, tokens), two, factor);
     }
   }
   __device__ __forceinline__ void put(int element, float one) const {
-    if (TL_CACHE_E4M3 && is_wide) {
+    if (kByteCache && is_wide) {
       static_cast<u16*>(to)[element] = static_cast<u16>(pack_query(one, 0.0f));
     } else {
       put_in_cache(to, Layout::offset(element, token, tokens), one, factor);

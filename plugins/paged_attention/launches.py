@@ -7,7 +7,7 @@ from math import e, log2
 
 from trtllm_lite.vocabulary import DTYPES
 
-from ..cuda.row_scales import E4M3, RowScales, row_type
+from ..cuda.row_scales import ROW_TYPES, RowScales, row_type
 from ..launch import (
     DTYPE_FLAGS,
     Buffer,
@@ -32,7 +32,7 @@ _WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
 MAX_GROUP = 16  # query heads that share a key/value head
 # Scores are right to a cap * 2^-21 (score_scale.cuh): with this one to 2^-12, as float16 holds weights.
 _MAX_SOFTCAP = 512
-_E4M3_DIMS = (64, 96, 128, 256)
+_BYTE_DIMS = (64, 96, 128, 256)  # over caches of bytes
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,14 @@ class Heads:
         return DTYPES[self.cache_dtype].bits // 8
 
     @property
+    def cache_type(self) -> int:
+        """The RowType of the cache, for macros; 0 is 16 bits."""
+        return ROW_TYPES.get(self.cache_dtype, 0)
+
+    @property
     def query_dtype(self) -> str:
         """The type that attention computes in."""
-        return "float16" if self.cache_dtype == E4M3 else self.dtype
+        return "float16" if self.cache_type else self.dtype
 
     def rope_defines(self) -> dict[str, int]:
         """Macros of the kernels that rotate."""
@@ -83,7 +88,7 @@ class Heads:
             "TL_KV_HEADS": self.num_kv_heads,
             "TL_HEAD_DIM": self.head_dim,
             "TL_PAGE": self.tokens_per_block,
-            "TL_CACHE_E4M3": int(self.cache_dtype == E4M3),
+            "TL_CACHE_TYPE": self.cache_type,
         }
 
     def problems(self) -> list[str]:
@@ -95,11 +100,11 @@ class Heads:
             found.append(f"head_dim is {self.head_dim}, expected a multiple of 16 up to 256")
         if self.group > MAX_GROUP:
             found.append(f"{self.group} query heads share a key/value head, expected at most {MAX_GROUP}")
-        if self.cache_dtype == E4M3 and self.head_dim not in _E4M3_DIMS:
-            dims = ", ".join(map(str, _E4M3_DIMS))
+        if self.cache_type and self.head_dim not in _BYTE_DIMS:
+            dims = ", ".join(map(str, _BYTE_DIMS))
             found.append(
-                f"head_dim is {self.head_dim} and the KV cache {E4M3}, expected one of {dims}, or --kv_cache_dtype "
-                f"{self.dtype}"
+                f"head_dim is {self.head_dim} and the KV cache {self.cache_dtype}, expected one of {dims}, or "
+                f"--kv_cache_dtype {self.dtype}"
             )
         return found
 
@@ -231,7 +236,7 @@ def prefill(
 ) -> Launch | None:
     """Attention of the sequences behind the decode rows, any number of tokens each; None if ``device`` is too small."""
     uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
-    if heads.cache_dtype == E4M3 and not uses_wgmma:
+    if heads.cache_type and not uses_wgmma:
         return None
     specialised, grid, extra = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device)
     if specialised.shared_bytes > device.shared_bytes:

@@ -12,10 +12,10 @@ constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
 constexpr int kConsumers = 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kRows = kConsumers * 64, kTokens = kRows / kGroup;
 constexpr int kStep = kDim <= 128 ? 128 : 64;  // keys at a time; registers bound it
-// Stages of keys and of values: a tile's values are in use for longer. E4M3 lands in stages of its own before.
+// Stages of keys and of values: a tile's values are in use for longer. Bytes land in stages of their own before.
 enum Kind { kKeys, kValues, kNoKind };
-constexpr int kStages[] = {2, TL_CACHE_E4M3 ? 2 : 3};
-constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = TL_CACHE_E4M3 ? 2 : 0;
+constexpr int kStages[] = {2, kByteCache ? 2 : 3};
+constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByteCache ? 2 : 0;
 constexpr int kWideningWarps = 3;  // the producer's neighbours
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep>;
@@ -40,8 +40,8 @@ struct WgmmaArguments {
   u32* taken;  // how often a block has asked for an item besides its first
 };
 
-// The shared memory: queries of each item and consumer | stages of keys | stages of values | stages of E4M3 | items |
-// what is to be made of each stage of E4M3 | barriers.
+// The shared memory: queries of each item and consumer | stages of keys | stages of values | stages of bytes | items |
+// what is to be made of each stage of bytes | barriers.
 struct Shared {
   u32 base;
 
@@ -73,7 +73,7 @@ struct Shared {
   __device__ __forceinline__ u32 done(int n) const { return announced(n) + 8; }
   __device__ __forceinline__ static u32 item_parity(int n) { return n / kItems % 2; }
 
-  // Of E4M3: use r of its ring, whose barriers say that it has landed, and that it was widened.
+  // Of bytes: use r of its ring, whose barriers say that it has landed, and that it was widened.
   __device__ __forceinline__ u32 raw(int r) const { return base + kRawOffset + r % kRawStages * Copy::kBytes; }
   __device__ __forceinline__ u32 order(int r) const { return base + kOrderOffset + r % kRawStages * kOrderBytes; }
   __device__ __forceinline__ u32 landed(int r) const {
@@ -85,7 +85,7 @@ struct Shared {
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kAllStages + kItems + kRawStages; ++i) {
       const bool is_tile = i < kAllStages, is_raw = i >= kAllStages + kItems;
-      barrier_init(base + kBarrierOffset + i * 16, is_tile && TL_CACHE_E4M3 ? kWideningWarps : 1);
+      barrier_init(base + kBarrierOffset + i * 16, is_tile && kByteCache ? kWideningWarps : 1);
       barrier_init(base + kBarrierOffset + i * 16 + 8, is_raw ? kWideningWarps : kConsumers * 4);
     }
     barrier_init_fence();
@@ -124,7 +124,7 @@ struct Producer {
   int lane;
   int seqs = 0, blocks = 0;    // the search so far: sequences passed, in steps of a warp, and their blocks of rows
   u32 asked_for = blockIdx.x;  // in lane 0: the number of the next item, which may be on its way
-  int uses = 0;                // of the stages of E4M3
+  int uses = 0;                // of the stages of bytes
 
   // Asks for the next item that no block has taken; take() follows when the answer has had time to come.
   __device__ __forceinline__ void ask() {
@@ -184,7 +184,7 @@ struct Producer {
     for (int page = 0; page < Copy::kPages; ++page) blocks[page] = __shfl_sync(0xffffffffu, ids, page);
     const Copy copy{item.head, token, min_of(item.rows.keys() - token, kStep), blocks, lane};
     u32 full = shared.full<kKind>(t), target = kKind == kKeys ? shared.keys(t) : shared.values(t);
-    if constexpr (TL_CACHE_E4M3) {
+    if constexpr (kByteCache) {
       full = shared.landed(uses);
       target = shared.raw(uses);
       barrier_wait(shared.widened(uses), Shared::raw_parity(uses) ^ 1);
@@ -208,7 +208,7 @@ struct Producer {
     }
     __syncwarp();
   }
-  // Says what the next use of a stage of E4M3 becomes: tile t of a kind.
+  // Says what the next use of a stage of bytes becomes: tile t of a kind.
   __device__ __forceinline__ void put_order(int kind, int t) const {
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared.order(uses)), "r"(kind), "r"(t) : "memory");
   }
@@ -248,7 +248,7 @@ struct Producer {
       tile += item.tiles;
       item = next;
     }
-    if constexpr (TL_CACHE_E4M3) end_orders();
+    if constexpr (kByteCache) end_orders();
   }
 };
 

@@ -15,8 +15,8 @@
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
 // one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
-// it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1), TL_CACHE_E4M3 (see cache.cuh; then three warps widen what the producer
-// brings), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+// it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1), TL_CACHE_TYPE (see cache.cuh; three warps widen the bytes that the
+// producer brings), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
 #include "paged_attention/prefill_producer.cuh"
 #include "paged_attention/prefill_widen.cuh"
 #include "paged_attention/softmax.cuh"
@@ -257,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if (threadIdx.x < 32) {
       Producer{a.common, a.taken, shared, static_cast<int>(threadIdx.x)}.run();
-    } else if constexpr (TL_CACHE_E4M3) {
+    } else if constexpr (kByteCache) {
       widen_tiles(shared);
     }
   } else {

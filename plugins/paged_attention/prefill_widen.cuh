@@ -1,8 +1,8 @@
-// Three warps beside the producer of prefill_wgmma.cuh turn tiles of E4M3 into tiles of float16, as wgmma reads them.
+// Three warps beside the producer of prefill_wgmma.cuh turn tiles of bytes into tiles of float16, as wgmma reads them.
 #pragma once
 
-#include "cuda/fp8.cuh"
 #include "paged_attention/prefill_producer.cuh"
+#include "paged_attention/widen.cuh"
 
 namespace tl {
 
@@ -14,7 +14,7 @@ struct LaneShare {
   static constexpr int kPieces = kDim / 16, kPerRun = Raw::kRunBytes / 16, kWidePerRun = Layout::kRunBytes / 16;
   static constexpr int kGroups = kPieces % 4 == 0 ? 1 : 2, kTokens = kGroups * kGroupTokens;
   static constexpr int kCount = kTokens * kPieces / 32;  // pieces of a lane
-  static_assert(!TL_CACHE_E4M3 || kTokens * kPieces % 32 == 0);
+  static_assert(!kByteCache || kTokens * kPieces % 32 == 0);
   u32 from[kCount], to[kCount][2];
   bool later[kCount];
 
@@ -48,8 +48,8 @@ struct LaneShare {
       for (int i = 0; i < 2; ++i) {
         const bool second = later[n] != (i == 1);
         u32 wide[4];
-        widen_e4m3(second ? bytes[n][2] : bytes[n][0], wide[0], wide[1]);
-        widen_e4m3(second ? bytes[n][3] : bytes[n][1], wide[2], wide[3]);
+        widen_bytes(second ? bytes[n][2] : bytes[n][0], wide[0], wide[1]);
+        widen_bytes(second ? bytes[n][3] : bytes[n][1], wide[2], wide[3]);
         asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + to[n][i]), "r"(wide[0]), "r"(wide[1]),
                      "r"(wide[2]), "r"(wide[3])
                      : "memory");

@@ -5,13 +5,14 @@
 // transposed output [dim, rows]. A lane holds rows 2 * (lane % 4) and + 1 of every eight, and of each 16 keys or
 // elements lane / 4 and + 8.
 //
-// Of E4M3, a register of ldmatrix has four elements instead of two, which are widened to float16. Of a key they are
+// Of bytes, a register of ldmatrix has four elements instead of two, which are widened to float16. Of a key they are
 // neighbours, so that a lane has elements 4 * (lane % 4) .. + 3 of every 16, and queries are loaded alike. Of values
 // they are two neighbours of two keys each: of each 16 elements a lane then holds 2 * (lane / 4) and + 1.
 #pragma once
 
 #include "paged_attention/cache.cuh"
 #include "paged_attention/softmax.cuh"
+#include "paged_attention/widen.cuh"
 
 namespace tl {
 
@@ -47,10 +48,10 @@ struct RowOctet {
   // Row r of the queries is at `from + r * kDim`; rows past num_rows are zero.
   __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
     if (lane / 4 >= num_rows) return;
-    const u32* words = reinterpret_cast<const u32*>(from + lane / 4 * kDim) + lane % 4 * (TL_CACHE_E4M3 ? 2 : 1);
+    const u32* words = reinterpret_cast<const u32*>(from + lane / 4 * kDim) + lane % 4 * (kByteCache ? 2 : 1);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
-      const int at = TL_CACHE_E4M3 ? k / 2 * 16 + k % 2 : k * 8, behind = TL_CACHE_E4M3 ? 8 : 4;
+      const int at = kByteCache ? k / 2 * 16 + k % 2 : k * 8, behind = kByteCache ? 8 : 4;
       query[k][0] = words[at];
       query[k][1] = words[at + behind];
     }
@@ -108,21 +109,21 @@ struct TileState {
 
   // The element of a value that output[d / 2][d % 2 * 2 ..] of a lane are sums of.
   __device__ __forceinline__ static int element(int d, int lane) {
-    return TL_CACHE_E4M3 ? d / 2 * 16 + lane / 4 * 2 + d % 2 : d * 8 + lane / 4;
+    return kByteCache ? d / 2 * 16 + lane / 4 * 2 + d % 2 : d * 8 + lane / 4;
   }
 
   // `keys`, `values`: shared memory addresses of 32 tokens laid out as in the cache. Key j counts where low < j <=
   // high.
   __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
-    if constexpr (TL_CACHE_E4M3) {
-      add_e4m3(keys, values, low, high, scale, lane);
+    if constexpr (kByteCache) {
+      add_bytes(keys, values, low, high, scale, lane);
     } else {
       add_16_bits(keys, values, low, high, scale, lane);
     }
   }
 
   // As add(): a load of four 8x8 matrices brings 16 keys by 32 elements, and one 32 values by 16 elements.
-  __device__ __forceinline__ void add_e4m3(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
+  __device__ __forceinline__ void add_bytes(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
     using Layout = CacheLayout<kDim>;
     static_assert(kDim % 32 == 0);
     const u32 key_row = keys + lane / 8 % 2 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 16);
@@ -136,7 +137,7 @@ struct TileState {
         u32 bytes[4], a[2][4];
         load_matrix_x4(bytes, Layout::pair_address(key_row, k) + half * 2 * Layout::kGroupBytes);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) widen_e4m3(bytes[i], a[0][i], a[1][i]);
+        for (int i = 0; i < 4; ++i) widen_bytes(bytes[i], a[0][i], a[1][i]);
 #pragma unroll
         for (int o = 0; o < kOctets; ++o) {
 #pragma unroll
@@ -160,7 +161,7 @@ struct TileState {
       load_matrix_x4_transposed(bytes, Layout::pair_address(value_rows[d % 2], d / 2));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        widen_e4m3(__byte_perm(bytes[i], 0, 0x3120), a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1]);
+        widen_bytes(__byte_perm(bytes[i], 0, 0x3120), a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1]);
       }
 #pragma unroll
       for (int o = 0; o < kOctets; ++o) {

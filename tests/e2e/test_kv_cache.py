@@ -126,7 +126,7 @@ def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
-    """A scale of 1 must be asked for, a network is rounded once, and GPUs read fp8 alone."""
+    """A scale of 1 must be asked for, a network is rounded once, and GPUs but sm_90 read no bytes."""
     checkpoint = open_checkpoint(converted(tmp_path, dtype="bfloat16", **SIZES_OF_GPUS))
     engine = tmp_path / "engine"
     with pytest.raises(BuildError, match=r"layers.0.attention.attention is to be quantized .* needs calibration"):
@@ -141,10 +141,11 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     rounded = uncalibrated(checkpoint, Recipe(kv_cache_dtype="int8"))
     with pytest.raises(BuildError, match=r"layers.0.attention.attention stores rounded keys or values already"):
         plan_memory(rounded, kv_cache_dtype="fp8")
-    with pytest.raises(BuildError, match=r"is to be 'int8', and the GPU kernels keep .* --kv_cache_dtype bfloat16"):
-        plan_memory(rounded, target="sm_90")
-    with pytest.raises(BuildError, match="for sm_90a: build for another target"):
-        plan_memory(checkpoint, target="sm_80", kv_cache_dtype="fp8")
+    with pytest.raises(BuildError, match=r"is to be 'float32', and the GPU kernels keep .* --kv_cache_dtype bfloat16,"):
+        plan_memory(checkpoint, target="sm_90", kv_cache_dtype="float32")
+    for name in KV_CACHE_DTYPES:
+        with pytest.raises(BuildError, match="for sm_90a: build for another target"):
+            plan_memory(checkpoint, target="sm_80", kv_cache_dtype=name)
     assert plan_memory(rounded, kv_cache_dtype="int8").kv_cache == plan_memory(rounded).kv_cache
 
 
@@ -186,21 +187,25 @@ def test_keys_that_are_zero_have_no_scale(tmp_path: Path) -> None:
         quantize_network(network, Recipe(kv_cache_dtype="fp8"), statistics)
 
 
-def test_kernels_of_gpus_have_the_scales_of_their_layer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", KV_CACHE_DTYPES)
+def test_kernels_of_gpus_have_the_type_and_the_scales_of_their_layer(dtype: str, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(converted(tmp_path, dtype="bfloat16", **SIZES_OF_GPUS))
-    largest = {attention.name: 448.0 * (1 + i) for i, attention in enumerate(find_attentions(checkpoint.model.graph))}
+    last, row_type = {"fp8": (448.0, 1), "int8": (127.0, 2)}[dtype]
+    largest = {attention.name: last * (1 + i) for i, attention in enumerate(find_attentions(checkpoint.model.graph))}
 
     def statistics(name: str) -> Statistics:
         magnitudes = np.array([largest[name]] * 64 + [largest[name] / 2] * 64, np.float32)
         return Statistics(magnitudes, magnitudes, magnitudes[None])
 
-    network, _ = quantize_network(checkpoint.model, Recipe(kv_cache_dtype="fp8"), statistics)
+    network, _ = quantize_network(checkpoint.model, Recipe(kv_cache_dtype=dtype), statistics)
     model, _ = run_passes(network)
     limits = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **LIMITS)
     limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
     lowered = lower_network(model.graph, "bfloat16", limits, parse_targets(["sm_90"]))
     for program in lowered.programs:
         launches = [command for command in program.commands if isinstance(command, Launch)]
+        types = [dict(command.kernel.defines).get("TL_CACHE_TYPE") for command in launches]
+        assert set(types) == {None, row_type}
         attends = [command.arguments for command in launches if command.kernel.name == "paged_attention_decode"]
         stores = [command.arguments for command in launches if command.kernel.name in STORES]
         scales = [1 + i for i in range(len(largest))]

@@ -9,6 +9,8 @@ import torch
 from tests.emulated.emulator import Emulator
 from tests.gpu.attention_checks import attention_shape, check_decode, check_prefill, check_qkv_linear, check_rope_cache
 from tests.gpu.kernels import ModelShape
+from tests.gpu.memory import NAMES
+from tests.gpu.paged import CACHE_SCALES
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 
 LENGTHS = {
@@ -53,6 +55,22 @@ def test_results_in_bytes(scales: RowScales) -> None:
         check_decode(shape, lengths, torch.bfloat16, **how)
     for wgmma in (False, True):
         check_prefill(shape, BATCHES["odd sizes"], torch.float16, wgmma=wgmma, **how)
+
+
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+def test_caches_of_bytes(cache_dtype: torch.dtype) -> None:
+    """Of heads whose bytes are swizzled and of those that are not, with results of either type of activations."""
+    for head_dim, dtype, lengths in ((128, torch.bfloat16, "ragged"), (96, torch.float16, "alike")):
+        shape, how = attention_shape(4, 2, head_dim, 32), {"cache_dtype": cache_dtype, "machine": Emulator()}
+        check_decode(shape, LENGTHS[lengths], dtype, **how)
+        check_prefill(shape, BATCHES["chunks"], dtype, wgmma=True, **how)
+
+
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+def test_writing_caches_of_bytes(cache_dtype: torch.dtype) -> None:
+    how = {"cache_dtype": cache_dtype, "machine": Emulator()}
+    check_rope_cache(attention_shape(3, 1, 96, 32), 19, norm=True, rotary_dim=64, **how)
+    check_qkv_linear(ModelShape(576, 1536, 2, 1, 128, 1000, page=32), 4, 3, torch.bfloat16, **how)
 
 
 @pytest.mark.parametrize("seed", [0, 4, 6])

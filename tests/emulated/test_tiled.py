@@ -58,8 +58,8 @@ def test_qkv_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8, Form("int8"), INT4], ids=str)
-@pytest.mark.parametrize("cache_scales", [None, (0.03125, 0.0625)], ids=["16 bits", "E4M3"])
-def test_qkv_of_other_weights(kind: WeightKind, cache_scales: tuple[float, float] | None) -> None:
-    shape = _shape(4, 2, 64 if cache_scales is None else 128, bias=cache_scales is not None)
-    how = {"cache_scales": cache_scales, "machine": Emulator()}
+@pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn, torch.int8], ids=str)
+def test_qkv_of_other_weights(kind: WeightKind, cache_dtype: torch.dtype | None) -> None:
+    shape = _shape(4, 2, 64 if cache_dtype is None else 128, bias=cache_dtype is not None)
+    how = {"cache_dtype": cache_dtype, "machine": Emulator()}
     check_qkv_tiled(shape, TileConfig(64, 64, 1, 1, 1, ""), 37, 64, torch.bfloat16, kind, **how)

@@ -5,9 +5,11 @@ import ctypes
 import torch
 
 from tests.gpu.device import GPU, Machine
-from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape, dtype_flag
-from trtllm_lite.plugins.cuda.row_scales import RowScales, row_type
-from trtllm_lite.plugins.paged_attention.launches import Scores
+from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape
+from tests.gpu.memory import NAMES
+from tests.gpu.paged import CACHE_SCALES
+from trtllm_lite.plugins.cuda.row_scales import RowScales
+from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
 
 DECODE_POINTERS = ("output", "query", "key_cache", "value_cache", "past_lens", "block_tables", "partials", "arrivals")
 PREFILL_POINTERS = ("output", "query", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables")
@@ -29,8 +31,14 @@ def _arguments(
     return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
 
 
-def _scores(shape: ModelShape, window: int, softcap: float) -> Scores:
-    return Scores(shape.head_dim**-0.5, window, softcap)
+def _heads(shape: ModelShape, dtype: torch.dtype, cache_dtype: torch.dtype | None, y_scales: RowScales | None) -> Heads:
+    extents = (shape.heads, shape.kv_heads, shape.head_dim, shape.page)
+    return Heads(*extents, NAMES[dtype], NAMES[cache_dtype or dtype], 0, y_scales)
+
+
+def _scores(shape: ModelShape, window: int, softcap: float, cache_dtype: torch.dtype | None) -> Scores:
+    key_scale, value_scale = (1.0, 1.0) if cache_dtype is None else CACHE_SCALES[cache_dtype]
+    return Scores(shape.head_dim**-0.5 * key_scale, window, softcap, value_scale)
 
 
 def _factor(y_scales: RowScales | None) -> float:
@@ -51,26 +59,19 @@ class DecodeAttention:
         blocks_per_sm: int = 1,
         max_seqs: int = 256,
         y_scales: RowScales | None = None,
+        cache_dtype: torch.dtype | None = None,
         machine: Machine = GPU,
     ) -> None:
-        self.shape, self.softcap, self.y_scales = shape, softcap, y_scales
+        """``cache_dtype``: that of a cache of bytes."""
+        self.shape, self.softcap, self.y_scales, self.cache_dtype = shape, softcap, y_scales, cache_dtype
         group = shape.heads // shape.kv_heads
         many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit
         warps = warps or (4 if many else 2)
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
-        defines = {
-            "TL_HEADS": shape.heads,
-            "TL_KV_HEADS": shape.kv_heads,
-            "TL_HEAD_DIM": shape.head_dim,
-            "TL_PAGE": shape.page,
-            "TL_WARPS": warps,
-            "TL_MAX_SEQS": max_seqs,
-            "TL_MAX_GRID": self.grid,
-            "TL_FP16": dtype_flag(dtype),
-            "TL_Y_TYPE": row_type(y_scales),
-            **_scores(shape, 0, softcap).defines(),
-        }
+        defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
+        defines |= _scores(shape, 0, softcap, cache_dtype).defines()
+        defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": self.grid}
         name = "paged_attention_decode"
         self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
         self.partials = torch.empty(2 * self.grid * group * (shape.head_dim + 2), device=machine.device)
@@ -91,7 +92,7 @@ class DecodeAttention:
         tensors = (output, query, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
         assert all(tensor.is_contiguous() for tensor in tensors)
         pointers = (tensor.data_ptr() for tensor in tensors)
-        more = _scores(self.shape, window, self.softcap).arguments()
+        more = _scores(self.shape, window, self.softcap, self.cache_dtype).arguments()
         factor = _factor(self.y_scales)
         numbers = (factor, len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
         arguments = _arguments(DECODE_POINTERS, DECODE_NUMBERS, self.softcap)(*pointers, *numbers)
@@ -112,24 +113,20 @@ class PrefillAttention:
         wgmma: bool = True,
         mma_step: int = 64,
         y_scales: RowScales | None = None,
+        cache_dtype: torch.dtype | None = None,
         machine: Machine = GPU,
     ) -> None:
-        """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32."""
+        """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32.
+
+        ``cache_dtype``: that of a cache of bytes, which wgmma reads.
+        """
         self.shape, self.softcap, self.mma_step, self.machine = shape, softcap, mma_step, machine
-        self.y_scales = y_scales
+        self.y_scales, self.cache_dtype = y_scales, cache_dtype
         self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
         rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
-        defines = {
-            "TL_HEADS": shape.heads,
-            "TL_KV_HEADS": shape.kv_heads,
-            "TL_HEAD_DIM": shape.head_dim,
-            "TL_PAGE": shape.page,
-            "TL_SHARED_BYTES": shared_bytes,
-            "TL_FP16": dtype_flag(dtype),
-            "TL_Y_TYPE": row_type(y_scales),
-            **_scores(shape, 0, softcap).defines(),
-        }
+        defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
+        defines |= _scores(shape, 0, softcap, cache_dtype).defines() | {"TL_SHARED_BYTES": shared_bytes}
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
         threads = 384 if self.wgmma else 128
         self.kernel = machine.kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)
@@ -161,7 +158,7 @@ class PrefillAttention:
     ) -> None:
         tensors = (output, query, key_cache, value_cache, cu_seqlens, past_lens, block_tables)
         assert all(tensor.is_contiguous() for tensor in tensors)
-        scores = _scores(self.shape, window, self.softcap).arguments()
+        scores = _scores(self.shape, window, self.softcap, self.cache_dtype).arguments()
         numbers = (_factor(self.y_scales), len(past_lens), block_tables.shape[1], *scores)
         taken = (self.taken.data_ptr(),) if self.wgmma else ()
         values = (*(tensor.data_ptr() for tensor in tensors), *numbers, *taken)

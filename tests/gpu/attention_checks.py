@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from tests.gpu.attention import DecodeAttention, PrefillAttention
-from tests.gpu.byte_checks import rounded
+from tests.gpu.byte_checks import HALF_STEPS, rounded
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import ModelShape, QkvLinear
 from tests.gpu.memory import NAMES
-from tests.gpu.paged import PagedCache, unpacked
+from tests.gpu.paged import CACHE_SCALES, PagedCache, bits, in_range, poisoned, unpacked
 from trtllm_lite.plugins.cuda.row_scales import RowScales
+from trtllm_lite.plugins.paged_attention.launches import Heads
 
 EPSILON = 1e-5
 
@@ -26,6 +27,11 @@ def _query(rows: int, shape: ModelShape, dtype: torch.dtype, softcap: float, dev
     return (torch.randn(rows, shape.heads, shape.head_dim, device=device) * (softcap or 1.0)).to(dtype)
 
 
+def _skip_unless_read(cache_dtype: torch.dtype | None, machine: Machine) -> None:
+    if cache_dtype and machine.arch != "sm_90a":
+        pytest.skip(f"caches of bytes are for sm_90a, not {machine.arch}")
+
+
 def check_decode(
     shape: ModelShape,
     lengths: list[int],
@@ -35,13 +41,19 @@ def check_decode(
     *,
     machine: Machine = GPU,
     y_scales: RowScales | None = None,
+    cache_dtype: torch.dtype | None = None,
     **options: int,
 ) -> None:
-    """``lengths`` of the sequences with their new tokens; ``options`` of :class:`DecodeAttention`."""
-    cache = PagedCache(shape, lengths, dtype, machine.device)
-    query = _query(len(lengths), shape, dtype, softcap, machine.device)
+    """``lengths`` of the sequences with their new tokens; ``options`` of :class:`DecodeAttention`.
+
+    ``cache_dtype``: that of a cache of bytes.
+    """
+    _skip_unless_read(cache_dtype, machine)
+    cache = PagedCache(shape, lengths, cache_dtype or dtype, machine.device)
+    query = _query(len(lengths), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
     past_lens = torch.tensor(lengths, device=machine.device, dtype=torch.int32) - 1
-    attention = DecodeAttention(shape, dtype, softcap=softcap, machine=machine, **options)
+    how = {"softcap": softcap, "cache_dtype": cache_dtype, "machine": machine, **options}
+    attention = DecodeAttention(shape, dtype, **how)
     attention.partials.fill_(POISON)
     expected = torch.stack(
         [cache.attend(query[s : s + 1], s, length - 1, window, softcap)[0] for s, length in enumerate(lengths)]
@@ -49,14 +61,14 @@ def check_decode(
     tables = cache.give_back([length - 1 for length in lengths], window)
     results = []
     for _ in range(2):  # the second launch finds the counters as the first left them
-        output = torch.full_like(query, POISON)
+        output = torch.full_like(query, POISON, dtype=dtype)
         attention(output, query, cache.key_cache, cache.value_cache, past_lens, tables, window=window)
         assert_close(output, expected)
         results.append(output)
     assert torch.equal(*results)
     assert not attention.arrivals.any()
     if y_scales is not None:
-        in_bytes = DecodeAttention(shape, dtype, softcap=softcap, y_scales=y_scales, machine=machine, **options)
+        in_bytes = DecodeAttention(shape, dtype, y_scales=y_scales, **how)
         tensors = (query, cache.key_cache, cache.value_cache, past_lens, tables)
         _check_bytes(results[0], y_scales, lambda output: in_bytes(output, *tensors, window=window))
 
@@ -71,23 +83,26 @@ def check_prefill(
     wgmma: bool,
     mma_step: int = 64,
     y_scales: RowScales | None = None,
+    cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """``batch``: past and new tokens of each sequence."""
-    attention = PrefillAttention(shape, dtype, softcap=softcap, wgmma=wgmma, mma_step=mma_step, machine=machine)
+    """``batch``: past and new tokens of each sequence; ``cache_dtype``: that of a cache of bytes."""
+    _skip_unless_read(cache_dtype, machine)
+    how = {"softcap": softcap, "wgmma": wgmma, "mma_step": mma_step, "cache_dtype": cache_dtype, "machine": machine}
+    attention = PrefillAttention(shape, dtype, **how)
     if attention.wgmma != wgmma:
         pytest.skip(f"{machine.arch} has no wgmma")
-    cache = PagedCache(shape, [past + new for past, new in batch], dtype, machine.device)
+    cache = PagedCache(shape, [past + new for past, new in batch], cache_dtype or dtype, machine.device)
     new = torch.tensor([new for _, new in batch])
     cu_seqlens = torch.cat([torch.zeros(1), new.cumsum(0)]).int().to(machine.device)
     past_lens = torch.tensor([past for past, _ in batch], device=machine.device, dtype=torch.int32)
-    query = _query(int(new.sum()), shape, dtype, softcap, machine.device)
+    query = _query(int(new.sum()), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
     parts = query.split([new for _, new in batch])
     expected = torch.cat([cache.attend(part, seq, batch[seq][0], window, softcap) for seq, part in enumerate(parts)])
     tables = cache.give_back([past for past, _ in batch], window)
     results = []
     for _ in range(2):  # the second launch finds the counter as the first left it
-        output = torch.full_like(query, POISON)
+        output = torch.full_like(query, POISON, dtype=dtype)
         tensors = (output, query, cache.key_cache, cache.value_cache, cu_seqlens, past_lens, tables)
         attention(*tensors, window=window)
         assert_close(output, expected)
@@ -95,8 +110,7 @@ def check_prefill(
     assert torch.equal(*results)
     assert not attention.taken.any()
     if y_scales is not None:
-        how = {"wgmma": wgmma, "mma_step": mma_step, "y_scales": y_scales, "machine": machine}
-        in_bytes = PrefillAttention(shape, dtype, softcap=softcap, **how)
+        in_bytes = PrefillAttention(shape, dtype, y_scales=y_scales, **how)
         _check_bytes(results[0], y_scales, lambda output: in_bytes(output, *tensors[1:], window=window))
 
 
@@ -109,12 +123,45 @@ def _check_bytes(rows: torch.Tensor, scales: RowScales, attend: Callable[[torch.
     assert torch.equal(output.flatten(1).view(torch.uint8), expected.view(torch.uint8))
 
 
-def check_rope_cache(
-    shape: ModelShape, rows: int, *, norm: bool, rotary_dim: int | None = None, machine: Machine = GPU
+def assert_stored(
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    expected: torch.Tensor,
+    scale: float = 1.0,
+    coarsest: torch.dtype | None = None,
 ) -> None:
-    """``rows`` tokens of a QKV product into queries and random slots of a poisoned cache, bfloat16.
+    """``cache`` holds ``expected`` [rows, kv_heads, dim] in ``slots``, and poison elsewhere.
 
-    ``rotary_dim`` elements of a head are rotated (default: all).
+    ``scale``: that of bytes. ``coarsest``: the type that 16-bit elements were rounded to, if not theirs.
+    """
+    tokens, (_, _, page, _) = unpacked(cache), cache.shape
+    at = (slots.long() // page, slice(None), slots.long() % page)
+    found = tokens[at]
+    if cache.itemsize == 1:
+        of_number, of_scale = HALF_STEPS[cache.dtype]
+        exact = expected / scale
+        allowed = exact.abs() * of_number + of_scale + 0.02 * exact.square().mean().sqrt()  # sums are not exact
+        off = (found.double() - in_range(exact, cache.dtype)).abs()
+        assert (off <= allowed).all(), (off / allowed).max()
+    else:
+        assert_close(found, expected, coarsest)
+    untouched = bits(poisoned(*cache.shape, dtype=cache.dtype, device=str(cache.device)))
+    untouched[at] = bits(found)
+    assert torch.equal(bits(tokens), untouched), "other slots were written"
+
+
+def check_rope_cache(
+    shape: ModelShape,
+    rows: int,
+    *,
+    norm: bool,
+    rotary_dim: int | None = None,
+    cache_dtype: torch.dtype | None = None,
+    machine: Machine = GPU,
+) -> None:
+    """``rows`` tokens of a QKV product, bfloat16, into queries and random slots of a poisoned cache.
+
+    ``rotary_dim`` elements of a head are rotated (default: all). ``cache_dtype``: that of a cache of bytes.
     """
     heads, kv_heads, dim, page = shape.heads, shape.kv_heads, shape.head_dim, shape.page
     dtype, device, blocks = torch.bfloat16, machine.device, -(-rows // page) + 1
@@ -123,14 +170,16 @@ def check_rope_cache(
     angles = torch.rand(rows, turned_dim // 2, device=device) * 6.3
     slots = torch.randperm(blocks * page, device=device)[:rows].int()
     norms = torch.randn(2, dim, device=device)
-    q = torch.full((rows, heads, dim), POISON, device=device, dtype=dtype)
-    keys, values = (torch.full((blocks, kv_heads, page, dim), POISON, device=device, dtype=dtype) for _ in range(2))
-    defines = {"TL_HEADS": heads, "TL_KV_HEADS": kv_heads, "TL_HEAD_DIM": dim, "TL_PAGE": page, "TL_WARPS": 8}
-    defines |= {"TL_ROTARY_DIM": turned_dim, "TL_NORM": int(norm), "TL_STORED": int(norm)}
+    held, scales = cache_dtype or dtype, CACHE_SCALES.get(cache_dtype, (1.0, 1.0))
+    q = torch.full((rows, heads, dim), POISON, device=device, dtype=torch.float16 if cache_dtype else dtype)
+    keys, values = (poisoned(blocks, kv_heads, page, dim, dtype=held, device=device) for _ in range(2))
+    defines = Heads(heads, kv_heads, dim, page, NAMES[dtype], NAMES[held], turned_dim).rope_defines()
+    defines |= {"TL_WARPS": 8, "TL_NORM": int(norm), "TL_STORED": int(norm)}
     stored = torch.full((rows, 2 * kv_heads, dim), POISON, device=device, dtype=dtype)
     kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
     tables = (angles.cos(), angles.sin())
-    kernel(q, keys, values, stored, qkv, *tables, slots, norms[0], norms[1], EPSILON, 1.0, 1.0, grid=rows)
+    factors = [1 / scale for scale in scales]
+    kernel(q, keys, values, stored, qkv, *tables, slots, norms[0], norms[1], EPSILON, *factors, grid=rows)
     wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
     if norm:
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
@@ -138,14 +187,12 @@ def check_rope_cache(
         wide[:, heads : heads + kv_heads] *= norms[1].double()
     low, high = wide[..., :turned_dim].chunk(2, dim=-1)
     turned = torch.cat([low * cos - high * sin, high * cos + low * sin, wide[..., turned_dim:]], dim=-1)
-    at = slots.long()
-    keys, values = unpacked(keys), unpacked(values)
     assert_close(q, turned[:, :heads])
-    assert_close(keys[at // page, :, at % page], turned[:, heads : heads + kv_heads])
-    assert torch.equal(values[at // page, :, at % page], qkv[:, heads + kv_heads :])
-    assert torch.isfinite(keys).sum() == torch.isfinite(values).sum() == rows * kv_heads * dim
+    assert_stored(keys, slots, turned[:, heads : heads + kv_heads], scales[0])
+    assert_stored(values, slots, qkv[:, heads + kv_heads :].double(), scales[1])
     if norm:
-        assert torch.equal(stored, torch.cat([cache[at // page, :, at % page] for cache in (keys, values)], dim=1))
+        assert_close(stored[:, :kv_heads], turned[:, heads : heads + kv_heads])
+        assert torch.equal(stored[:, kv_heads:], qkv[:, heads + kv_heads :])
 
 
 def rotated(
@@ -167,9 +214,13 @@ def check_qkv_linear(
     dtype: torch.dtype,
     *,
     rotary_dim: int | None = None,
+    cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """``rows`` tokens by a kernel for ``tokens`` of them, into random slots of a poisoned cache."""
+    """``rows`` tokens by a kernel for ``tokens`` of them, into random slots of a poisoned cache.
+
+    ``cache_dtype``: that of a cache of bytes.
+    """
     device, num_blocks = machine.device, 5
     x = torch.randn(rows, shape.hidden, device=device).to(dtype)
     weight = (torch.randn(shape.qkv_features, shape.hidden, device=device) * shape.hidden**-0.5).to(dtype)
@@ -177,11 +228,13 @@ def check_qkv_linear(
     bias = torch.randn(shape.qkv_features, device=device) if shape.qkv_bias else None
     angles = torch.rand(rows, (shape.head_dim if rotary_dim is None else rotary_dim) // 2, device=device) * 6.3
     slots = torch.randperm(num_blocks * shape.page, device=device)[:rows].int()
-    q = torch.full((rows, shape.heads, shape.head_dim), POISON, device=device, dtype=dtype)
-    cache = (num_blocks, shape.kv_heads, shape.page, shape.head_dim)
-    keys, values = (torch.full(cache, POISON, device=device, dtype=dtype) for _ in range(2))
+    q_dtype, held = torch.float16 if cache_dtype else dtype, cache_dtype or dtype
+    q = torch.full((rows, shape.heads, shape.head_dim), POISON, device=device, dtype=q_dtype)
+    cache, scales = (num_blocks, shape.kv_heads, shape.page, shape.head_dim), CACHE_SCALES.get(cache_dtype, (1.0, 1.0))
+    keys, values = (poisoned(*cache, dtype=held, device=device) for _ in range(2))
     step = {"cos": angles.cos(), "sin": angles.sin(), "slots": slots}
-    linear = QkvLinear(shape, tokens, dtype, rotary_dim=rotary_dim, machine=machine)
+    how = {"rotary_dim": rotary_dim, "cache_dtype": cache_dtype, "cache_scales": scales}
+    linear = QkvLinear(shape, tokens, dtype, **how, machine=machine)
     linear(q, keys, values, x, weight, norm_weight=norm_weight, bias=bias, epsilon=EPSILON, **step)
 
     wide = x.double()
@@ -189,7 +242,5 @@ def check_qkv_linear(
     qkv = seen.double() @ weight.double().T + (0 if bias is None else bias.double())
     expected = rotated(shape, qkv, step["cos"], step["sin"])
     assert_close(q, expected[0])
-    at = slots.long()
-    for written, reference in zip((keys, values), expected[1:], strict=True):
-        assert_close(unpacked(written)[at // shape.page, :, at % shape.page], reference)
-        assert torch.isfinite(written).sum() == reference.numel(), "other slots were written"
+    for written, reference, scale in zip((keys, values), expected[1:], scales, strict=True):
+        assert_stored(written, slots, reference, scale)

@@ -169,9 +169,13 @@ class QkvLinear:
         *,
         norm: bool = True,
         rotary_dim: int | None = None,
+        cache_dtype: torch.dtype | None = None,
+        cache_scales: tuple[float, float] = (1.0, 1.0),
         config: StreamConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
+        """``cache_dtype``: that of a cache of bytes, under ``cache_scales`` of keys and of values."""
+        self.factors = [1 / scale for scale in cache_scales]
         config = config or stream_config(shape.hidden, tokens)
         defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config)
         defines |= {
@@ -182,6 +186,7 @@ class QkvLinear:
             "TL_PAGE": shape.page,
             "TL_NORM": int(norm),
             "TL_BIAS": int(shape.qkv_bias),
+            "TL_CACHE_TYPE": {None: 0, torch.float8_e4m3fn: 1, torch.int8: 2}[cache_dtype],
         }
         shared_bytes = config.shared_bytes
         self.kernel = machine.kernel("paged_attention/qkv.cuh", "qkv_linear", STREAM_THREADS, shared_bytes, defines)
@@ -204,5 +209,5 @@ class QkvLinear:
         programmatic: bool = False,
     ) -> None:
         operands = (x, weight, None, None, norm_weight, bias, cos, sin, slots)
-        arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon, 0.0, None, 1.0, 1.0)
+        arguments = (q, key_cache, value_cache, *operands, x.shape[0], epsilon, 0.0, *self.factors)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)

@@ -16,17 +16,37 @@ def _places(page: int, head_dim: int, item_bytes: int) -> torch.Tensor:
     return group + element // run * 8 * run + row * run + (element % run // piece ^ row) * piece + element % piece
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A view as integers, which are equal if they are the same, and which torch writes by index whatever the type."""
+    return tensor.view({1: torch.int8, 2: torch.int16}[tensor.itemsize])
+
+
 def packed(tokens: torch.Tensor) -> torch.Tensor:
     """[blocks, kv_heads, page, head_dim] as cache.cuh lays it out, in the same shape."""
     places = _places(*tokens.shape[2:], tokens.itemsize).to(tokens.device)
     flat = torch.empty_like(tokens).flatten(2)
-    flat[:, :, places.flatten()] = tokens.flatten(2)
+    bits(flat)[:, :, places.flatten()] = bits(tokens).flatten(2)
     return flat.view(tokens.shape)
 
 
 def unpacked(cache: torch.Tensor) -> torch.Tensor:
     """The inverse of :func:`packed`."""
     return cache.flatten(2)[:, :, _places(*cache.shape[2:], cache.itemsize).to(cache.device)]
+
+
+# What elements of keys and of values are multiplied with, by the type of a cache of bytes.
+CACHE_SCALES = {torch.float8_e4m3fn: (2.0**-3, 2.0**-4), torch.int8: (2.0**-5, 2.0**-6)}
+
+
+def poisoned(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """A cache that holds no token: NaNs, or the largest number of int8."""
+    return torch.full(shape, 127 if dtype == torch.int8 else POISON, device=device).to(dtype)
+
+
+def in_range(tokens: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``tokens``, but numbers beyond those of ``dtype`` as the last of these."""
+    info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return tokens.clamp(info.min, info.max)
 
 
 class PagedCache:
@@ -37,17 +57,20 @@ class PagedCache:
         blocks = [-(-length // shape.page) for length in lengths]
         self.block_tables = torch.full((len(lengths), max(blocks) + 1), -1, dtype=torch.int32)
         order = torch.randperm(sum(blocks) + 2)[: sum(blocks)]
+        self.scales = CACHE_SCALES.get(dtype, (1.0, 1.0))
         cache = (sum(blocks) + 2, shape.kv_heads, shape.page, shape.head_dim)
-        self.keys, self.values = (torch.full(cache, POISON, device=device, dtype=dtype) for _ in range(2))
+        self.keys, self.values = (poisoned(*cache, dtype=dtype, device=device) for _ in range(2))
+        self.unused = next(block for block in range(cache[0]) if block not in order)
         used = 0
         for seq, (count, length) in enumerate(zip(blocks, lengths, strict=True)):
             mine = order[used : used + count]
             used += count
             self.block_tables[seq, :count] = mine.int()
             slots = torch.arange(length)
-            for tensor in (self.keys, self.values):
-                tokens = torch.randn(length, shape.kv_heads, shape.head_dim, device=device).to(dtype)
-                tensor[mine[slots // shape.page].to(device), :, (slots % shape.page).to(device)] = tokens
+            for tensor, scale in zip((self.keys, self.values), self.scales, strict=True):
+                tokens = in_range(torch.randn(length, shape.kv_heads, shape.head_dim, device=device) / scale, dtype)
+                stored = (tokens.round() if dtype == torch.int8 else tokens).to(dtype)
+                bits(tensor)[mine[slots // shape.page].to(device), :, (slots % shape.page).to(device)] = bits(stored)
         self.block_tables = self.block_tables.to(device)
         self.key_cache, self.value_cache = packed(self.keys), packed(self.values)
 
@@ -57,10 +80,9 @@ class PagedCache:
         ``past_lens`` of the sequences when the step begins.
         """
         tables = self.block_tables.clone()
-        poisoned = int(self.keys.flatten(1).isnan().all(1).nonzero()[0])
         for table, past in zip(tables, past_lens, strict=True):
             if window:
-                table[: max(past - window + 1, 0) // self.shape.page] = poisoned
+                table[: max(past - window + 1, 0) // self.shape.page] = self.unused
         return tables
 
     def tokens(self, cache: torch.Tensor, seq: int) -> torch.Tensor:
@@ -73,8 +95,8 @@ class PagedCache:
         """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence."""
         shape = self.shape
         group = shape.heads // shape.kv_heads
-        keys = self.tokens(self.keys, seq).repeat_interleave(group, dim=1)
-        values = self.tokens(self.values, seq).repeat_interleave(group, dim=1)
+        caches = zip((self.keys, self.values), self.scales, strict=True)
+        keys, values = (self.tokens(cache, seq).repeat_interleave(group, dim=1) * scale for cache, scale in caches)
         scores = torch.einsum("qhd,khd->hqk", query.double(), keys) * shape.head_dim**-0.5
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)

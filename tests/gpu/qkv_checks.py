@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.gpu.attention_checks import rotated
+from tests.gpu.attention_checks import assert_stored, rotated
 from tests.gpu.byte_checks import LEAST, random_rows, rounded, scales_of
 from tests.gpu.byte_checks import random_weight as random_bytes
 from tests.gpu.checks import POISON, assert_close
@@ -12,7 +12,7 @@ from tests.gpu.device import GPU, Machine
 from tests.gpu.kernels import ModelShape
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import NAMES, Memory
-from tests.gpu.paged import unpacked
+from tests.gpu.paged import CACHE_SCALES, poisoned
 from tests.gpu.weights import Form, random_weight
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
@@ -82,23 +82,23 @@ def check_qkv_tiled(
     kind: WeightKind,
     *,
     rotary_dim: int | None = None,
-    cache_scales: tuple[float, float] | None = None,
+    cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """``rows`` of ``capacity`` rows into queries and random slots of a poisoned cache; with scales, it is E4M3.
+    """``rows`` of ``capacity`` rows into queries and random slots of a poisoned cache.
 
-    ``rotary_dim`` elements of a head are rotated (default: all). There is a bias if the shape has one.
+    ``cache_dtype``: that of a cache of bytes. ``rotary_dim`` elements of a head are rotated (default: all). There is a
+    bias if the shape has one.
     """
     device, num_blocks, memory = machine.device, -(-rows // shape.page) + 1, Memory()
     turned_dim = shape.head_dim if rotary_dim is None else rotary_dim
     angles = torch.rand(capacity, turned_dim // 2, device=device) * 6.3
     slots = torch.full((2, capacity), -1, device=device, dtype=torch.int32)  # of another group, and of this one
     slots[1, :rows] = torch.randperm(num_blocks * shape.page, device=device)[:rows].int()
-    held = dtype if cache_scales is None else torch.float8_e4m3fn
-    q_dtype = dtype if cache_scales is None else torch.float16
+    held, q_dtype = cache_dtype or dtype, torch.float16 if cache_dtype else dtype
     q = torch.full((capacity, shape.heads, shape.head_dim), POISON, device=device, dtype=q_dtype)
     extents = (num_blocks, shape.kv_heads, shape.page, shape.head_dim)
-    caches = [torch.full(extents, POISON, device=device).to(held) for _ in range(2)]
+    caches = [poisoned(*extents, dtype=held, device=device) for _ in range(2)]
     cos, sin = angles.cos(), angles.sin()
 
     product = _product(memory, kind, shape.qkv_features, _Rows(rows, capacity, shape.hidden, dtype, device))
@@ -107,7 +107,7 @@ def check_qkv_tiled(
     heads = Heads(shape.heads, shape.kv_heads, shape.head_dim, shape.page, NAMES[dtype], NAMES[held], turned_dim)
     keys, values = (memory(name, cache) for name, cache in zip(("keys", "values"), caches, strict=True))
     unread = Buffer("unread", "int32", (1,))
-    cache = Cache(keys, values, unread, unread, unread, memory("slots", slots), 1, *(cache_scales or ()))
+    cache = Cache(keys, values, unread, unread, unread, memory("slots", slots), 1, *CACHE_SCALES.get(held, ()))
     tokens = NewTokens(memory("q", q), cache, tables, heads)
     how = Tiling(NAMES[dtype], H200, config, capacity, product.x_scales, tokens.chunk)
     operands = (product.x, product.weight, symbol("rows"), how)
@@ -119,14 +119,8 @@ def check_qkv_tiled(
     coarsest = _coarsest(kind, q_dtype)
     assert_close(q[:rows], queries, coarsest)
     assert torch.isnan(q[rows:]).all(), "rows past the last one were written"
-    at = slots[1, :rows].long()
-    for number, (stored, reference) in enumerate(zip(caches, written, strict=True)):
-        found = unpacked(stored)[at // shape.page, :, at % shape.page]
-        assert torch.isfinite(stored.float()).sum() == reference.numel(), "other slots were written"
-        if cache_scales is None:
-            assert_close(found, reference, coarsest)
-        else:
-            _assert_nearest(found, reference / cache_scales[number])
+    for stored, reference, scale in zip(caches, written, CACHE_SCALES.get(held, (1.0, 1.0)), strict=True):
+        assert_stored(stored, slots[1, :rows], reference, scale, coarsest)
 
 
 def _coarsest(kind: WeightKind, dtype: torch.dtype) -> torch.dtype | None:
@@ -134,11 +128,3 @@ def _coarsest(kind: WeightKind, dtype: torch.dtype) -> torch.dtype | None:
     if isinstance(kind, Form):
         return torch.uint8 if dtype == torch.bfloat16 or kind.number == "bfloat16" else dtype
     return kind if kind == torch.float8_e4m3fn else dtype
-
-
-def _assert_nearest(found: torch.Tensor, reference: torch.Tensor) -> None:
-    """Numbers of E4M3 next to what they stand for, as far as sums are right."""
-    of_sums = 0.02 * reference.square().mean().sqrt()
-    allowed = reference.abs().clamp_min(2**-6) * 2**-4 + of_sums
-    off = (found.double() - reference.clamp(-448, 448)).abs()
-    assert (off <= allowed).all(), (off / allowed).max()

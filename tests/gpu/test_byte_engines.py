@@ -1,5 +1,6 @@
 """Engines of bytes on the card: logits of transformers whose weights, activations and caches are rounded alike."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.quantized_writer import LAYOUTS, write_quantized
 from tests.tolerances import BYTE_TOLERANCES
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 from trtllm_lite.runtime import ModelRunner
 
 SCALE = 0.03125
@@ -21,32 +23,40 @@ CACHES = [("llama", 64), ("llama", 128), ("qwen3", 96), ("gemma2", 256)]
 
 
 class RoundingCache(DynamicCache):
-    """Keys and values become E4M3 under SCALE before anything reads them."""
+    """Keys and values become ``rounded_to`` under SCALE before anything reads them."""
+
+    rounded_to: str
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, *rest: Any, **more: Any) -> tuple[torch.Tensor, ...]:
-        return super().update(_rounded(keys), _rounded(values), *rest, **more)
+        return super().update(self._rounded(keys), self._rounded(values), *rest, **more)
+
+    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
+        if self.rounded_to == "int8":
+            return (x / SCALE).round().clamp(-128, 127) * SCALE
+        return (x / SCALE).clamp(-448, 448).to(torch.float8_e4m3fn).float() * SCALE
 
 
+@dataclass
 class CachedCase(Case):
     """A case whose reference reads such a cache."""
+
+    rounded_to: str
 
     def reference_logits(self, tokens: np.ndarray) -> np.ndarray:
         ids = torch.from_numpy(tokens).long()[None]
         with torch.no_grad():
             cache = RoundingCache(config=self.reference.config)
+            cache.rounded_to = self.rounded_to
             return self.reference(ids, past_key_values=cache, use_cache=True).logits[0].numpy()
 
 
-def _rounded(x: torch.Tensor) -> torch.Tensor:
-    return (x / SCALE).clamp(-448, 448).to(torch.float8_e4m3fn).float() * SCALE
-
-
+@pytest.mark.parametrize("rounded_to", KV_CACHE_DTYPES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("family", "head_dim"), CACHES)
-def test_keys_and_values_in_eight_bits(family: str, dtype: str, head_dim: int, tmp_path: Path) -> None:
-    made = make_case(family, dtype, tmp_path, kv_cache_scale=SCALE, head_dim=head_dim)
-    assert made.runner.session.manifest.kv_cache.dtype == "float8_e4m3fn"
-    case = CachedCase(dtype, made.runner, made.reference)
+def test_keys_and_values_in_eight_bits(family: str, dtype: str, head_dim: int, rounded_to: str, tmp_path: Path) -> None:
+    made = make_case(family, dtype, tmp_path, kv_cache=(rounded_to, SCALE), head_dim=head_dim)
+    assert made.runner.session.manifest.kv_cache.dtype == KV_CACHE_DTYPES[rounded_to]
+    case = CachedCase(dtype, made.runner, made.reference, rounded_to)
     for batch_size in (20, 9, 1):
         check_logits(case, prompts()[:batch_size], BYTE_TOLERANCES)
 

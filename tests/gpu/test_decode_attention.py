@@ -5,6 +5,8 @@ import torch
 
 from tests.gpu.attention_checks import attention_shape, check_decode
 from tests.gpu.kernels import LLAMA_8B
+from tests.gpu.memory import NAMES
+from tests.gpu.paged import CACHE_SCALES
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 
 LENGTHS = {
@@ -64,3 +66,10 @@ def test_pairs_that_stay_whole(heads: int, kv_heads: int, head_dim: int, seqs: i
 def test_results_in_bytes(scales: RowScales) -> None:
     for lengths in (LENGTHS["ragged"], [700] * 64):
         check_decode(LLAMA_8B, lengths, torch.bfloat16, y_scales=scales)
+
+
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype) -> None:
+    for dtype, lengths in ((torch.bfloat16, LENGTHS["ragged"]), (torch.float16, LENGTHS["many"])):
+        check_decode(attention_shape(16, 4, head_dim, 32), lengths, dtype, cache_dtype=cache_dtype)

@@ -54,12 +54,12 @@ def make_case(
     directory: Path,
     tiled: bool = False,
     qformat: str = FULL_PRECISION,
-    kv_cache_scale: float | None = None,
+    kv_cache: tuple[str, float] | None = None,
     **overrides: Any,
 ) -> Case:
     """A small model of ``family`` as an engine below ``directory``; ``overrides`` are fields of its HF config.
 
-    ``tiled``: with tiled products wherever they can be. ``kv_cache_scale``: with a KV cache of E4M3.
+    ``tiled``: with tiled products wherever they can be. ``kv_cache``: its type, fp8 or int8, and its scale.
     """
     wide = {"intermediate_size": 128} if tiled else {}
     shape = in_words_of(family, SHAPE | {"head_dim": 32 if family == "qwen3" else 16} | wide) | overrides
@@ -67,8 +67,8 @@ def make_case(
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
     cache = save_tiles_first(directory / "checkpoint", directory / "tiles.json", **LIMITS) if tiled else None
     how = {"qformat": qformat, "target": "sm_90", "input_timing_cache": cache}
-    if kv_cache_scale is not None:
-        how |= {"kv_cache_dtype": "fp8", "kv_cache_scale": kv_cache_scale}
+    if kv_cache is not None:
+        how |= {"kv_cache_dtype": kv_cache[0], "kv_cache_scale": kv_cache[1]}
     build_engine(directory / "checkpoint", directory / "engine", **LIMITS, **how)
     return Case(dtype, ModelRunner.from_dir(directory / "engine"), model.float())
 

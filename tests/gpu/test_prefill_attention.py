@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from tests.gpu.attention_checks import attention_shape, check_prefill
+from tests.gpu.memory import NAMES
+from tests.gpu.paged import CACHE_SCALES
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 
 # past and new tokens of each sequence
@@ -70,3 +72,10 @@ def test_little_shared_memory(head_dim: int, page: int) -> None:
 @pytest.mark.parametrize("wgmma", [False, True])
 def test_results_in_bytes(scales: RowScales, wgmma: bool) -> None:
     check_prefill(attention_shape(8, 2, 128, 32), BATCHES["odd sizes"], torch.bfloat16, wgmma=wgmma, y_scales=scales)
+
+
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype) -> None:
+    for dtype, batch in ((torch.bfloat16, BATCHES["mixed with decoding"]), (torch.float16, BATCHES["many steps"])):
+        check_prefill(attention_shape(8, 2, head_dim, 32), batch, dtype, wgmma=True, cache_dtype=cache_dtype)

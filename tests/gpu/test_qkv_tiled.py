@@ -26,5 +26,5 @@ def test_every_candidate(shape: ModelShape, kind: torch.dtype, rows: int) -> Non
     configs = tile_configs(shape.qkv_features, shape.hidden, form, capacity, False, H200, shape.head_dim)
     assert configs
     for number, config in enumerate(configs):
-        cache_scales = (0.03125, 0.0625) if number % 2 else None
-        check_qkv_tiled(shape, config, rows, capacity, torch.bfloat16, kind, cache_scales=cache_scales)
+        cache_dtype = (None, torch.float8_e4m3fn, torch.int8)[number % 3]
+        check_qkv_tiled(shape, config, rows, capacity, torch.bfloat16, kind, cache_dtype=cache_dtype)

@@ -69,7 +69,7 @@ def _build_options(function: Decorated) -> Decorated:
             type=click.Choice(["auto", *PLAIN_DTYPES, *EIGHT_BIT_CACHES]),
             default="auto",
             show_default=True,
-            help="Type of the KV cache. fp8 (CPUs, sm_90) and int8 (CPUs) have scales, which calibration finds. "
+            help="Type of the KV cache. fp8 and int8 (CPUs, sm_90) have scales, which calibration finds. "
             "auto is what the checkpoint was quantized to, or else float32 on CPUs, and the type of activations on "
             "GPUs. The others leave keys and values as they are, whatever the checkpoint was quantized to.",
         ),

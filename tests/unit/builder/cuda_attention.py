@@ -1,9 +1,9 @@
 """The attention kernels in numpy over raw memory; see cuda_kernels.py."""
 
-import ml_dtypes
 import numpy as np
 
 from tests.unit.builder.cuda_kernels import (
+    BYTE_TYPES,
     NUM_SMS,
     Grid,
     Macros,
@@ -21,14 +21,20 @@ from tests.unit.builder.cuda_kernels import (
 def _cache(macros: Macros, pointer: Pointer) -> np.ndarray:
     """Every token of a cache: [blocks, kv_heads, page, dim]."""
     block = macros["TL_KV_HEADS"] * macros["TL_PAGE"] * macros["TL_HEAD_DIM"]
-    dtype = ml_dtypes.float8_e4m3fn if macros["TL_CACHE_E4M3"] else half_type(macros)
+    dtype = BYTE_TYPES.get(macros["TL_CACHE_TYPE"]) or half_type(macros)
     shape = (macros["TL_KV_HEADS"], macros["TL_PAGE"], macros["TL_HEAD_DIM"])
     return at(pointer, dtype, len(pointer) // (np.dtype(dtype).itemsize * block), *shape)
 
 
 def _stored(macros: Macros, rows: np.ndarray, factor: float) -> np.ndarray:
     """What the cache keeps of rows."""
-    return np.clip(rows * factor, -448, 448) if macros["TL_CACHE_E4M3"] else rows
+    kind = macros["TL_CACHE_TYPE"]
+    return _in_bytes(kind, rows, factor) if kind else rows
+
+
+def _in_bytes(kind: int, rows: np.ndarray, factor: float) -> np.ndarray:
+    """Rows [rows, heads, dim], times ``factor``, as the row type ``kind``."""
+    return rounded(kind, rows.reshape(len(rows), -1), 1 / factor, False)[0].reshape(rows.shape)
 
 
 def _append(
@@ -50,7 +56,7 @@ def _append(
         c, s = (at(table, np.float32, rows, 1, pairs).astype(np.float64) for table in (cos, sin))
         low, high, rest = np.split(turned, [pairs, 2 * pairs], axis=-1)
         turned = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
-    at(query, np.float16 if macros["TL_CACHE_E4M3"] else half, rows, heads, dim)[...] = turned[:, :heads]
+    at(query, np.float16 if macros["TL_CACHE_TYPE"] else half, rows, heads, dim)[...] = turned[:, :heads]
     places = at(slots, np.int32, rows)
     _cache(macros, keys)[places // page, :, places % page] = _stored(macros, turned[:, heads:], factors[0])
     _cache(macros, values)[places // page, :, places % page] = _stored(macros, qkv[:, heads + kv_heads :], factors[1])
@@ -139,7 +145,7 @@ def rope_cache(
         rows[:, both] = normalised(rows[:, both], key_norm, epsilon)
     _append(macros, rows, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
     if macros["TL_STORED"]:
-        assert not macros["TL_CACHE_E4M3"]
+        assert not macros["TL_CACHE_TYPE"]
         places = at(slots, np.int32, len(rows))
         kept = [
             _cache(macros, cache)[places // macros["TL_PAGE"], :, places % macros["TL_PAGE"]]
@@ -193,8 +199,7 @@ def _put(macros: Macros, output: Pointer, found: np.ndarray, factor: float, firs
     """Results [rows, heads, dim] from row ``first`` on, as 16 bits of the activations' type or the bytes of these."""
     rows, kind = found.astype(half_type({"TL_FP16": macros["TL_Y_FP16"]})), macros["TL_Y_TYPE"]
     if kind:
-        scaled = rows.astype(np.float64).reshape(len(rows), -1)
-        rows = rounded(kind, scaled, 1 / factor, False)[0].reshape(rows.shape)
+        rows = _in_bytes(kind, rows.astype(np.float64), factor)
     at(output[first * rows[0].nbytes :], rows.dtype.type, *rows.shape)[...] = rows
 
 
@@ -222,7 +227,7 @@ def paged_attention_decode(
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
     assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
     assert grid[0] <= macros["TL_MAX_GRID"]
-    assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * 2 * dim * (2 - macros["TL_CACHE_E4M3"])
+    assert shared_bytes >= 2 * macros["TL_WARPS"] * 32 * 2 * dim * (1 if macros["TL_CACHE_TYPE"] else 2)
     assert grid[1:] == (1, 1)
     at(partials, np.float32, 2 * grid[0] * heads // kv_heads * (dim + 2))[...] = np.nan
     assert not at(arrivals, np.int32, num_seqs * kv_heads).any()

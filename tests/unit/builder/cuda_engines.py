@@ -21,6 +21,7 @@ from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
+CACHE_SCALE = 0.03125  # of keys and of values that are bytes
 LIMITS = {"max_batch_size": 3, "max_input_len": 16, "max_seq_len": 48, "tokens_per_block": 32}
 
 
@@ -66,15 +67,15 @@ CUDA_VARIANTS = {
 }
 
 
-def recipe(qformat: str) -> Recipe:
+def recipe(qformat: str, cache: str | None = None) -> Recipe:
     """What is done to the networks of tests, whose rows are short."""
-    return Recipe(qformat, group_size=32)
+    return Recipe(qformat, group_size=32, kv_cache_dtype=cache, kv_cache_scale=None if cache is None else CACHE_SCALE)
 
 
-def quantized(shape: Shape, qformat: str) -> ir.Model:
+def quantized(shape: Shape, qformat: str, cache: str | None = None) -> ir.Model:
     """The network with made-up statistics, if its scheme asks for some."""
     model = network(shape)
-    return quantize_network(model, recipe(qformat), made_up(model))[0]
+    return quantize_network(model, recipe(qformat, cache), made_up(model))[0]
 
 
 def lowered(
@@ -82,10 +83,11 @@ def lowered(
     targets: str = "sm_90",
     tiled: bool = False,
     qformat: str = FULL_PRECISION,
+    cache: str | None = None,
     **limits: int,
 ) -> Lowered:
     """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
-    model, _ = run_passes(quantized(shape or cuda_shape(), qformat))
+    model, _ = run_passes(quantized(shape or cuda_shape(), qformat, cache))
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
     devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
     bounds = replace(bounds, cache_groups=assign_cache_groups(model.graph, bounds.max_seq_len))

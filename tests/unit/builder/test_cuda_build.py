@@ -77,12 +77,19 @@ def test_every_cubin_is_in_the_file(engine: EngineFile) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "targets"), [("llama", "sm_90,sm_80"), ("qwen2", "sm_90"), ("qwen3", "sm_90"), ("wgmma", "sm_90")]
+    ("variant", "how"),
+    [
+        ("llama", {"targets": "sm_90,sm_80"}),
+        ("qwen2", {}),
+        ("qwen3", {}),
+        ("wgmma", {"kv_cache_dtype": "int8", "kv_cache_scale": 0.03125}),
+    ],
 )
-def test_the_runtime_reads_it(variant: str, targets: str, tmp_path: Path) -> None:
+def test_the_runtime_reads_it(variant: str, how: dict[str, Any], tmp_path: Path) -> None:
     """Its reader is C++ and checks every number."""
-    engine = save_cuda_engine(tmp_path, CUDA_VARIANTS[variant], targets=targets)
+    engine = save_cuda_engine(tmp_path, CUDA_VARIANTS[variant], **how)
     assert Engine(str(engine.path)).plan == engine.plan.to_json()
+    assert engine.manifest.kv_cache.dtype == how.get("kv_cache_dtype", "bfloat16")
 
 
 def test_weights_lie_where_the_plan_says(engine: EngineFile) -> None:

@@ -12,6 +12,7 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered, quan
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.scenario import Feeds, Sequences
+from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 BLOCK = LIMITS["tokens_per_block"]
@@ -84,6 +85,15 @@ def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str,
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
         _check(card, state, lens, program, model, BYTE_TOLERANCES)
     assert "quantize_rows" in card.ran
+
+
+@pytest.mark.parametrize("cache", KV_CACHE_DTYPES)
+def test_programs_with_caches_of_bytes_compute_what_the_quantized_network_does(cache: str) -> None:
+    shape = CUDA_VARIANTS["wgmma"]
+    card = CudaInterpreter(lowered(shape, cache=cache))
+    state, model = _state(shape, card), quantized(shape, FULL_PRECISION, cache)
+    for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
+        _check(card, state, lens, program, model, BYTE_TOLERANCES)
 
 
 def test_a_padded_decode_step_computes_the_same() -> None:

@@ -18,7 +18,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.errors import BuildError, DeviceError, shown
-from trtllm_lite.plugins.cuda.row_scales import E4M3
+from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 
 
 class CudaBackend:
@@ -73,11 +73,10 @@ class CudaBackend:
 def _check_cache(job: BuildJob) -> None:
     """Raise BuildError for a KV cache of a type that the kernels do not read."""
     dtype = job.checkpoint.config.dtype
-    if job.kv_cache_dtype not in (AUTO_DTYPE, dtype, E4M3):
+    if job.kv_cache_dtype not in (AUTO_DTYPE, dtype, *KV_CACHE_DTYPES.values()):
         raise BuildError(
             f"the KV cache is to be {shown(job.kv_cache_dtype)}, and the GPU kernels keep keys and values in the type "
-            f"of activations or as fp8: build with --kv_cache_dtype {dtype} or fp8, of a checkpoint that does not "
-            "round them otherwise"
+            f"of activations, as fp8 or as int8: build with --kv_cache_dtype {dtype}, fp8 or int8"
         )
 
 

@@ -80,8 +80,7 @@ class TensorChecker {
 
   void check_cache(const PlanTensor& tensor) const {
     const DType dtype = manifest_.kv_cache.dtype;
-    const bool is_known = is_float(dtype) || dtype == DType::kFloat8E4m3fn ||
-                          (dtype == DType::kInt8 && manifest_.target.kind == TargetKind::kCpu);
+    const bool is_known = is_float(dtype) || dtype == DType::kFloat8E4m3fn || dtype == DType::kInt8;
     const bool matches = tensor.dtype == dtype && is_known && tensor.shape.size() >= 2 &&
                          tensor.shape[0].symbol == Symbol::kNumBlocks &&
                          all_integers(std::span(tensor.shape).subspan(1));
