@@ -129,8 +129,8 @@ def assert_stored(
     expected: torch.Tensor,
     scale: float = 1.0,
     coarsest: torch.dtype | None = None,
-) -> None:
-    """``cache`` holds ``expected`` [rows, kv_heads, dim] in ``slots``, and poison elsewhere.
+) -> torch.Tensor:
+    """What ``cache`` holds in ``slots``, which is ``expected`` [rows, kv_heads, dim]; elsewhere it holds poison.
 
     ``scale``: that of bytes. ``coarsest``: the type that 16-bit elements were rounded to, if not theirs.
     """
@@ -148,6 +148,7 @@ def assert_stored(
     untouched = bits(poisoned(*cache.shape, dtype=cache.dtype, device=str(cache.device)))
     untouched[at] = bits(found)
     assert torch.equal(bits(tokens), untouched), "other slots were written"
+    return found
 
 
 def check_rope_cache(
@@ -189,10 +190,14 @@ def check_rope_cache(
     turned = torch.cat([low * cos - high * sin, high * cos + low * sin, wide[..., turned_dim:]], dim=-1)
     assert_close(q, turned[:, :heads])
     assert_stored(keys, slots, turned[:, heads : heads + kv_heads], scales[0])
-    assert_stored(values, slots, qkv[:, heads + kv_heads :].double(), scales[1])
+    unturned = qkv[:, heads + kv_heads :]
+    found = assert_stored(values, slots, unturned.double(), scales[1])
+    if cache_dtype:  # numbers in the middle of two, and beyond the last, are among them
+        expected = rounded(unturned.flatten(1), torch.full((rows, 1), scales[1], device=device), cache_dtype)
+        assert torch.equal(bits(found.flatten(1)), bits(expected))
     if norm:
         assert_close(stored[:, :kv_heads], turned[:, heads : heads + kv_heads])
-        assert torch.equal(stored[:, kv_heads:], qkv[:, heads + kv_heads :])
+        assert torch.equal(stored[:, kv_heads:], unturned)
 
 
 def rotated(

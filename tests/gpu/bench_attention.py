@@ -1,6 +1,6 @@
 """Times decode attention over caches larger than the L2 cache, one per layer, and causal prefill attention.
 
-python -m tests.gpu.bench_attention [decode|prefill]
+python -m tests.gpu.bench_attention [decode|prefill|all] [float8_e4m3fn|int8]: a cache of bfloat16, or of these.
 
 Each line has the time of isolated runs and that of runs back to back, when power limits the clocks.
 """
@@ -13,6 +13,8 @@ import torch
 
 from tests.gpu.attention import DecodeAttention, PrefillAttention
 from tests.gpu.kernels import LLAMA_8B, WHOLE_SM_BYTES
+from tests.gpu.memory import NAMES
+from tests.gpu.paged import CACHE_SCALES, in_range
 from tests.gpu.timing import PEAK_BYTES_PER_US, PEAK_FLOPS_PER_US, sustained, timed
 
 FEW = [(1, 128), (1, 1024), (1, 4096), (1, 32768), (8, 1024), (8, 8192)]
@@ -23,17 +25,19 @@ PROMPTS = [(64, 128), (1, 512), (4, 512), (1, 2048), (4, 2048), (1, 8192), (1, 1
 class Layers:
     """Enough layers of one batch's cache to exceed the L2 cache several times."""
 
-    def __init__(self, batch: int, lengths: list[int]) -> None:
-        shape = LLAMA_8B
+    def __init__(self, batch: int, lengths: list[int], cache_dtype: torch.dtype | None) -> None:
+        shape, dtype = LLAMA_8B, cache_dtype or torch.bfloat16
         columns = max(-(-length // shape.page) for length in lengths)
         blocks = batch * columns
-        self.bytes = 2 * sum(lengths) * shape.kv_heads * shape.head_dim * 2
+        self.bytes = 2 * sum(lengths) * shape.kv_heads * shape.head_dim * dtype.itemsize
         self.count = max(2, min(32, -(-600_000_000 // self.bytes)))
         cache = (self.count, blocks, shape.kv_heads, shape.page, shape.head_dim)
-        self.key_cache = torch.randn(cache, device="cuda", dtype=torch.bfloat16)
-        self.value_cache = torch.randn(cache, device="cuda", dtype=torch.bfloat16)
-        self.query = torch.randn(batch, shape.heads, shape.head_dim, device="cuda", dtype=torch.bfloat16)
-        self.output = torch.empty_like(self.query)
+        self.key_cache, self.value_cache = (
+            in_range(torch.randn(cache, device="cuda", dtype=torch.bfloat16) / scale, dtype).to(dtype)
+            for scale in CACHE_SCALES.get(dtype, (1.0, 1.0))
+        )
+        self.query = _queries(batch, cache_dtype)
+        self.output = torch.empty_like(self.query, dtype=torch.bfloat16)
         self.block_tables = torch.randperm(blocks, device="cuda").int().view(batch, -1)
         self.past_lens = torch.tensor(lengths, device="cuda", dtype=torch.int32) - 1
 
@@ -43,28 +47,33 @@ class Layers:
             attention(*tensors, programmatic=True)
 
 
+def _queries(rows: int, cache_dtype: torch.dtype | None) -> torch.Tensor:
+    dtype = torch.float16 if cache_dtype else torch.bfloat16
+    return torch.randn(rows, LLAMA_8B.heads, LLAMA_8B.head_dim, device="cuda", dtype=dtype)
+
+
 def report(name: str, body: Callable[[], None], floor: float, count: int = 1) -> None:
     """``floor``: microseconds of each of the ``count`` launches of ``body``."""
     cold, hot = timed(body, 7) / count, sustained(body, 0.6) / count
     print(f"{name:40s} {cold:9.2f} us, sustained {hot:9.2f}, floor {floor:9.2f}, {floor / cold:6.1%}", flush=True)
 
 
-def decode(batch: int, lengths: list[int], name: str) -> None:
-    layers = Layers(batch, lengths)
+def decode(batch: int, lengths: list[int], name: str, cache_dtype: torch.dtype | None) -> None:
+    layers = Layers(batch, lengths, cache_dtype)
     shared_bytes = 0 if batch <= 16 else WHOLE_SM_BYTES
-    attention = DecodeAttention(LLAMA_8B, max_seqs=max(256, batch), shared_bytes=shared_bytes)
+    attention = DecodeAttention(LLAMA_8B, max_seqs=max(256, batch), shared_bytes=shared_bytes, cache_dtype=cache_dtype)
     report(name, partial(layers.run, attention), layers.bytes / PEAK_BYTES_PER_US, layers.count)
 
 
-def prefill(batch: int, length: int) -> None:
+def prefill(batch: int, length: int, cache_dtype: torch.dtype | None) -> None:
     """``batch`` prompts of ``length`` tokens, nothing cached before them."""
     shape = LLAMA_8B
-    layers = Layers(batch, [length] * batch)
-    query = torch.randn(batch * length, shape.heads, shape.head_dim, device="cuda", dtype=torch.bfloat16)
-    output = torch.empty_like(query)
+    layers = Layers(batch, [length] * batch, cache_dtype)
+    query = _queries(batch * length, cache_dtype)
+    output = torch.empty_like(query, dtype=torch.bfloat16)
     cu_seqlens = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * length
     past_lens = torch.zeros(batch, device="cuda", dtype=torch.int32)
-    attention = PrefillAttention(shape)
+    attention = PrefillAttention(shape, cache_dtype=cache_dtype)
     caches = list(zip(layers.key_cache, layers.value_cache, strict=True))
 
     def body() -> None:
@@ -77,14 +86,15 @@ def prefill(batch: int, length: int) -> None:
     report(f"prefill, {batch} prompts of {length}", body, floor, len(caches))
 
 
-def main(what: str) -> None:
+def main(what: str = "all", cache: str = "") -> None:
+    cache_dtype = {NAMES[dtype]: dtype for dtype in CACHE_SCALES}[cache] if cache else None
     for batch, length in FEW + MANY if what != "prefill" else []:
-        decode(batch, [length] * batch, f"decode, {batch} of {length} tokens")
+        decode(batch, [length] * batch, f"decode, {batch} of {length} tokens", cache_dtype)
     if what != "prefill":
-        decode(256, [64 + 37 * i % 1000 for i in range(256)], "decode, 256 of 64 to 1063 tokens")
+        decode(256, [64 + 37 * i % 1000 for i in range(256)], "decode, 256 of 64 to 1063 tokens", cache_dtype)
     for batch, length in PROMPTS if what != "decode" else []:
-        prefill(batch, length)
+        prefill(batch, length, cache_dtype)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "all")
+    main(*sys.argv[1:])
