@@ -1,5 +1,5 @@
-// Clusters (sm_90 and up): blocks that run at the same time and reach each other's shared memory. Before, a cluster is a
-// single block.
+// Clusters (sm_90 and up): blocks that run at the same time and reach each other's shared memory. Before, a cluster is
+// a single block.
 #pragma once
 
 #include "cuda/types.cuh"

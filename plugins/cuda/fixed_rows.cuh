@@ -31,9 +31,9 @@ __device__ __forceinline__ uint4 pack8_whole(const float (&v)[8], float factor) 
                     pick_bytes(pairs[2], pairs[3], 0x5410) ^ 0x80808080u);
 }
 
-// Where rows lie in shared memory for a streaming product: of 64 neighbours, 64 high bytes and 64 low ones, in each of which a lane that
-// multiplies has its 16 side by side. Behind the rows, for each block, the tokens' scales, then their sums if
-// TL_OFFSETS.
+// Where rows lie in shared memory for a streaming product: of 64 neighbours, 64 high bytes and 64 low ones, in each of
+// which a lane that multiplies has its 16 side by side. Behind the rows, for each block, the tokens' scales, then their
+// sums if TL_OFFSETS.
 template <int kIn, int kTokens>
 struct FixedRows {
   static constexpr int kBlockK = min_of(kBlock, 128);  // of x, as many as are multiplied at a time

@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
+from tests.gpu.kernels import ModelShape
+from tests.gpu.memory import NAMES
+from tests.gpu.qkv_checks import check_qkv
 from tests.gpu.quantized_checks import check_dequantize, check_streamed
 from tests.gpu.weights import Form
 from trtllm_lite.plugins.cuda.split import SplitConfig
@@ -68,6 +71,16 @@ def test_blocks_of_a_cluster_may_share_gated_rows(form: Form) -> None:
     config = SplitConfig(256, 4, 2, 32 * 1024, "", weight_form_of(form))
     how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=2), "blocks": 2}
     check_streamed(form, 72, 768, 8, 5, torch.float16, gated=True, norm=True, **how)
+
+
+@pytest.mark.parametrize("form", [torch.bfloat16, torch.float16, Form("int8"), Form("int4", 128, "bfloat16")], ids=str)
+@pytest.mark.parametrize("rotary_dim", [64, 32])
+def test_blocks_of_a_cluster_may_share_rows_of_heads(form: Form | torch.dtype, rotary_dim: int) -> None:
+    shape = ModelShape(512, 1024, 3, 1, 64, 1000, page=32, qkv_bias=True)
+    kernel_form = weight_form_of(form) if isinstance(form, Form) else weight_form(NAMES[form])
+    config = SplitConfig(256, 4, 2, 32 * 1024, "", kernel_form)
+    dtype = form if isinstance(form, torch.dtype) else torch.bfloat16
+    check_qkv(shape, config, 5, 8, dtype, form, rotary_dim=rotary_dim, machine=Emulator(num_sms=2))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

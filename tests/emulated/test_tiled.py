@@ -6,7 +6,7 @@ import torch
 from tests.emulated.emulator import Emulator
 from tests.gpu import byte_checks, quantized_checks
 from tests.gpu.kernels import ModelShape
-from tests.gpu.qkv_checks import WeightKind, check_qkv_tiled
+from tests.gpu.qkv_checks import WeightKind, check_qkv
 from tests.gpu.weights import Form
 from trtllm_lite.plugins.cuda.tiles import TileConfig
 
@@ -48,13 +48,13 @@ def test_widened(form: Form) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_qkv(config: TileConfig, heads: int, kv_heads: int, head_dim: int, rows: int, dtype: torch.dtype) -> None:
     shape, capacity = _shape(heads, kv_heads, head_dim, bias=heads == 3), -(-rows // 64) * 64
-    check_qkv_tiled(shape, config, rows, capacity, dtype, dtype, machine=Emulator(num_sms=4))
+    check_qkv(shape, config, rows, capacity, dtype, dtype, machine=Emulator(num_sms=4))
 
 
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(64, 0), (96, 32), (128, 64)])
 def test_qkv_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
     config, dtype = TileConfig(64, 96, 1, 1, 1, ""), torch.bfloat16
-    check_qkv_tiled(_shape(3, 1, head_dim), config, 19, 64, dtype, dtype, rotary_dim=rotary_dim, machine=Emulator())
+    check_qkv(_shape(3, 1, head_dim), config, 19, 64, dtype, dtype, rotary_dim=rotary_dim, machine=Emulator())
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8, Form("int8"), INT4], ids=str)
@@ -62,4 +62,4 @@ def test_qkv_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
 def test_qkv_of_other_weights(kind: WeightKind, cache_dtype: torch.dtype | None) -> None:
     shape = _shape(4, 2, 64 if cache_dtype is None else 128, bias=cache_dtype is not None)
     how = {"cache_dtype": cache_dtype, "machine": Emulator()}
-    check_qkv_tiled(shape, TileConfig(64, 64, 1, 1, 1, ""), 37, 64, torch.bfloat16, kind, **how)
+    check_qkv(shape, TileConfig(64, 64, 1, 1, 1, ""), 37, 64, torch.bfloat16, kind, **how)

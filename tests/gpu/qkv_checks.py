@@ -1,6 +1,6 @@
-"""Checks the tiled QKV product, with RoPE and the write of the paged cache behind it, against float64."""
+"""Checks QKV products of tiles and of clusters, with RoPE and the write of the paged cache behind it, against float64."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,8 +15,10 @@ from tests.gpu.memory import NAMES, Memory
 from tests.gpu.paged import CACHE_SCALES, poisoned
 from tests.gpu.weights import Form, random_weight
 from trtllm_lite.plugins.cuda.row_scales import RowScales
+from trtllm_lite.plugins.cuda.split import SplitConfig
+from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
-from trtllm_lite.plugins.launch import Buffer, WeightBuffers, symbol
+from trtllm_lite.plugins.launch import Buffer, Extent, WeightBuffers, symbol
 from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 
@@ -73,9 +75,9 @@ def _product_of_bytes(memory: Memory, kind: torch.dtype, out: int, rows: _Rows) 
     return _Product(memory("x", x), weight.buffers(memory), expected, x_scales)
 
 
-def check_qkv_tiled(
+def check_qkv(
     shape: ModelShape,
-    config: TileConfig,
+    config: TileConfig | SplitConfig,
     rows: int,
     capacity: int,
     dtype: torch.dtype,
@@ -85,7 +87,7 @@ def check_qkv_tiled(
     cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """``rows`` of ``capacity`` rows into queries and random slots of a poisoned cache.
+    """``rows`` of ``capacity`` rows into queries and random slots of a poisoned cache, by tiles or by one cluster.
 
     ``cache_dtype``: that of a cache of bytes. ``rotary_dim`` elements of a head are rotated (default: all). There is a
     bias if the shape has one.
@@ -109,9 +111,14 @@ def check_qkv_tiled(
     unread = Buffer("unread", "int32", (1,))
     cache = Cache(keys, values, unread, unread, unread, memory("slots", slots), 1, *CACHE_SCALES.get(held, ()))
     tokens = NewTokens(memory("q", q), cache, tables, heads)
-    how = Tiling(NAMES[dtype], H200, config, capacity, product.x_scales, tokens.chunk)
-    operands = (product.x, product.weight, symbol("rows"), how)
-    launch = tokens.tiled(*operands, bias=memory.optional("bias", bias))
+    operands, more = (product.x, product.weight, symbol("rows")), {"bias": memory.optional("bias", bias)}
+    if isinstance(config, SplitConfig):
+        streaming = Streaming(capacity, NAMES[dtype], H200, config)
+        blocks = (Extent(config.splits), Extent(1), Extent(1))
+        launch = replace(tokens.streamed(*operands, streaming, **more), grid=blocks)
+    else:
+        tiling = Tiling(NAMES[dtype], H200, config, capacity, product.x_scales, tokens.chunk)
+        launch = tokens.tiled(*operands, tiling, **more)
     Prepared(launch, memory.tensors, {"rows": rows, "num_tokens": capacity}, machine)()
 
     expected = product.expected if bias is None else product.expected + bias.double()

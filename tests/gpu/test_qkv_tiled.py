@@ -6,7 +6,7 @@ import torch
 from tests.gpu.kernels import ModelShape
 from tests.gpu.launches import H200
 from tests.gpu.memory import NAMES
-from tests.gpu.qkv_checks import check_qkv_tiled
+from tests.gpu.qkv_checks import check_qkv
 from trtllm_lite.plugins.cuda.tiles import tile_configs
 from trtllm_lite.plugins.cuda.weight_form import weight_form
 
@@ -27,4 +27,4 @@ def test_every_candidate(shape: ModelShape, kind: torch.dtype, rows: int) -> Non
     assert configs
     for number, config in enumerate(configs):
         cache_dtype = (None, torch.float8_e4m3fn, torch.int8)[number % 3]
-        check_qkv_tiled(shape, config, rows, capacity, torch.bfloat16, kind, cache_dtype=cache_dtype)
+        check_qkv(shape, config, rows, capacity, torch.bfloat16, kind, cache_dtype=cache_dtype)

@@ -24,7 +24,8 @@ extern "C" __global__ void mistakes(unsigned* output, const unsigned* input) {
       if (!elect_one()) continue;
       expect_bytes(full, kTileBytes);
       const unsigned* from = input + tile * 32 + (TL_MISTAKE == kTooFar ? kTileBytes : 0);
-      copy_bytes(data + (TL_MISTAKE == kOutside ? 4096 : 0), reinterpret_cast<const u16*>(from), kTileBytes, full, lane);
+      copy_bytes(data + (TL_MISTAKE == kOutside ? 4096 : 0), reinterpret_cast<const u16*>(from), kTileBytes, full,
+                 lane);
       if (TL_MISTAKE == kExtraArrival) barrier_arrive(full);
     } else {
       if (TL_MISTAKE != kNoWait) barrier_wait(full, parity);
