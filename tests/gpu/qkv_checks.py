@@ -1,4 +1,4 @@
-"""Checks QKV products of tiles and of clusters, with RoPE and the write of the paged cache behind it, against float64."""
+"""Checks QKV products of tiles and of clusters, with RoPE and the write of the paged cache, against float64."""
 
 from dataclasses import dataclass, replace
 
