@@ -2,8 +2,8 @@
 //
 // Widening a weight to 16 bits takes more instructions than an SM has time for while its memory delivers it; as a
 // signed byte it takes less than half of one. So x becomes whole = high * 256 + low, two signed bytes, which are two
-// columns of a product of int8 (m16n8k32): four tokens a product, whose sums are exact. An element is rounded by at
-// most 1/65278 of the largest of its block, which is less than rounding it to 16 bits did to that one.
+// columns of a product of int8, whose sums are exact. An element is rounded by at most 1/65278 of the largest of its
+// block, which is less than rounding it to 16 bits did to that one.
 #pragma once
 
 #include "cuda/byte_rows.cuh"

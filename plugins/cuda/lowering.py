@@ -11,7 +11,7 @@ epilogue:
 Rows of bytes have the attributes ``<operand>_type`` (a key of row_scales.ROW_TYPES) and ``<operand>_scale``. Where
 ``<operand>_row_scales`` is 1, each row has a scale of its own and the former is the least; an operand
 ``<operand>_scale`` holds these where they are in memory. Products with an attribute ``x_type`` read bytes, or,
-streaming very few rows, 16-bit elements, which they round. An output ``y`` with ``y_type`` is rounded by the operator
+of at most 16 rows, 16-bit elements, which they round. An output ``y`` with ``y_type`` is rounded by the operator
 that makes it.
 
 Every program begins with CacheSlots and ends with Sample, of which others have operands:
