@@ -7,10 +7,10 @@ import pytest
 from tests.unit.builder.cuda_engines import lowered
 from trtllm_lite.builder.cuda.limits import LARGEST_STEP, Bucket, measured_rows, size_class, step_buckets
 from trtllm_lite.builder.cuda.products.choices import chooser
-from trtllm_lite.builder.cuda.products.sites import Choice, Site
+from trtllm_lite.builder.cuda.products.sites import Choice, Site, implement
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
 from trtllm_lite.builder.cuda.targets import parse_targets
-from trtllm_lite.plugins.launch import Buffer, WeightBuffers, symbol
+from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 
@@ -57,14 +57,17 @@ def test_the_fastest_is_chosen(site: Site, fastest: str) -> None:
     assert choice.reason.startswith("fastest on Test GPU: 64 rows 8.0 us (9.")
 
 
-def test_the_write_of_the_cache_counts_where_a_kernel_behind_cublaslt_does_it() -> None:
-    times = {CUBLASLT: 9.0, FIRST: 10.5, SECOND: 13.0}
+def test_a_kernel_behind_products_of_16_bits_writes_the_cache() -> None:
     query, cos, sin, keys, values = (Buffer(name, "bfloat16", ("num_tokens", 128)) for name in "qcskv")
     step = [Buffer(name, "int32", (1,)) for name in ("starts", "past", "tables", "slots")]
     heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 32)
     site = replace(PLAIN, tokens=NewTokens(query, Cache(keys, values, *step, 0), (cos, sin), heads))
-    assert _chosen(chooser(SMALL, H200, _cache(site, {64: times}, 64))(site), site, 64) == FIRST
-    assert _chosen(chooser(SMALL, H200, _cache(PLAIN, {64: times}, 64))(PLAIN), PLAIN, 64) == CUBLASLT
+    assert site.tile_configs(64, H200) == PLAIN.tile_configs(64, H200)
+    _, behind_cublaslt = implement(site, Choice(None, ""), H200)
+    product, behind_tiles = implement(site, Choice(site.tile_configs(64, H200)[0], ""), H200)
+    assert isinstance(product, Launch)
+    assert product.kernel.name == "linear_tiled"
+    assert behind_tiles == behind_cublaslt
 
 
 def test_all_sizes_of_the_bucket_count() -> None:

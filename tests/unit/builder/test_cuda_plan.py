@@ -147,9 +147,9 @@ def test_every_size_of_step_has_its_program(num_tokens: int) -> None:
         assert rows == (set() if program.decode_only else {program.max_tokens, min(program.max_tokens, 80)})
 
 
-def test_tiled_kernels_write_the_cache_and_multiply_gates() -> None:
+def test_tiled_kernels_multiply_gates() -> None:
     plan = cuda_plan(tiled=True)
-    layer = ["rms_norm", "qkv_linear_tiled", "paged_attention_decode", "paged_attention_prefill"]
+    layer = ["rms_norm", "linear_tiled", "rope_cache", "paged_attention_decode", "paged_attention_prefill"]
     expected = ["cache_slots", "embedding", "rotary_table", *layer]
     expected += ["linear_tiled", "rms_norm", "gated_linear_tiled", "linear_tiled"]
     assert _ran(plan, _program(plan, "mixed"))[: len(expected)] == expected

@@ -39,7 +39,7 @@ nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, st
   nb::list result;
   for (const cuda::ProductTime& time : times) {
     nb::dict entry;
-    entry["dtype"] = std::string(to_string(time.product->dtype));
+    entry["dtype"] = entry["x_dtype"] = std::string(to_string(time.product->dtype));
     entry["out_dtype"] = std::string(to_string(time.product->out_dtype));
     entry["out_features"] = time.product->out_features;
     entry["in_features"] = time.product->in_features;

@@ -6,7 +6,6 @@ card, or the best guess among tiled kernels where the library has no such produc
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from trtllm_lite.builder.cuda.limits import Bucket, measured_rows, size_class
 from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Site
@@ -14,10 +13,6 @@ from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, KernelTimin
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.tiles import TileConfig
 from trtllm_lite.plugins.launch import Device
-
-# What rope_cache adds to a step. Alone it takes 4.4 us on an H200, but it starts while the product ends, and epilogues
-# that write the cache take longer: steps of 64 rows of FP8 took as long with either.
-_CACHE_MICROSECONDS = 2.0
 
 
 def chooser(bucket: Bucket, device: Device, timings: TimingCache | None) -> Chooser:
@@ -42,21 +37,13 @@ def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: S
         return _only_tiles(site, configs)
     if not configs:
         return Choice(None, "")
-    products = [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
-    measured = [_whole(timing, site) for timing in products]
+    measured = [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
     by_name = {str(config): config for config in configs}
     totals = _totals([timing for timing in measured if timing.kernel in (CUBLASLT, *by_name)])
     if not totals or timings is None:
         return Choice(None, "no tiled kernel was measured")
     best = min(totals, key=lambda name: totals[name])
     return Choice(by_name.get(best), f"fastest on {timings.device}: {_table(measured, best)}")
-
-
-def _whole(timing: KernelTiming, site: Site) -> KernelTiming:
-    """``timing``, of the product alone, with the kernel that writes the cache behind one by cuBLASLt."""
-    if site.tokens is None or timing.kernel != CUBLASLT:
-        return timing
-    return replace(timing, microseconds=round(timing.microseconds + _CACHE_MICROSECONDS, 2))
 
 
 def _only_tiles(site: Site, configs: Sequence[TileConfig]) -> Choice:
