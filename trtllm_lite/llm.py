@@ -57,7 +57,8 @@ class LLM:
     - ``target``: what the engine runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs
       on either); default: the CPU, or the target that a given engine was built for
     - ``dtype``: storage type of the matrices, "auto" for the model's own (see ``trtllm-lite convert``)
-    - ``dequantize``: expand the blocks of a GGUF file to ``dtype``, as GPU engines need it; on CPUs blocks are faster
+    - ``dequantize``: expand the blocks of a GGUF file to ``dtype``, which makes larger and, at batch 1, slower
+      engines
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
     - ``ignore_config_keys``: keys of the model's config.json that are not supported and that you know not to matter;

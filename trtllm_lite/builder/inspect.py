@@ -35,6 +35,7 @@ def inspect_checkpoint(path: Path) -> Inspection:
         programs={},
         fusions=summarize(fusions),
         tactics=(),
+        expansions=(),
     )
 
 

@@ -15,7 +15,10 @@ from trtllm_lite.engine.writer import Weight, write_engine
 
 @dataclass(frozen=True)
 class EngineParts:
-    """``plan`` is JSON, ``cubins`` maps keys to machine code; weights start at multiples of ``alignment`` bytes."""
+    """``plan`` is JSON, ``cubins`` maps keys to machine code; weights start at multiples of ``alignment`` bytes.
+
+    ``expansions`` are choices for weights that the backend's kernels do not read as the network stores them.
+    """
 
     target: Target
     plan: str
@@ -25,6 +28,7 @@ class EngineParts:
     cubins: Mapping[str, bytes]
     alignment: int
     tactics: tuple[Tactic, ...] = ()
+    expansions: tuple[Tactic, ...] = ()
 
 
 def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> Manifest:
@@ -44,6 +48,7 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         qformat=job.qformat,
         stripped=job.strip_plan,
         tactics=parts.tactics,
+        expansions=parts.expansions,
         accuracy=job.accuracy,
     )
 

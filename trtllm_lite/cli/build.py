@@ -150,6 +150,7 @@ def build(
 
     from trtllm_lite.builder import build_engine, plan_memory
     from trtllm_lite.engine.format import CONFIG_FILE
+    from trtllm_lite.engine.inspect import counted_expansions
     from trtllm_lite.files import require_replaceable
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
@@ -183,6 +184,8 @@ def build(
     )
     click.echo("limits: " + ", ".join(f"{name} {value}" for name, value in vars(manifest.limits).items()))
     click.echo("memory: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(memory).items()))
+    for choice, count in counted_expansions(manifest.expansions).items():
+        click.echo(f"expanded: {choice}, {count}")
     click.echo(f"next: {_next_step(manifest, output_dir)}")
 
 

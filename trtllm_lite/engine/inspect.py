@@ -19,7 +19,7 @@ from trtllm_lite.engine.records import to_json
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.printable import one_line
-from trtllm_lite.units import format_bytes
+from trtllm_lite.units import counted, format_bytes
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Inspection:
 
     ``operators`` counts the fused operators of a CPU engine and the standard operators of a checkpoint; ``programs``
     counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. For a checkpoint
-    ``limits`` and most of ``memory`` are empty, ``gather_context_logits`` and ``cache_use`` are None, and ``fusions``
-    are those that a build would make.
+    ``limits``, ``expansions`` and most of ``memory`` are empty, ``gather_context_logits`` and ``cache_use`` are None,
+    and ``fusions`` are those that a build would make.
     """
 
     kind: str
@@ -59,6 +59,7 @@ class Inspection:
     programs: dict[str, dict[str, int]]
     fusions: tuple[FusionSummary, ...]
     tactics: tuple[Tactic, ...]
+    expansions: tuple[Tactic, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
@@ -81,6 +82,7 @@ class Inspection:
         _print_table(console, "operators", self.operators)
         _print_table(console, "programs: launches and products of a step", self.programs)
         _print_fusions(console, self.fusions)
+        _print_table(console, "expanded weights", counted_expansions(self.expansions))
         _print_tactics(console, self.tactics, kernels)
 
     def _limits(self) -> dict[str, Any]:
@@ -127,7 +129,14 @@ def inspect_engine(path: Path) -> Inspection:
         programs=_programs(engine.plan),
         fusions=summarize(manifest.fusions),
         tactics=manifest.tactics,
+        expansions=manifest.expansions,
     )
+
+
+def counted_expansions(expansions: Iterable[Tactic]) -> dict[str, str]:
+    """For each kind of expansion: the number of weights, and the reason."""
+    counts = Counter((item.choice, item.reason) for item in expansions)
+    return {choice: f"{counted(count, 'weight')}: {reason}" for (choice, reason), count in counts.items()}
 
 
 def summarize(fusions: Iterable[Fusion]) -> tuple[FusionSummary, ...]:

@@ -118,7 +118,8 @@ class Manifest:
 
     ``num_parameters`` counts the elements of the checkpoint's weights, each tensor once. ``qformat`` says how the
     weights of linear layers are stored. The weights of a ``stripped`` engine are not in its file: the runtime makes
-    random ones, for benchmarks.
+    random ones, for benchmarks. ``expansions`` are weights that the engine has in 16 bits, because its kernels do not
+    read them as the checkpoint stores them.
     """
 
     producer: str = field(metadata=_PYTHON_ONLY)
@@ -134,6 +135,7 @@ class Manifest:
     stripped: bool = False
     qformat: str = field(default="full_prec", metadata=_PYTHON_ONLY)
     tactics: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
+    expansions: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
     accuracy: Accuracy | None = field(default=None, metadata=_PYTHON_ONLY)
 
     def to_json(self, indent: int | None = None) -> str:

@@ -75,6 +75,14 @@ def test_programs_compute_what_the_quantized_network_does(variant: str, qformat:
     assert kernel in card.ran
 
 
+def test_programs_with_expanded_weights_compute_what_the_quantized_network_does() -> None:
+    shape = CUDA_VARIANTS["llama"]
+    card = CudaInterpreter(lowered(shape, qformat="fp8_wo"))
+    state, model = _state(shape, card), quantized(shape, "fp8_wo")
+    for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4")):
+        _check(card, state, lens, program, model)
+
+
 @pytest.mark.parametrize("qformat", ["fp8", "fp8_rowwise", "int8_sq"])
 @pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
 def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:

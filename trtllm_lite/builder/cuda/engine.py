@@ -68,6 +68,7 @@ def parts_of(lowered: Lowered, progress: Callable[[int, int], None], timings: Ti
         cubins={cubin.key: cubin.image for cubin in cubins.values()},
         alignment=DEVICE_ALIGNMENT,
         tactics=explain(lowered, timings),
+        expansions=lowered.expansions,
     )
 
 

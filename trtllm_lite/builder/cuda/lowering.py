@@ -20,7 +20,7 @@ from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.cuda.lowering import Norm
-from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
+from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
 from trtllm_lite.plugins.cuda.weight_form import BYTE_PRODUCTS, form_of
@@ -228,17 +228,16 @@ class _OpLowering:
         """Raise BuildError if no kernel multiplies such rows by such a weight."""
         dtype, rows = self._op.inputs["weight"].dtype, rows_of(self._op)
         assert dtype is not None
+        if rows is None:
+            return
         weight = DTYPE_NAMES[dtype]
-        is_known = weight != E4M3 if rows is None else rows == weight and rows in BYTE_PRODUCTS
-        if not is_known:
-            how = "not rounded" if rows is None else f"rounded to {rows}"
+        if rows != weight or rows not in BYTE_PRODUCTS:
             pairs = " and ".join(f"{both} by {both}" for both in BYTE_PRODUCTS)
             self.refuse(
-                f"its activations are {how} and its weight is {weight}; the GPU kernels multiply {pairs}, and "
-                "unrounded activations by weights of 16 bits, int8 and 4 bits: build with --qformat fp8_rowwise, "
-                "int8_sq, int8_wo or int4_wo"
+                f"its activations are rounded to {rows} and its weight is {weight}; the GPU kernels multiply {pairs}: "
+                "build with --qformat fp8_rowwise or int8_sq"
             )
-        if rows is not None and self.device.arch != TILED_ARCH:
+        if self.device.arch != TILED_ARCH:
             self.refuse(
                 f"products of {rows} activations are for {TILED_ARCH}, not {self.device.arch}: build with --qformat "
                 "int8_wo"

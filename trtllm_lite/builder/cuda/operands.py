@@ -18,7 +18,7 @@ from trtllm_lite.network.tensors import Computed, extents
 from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack, packed_shape
-from trtllm_lite.vocabulary import DTYPES, STEP_INPUTS
+from trtllm_lite.vocabulary import STEP_INPUTS
 
 _COMPUTED = ("float16", "bfloat16")  # what GPU engines compute in
 _FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
@@ -57,11 +57,6 @@ class Operands:
     def matrix(self, value: ir.Value) -> Buffer:
         """A weight matrix of the engine's type, row-major."""
         buffer = self._weight(value)
-        if DTYPES[buffer.dtype].scaled:
-            raise BuildError(
-                f"the table {value.name} is stored in blocks, and GPU engines look up 16 bits: convert a GGUF file "
-                "with --dequantize"
-            )
         if buffer.dtype != self.dtype:
             raise BuildError(
                 f"the weight {value.name} is {buffer.dtype}, expected {self.dtype} like the rest of the model: convert "
@@ -173,8 +168,8 @@ def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
             problem = f"expected rows of a multiple of {depth} elements, and a multiple of {NUMBER_ROWS} rows"
     else:
         problem = (
-            "expected 16 bits, integers of 4 bits with a scale for each group, or bytes with a scale for each row: "
-            "convert with --dequantize, and build with a --qformat such as int8_wo"
+            "expected a scale for each row where activations are rounded, too: convert with --dequantize, and build "
+            "with --qformat fp8_rowwise or int8_sq"
         )
     if problem:
         raise BuildError(

@@ -6,15 +6,16 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
+from trtllm_lite.builder.cuda.expansion import expand_weights
 from trtllm_lite.builder.cuda.layout import Layout, lay_out
 from trtllm_lite.builder.cuda.limits import Bucket, decode_batches, decode_buckets, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
-from trtllm_lite.builder.cuda.ops import ops_of
 from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.observe import shows_rows
+from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.plan import (
     BoxedTensor,
     CompiledKernel,
@@ -55,11 +56,12 @@ class LoweredProgram:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A network as programs over laid-out memory; nothing is compiled yet."""
+    """A network as programs over laid-out memory, after ``expansions``; nothing is compiled yet."""
 
     operands: Operands
     programs: tuple[LoweredProgram, ...]
     layout: Layout
+    expansions: tuple[Tactic, ...] = ()
 
     @property
     def archs(self) -> tuple[str, ...]:
@@ -87,18 +89,19 @@ def lower_network(
 
     The KV cache is of ``dtype`` unless the network rounds keys and values. Raises BuildError for what is unsupported.
     """
-    operands, ops = Operands(dtype, limits), ops_of(graph)
+    operands, network = Operands(dtype, limits), expand_weights(graph, dtype)
     buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
     if shows_rows(graph):
         buckets = buckets[-1:]  # the one that fits any step: nobody waits for the others
     programs: list[LoweredProgram] = []
     for device in devices:
-        of_device = [
-            LoweredProgram(device, bucket, lower(ops, operands, device, bucket, chooser(bucket, device, timings)))
-            for bucket in buckets
-        ]
+        of_device = []
+        for bucket in buckets:
+            choose = chooser(bucket, device, timings)
+            of_device.append(LoweredProgram(device, bucket, lower(network.ops, operands, device, bucket, choose)))
         programs += [first for first, then in pairwise(of_device) if not _runs_alike(first, then)] + of_device[-1:]
-    return Lowered(operands, tuple(programs), lay_out(operands, [program.commands for program in programs]))
+    layout = lay_out(operands, [program.commands for program in programs])
+    return Lowered(operands, tuple(programs), layout, network.expansions)
 
 
 def _runs_alike(program: LoweredProgram, larger: LoweredProgram) -> bool:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from trtllm_lite.builder.cuda.expansion import expand_weights
 from trtllm_lite.builder.cuda.layout import lay_out
 from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS, Bucket, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
-from trtllm_lite.builder.cuda.ops import ops_of
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
 from trtllm_lite.builder.cuda.products.sites import Choice, Site, implement
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, Product
@@ -70,7 +70,8 @@ def lower_contests(
         return Choice(None, "")
 
     mixed = step_buckets(operands.symbols["num_tokens"])[-1]
-    programs = [LoweredProgram(device, mixed, lower(ops_of(graph), operands, device, mixed, record))]
+    ops = expand_weights(graph, dtype).ops
+    programs = [LoweredProgram(device, mixed, lower(ops, operands, device, mixed, record))]
     contests: list[Contest] = []
     given = _Given()
     for number, (product, of_product) in enumerate(sites.items()):

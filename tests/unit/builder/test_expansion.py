@@ -1,0 +1,51 @@
+"""Weights that GPU kernels do not read as they are stored become what their checkpoint means, in 16 bits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.models import tiny_model
+from tests.quantized_writer import LAYOUTS, write_quantized
+from trtllm_lite.builder import Checkpoint, open_checkpoint
+from trtllm_lite.builder.cuda.expansion import Expanded, expand_weights
+from trtllm_lite.builder.graph import weight_tensor
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.convert import convert_checkpoint
+
+SHAPE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 4}
+
+
+def _expand(checkpoint: Checkpoint, dtype: str) -> Expanded:
+    model, _ = run_passes(checkpoint.model)
+    return expand_weights(model.graph, dtype)
+
+
+@pytest.mark.parametrize(
+    ("layout", "stored"),
+    [
+        ("fp8 in tiles", "float8_e4m3fn in blocks of 128"),
+        ("fp8 in tiles with powers of two", "float8_e4m3fn in blocks of 128"),
+        ("compressed-tensors nvfp4", "float4_e2m1fn in blocks of 16"),
+        ("modelopt mxfp4", "float4_e2m1fn in blocks of 32"),
+        ("gptq 8 bits", "int8 in blocks of 64"),
+    ],
+)
+def test_matrices_are_those_of_the_checkpoint(layout: str, stored: str, tmp_path: Path) -> None:
+    meant = write_quantized(tiny_model("llama", **SHAPE, head_dim=64), tmp_path / "model", LAYOUTS[layout])
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float16")
+    expanded = _expand(open_checkpoint(tmp_path / "checkpoint"), "float16")
+    assert {item.choice for item in expanded.expansions} == {f"{stored} becomes float16"}
+    assert not any("weight_scale" in op.inputs for op in expanded.ops)
+    weights = {op.name: weight_tensor(op.inputs["weight"]) for op in expanded.ops if op.kind == "Linear"}
+    for number, layer in enumerate(meant.model.layers):
+        found = weights[f"layers.{number}.attention.o_proj"]
+        assert found is not None
+        expected = layer.self_attn.o_proj.weight.detach().numpy().astype(np.float16)
+        assert np.array_equal(found.numpy(), expected)
+
+
+def test_what_kernels_read_stays_as_it_is(tmp_path: Path) -> None:
+    write_quantized(tiny_model("llama", **SHAPE, head_dim=64), tmp_path / "model", LAYOUTS["awq"])
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    assert not _expand(open_checkpoint(tmp_path / "checkpoint"), "bfloat16").expansions

@@ -1,0 +1,95 @@
+"""Stored weights that no GPU kernel reads become matrices of 16 bits; `build` and the engine say which, and why."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.cuda.ops import Links, Op, ops_of, static_dims
+from trtllm_lite.builder.graph import weight_tensor
+from trtllm_lite.engine.manifest import Tactic
+from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
+from trtllm_lite.network.tensors import add_initializer, computed, extents
+from trtllm_lite.plugins.scaled_weight import scaled
+
+_FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
+_NUMBERS = ("weight_scale", "weight_offset")
+_ROWS_AT_ONCE = 4096  # expanded in float64
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """The operators of a network, of which some have other weights than there, and an entry for each such weight."""
+
+    ops: list[Op]
+    expansions: tuple[Tactic, ...]
+
+
+def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
+    """The operators of ``graph``, which holds fused ones only, with matrices of ``dtype`` for unread weights.
+
+    Kernels read integers of 4 bits in blocks of a row, and int8 with a scale for a row. What rounded activations are
+    multiplied with stays as it is.
+    """
+    ops = ops_of(graph)
+    links, rewritten = Links(ops), []
+    expansions: dict[str, Tactic] = {}
+    for op in ops:
+        reason = _reason(op, links)
+        if reason is None:
+            rewritten.append(op)
+            continue
+        expanded = _expanded(graph, op, dtype)
+        name = str(op.inputs["weight"].name)
+        expansions[name] = Tactic(name, f"{_form(op)} becomes {dtype}", reason)
+        rewritten.append(op.without(*_NUMBERS).with_inputs(weight=expanded))
+    return Expanded(rewritten, tuple(expansions.values()))
+
+
+def _reason(op: Op, links: Links) -> str | None:
+    """Why the weight of ``op`` is not read as it is; None if it is, or if there is none."""
+    if "weight_scale" not in op.inputs:
+        return None
+    if op.kind == "Embedding":
+        return "GPU kernels look up 16 bits"
+    is_rounded = "x_scale" in op.inputs or links.producer(op.inputs["x"], "QuantizeRows") is not None
+    weight, per_row = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1] == 1
+    is_int8 = weight.dtype == ONNX["int8"] and per_row and "weight_offset" not in op.inputs
+    if is_rounded or is_int8 or weight.dtype in _FOUR_BITS:
+        return None
+    return "GPU kernels multiply 16-bit rows by blocks of 4-bit integers, and by int8 with a scale for each row"
+
+
+def _form(op: Op) -> str:
+    """The stored form of a weight in words."""
+    weight, blocks = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1]
+    assert weight.dtype is not None
+    where = "with a scale for each row" if blocks == 1 else f"in blocks of {static_dims(weight)[-1] // blocks}"
+    return f"{DTYPE_NAMES[weight.dtype]} {where}"
+
+
+def _expanded(graph: ir.Graph, op: Op, dtype: str) -> ir.Value:
+    """The matrix that the weight of ``op`` and its numbers mean, rounded to ``dtype``: one for all who read it."""
+    name = f"{dtype}.{op.inputs['weight'].name}"
+    if name in graph.initializers:
+        return graph.initializers[name]
+    weight, scale, offset = (weight_tensor(op.inputs.get(operand)) for operand in ("weight", *_NUMBERS))
+    assert weight is not None
+    assert scale is not None
+    shape = extents(weight)
+
+    def load() -> np.ndarray:
+        elements, factors, added = (None if of is None else _rows(of.numpy()) for of in (weight, scale, offset))
+        assert elements is not None
+        result = np.empty(elements.shape, NUMPY[dtype])
+        for first in range(0, len(result), _ROWS_AT_ONCE):
+            part = slice(first, first + _ROWS_AT_ONCE)
+            wide = scaled(elements[part], *(None if rows is None else rows[part] for rows in (factors, added)))
+            result[part] = wide.astype(np.float32)
+        return result.reshape(shape)
+
+    return add_initializer(graph, name, computed(load, ONNX[dtype], shape))
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1, array.shape[-1])
