@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
-from trtllm_lite.engine_cache import Recipe, open_cached
+from trtllm_lite.engine_cache import Conversion, Recipe, open_cached
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.progress import progress_bars
@@ -119,8 +119,8 @@ class LLM:
             self.session = open_session(self.engine_dir, 0, options)
         else:
             check_num_threads(num_threads, on_gpu=target not in (None, "cpu"))
-            how = (kv_cache.tokens_per_block, gather_context_logits, ignored, dequantize)
-            recipe = Recipe(target or "cpu", dtype, limits, *how)
+            conversion = Conversion(dtype, ignored, dequantize)
+            recipe = Recipe(target or "cpu", conversion, limits, kv_cache.tokens_per_block, gather_context_logits)
             self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
         _check_engine(self.session, target, dtype, gather_context_logits)
         _check_ignored(self.session, ignored)

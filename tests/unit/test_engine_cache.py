@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.unit.builder.checkpoints import save_checkpoint
 from trtllm_lite import convert, engine_cache
 from trtllm_lite.cli import cli
-from trtllm_lite.engine_cache import Recipe, make, open_cached
+from trtllm_lite.engine_cache import Conversion, Recipe, make, open_cached
 from trtllm_lite.errors import ArgumentError, ConvertError, DeviceError, EngineError, OutputError
 from trtllm_lite.runtime.core import core
 
@@ -20,7 +20,7 @@ LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16, "max_num_t
 
 
 def recipe(*ignored: str, **limits: int) -> Recipe:
-    return Recipe("cpu", "auto", {**LIMITS, **limits}, 16, gather_context_logits=False, ignore_config_keys=ignored)
+    return Recipe("cpu", Conversion(ignore_config_keys=ignored), {**LIMITS, **limits}, 16, gather_context_logits=False)
 
 
 @pytest.fixture
@@ -37,10 +37,9 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The checkpoints that were converted, of any model."""
     made: list[Path] = []
 
-    def convert_checkpoint(
-        source: str, path: Path, dtype: str, progress: Any, ignored: tuple[str, ...], dequantize: bool
-    ) -> None:
-        assert (Path(source).name, dtype, dequantize) == ("model", "auto", False)
+    def convert_checkpoint(source: str, path: Path, *, progress: Any, **conversion: Any) -> None:
+        ignored = conversion.pop("ignore_config_keys")
+        assert (Path(source).name, conversion) == ("model", {"dtype": "auto", "dequantize": False})
         assert set(ignored) <= {"flavour"}
         progress("weight", 1, 1)
         made.append(save_checkpoint(path))

@@ -22,10 +22,12 @@ from trtllm_lite.cli.quantize_options import (
 )
 from trtllm_lite.cli.replaced import BUILD, PLAN
 from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
+from trtllm_lite.errors import BuildError
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint
+    from trtllm_lite.cli.build_file import BuildFile
     from trtllm_lite.engine.manifest import Manifest
 
 
@@ -102,7 +104,30 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint
     return checkpoint_of_shape(model.config, model.network)
 
 
+def _read_config(context: click.Context, _: click.Parameter, value: str | None) -> "BuildFile | None":
+    """The build file, whose options count where the command line has none."""
+    if value is None:
+        return None
+    from pathlib import Path
+
+    from trtllm_lite.cli.build_file import read_build_file
+
+    try:
+        config = read_build_file(Path(value), context.command)
+    except BuildError as error:
+        raise click.UsageError(str(error), context) from error
+    context.default_map = dict(config.build)
+    return config
+
+
 @click.command(cls=Command)
+@click.option(
+    "--config",
+    metavar="FILE.yaml",
+    is_eager=True,
+    callback=_read_config,
+    help="Take the model and options from this file, as configs/builds/ has some; options given here count more.",
+)
 @_build_options
 @click.option("--output_dir", required=True, metavar="ENGINE", help="Where the engine goes; an older one is replaced.")
 @click.option("--strip_plan", is_flag=True, help="Leave the weights out, for benchmarks: the GPU makes random ones.")
@@ -126,14 +151,7 @@ def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint
     help="Measure the perplexity that quantization costs, and build nothing if it rises by more.",
 )
 @replaced_options(BUILD)
-def build(
-    checkpoint_dir: str | None,
-    model_config: str | None,
-    output_dir: str,
-    qformat: str,
-    max_accuracy_loss: float | None,
-    **limits: Any,
-) -> None:
+def build(config: "BuildFile | None", checkpoint_dir: str | None, **options: Any) -> None:
     """Compile a checkpoint into an engine.
 
     A build takes seconds and no GPU. The same checkpoint and flags give the same bytes. Nothing is written if anything
@@ -146,6 +164,41 @@ def build(
     Next:
       trtllm-lite generate --engine_dir engine --prompt "Once upon a time"
     """
+    if config is None:
+        _build(checkpoint_dir, **options)
+        return
+    with config.located():
+        if config.model is None:
+            _build(checkpoint_dir, **options)
+            return
+        if checkpoint_dir is not None or options["model_config"] is not None:
+            raise click.UsageError("there is a section model: leave checkpoint_dir and model_config out")
+        _convert_and_build(config.conversion(), options)
+
+
+def _convert_and_build(model: dict[str, Any], options: dict[str, Any]) -> None:
+    """Build from a model's checkpoint in the cache; ``model`` has the values of the options of `convert`."""
+    from trtllm_lite.cli.convert import take_conversion
+    from trtllm_lite.convert.mapping import find_model
+    from trtllm_lite.convert.pins import check_files
+    from trtllm_lite.engine_cache import Conversion, use_checkpoint
+    from trtllm_lite.progress import progress_bars
+
+    conversion, name = take_conversion(model), model["model_dir"]
+    source = find_model(name, conversion.pop("revision"))
+    check_files(source, conversion.pop("sha256"))
+    with progress_bars() as report:
+        use_checkpoint(source, name, Conversion(**conversion), report, lambda path: _build(str(path), **options))
+
+
+def _build(
+    checkpoint_dir: str | None,
+    model_config: str | None,
+    output_dir: str,
+    qformat: str,
+    max_accuracy_loss: float | None,
+    **limits: Any,
+) -> None:
     from pathlib import Path
 
     from trtllm_lite.builder import build_engine, plan_memory

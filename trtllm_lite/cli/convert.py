@@ -2,6 +2,8 @@
 
 import shlex
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -9,6 +11,21 @@ from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.replaced import CONVERT
 from trtllm_lite.units import counted
 from trtllm_lite.vocabulary import PLAIN_DTYPES
+
+
+def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``convert_checkpoint`` for the values of this command's options. Raises click.UsageError."""
+    keys, pinned = options["ignore_config_keys"] or "", {}
+    for text in options["sha256"]:
+        name, equals, digest = text.rpartition("=")
+        if not equals:
+            raise click.UsageError(f"--sha256 {text}: expected FILE=DIGEST")
+        pinned[name] = digest
+    return {
+        **{name: options[name] for name in ("dtype", "dequantize", "revision")},
+        "ignore_config_keys": tuple(sorted({key.strip() for key in keys.split(",") if key.strip()})),
+        "sha256": pinned,
+    }
 
 
 @click.command(cls=Command, short_help="Turn a model into a checkpoint.")
@@ -34,6 +51,13 @@ from trtllm_lite.vocabulary import PLAIN_DTYPES
     is_flag=True,
     help="Expand the blocks of a quantized model to --dtype, and leave its activations as they are.",
 )
+@click.option("--revision", metavar="REV", help="Commit, branch or tag on the hub. [default: its main branch]")
+@click.option(
+    "--sha256",
+    multiple=True,
+    metavar="FILE=DIGEST",
+    help="Refuse the model if this file is another; once for each file of weights, and for others as you like.",
+)
 @click.option(
     "--ignore_config_keys",
     metavar="NAME,…",
@@ -41,7 +65,7 @@ from trtllm_lite.vocabulary import PLAIN_DTYPES
     "and its engines record them.",
 )
 @replaced_options(CONVERT)
-def convert(model_dir: str, output_dir: str, dtype: str, dequantize: bool, ignore_config_keys: str | None) -> None:
+def convert(model_dir: str, output_dir: str, **how: Any) -> None:
     """Turn a model into a checkpoint: standard ONNX network, safetensors weights, tokenizer.
 
     Nothing is unpickled and no code of the model is run. Nothing is written if anything fails.
@@ -66,10 +90,8 @@ def convert(model_dir: str, output_dir: str, dtype: str, dequantize: bool, ignor
         config = convert_checkpoint(
             model_dir,
             Path(output_dir),
-            dtype=dtype,
             progress=lambda _, done, total: report("convert", done, total),
-            ignore_config_keys=[key.strip() for key in (ignore_config_keys or "").split(",") if key.strip()],
-            dequantize=dequantize,
+            **take_conversion(how),
         )
     click.echo(
         f"converted {config.architecture} to {output_dir} in {time.perf_counter() - begin:.1f} s: "

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ def convert_checkpoint(
     progress: Progress | None = None,
     ignore_config_keys: Collection[str] = (),
     dequantize: bool = False,
+    *,
+    revision: str | None = None,
+    sha256: Mapping[str, str] | None = None,
 ) -> ModelConfig:
     """Convert a Hugging Face directory, a GGUF file or a hub id into the checkpoint directory ``output_dir``.
 
@@ -43,14 +46,17 @@ def convert_checkpoint(
     quantized GGUF files). Matrices that a GGUF file has in blocks keep these blocks and their numbers, unless they are
     to be expanded to ``dtype`` (``dequantize``). Vectors are always float32. ``progress`` is called with (tensor name,
     bytes done, bytes in all) after each tensor. ``ignore_config_keys`` are taken out of the model's config before it is
-    read: keys that are not supported and that the user knows not to matter. Weights are computed one at a time. A
-    source tensor that several weights are made of is kept until the next such tensor is read. Besides the memory-mapped
-    source, memory holds a few of the largest tensors, never the model.
+    read: keys that are not supported and that the user knows not to matter. ``revision`` is a commit, branch or tag
+    of a model of the hub; with ``sha256``, checksums of files by name, other files are refused.
+
+    Weights are computed one at a time. A source tensor that several weights are made of is kept until the next such
+    tensor is read. Besides the memory-mapped source, memory holds a few of the largest tensors, never the model.
 
     Raises ConvertError if the model cannot be mapped, OutputError if ``output_dir`` cannot be written; either way
     ``output_dir`` is as it was. Returns what was written as config.json.
     """
-    mapped = map_model(without_config_keys(open_source(model_dir), ignore_config_keys), dtype, dequantize)
+    source = without_config_keys(open_source(model_dir, revision, sha256), ignore_config_keys)
+    mapped = map_model(source, dtype, dequantize)
     config = describe_model(mapped)
     infos = {weight.name: TensorInfo(DTYPE_NAMES[weight.dtype], weight.shape) for weight in mapped.network.weights}
     layout = plan_layout(infos)

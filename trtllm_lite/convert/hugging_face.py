@@ -51,18 +51,19 @@ def _add_settings(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     return {**config, SETTINGS: {**settings, "quant_method": "modelopt"}}
 
 
-def download(hub_id: str) -> Path:
-    """Fetch a model (no code, no pickles) into Hugging Face's cache; returns its folder."""
+def download(hub_id: str, revision: str | None = None) -> Path:
+    """Fetch a model (no code, no pickles) into Hugging Face's cache; returns its folder. Raises ConvertError."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=_DOWNLOADS))
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_DOWNLOADS))
     except (OSError, HfHubHTTPError, HFValidationError) as error:
+        at = "" if revision is None else f" at revision {shown(revision)}"
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConvertError(
             f"{shown(hub_id)} is neither a local directory or .gguf file nor a model that could be fetched from the "
-            f"Hugging Face hub ({reason}): check the spelling, the network and your access (`hf auth login`), "
+            f"Hugging Face hub{at} ({reason}): check the spelling, the network and your access (`hf auth login`), "
             "or pass a local path"
         ) from error
 

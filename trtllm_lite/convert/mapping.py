@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, find_family, find_model_type, supported_architectures
 from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named_for, nearest_fit
 from trtllm_lite.convert.hugging_face import download, open_directory
+from trtllm_lite.convert.pins import check_files
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.config import NETWORK_FILE
@@ -34,25 +36,38 @@ class MappedModel:
     quantization: str
 
 
-def find_model(model_dir: str) -> Path:
-    """The directory or GGUF file of a model; a model of the hub, if nothing of that name exists, is downloaded."""
+def find_model(model_dir: str, revision: str | None = None) -> Path:
+    """The directory or GGUF file of a model; a model of the hub, if nothing of that name exists, is downloaded.
+
+    ``revision`` is a commit, branch or tag of the hub's. Raises ConvertError, also for a revision of what is local.
+    """
     path = Path(model_dir)
+    if revision is not None and model_dir and path.exists():
+        raise ConvertError(
+            f"revision {shown(revision)} is given, and {path} is here and not on the hub: leave it out, or pass the "
+            "sha256 of its files"
+        )
     if model_dir and path.exists():
         if not path.is_dir() and not path.is_file():
             raise ConvertError(f"expected --model_dir to be a directory or a file, but {path} is neither: check it")
         return path
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model_dir):
-        return download(model_dir)
+        return download(model_dir, revision)
     raise ConvertError(
         f"expected a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, but {shown(model_dir)} does not "
         "exist: check the path"
     )
 
 
-def open_source(model_dir: str) -> Source:
-    """Open a Hugging Face directory, a GGUF file or, if nothing of that name exists, a model of the hub."""
+def open_source(model_dir: str, revision: str | None = None, sha256: Mapping[str, str] | None = None) -> Source:
+    """Open a Hugging Face directory, a GGUF file or, if nothing of that name exists, a model of the hub.
+
+    ``revision`` is a commit, branch or tag of the hub's, and ``sha256`` has checksums of files. Raises ConvertError.
+    """
     try:
-        return _open_source(find_model(model_dir))
+        path = find_model(model_dir, revision)
+        check_files(path, sha256 or {})
+        return _open_source(path)
     except OSError as error:
         raise ConvertError(
             f"cannot read {error.filename or model_dir}: {error.strerror}: check the permissions"

@@ -1,7 +1,18 @@
-"""The cache of the engines that ``LLM`` makes of models, and of the checkpoints that it makes on the way."""
+"""The cache of engines that ``LLM`` makes of models, and of checkpoints that it, or a build file, makes on the way."""
 
+from trtllm_lite.engine_cache.checkpoints import use_checkpoint
 from trtllm_lite.engine_cache.make import open_cached
-from trtllm_lite.engine_cache.recipe import Recipe
+from trtllm_lite.engine_cache.recipe import Conversion, Recipe
 from trtllm_lite.engine_cache.store import SIZE_VARIABLE, Entry, cache_limit, clear_cache, list_cache
 
-__all__ = ["SIZE_VARIABLE", "Entry", "Recipe", "cache_limit", "clear_cache", "list_cache", "open_cached"]
+__all__ = [
+    "SIZE_VARIABLE",
+    "Conversion",
+    "Entry",
+    "Recipe",
+    "cache_limit",
+    "clear_cache",
+    "list_cache",
+    "open_cached",
+    "use_checkpoint",
+]

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from trtllm_lite.engine_cache.recipe import Recipe, checkpoint_key, engine_key
-from trtllm_lite.engine_cache.store import CHECKPOINTS, ENGINES, locked, touch, trim
+from trtllm_lite.engine_cache.checkpoints import checkpoint_path, use_checkpoint
+from trtllm_lite.engine_cache.recipe import Recipe, engine_key
+from trtllm_lite.engine_cache.store import ENGINES, locked, touch, trim
 from trtllm_lite.errors import ConvertError, EngineError
 from trtllm_lite.files import cache_directory
 from trtllm_lite.network.config import NETWORK_FILE
@@ -39,7 +40,7 @@ def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opene
     try:
         source = find_model(model)
         entry = cache_directory(ENGINES) / engine_key(source, recipe)
-        checkpoint = cache_directory(CHECKPOINTS) / checkpoint_key(source, recipe)
+        checkpoint = checkpoint_path(source, recipe.conversion)
     except OSError as error:
         raise ConvertError(
             f"cannot read {one_line(str(error.filename))}: {error.strerror}: check the path and its permissions"
@@ -49,7 +50,7 @@ def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opene
         with locked(entry, model):
             opened = _open_sound(entry, open_engine)
             if opened is None:
-                _make(source, model, recipe, entry, checkpoint)
+                _make(source, model, recipe, entry)
                 opened = open_engine(entry)
         trim(keep=(entry, checkpoint))
     touch(entry)
@@ -85,7 +86,7 @@ def _is_sound(entry: Path) -> bool:
         return False
 
 
-def _make(source: Path, model: str, recipe: Recipe, entry: Path, checkpoint: Path) -> None:
+def _make(source: Path, model: str, recipe: Recipe, entry: Path) -> None:
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.builder.job import Tuning
 
@@ -99,32 +100,9 @@ def _make(source: Path, model: str, recipe: Recipe, entry: Path, checkpoint: Pat
         if (source / NETWORK_FILE).is_file():
             _build(source, recipe, entry, report)
         else:
-            _convert_and_build(source, model, recipe, entry, checkpoint, report)
+            use_checkpoint(source, model, recipe.conversion, report, lambda path: _build(path, recipe, entry, report))
     size = format_bytes(sum(file.stat().st_size for file in entry.iterdir()))
     print(f"trtllm_lite: made {entry} ({size}) of {model} in {time.perf_counter() - begin:.1f} s", file=sys.stderr)
-
-
-def _convert_and_build(source: Path, model: str, recipe: Recipe, entry: Path, checkpoint: Path, report: Report) -> None:
-    """Build from the model's checkpoint, which stays for engines with other limits."""
-    with locked(checkpoint, model):
-        if checkpoint.is_dir():
-            try:
-                _build(checkpoint, recipe, entry, report)
-                touch(checkpoint)
-                return
-            except EngineError:  # the checkpoint is damaged
-                shutil.rmtree(checkpoint)
-        _convert(source, checkpoint, recipe, report)
-        _build(checkpoint, recipe, entry, report)
-
-
-def _convert(source: Path, checkpoint: Path, recipe: Recipe, report: Report) -> None:
-    from trtllm_lite.convert import convert_checkpoint
-
-    def progress(_: str, done: int, total: int) -> None:
-        report("convert", done, total)
-
-    convert_checkpoint(str(source), checkpoint, recipe.dtype, progress, recipe.ignore_config_keys, recipe.dequantize)
 
 
 def _build(checkpoint: Path, recipe: Recipe, entry: Path, report: Report) -> None:

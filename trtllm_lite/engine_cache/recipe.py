@@ -15,20 +15,27 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How an engine is made; None leaves a limit to the model and the builder's defaults.
+class Conversion:
+    """How a checkpoint is made of a model.
 
-    ``ignore_config_keys``, sorted, are left out of the model's config when it is converted; with ``dequantize`` the
-    blocks of a GGUF file are expanded.
+    ``ignore_config_keys``, sorted, are left out of the model's config; with ``dequantize`` the blocks of a quantized
+    model are expanded to ``dtype``.
     """
 
+    dtype: str = "auto"
+    ignore_config_keys: tuple[str, ...] = ()
+    dequantize: bool = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an engine is made; None leaves a limit to the model and the builder's defaults."""
+
     target: str
-    dtype: str
+    conversion: Conversion
     limits: Mapping[str, int | None]
     tokens_per_block: int | None
     gather_context_logits: bool
-    ignore_config_keys: tuple[str, ...] = ()
-    dequantize: bool = False
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
@@ -45,9 +52,9 @@ def engine_key(source: Path, recipe: Recipe) -> str:
     return _key(source, "engine", recipe)
 
 
-def checkpoint_key(source: Path, recipe: Recipe) -> str:
-    """The key of the checkpoint that ``recipe`` makes of the model ``source``, whatever its limits. Raises OSError."""
-    return _key(source, "checkpoint", (recipe.dtype, recipe.ignore_config_keys, recipe.dequantize))
+def checkpoint_key(source: Path, conversion: Conversion) -> str:
+    """The key of the checkpoint that is made of the model ``source``. Raises OSError."""
+    return _key(source, "checkpoint", conversion)
 
 
 def _key(source: Path, kind: str, how: Any) -> str:

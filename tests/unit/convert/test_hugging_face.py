@@ -246,13 +246,16 @@ def test_a_hub_id_downloads_no_code_and_no_pickles(model: Path, monkeypatch: pyt
 
     asked = {}
 
-    def download(hub_id: str, allow_patterns: list[str]) -> str:
-        asked[hub_id] = allow_patterns
+    def download(hub_id: str, revision: str | None, allow_patterns: list[str]) -> str:
+        asked[hub_id, revision] = allow_patterns
         return str(model)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert open_source("acme/model-1b").config["architectures"] == ["Qwen2ForCausalLM"]
-    assert not any(pattern.endswith(("*", ".py", ".bin", ".pt")) for pattern in asked["acme/model-1b"])
+    for revision in (None, "v1.0"):
+        assert open_source("acme/model-1b", revision).config["architectures"] == ["Qwen2ForCausalLM"]
+        assert not any(pattern.endswith(("*", ".py", ".bin", ".pt")) for pattern in asked["acme/model-1b", revision])
+    with pytest.raises(ConvertError, match=r"revision 'v1\.0' is given, and .* is here and not on the hub"):
+        open_source(str(model), "v1.0")
 
 
 def test_other_paths_are_explained(tmp_path: Path) -> None:

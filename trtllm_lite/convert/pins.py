@@ -1,0 +1,45 @@
+"""Holds the files of a model against the checksums that a user gave for them."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from trtllm_lite.errors import ConvertError, shown
+
+_DIGITS = frozenset("0123456789abcdef")
+
+
+def check_files(model: Path, sha256: Mapping[str, str]) -> None:
+    """Raise ConvertError unless each file named in ``sha256`` has this SHA-256 (hexadecimal), and all weights have one.
+
+    ``model`` is a GGUF file, or a directory whose files are named; without any checksums nothing is checked.
+    """
+    if not sha256:
+        return
+    files = {model.name: model} if model.is_file() else {path.name: path for path in model.iterdir() if path.is_file()}
+    unknown = [name for name in sha256 if name not in files]
+    if unknown:
+        raise ConvertError(
+            f"sha256 names {', '.join(map(shown, unknown))}, and {model} has no such file: correct the name"
+        )
+    weights = [name for name in files if name.endswith((".safetensors", ".gguf"))]
+    missing = sorted(name for name in weights if name not in sha256)
+    if missing:
+        raise ConvertError(
+            f"sha256 has checksums for {model}, and none for its weights {', '.join(missing)}: add theirs, which "
+            "`sha256sum` prints"
+        )
+    for name, expected in sha256.items():
+        if len(expected) != 64 or not _DIGITS.issuperset(expected):
+            raise ConvertError(f"sha256 of {name}: expected 64 hexadecimal digits, found {shown(expected)}")
+        found = _digest(files[name])
+        if found != expected:
+            raise ConvertError(
+                f"the sha256 of {files[name]} is {found}, expected {expected}: fetch the model again, or, if it was "
+                "changed on purpose, give the new checksum"
+            )
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
