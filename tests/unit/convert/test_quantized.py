@@ -20,7 +20,7 @@ from tests.onnx_runner import OnnxRunner
 from tests.quantized_writer import LAYOUTS, Layout, gptq, matrices, with_act_order, write_quantized
 from tests.tolerances import assert_close
 from tests.unit.builder.plan_interpreter import calls
-from trtllm_lite.builder import build_engine, plan_memory
+from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.mapping import open_source
 from trtllm_lite.engine.reader import read_engine
@@ -179,14 +179,6 @@ def test_engines_keep_integers_whose_groups_lie_apart(name: str, tmp_path: Path)
     # The last down projection and the LM head are not quantized.
     assert dtypes == [four_bits] * 7 + ["float32"] * 2
     assert [call.op for call in calls(plan)].count("GatherColumns") == 7
-
-
-def test_gpus_refuse_fp4_by_name(tmp_path: Path) -> None:
-    model = tiny_model("llama", **SIZES | {"num_attention_heads": 2, "head_dim": 64})
-    write_quantized(model, tmp_path / "model", LAYOUTS["modelopt mxfp4"])
-    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
-    with pytest.raises(BuildError, match=r"qkv_proj.weight of float4_e2m1fn, .* have 4 scales: .* with --dequantize"):
-        plan_memory(tmp_path / "checkpoint", target="sm_90")
 
 
 def test_queries_and_keys_of_different_orders(tmp_path: Path) -> None:

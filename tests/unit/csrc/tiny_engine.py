@@ -46,6 +46,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "stripped": False,
     "qformat": "full_prec",
     "tactics": [],
+    "expansions": [],
     "accuracy": None,
 }
 MANIFEST: dict[str, Any] = {
