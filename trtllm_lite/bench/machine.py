@@ -25,7 +25,7 @@ def describe(target: str) -> dict[str, Any]:
     ``target`` is the engine's target; for ``cuda`` the GPU is named. Raises DeviceError if there is no GPU then.
     """
     described: dict[str, Any] = {
-        "commit": _commit(),
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {"trtllm_lite": __version__, "python": platform.python_version(), "numpy": np.__version__},
         "machine": {"cpu": _cpu_name(), "cores": num_cores(), "system": platform.platform()},
@@ -67,7 +67,7 @@ def peak_memory() -> int:
     raise OSError("/proc/self/status has no VmHWM")
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit of the checkout this package runs from, with -dirty for local changes; None outside of one."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     root = Path(__file__).resolve().parents[2]

@@ -14,6 +14,7 @@ from trtllm_lite.cli.framework import Group
 from trtllm_lite.cli.generate import generate
 from trtllm_lite.cli.inspect import inspect
 from trtllm_lite.cli.quantize import quantize
+from trtllm_lite.cli.verify import verify
 
 
 @click.group(cls=Group, name="trtllm-lite")
@@ -28,8 +29,8 @@ def cli() -> None:
       3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"
 
     `quantize` makes a smaller checkpoint after step 1, `plan` predicts memory before step 2, `inspect` describes a
-    checkpoint or an engine, `eval` and `bench` measure how well and how fast an engine predicts, `cache` lists and
-    clears the engines that LLM makes by itself.
+    checkpoint or an engine, `verify` holds an engine against its provenance, `eval` and `bench` measure how well and
+    how fast an engine predicts, `cache` lists and clears the engines that LLM makes by itself.
     Options may be spelled with _ or -.
     """
 
@@ -37,7 +38,7 @@ def cli() -> None:
 _OBJECTS_BETWEEN_SEARCHES = 1_000_000
 
 
-for command in (convert, quantize, plan, build, generate, inspect, evaluate, bench, cache):
+for command in (convert, quantize, plan, build, generate, inspect, verify, evaluate, bench, cache):
     cli.add_command(command)
 
 

@@ -5,6 +5,8 @@ import shlex
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,7 +35,12 @@ if TYPE_CHECKING:
 
 def _build_options(function: Decorated) -> Decorated:
     options: list[Callable[[Any], Any]] = [
-        click.option("--checkpoint_dir", metavar="CKPT", help="Directory that `convert` wrote."),
+        click.option(
+            "--checkpoint_dir",
+            type=click.Path(path_type=Path),
+            metavar="CKPT",
+            help="Directory that `convert` wrote.",
+        ),
         click.option(
             "--model_config",
             metavar="FILE",
@@ -89,15 +96,13 @@ def _build_options(function: Decorated) -> Decorated:
     return function
 
 
-def _source(checkpoint_dir: str | None, model_config: str | None) -> "Checkpoint":
-    from pathlib import Path
-
+def _source(checkpoint_dir: Path | None, model_config: str | None) -> "Checkpoint":
     from trtllm_lite.builder import checkpoint_of_shape, open_checkpoint
 
     if (checkpoint_dir is None) == (model_config is None):
         raise click.UsageError("pass --checkpoint_dir, or --model_config for the shape of a model without its weights")
     if checkpoint_dir is not None:
-        return open_checkpoint(Path(checkpoint_dir))
+        return open_checkpoint(checkpoint_dir)
     from trtllm_lite.convert import open_model_config
 
     model = open_model_config(Path(str(model_config)))
@@ -108,8 +113,6 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
     """The build file, whose options count where the command line has none."""
     if value is None:
         return None
-    from pathlib import Path
-
     from trtllm_lite.cli.build_file import read_build_file
 
     try:
@@ -130,6 +133,11 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
 )
 @_build_options
 @click.option("--output_dir", required=True, metavar="ENGINE", help="Where the engine goes; an older one is replaced.")
+@click.option(
+    "--provenance",
+    is_flag=True,
+    help="Write provenance.json beside the engine, an in-toto statement of what it was made of, for `verify`.",
+)
 @click.option("--strip_plan", is_flag=True, help="Leave the weights out, for benchmarks: the GPU makes random ones.")
 @click.option(
     "--input_timing_cache",
@@ -151,7 +159,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
     help="Measure the perplexity that quantization costs, and build nothing if it rises by more.",
 )
 @replaced_options(BUILD)
-def build(config: "BuildFile | None", checkpoint_dir: str | None, **options: Any) -> None:
+def build(config: "BuildFile | None", checkpoint_dir: Path | None, **options: Any) -> None:
     """Compile a checkpoint into an engine.
 
     A build takes seconds and no GPU. The same checkpoint and flags give the same bytes. Nothing is written if anything
@@ -165,11 +173,11 @@ def build(config: "BuildFile | None", checkpoint_dir: str | None, **options: Any
       trtllm-lite generate --engine_dir engine --prompt "Once upon a time"
     """
     if config is None:
-        _build(checkpoint_dir, **options)
+        _build(checkpoint_dir, checkpoint_dir, **options)
         return
     with config.located():
         if config.model is None:
-            _build(checkpoint_dir, **options)
+            _build(checkpoint_dir, checkpoint_dir, **options)
             return
         if checkpoint_dir is not None or options["model_config"] is not None:
             raise click.UsageError("there is a section model: leave checkpoint_dir and model_config out")
@@ -188,20 +196,22 @@ def _convert_and_build(model: dict[str, Any], options: dict[str, Any]) -> None:
     source = find_model(name, conversion.pop("revision"))
     check_files(source, conversion.pop("sha256"))
     with progress_bars() as report:
-        use_checkpoint(source, name, Conversion(**conversion), report, lambda path: _build(str(path), **options))
+        use_checkpoint(source, name, Conversion(**conversion), report, lambda path: _build(path, source, **options))
 
 
 def _build(
-    checkpoint_dir: str | None,
+    checkpoint_dir: Path | None,
+    read: Path | None,
     model_config: str | None,
     output_dir: str,
     qformat: str,
     max_accuracy_loss: float | None,
+    provenance: bool,
     **limits: Any,
 ) -> None:
-    from pathlib import Path
-
+    """Build from a checkpoint or a model config; ``read`` is the model or checkpoint that its provenance is to name."""
     from trtllm_lite.builder import build_engine, plan_memory
+    from trtllm_lite.cli.attestation import attest_build
     from trtllm_lite.engine.format import CONFIG_FILE
     from trtllm_lite.engine.inspect import counted_expansions
     from trtllm_lite.files import require_replaceable
@@ -229,7 +239,8 @@ def _build(
                 limits["accuracy"] = measure_accuracy(result, report)
                 check_accuracy(limits["accuracy"], max_accuracy_loss, result, report)
             source = result.checkpoint
-        manifest = build_engine(source, Path(output_dir), progress=report, **limits)
+        attest = partial(attest_build, source=read) if provenance else None
+        manifest = build_engine(source, Path(output_dir), attest=attest, progress=report, **limits)
     memory, fused = manifest.memory, sum(fusion.fused for fusion in manifest.fusions)
     click.echo(
         f"built {output_dir} in {time.perf_counter() - begin:.1f} s: {manifest.model.architecture}, "
@@ -276,7 +287,7 @@ def _has_gpu() -> bool:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @recipe_options
 @replaced_options(PLAN)
-def plan(checkpoint_dir: str | None, model_config: str | None, qformat: str, as_json: bool, **limits: Any) -> None:
+def plan(checkpoint_dir: Path | None, model_config: str | None, qformat: str, as_json: bool, **limits: Any) -> None:
     """Predict the memory of an engine before building it.
 
     `plan` reads no weights and writes nothing. Its flags are those of `build`.

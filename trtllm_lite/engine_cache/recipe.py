@@ -59,7 +59,7 @@ def checkpoint_key(source: Path, conversion: Conversion) -> str:
 
 def _key(source: Path, kind: str, how: Any) -> str:
     """A digest of the model's files, what is made of it and how, and the code that does it."""
-    digest = hashlib.sha256(repr((kind, how, _code_digest())).encode())
+    digest = hashlib.sha256(repr((kind, how, code_digest())).encode())
     files = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
     for path in files:
         digest.update(f"\n{path.name} {path.stat().st_size} ".encode())
@@ -78,7 +78,7 @@ def _content(path: Path) -> bytes:
 
 
 @cache
-def _code_digest() -> str:
+def code_digest() -> str:
     """A digest of every source file of this package and its plugins, which may change while the version stays."""
     from trtllm_lite import plugins
 

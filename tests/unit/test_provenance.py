@@ -1,0 +1,155 @@
+"""Provenance: what a build says of itself, in in-toto's form, and what `verify` makes of it."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from google.protobuf import json_format
+from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
+from in_toto_attestation.v1.statement import Statement
+from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
+
+from tests.unit.builder.checkpoints import save_checkpoint
+from trtllm_lite.cli import cli
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
+from trtllm_lite.engine.provenance import PROVENANCE_FILE, verify_engine
+from trtllm_lite.errors import EngineError
+
+LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16}
+SCRIPT = Path(__file__).parents[2] / "scripts" / "engine_build_job.sh"
+FILES = {ENGINE_FILE, CONFIG_FILE, "tokenizer.json", "tokenizer_config.json"}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _build(checkpoint: Path, output: Path) -> None:
+    limits = [text for name, value in LIMITS.items() for text in (f"--{name}", str(value))]
+    arguments = ["build", "--checkpoint_dir", str(checkpoint), "--output_dir", str(output), *limits, "--provenance"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """An engine with provenance."""
+    _build(save_checkpoint(tmp_path / "checkpoint"), tmp_path / "engine")
+    return tmp_path / "engine"
+
+
+def _statement(engine: Path) -> Any:
+    return json.loads((engine / PROVENANCE_FILE).read_text())
+
+
+def test_the_statement_is_in_totos_and_slsas(engine: Path) -> None:
+    statement = _statement(engine)
+    message = json_format.ParseDict(statement, StatementMessage())
+    Statement.copy_from_pb(message).validate()
+    predicate = json_format.ParseDict(statement["predicate"], provenance_pb2.Provenance())
+    assert predicate.build_definition.build_type
+    assert predicate.run_details.builder.id
+    assert {item.name: item.digest["sha256"] for item in message.subject} == {
+        name: _digest(engine / name) for name in FILES
+    }
+
+
+def test_it_says_what_the_engine_was_made_of(engine: Path) -> None:
+    provenance = verify_engine(engine)
+    assert provenance.parameters == {"build": LIMITS}
+    checkpoint = engine.parent / "checkpoint"
+    read = {item.name: item.digest["sha256"] for item in provenance.materials}
+    assert {path.name: _digest(path) for path in checkpoint.iterdir()}.items() <= read.items()
+    assert len(read["trtllm_lite"]) == 64
+    assert {"trtllm_lite", "numpy", "onnx"} <= provenance.versions.keys()
+
+
+def test_the_same_build_gives_the_same_statement(engine: Path) -> None:
+    _build(engine.parent / "checkpoint", engine.parent / "again")
+    assert (engine / PROVENANCE_FILE).read_bytes() == (engine.parent / "again" / PROVENANCE_FILE).read_bytes()
+    _build(engine.parent / "checkpoint", engine)  # takes the place of an engine that has one
+    assert verify_engine(engine)
+
+
+def test_verify_prints_what_went_in(engine: Path) -> None:
+    result = CliRunner().invoke(cli, ["verify", str(engine)])
+    assert result.exit_code == 0
+    assert f"verified {engine}: 4 files, made by trtllm_lite" in result.output
+    assert "made of network.onnx: sha256 " in result.output
+    found = json.loads(CliRunner().invoke(cli, ["verify", str(engine), "--json"]).output)
+    assert found["files"].keys() == FILES
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_every_changed_file_is_named(engine: Path, name: str) -> None:
+    with open(engine / name, "ab") as file:
+        file.write(b" ")
+    with pytest.raises(EngineError, match=rf"the sha256 of {name} is {_digest(engine / name)}, expected .*build it ag"):
+        verify_engine(engine)
+
+
+def test_missing_and_foreign_files_are_named(engine: Path) -> None:
+    (engine / "tokenizer.json").unlink()
+    (engine / "more.bin").write_bytes(b"")
+    with pytest.raises(EngineError, match=r"tokenizer\.json is missing; more\.bin is not in the statement"):
+        verify_engine(engine)
+
+
+def test_a_manifest_of_another_engine_is_refused(engine: Path) -> None:
+    """Even if the statement agrees with the files."""
+    config = json.loads((engine / CONFIG_FILE).read_text())
+    config["limits"]["max_batch_size"] = 3
+    (engine / CONFIG_FILE).write_text(json.dumps(config))
+    statement = _statement(engine)
+    for item in statement["subject"]:
+        item["digest"]["sha256"] = _digest(engine / item["name"])
+    (engine / PROVENANCE_FILE).write_text(json.dumps(statement))
+    with pytest.raises(EngineError, match=r"config\.json is not the manifest of rank0\.engine"):
+        verify_engine(engine)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"_type": "https://in-toto.io/Statement/v0.1"}, "is no in-toto statement"),
+        ({"predicateType": "https://spdx.dev/Document"}, "is no in-toto statement"),
+        ({"predicate": {}}, "lacks a field, or one has another type"),
+        ({"subject": [{"name": "rank0.engine"}]}, "lacks a field"),
+        ({"subject": 3}, "lacks a field"),
+        ({"predicate": {"buildDefinition": {"buildType": "other"}, "runDetails": {}}}, "is about 'other', expected"),
+    ],
+)
+def test_other_statements_are_refused(engine: Path, change: dict[str, Any], message: str) -> None:
+    (engine / PROVENANCE_FILE).write_text(json.dumps(_statement(engine) | change))
+    with pytest.raises(EngineError, match=message):
+        verify_engine(engine)
+
+
+def test_an_engine_without_provenance_is_refused(engine: Path) -> None:
+    for damage in (b"{", b"[]"):
+        (engine / PROVENANCE_FILE).write_bytes(damage)
+        with pytest.raises(EngineError, match=r"provenance\.json"):
+            verify_engine(engine)
+    (engine / PROVENANCE_FILE).unlink()
+    with pytest.raises(EngineError, match="build it again with --provenance"):
+        verify_engine(engine)
+
+
+def test_a_job_builds_twice_and_verifies(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "checkpoint")
+    limits = "".join(f"  {name}: {value}\n" for name, value in LIMITS.items())
+    (tmp_path / "job.yaml").write_text(f"build:\n  checkpoint_dir: {tmp_path / 'checkpoint'}\n{limits}")
+    command = ["bash", str(SCRIPT), str(tmp_path / "job.yaml"), str(tmp_path / "engine")]
+    environment = os.environ | {"TRTLLM_LITE": str(Path(sys.executable).parent / "trtllm-lite")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert verify_engine(tmp_path / "engine").materials[-1].name == "job.yaml"
+    described = json.loads((tmp_path / "engine.json").read_text())
+    assert described["limits"]["max_batch_size"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "engine", "engine.json", "job.yaml"]

@@ -1,0 +1,118 @@
+"""Where an engine came from: an in-toto statement with SLSA's provenance (v1) in the engine's directory.
+
+It has no time and no place in it, so that the same build gives the same bytes. https://slsa.dev/spec/v1.0/provenance
+and https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md describe the fields.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, PRODUCER
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.engine.records import parse_json
+from trtllm_lite.errors import EngineError, shown
+
+PROVENANCE_FILE = "provenance.json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:trtllm-lite:build:v1"
+BUILDER_ID = "urn:trtllm-lite"
+_REMEDY = "copy the engine again, or build it again with --provenance"
+
+
+@dataclass(frozen=True)
+class Material:
+    """A file that went into an engine, or source code that made it, and its digests by algorithm, in hexadecimal."""
+
+    name: str
+    digest: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What an engine's statement says: its files, the options of the build, what went in, and versions by package."""
+
+    files: Mapping[str, str]
+    parameters: Mapping[str, Any]
+    materials: tuple[Material, ...]
+    versions: Mapping[str, str]
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file. Raises OSError."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_provenance(
+    directory: Path, parameters: Mapping[str, Any], materials: Iterable[Material], versions: Mapping[str, str]
+) -> None:
+    """Write the statement about all files of ``directory``. Raises OSError."""
+    files = sorted(path for path in directory.iterdir() if path.name != PROVENANCE_FILE)
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": path.name, "digest": {"sha256": sha256_of(path)}} for path in files],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": dict(parameters),
+                "resolvedDependencies": [{"name": item.name, "digest": dict(item.digest)} for item in materials],
+            },
+            "runDetails": {"builder": {"id": BUILDER_ID, "version": {"trtllm_lite": PRODUCER.split()[1], **versions}}},
+        },
+    }
+    (directory / PROVENANCE_FILE).write_text(json.dumps(statement, indent=2, sort_keys=True) + "\n")
+
+
+def read_provenance(directory: Path) -> Provenance:
+    """The statement in ``directory``. Raises EngineError if there is none, or if it is of another kind."""
+    path = directory / PROVENANCE_FILE
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise EngineError(f"cannot read {path}: {error.strerror}: {_REMEDY}") from error
+    statement = parse_json(data, str(path))
+    try:
+        if (statement["_type"], statement["predicateType"]) != (STATEMENT_TYPE, PREDICATE_TYPE):
+            raise EngineError(f"{path} is no in-toto statement with SLSA's provenance of version 1: {_REMEDY}")
+        definition, run = (statement["predicate"][key] for key in ("buildDefinition", "runDetails"))
+        if definition["buildType"] != BUILD_TYPE:
+            raise EngineError(f"{path} is about {shown(definition['buildType'])}, expected {BUILD_TYPE}: {_REMEDY}")
+        return Provenance(
+            files={str(item["name"]): str(item["digest"]["sha256"]) for item in statement["subject"]},
+            parameters=dict(definition["externalParameters"]),
+            materials=tuple(
+                Material(str(item["name"]), dict(item["digest"])) for item in definition["resolvedDependencies"]
+            ),
+            versions=dict(run["builder"]["version"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EngineError(f"{path} lacks a field, or one has another type ({error}): {_REMEDY}") from error
+
+
+def verify_engine(directory: Path) -> Provenance:
+    """Hold every file of an engine against its provenance; returns that.
+
+    Raises EngineError that names all files that differ, are missing, or are not in the statement, or if the engine
+    cannot be read, or if its manifest is not that beside it.
+    """
+    directory = Path(directory)
+    provenance = read_provenance(directory)
+    found = {path.name: path for path in directory.iterdir() if path.name != PROVENANCE_FILE}
+    problems = [f"{name} is missing" for name in sorted(provenance.files.keys() - found.keys())]
+    problems += [f"{name} is not in the statement" for name in sorted(found.keys() - provenance.files.keys())]
+    for name in sorted(found.keys() & provenance.files.keys()):
+        digest = sha256_of(found[name])
+        if digest != provenance.files[name]:
+            problems.append(f"the sha256 of {name} is {digest}, expected {provenance.files[name]}")
+    if problems:
+        raise EngineError(f"{directory} is not the engine of its {PROVENANCE_FILE}: {'; '.join(problems)}: {_REMEDY}")
+    manifest = read_engine(directory / ENGINE_FILE).manifest
+    if parse_json((directory / CONFIG_FILE).read_bytes(), CONFIG_FILE) != json.loads(manifest.to_json()):
+        raise EngineError(f"{directory / CONFIG_FILE} is not the manifest of {ENGINE_FILE}: {_REMEDY}")
+    return provenance
