@@ -1,35 +1,64 @@
-"""``trtllm-lite inspect``: describes a checkpoint or an engine."""
+"""``trtllm-lite inspect``: describes a checkpoint or an engine, or compares two engines."""
 
 import json
+from pathlib import Path
 
 import click
 
 from trtllm_lite.cli.framework import Command
 
+RESULTS_DIFFER = 3  # 1 and 2 are errors
 
-@click.command(cls=Command, short_help="Describe a checkpoint or an engine.")
+
+@click.command(cls=Command, short_help="Describe a checkpoint or an engine, or compare two engines.")
 @click.argument("path", metavar="ENGINE|CKPT")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--kernels", is_flag=True, help="Also list how each kernel of a GPU engine is compiled, and why.")
-def inspect(path: str, as_json: bool, kernels: bool) -> None:
+@click.option("--diff", "other", metavar="ENGINE", help="Compare with this engine instead.")
+def inspect(path: str, as_json: bool, kernels: bool, other: str | None) -> None:
     """Describe a checkpoint or an engine: model, limits, operators, memory by kind, size, fusions.
 
     For each pass it shows how many candidates were fused, and why the others were not.
+
+    With --diff it shows what differs between two engines. The exit code is 3 if something differs that can change
+    tokens or logits, and 0 if nothing does.
 
     \b
     Examples:
       trtllm-lite inspect engine
       trtllm-lite inspect engine --kernels
       trtllm-lite inspect ckpt --json
+      trtllm-lite inspect engine --diff older_engine
     """
-    from pathlib import Path
+    if other is None:
+        _describe(Path(path), as_json, kernels)
+    elif kernels:
+        raise click.UsageError("--diff compares kernels anyway: leave --kernels out; --json lists all that differ")
+    else:
+        _compare(Path(path), Path(other), as_json)
 
+
+def _describe(path: Path, as_json: bool, kernels: bool) -> None:
     from rich.console import Console
 
     from trtllm_lite.engine.inspect import inspect_path
 
-    inspection = inspect_path(Path(path))
+    inspection = inspect_path(path)
     if as_json:
         click.echo(json.dumps(inspection.to_dict(), indent=2))
     else:
         inspection.render(Console(), kernels=kernels)
+
+
+def _compare(a: Path, b: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from trtllm_lite.engine.difference import compare_paths
+
+    comparison = compare_paths(a, b)
+    if as_json:
+        click.echo(json.dumps(comparison.to_dict(), indent=2))
+    else:
+        comparison.render(Console())
+    if comparison.changes_results:
+        click.get_current_context().exit(RESULTS_DIFFER)

@@ -49,11 +49,15 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class EngineFile:
-    """An engine file's own description; weights stay on disk."""
+    """An engine file's own description; weights stay on disk.
+
+    ``checksums`` are what the file says of its entries: the CRC-32C of each, as eight hexadecimal digits.
+    """
 
     path: Path
     file_bytes: int
     tensors: dict[str, StoredTensor]
+    checksums: dict[str, str]
     manifest: Manifest
     plan: Plan
 
@@ -102,7 +106,7 @@ def _read(path: Path, file: BinaryIO) -> EngineFile:
         return _read_json_entry(path, file, data_start, name, tensors.get(name), checksums.get(name))
 
     manifest = Manifest.from_json(text(MANIFEST_ENTRY))
-    return EngineFile(path, file_bytes, tensors, manifest, Plan.from_json(text(PLAN_ENTRY)))
+    return EngineFile(path, file_bytes, tensors, checksums, manifest, Plan.from_json(text(PLAN_ENTRY)))
 
 
 def _read_header(path: Path, file: BinaryIO, file_bytes: int) -> bytes:

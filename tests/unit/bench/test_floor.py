@@ -29,7 +29,7 @@ def test_a_step_on_a_gpu_reads_all_weights_but_a_table_that_it_looks_up(tied: bo
     sizes = {tensor.name: tensor.max_bytes(plan.symbols) for tensor in plan.tensors if tensor.kind == "weight"}
     table = shape.vocab * shape.hidden * 2
     assert table in sizes.values()
-    engine = EngineFile(Path(), 0, {}, None, plan)  # type: ignore[arg-type] - the manifest has no part in it
+    engine = EngineFile(Path(), 0, {}, {}, None, plan)  # type: ignore[arg-type] - the manifest has no part in it
     assert weight_bytes_per_step(engine) == sum(sizes.values()) - (0 if tied else table)
 
 
@@ -63,7 +63,7 @@ def test_operations_of_a_prompt_are_those_of_a_known_model() -> None:
 
 
 def test_a_first_token_takes_its_arithmetic_and_no_less_than_reading_the_weights() -> None:
-    engine = EngineFile(Path(), 0, {}, MANIFEST, cuda_plan(cuda_shape()))
+    engine = EngineFile(Path(), 0, {}, {}, MANIFEST, cuda_plan(cuda_shape()))
     shape = LatencyShape(batch_size=3, input_len=20)
 
     def floor(ceilings: Ceilings) -> float:
@@ -77,7 +77,7 @@ def test_a_first_token_takes_its_arithmetic_and_no_less_than_reading_the_weights
 
 def test_a_decode_step_reads_the_weights_or_computes_and_reads_the_cache() -> None:
     manifest = _llama_8b()
-    engine = EngineFile(Path(), 0, {}, manifest, cuda_plan(cuda_shape()))
+    engine = EngineFile(Path(), 0, {}, {}, manifest, cuda_plan(cuda_shape()))
     shape = LatencyShape(batch_size=3, input_len=20, output_len=5)
     weights, cache = weight_bytes_per_step(engine), kv_bytes_per_step(engine, shape)
     assert cache == round(3 * 22.5 * manifest.kv_cache.bytes_per_block / manifest.kv_cache.tokens_per_block)
@@ -100,7 +100,7 @@ def test_a_start_up_takes_as_long_as_its_weights_travel(stripped: bool) -> None:
         "weights.a": StoredTensor("BF16", (3, 1000), (1024, 7024)),
         "weights.b": StoredTensor("F32", (1000,), (7040, 11040)),
     }
-    engine = EngineFile(Path(), 0, entries, replace(MANIFEST, stripped=stripped), None)  # type: ignore[arg-type]
+    engine = EngineFile(Path(), 0, entries, {}, replace(MANIFEST, stripped=stripped), None)  # type: ignore[arg-type]
     found = start_up_floor(engine, Ceilings(host_bandwidth=1000.0), 40.0)
     assert found == ({} if stripped else {"floor_start_up_s": 10.0, "fraction_of_start_up_floor": 0.25})
     assert start_up_floor(engine, Ceilings(bandwidth=1000.0), 40.0) == {}

@@ -5,8 +5,8 @@ SCRIPT = """
 import sys
 for name in ("onnx", "onnx_ir", "ml_dtypes", "gguf", "torch", "huggingface_hub"):
     sys.modules[name] = None
-import trtllm_lite.engine.inspect, trtllm_lite.engine.manifest, trtllm_lite.engine.plan
-import trtllm_lite.engine.reader, trtllm_lite.engine.writer
+import trtllm_lite.engine.difference, trtllm_lite.engine.inspect, trtllm_lite.engine.manifest
+import trtllm_lite.engine.plan, trtllm_lite.engine.reader, trtllm_lite.engine.writer
 assert not [name for name in sys.modules if name.startswith(("trtllm_lite.builder", "trtllm_lite.convert"))]
 """
 
