@@ -61,8 +61,8 @@ def test_a_fused_tensor_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     save_tiny_model("phi3", tmp_path / "model")
     reads: Counter[str] = Counter()
 
-    def open_counting(model_dir: str) -> Source:
-        source = open_source(model_dir)
+    def open_counting(*model: Any) -> Source:
+        source = open_source(*model)
 
         def read(name: str) -> NDArray:
             reads[name] += 1
