@@ -13,6 +13,7 @@ from trtllm_lite.engine.plan import (
     Instruction,
     LaunchInstruction,
     MatmulInstruction,
+    NetworkInstruction,
     Plan,
     PlanTensor,
     TensorArgument,
@@ -122,6 +123,8 @@ def _head_flops(manifest: Manifest) -> int:
 def weight_bytes_per_step(engine: EngineFile) -> int:
     """Bytes of weights that any step must read: all weights but the tables of which a step looks up a few rows."""
     plan = engine.plan
+    if isinstance(plan.programs[0].instructions[0], NetworkInstruction):
+        return engine.manifest.memory.weights
     read = {index for instruction in plan.programs[0].instructions for index in _operands(plan, instruction)}
     return sum(_stored_bytes(engine, plan.tensors[index]) for index in read if plan.tensors[index].kind == "weight")
 
@@ -147,6 +150,8 @@ def _operands(plan: Plan, instruction: Instruction) -> list[int]:
             pointers = [argument.tensor for argument in arguments if isinstance(argument, TensorArgument)]
             maps = [argument.tensor_map.tensor for argument in arguments if isinstance(argument, TensorMapArgument)]
             return pointers + maps
+        case NetworkInstruction():
+            return []
 
 
 def kv_bytes_per_step(engine: EngineFile, shape: LatencyShape) -> int:

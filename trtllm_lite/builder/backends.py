@@ -3,10 +3,16 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from trtllm_lite.builder.job import BuildJob, Tuning
+import onnx_ir as ir
+
+from trtllm_lite.builder.job import BuildJob, Fused, Tuning
+from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.network.config import ModelConfig
+
+NATIVE, TENSORRT = "native", "tensorrt"  # this project's own kernels, or NVIDIA's compiler
 
 
 class Backend(Protocol):
@@ -20,6 +26,9 @@ class Backend(Protocol):
     def check(self, targets: Sequence[str], strip_plan: bool, tuning: Tuning) -> None:
         """Raise BuildError or OutputError for targets and options that can never be built, before any work is done."""
 
+    def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
+        """The quantized standard ``network`` as this kind of device computes it. Raises BuildError."""
+
     def compile(self, job: BuildJob) -> EngineParts:
         """Make everything that goes into the engine file. Raises BuildError."""
 
@@ -27,23 +36,28 @@ class Backend(Protocol):
         """The memory that a running engine would need; nothing is compiled. Raises BuildError, ArgumentError."""
 
 
-def all_backends() -> tuple[Backend, ...]:
-    """Every backend, in the order in which targets are offered to them."""
+def all_backends() -> dict[str, tuple[Backend, ...]]:
+    """Every backend by the option that chooses among them, in the order in which targets are offered to them."""
     from trtllm_lite.builder.cpu.backend import CpuBackend
     from trtllm_lite.builder.cuda.backend import CudaBackend
+    from trtllm_lite.builder.tensorrt.backend import TensorRtBackend
 
-    return (CpuBackend(), CudaBackend())
+    return {NATIVE: (CpuBackend(), CudaBackend()), TENSORRT: (TensorRtBackend(),)}
 
 
-def backend_of(targets: Sequence[str]) -> tuple[Backend, tuple[str, ...]]:
+def backend_of(targets: Sequence[str], option: str = NATIVE) -> tuple[Backend, tuple[str, ...]]:
     """The one backend of all ``targets`` (each may be several names, separated by commas), and the names.
 
-    Raises BuildError if they belong to several.
+    ``option`` is one of :func:`all_backends`. Raises BuildError if there is no such, or if the targets belong to
+    several.
     """
+    offered = all_backends().get(option) if isinstance(option, str) else None
+    if offered is None:
+        raise BuildError(f"the backend is {shown(option)}: expected {' or '.join(all_backends())}")
     if not isinstance(targets, Sequence) or not targets or not all(isinstance(target, str) for target in targets):
         raise BuildError(f"the target is {shown(targets)}: expected cpu or GPU architectures such as sm_90")
     names = tuple(name.strip() for target in targets for name in target.split(","))
-    found = {backend.kind: backend for name in names for backend in [_backend_of_one(name)]}
+    found = {backend.kind: backend for name in names for backend in [_backend_of_one(name, offered)]}
     if len(found) > 1:
         raise BuildError(
             f"the targets are {', '.join(names)}: an engine is for one kind of device ({' or '.join(found)}); build two"
@@ -51,7 +65,7 @@ def backend_of(targets: Sequence[str]) -> tuple[Backend, tuple[str, ...]]:
     return next(iter(found.values())), names
 
 
-def _backend_of_one(target: str) -> Backend:
-    """The backend of one target; the last backend takes targets that no other accepts, and says what is wrong."""
-    *others, last = all_backends()
+def _backend_of_one(target: str, offered: Sequence[Backend]) -> Backend:
+    """The backend of one target; the last one takes targets that no other accepts, and says what is wrong."""
+    *others, last = offered
     return next((backend for backend in others if backend.accepts(target)), last)

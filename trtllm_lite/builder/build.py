@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Unpack
 
 from trtllm_lite import _core
-from trtllm_lite.builder.backends import backend_of
-from trtllm_lite.builder.cache_dtype import AUTO_DTYPE, cache_dtype_of
-from trtllm_lite.builder.cache_groups import assign_cache_groups
+from trtllm_lite.builder.backends import NATIVE, Backend, backend_of
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.job import BuildJob, Progress, Tuning
@@ -17,7 +16,6 @@ from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
-from trtllm_lite.builder.pipeline import check_all_fused, run_passes
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
@@ -40,6 +38,7 @@ def build_engine(
     kv_cache_dtype: str = AUTO_DTYPE,
     kv_cache_scale: float | None = None,
     target: str | Sequence[str] = CPU,
+    backend: str = NATIVE,
     strip_plan: bool = False,
     input_timing_cache: Path | None = None,
     output_timing_cache: Path | None = None,
@@ -53,8 +52,9 @@ def build_engine(
     """Compile the checkpoint into ``output_dir``, which appears whole or not at all; returns the engine's manifest.
 
     ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
-    several GPU architectures (``sm_90``). ``qformat`` says how the weights of linear layers are stored: as in the
-    checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
+    several GPU architectures (``sm_90``); ``backend`` says whose kernels run there, ``native`` (this project's) or
+    ``tensorrt`` (:mod:`trtllm_lite.builder.tensorrt`). ``qformat`` says how the weights of linear layers are stored: as
+    in the checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
     (:mod:`trtllm_lite.quantize.schemes`), those of 4 bits in blocks of ``group_size``. ``kv_cache_dtype`` is the type
     of the KV cache: ``auto`` is what the network rounds keys and values to (the stage ``quantize`` calibrates that),
     or else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type
@@ -74,9 +74,9 @@ def build_engine(
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
     report = progress or _ignore
-    backend, targets = backend_of([target] if isinstance(target, str) else target)
+    chosen, targets = backend_of([target] if isinstance(target, str) else target, backend)
     tuning = Tuning(_path(input_timing_cache), _path(output_timing_cache), fast_build)
-    backend.check(targets, strip_plan, tuning)
+    chosen.check(targets, strip_plan, tuning)
     report("fuse", 0, 1)
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
@@ -84,11 +84,11 @@ def build_engine(
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     statistics = placeholder if strip_plan else no_calibration
     recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
-    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, targets, strip_plan, tuning, report, statistics)
+    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
     observe(job.graph, observed or {})
     report("fuse", 1, 1)
-    parts = _ahead(backend.compile(job), workers_of(job.graph))
+    parts = _ahead(chosen.compile(job), workers_of(job.graph))
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=(*TOKENIZER_FILES, PROVENANCE_FILE)) as directory:
         files = _copy_tokenizer(checkpoint, directory)
         manifest = manifest_of(job, parts, files)
@@ -131,6 +131,7 @@ def plan_memory(
     kv_cache_dtype: str = AUTO_DTYPE,
     kv_cache_scale: float | None = None,
     target: str | Sequence[str] = CPU,
+    backend: str = NATIVE,
     num_threads: int | None = None,
     **limits: Unpack[GivenLimits],
 ) -> MemoryPlan:
@@ -139,13 +140,13 @@ def plan_memory(
     ``num_threads`` is the number of threads at run time (None: one per available CPU). Raises BuildError, EngineError,
     ArgumentError (num_threads).
     """
-    backend, targets = backend_of([target] if isinstance(target, str) else target)
-    backend.check(targets, False, Tuning())
+    chosen, targets = backend_of([target] if isinstance(target, str) else target, backend)
+    chosen.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
-    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, targets, False, Tuning(), _ignore, placeholder)
-    return backend.memory(job, num_threads)
+    job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, False, Tuning(), _ignore, placeholder)
+    return chosen.memory(job, num_threads)
 
 
 def _recipe(qformat: str, group_size: int, kv_cache_dtype: str, kv_cache_scale: float | None) -> Recipe:
@@ -167,21 +168,30 @@ def _fuse(
     limits: BuildLimits,
     recipe: Recipe,
     kv_cache_dtype: str,
+    backend: Backend,
     targets: tuple[str, ...],
     strip_plan: bool,
     tuning: Tuning,
     report: Progress,
     statistics: Callable[[str], Statistics],
 ) -> BuildJob:
-    """The job whose graph is the network as fused operators. Raises BuildError."""
+    """The job whose graph is the network as ``backend`` computes it. Raises BuildError."""
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     if kv_cache_dtype in PLAIN_DTYPES:
         quantized = with_plain_kv_cache(quantized)
-    model, fusions = run_passes(quantized)
-    check_all_fused(model, fusions)
-    limits = replace(limits, cache_groups=assign_cache_groups(model.graph, limits.max_seq_len))
-    dtype, name = cache_dtype_of(model.graph, kv_cache_dtype), quantized_as(quantized)
-    return BuildJob(checkpoint, model.graph, tuple(fusions), limits, name, dtype, targets, strip_plan, tuning, report)
+    fused = backend.fuse(quantized, checkpoint.config, kv_cache_dtype, limits)
+    return BuildJob(
+        checkpoint=checkpoint,
+        graph=fused.graph,
+        fusions=fused.fusions,
+        limits=replace(limits, cache_groups=fused.cache_groups),
+        qformat=quantized_as(quantized),
+        kv_cache_dtype=fused.kv_cache_dtype,
+        targets=targets,
+        strip_plan=strip_plan,
+        tuning=tuning,
+        report=report,
+    )
 
 
 def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.checkpoint import Checkpoint
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.engine.manifest import Accuracy, Fusion
+from trtllm_lite.engine.manifest import Accuracy, CacheGroup, Fusion
 
 # Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
 # "measure" (products) or "write" (weights).
@@ -25,8 +25,21 @@ class Tuning:
 
 
 @dataclass(frozen=True)
+class Fused:
+    """A network as its backend computes it: ``graph``, the decisions that led to it, and what its caches are.
+
+    ``kv_cache_dtype`` is the type that the KV cache has in the graph, or the one that was asked for (perhaps ``auto``).
+    """
+
+    graph: ir.Graph
+    fusions: tuple[Fusion, ...]
+    cache_groups: tuple[CacheGroup, ...]
+    kv_cache_dtype: str
+
+
+@dataclass(frozen=True)
 class BuildJob:
-    """One engine to be made: ``graph`` is the network of ``checkpoint`` as fused operators, made by ``fusions``.
+    """One engine to be made: ``graph`` is the network of ``checkpoint`` as its backend computes it (:class:`Fused`).
 
     ``qformat`` says how the graph has the weights of linear layers; ``kv_cache_dtype`` is the type that the KV cache
     has in the graph or should have, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the

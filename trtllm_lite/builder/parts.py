@@ -1,7 +1,7 @@
 """The parts that a backend makes of a network, and that go into the engine file."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,6 +17,7 @@ from trtllm_lite.engine.writer import Weight, write_engine
 class EngineParts:
     """``plan`` is JSON, ``cubins`` maps keys to machine code; weights start at multiples of ``alignment`` bytes.
 
+    ``networks`` maps keys to what another library serialized, weights included.
     ``expansions`` are choices for weights that the backend's kernels do not read as the network stores them.
     """
 
@@ -29,6 +30,7 @@ class EngineParts:
     alignment: int
     tactics: tuple[Tactic, ...] = ()
     expansions: tuple[Tactic, ...] = ()
+    networks: Mapping[str, bytes | memoryview] = field(default_factory=dict)
 
 
 def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> Manifest:
@@ -70,5 +72,6 @@ def write_parts(
         manifest.to_json(),
         progress,
         cubins=parts.cubins,
+        networks=parts.networks,
         alignment=parts.alignment,
     )

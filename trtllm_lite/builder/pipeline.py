@@ -5,6 +5,10 @@ from itertools import chain
 
 import onnx_ir as ir
 
+from trtllm_lite.builder.cache_dtype import cache_dtype_of
+from trtllm_lite.builder.cache_groups import assign_cache_groups
+from trtllm_lite.builder.job import Fused
+from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes import PIPELINE, GraphPass, PassError
 from trtllm_lite.builder.verifier import violations
 from trtllm_lite.engine.manifest import Fusion
@@ -37,6 +41,14 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
         done.append(graph_pass.name)
         fusions += [Fusion(graph_pass.name, d.site, d.fused, d.reason) for d in decisions]
     return model, fusions
+
+
+def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
+    """The network as operators of ``plugins/`` alone, over a paged KV cache. Raises BuildError."""
+    model, fusions = run_passes(network)
+    check_all_fused(model, fusions)
+    groups = assign_cache_groups(model.graph, limits.max_seq_len)
+    return Fused(model.graph, tuple(fusions), groups, cache_dtype_of(model.graph, kv_cache_dtype))
 
 
 def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:

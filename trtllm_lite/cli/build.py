@@ -83,6 +83,13 @@ def _build_options(function: Decorated) -> Decorated:
             "GPUs. The others leave keys and values as they are, whatever the checkpoint was quantized to.",
         ),
         click.option(
+            "--backend",
+            type=click.Choice(["native", "tensorrt"]),
+            default="native",
+            show_default=True,
+            help="Whose kernels the engine has: this project's, or, for RTX GPUs, those of NVIDIA's TensorRT.",
+        ),
+        click.option(
             "--target",
             multiple=True,
             default=["cpu"],
@@ -265,6 +272,8 @@ def _next_step(manifest: "Manifest", output_dir: str) -> str:
     speaks = manifest.model.tokenizer and not manifest.stripped
     command = 'generate --prompt "Once upon a time"' if speaks else "bench latency"
     run = f"trtllm-lite {command} --engine_dir {directory}"
+    if manifest.target.kind == "tensorrt":
+        return f"trtllm-lite inspect {directory} --kernels (this version does not run engines of TensorRT)"
     if manifest.target.kind == "cpu" or _has_gpu():
         return run
     return f"copy {directory} to a machine with a GPU for {' or '.join(manifest.target.archs)}, and there: {run}"
@@ -307,9 +316,9 @@ def plan(checkpoint_dir: Path | None, model_config: str | None, qformat: str, as
 
     recipe = take_recipe(qformat, limits)
     check_recipe_options([recipe])
-    given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "num_threads")}
+    given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "backend", "num_threads")}
     target, num_threads = given["target"], given["num_threads"]
-    check_num_threads(num_threads, on_gpu=backend_of(target)[0].kind == "cuda")
+    check_num_threads(num_threads, on_gpu=backend_of(target, given["backend"])[0].kind != "cpu")
     source = uncalibrated(_source(checkpoint_dir, model_config), recipe)
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
     memory = plan_memory(source, **given, **limits)

@@ -22,6 +22,7 @@ MANIFEST_ENTRY = "manifest"
 PLAN_ENTRY = "plan"
 WEIGHT_PREFIX = "weights."
 CUBIN_PREFIX = "cubin."
+NETWORK_PREFIX = "network."
 PADDING_PREFIX = "padding."
 
 ZERO_CHECKSUM = "00000000"

@@ -17,12 +17,12 @@ _PYTHON_ONLY = {"python_only": True}
 
 @dataclass(frozen=True)
 class Target:
-    """What the engine runs on: ``kind`` is ``cpu`` or ``cuda``.
+    """What the engine runs on: ``kind`` is ``cpu``, ``cuda`` (this project's kernels) or ``tensorrt``.
 
     ``archs`` are the architectures that its kernels are compiled for (``sm_90a``; none for the CPU).
     """
 
-    kind: Annotated[str, OneOf("TargetKind", ("cpu", "cuda"))]
+    kind: Annotated[str, OneOf("TargetKind", ("cpu", "cuda", "tensorrt"))]
     archs: tuple[Name, ...] = ()
 
 

@@ -201,7 +201,20 @@ class CollectiveInstruction:
     dtype: DTypeName
 
 
-Instruction = CallInstruction | LaunchInstruction | MatmulInstruction | CollectiveInstruction
+@dataclass(frozen=True)
+class NetworkInstruction:
+    """``network``: run the entry ``network.<network>``, an engine that ``library`` serialized, as its profile says.
+
+    The engine names its inputs and outputs itself: those of a checkpoint's network, and ``logits_indices``.
+    """
+
+    kind: Literal["network"]
+    library: Annotated[str, OneOf("Library", ("tensorrt_rtx", "tensorrt"))]
+    network: Name
+    profile: Annotated[int, Range(0, 1)]
+
+
+Instruction = CallInstruction | LaunchInstruction | MatmulInstruction | CollectiveInstruction | NetworkInstruction
 
 
 @dataclass(frozen=True)
@@ -217,6 +230,8 @@ class CompiledKernel:
 @dataclass(frozen=True)
 class Program:
     """The instructions of a step on devices of architecture ``arch``: ``cpu``, or a GPU's such as ``sm_90a``.
+
+    That of a network of TensorRT is ``any``: the network knows its own.
 
     The program fits steps of at most ``max_tokens`` tokens. With ``decode_only`` it fits only steps whose sequences
     each have one new token and one row of logits, in the same order.

@@ -19,6 +19,7 @@ from trtllm_lite.engine.format import (
     CUBIN_PREFIX,
     LENGTH_BYTES,
     MANIFEST_ENTRY,
+    NETWORK_PREFIX,
     PADDING_PREFIX,
     PLAN_ENTRY,
     WEIGHT_PREFIX,
@@ -75,15 +76,17 @@ def write_engine(
     manifest: str,
     progress: Callable[[int, int], None] | None = None,
     *,
-    cubins: Mapping[str, bytes] = MappingProxyType({}),
+    cubins: Mapping[str, Bytes] = MappingProxyType({}),
+    networks: Mapping[str, Bytes] = MappingProxyType({}),
     alignment: int = ALIGNMENT,
 ) -> None:
-    """Write the engine file ``path``; weights lie at :func:`weight_offsets`, cubins, plan and manifest behind them.
+    """Write the engine file ``path``; weights lie at :func:`weight_offsets`, all others behind them.
 
-    ``cubins`` maps keys to images. ``progress`` is called with (weights written, all weights). Raises OSError if the
-    file cannot be written; what is at ``path`` then is not a valid engine.
+    ``cubins`` and ``networks`` map keys to images. ``progress`` is called with (weights written, all weights). Raises
+    OSError if the file cannot be written; what is at ``path`` then is not a valid engine.
     """
-    documents = {CUBIN_PREFIX + key: image for key, image in cubins.items()}
+    documents: dict[str, Bytes] = {CUBIN_PREFIX + key: image for key, image in cubins.items()}
+    documents |= {NETWORK_PREFIX + key: image for key, image in networks.items()}
     documents |= {PLAN_ENTRY: plan.encode(), MANIFEST_ENTRY: manifest.encode()}
     entries = _lay_out(weights, documents, alignment)
     header_bytes = len(_header(entries, {entry.name: ZERO_CHECKSUM for entry in entries}))
@@ -103,7 +106,7 @@ def write_engine(
         os.fsync(file.fileno())
 
 
-def _lay_out(weights: Sequence[Weight], documents: Mapping[str, bytes], alignment: int) -> list[_Entry]:
+def _lay_out(weights: Sequence[Weight], documents: Mapping[str, Bytes], alignment: int) -> list[_Entry]:
     """The entries in file order. safetensors allows no gaps, so gaps are entries, too."""
     stored = [
         *(Weight(WEIGHT_PREFIX + weight.name, weight.dtype, weight.shape, weight.load) for weight in weights),
@@ -120,8 +123,8 @@ def _lay_out(weights: Sequence[Weight], documents: Mapping[str, bytes], alignmen
     return entries
 
 
-def _document(name: str, data: bytes) -> Weight:
-    return Weight(name, "uint8", (len(data),), lambda: data)
+def _document(name: str, data: Bytes) -> Weight:
+    return Weight(name, "uint8", (memoryview(data).nbytes,), lambda: data)
 
 
 def _padding(number: int, offset: int, num_bytes: int) -> _Entry:

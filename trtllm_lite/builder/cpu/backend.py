@@ -2,14 +2,19 @@
 
 from collections.abc import Sequence
 
+import onnx_ir as ir
+
 from trtllm_lite import _core
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cpu.planning import CPU, make_plan
-from trtllm_lite.builder.job import BuildJob, Tuning
+from trtllm_lite.builder.job import BuildJob, Fused, Tuning
+from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
+from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 from trtllm_lite.vocabulary import ALIGNMENT, PLAIN_DTYPES
 
@@ -34,6 +39,11 @@ class CpuBackend:
             raise BuildError(
                 "a timing cache or fast_build is given for the cpu target: CPU engines need no timing; leave it out"
             )
+
+    def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
+        """As :meth:`Backend.fuse`."""
+        del config
+        return fuse_into_plugins(network, kv_cache_dtype, limits)
 
     def compile(self, job: BuildJob) -> EngineParts:
         """As :meth:`Backend.compile`."""

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import onnx_ir as ir
+
 from trtllm_lite import _core
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
@@ -13,11 +15,14 @@ from trtllm_lite.builder.cuda.products.contests import lower_contests
 from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_contests
 from trtllm_lite.builder.cuda.products.timing_cache import TimingCache, load_timing_cache, require_output
 from trtllm_lite.builder.cuda.targets import parse_targets
-from trtllm_lite.builder.job import BuildJob, Tuning
+from trtllm_lite.builder.job import BuildJob, Fused, Tuning
+from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
+from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.errors import BuildError, DeviceError, shown
+from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 
 
@@ -50,6 +55,11 @@ class CudaBackend:
             raise BuildError(
                 f"output_timing_cache measures on the GPU of this machine: {error}; without one leave it out"
             ) from error
+
+    def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
+        """As :meth:`Backend.fuse`."""
+        del config
+        return fuse_into_plugins(network, kv_cache_dtype, limits)
 
     def compile(self, job: BuildJob) -> EngineParts:
         """As :meth:`Backend.compile`."""

@@ -14,18 +14,31 @@ namespace {
 
 constexpr std::string_view kWeightPrefix = "weights.";
 constexpr std::string_view kCubinPrefix = "cubin.";
+constexpr std::string_view kNetworkPrefix = "network.";
 
 JsonView view_of(const Entry& entry, const Json& json, const std::string& name) {
   if (entry.dtype != "U8") throw EngineError("entry " + name + ": expected dtype U8, found " + entry.dtype);
   return {json, name};
 }
 
-// Throws unless every entry has a use: the two documents, weights and kernels that the plan names, padding.
-void check_entry_names(const EngineContents& contents) {
-  std::set<std::string> cubins;
-  for (const CompiledKernel& kernel : contents.plan.kernels) {
-    for (const auto& [arch, key] : kernel.cubins) cubins.insert(std::string(kCubinPrefix) + key);
+// The entries of kernels and of networks that the plan names.
+std::set<std::string> images_of(const Plan& plan) {
+  std::set<std::string> names;
+  for (const CompiledKernel& kernel : plan.kernels) {
+    for (const auto& [arch, key] : kernel.cubins) names.insert(std::string(kCubinPrefix) + key);
   }
+  for (const Program& program : plan.programs) {
+    for (const Instruction& instruction : program.instructions) {
+      const auto* network = std::get_if<NetworkInstruction>(&instruction);
+      if (network != nullptr) names.insert(std::string(kNetworkPrefix) + network->network);
+    }
+  }
+  return names;
+}
+
+// Throws unless every entry has a use: the two documents, weights and images that the plan names, padding.
+void check_entry_names(const EngineContents& contents) {
+  const std::set<std::string> images = images_of(contents.plan);
   std::size_t num_planned = 0;
   for (const PlanTensor& tensor : contents.plan.tensors) {
     num_planned += tensor.kind == TensorKind::kWeight && !contents.manifest.stripped;
@@ -34,8 +47,9 @@ void check_entry_names(const EngineContents& contents) {
   for (const auto& [name, entry] : contents.container.entries) {
     if (name.starts_with(kWeightPrefix)) {
       ++num_weights;
-    } else if (name != "manifest" && name != "plan" && !name.starts_with("padding.") && !cubins.contains(name)) {
-      throw EngineError("header: expected manifest, plan, weights, kernels and padding, found an entry " + name);
+    } else if (name != "manifest" && name != "plan" && !name.starts_with("padding.") && !images.contains(name)) {
+      throw EngineError("header: expected manifest, plan, weights, kernels, networks and padding, found an entry " +
+                        name);
     }
   }
   if (num_weights == num_planned) return;
@@ -89,6 +103,10 @@ std::span<const std::byte> Engine::weight(const std::string& tensor_name) const 
 
 std::span<const std::byte> Engine::cubin(const std::string& key) const {
   return contents_.container.at(std::string(kCubinPrefix) + key).bytes;
+}
+
+std::span<const std::byte> Engine::network(const std::string& key) const {
+  return contents_.container.at(std::string(kNetworkPrefix) + key).bytes;
 }
 
 std::size_t Engine::weight_bytes() const {

@@ -37,6 +37,8 @@ class Engine {
   // The bytes of a tensor of kind weight; an engine without weights has none.
   std::span<const std::byte> weight(const std::string& tensor_name) const;
   std::span<const std::byte> cubin(const std::string& key) const;
+  // What another library serialized, under the key of a NetworkInstruction.
+  std::span<const std::byte> network(const std::string& key) const;
 
   // Throws EngineError if the file has been written to since.
   void check_unchanged() const { file_.check_unchanged(); }

@@ -170,6 +170,8 @@ void check_outputs(const Plan& plan, const Manifest& manifest) {
 
 // Whether the target's executor has such instructions.
 bool runs_on(const Instruction& instruction, TargetKind target) {
+  const bool is_network = std::holds_alternative<NetworkInstruction>(instruction);
+  if (is_network || target == TargetKind::kTensorrt) return is_network && target == TargetKind::kTensorrt;
   if (std::holds_alternative<CollectiveInstruction>(instruction)) return true;
   return std::holds_alternative<CallInstruction>(instruction) == (target == TargetKind::kCpu);
 }
@@ -188,6 +190,17 @@ void check_kinds(const Plan& plan, TargetKind target) {
         fail(where, "expected instructions that " + std::string(to_string(target)) + " engines have, found others");
       }
     }
+  }
+}
+
+// Programs of prompts and of generation, each of one network that is there.
+void check_networks(const Plan& plan, const Container& container) {
+  const bool has_both = plan.programs.size() == 2 && !plan.programs[0].decode_only && plan.programs[1].decode_only;
+  if (!has_both) fail("programs", "expected one for prompts and one for generation");
+  for (const Program& program : plan.programs) {
+    if (program.instructions.size() != 1) fail("programs", "expected one network in " + program.name);
+    const auto& network = std::get<NetworkInstruction>(program.instructions.front());
+    if (container.at("network." + network.network).dtype != "U8") fail("programs", "expected a network of bytes");
   }
 }
 
@@ -219,7 +232,11 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
     }
     return bounds;
   }
-  check_launches(plan, container);
+  if (manifest.target.kind == TargetKind::kTensorrt) {
+    check_networks(plan, container);
+  } else {
+    check_launches(plan, container);
+  }
   return {};
 }
 

@@ -1,0 +1,49 @@
+"""Tiny models whose heads and features TensorRT has kernels for (multiples of 16), and their rewritten networks."""
+
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from tests.models import save_tiny_model
+from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.builder.tensorrt.passes import pipeline
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.manifest import Fusion
+
+ARCHS = ("sm_89", "sm_120")
+LIMITS = BuildLimits(max_batch_size=3, max_input_len=32, max_seq_len=64)
+_SIZES: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 160,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+}
+_HEADS = {**_SIZES, "head_dim": 32}
+_OVERRIDES: dict[str, dict[str, Any]] = {
+    "mistral": _HEADS,
+    "qwen3": _HEADS,
+    "gemma2": _HEADS,
+    "gemma3": {**_HEADS, "layer_types": ["sliding_attention", "full_attention"]},
+    "gpt2": {"n_embd": 128, "n_inner": 160, "n_layer": 2, "n_head": 4},
+}
+
+
+def overrides(family: str) -> dict[str, Any]:
+    """The fields of a tiny model's config that make it such a model."""
+    return _OVERRIDES.get(family, _SIZES)
+
+
+def save_checkpoint(directory: Path, family: str, dtype: str) -> Checkpoint:
+    """The checkpoint of a random model of ``family``, converted into ``directory``."""
+    save_tiny_model(family, directory / "model", **overrides(family))
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
+    return open_checkpoint(directory / "checkpoint")
+
+
+def rewritten(model: ir.Model, dtype: str, limits: BuildLimits = LIMITS) -> tuple[ir.Model, list[Fusion]]:
+    """``model`` as TensorRT gets it, and what the passes decided."""
+    return run_passes(model, pipeline(dtype, limits))

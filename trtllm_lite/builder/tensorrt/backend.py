@@ -1,0 +1,188 @@
+"""The backend ``tensorrt``: an engine of NVIDIA's compiler, for RTX GPUs, from the same checkpoint."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.backends import TENSORRT
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
+from trtllm_lite.builder.graph import nodes_of, weight_tensor
+from trtllm_lite.builder.job import BuildJob, Fused, Tuning
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.parts import EngineParts
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.builder.tensorrt.apart import compile_apart
+from trtllm_lite.builder.tensorrt.compile import compile_network, profiles_of
+from trtllm_lite.builder.tensorrt.library import check_archs, find_library
+from trtllm_lite.builder.tensorrt.passes import pipeline
+from trtllm_lite.builder.tensorrt.passes.products import NAME as PRODUCTS
+from trtllm_lite.engine.cache_use import cache_use
+from trtllm_lite.engine.manifest import CacheGroup, Fusion, KvCache, Tactic, Target
+from trtllm_lite.engine.plan import NetworkInstruction, Plan, PlanTensor, Program
+from trtllm_lite.errors import BuildError, shown
+from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.quantize.kv_cache import find_attentions
+from trtllm_lite.vocabulary import ALIGNMENT, PLAIN_DTYPES, num_bytes
+
+_KEY = "tensorrt"  # of the one network in an engine
+
+
+class TensorRtBackend:
+    """The targets that TensorRT for RTX compiles for, such as ``sm_89`` and ``sm_120``."""
+
+    kind = TENSORRT
+
+    def accepts(self, target: str) -> bool:
+        """As :meth:`Backend.accepts`."""
+        return target.startswith("sm_")
+
+    def check(self, targets: Sequence[str], strip_plan: bool, tuning: Tuning) -> None:
+        """As :meth:`Backend.check`."""
+        if strip_plan:
+            raise BuildError(
+                "strip_plan is given for the backend tensorrt, whose engines hold their weights: leave it out"
+            )
+        if tuning != Tuning():
+            raise BuildError(
+                "a timing cache or fast_build is given for the backend tensorrt, which times nothing here: leave it out"
+            )
+        check_archs(targets)
+        if not find_library().is_rtx:
+            raise BuildError(
+                "the backend tensorrt found TensorRT, which compiles for the GPU of its machine alone; to compile for "
+                f"{', '.join(targets)} install TensorRT for RTX: pip install 'trtllm_lite[tensorrt-rtx]'"
+            )
+
+    def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
+        """As :meth:`Backend.fuse`: types and shapes that TensorRT has kernels for; it fuses by itself."""
+        dtype = config.dtype
+        if dtype == PLAIN_DTYPES[0]:
+            raise BuildError(
+                f"the checkpoint is {dtype}, and TensorRT engines compute in 16 bits: convert it with --dtype bfloat16"
+            )
+        _check_cache(network.graph, dtype, kv_cache_dtype)
+        if limits.tokens_per_block != BuildLimits.tokens_per_block:
+            raise BuildError(
+                f"tokens_per_block is {limits.tokens_per_block}: TensorRT keeps each sequence in one piece, "
+                "so leave it out"
+            )
+        model, fusions = run_passes(network, pipeline(dtype, limits))
+        layers = tuple(range(len(nodes_of(model.graph, "TensorScatter")) // 2))
+        return Fused(model.graph, tuple(fusions), (CacheGroup("full", 0, layers),), dtype)
+
+    def compile(self, job: BuildJob) -> EngineParts:
+        """As :meth:`Backend.compile`."""
+        library = find_library()
+        compile_with = partial(compile_network, job.graph, job.limits, job.targets, library)
+        compiled = compile_apart(compile_with, partial(job.report, "compile"))
+        cache = _cache_of(job)
+        return EngineParts(
+            target=Target(TENSORRT, tuple(job.targets)),
+            plan=_plan_of(job, cache, library.package).to_json(),
+            weights=(),
+            kv_cache=cache,
+            memory=_memory(job, cache, compiled.activation_bytes),
+            cubins={},
+            alignment=ALIGNMENT,
+            tactics=(*_version(library.package, library.version), *compiled.layers),
+            expansions=_expansions(job),
+            networks={_KEY: compiled.image},
+        )
+
+    def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
+        """As :meth:`Backend.memory`; raises BuildError, because only TensorRT's compiler knows its workspace."""
+        del num_threads
+        weights, cache = _weight_bytes(job.graph), _cache_of(job)
+        raise BuildError(
+            f"plan is asked for the backend tensorrt, whose workspace is known when the engine is built: weights take "
+            f"{weights:,} bytes and the KV cache {cache.num_blocks * cache.bytes_per_block:,}; run `trtllm-lite build`"
+        )
+
+
+def _check_cache(graph: ir.Graph, dtype: str, wanted: str) -> None:
+    """Raise BuildError for a KV cache of another type than ``dtype``."""
+    rounds = any(rounding for attention in find_attentions(graph) for rounding in attention.roundings)
+    if rounds or wanted not in (AUTO_DTYPE, dtype):
+        found = "rounded to eight bits by the network" if rounds else shown(wanted)
+        raise BuildError(
+            f"the KV cache is {found}, and TensorRT keeps keys and values in 16 bits: build with --kv_cache_dtype "
+            f"{dtype}"
+        )
+
+
+def _cache_of(job: BuildJob) -> KvCache:
+    """A block for each sequence: its keys and values in one piece."""
+    config, length = job.checkpoint.config, job.limits.max_seq_len
+    (group,) = job.limits.cache_groups
+    row = num_bytes(config.dtype, (config.num_key_value_heads, length, config.head_dim))
+    return KvCache(
+        tokens_per_block=length,
+        num_blocks=job.limits.max_batch_size,
+        num_layers=len(group.layers),
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        dtype=config.dtype,
+        bytes_per_block=2 * len(group.layers) * row,
+        groups=(group,),
+    )
+
+
+def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
+    """Caches, logits, and the network with a profile for each kind of step."""
+    symbols = job.limits.symbols() | {"max_blocks_per_seq": 1, "num_blocks": cache.num_blocks}
+    shape = ("num_blocks", cache.num_kv_heads, cache.tokens_per_block, cache.head_dim)
+    names = (f"{what}_cache.{layer}" for layer in range(cache.num_layers) for what in ("key", "value"))
+    caches = tuple(PlanTensor(name, cache.dtype, shape, "row_major", "cache", 0) for name in names)
+    vocab_size = job.checkpoint.config.vocab_size
+    logits = PlanTensor("logits", "float32", ("num_logits", vocab_size), "row_major", "arena", 0)
+    programs = tuple(
+        Program(name, "any", name == "generation", most, (NetworkInstruction("network", library, _KEY, number),))
+        for number, (name, most) in enumerate(
+            zip(("context", "generation"), (p.batch[2] * p.seq[2] for p in profiles_of(job.limits)), strict=True)
+        )
+    )
+    return Plan(
+        symbols=symbols,
+        arena_bytes=num_bytes("float32", (symbols["num_logits"], vocab_size)),
+        state_bytes=0,
+        tensors=(*caches, logits),
+        outputs={"logits": len(caches)},
+        kernels=(),
+        programs=programs,
+        cuda=None,
+    )
+
+
+def _memory(job: BuildJob, cache: KvCache, activation_bytes: int) -> MemoryPlan:
+    logits = num_bytes("float32", (job.limits.num_logits, job.checkpoint.config.vocab_size))
+    return MemoryPlan(
+        weights=_weight_bytes(job.graph),
+        kv_cache=cache.num_blocks * cache.bytes_per_block,
+        arena=activation_bytes + logits,
+        step_inputs=0,
+        scratch=0,
+        num_threads=0,
+        cache_use=cache_use(cache, job.limits.max_seq_len),
+    )
+
+
+def _weight_bytes(graph: ir.Graph) -> int:
+    tensors = (weight_tensor(value) for value in graph.initializers.values())
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, ir.LazyTensor))
+
+
+def _version(package: str, version: str) -> tuple[Tactic, ...]:
+    return (Tactic("all", f"{package} {version}", "the compiler that was installed"),)
+
+
+def _expansions(job: BuildJob) -> tuple[Tactic, ...]:
+    """The matrices that the engine does not hold as the checkpoint does."""
+
+    def parts(fusion: Fusion) -> tuple[str, str]:
+        choice, _, reason = fusion.reason.partition(": ")
+        return choice, reason
+
+    found = (fusion for fusion in job.fusions if fusion.pass_name == PRODUCTS and not fusion.fused)
+    return tuple(Tactic(fusion.site, *parts(fusion)) for fusion in found)

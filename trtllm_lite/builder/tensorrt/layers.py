@@ -1,0 +1,38 @@
+"""Reads from the builder's log which kernels TensorRT made of the network: inspection needs no GPU then."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from trtllm_lite.engine.manifest import Tactic
+
+_LISTING = "Layers:\n"
+_LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<type>\w+), (?P<rest>.*)$", re.MULTILINE)
+_SITE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
+_DTYPE = re.compile(r"Datatype: (\w+)")
+_PROFILE = " [profile 1]"
+_EVENTS = ("signal", "wait", "shape_call", "ShapeHostToDevice", "copy")
+_PROFILES = ("context", "generation")
+_REASON = "chosen by TensorRT"
+
+
+def layers_of(lines: Iterable[tuple[str, str]]) -> tuple[Tactic, ...]:
+    """The layers of the engine, in order of execution, first those of prompts (``context``), then of ``generation``.
+
+    A layer's site is its phase and the nodes of the network that it computes, its choice the layer's type and the types
+    that it reads, such as ``gemm of FP8``. Layers that only move events or shapes are left out.
+    """
+    return tuple(layer for _, text in lines if text.startswith(_LISTING) for layer in _layers(text))
+
+
+def _layers(text: str) -> Iterator[Tactic]:
+    phase = 0
+    for found in _LAYER.finditer(text):
+        phase = max(phase, int(_PROFILE in found["name"] or _PROFILE in found["rest"]))
+        sites = list(dict.fromkeys(_SITE.findall(found["rest"])))
+        if found["type"] in _EVENTS or not sites:
+            continue
+        inputs = found["rest"].partition("Outputs:")[0]
+        read = sorted(set(_DTYPE.findall(inputs)))
+        kernel = "attention " if "_mha_" in found["name"] else ""
+        choice = f"{kernel}{found['type']} of {', '.join(read)}" if read else f"{kernel}{found['type']}"
+        yield Tactic(f"{_PROFILES[phase]}: {' + '.join(sites)}", choice, _REASON)

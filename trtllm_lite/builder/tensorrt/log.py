@@ -1,0 +1,82 @@
+"""Accounts for every line that TensorRT's parser and builder print: it is known to do no harm, or the build fails."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtllm_lite.errors import BuildError
+from trtllm_lite.printable import one_line
+
+_MAX_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Benign:
+    """Lines that match ``pattern`` as a whole, and why they do no harm."""
+
+    pattern: str
+    reason: str
+
+
+_INPUTS = r"(input_ids|position_ids|past_lens|logits_indices)"
+BENIGN = (
+    Benign(r"-+|(ONNX IR|Opset|Producer|Model) version: .*|(Producer name|Domain|Doc string): .*", "the file's header"),
+    Benign(rf"ModelImporter\.cpp:\d+: Make sure input {_INPUTS} has Int64 binding\.", "the runtime binds int64 there"),
+    Benign(rf"In input \({_INPUTS}\), minShape is not the same as maxShape\.", "profiles are ranges on purpose"),
+    Benign(r"Detected \d+ inputs? and \d+ output network tensors?\.", "a count"),
+    Benign(r"Total (Host|Device) Persistent Memory: \d+ bytes", "a size"),
+    Benign(r"Max Scratch Memory: \d+ bytes", "a size"),
+    Benign(r"Total (Activation|Weights) Memory: \d+ bytes", "a size, of which that of activations is recorded"),
+    Benign(r"\[BlockAssignment\] .*", "how temporary memory is laid out"),
+    Benign(r"\[MemUsage(Stats|Change)\] .*", "the builder's own memory"),
+    Benign(r"Local timing cache in use\. .*", "nothing is timed without a GPU"),
+    Benign(r"Compiler backend is used during engine (build|execution)\.", "the one compiler of TensorRT for RTX"),
+    Benign(r"Engine generation completed in .* seconds\.", "a time"),
+    Benign(r"Successfully (created|loaded) plugin: .*", "plugins that come with TensorRT"),
+    Benign(
+        r"\[checkMacros\.cpp::catchCudaError::\d+\] Error Code 1: Cuda Runtime .*cudaError 35: .*",
+        "there is no driver where the builder looks for one; targets are named, and no GPU is needed",
+    ),
+)
+_ACTIVATION = re.compile(r"Total Activation Memory: (\d+) bytes")
+_KNOWN = re.compile("|".join(f"(?:{line.pattern})" for line in BENIGN), re.DOTALL)
+
+
+@dataclass
+class Log:
+    """The lines of one build, by severity as TensorRT names it; ``VERBOSE`` lines are traces and never checked."""
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+
+    def logger(self, trt: Any) -> Any:
+        """An ``ILogger`` of the module ``trt`` that writes here."""
+        log = self
+
+        class Logger(trt.ILogger):
+            def __init__(self) -> None:
+                trt.ILogger.__init__(self)
+
+            def log(self, severity: Any, message: str) -> None:
+                log.lines.append((severity.name, message))
+
+        return Logger()
+
+    def check(self, doing: str) -> None:
+        """Raise BuildError that lists the lines which are not BENIGN; ``doing`` is what TensorRT was asked for."""
+        unknown = [
+            f"{severity}: {one_line(message)}"
+            for severity, message in self.lines
+            if severity != "VERBOSE" and not _KNOWN.fullmatch(message)
+        ]
+        if not unknown:
+            return
+        more = f"; and {len(unknown) - _MAX_SHOWN} more" if len(unknown) > _MAX_SHOWN else ""
+        listed = "; ".join(unknown[:_MAX_SHOWN]) + more
+        raise BuildError(
+            f"TensorRT printed what is not known to do no harm when it {doing}: {listed}. "
+            "Build with the native backend (leave backend out), or report this with network.onnx"
+        )
+
+    def activation_bytes(self) -> int:
+        """The temporary memory of the engine, that of its largest profile."""
+        return max((int(found[1]) for _, line in self.lines if (found := _ACTIVATION.fullmatch(line))), default=0)

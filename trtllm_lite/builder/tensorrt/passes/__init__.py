@@ -1,0 +1,21 @@
+"""What TensorRT wants of the standard network: logits of chosen rows, products and caches of its types.
+
+The result is a standard network still, which onnxruntime runs. Its inputs are those of a checkpoint's network with one
+more, ``logits_indices``; caches have a static length.
+"""
+
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.passes.contract import GraphPass
+from trtllm_lite.builder.tensorrt.passes.caches import static_caches
+from trtllm_lite.builder.tensorrt.passes.chosen_logits import CHOSEN_LOGITS
+from trtllm_lite.builder.tensorrt.passes.products import typed_products
+from trtllm_lite.network.dtypes import ONNX
+
+
+def pipeline(dtype: str, limits: BuildLimits) -> tuple[GraphPass, ...]:
+    """The passes for a network whose matrices, keys and values are ``dtype`` (float16 or bfloat16)."""
+    narrow = ONNX[dtype]
+    return (CHOSEN_LOGITS, typed_products(narrow), static_caches(narrow, limits.max_seq_len))
+
+
+__all__ = ["pipeline"]

@@ -1,0 +1,95 @@
+"""Matrices of 4-bit integers in blocks, as TensorRT takes them: signed, with scales of 16 bits and no zero points.
+
+A row of the matrix is scale * element + offset in each block, so that x W^T is the product with scale * element alone,
+and the sum of each block of x times its offset on top: a product of K / block columns.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import dims
+from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, constant, insert
+from trtllm_lite.network.dtypes import NUMPY
+from trtllm_lite.network.tensors import add_initializer, computed, extents
+from trtllm_lite.quantize.formats import StoredMatrix
+
+FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
+_BIAS = 8  # of unsigned elements, which become signed ones that much less
+
+
+def in_blocks(graph: ir.Graph, before: ir.Node, matrix: StoredMatrix, narrow: ir.DataType) -> ir.Value:
+    """scale * element [out, in] in the type ``narrow``, by a DequantizeLinear in front of ``before``."""
+    name = str(matrix.operands["weight"].name)
+    weight, scale = matrix.tensor("weight"), matrix.tensor("weight_scale")
+    (rows, depth), (_, blocks) = extents(weight), extents(scale)
+
+    def signed() -> np.ndarray:
+        elements = weight.numpy().astype(np.int8)
+        return (elements - _bias(matrix)).astype(NUMPY["int4"])
+
+    def rounded() -> np.ndarray:
+        return scale.numpy().astype(np.float32).astype(narrow.numpy())
+
+    tensors = {
+        "int4": computed(signed, ir.DataType.INT4, (rows, depth)),
+        "scales": computed(rounded, narrow, (rows, blocks)),
+    }
+    operands = [
+        graph.initializers.get(f"{name}.{what}") or add_initializer(graph, f"{name}.{what}", tensor)
+        for what, tensor in tensors.items()
+    ]
+    attributes = {"axis": 1, "block_size": depth // blocks}
+    return insert(graph, before, "DequantizeLinear", operands, f"{before.name}.w", narrow, [rows, depth], attributes)
+
+
+def add_offsets(graph: ir.Graph, product: ir.Node, matrix: StoredMatrix, narrow: ir.DataType) -> None:
+    """Let those that read ``product``, float32, get what the offsets of ``matrix`` add to it, too."""
+    scale = matrix.tensor("weight_scale")
+    offset = matrix.tensor("weight_offset") if "weight_offset" in matrix.operands else None
+    bias = _bias(matrix)
+    if offset is None and not bias:
+        return
+    rows, blocks = extents(scale)
+
+    def load() -> np.ndarray:
+        added = bias * scale.numpy().astype(np.float32)
+        if offset is not None:
+            added = added + offset.numpy().astype(np.float32).reshape(rows, blocks)
+        return np.ascontiguousarray(added.T.astype(narrow.numpy()))
+
+    name, result = str(product.name), product.outputs[0]
+    readers, is_output = list(result.uses()), result.is_graph_output()
+    offsets = add_initializer(graph, f"{name}.offsets", computed(load, narrow, (blocks, rows)))
+    x = product.inputs[0]
+    assert x is not None
+    sums = cast(graph, product, _block_sums(graph, product, x, blocks), narrow, f"{name}.block_sums")
+    shape = dims(result) or ()
+    added = insert(graph, product, "MatMul", [sums, offsets], f"{name}.added", narrow, shape)
+    wide = cast(graph, product, added, WIDE, f"{name}.added.wide")
+    total = ir.Value(name=str(result.name), type=ir.TensorType(WIDE), shape=result.shape)
+    result.name = f"{name}.without_offsets"
+    graph.insert_after(product, ir.node("Add", [result, wide], outputs=[total], name=f"{name}.with_offsets"))
+    for use in readers:
+        use.node.replace_input_with(use.idx, total)
+    if is_output:
+        graph.outputs[graph.outputs.index(result)] = total
+
+
+def _bias(matrix: StoredMatrix) -> int:
+    return _BIAS if matrix.operands["weight"].dtype == ir.DataType.UINT4 else 0
+
+
+def _block_sums(graph: ir.Graph, before: ir.Node, x: ir.Value, blocks: int) -> ir.Value:
+    """The sums of ``x`` [..., in] over each block, float32 [..., blocks]: once for all products that read ``x``."""
+    name = f"{x.name}.sums_of_{blocks}"
+    made = next((use.node for use in x.uses() if use.node.name == f"{name}.cut"), None)
+    if made is not None:
+        return next(iter(made.outputs[0].uses())).node.outputs[0]
+    leading = list(dims(x) or ())[:-1]
+    extents_of_cut = np.array([0] * len(leading) + [blocks, -1], np.int64)
+    cut_shape = constant(graph, f"blocks.{len(leading)}.{blocks}", extents_of_cut)
+    axis = constant(graph, "blocks.axis", np.array([-1], np.int64))
+    size = (dims(x) or (0,))[-1]
+    assert isinstance(size, int)
+    cut = insert(graph, before, "Reshape", [x, cut_shape], f"{name}.cut", WIDE, [*leading, blocks, size // blocks])
+    return insert(graph, before, "ReduceSum", [cut, axis], name, WIDE, [*leading, blocks], {"keepdims": 0})

@@ -1,0 +1,145 @@
+"""Gives every product the types that TensorRT has kernels for, without changing what is multiplied.
+
+- A matrix of 16 bits is multiplied by activations of its type.
+- Integers of 4 bits in blocks stay so, with scales of 16 bits: TensorRT widens them inside of the product. It knows no
+  zero points; what they add to a product, the sum of a block of x times an offset, is a small product of its own.
+- 8 bits by activations of 8 bits stay so, and the product is float32. TensorRT takes one constant scale for such
+  activations; where each token has its own, rows are divided by it before they are rounded (with the scale 1), and the
+  product's rows are multiplied by it: (x / s) W^T s.
+- TensorRT multiplies no other stored form as it is stored. Such matrices become 16 bits here, as TensorRT would do when
+  it builds.
+"""
+
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import dims, nodes_of
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.tensorrt.passes.blocks import FOUR_BITS, add_offsets, in_blocks
+from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, constant, insert, widen_result
+from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.network.tensors import add_initializer, computed, extents
+from trtllm_lite.quantize.activations import number, recognise
+from trtllm_lite.quantize.formats import FORMATS, StoredMatrix
+from trtllm_lite.quantize.formats.format import made_by
+
+NAME = "typed_products"
+_BYTES = (ir.DataType.INT8, ir.DataType.FLOAT8E4M3FN)
+
+
+def typed_products(narrow: ir.DataType) -> GraphPass:
+    """The pass for a network whose 16-bit type is ``narrow``."""
+    return GraphPass(NAME, partial(_rewrite, narrow=narrow))
+
+
+def _rewrite(graph: ir.Graph, narrow: ir.DataType) -> list[Decision]:
+    decisions: list[Decision] = []
+    for node in nodes_of(graph, "MatMul"):
+        transpose = made_by(node.inputs[1], "Transpose")
+        matrix = None if transpose is None else _stored(transpose.inputs[0])
+        if transpose is not None and matrix is not None:
+            decisions += _typed(graph, node, transpose, matrix, narrow)
+    for node in nodes_of(graph, "Gather"):
+        table = _stored(node.inputs[0])
+        if table is not None and table.format.name != "plain":
+            decisions.append(_look_up_narrow(graph, node, table, narrow))
+    _divide_rows(graph)
+    return decisions
+
+
+def _stored(value: ir.Value | None) -> StoredMatrix | None:
+    return next((found for known in FORMATS if (found := known.recognise(value)) is not None), None)
+
+
+def _typed(
+    graph: ir.Graph, node: ir.Node, transpose: ir.Node, matrix: StoredMatrix, narrow: ir.DataType
+) -> list[Decision]:
+    is_rounded = recognise(node.inputs[0]) is not None
+    blocks = extents(matrix.tensor("weight_scale"))[1] if "weight_scale" in matrix.operands else 0
+    weight = matrix.operands["weight"]
+    if is_rounded and weight.dtype in _BYTES and blocks == 1 and "weight_offset" not in matrix.operands:
+        return [Decision(str(node.name), True)]
+    decision = Decision(str(node.name), True)
+    if matrix.format.name == "plain":
+        operand = cast(graph, transpose, weight, narrow, f"{weight.name}.narrow")
+    elif weight.dtype in FOUR_BITS and blocks > 1 and not is_rounded:
+        add_offsets(graph, node, matrix, narrow)
+        operand = in_blocks(graph, transpose, matrix, narrow)
+    else:
+        operand, decision = _expanded(graph, matrix, narrow), _expansion(str(node.name), matrix, narrow)
+    transpose.replace_input_with(0, operand)
+    transpose.outputs[0].type = ir.TensorType(narrow)
+    x = node.inputs[0]
+    assert x is not None
+    node.replace_input_with(0, cast(graph, node, x, narrow, f"{node.name}.x"))
+    widen_result(graph, node, narrow)
+    return [decision]
+
+
+def _look_up_narrow(graph: ir.Graph, node: ir.Node, table: StoredMatrix, narrow: ir.DataType) -> Decision:
+    node.replace_input_with(0, _expanded(graph, table, narrow))
+    widen_result(graph, node, narrow)
+    return _expansion(str(node.name), table, narrow)
+
+
+def _expanded(graph: ir.Graph, matrix: StoredMatrix, narrow: ir.DataType) -> ir.Value:
+    """What ``matrix`` means as one of 16 bits: one for all who read it."""
+    name = f"{DTYPE_NAMES[narrow]}.{matrix.operands['weight'].name}"
+    if name in graph.initializers:
+        return graph.initializers[name]
+    tensors = {operand: matrix.tensor(operand) for operand in matrix.operands}
+
+    def load() -> np.ndarray:
+        wide = matrix.format.dequantize({operand: tensor.numpy() for operand, tensor in tensors.items()})
+        return wide.astype(narrow.numpy())
+
+    return add_initializer(graph, name, computed(load, narrow, matrix.shape))
+
+
+def _expansion(site: str, matrix: StoredMatrix, narrow: ir.DataType) -> Decision:
+    stored = matrix.operands["weight"].dtype
+    assert stored is not None
+    form = f"{DTYPE_NAMES[stored]} becomes {DTYPE_NAMES[narrow]}"
+    reason = "TensorRT multiplies 8 bits by activations of 8 bits alone, and 4 bits in blocks by those of 16"
+    return Decision(site, False, f"{form}: {reason}")
+
+
+def _divide_rows(graph: ir.Graph) -> None:
+    """Round rows that have scales of their own with the scale 1, and multiply by theirs behind the products."""
+    for quantize in nodes_of(graph, "QuantizeLinear"):
+        x, scale = quantize.inputs[:2]
+        if x is None or scale is None or scale.is_initializer() or number(scale) is not None:
+            continue
+        dequantize = next(iter({use.node for use in quantize.outputs[0].uses()}))
+        divided = insert(graph, quantize, "Div", [x, scale], f"{quantize.name}.divided", WIDE, dims(x) or ())
+        one = constant(graph, "rows.scale", np.array(1, np.float32))
+        quantize.replace_input_with(0, divided)
+        for node in (quantize, dequantize):
+            node.replace_input_with(1, one)
+            for name in ("axis", "block_size"):
+                node.attributes.pop(name, None)
+        for use in list(dequantize.outputs[0].uses()):
+            _multiply_rows(graph, use.node, scale)
+
+
+def _multiply_rows(graph: ir.Graph, reader: ir.Node, scale: ir.Value) -> None:
+    """Let those that read the product behind ``reader`` (itself, or a Cast in front of it) read its scaled rows."""
+    product = reader if reader.op_type == "MatMul" else next(iter(reader.outputs[0].uses())).node
+    after = product
+    if after.outputs[0].dtype != WIDE:
+        after = next(iter(after.outputs[0].uses())).node
+    result = after.outputs[0]
+    readers, is_output = list(result.uses()), result.is_graph_output()
+    name = str(result.name)
+    scaled = ir.Value(name=name, type=ir.TensorType(WIDE), shape=result.shape)
+    result.name = f"{name}.unscaled"
+    graph.insert_after(after, ir.node("Mul", [result, scale], outputs=[scaled], name=f"{product.name}.rescaled"))
+    for use in readers:
+        use.node.replace_input_with(use.idx, scaled)
+    if is_output:
+        graph.outputs[graph.outputs.index(result)] = scaled
+
+
+__all__ = ["NAME", "typed_products"]

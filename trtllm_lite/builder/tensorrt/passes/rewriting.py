@@ -1,0 +1,54 @@
+"""The helpers that these passes share to add nodes to a graph."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import Dim, dims, value_of
+from trtllm_lite.network.tensors import add_initializer
+
+WIDE = ir.DataType.FLOAT
+Attributes = Mapping[str, int | float | Sequence[int]]
+
+
+def insert(
+    graph: ir.Graph,
+    before: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    name: str,
+    dtype: ir.DataType,
+    shape: Sequence[Dim | None],
+    attributes: Attributes | None = None,
+) -> ir.Value:
+    """The value of a new standard node in front of ``before``; node and value have the same ``name``."""
+    output = value_of(name, dtype, shape)
+    graph.insert_before(before, ir.node(op_type, inputs, dict(attributes or {}), outputs=[output], name=name))
+    return output
+
+
+def cast(graph: ir.Graph, before: ir.Node, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:
+    """``value`` as ``dtype``, by a Cast in front of ``before`` if it is of another type."""
+    if value.dtype == dtype:
+        return value
+    return insert(graph, before, "Cast", [value], name, dtype, dims(value) or (), {"to": int(dtype)})
+
+
+def widen_result(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
+    """Let ``node`` make ``dtype``, and those that read its result, float32 made of that."""
+    result = node.outputs[0]
+    readers, is_output = list(result.uses()), result.is_graph_output()
+    wide = value_of(str(result.name), WIDE, dims(result) or ())
+    result.name, result.type = f"{result.name}.{dtype.name.lower()}", ir.TensorType(dtype)
+    name = f"{node.name}.wide"
+    graph.insert_after(node, ir.node("Cast", [result], {"to": int(WIDE)}, outputs=[wide], name=name))
+    for reader in readers:
+        reader.node.replace_input_with(reader.idx, wide)
+    if is_output:
+        graph.outputs[graph.outputs.index(result)] = wide
+
+
+def constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    """The small constant of that name, which means the same wherever it is used."""
+    return graph.initializers.get(name) or add_initializer(graph, name, ir.tensor(array, name=name))
