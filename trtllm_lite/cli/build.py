@@ -219,8 +219,8 @@ def _build(
     """Build from a checkpoint or a model config; ``read`` is the model or checkpoint that its provenance is to name."""
     from trtllm_lite.builder import build_engine, plan_memory
     from trtllm_lite.cli.attestation import attest_build
+    from trtllm_lite.engine.contents import counted_expansions
     from trtllm_lite.engine.format import CONFIG_FILE
-    from trtllm_lite.engine.inspect import counted_expansions
     from trtllm_lite.files import require_replaceable
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy

@@ -1,4 +1,4 @@
-"""``trtllm-lite inspect``: describes a checkpoint or an engine, or compares two engines."""
+"""``trtllm-lite inspect``: describes a checkpoint or an engine as text, JSON or a page, or compares two engines."""
 
 import json
 from pathlib import Path
@@ -14,11 +14,13 @@ RESULTS_DIFFER = 3  # 1 and 2 are errors
 @click.argument("path", metavar="ENGINE|CKPT")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--kernels", is_flag=True, help="Also list how each kernel of a GPU engine is compiled, and why.")
+@click.option("--html", "page", metavar="FILE", help="Write all of it as a page for a browser, which needs no network.")
 @click.option("--diff", "other", metavar="ENGINE", help="Compare with this engine instead.")
-def inspect(path: str, as_json: bool, kernels: bool, other: str | None) -> None:
+def inspect(path: str, as_json: bool, kernels: bool, page: str | None, other: str | None) -> None:
     """Describe a checkpoint or an engine: model, limits, operators, memory by kind, size, fusions.
 
-    For each pass it shows how many candidates were fused, and why the others were not.
+    For each pass it shows how many candidates were fused, and why the others were not. With --html it writes one file
+    that has everything: the steps of each program, the arena, tactics with their timings, kernels, weights, files.
 
     With --diff it shows what differs between two engines. The exit code is 3 if something differs that can change
     tokens or logits, and 0 if nothing does.
@@ -28,9 +30,14 @@ def inspect(path: str, as_json: bool, kernels: bool, other: str | None) -> None:
       trtllm-lite inspect engine
       trtllm-lite inspect engine --kernels
       trtllm-lite inspect ckpt --json
+      trtllm-lite inspect engine --html engine.html
       trtllm-lite inspect engine --diff older_engine
     """
-    if other is None:
+    if page is not None:
+        if as_json or kernels or other is not None:
+            raise click.UsageError("--html is a page of one engine with all there is: leave --json, --kernels, --diff out")
+        _write_page(Path(path), Path(page))
+    elif other is None:
         _describe(Path(path), as_json, kernels)
     elif kernels:
         raise click.UsageError("--diff compares kernels anyway: leave --kernels out; --json lists all that differ")
@@ -48,6 +55,19 @@ def _describe(path: Path, as_json: bool, kernels: bool) -> None:
         click.echo(json.dumps(inspection.to_dict(), indent=2))
     else:
         inspection.render(Console(), kernels=kernels)
+
+
+def _write_page(path: Path, page: Path) -> None:
+    from trtllm_lite.engine.inspect import inspect_path
+    from trtllm_lite.engine.page import render_page
+    from trtllm_lite.files import require_writable, write_file, writing
+
+    with writing(str(page), "choose another file for --html"):
+        require_writable(page)
+    text = render_page(inspect_path(path))
+    with writing(str(page), "choose another file for --html"):
+        write_file(page, text.encode())
+    click.echo(f"wrote {page}")
 
 
 def _compare(a: Path, b: Path, as_json: bool) -> None:

@@ -220,7 +220,7 @@ def _kernel_facts(engine: EngineFile) -> Iterator[_Fact]:
 
 def _compiled(engine: EngineFile, kernel: CompiledKernel) -> str:
     """A kernel by the content of its cubins and by its launch configuration."""
-    cubins = (f"{arch} CRC-32C {_checksum(engine, CUBIN_PREFIX + key)}" for arch, key in kernel.cubins.items())
+    cubins = (f"{arch} CRC-32C {engine.checksum(CUBIN_PREFIX + key)}" for arch, key in kernel.cubins.items())
     return ", ".join((*cubins, f"{kernel.threads} threads", f"{kernel.shared_bytes} B shared"))
 
 
@@ -258,17 +258,9 @@ def _weight_facts(engine: EngineFile) -> Iterator[_Fact]:
     yield _Fact("weights", "stripped", stripped, True)
     for tensor in engine.plan.tensors:
         if tensor.kind == "weight":
-            data = "not in the file" if stripped else f"CRC-32C {_checksum(engine, WEIGHT_PREFIX + tensor.name)}"
+            data = "not in the file" if stripped else f"CRC-32C {engine.checksum(WEIGHT_PREFIX + tensor.name)}"
             kind = f"{tensor.dtype} {json_text(tensor.shape)} {tensor.layout}"
             yield _Fact("weights", tensor.name, f"{kind}, {data}", True)
-
-
-def _checksum(engine: EngineFile, entry: str) -> str:
-    if entry not in engine.checksums:
-        raise EngineError(
-            f"{engine.path} is damaged: expected a checksum of {one_line(entry)}, which its plan names: build it again"
-        )
-    return engine.checksums[entry]
 
 
 def _print_line(console: Console, text: str) -> None:

@@ -1,35 +1,33 @@
 """Describes an engine or a checkpoint: model, limits, operators, fusions made and refused, memory, size."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from trtllm_lite.engine.cache_use import CacheUse, cache_use
+from trtllm_lite.engine.contents import (
+    FusionSummary,
+    KernelUse,
+    WeightGroup,
+    kernel_uses,
+    summarize,
+    weight_groups,
+    workspace_parts,
+)
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
-from trtllm_lite.engine.manifest import Accuracy, Fusion, Manifest, Tactic
+from trtllm_lite.engine.inspect_text import print_inspection
+from trtllm_lite.engine.manifest import Accuracy, Manifest, Tactic
+from trtllm_lite.engine.outline import Outline, outline
 from trtllm_lite.engine.plan import CallInstruction, Instruction, LaunchInstruction, Plan, dotted
+from trtllm_lite.engine.provenance import PROVENANCE_FILE, Provenance, read_provenance
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
 from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE
-from trtllm_lite.printable import one_line
-from trtllm_lite.units import counted, format_bytes
-
-
-@dataclass(frozen=True)
-class FusionSummary:
-    """One pass: the number of its candidates, how many it fused, and site and reason of each that it did not fuse."""
-
-    pass_name: str
-    fused: int
-    candidates: int
-    not_fused: dict[str, str]
+from trtllm_lite.vocabulary import FORMAT_VERSION, PLAN_VERSION
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,10 @@ class Inspection:
     """``kind`` is ``engine`` or ``checkpoint``; ``memory`` and ``file_bytes`` are in bytes.
 
     ``operators`` counts the fused operators of a CPU engine and the standard operators of a checkpoint; ``programs``
-    counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. For a checkpoint
-    ``limits``, ``expansions`` and most of ``memory`` are empty, ``gather_context_logits`` and ``cache_use`` are None,
-    and ``fusions`` are those that a build would make.
+    counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. ``checksums`` are the
+    CRC-32C of files as the manifest says them; ``provenance`` is what the file beside the engine says, which is not
+    checked here. For a checkpoint ``limits``, ``expansions``, most of ``memory`` and all that has a default are empty,
+    ``gather_context_logits`` and ``cache_use`` are None, and ``fusions`` are those that a build would make.
     """
 
     kind: str
@@ -60,6 +59,13 @@ class Inspection:
     fusions: tuple[FusionSummary, ...]
     tactics: tuple[Tactic, ...]
     expansions: tuple[Tactic, ...]
+    workspace: dict[str, int] = field(default_factory=dict)
+    outlines: tuple[Outline, ...] = ()
+    weights: tuple[WeightGroup, ...] = ()
+    kernels: tuple[KernelUse, ...] = ()
+    checksums: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    provenance: Provenance | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
@@ -67,28 +73,7 @@ class Inspection:
 
     def render(self, console: Console, *, kernels: bool = False) -> None:
         """Print the inspection; with ``kernels`` also how each kernel and product of a GPU engine was chosen."""
-        made_for = f" for {self.target}" if self.target else ""
-        console.print(Text.assemble((self.kind, "bold"), " ", one_line(self.path)), soft_wrap=True)
-        console.print(Text(one_line(f"made by {self.producer}{made_for}")), soft_wrap=True)
-        if self.qformat:
-            console.print(Text(one_line(f"weights of linear layers: {self.qformat}")), soft_wrap=True)
-        _print_table(console, "accuracy", {} if self.accuracy is None else asdict(self.accuracy))
-        _print_table(console, "model", self.model)
-        _print_table(console, "limits", self._limits())
-        _print_table(console, "KV cache", {name: value for name, value in self.kv_cache.items() if name != "groups"})
-        _print_cache_use(console, self.cache_use)
-        _print_table(console, "memory", {name: _exact_bytes(size) for name, size in self.memory.items()})
-        _print_table(console, "files", {name: _exact_bytes(size) for name, size in self.file_bytes.items()})
-        _print_table(console, "operators", self.operators)
-        _print_table(console, "programs: launches and products of a step", self.programs)
-        _print_fusions(console, self.fusions)
-        _print_table(console, "expanded weights", counted_expansions(self.expansions))
-        _print_tactics(console, self.tactics, kernels)
-
-    def _limits(self) -> dict[str, Any]:
-        if self.gather_context_logits is None:
-            return self.limits
-        return {**self.limits, "gather_context_logits": "yes" if self.gather_context_logits else "no"}
+        print_inspection(self, console, kernels=kernels)
 
 
 def inspect_path(path: Path) -> Inspection:
@@ -130,35 +115,20 @@ def inspect_engine(path: Path) -> Inspection:
         fusions=summarize(manifest.fusions),
         tactics=manifest.tactics,
         expansions=manifest.expansions,
+        workspace=workspace_parts(engine),
+        outlines=tuple(outline(engine.plan, program) for program in engine.plan.programs),
+        weights=weight_groups(engine.plan),
+        kernels=kernel_uses(engine),
+        checksums=manifest.files,
+        versions=_versions(engine),
+        provenance=provenance_of(engine),
     )
 
 
-def counted_expansions(expansions: Iterable[Tactic]) -> dict[str, str]:
-    """For each kind of expansion: the number of weights, and the reason."""
-    counts = Counter((item.choice, item.reason) for item in expansions)
-    return {choice: f"{counted(count, 'weight')}: {reason}" for (choice, reason), count in counts.items()}
-
-
-def summarize(fusions: Iterable[Fusion]) -> tuple[FusionSummary, ...]:
-    """Decisions grouped by pass, in the order of the passes."""
-    by_pass: dict[str, list[Fusion]] = {}
-    for fusion in fusions:
-        by_pass.setdefault(fusion.pass_name, []).append(fusion)
-    return tuple(
-        FusionSummary(
-            pass_name=name,
-            fused=sum(fusion.fused for fusion in decided),
-            candidates=len(decided),
-            not_fused={fusion.site: fusion.reason for fusion in decided if not fusion.fused},
-        )
-        for name, decided in by_pass.items()
-    )
-
-
-def _exact_bytes(size: int) -> str:
-    """``size`` for people, with the exact number beside it."""
-    short = format_bytes(size)
-    return short if short.endswith(" B") else f"{short} ({size:,} B)"
+def provenance_of(engine: EngineFile) -> Provenance | None:
+    """What the file beside an engine says; None if there is none. Raises EngineError if it is damaged."""
+    directory = engine.path.parent
+    return read_provenance(directory) if (directory / PROVENANCE_FILE).is_file() else None
 
 
 def _inspect_checkpoint(path: Path) -> Inspection:
@@ -175,6 +145,19 @@ def _inspect_checkpoint(path: Path) -> Inspection:
 def _file_bytes(engine: EngineFile) -> dict[str, int]:
     others = (engine.path.parent / name for name in (CONFIG_FILE, *TOKENIZER_FILES))
     return {engine.path.name: engine.file_bytes} | {file.name: file.stat().st_size for file in others if file.is_file()}
+
+
+def _versions(engine: EngineFile) -> dict[str, str]:
+    """Of what made the engine, of its format, and of the library that its products were measured with."""
+    versions = {
+        "engine made by": engine.manifest.producer,
+        "checkpoint made by": engine.manifest.model.producer,
+        "version of the container": str(FORMAT_VERSION),
+        "version of the plan": str(PLAN_VERSION),
+    }
+    cuda = engine.plan.cuda
+    measured = {} if cuda is None or not cuda.cublaslt_version else {"cuBLAS": dotted(cuda.cublaslt_version)}
+    return versions | measured
 
 
 def _target(engine: EngineFile) -> str:
@@ -213,40 +196,3 @@ def _ran(plan: Plan, instruction: Instruction) -> str:
 def _memory(manifest: Manifest) -> dict[str, int]:
     memory: dict[str, int] = to_json(manifest.memory)
     return memory | {"total": sum(memory.values())}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in value.items()) or "none"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
-
-
-def _print_table(console: Console, title: str, rows: Mapping[str, Any]) -> None:
-    """Print a table of texts from a file, as they are: neither as markup of rich nor as escapes of a terminal."""
-    if not rows:
-        return
-    table = Table(title=Text(one_line(title)), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 2))
-    for name, value in rows.items():
-        table.add_row(Text(one_line(name)), Text(one_line(_text(value))))
-    console.print(table)
-
-
-def _print_cache_use(console: Console, use: CacheUse | None) -> None:
-    if use is not None:
-        rows = {group.name: group.describe() for group in use.groups}
-        _print_table(console, "cache groups", rows | {"in all": use.describe()})
-
-
-def _print_fusions(console: Console, fusions: tuple[FusionSummary, ...]) -> None:
-    _print_table(console, "fusions", {item.pass_name: f"{item.fused} of {item.candidates}" for item in fusions})
-    for item in fusions:
-        _print_table(console, f"not fused by {item.pass_name}", item.not_fused)
-
-
-def _print_tactics(console: Console, tactics: tuple[Tactic, ...], all_of_them: bool) -> None:
-    if all_of_them:
-        _print_table(console, "tactics", {item.site: f"{item.choice}: {item.reason}" for item in tactics})
-    elif tactics:
-        _print_table(console, "tactics", {"choices made": f"{len(tactics)}; --kernels lists them with their reasons"})

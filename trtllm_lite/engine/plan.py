@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
 from trtllm_lite.engine.records import Hex, IndexOf, Native, OneOf, Range, Text, from_json, json_text, parse_json
+from trtllm_lite.errors import EngineError, shown
 from trtllm_lite.vocabulary import (
     DTYPES,
     LAYOUTS,
@@ -273,6 +274,17 @@ class Plan:
     kernels: tuple[CompiledKernel, ...]
     programs: tuple[Program, ...]
     cuda: CudaSettings | None
+
+    def max_bytes(self, tensor: PlanTensor) -> int:
+        """Bytes of ``tensor`` when every symbol is at its bound. Raises EngineError if there is no such number."""
+        name = shown(tensor.name)
+        try:
+            size = tensor.max_bytes(self.symbols)
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineError(f"{name} has a shape that cannot be ({shown(error)}): the file is damaged") from error
+        if not 0 <= size <= MAX_BYTES:
+            raise EngineError(f"{name} has {shown(size)} bytes, expected 0 to 2^50: the file is damaged")
+        return size
 
     def to_json(self) -> str:
         """Compact JSON, identical for equal plans."""

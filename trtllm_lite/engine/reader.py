@@ -61,6 +61,21 @@ class EngineFile:
     manifest: Manifest
     plan: Plan
 
+    def stored(self, entry: str) -> StoredTensor:
+        """An entry that the plan names. Raises EngineError if the file has none."""
+        if entry not in self.tensors:
+            raise EngineError(self._lacks("the entry", entry))
+        return self.tensors[entry]
+
+    def checksum(self, entry: str) -> str:
+        """The checksum of an entry that the plan names. Raises EngineError if the file has none."""
+        if entry not in self.checksums:
+            raise EngineError(self._lacks("a checksum of", entry))
+        return self.checksums[entry]
+
+    def _lacks(self, what: str, entry: str) -> str:
+        return f"{self.path} is damaged: expected {what} {one_line(entry)}, which its plan names: {_REMEDY}"
+
 
 def find_engine(path: Path) -> Path:
     """The engine file of an engine directory, or ``path`` itself if it is a file. Raises EngineError."""

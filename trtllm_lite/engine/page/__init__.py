@@ -1,0 +1,76 @@
+"""An inspection as one HTML page, which needs nothing beside itself: no network, no fonts, no other files.
+
+Names in it come from engines, which are hostile: everything is escaped, and a content security policy lets the browser
+run only the page's own script and style, by their hashes, and load nothing.
+"""
+
+import hashlib
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from trtllm_lite.engine.inspect import Inspection
+from trtllm_lite.engine.inspect_text import limits_of
+from trtllm_lite.engine.page.charts import BAR_WIDTH, arena_map, bar
+from trtllm_lite.engine.page.rows import file_rows, refusals, tactic_rows
+from trtllm_lite.printable import one_line
+from trtllm_lite.units import counted, format_bytes
+
+_FOLDER = Path(__file__).parent
+
+
+def render_page(found: Inspection) -> str:
+    """The page of ``found``, the same for the same inspection."""
+    style, script = ((_FOLDER / name).read_text() for name in ("page.css", "page.js"))
+    return _environment().get_template("page.html").render(
+        found=found,
+        limits=limits_of(found),
+        tactics=tactic_rows(found),
+        files=list(file_rows(found)),
+        memory_bar=bar({name: size for name, size in found.memory.items() if name != "total"}),
+        workspace_bar=bar(found.workspace),
+        bar_width=BAR_WIDTH,
+        style=Markup(style),  # noqa: S704 - a file of this package
+        script=Markup(script),  # noqa: S704 - a file of this package
+        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'",
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"bytes": format_bytes, "counted": counted, "fact": _fact, "refusals": refusals}
+    environment.globals |= {"arena_map": arena_map}
+    return environment
+
+
+def _visible(value: Any) -> Any:
+    """What an expression prints: characters that would not show, or would turn the text around, are escaped."""
+    return value if isinstance(value, Markup) else one_line(str(value))
+
+
+def _fact(value: Any) -> str:
+    """A value of the manifest for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_fact(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_fact, value)) or "none"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

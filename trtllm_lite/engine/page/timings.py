@@ -1,0 +1,50 @@
+"""Reads the timings out of the reasons of tactics, which are texts: ``fastest on GPU: 64 rows 1.5 us (2 us by NAME)``."""
+
+import re
+from dataclasses import dataclass
+
+_TIMING = re.compile(
+    r"(?:(?P<lead>.*?): )?(?P<rows>\d{1,9}) rows (?P<time>\d{1,9}(?:\.\d{1,9})?) us(?: \((?P<others>.*)\))?", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds of the chosen way at a number of rows; ``others`` says what another way took."""
+
+    rows: int
+    microseconds: float
+    others: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """Timings taken together; ``lead`` says where: ``measured on NVIDIA H200``."""
+
+    lead: str
+    timings: tuple[Timing, ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """The parts of a reason: ``words`` that are no timings, and timings."""
+
+    words: str
+    series: tuple[Series, ...]
+
+
+def read_reason(text: str) -> Reason:
+    """The parts of ``text``; what is not understood stays among the words, so that nothing is lost."""
+    words: list[str] = []
+    leads: list[str] = []
+    timings: list[list[Timing]] = []
+    for part in text.split("; "):
+        match = _TIMING.fullmatch(part)
+        if match is None or (match["lead"] is None and not leads):
+            words.append(part)
+            continue
+        if match["lead"] is not None:
+            leads.append(match["lead"])
+            timings.append([])
+        timings[-1].append(Timing(int(match["rows"]), float(match["time"]), match["others"] or ""))
+    return Reason("; ".join(words), tuple(Series(*pair) for pair in zip(leads, map(tuple, timings), strict=True)))
