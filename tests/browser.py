@@ -27,11 +27,11 @@ def find_browser() -> str | None:
 
 
 class Page:
-    """A page, what its console complained of, and the addresses that it asked for."""
+    """A page, and what its console complained of."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self.complaints: list[str] = []
-        self.requests: list[str] = []
+        self._requests: dict[str, str] = {}
         self._commands, self._answers = commands, answers
         self._received = b""
         self._number = 0
@@ -42,6 +42,11 @@ class Page:
         self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Runtime", "Log", "Network", "Page"):
             self.call(f"{domain}.enable")
+
+    @property
+    def requests(self) -> set[str]:
+        """The addresses that pages asked for, but for those that their content security policy refused."""
+        return set(self._requests.values())
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The result of a command. Events that come before it are noted."""
@@ -97,7 +102,9 @@ class Page:
         if event == "Page.loadEventFired":
             self._loaded = True
         elif event == "Network.requestWillBeSent":
-            self.requests.append(found["request"]["url"])
+            self._requests[found["requestId"]] = found["request"]["url"]
+        elif event == "Network.loadingFailed" and found.get("blockedReason") == "csp":
+            del self._requests[found["requestId"]]
         elif event == "Runtime.exceptionThrown":
             self.complaints.append(str(found["exceptionDetails"]))
         elif event == "Runtime.consoleAPICalled":

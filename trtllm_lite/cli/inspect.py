@@ -35,7 +35,7 @@ def inspect(path: str, as_json: bool, kernels: bool, page: str | None, other: st
     """
     if page is not None:
         if as_json or kernels or other is not None:
-            raise click.UsageError("--html is a page of one engine with all there is: leave --json, --kernels, --diff out")
+            raise click.UsageError("--html is a page that has all: leave --json, --kernels and --diff out")
         _write_page(Path(path), Path(page))
     elif other is None:
         _describe(Path(path), as_json, kernels)

@@ -25,18 +25,22 @@ _FOLDER = Path(__file__).parent
 def render_page(found: Inspection) -> str:
     """The page of ``found``, the same for the same inspection."""
     style, script = ((_FOLDER / name).read_text() for name in ("page.css", "page.js"))
-    return _environment().get_template("page.html").render(
-        found=found,
-        limits=limits_of(found),
-        tactics=tactic_rows(found),
-        files=list(file_rows(found)),
-        memory_bar=bar({name: size for name, size in found.memory.items() if name != "total"}),
-        workspace_bar=bar(found.workspace),
-        bar_width=BAR_WIDTH,
-        style=Markup(style),  # noqa: S704 - a file of this package
-        script=Markup(script),  # noqa: S704 - a file of this package
-        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'",
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            found=found,
+            limits=limits_of(found),
+            tactics=tactic_rows(found),
+            files=list(file_rows(found)),
+            memory_bar=bar({name: size for name, size in found.memory.items() if name != "total"}),
+            workspace_bar=bar(found.workspace),
+            bar_width=BAR_WIDTH,
+            style=Markup(style),
+            script=Markup(script),
+            policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+            "base-uri 'none'; form-action 'none'",
+        )
     )
 
 

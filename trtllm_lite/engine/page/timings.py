@@ -1,4 +1,4 @@
-"""Reads the timings out of the reasons of tactics, which are texts: ``fastest on GPU: 64 rows 1.5 us (2 us by NAME)``."""
+"""Reads the timings out of the reasons of tactics: ``fastest on NVIDIA H200: 64 rows 1.5 us (2 us by cublaslt)``."""
 
 import re
 from dataclasses import dataclass
