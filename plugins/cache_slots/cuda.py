@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
-from ..launch import Command, features, kernel, launch, symbol
+from ..launch import Command, kernel, launch, symbol
 
 _THREADS = 128
 # In the order of the kernel's arguments; past_lens are written, too.
@@ -18,6 +18,6 @@ def lower(op: Lowering) -> list[Command]:
     defines = {"TL_PAGE": op.attribute("tokens_per_block"), "TL_GROUPS": num_groups}
     specialised = kernel("cache_slots/cuda.cuh", "cache_slots", _THREADS, 0, defines)
     inputs = [op.step_input(name) for name in _STEP_INPUTS]
-    extents = (symbol("num_tokens"), symbol("num_seqs"), features(op.step_input("block_tables")))
+    extents = (symbol("num_tokens"), symbol("num_seqs"), symbol("max_blocks_per_seq"))
     grid = (symbol("num_tokens", 1, _THREADS),)
     return [launch(specialised, grid, slots, *inputs, op.state("last_tokens"), *extents)]

@@ -153,11 +153,16 @@ class Cache:
     value_scale: float = 1.0
 
     @property
-    def table_stride(self) -> int:
-        """Entries from one sequence's block table to the next one's."""
+    def num_groups(self) -> int:
+        """The cache groups of the engine, each with a block table of every sequence."""
         num_groups = self.slots.shape[0]
         assert isinstance(num_groups, int)
-        return num_groups * features(self.block_tables)
+        return num_groups
+
+    @property
+    def table_stride(self) -> Extent:
+        """Entries from one sequence's block table to the next one's."""
+        return symbol("max_blocks_per_seq", self.num_groups)
 
     @property
     def factors(self) -> tuple[float, float]:
@@ -167,12 +172,13 @@ class Cache:
     @property
     def tables(self) -> Slice:
         """The group's block table of the first sequence."""
-        return Slice(self.block_tables, Extent(4 * self.group * features(self.block_tables)))
+        return Slice(self.block_tables, symbol("max_blocks_per_seq", 4 * self.group) if self.group else Extent(0))
 
     @property
     def prefill_tables(self) -> Slice:
         """The group's block table of the first sequence behind the decode rows."""
-        skipped = symbol("num_decode_seqs", 4 * self.table_stride)
+        # Of the product of two symbols one is a number: the columns, which are the same in all steps.
+        skipped = symbol("num_decode_seqs", 4 * self.num_groups * features(self.block_tables))
         return Slice(self.block_tables, self.tables.offset + skipped)
 
     @property

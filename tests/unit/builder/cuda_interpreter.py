@@ -82,6 +82,7 @@ class CudaInterpreter:
             "num_prefill_seqs": len(lens) - decode,
             "num_prefill_tokens": int(lens.sum()) - decode,
             "num_logits": len(inputs["logits_indices"]),
+            "max_blocks_per_seq": self.plan.symbols["max_blocks_per_seq"],
             "num_sms": NUM_SMS,
         }
 
