@@ -35,7 +35,7 @@ ALLOWED = {
     "convert": {"network", "plugins"},
     "quantize": {"network", "plugins", "convert"},  # of convert, the container of tensors
     "builder": {"network", "quantize", "engine", "plugins"},
-    "engine": {"network"},
+    "engine": {"network", "plugins"},  # of plugins, the layout of sampling records
     "csrc": {"engine"},  # what is generated from the engine's records
     "runtime": {"engine"},
     "bench": {"runtime", "engine"},

@@ -22,7 +22,8 @@ from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.manifest import Accuracy, Manifest, Tactic
 from trtllm_lite.engine.outline import Outline, outline
 from trtllm_lite.engine.plan import CallInstruction, Instruction, LaunchInstruction, Plan, dotted
-from trtllm_lite.engine.provenance import PROVENANCE_FILE, Provenance, read_provenance
+from trtllm_lite.engine.provenance import Provenance
+from trtllm_lite.engine.provenance_facts import provenance_of
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.engine.records import to_json
 from trtllm_lite.errors import EngineError
@@ -123,12 +124,6 @@ def inspect_engine(path: Path) -> Inspection:
         versions=_versions(engine),
         provenance=provenance_of(engine),
     )
-
-
-def provenance_of(engine: EngineFile) -> Provenance | None:
-    """What the file beside an engine says; None if there is none. Raises EngineError if it is damaged."""
-    directory = engine.path.parent
-    return read_provenance(directory) if (directory / PROVENANCE_FILE).is_file() else None
 
 
 def _inspect_checkpoint(path: Path) -> Inspection:

@@ -97,17 +97,11 @@ def _step(plan: Plan, instruction: Instruction) -> Step:
     tensors = [plan.tensors[index] for index in touched(instruction)]
     return Step(
         kind=instruction.kind,
-        name=_name(plan, instruction),
+        name=plan.name_of(instruction),
         weights=tuple(pattern(tensor.name) for tensor in tensors if tensor.kind == "weight"),
         tensors=tuple(pattern(tensor.name) for tensor in tensors if tensor.kind != "weight"),
         settings=_settings(plan, instruction),
     )
-
-
-def _name(plan: Plan, instruction: Instruction) -> str:
-    if isinstance(instruction, LaunchInstruction):
-        return plan.kernels[instruction.kernel].name
-    return "product" if isinstance(instruction, MatmulInstruction) else instruction.op
 
 
 def _settings(plan: Plan, instruction: Instruction) -> dict[str, Any]:

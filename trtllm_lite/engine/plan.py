@@ -275,6 +275,12 @@ class Plan:
     programs: tuple[Program, ...]
     cuda: CudaSettings | None
 
+    def name_of(self, instruction: Instruction) -> str:
+        """What an instruction runs: an operator, a kernel, or a ``product`` of the library."""
+        if isinstance(instruction, LaunchInstruction):
+            return self.kernels[instruction.kernel].name
+        return "product" if isinstance(instruction, MatmulInstruction) else instruction.op
+
     def max_bytes(self, tensor: PlanTensor) -> int:
         """Bytes of ``tensor`` when every symbol is at its bound. Raises EngineError if there is no such number."""
         name = shown(tensor.name)

@@ -18,6 +18,7 @@ from tests.unit.builder.plan_interpreter import header_of
 from trtllm_lite._core import Engine
 from trtllm_lite.builder import build_engine, parts, plan_memory
 from trtllm_lite.cli import cli
+from trtllm_lite.engine.difference import compare_paths
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.engine.plan import Plan
@@ -127,6 +128,16 @@ def test_lower_limits_compile_nothing_again() -> None:
     assert len(compiled) > 20
     for limits in (*({"max_batch_size": batch} for batch in (1, 7, 16)), {"max_seq_len": 40}):
         assert sources(**limits) <= compiled
+
+
+def test_another_max_seq_len_changes_no_results(tmp_path: Path) -> None:
+    """Block tables become narrower, and there is room for fewer edits of logits."""
+    engine = save_cuda_engine(tmp_path, cuda_shape(vocab=2000))
+    build_engine(tmp_path / "checkpoint", tmp_path / "shorter", **{**LIMITS, "max_seq_len": 32}, target="sm_90")
+    comparison = compare_paths(engine.path, tmp_path / "shorter")
+    found = {item.name: (item.a, item.b) for item in comparison.differences if item.section == "limits"}
+    assert found == {"max_seq_len": (48, 32), "edits of logits on the GPU": (1024 + 48, 1024 + 32)}
+    assert not comparison.changes_results
 
 
 def test_memory_is_predicted_without_compiling(engine: EngineFile) -> None:

@@ -19,7 +19,18 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.difference import Comparison, compare_paths
 from trtllm_lite.engine.manifest import Accuracy, Fusion, Limits, Manifest, Memory, Tactic, Target
-from trtllm_lite.engine.plan import CompiledKernel, CudaSettings, LaunchInstruction, Plan
+from trtllm_lite.engine.plan import (
+    CompiledKernel,
+    CudaSettings,
+    Extent,
+    IntArgument,
+    LaunchInstruction,
+    Plan,
+    PlanTensor,
+    TensorArgument,
+    symbol,
+)
+from trtllm_lite.engine.provenance import Material, write_provenance
 from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import EngineError
 
@@ -45,7 +56,7 @@ def engine(build: Build) -> Path:
 
 
 def _inspect(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["inspect", *map(str, arguments)], env={"COLUMNS": "120"})
+    return CliRunner().invoke(cli, ["inspect", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
 def _sections(comparison: Comparison) -> set[str]:
@@ -76,7 +87,10 @@ def test_another_scheme_changes_quantization_and_weights(engine: Path, build: Bu
     assert ["qformat", "full_prec", "int8_wo"] in lines
     assert ["quantization"] in lines
     assert ["weights"] in lines
-    assert lines[-1] == ["What", "differs", "can", "change", "results", "(exit", "code", "3)"]
+    verdict = "What differs can change results (exit code 3): quantization, kernels, weights"
+    assert result.output.splitlines()[-1] == verdict
+    assert any(line[:4] == ["layers.0.mlp.gate_up_proj.weight", "and", "1", "like"] for line in lines)
+    assert ["memory", "(changes", "no", "results)"] in lines
 
 
 def test_json_has_every_field(engine: Path, build: Build) -> None:
@@ -211,6 +225,74 @@ def test_many_differences_are_counted(tmp_path: Path) -> None:
     assert "and 61 more; --json lists all" in console.file.getvalue()
     assert console.file.getvalue().count("linear ") == 8
     assert len(comparison.differences) == 69
+
+
+def test_of_long_lists_only_what_differs_is_printed(tmp_path: Path) -> None:
+    settings = (f"in 64, out 96, tokens {n}, norm 1, bias 0, splits 1, stages 2, page 8" for n in (4, 8))
+    a, b = (replace(MANIFEST, tactics=(Tactic("linear 0", text, "fits"),)) for text in settings)
+    path = _write(tmp_path / "a", a)
+    lines = [line.split() for line in _inspect(path, "--diff", _write(tmp_path / "b", b)).output.splitlines()]
+    assert ["linear", "0", "…,", "tokens", "4", "…,", "tokens", "8"] in lines
+    lines = [line.split() for line in _inspect(_write(tmp_path / "c"), "--diff", path).output.splitlines()]
+    assert ["linear", "0", "none", "in", "64,", "out", "96,", "tokens", "4,", "…,", "page", "8:", "fits"] in lines
+
+
+def _table_plan(columns: int, *, stride: Extent | int, rows: int = 2) -> Plan:
+    """A launch that reads a block table of 4-byte entries, from row ``rows`` behind the decode sequences on."""
+    plan = _launching("first")
+    tables = PlanTensor("block_tables", "int32", ("num_tables", columns), "row_major", "input", 0)
+    number = len(plan.tensors)
+    offset = Extent(4 * columns * rows, (("num_decode_seqs", 4 * columns, 1),))
+    launch = LaunchInstruction("launch", 0, (1, 1, 1), (TensorArgument(number, offset), IntArgument(stride)), False)
+    step = replace(plan.programs[0], instructions=(launch,))
+    return replace(plan, tensors=(*plan.tensors, tables), programs=(step,))
+
+
+@pytest.mark.parametrize(
+    ("plan", "changes_results"),
+    [
+        (_table_plan(8, stride=symbol("max_blocks_per_seq")), False),
+        (_table_plan(8, stride=symbol("max_blocks_per_seq"), rows=3), True),
+        (_table_plan(8, stride=symbol("max_blocks_per_seq", 2)), True),
+        (_table_plan(8, stride=8), True),
+    ],
+)
+def test_the_width_of_block_tables_is_no_difference_where_it_is_named(
+    plan: Plan, changes_results: bool, tmp_path: Path
+) -> None:
+    a = _write(tmp_path / "a", plan=_table_plan(4, stride=symbol("max_blocks_per_seq")), first=b"code")
+    assert compare_paths(a, _write(tmp_path / "b", plan=plan, first=b"code")).changes_results is changes_results
+
+
+def _with_statement(directory: Path, parameters: dict[str, Any], digest: str, version: str) -> Path:
+    directory.mkdir()
+    _write(directory / "rank0.engine")
+    materials = [Material("trtllm_lite", {"sha256": "c0de"}), Material("weights.safetensors", {"sha256": digest})]
+    write_provenance(directory, parameters, materials, {"numpy": version})
+    return directory
+
+
+def test_provenance_explains_and_is_no_verdict(tmp_path: Path) -> None:
+    a = _with_statement(tmp_path / "a", {"build": {"max_batch_size": 2}, "model": {"dtype": "float32"}}, "12", "2.0")
+    b = _with_statement(tmp_path / "b", {"build": {"max_batch_size": 3, "target": "cpu"}}, "34", "2.1")
+    result = _inspect(a, "--diff", b, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.output)["differences"]
+    assert {item["section"] for item in found} == {"provenance"}
+    assert {item["name"]: (item["a"], item["b"]) for item in found} == {
+        "option build max_batch_size": (2, 3),
+        "option build target": (None, "cpu"),
+        "option model dtype": ("float32", None),
+        "source weights.safetensors": ("sha256 12", "sha256 34"),
+        "version of numpy": ("2.0", "2.1"),
+    }
+
+
+def test_a_statement_of_one_engine_is_named(tmp_path: Path) -> None:
+    a = _with_statement(tmp_path / "a", {"build": {}}, "12", "2.0")
+    (difference,) = compare_paths(a, _write(tmp_path / "b")).differences
+    assert (difference.name, difference.a, difference.b) == ("provenance.json", "names 2 sources", None)
+    assert not difference.changes_results
 
 
 def test_text_of_a_file_is_printed_as_it_is(tmp_path: Path) -> None:
