@@ -100,7 +100,7 @@ def attend(rows: str, first: int | Json, stride: int | Json) -> Json:
     """Attention of some rows of the batch; the others' inputs come before byte ``first``, tables before ``stride``."""
     inputs = (pointer("cu_seqlens", first), pointer("past_lens", first), pointer("block_tables", stride))
     caches = (pointer("sums"), pointer("x"), pointer("key_cache.0"))
-    return launch("attend", extent(rows), *caches, *inputs, {"int": COLUMNS}, {"int": PAGE})
+    return launch("attend", extent(rows), *caches, *inputs, {"int": extent("max_blocks_per_seq")}, {"int": PAGE})
 
 
 def program(name: str, max_tokens: int, decode_only: bool) -> Json:
