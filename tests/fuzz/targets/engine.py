@@ -8,7 +8,9 @@ from rich.console import Console
 
 from tests.fuzz.engines import built_engine
 from tests.unit.csrc.mutations import KINDS, changed_manifest
+from trtllm_lite.engine.difference import compare_paths
 from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.engine.page import render_page
 from trtllm_lite.runtime import ModelRunner
 
 COUNT = 200
@@ -28,6 +30,8 @@ class Target:
         inspection = inspect_path(directory)
         inspection.render(Console(file=io.StringIO(), width=80), kernels=True)
         inspection.to_dict()
+        render_page(inspection)
+        compare_paths(directory, directory)
         runner = ModelRunner.from_dir(directory, num_threads=1)
         try:
             runner.generate([[1, 5, 7], [260]], max_new_tokens=3)

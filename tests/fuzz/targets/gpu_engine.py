@@ -11,7 +11,9 @@ from tests.fuzz.documents import mutate
 from tests.fuzz.engines import built_engine
 from tests.unit.cuda.toy_engine import VOCAB, make_toy_engine, to_bytes
 from trtllm_lite._core import Engine
+from trtllm_lite.engine.difference import compare_paths
 from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.engine.page import render_page
 
 COUNT = 200
 
@@ -30,5 +32,8 @@ class Target:
         (directory / "rank0.engine").write_bytes(to_bytes(engine))
 
     def read(self, directory: Path) -> None:
-        inspect_path(directory).render(Console(file=io.StringIO(), width=80), kernels=True)
+        inspection = inspect_path(directory)
+        inspection.render(Console(file=io.StringIO(), width=80), kernels=True)
+        render_page(inspection)
+        compare_paths(directory, directory)
         Engine(str(directory / "rank0.engine"))
