@@ -35,7 +35,6 @@ def render_page(found: Inspection) -> str:
             files=list(file_rows(found)),
             memory_bar=bar({name: size for name, size in found.memory.items() if name != "total"}),
             workspace_bar=bar(found.workspace),
-            bar_width=BAR_WIDTH,
             style=Markup(style),
             script=Markup(script),
             policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
@@ -58,7 +57,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"bytes": format_bytes, "counted": counted, "fact": _fact, "refusals": refusals}
-    environment.globals |= {"arena_map": arena_map}
+    environment.globals |= {"arena_map": arena_map, "bar_width": BAR_WIDTH}
     return environment
 
 
