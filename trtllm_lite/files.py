@@ -18,7 +18,8 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from trtllm_lite.errors import OutputError, shown
+from trtllm_lite.errors import ConvertError, OutputError, shown
+from trtllm_lite.printable import one_line
 from trtllm_lite.temporaries import temporary_directory, temporary_name
 
 PRODUCER_PREFIX = "trtllm_lite"
@@ -66,6 +67,16 @@ def writing(what: str, remedy: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(f"cannot write {what}: {error.strerror}: {remedy}") from error
+
+
+@contextmanager
+def reading_model(model: str) -> Iterator[None]:
+    """Turn an OSError about the files of ``model`` into a ConvertError."""
+    try:
+        yield
+    except OSError as error:
+        name = one_line(str(error.filename or model))
+        raise ConvertError(f"cannot read {name}: {error.strerror}: check the path and its permissions") from error
 
 
 def write_file(path: Path, data: bytes) -> None:

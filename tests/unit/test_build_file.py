@@ -158,3 +158,21 @@ def test_another_model_than_the_checksums_is_refused(job: Path) -> None:
     output = " ".join(_build(job).split())
     assert "job.yaml:4: the sha256 of" in output
     assert "fetch the model again, or, if it was changed on purpose, give the new checksum" in output
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["of the checksums", "of the cache"])
+def test_a_model_that_cannot_be_read_is_an_error(job: Path, checked: bool) -> None:
+    unreadable = job.parent / "model" / "model.safetensors"
+    unreadable.unlink()
+    unreadable.symlink_to("/proc/self/mem")  # a file of which no byte can be read, by root neither
+    if not checked:
+        job.write_text(re.sub(r"  sha256:\n.*\n", "", job.read_text()))
+    output = " ".join(_build(job).split())
+    assert re.search(r"job\.yaml.*: cannot read .*: Input/output error: check the path and its permissions", output)
+    assert "unexpected" not in output
+
+
+def test_a_model_with_an_impossible_name_is_an_error(job: Path) -> None:
+    job.write_text(job.read_text().replace(str(job.parent / "model"), "a" * 300))
+    output = " ".join(_build(job).split())
+    assert re.search(r"job\.yaml.*: cannot read a+.*: File name too long: check the path", output), output

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from tests.unit.builder.checkpoints import save_checkpoint
 from trtllm_lite import convert, engine_cache
+from trtllm_lite.builder import Checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.engine_cache import Conversion, Recipe, make, open_cached
 from trtllm_lite.errors import ArgumentError, ConvertError, DeviceError, EngineError, OutputError
@@ -72,6 +73,23 @@ def test_a_damaged_checkpoint_is_converted_again(model: Path, converted: list[Pa
     (converted[0] / "network.onnx").write_bytes(b"")
     open_cached(str(model), recipe(max_batch_size=1), load)
     assert len(converted) == 2
+
+
+def test_an_error_of_the_build_leaves_the_checkpoint(
+    model: Path, converted: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_cached(str(model), recipe(), load)
+    calls = []
+
+    def refuse(*_: object, **__: object) -> None:
+        calls.append(1)
+        raise EngineError("not of the checkpoint")
+
+    monkeypatch.setattr("trtllm_lite.builder.build_engine", refuse)
+    with pytest.raises(EngineError, match="not of the checkpoint"):
+        open_cached(str(model), recipe(max_batch_size=1), load)
+    assert (len(calls), len(converted)) == (1, 1)
+    assert converted[0].is_dir()
 
 
 @pytest.mark.usefixtures("converted")
@@ -211,9 +229,10 @@ def test_the_cache_is_listed_and_cleared(model: Path, tmp_path: Path) -> None:
 def test_what_is_being_made_is_not_removed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build = make._build
 
-    def build_meanwhile(checkpoint: Path, *arguments: Any) -> None:
+    def build_meanwhile(checkpoint: Checkpoint, *arguments: Any) -> None:
         assert engine_cache.clear_cache()[0] == 0
-        assert checkpoint.is_dir()
+        assert checkpoint.path is not None
+        assert checkpoint.path.is_dir()
         build(checkpoint, *arguments)
 
     monkeypatch.setattr(make, "_build", build_meanwhile)

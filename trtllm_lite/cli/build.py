@@ -103,13 +103,13 @@ def _build_options(function: Decorated) -> Decorated:
     return function
 
 
-def _source(checkpoint_dir: Path | None, model_config: str | None) -> "Checkpoint":
+def _source(checkpoint: "Path | Checkpoint | None", model_config: str | None) -> "Checkpoint":
     from trtllm_lite.builder import checkpoint_of_shape, open_checkpoint
 
-    if (checkpoint_dir is None) == (model_config is None):
+    if (checkpoint is None) == (model_config is None):
         raise click.UsageError("pass --checkpoint_dir, or --model_config for the shape of a model without its weights")
-    if checkpoint_dir is not None:
-        return open_checkpoint(checkpoint_dir)
+    if checkpoint is not None:
+        return open_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
     from trtllm_lite.convert import open_model_config
 
     model = open_model_config(Path(str(model_config)))
@@ -197,17 +197,19 @@ def _convert_and_build(model: dict[str, Any], options: dict[str, Any]) -> None:
     from trtllm_lite.convert.mapping import find_model
     from trtllm_lite.convert.pins import check_files
     from trtllm_lite.engine_cache import Conversion, use_checkpoint
+    from trtllm_lite.files import reading_model
     from trtllm_lite.progress import progress_bars
 
     conversion, name = take_conversion(model), model["model_dir"]
-    source = find_model(name, conversion.pop("revision"))
-    check_files(source, conversion.pop("sha256"))
+    with reading_model(name):
+        source = find_model(name, conversion.pop("revision"))
+        check_files(source, conversion.pop("sha256"))
     with progress_bars() as report:
-        use_checkpoint(source, name, Conversion(**conversion), report, lambda path: _build(path, source, **options))
+        use_checkpoint(source, name, Conversion(**conversion), report, lambda made: _build(made, source, **options))
 
 
 def _build(
-    checkpoint_dir: Path | None,
+    checkpoint: "Path | Checkpoint | None",
     read: Path | None,
     model_config: str | None,
     output_dir: str,
@@ -231,7 +233,7 @@ def _build(
     recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
     check_recipe_options([recipe])
     check_calibration_options([recipe], measures=max_accuracy_loss is not None, strips=limits["strip_plan"])
-    source = _source(checkpoint_dir, model_config)
+    source = _source(checkpoint, model_config)
     require_replaceable(Path(output_dir), CONFIG_FILE)
     with ExitStack() as stack:
         report = stack.enter_context(progress_bars())

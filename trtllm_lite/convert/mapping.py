@@ -13,6 +13,7 @@ from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.pins import check_files
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.files import reading_model
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.decoder import Decoder, build_network
 from trtllm_lite.network.dtypes import ONNX
@@ -64,14 +65,10 @@ def open_source(model_dir: str, revision: str | None = None, sha256: Mapping[str
 
     ``revision`` is a commit, branch or tag of the hub's, and ``sha256`` has checksums of files. Raises ConvertError.
     """
-    try:
+    with reading_model(model_dir):
         path = find_model(model_dir, revision)
         check_files(path, sha256 or {})
         return _open_source(path)
-    except OSError as error:
-        raise ConvertError(
-            f"cannot read {error.filename or model_dir}: {error.strerror}: check the permissions"
-        ) from error
 
 
 def _open_source(path: Path) -> Source:

@@ -5,17 +5,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trtllm_lite.engine_cache.checkpoints import checkpoint_path, use_checkpoint
 from trtllm_lite.engine_cache.recipe import Recipe, engine_key
 from trtllm_lite.engine_cache.store import ENGINES, locked, touch, trim
-from trtllm_lite.errors import ConvertError, EngineError
-from trtllm_lite.files import cache_directory
+from trtllm_lite.errors import EngineError
+from trtllm_lite.files import cache_directory, reading_model
 from trtllm_lite.network.config import NETWORK_FILE
-from trtllm_lite.printable import one_line
 from trtllm_lite.progress import Report, progress_bars
 from trtllm_lite.units import format_bytes
+
+if TYPE_CHECKING:
+    from trtllm_lite.builder import Checkpoint
 
 _Opened = TypeVar("_Opened")
 
@@ -37,14 +39,10 @@ def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opene
             f"{model} is no engine, and making one of it needs {error.name}: pip install 'trtllm_lite[build]', or pass "
             "the directory of an engine"
         ) from error
-    try:
+    with reading_model(model):
         source = find_model(model)
         entry = cache_directory(ENGINES) / engine_key(source, recipe)
-        checkpoint = checkpoint_path(source, recipe.conversion)
-    except OSError as error:
-        raise ConvertError(
-            f"cannot read {one_line(str(error.filename))}: {error.strerror}: check the path and its permissions"
-        ) from error
+    checkpoint = checkpoint_path(source, recipe.conversion)
     opened = _open_sound(entry, open_engine)
     if opened is None:
         with locked(entry, model):
@@ -100,12 +98,12 @@ def _make(source: Path, model: str, recipe: Recipe, entry: Path) -> None:
         if (source / NETWORK_FILE).is_file():
             _build(source, recipe, entry, report)
         else:
-            use_checkpoint(source, model, recipe.conversion, report, lambda path: _build(path, recipe, entry, report))
+            use_checkpoint(source, model, recipe.conversion, report, lambda made: _build(made, recipe, entry, report))
     size = format_bytes(sum(file.stat().st_size for file in entry.iterdir()))
     print(f"trtllm_lite: made {entry} ({size}) of {model} in {time.perf_counter() - begin:.1f} s", file=sys.stderr)
 
 
-def _build(checkpoint: Path, recipe: Recipe, entry: Path, report: Report) -> None:
+def _build(checkpoint: "Path | Checkpoint", recipe: Recipe, entry: Path, report: Report) -> None:
     from trtllm_lite.builder import build_engine
 
     build_engine(checkpoint, entry, progress=report, **recipe.build_arguments())
