@@ -6,6 +6,7 @@ source "$(dirname "$0")/common.sh"
 say "install into .venv"
 install_checkout test
 bash scripts/fetch_model.sh smollm2-135m
+bash scripts/install_test_tools.sh
 
 say "lint and types"
 bash scripts/lint.sh

@@ -41,6 +41,10 @@ class OverloadedError(TrtllmLiteError):
     """Too many requests are outstanding. The refused request is valid, and may be sent again when others have ended."""
 
 
+class RegistryError(TrtllmLiteError):
+    """A registry that cannot be reached, refuses a request, or does not hold what it is asked for."""
+
+
 class OutputError(TrtllmLiteError):
     """An output path that cannot be written: unwritable, full, or holding files that are not ours."""
 

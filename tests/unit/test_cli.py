@@ -23,7 +23,8 @@ from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.stages.device import DEVICES
 from trtllm_lite.units import counted
 
-COMMANDS = ("convert", "quantize", "plan", "build", "generate", "inspect", "verify", "eval", "bench", "cache")
+BUILDING = ("convert", "quantize", "plan", "build")
+COMMANDS = (*BUILDING, "generate", "inspect", "verify", "push", "pull", "eval", "bench", "cache")
 BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim")
 
 

@@ -43,15 +43,19 @@ ALLOWED = {
     "engine_cache": {"network"},  # the name of a file
     "llm": {"engine_cache", "runtime", "engine"},
     "stages": {"builder", "evaluation", "runtime", "quantize", "convert", "network", "engine"},
+    "registry": {"engine"},
     "cli": set(),
 }
 HEAVY = (
+    "cyclonedx",
+    "dxf",
     "gguf",
     "huggingface_hub",
     "ml_dtypes",
     "onnx",
     "onnx_ir",
     "onnxruntime",
+    "requests",
     "safetensors",
     "sentencepiece",
     "torch",

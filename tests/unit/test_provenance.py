@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,11 +38,18 @@ def _build(checkpoint: Path, output: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a checkpoint, and an engine with provenance."""
+    directory = tmp_path_factory.mktemp("built")
+    _build(save_checkpoint(directory / "checkpoint"), directory / "engine")
+    return directory
+
+
 @pytest.fixture
-def engine(tmp_path: Path) -> Path:
-    """An engine with provenance."""
-    _build(save_checkpoint(tmp_path / "checkpoint"), tmp_path / "engine")
-    return tmp_path / "engine"
+def engine(built: Path, tmp_path: Path) -> Path:
+    """An engine with provenance, beside the checkpoint that it was made of."""
+    return shutil.copytree(built, tmp_path / "built") / "engine"
 
 
 def _statement(engine: Path) -> Any:

@@ -13,6 +13,8 @@ from trtllm_lite.cli.eval import evaluate
 from trtllm_lite.cli.framework import Group
 from trtllm_lite.cli.generate import generate
 from trtllm_lite.cli.inspect import inspect
+from trtllm_lite.cli.pull import pull
+from trtllm_lite.cli.push import push
 from trtllm_lite.cli.quantize import quantize
 from trtllm_lite.cli.verify import verify
 
@@ -29,8 +31,9 @@ def cli() -> None:
       3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"
 
     `quantize` makes a smaller checkpoint after step 1, `plan` predicts memory before step 2, `inspect` describes a
-    checkpoint or an engine, `verify` holds an engine against its provenance, `eval` and `bench` measure how well and
-    how fast an engine predicts, `cache` lists and clears the engines that LLM makes by itself.
+    checkpoint or an engine, `verify` holds an engine against its provenance, `push` and `pull` take it to and from a
+    registry, `eval` and `bench` measure how well and how fast an engine predicts, `cache` lists and clears the engines
+    that LLM makes by itself.
     Options may be spelled with _ or -.
     """
 
@@ -38,7 +41,7 @@ def cli() -> None:
 _OBJECTS_BETWEEN_SEARCHES = 1_000_000
 
 
-for command in (convert, quantize, plan, build, generate, inspect, verify, evaluate, bench, cache):
+for command in (convert, quantize, plan, build, generate, inspect, verify, push, pull, evaluate, bench, cache):
     cli.add_command(command)
 
 

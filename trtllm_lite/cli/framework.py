@@ -17,7 +17,8 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _NO_VALUE = ""  # of a replaced option that was given without a value
 
 # Modules that come with an extra, by the name that import errors give.
-_EXTRAS = dict.fromkeys(("gguf", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "sentencepiece", "yaml"), "build")
+_BUILD = ("cyclonedx", "gguf", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "sentencepiece", "yaml")
+_EXTRAS = dict.fromkeys(_BUILD, "build") | dict.fromkeys(("dxf", "requests"), "oci")
 
 
 def _normalize(token: str) -> str:

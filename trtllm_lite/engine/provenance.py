@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, PRODUCER
+from trtllm_lite._core import Engine, crc32c
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, PRODUCER, TOKENIZER_FILES
+from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.engine.records import parse_json
 from trtllm_lite.errors import EngineError, shown
@@ -95,6 +97,28 @@ def read_provenance(directory: Path) -> Provenance:
         raise EngineError(f"{path} lacks a field, or one has another type ({error}): {_REMEDY}") from error
 
 
+@dataclass(frozen=True)
+class CheckedEngine:
+    """An engine that was found sound; ``provenance`` is None if it has none."""
+
+    manifest: Manifest
+    provenance: Provenance | None
+
+
+def check_engine(directory: Path) -> CheckedEngine:
+    """Hold an engine against its provenance, or, if it has none, against the checksums in the engine itself.
+
+    Raises EngineError.
+    """
+    directory = Path(directory)
+    if (directory / PROVENANCE_FILE).exists():
+        provenance = verify_engine(directory)
+        return CheckedEngine(read_engine(directory / ENGINE_FILE).manifest, provenance)
+    manifest = _check_manifest(directory)
+    Engine(str(directory / ENGINE_FILE))  # the runtime's reader reads the weights, too
+    return CheckedEngine(manifest, None)
+
+
 def verify_engine(directory: Path) -> Provenance:
     """Hold every file of an engine against its provenance; returns that.
 
@@ -112,7 +136,21 @@ def verify_engine(directory: Path) -> Provenance:
             problems.append(f"the sha256 of {name} is {digest}, expected {provenance.files[name]}")
     if problems:
         raise EngineError(f"{directory} is not the engine of its {PROVENANCE_FILE}: {'; '.join(problems)}: {_REMEDY}")
-    manifest = read_engine(directory / ENGINE_FILE).manifest
-    if parse_json((directory / CONFIG_FILE).read_bytes(), CONFIG_FILE) != json.loads(manifest.to_json()):
-        raise EngineError(f"{directory / CONFIG_FILE} is not the manifest of {ENGINE_FILE}: {_REMEDY}")
+    _check_manifest(directory)
     return provenance
+
+
+def _check_manifest(directory: Path) -> Manifest:
+    """The manifest of an engine. Raises EngineError if the files beside the engine are not those that it names."""
+    manifest = read_engine(directory / ENGINE_FILE).manifest
+    try:
+        if parse_json((directory / CONFIG_FILE).read_bytes(), CONFIG_FILE) != json.loads(manifest.to_json()):
+            raise EngineError(f"{directory / CONFIG_FILE} is not the manifest of {ENGINE_FILE}: {_REMEDY}")
+        for name in TOKENIZER_FILES:
+            present = (directory / name).exists()
+            checksum = f"{crc32c((directory / name).read_bytes()):08x}" if present else None
+            if checksum != manifest.files.get(name):
+                raise EngineError(f"{directory / name} is not the one that {ENGINE_FILE} names: {_REMEDY}")
+    except OSError as error:
+        raise EngineError(f"cannot read {error.filename}: {error.strerror}: {_REMEDY}") from error
+    return manifest

@@ -1,0 +1,103 @@
+"""Registries to test against: Debian's docker-registry as a process of its own, and one that says what it is told."""
+
+import http.server
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_CONFIG = """
+version: 0.1
+storage: {{filesystem: {{rootdirectory: {directory}/data}}}}
+http: {{addr: "{host}:0", secret: test{tls}}}
+{auth}
+"""
+# What `htpasswd -nbB user secret` prints.
+_HTPASSWD = "user:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n"
+
+
+def find_registry() -> str:
+    """The registry's program; without it the test is skipped."""
+    found = shutil.which("docker-registry") or shutil.which("registry")
+    if found is None:
+        pytest.skip("there is no docker-registry: scripts/install_test_tools.sh installs it")
+    return found
+
+
+@contextmanager
+def serve(directory: Path, host: str = "127.0.0.1", certificate: Path | None = None) -> Iterator[str]:
+    """A registry; yields its host and port. With a ``certificate`` (and its .key) it wants https and a login."""
+    (directory / "htpasswd").write_text(_HTPASSWD)
+    tls = auth = ""
+    if certificate is not None:
+        tls = f", tls: {{certificate: {certificate}, key: {certificate.with_suffix('.key')}}}"
+        auth = f"auth: {{htpasswd: {{realm: test, path: {directory}/htpasswd}}}}"
+    config = directory / "config.yml"
+    config.write_text(_CONFIG.format(directory=directory, host=host, tls=tls, auth=auth))
+    command = [find_registry(), "serve", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        try:
+            lines = iter(process.stderr)
+            port = next(found[1] for line in lines if (found := re.search(r"listening on [^ ]*:(\d+)", line)))
+            threading.Thread(target=lambda: [None for _ in lines], daemon=True).start()  # so that the pipe never fills
+            yield f"{host}:{port}"
+        finally:
+            process.terminate()
+
+
+def make_certificate(directory: Path, address: str) -> Path:
+    """A certificate that is its own authority, for an IP address, and its key beside it."""
+    certificate = directory / "registry.crt"
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout"]
+    names = ["-subj", "/CN=test", "-addext", f"subjectAltName=IP:{address}"]
+    command = ["openssl", "req", "-x509", *key, str(certificate.with_suffix(".key")), *names, "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate
+
+
+@contextmanager
+def answer(answers: Mapping[str, bytes], endless: str | None = None, challenge: str | None = None) -> Iterator[str]:
+    """A server that has ``answers`` under their paths; under the path ``endless`` it sends bytes until told to stop.
+
+    With a ``challenge``, the way to log in, it answers with that alone.
+    """
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = answers.get(self.path)
+            status = 200 if body is not None or self.path == endless else 404
+            self.send_response(status if challenge is None else 401)
+            if challenge:
+                self.send_header("WWW-Authenticate", challenge)
+            if self.path != endless:
+                self.send_header("Content-Length", str(len(body or b"")))
+            self.end_headers()
+            try:
+                self.wfile.write(body or b"")
+                while self.path == endless:
+                    self.wfile.write(bytes(1 << 16))
+            except OSError:  # the client has gone
+                self.close_connection = True
+
+        def do_HEAD(self) -> None:
+            self.send_response(404)
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            self.send_response(202)  # without the place to send a blob to
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()

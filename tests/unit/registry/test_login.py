@@ -1,0 +1,115 @@
+"""Registries that want https and a login, which comes from docker's configuration."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.registry.servers import answer, make_certificate, serve
+from tests.unit.registry.test_transfer import files, ignore
+from trtllm_lite.errors import RegistryError
+from trtllm_lite.registry import Reference, parse_reference, pull_engine, push_engine
+from trtllm_lite.registry.credentials import find_credentials
+
+ADDRESS = "127.0.0.2"  # of this machine, and none of those that are talked to without https
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reference, Path]]:
+    """An engine's reference in a registry that lets "user" in with "secret", and its certificate."""
+    directory = tmp_path_factory.mktemp("locked")
+    certificate = make_certificate(directory, ADDRESS)
+    with serve(directory, ADDRESS, certificate) as host:
+        yield parse_reference(f"{host}/team/tiny:1"), certificate
+
+
+@pytest.fixture
+def trusted(locked: tuple[Reference, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reference:
+    """The reference, for somebody who trusts the certificate and is logged in nowhere."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(locked[1]))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    (tmp_path / "docker").mkdir()
+    return locked[0]
+
+
+def save(directory: Path, config: object) -> None:
+    (directory / "docker" / "config.json").write_text(json.dumps(config))
+
+
+def auths(host: str, password: str) -> dict[str, object]:
+    return {"auths": {host: {"auth": base64.b64encode(f"user:{password}".encode()).decode()}}}
+
+
+def test_dockers_login_is_used(trusted: Reference, engine: Path, tmp_path: Path) -> None:
+    save(tmp_path, auths(trusted.host, "secret"))
+    push_engine(engine, trusted, ignore)
+    pull_engine(trusted, tmp_path / "engine", ignore)
+    assert files(tmp_path / "engine") == files(engine)
+
+
+@pytest.mark.parametrize("password", [None, "wrong"])
+def test_without_the_right_login_nothing_goes(
+    trusted: Reference, engine: Path, tmp_path: Path, password: str | None
+) -> None:
+    if password is not None:
+        save(tmp_path, auths(trusted.host, password))
+    with pytest.raises(RegistryError, match=r"wants another login for team/tiny: run `docker login 127\.0\.0\.2:"):
+        push_engine(engine, trusted, ignore)
+
+
+def test_a_credential_helper_is_asked(
+    trusted: Reference, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = tmp_path / "docker-credential-test"
+    helper.write_text(
+        '#!/bin/sh\nread host\n[ "$host" = known ] && echo broken && exit 1\n'
+        f'[ "$host" = {trusted.host} ] || {{ echo "credentials not found in native keychain"; exit 1; }}\n'
+        'echo \'{"Username": "user", "Secret": "secret"}\'\n'
+    )
+    helper.chmod(0o755)
+    save(tmp_path, {"credsStore": "test"})
+    with pytest.raises(RegistryError, match="docker-credential-test, which docker's configuration names, is not on"):
+        push_engine(engine, trusted, ignore)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    push_engine(engine, trusted, ignore)
+    assert find_credentials("other.example") is None
+    with pytest.raises(RegistryError, match=r"docker-credential-test failed \(broken\)"):
+        find_credentials("known")
+
+
+def test_an_unknown_certificate_is_not_trusted(
+    locked: tuple[Reference, Path], engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    with pytest.raises(RegistryError, match=r"cannot reach .* by https .*certificate.*REQUESTS_CA_BUNDLE"):
+        push_engine(engine, locked[0], ignore)
+
+
+def test_no_password_goes_over_plain_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with answer({}, challenge='Basic realm="test"') as host:
+        (tmp_path / "config.json").write_text(json.dumps(auths(host, "secret")))
+        with pytest.raises(RegistryError, match="wants a password, which plain http shows to everybody: use https"):
+            pull_engine(parse_reference(f"{host}/a:1"), tmp_path / "engine", ignore)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("{", "is no configuration of docker"),
+        ("[]", "is no configuration of docker"),
+        ('{"auths": {"h.example": {"auth": "!"}}}', "is no configuration of docker"),
+        ('{"auths": {"h.example": {"auth": "YWI="}}}', "is no configuration of docker .*no colon"),
+        ('{"auths": {"h.example": {"identitytoken": "t"}}}', "with an identity token, which is not supported"),
+    ],
+)
+def test_other_configurations_are_errors(
+    config: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(RegistryError, match=message):
+        find_credentials("h.example")

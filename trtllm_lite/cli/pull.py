@@ -1,0 +1,40 @@
+"""``trtllm-lite pull``: fetches an engine from an OCI registry."""
+
+import shlex
+
+import click
+
+from trtllm_lite.cli.framework import Command
+from trtllm_lite.cli.push import plain_http_option
+
+
+@click.command(cls=Command, short_help="Fetch an engine from an OCI registry.")
+@click.argument("reference", metavar="REF")
+@click.option("--output_dir", required=True, metavar="ENGINE", help="Where the engine goes; an older one is replaced.")
+@plain_http_option
+def pull(reference: str, output_dir: str, plain_http: bool) -> None:
+    """Fetch an engine that `push` sent to an OCI registry.
+
+    REF is HOST[:PORT]/NAME[:TAG], or HOST[:PORT]/NAME@sha256:…, which is always the same engine. Every file is held
+    against its digest, and then the engine against its provenance, as `verify` does. Nothing is written if anything
+    differs.
+
+    \b
+    Example:
+      trtllm-lite pull ghcr.io/team/smollm2:1.0 --output_dir engine
+    """
+    from pathlib import Path
+
+    from trtllm_lite.progress import progress_bars
+    from trtllm_lite.registry import parse_reference, pull_engine
+    from trtllm_lite.units import format_bytes
+
+    source = parse_reference(reference)
+    with progress_bars() as report:
+        pulled = pull_engine(source, Path(output_dir), report, plain_http)
+    click.echo(f"pulled {output_dir}, {format_bytes(pulled.num_bytes)}: {source.pinned(pulled.digest)}")
+    if pulled.engine.provenance is None:
+        click.echo("checked: its digests and checksums; it has no provenance to verify")
+    else:
+        click.echo(f"verified: made by trtllm_lite {pulled.engine.provenance.versions['trtllm_lite']}")
+    click.echo(f"next: trtllm-lite inspect {shlex.quote(output_dir)}")

@@ -1,0 +1,56 @@
+"""Fetches an engine from a registry."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_lite.engine.format import CONFIG_FILE
+from trtllm_lite.engine.provenance import CheckedEngine, check_engine
+from trtllm_lite.errors import EngineError
+from trtllm_lite.files import atomic_directory, require_replaceable, require_space
+from trtllm_lite.progress import Report
+from trtllm_lite.registry.artifact import LAYER_TYPES, Artifact, read_artifact
+from trtllm_lite.registry.client import Registry
+from trtllm_lite.registry.reference import Reference
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What was pulled: the digest of the artifact, the bytes of its files, and the engine as it was checked."""
+
+    digest: str
+    num_bytes: int
+    engine: CheckedEngine
+
+
+def pull_engine(reference: Reference, output_dir: Path, report: Report, plain_http: bool = False) -> Pulled:
+    """Pull ``reference`` into ``output_dir``, which appears whole and checked, or not at all.
+
+    Every file is held against the digest that the artifact gives for it, and the artifact against that of the
+    reference, if it has one; then the engine is checked, against its provenance if there is one.
+
+    Raises EngineError (not an engine, or not what the digests say), RegistryError, OutputError.
+    """
+    require_replaceable(output_dir, CONFIG_FILE)
+    registry = Registry(reference, plain_http)
+    data = registry.manifest()
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    if reference.digest not in (None, digest):
+        raise EngineError(f"{reference.host} sent an artifact of the digest {digest} as {reference}: do not trust it")
+    artifact = read_artifact(data, str(reference))
+    with atomic_directory(output_dir, CONFIG_FILE, optional=LAYER_TYPES) as directory:
+        num_bytes = _pull_files(registry, artifact, directory, report)
+        return Pulled(digest, num_bytes, check_engine(directory))
+
+
+def _pull_files(registry: Registry, artifact: Artifact, directory: Path, report: Report) -> int:
+    """Write the layers into ``directory``; returns their bytes."""
+    total, done = sum(layer.size for layer in artifact.layers), 0
+    require_space(directory, total)
+    for layer in artifact.layers:  # each has the name of one of LAYER_TYPES
+        with open(directory / layer.title, "wb") as file:
+            for piece in registry.pull(layer):
+                file.write(piece)
+                done += len(piece)
+                report("pull", done, total)
+    return done
