@@ -20,11 +20,12 @@ from tests.unit.builder.checkpoints import save_checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
 from trtllm_lite.engine.provenance import PROVENANCE_FILE, verify_engine
+from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.errors import EngineError
 
 LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16}
 SCRIPT = Path(__file__).parents[2] / "scripts" / "engine_build_job.sh"
-FILES = {ENGINE_FILE, CONFIG_FILE, "tokenizer.json", "tokenizer_config.json"}
+FILES = {ENGINE_FILE, CONFIG_FILE, "tokenizer.json", "tokenizer_config.json", SBOM_FILE}
 
 
 def _digest(path: Path) -> str:
@@ -88,7 +89,7 @@ def test_the_same_build_gives_the_same_statement(engine: Path) -> None:
 def test_verify_prints_what_went_in(engine: Path) -> None:
     result = CliRunner().invoke(cli, ["verify", str(engine)])
     assert result.exit_code == 0
-    assert f"verified {engine}: 4 files, made by trtllm_lite" in result.output
+    assert f"verified {engine}: 5 files, made by trtllm_lite" in result.output
     assert "made of network.onnx: sha256 " in result.output
     found = json.loads(CliRunner().invoke(cli, ["verify", str(engine), "--json"]).output)
     assert found["files"].keys() == FILES

@@ -19,6 +19,7 @@ from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
+from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
@@ -69,7 +70,7 @@ def build_engine(
     benchmarks: the runtime makes random ones on the GPU. ``observed`` makes what products multiply outputs of each step
     (:func:`trtllm_lite.builder.observe.observe`), for calibration. ``accuracy`` is what was measured of this network;
     the manifest records it. ``attest`` is called with the finished engine's directory before it takes its place, and
-    writes PROVENANCE_FILE there.
+    writes SBOM_FILE and PROVENANCE_FILE there.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
@@ -89,7 +90,8 @@ def build_engine(
     observe(job.graph, observed or {})
     report("fuse", 1, 1)
     parts = _ahead(chosen.compile(job), workers_of(job.graph))
-    with atomic_directory(Path(output_dir), CONFIG_FILE, optional=(*TOKENIZER_FILES, PROVENANCE_FILE)) as directory:
+    optional = (*TOKENIZER_FILES, PROVENANCE_FILE, SBOM_FILE)
+    with atomic_directory(Path(output_dir), CONFIG_FILE, optional=optional) as directory:
         files = _copy_tokenizer(checkpoint, directory)
         manifest = manifest_of(job, parts, files)
         _write(directory, parts, manifest, partial(report, "write"))

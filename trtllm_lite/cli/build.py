@@ -143,7 +143,8 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
 @click.option(
     "--provenance",
     is_flag=True,
-    help="Write provenance.json beside the engine, an in-toto statement of what it was made of, for `verify`.",
+    help="Write what the engine was made of beside it: provenance.json, an in-toto statement, for `verify`, and "
+    "sbom.json, a bill of materials in CycloneDX.",
 )
 @click.option("--strip_plan", is_flag=True, help="Leave the weights out, for benchmarks: the GPU makes random ones.")
 @click.option(

@@ -6,6 +6,7 @@ tensors and of metadata entries (little-endian), and the entries: a key, a type,
 
 import mmap
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from trtllm_lite.errors import ConvertError
@@ -25,6 +26,13 @@ def check_header(path: Path) -> None:
             _Header(path, data).check()
 
 
+def read_text(path: Path, key: str) -> str | None:
+    """The text of the metadata entry ``key``; None if there is none. Raises ConvertError as :func:`check_header`."""
+    check_header(path)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _Header(path, data).find_text(key.encode())
+
+
 class _Header:
     """Walks over the metadata of one file."""
 
@@ -34,6 +42,17 @@ class _Header:
         self._position = 4
 
     def check(self) -> None:
+        for _ in self._entries():
+            pass
+
+    def find_text(self, wanted: bytes) -> str | None:
+        for key, kind, start in self._entries():
+            if key == wanted and kind == _STRING:
+                return self._data[start + _MIN_STRING_BYTES : self._position].decode(errors="replace")
+        return None
+
+    def _entries(self) -> Iterator[tuple[bytes, int, int]]:
+        """The key, the type and the place of the value of each entry; the position is behind it."""
         version = self._number(4)
         if version not in (2, 3):
             raise ConvertError(
@@ -44,8 +63,12 @@ class _Header:
         self._require("tensors", num_tensors, _MIN_TENSOR_BYTES)
         self._require("metadata entries", num_entries, _MIN_STRING_BYTES)
         for _ in range(num_entries):
-            self._skip(self._number(8))
-            self._skip_value(self._number(4))
+            length = self._number(8)
+            self._skip(length)
+            key, kind = self._data[self._position - length : self._position], self._number(4)
+            start = self._position
+            self._skip_value(kind)
+            yield key, kind, start
 
     def _skip_value(self, kind: int) -> None:
         if kind != _ARRAY:

@@ -15,7 +15,8 @@ _INDEX = "model.safetensors.index.json"
 _MODELOPT = "hf_quant_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _CONFIGS = ["config.json", "generation_config.json", _MODELOPT]
-_DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER_FILES]
+_CARD = "README.md"  # says the licence
+_DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER_FILES, _CARD]
 
 
 def open_directory(path: Path) -> Source:

@@ -12,6 +12,7 @@ from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
 from trtllm_lite.engine.records import OneOf, Range, from_json, json_text, parse_json
+from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.errors import EngineError, shown
 from trtllm_lite.vocabulary import MAX_BYTES
 
@@ -24,6 +25,7 @@ LAYER_TYPES = {
     ENGINE_FILE: "application/vnd.trtllm-lite.engine.rank.v1",
     **dict.fromkeys(TOKENIZER_FILES, "application/vnd.trtllm-lite.engine.tokenizer.v1+json"),
     PROVENANCE_FILE: "application/vnd.in-toto+json",
+    SBOM_FILE: "application/vnd.cyclonedx+json",
 }
 TITLE = "org.opencontainers.image.title"
 DESCRIPTION = "org.opencontainers.image.description"
