@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Builds the engine of a build file twice, holds the two against each other byte by byte, verifies the one that stays,
-# and describes it in ENGINE.json beside it. Needs no GPU. Further arguments go to both builds.
+# and describes it in ENGINE.json beside it, and in the summary of a GitHub job. The second build begins with empty caches
+# of kernels and checkpoints, so that whatever an older run left there would show. Needs no GPU. Further arguments go to
+# both builds.
 #   engine_build_job.sh FILE.yaml ENGINE [OPTIONS of trtllm-lite build]
 set -euo pipefail
 config=${1:?usage: engine_build_job.sh FILE.yaml ENGINE [OPTIONS]}
@@ -10,11 +12,14 @@ command=${TRTLLM_LITE:-trtllm-lite}
 
 again=$(mktemp -d "$(dirname "$engine")/.again.XXXXXX")
 trap 'rm -rf "$again"' EXIT
+# What the hub sent is kept: it is known by its revision, and the build file may have its checksums.
+export HF_HOME=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
 "$command" build --config "$config" --output_dir "$engine" --provenance "$@"
-"$command" build --config "$config" --output_dir "$again/engine" --provenance "$@"
+XDG_CACHE_HOME=$again/cache "$command" build --config "$config" --output_dir "$again/engine" --provenance "$@"
 diff -r "$engine" "$again/engine" || {
   echo "error: two builds of $config differ: report it as a defect of trtllm_lite, with both engines" >&2
   exit 1
 }
 "$command" verify "$engine"
 "$command" inspect "$engine" --json >"$engine.json"
+[ -z "${GITHUB_STEP_SUMMARY:-}" ] || python3 "$(dirname "$0")/engine_summary.py" "$engine" >>"$GITHUB_STEP_SUMMARY"

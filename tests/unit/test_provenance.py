@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.errors import EngineError
 
 LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16}
-SCRIPT = Path(__file__).parents[2] / "scripts" / "engine_build_job.sh"
 FILES = {ENGINE_FILE, CONFIG_FILE, "tokenizer.json", "tokenizer_config.json", SBOM_FILE}
 
 
@@ -148,17 +144,3 @@ def test_an_engine_without_provenance_is_refused(engine: Path) -> None:
     (engine / PROVENANCE_FILE).unlink()
     with pytest.raises(EngineError, match="build it again with --provenance"):
         verify_engine(engine)
-
-
-def test_a_job_builds_twice_and_verifies(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "checkpoint")
-    limits = "".join(f"  {name}: {value}\n" for name, value in LIMITS.items())
-    (tmp_path / "job.yaml").write_text(f"build:\n  checkpoint_dir: {tmp_path / 'checkpoint'}\n{limits}")
-    command = ["bash", str(SCRIPT), str(tmp_path / "job.yaml"), str(tmp_path / "engine")]
-    environment = os.environ | {"TRTLLM_LITE": str(Path(sys.executable).parent / "trtllm-lite")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert verify_engine(tmp_path / "engine").materials[-1].name == "job.yaml"
-    described = json.loads((tmp_path / "engine.json").read_text())
-    assert described["limits"]["max_batch_size"] == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "engine", "engine.json", "job.yaml"]

@@ -1,0 +1,91 @@
+"""The job that builds an engine twice, compares, verifies, and says what it built."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.builder.checkpoints import save_checkpoint
+from trtllm_lite.engine.provenance import verify_engine
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def _run(directory: Path, command: Path) -> subprocess.CompletedProcess[str]:
+    """The job of ``directory``/job.yaml."""
+    arguments = ["bash", str(SCRIPTS / "engine_build_job.sh"), str(directory / "job.yaml"), str(directory / "engine")]
+    environment = os.environ | {"TRTLLM_LITE": str(command), "GITHUB_STEP_SUMMARY": str(directory / "summary.md")}
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_it_builds_twice_verifies_and_sums_up(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "checkpoint")
+    limits = "  max_batch_size: 2\n  max_input_len: 8\n  max_seq_len: 16\n"
+    (tmp_path / "job.yaml").write_text(f"build:\n  checkpoint_dir: {tmp_path / 'checkpoint'}\n{limits}")
+    done = _run(tmp_path, Path(sys.executable).parent / "trtllm-lite")
+    assert done.returncode == 0, done.stderr
+    provenance = verify_engine(tmp_path / "engine")
+    assert provenance.materials[-1].name == "job.yaml"
+    described = json.loads((tmp_path / "engine.json").read_text())
+    assert described["limits"]["max_batch_size"] == 2
+    summary = (tmp_path / "summary.md").read_text()
+    assert "| model | TestForCausalLM, " in summary
+    assert f"| sha256 | {provenance.files['rank0.engine']} |" in summary
+    assert "| accuracy | not measured, because the build file has no max&#95;accuracy&#95;loss |" in summary
+    assert f"| job.yaml | sha256 {provenance.materials[-1].digest['sha256']} |" in summary
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["checkpoint", "engine", "engine.json", "job.yaml", "summary.md"]
+
+
+def test_builds_that_differ_end_it(tmp_path: Path) -> None:
+    """Such as a build that depends on what older runs left in the cache."""
+    command = tmp_path / "command"
+    command.write_text('#!/bin/bash\nmkdir -p "$5"; echo "${XDG_CACHE_HOME:-none}" > "$5/rank0.engine"\n')
+    command.chmod(0o755)
+    done = _run(tmp_path, command)
+    assert done.returncode == 1
+    assert "error: two builds of" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["command", "engine"]
+
+
+def _write(directory: Path, accuracy: object) -> Path:
+    """The files of an engine that the summary is made of."""
+    engine = directory / "engine"
+    engine.mkdir()
+    described = {
+        "model": {"architecture": "A|b<script>", "num_parameters": 1000},
+        **{"target": "sm_90", "qformat": "int8_wo", "limits": {}, "memory": {}, "accuracy": accuracy},
+    }
+    definition = {"externalParameters": {"build": {"max_accuracy_loss": 1.0}}, "resolvedDependencies": []}
+    statement = {
+        "subject": [{"name": "rank0.engine", "digest": {"sha256": "00"}}],
+        "predicate": {"buildDefinition": definition},
+    }
+    licences = [{"license": {"id": "MIT"}}, {"license": {"name": "mine"}}, {"expression": "A AND B"}]
+    bill = {"components": [{"licenses": [licence]} for licence in licences]}
+    files = (("engine.json", described), ("engine/provenance.json", statement), ("engine/sbom.json", bill))
+    for name, content in files:
+        (directory / name).write_text(json.dumps(content))
+    return engine
+
+
+@pytest.fixture
+def summary(tmp_path: Path) -> str:
+    """The summary of an engine whose accuracy was measured."""
+    accuracy = {"perplexity": 10.05, "reference_perplexity": 10.0, "kl_divergence": 0.25, "top1_agreement": 0.9}
+    engine = _write(tmp_path, accuracy | {"num_tokens": 2000, "dataset": "a text"})
+    command = [sys.executable, str(SCRIPTS / "engine_summary.py"), str(engine)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_proof_of_accuracy_is_summed_up(summary: str) -> None:
+    assert "| perplexity | 10.050, +0.50% of 10.000 (at most +1.0%) |" in summary
+    assert "| same first choice | 90.00% of 2,000 tokens |" in summary
+    assert "| licences | A AND B, MIT, mine |" in summary
+
+
+def test_text_of_others_stays_text(summary: str) -> None:
+    assert "| model | A&#124;b&#60;script&#62;, 1,000 parameters |" in summary

@@ -1,0 +1,102 @@
+"""GitHub's workflows: they are valid, and the scripts, options, extras and files that they name exist."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trtllm_lite.cli import cli
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+ENGINE_BUILD = ROOT / ".github" / "workflows" / "engine-build.yml"
+COMMAND = re.compile(r'(?:^|[ "/])(?:trtllm-lite|\$command)"? (?P<name>[a-z-]+)(?P<rest>[^|>]*)', re.MULTILINE)
+
+
+def _is_valid(*workflows: Path) -> bool:
+    """By the schema of GitHub's workflows."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
+    return subprocess.run([*command, *map(str, workflows)], capture_output=True, check=False).returncode == 0
+
+
+def _load(path: Path) -> Any:
+    """A workflow; YAML takes its key "on" for true."""
+    return yaml.safe_load(path.read_text())
+
+
+def _steps(path: Path) -> list[Any]:
+    return [step for job in _load(path)["jobs"].values() for step in job["steps"]]
+
+
+def _scripts() -> set[Path]:
+    """The scripts that workflows name, and those that these scripts run."""
+    found: set[Path] = set()
+    pending = [*WORKFLOWS, ROOT / ".ci" / "run"]
+    while pending:
+        text = pending.pop().read_text()
+        named = {ROOT / name for name in re.findall(r"\bscripts/\w+\.(?:sh|py)\b", text)}
+        named |= {ROOT / "scripts" / name for name in re.findall(r'dirname "\$0"\)/(\w+\.(?:sh|py))', text)}
+        pending += sorted(path for path in named - found if path.is_file())
+        found |= named
+    return found
+
+
+def test_they_are_valid(tmp_path: Path) -> None:
+    assert _is_valid(*WORKFLOWS)
+    (tmp_path / "bad.yml").write_text(ENGINE_BUILD.read_text().replace("runs-on:", "run-on:"))
+    assert not _is_valid(tmp_path / "bad.yml")
+
+
+def test_their_scripts_exist() -> None:
+    scripts = _scripts()
+    assert {"test.sh", "engine_build_job.sh", "engine_summary.py", "fetch_model.sh"} <= {path.name for path in scripts}
+    assert [path for path in scripts if not path.is_file()] == []
+
+
+@pytest.mark.parametrize("path", [ENGINE_BUILD, ROOT / "scripts" / "engine_build_job.sh"], ids=lambda path: path.name)
+def test_their_commands_and_options_exist(path: Path) -> None:
+    text = path.read_text()
+    if path == ENGINE_BUILD:
+        text = "\n".join(step["run"] for step in _steps(path) if "run" in step)
+    else:
+        text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    calls = list(COMMAND.finditer(text))
+    assert calls
+    for call in calls:
+        command = cli.commands[call["name"]]
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert set(re.findall(r"--\w+", call["rest"])) <= options, call[0]
+
+
+def test_the_extras_that_they_install_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    installed = re.findall(r"trtllm_lite\[([\w,]+)\]", ENGINE_BUILD.read_text())
+    assert installed
+    assert {name for names in installed for name in names.split(",")} <= extras.keys()
+
+
+def test_what_their_expressions_name_is_declared() -> None:
+    text, triggers = ENGINE_BUILD.read_text(), _load(ENGINE_BUILD)[True]
+    inputs = set(re.findall(r"\binputs\.(\w+)", text))
+    assert inputs == triggers["workflow_call"]["inputs"].keys() == triggers["workflow_dispatch"]["inputs"].keys()
+    assert set(re.findall(r"\bsecrets\.(\w+)", text)) == triggers["workflow_call"]["secrets"].keys()
+    named = [step for step in _steps(ENGINE_BUILD) if "id" in step]
+    outputs = {(step["id"], name) for step in named for name in re.findall(r'"(\w+)=', step["run"])}
+    assert set(re.findall(r"\bsteps\.(\w+)\.outputs\.(\w+)", text)) <= outputs
+
+
+def test_the_build_files_that_it_takes_exist() -> None:
+    configs = _load(ENGINE_BUILD)[True]["workflow_dispatch"]["inputs"]["configs"]["default"]
+    assert all((ROOT / name).is_file() for name in json.loads(configs))
+
+
+def test_no_text_of_others_becomes_part_of_a_command() -> None:
+    """It comes as environment variables, because an expression would be put into the script as it is."""
+    for path in WORKFLOWS:
+        assert [step["run"] for step in _steps(path) if "${{" in step.get("run", "")] == []
