@@ -1,8 +1,10 @@
 """Registries to test against: Debian's docker-registry as a process of its own, and one that says what it is told."""
 
+import base64
 import http.server
 import re
 import shutil
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -100,4 +102,45 @@ def answer(answers: Mapping[str, bytes], endless: str | None = None, challenge: 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@contextmanager
+def answer_with_tokens(answers: Mapping[str, bytes], host: str, certificate: Path) -> Iterator[str]:
+    """A server that has ``answers`` for whoever shows a token, which it gives to "user" with "secret", all by https.
+
+    So do the large public registries: https://distribution.github.io/distribution/spec/auth/token/
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, _, asked = self.path.partition("?")
+            shown = self.headers.get("Authorization")
+            if path == "/token":
+                known = shown == f"Basic {base64.b64encode(b'user:secret').decode()}"
+                right = asked == "service=test&scope=repository%3Ateam%2Ftiny%3Apull"
+                self._send(200 if known and right else 401, b'{"token": "valid"}')
+            elif shown == "Bearer valid":
+                self._send(200 if path in answers else 404, answers.get(path, b""))
+            else:
+                realm = f'realm="https://{self.headers["Host"]}/token"'
+                self._send(401, b"", f'Bearer {realm},service="test",scope="repository:team/tiny:pull"')
+
+        def _send(self, status: int, body: bytes, challenge: str | None = None) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            if challenge is not None:
+                self.send_header("WWW-Authenticate", challenge)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer((host, 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"{host}:{server.server_port}"
         server.shutdown()

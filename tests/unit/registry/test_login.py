@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.registry.servers import answer, make_certificate, serve
+from tests.unit.registry.servers import answer, answer_with_tokens, make_certificate, serve
+from tests.unit.registry.test_hostile import honest
 from tests.unit.registry.test_transfer import files, ignore
 from trtllm_lite.errors import RegistryError
 from trtllm_lite.registry import Reference, parse_reference, pull_engine, push_engine
@@ -18,21 +19,25 @@ ADDRESS = "127.0.0.2"  # of this machine, and none of those that are talked to w
 
 
 @pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Reference, Path]]:
-    """An engine's reference in a registry that lets "user" in with "secret", and its certificate."""
-    directory = tmp_path_factory.mktemp("locked")
-    certificate = make_certificate(directory, ADDRESS)
-    with serve(directory, ADDRESS, certificate) as host:
-        yield parse_reference(f"{host}/team/tiny:1"), certificate
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The certificate of ADDRESS."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"), ADDRESS)
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[Reference]:
+    """An engine's reference in a registry that lets "user" in with "secret"."""
+    with serve(tmp_path_factory.mktemp("locked"), ADDRESS, certificate) as host:
+        yield parse_reference(f"{host}/team/tiny:1")
 
 
 @pytest.fixture
-def trusted(locked: tuple[Reference, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reference:
+def trusted(locked: Reference, certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reference:
     """The reference, for somebody who trusts the certificate and is logged in nowhere."""
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(locked[1]))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     (tmp_path / "docker").mkdir()
-    return locked[0]
+    return locked
 
 
 def save(directory: Path, config: object) -> None:
@@ -60,6 +65,18 @@ def test_without_the_right_login_nothing_goes(
         push_engine(engine, trusted, ignore)
 
 
+def test_tokens_are_fetched_and_shown(trusted: Reference, engine: Path, tmp_path: Path, certificate: Path) -> None:
+    del trusted  # whose certificate this server has, too
+    with answer_with_tokens(honest(engine), ADDRESS, certificate) as host:
+        reference = parse_reference(f"{host}/team/tiny:1")
+        save(tmp_path, auths(host, "wrong"))
+        with pytest.raises(RegistryError, match="wants another login for team/tiny"):
+            pull_engine(reference, tmp_path / "engine", ignore)
+        save(tmp_path, auths(host, "secret"))
+        pull_engine(reference, tmp_path / "engine", ignore)
+    assert files(tmp_path / "engine") == files(engine)
+
+
 def test_a_credential_helper_is_asked(
     trusted: Reference, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,11 +98,11 @@ def test_a_credential_helper_is_asked(
 
 
 def test_an_unknown_certificate_is_not_trusted(
-    locked: tuple[Reference, Path], engine: Path, monkeypatch: pytest.MonkeyPatch
+    locked: Reference, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
     with pytest.raises(RegistryError, match=r"cannot reach .* by https .*certificate.*REQUESTS_CA_BUNDLE"):
-        push_engine(engine, locked[0], ignore)
+        push_engine(engine, locked, ignore)
 
 
 def test_no_password_goes_over_plain_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
