@@ -16,7 +16,7 @@ from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
 from tests.unit.builder.checkpoints import save_checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
-from trtllm_lite.engine.provenance import PROVENANCE_FILE, verify_engine
+from trtllm_lite.engine.provenance import BUILD_TYPE, PROVENANCE_FILE, verify_engine
 from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.errors import EngineError
 
@@ -119,6 +119,11 @@ def test_a_manifest_of_another_engine_is_refused(engine: Path) -> None:
         verify_engine(engine)
 
 
+def _with_versions(versions: object) -> dict[str, Any]:
+    definition = {"buildType": BUILD_TYPE, "externalParameters": {}, "resolvedDependencies": []}
+    return {"predicate": {"buildDefinition": definition, "runDetails": {"builder": {"version": versions}}}}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -127,12 +132,31 @@ def test_a_manifest_of_another_engine_is_refused(engine: Path) -> None:
         ({"predicate": {}}, "lacks a field, or one has another type"),
         ({"subject": [{"name": "rank0.engine"}]}, "lacks a field"),
         ({"subject": 3}, "lacks a field"),
+        (_with_versions([]), "lacks a field"),
+        (_with_versions({}), "lacks a field"),
         ({"predicate": {"buildDefinition": {"buildType": "other"}, "runDetails": {}}}, "is about 'other', expected"),
     ],
 )
 def test_other_statements_are_refused(engine: Path, change: dict[str, Any], message: str) -> None:
     (engine / PROVENANCE_FILE).write_text(json.dumps(_statement(engine) | change))
     with pytest.raises(EngineError, match=message):
+        verify_engine(engine)
+
+
+def test_hostile_text_is_printed_as_text(engine: Path) -> None:
+    statement = _statement(engine)
+    definition, run = statement["predicate"]["buildDefinition"], statement["predicate"]["runDetails"]
+    definition["resolvedDependencies"][0]["name"] = run["builder"]["version"]["trtllm_lite"] = "\x1b[2J"
+    (engine / PROVENANCE_FILE).write_text(json.dumps(statement))
+    output = CliRunner().invoke(cli, ["verify", str(engine)]).output
+    assert "\x1b" not in output
+    assert output.count(r"\x1b[2J") == 2
+
+
+def test_a_directory_is_no_file_of_an_engine(engine: Path) -> None:
+    (engine / SBOM_FILE).unlink()
+    (engine / SBOM_FILE).mkdir()
+    with pytest.raises(EngineError, match=r"cannot read .*sbom\.json: Is a directory"):
         verify_engine(engine)
 
 

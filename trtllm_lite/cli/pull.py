@@ -36,5 +36,5 @@ def pull(reference: str, output_dir: str, plain_http: bool) -> None:
     if pulled.engine.provenance is None:
         click.echo("checked: its digests and checksums; it has no provenance to verify")
     else:
-        click.echo(f"verified: made by trtllm_lite {pulled.engine.provenance.versions['trtllm_lite']}")
+        click.echo(f"verified: made by {pulled.engine.provenance.producer}")
     click.echo(f"next: trtllm-lite inspect {shlex.quote(output_dir)}")

@@ -24,14 +24,14 @@ def verify(engine: str, as_json: bool) -> None:
     from pathlib import Path
 
     from trtllm_lite.engine.provenance import verify_engine
+    from trtllm_lite.printable import one_line
     from trtllm_lite.units import counted
 
     found = verify_engine(Path(engine))
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return
-    made_by = f"made by trtllm_lite {found.versions['trtllm_lite']}"
-    click.echo(f"verified {engine}: {counted(len(found.files), 'file')}, {made_by}")
+    click.echo(f"verified {engine}: {counted(len(found.files), 'file')}, made by {found.producer}")
     for material in found.materials:
         digests = ", ".join(f"{name} {digest}" for name, digest in material.digest.items())
-        click.echo(f"made of {material.name}: {digests}")
+        click.echo(one_line(f"made of {material.name}: {digests}"))

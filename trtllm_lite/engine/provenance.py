@@ -17,12 +17,14 @@ from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.engine.records import parse_json
 from trtllm_lite.errors import EngineError, shown
+from trtllm_lite.printable import one_line
 
 PROVENANCE_FILE = "provenance.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:trtllm-lite:build:v1"
 BUILDER_ID = "urn:trtllm-lite"
+_OWN_VERSION = "trtllm_lite"
 _REMEDY = "copy the engine again, or build it again with --provenance"
 
 
@@ -42,6 +44,11 @@ class Provenance:
     parameters: Mapping[str, Any]
     materials: tuple[Material, ...]
     versions: Mapping[str, str]
+
+    @property
+    def producer(self) -> str:
+        """What made the engine, for people."""
+        return one_line(f"trtllm_lite {self.versions[_OWN_VERSION]}")
 
 
 def sha256_of(path: Path) -> str:
@@ -65,7 +72,7 @@ def write_provenance(
                 "externalParameters": dict(parameters),
                 "resolvedDependencies": [{"name": item.name, "digest": dict(item.digest)} for item in materials],
             },
-            "runDetails": {"builder": {"id": BUILDER_ID, "version": {"trtllm_lite": PRODUCER.split()[1], **versions}}},
+            "runDetails": {"builder": {"id": BUILDER_ID, "version": {_OWN_VERSION: PRODUCER.split()[1], **versions}}},
         },
     }
     (directory / PROVENANCE_FILE).write_text(json.dumps(statement, indent=2, sort_keys=True) + "\n")
@@ -85,16 +92,22 @@ def read_provenance(directory: Path) -> Provenance:
         definition, run = (statement["predicate"][key] for key in ("buildDefinition", "runDetails"))
         if definition["buildType"] != BUILD_TYPE:
             raise EngineError(f"{path} is about {shown(definition['buildType'])}, expected {BUILD_TYPE}: {_REMEDY}")
+        versions = run["builder"]["version"]
         return Provenance(
             files={str(item["name"]): str(item["digest"]["sha256"]) for item in statement["subject"]},
             parameters=dict(definition["externalParameters"]),
             materials=tuple(
-                Material(str(item["name"]), dict(item["digest"])) for item in definition["resolvedDependencies"]
+                Material(str(item["name"]), _texts(item["digest"])) for item in definition["resolvedDependencies"]
             ),
-            versions=dict(run["builder"]["version"]),
+            versions={_OWN_VERSION: versions[_OWN_VERSION], **_texts(versions)},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngineError(f"{path} lacks a field, or one has another type ({error}): {_REMEDY}") from error
+
+
+def _texts(entries: Mapping[str, Any]) -> dict[str, str]:
+    """The entries of an object. Raises AttributeError if it is none."""
+    return {name: str(value) for name, value in entries.items()}
 
 
 @dataclass(frozen=True)
@@ -130,8 +143,11 @@ def verify_engine(directory: Path) -> Provenance:
     found = {path.name: path for path in directory.iterdir() if path.name != PROVENANCE_FILE}
     problems = [f"{name} is missing" for name in sorted(provenance.files.keys() - found.keys())]
     problems += [f"{name} is not in the statement" for name in sorted(found.keys() - provenance.files.keys())]
-    for name in sorted(found.keys() & provenance.files.keys()):
-        digest = sha256_of(found[name])
+    try:
+        digests = {name: sha256_of(found[name]) for name in sorted(found.keys() & provenance.files.keys())}
+    except OSError as error:
+        raise EngineError(f"cannot read {error.filename}: {error.strerror}: {_REMEDY}") from error
+    for name, digest in digests.items():
         if digest != provenance.files[name]:
             problems.append(f"the sha256 of {name} is {digest}, expected {provenance.files[name]}")
     if problems:
