@@ -27,7 +27,7 @@ def main() -> None:
         "memory": ", ".join(f"{name} {size:,} bytes" for name, size in found["memory"].items()),
         "bytes": "the same when it was built again with empty caches",
         "sha256": subjects["rank0.engine"],
-        "licences": ", ".join(sorted(_licences(bill["components"]))),
+        "licence of the model": ", ".join(sorted(_licences(bill["components"]))) or "its files do not say",
     }
     print(f"## {_cell(engine.name)}\n\n| | |\n| --- | --- |")
     for name, value in rows.items():
@@ -53,15 +53,16 @@ def _accuracy(measured: dict[str, Any] | None, statement: Any) -> dict[str, str]
 
 
 def _licences(components: list[Any]) -> set[str]:
-    """The licences that the SBOM has."""
-    entries = [entry for item in components for entry in item.get("licenses", [])]
+    """The licences that the SBOM has for the model's weights."""
+    weights = [item for item in components if item["type"] == "machine-learning-model"]
+    entries = [entry for item in weights for entry in item.get("licenses", [])]
     return {entry.get("expression") or entry["license"].get("id") or entry["license"]["name"] for entry in entries}
 
 
 def _cell(text: object) -> str:
     """Text of a cell: nothing of it is taken as Markdown or HTML."""
     plain = "".join(character if character.isprintable() else " " for character in str(text))
-    return "".join(f"&#{ord(character)};" if character in "|<>&`*_[]\\!" else character for character in plain)
+    return "".join(f"&#{ord(character)};" if character in "|<>&`*[]\\!" else character for character in plain)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def test_it_builds_twice_verifies_and_sums_up(tmp_path: Path) -> None:
     summary = (tmp_path / "summary.md").read_text()
     assert "| model | TestForCausalLM, " in summary
     assert f"| sha256 | {provenance.files['rank0.engine']} |" in summary
-    assert "| accuracy | not measured, because the build file has no max&#95;accuracy&#95;loss |" in summary
+    assert "| accuracy | not measured, because the build file has no max_accuracy_loss |" in summary
     assert f"| job.yaml | sha256 {provenance.materials[-1].digest['sha256']} |" in summary
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["checkpoint", "engine", "engine.json", "job.yaml", "summary.md"]
@@ -65,7 +65,8 @@ def _write(directory: Path, accuracy: object) -> Path:
         "predicate": {"buildDefinition": definition},
     }
     licences = [{"license": {"id": "MIT"}}, {"license": {"name": "mine"}}, {"expression": "A AND B"}]
-    bill = {"components": [{"licenses": [licence]} for licence in licences]}
+    components = [{"type": "machine-learning-model", "licenses": [licence]} for licence in licences]
+    bill = {"components": [*components, {"type": "library", "licenses": [{"license": {"id": "Zlib"}}]}]}
     files = (("engine.json", described), ("engine/provenance.json", statement), ("engine/sbom.json", bill))
     for name, content in files:
         (directory / name).write_text(json.dumps(content))
@@ -84,7 +85,7 @@ def summary(tmp_path: Path) -> str:
 def test_the_proof_of_accuracy_is_summed_up(summary: str) -> None:
     assert "| perplexity | 10.050, +0.50% of 10.000 (at most +1.0%) |" in summary
     assert "| same first choice | 90.00% of 2,000 tokens |" in summary
-    assert "| licences | A AND B, MIT, mine |" in summary
+    assert "| licence of the model | A AND B, MIT, mine |" in summary
 
 
 def test_text_of_others_stays_text(summary: str) -> None:

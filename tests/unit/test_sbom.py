@@ -83,6 +83,7 @@ def test_it_lists_the_packages_that_took_part(directory: Path) -> None:
     assert packages["trtllm_lite"]["version"] == version("trtllm_lite")
     assert packages["onnx-ir"]["version"] == version("onnx-ir")
     assert packages["numpy"]["purl"] == f"pkg:pypi/numpy@{version('numpy')}"
+    assert packages["onnx"]["licenses"] == [{"license": {"id": "Apache-2.0"}}]
     assert not packages.keys() & {"gguf", "sentencepiece", "nvidia-cuda-nvrtc"}  # this model and target need none
 
 

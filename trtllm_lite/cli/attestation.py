@@ -9,6 +9,8 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
+    from importlib.metadata import PackageMetadata
+
     from trtllm_lite.engine.provenance import Material
     from trtllm_lite.engine.sbom import Package
 
@@ -101,5 +103,11 @@ def _packages(files: Sequence[str], target: str) -> "Iterator[Package]":
                 found = metadata(name)
             except PackageNotFoundError:  # a kernel that nvrtc would compile was in the cache
                 continue
-            licence = next((found[key] for key in ("License-Expression", "License") if key in found), "")
-            yield Package(name, found["Version"], licence if 0 < len(licence) <= _MAX_LICENCE else None)
+            yield Package(name, found["Version"], _licence(found))
+
+
+def _licence(package: "PackageMetadata") -> str | None:
+    """What a package says of its licence: https://packaging.python.org/en/latest/specifications/core-metadata/."""
+    said = [text for key in ("License-Expression", "License") for text in package.get_all(key, [])]
+    said += [text.split(" :: ")[-1] for text in package.get_all("Classifier", []) if text.startswith("License :: ")]
+    return next((text for text in said if 0 < len(text) <= _MAX_LICENCE), None)
