@@ -136,10 +136,15 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(stage, "calibrate", limited)
     interrupted = True
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupt:
         observe(checkpoint, kept)
+    assert interrupt.value.__notes__ == [f"the same command continues from what --calib_dir {kept.directory} keeps"]
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        observe(checkpoint, settings(tmp_path))
+    assert "is lost; with --calib_dir DIR a later run continues" in interrupt.value.__notes__[0]
     assert not (tmp_path / "statistics" / "engine").exists()
-    first, steps = steps, []
+    first = steps.copy()
+    steps.clear()
     interrupted = False
     assert _are_equal(observe(checkpoint, kept), whole)
     assert 0 < steps[-1][1] < first[-1][1]
@@ -153,6 +158,19 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "thesis" / "thesis.txt").write_text("years of work")
     with pytest.raises(ArgumentError, match="thesis holds other files than statistics of a calibration: name another"):
         observe(checkpoint, Calibration(other.text, tmp_path / "thesis"))
+
+
+def test_a_run_that_failed_before_it_had_statistics_leaves_the_directory_free(tmp_path: Path) -> None:
+    _, checkpoint = converted("llama", tmp_path)
+    kept = settings(tmp_path, kept=tmp_path / "statistics")
+    with pytest.raises(ArgumentError, match="or lower calib_size"):
+        observe(checkpoint, replace(kept, text=replace(kept.text, size=999)))
+    observe(checkpoint, kept)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "key").write_text("a key of mine")
+    with pytest.raises(ArgumentError, match="does not hold statistics"):
+        observe(checkpoint, replace(kept, directory=tmp_path / "other"))
+    assert (tmp_path / "other" / "key").read_text() == "a key of mine"
 
 
 class MadeUpRows:
@@ -253,6 +271,8 @@ def test_lines_of_jsonl_end_at_newlines_alone(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": 3}', {}, r"line 1 is \{'text': 3\}: expected a text"),
         ("a.jsonl", '"ok"\n\nnot json', {}, "line 3 is not JSON: 'not json': expected a text"),
         ("a.txt", TEXT, {"size": 0}, "calib_size is 0: expected a whole number above 0"),
+        ("a.txt", TEXT, {"seed": -1}, "calib_seed is -1: expected a whole number, 0 or above"),
+        ("a.txt", TEXT, {"size": 1}, "40 tokens in 1 sequence of at most 40, .*: raise calib_size or calib_max_seq_"),
         ("a.txt", TEXT, {"max_seq_length": 1}, "calib_max_seq_length is 1, and prompts begin with 1 token: raise it"),
     ],
 )

@@ -77,7 +77,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(stage, "evaluate", lambda *a, **k: measured.append(a) or evaluate(*a, **k))
     assert stage.choose_formats(*arguments, _ignore) == whole
     assert len(measured) == 2 * len(SITES) - 4
-    with pytest.raises(BuildError, match="autoq_format chooses among schemes, and qformat is int8_wo: pass one of"):
+    with pytest.raises(BuildError, match="autoq_format chooses the qformat of every product, and int8_wo is asked for"):
         stage.choose_formats(checkpoint, Recipe("int8_wo"), ["fp8_wo"], 12, calibration, _ignore)
 
 

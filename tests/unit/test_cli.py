@@ -57,7 +57,7 @@ def test_help_explains(command):
 @pytest.mark.parametrize("command", ["", *COMMANDS, *BENCHMARKS, "cache list", "cache clear"])
 def test_help_fits_80_columns(command):
     _, *lines = run(*command.split(), "--help", env={"COLUMNS": "80"}).output.splitlines()
-    assert [line for line in lines if len(line) > 80 or line.endswith("...")] == []
+    assert [line for line in lines if len(line) > 80 or line.endswith("...") or "None" in line] == []
 
 
 def test_choices_are_those_of_the_stages() -> None:
@@ -146,6 +146,12 @@ def test_debug_shows_the_traceback():
 def test_ctrl_c_is_quiet(monkeypatch):
     result = fail_with(monkeypatch, KeyboardInterrupt())
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+def test_an_interrupt_says_what_its_notes_know(monkeypatch):
+    interrupt = KeyboardInterrupt()
+    interrupt.add_note("go on with \x1b[2J")
+    assert fail_with(monkeypatch, interrupt).stderr == "interrupted: go on with \\x1b[2J\n"
 
 
 def test_sigterm_leaves_nothing_behind(monkeypatch, tmp_path):

@@ -53,11 +53,11 @@ class Command(click.Command):
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
-        except Terminated:
-            click.echo("terminated", err=True)
+        except Terminated as end:
+            click.echo(_ended("terminated", end), err=True)
             ctx.exit(TERMINATED)
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+        except KeyboardInterrupt as end:
+            click.echo(_ended("interrupted", end), err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:  # noqa: BLE001 - the last resort: users see messages, not tracebacks
             if ctx.meta.get("debug"):
@@ -129,6 +129,11 @@ def _explain(name: str, entry: Replaced) -> Callable[..., None]:
 def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     del parameter
     ctx.meta["debug"] = value
+
+
+def _ended(word: str, end: KeyboardInterrupt) -> str:
+    """What happened, and the notes of those who know how a later run continues."""
+    return printable(": ".join([word, *getattr(end, "__notes__", [])]))
 
 
 def _message(error: Exception) -> str:

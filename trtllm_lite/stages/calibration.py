@@ -60,7 +60,7 @@ def statistics_of(
     """
     if checkpoint.path is None:
         raise EngineError("a model config has no weights to calibrate with: pass a checkpoint")
-    with _directory(calibration) as directory:
+    with _directory(calibration) as directory, resumable(calibration):
         key = calibration_key(checkpoint.path, calibration, f"{gram}") if calibration.directory else ""
         store = StatisticsStore(directory, key)
         if store.missing(list(inputs)):
@@ -128,6 +128,21 @@ def _directory(calibration: Calibration) -> Iterator[Path]:
         return
     with scratch_directory("calibration") as directory:
         yield directory
+
+
+@contextmanager
+def resumable(calibration: Calibration) -> Iterator[None]:
+    """Let an interrupt within the body carry a note, the first of its kind, that says how a later run continues."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not hasattr(interrupt, "__notes__"):
+            interrupt.add_note(
+                "what calibration has found is lost; with --calib_dir DIR a later run continues from it"
+                if calibration.directory is None
+                else f"the same command continues from what --calib_dir {calibration.directory} keeps"
+            )
+        raise
 
 
 def calibration_key(checkpoint: Path, calibration: Calibration, how: str) -> str:

@@ -23,7 +23,7 @@ from trtllm_lite.quantize.products import Product, find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION, Needs
 from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.accuracy import build_to_evaluate
-from trtllm_lite.stages.calibration import Calibration, calibration_key, statistics_of
+from trtllm_lite.stages.calibration import Calibration, calibration_key, resumable, statistics_of
 
 _WINDOW, _NUM_WINDOWS = 512, 4  # of the calibration text
 _FILE = "sensitivities.json"
@@ -40,13 +40,16 @@ def choose_formats(
     calibration an interrupted run goes on. Raises BuildError (formats, budget), and as :func:`statistics_of`.
     """
     if base.changes_products:
-        raise BuildError(f"autoq_format chooses among schemes, and qformat is {base.qformats}: pass one of the two")
+        raise BuildError(
+            f"autoq_format chooses the qformat of every product, and {base.qformats} is asked for: leave autoq_format "
+            "out, or qformat and quantize_override"
+        )
     if checkpoint.path is None:
         raise EngineError("a model config has no weights to measure: pass a checkpoint")
     recipes = {qformat: replace(base, qformat=qformat, kv_cache_dtype=None, kv_cache_scale=None) for qformat in formats}
     sites = list(_sites(checkpoint, recipes))
     check_budget(sites, bits)
-    with _statistics(checkpoint, recipes.values(), calibration, report) as statistics:
+    with resumable(calibration), _statistics(checkpoint, recipes.values(), calibration, report) as statistics:
         measured = _Measured(calibration, checkpoint, base.group_size)
         sites = list(_measure(sites, checkpoint, recipes, statistics, measured, report))
     choices = choose(sites, bits)

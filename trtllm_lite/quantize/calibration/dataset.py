@@ -37,6 +37,8 @@ class CalibrationText:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ArgumentError(f"calib_{name} is {shown(value)}: expected a whole number above 0")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ArgumentError(f"calib_seed is {shown(self.seed)}: expected a whole number, 0 or above")
 
     def texts(self) -> list[str]:
         """The texts of the file. Raises ArgumentError."""
@@ -81,7 +83,15 @@ class CalibrationText:
                 + (", or lower calib_size" if num_tokens >= _MIN_TOKENS else "")
             )
         chosen = np.random.default_rng(self.seed).permutation(len(parts))[: self.size or DEFAULT_SIZE]
-        return [parts[i] for i in sorted(chosen)]
+        sequences = [parts[i] for i in sorted(chosen)]
+        num_chosen = sum(map(len, sequences))
+        if num_chosen < _MIN_TOKENS:
+            raise ArgumentError(
+                f"calibration is to read {counted(num_chosen, 'token')} in {counted(len(sequences), 'sequence')} of at "
+                f"most {self.max_seq_length}, expected at least {_MIN_TOKENS} tokens: raise calib_size or "
+                "calib_max_seq_length"
+            )
+        return sequences
 
     def _text_of(self, line: str, number: int) -> str:
         try:

@@ -1,5 +1,6 @@
 """Statistics in a directory, a safetensors file for each input, so that an interrupted calibration goes on."""
 
+import re
 from pathlib import Path
 
 from trtllm_lite.convert.safetensors_file import SafetensorsFile, TensorInfo, plan_layout, write_safetensors
@@ -9,6 +10,7 @@ from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.temporaries import temporary_name
 
 _KEY_FILE = "key"
+_KEY = re.compile(rb"[0-9a-f]{64}")
 
 
 class StatisticsStore:
@@ -20,7 +22,7 @@ class StatisticsStore:
         key_file = self._directory / _KEY_FILE
         with writing(str(directory), "name another directory for calibration"):
             self._directory.mkdir(parents=True, exist_ok=True)
-            if not any(self._directory.iterdir()):
+            if self._is_unused():
                 write_file(key_file, key.encode())
         if not key_file.is_file():
             raise ArgumentError(
@@ -32,6 +34,11 @@ class StatisticsStore:
                 "calib_max_seq_length, calib_seed, device, and what the scheme needs): name another directory, or "
                 "remove this one"
             )
+
+    def _is_unused(self) -> bool:
+        """Whether there is nothing, or nothing but the key that a run wrote that failed before it had statistics."""
+        files = list(self._directory.iterdir())
+        return not files or (files == [self._directory / _KEY_FILE] and bool(_KEY.fullmatch(files[0].read_bytes())))
 
     def missing(self, names: list[str]) -> list[str]:
         """Those of ``names`` that have no statistics yet."""
