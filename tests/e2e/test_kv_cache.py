@@ -125,16 +125,28 @@ def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
         assert [rounding and rounding.scale for rounding in attention.roundings] == [1, 1]
 
 
+def test_a_cache_that_is_rounded_already_is_not_copied(tmp_path: Path) -> None:
+    source, rounded = converted(tmp_path), tmp_path / "rounded"
+    cache = ["--kv_cache_dtype", "int8"]
+    run("quantize", "--checkpoint_dir", source, "--output_dir", rounded, *cache, "--kv_cache_scale", 1)
+    again = ["quantize", "--checkpoint_dir", rounded, "--output_dir", tmp_path / "again", *cache]
+    result = CliRunner().invoke(cli, [str(word) for word in again])
+    assert "stores keys and values as int8 already, and nothing else is to be quantized: build it" in result.stderr
+    assert not (tmp_path / "again").exists()
+    assert "int8_wo" in run(*again, "--qformat", "int8_wo").stdout
+    run("build", "--checkpoint_dir", rounded, "--output_dir", tmp_path / "engine", *cache)
+
+
 def test_what_cannot_be(tmp_path: Path) -> None:
     """A scale of 1 must be asked for, a network is rounded once, and GPUs but sm_90 read no bytes."""
     checkpoint = open_checkpoint(converted(tmp_path, dtype="bfloat16", **SIZES_OF_GPUS))
     engine = tmp_path / "engine"
     with pytest.raises(BuildError, match=r"layers.0.attention.attention is to be quantized .* needs calibration"):
         build_engine(checkpoint, engine, kv_cache_dtype="fp8")
-    with pytest.raises(BuildError, match="kv_cache_scale is 1: expected a number above 0, and kv_cache_dtype fp8 or"):
+    with pytest.raises(BuildError, match="kv_cache_scale is 1, and keys and values are not rounded: pass kv_cache"):
         build_engine(checkpoint, engine, kv_cache_scale=1)
-    for scale in (float("inf"), float("nan")):
-        with pytest.raises(BuildError, match=f"kv_cache_scale is {scale}: expected a number above 0"):
+    for scale in (float("inf"), float("nan"), 1e-60, 1e60):
+        with pytest.raises(BuildError, match=r"kv_cache_scale is \S+: expected a number above 0 that float32"):
             build_engine(checkpoint, engine, kv_cache_dtype="int8", kv_cache_scale=scale)
     with pytest.raises(BuildError, match="kv_cache_dtype is 'fp4': expected fp8 or int8"):
         Recipe(kv_cache_dtype="fp4")

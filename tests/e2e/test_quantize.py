@@ -305,7 +305,7 @@ def test_overrides_choose_by_pattern(tmp_path: Path) -> None:
     [
         ((("layers.9.*", "full_prec"),), "no product of the network matches 'layers.9.*'"),
         ((("*.v_proj", "full_prec"),), r"0.attention.q_proj is to be int8_wo and layers.0.attention.v_proj full_prec"),
-        ((("*", "full_prec"),), "int8_wo,full_prec, and the network has no floating-point weight to quantize: let the"),
+        ((("*", "full_prec"),), "int8_wo,full_prec, and every product is to stay full_prec: let some have another"),
         ((("*", "int3"),), "qformat is 'int3': expected one of full_prec, int8_wo"),
     ],
 )

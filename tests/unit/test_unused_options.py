@@ -22,6 +22,7 @@ CACHE = "--kv_cache_dtype int8"
         ("quantize --qformat int8_wo --calib-dir d", "--calib_dir is given, and int8_wo needs no calibration"),
         ("quantize --qformat fp8_rowwise --num_threads 1", "--num_threads is given, and fp8_rowwise needs no"),
         (f"quantize {CACHE} --kv_cache_scale 1 --calib_seed 4", "--calib_seed is given, and full_prec,kv_cache_int8"),
+        (f"quantize {CACHE} --kv_cache_scale 1 --calib_size 4", "or a kv_cache_dtype without kv_cache_scale"),
         (f"quantize {CACHE} --quantize_lm_head", "--quantize_lm_head is given, and qformat is full_prec: leave it"),
         ("quantize --qformat int8_sq --group_size 128", "--group_size is given, and int8_sq stores no weights in"),
         (

@@ -162,7 +162,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
 @calibration_options
 @click.option(
     "--max_accuracy_loss",
-    type=Finite(),
+    type=Finite(min=-100),
     metavar="PERCENT",
     help="Measure the perplexity that quantization costs, and build nothing if it rises by more.",
 )

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     help="Choose for the attention and the MLP of each layer among these qformats and full_prec, by what each costs.",
 )
 @click.option(
-    "--auto_quantize_bits", type=Finite(), metavar="BITS", help="With --autoq_format: bits for each weight, on average."
+    "--auto_quantize_bits",
+    type=Finite(min=0, min_open=True),
+    metavar="BITS",
+    help="With --autoq_format: bits for each weight, on average.",
 )
 @recipe_options
 @calibration_options

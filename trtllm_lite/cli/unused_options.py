@@ -33,8 +33,9 @@ def check_calibration_options(
     from trtllm_lite.quantize.schemes import Needs
 
     stripped = "an engine of --strip_plan has no weights"
-    calibrated = f"pass a qformat of {_names(lambda scheme: scheme.needs > Needs.NOTHING)}, or a kv_cache_dtype"
-    reason, remedy = f"{_described(recipes)} needs no calibration", calibrated
+    calibrated = _names(lambda scheme: scheme.needs > Needs.NOTHING)
+    reason = f"{_described(recipes)} needs no calibration"
+    remedy = f"pass a qformat of {calibrated}, or a kv_cache_dtype without kv_cache_scale"
     if all(recipe.changes_nothing for recipe in recipes):
         what = "pass a qformat or a kv_cache_dtype, with the checkpoint that is not quantized"
         _refuse(["max_accuracy_loss"], "nothing is quantized by this build", what)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import inf
 
+import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.errors import BuildError, shown
@@ -26,6 +26,7 @@ from trtllm_lite.quantize.schemes.folding import value_factors
 from trtllm_lite.quantize.schemes.workpiece import Decision, Workpiece
 
 GROUP_SIZE = 128
+_LEAST_SCALE, _MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,7 @@ class Recipe:
                 f"kv_cache_dtype is {shown(self.kv_cache_dtype)}: expected {' or '.join(KV_CACHE_DTYPES)} where keys "
                 "and values are quantized"
             )
-        scale = self.kv_cache_scale
-        if scale is not None and (self.kv_cache_dtype is None or not 0 < scale < inf):
-            raise BuildError(
-                f"kv_cache_scale is {self.kv_cache_scale}: expected a number above 0, and kv_cache_dtype "
-                f"{' or '.join(KV_CACHE_DTYPES)}"
-            )
+        _check_scale(self.kv_cache_scale, self.kv_cache_dtype)
 
     @property
     def changes_products(self) -> bool:
@@ -121,19 +117,33 @@ class Recipe:
             if name != FULL_PRECISION and f"{product.name}.".startswith(f"{within}." if within else "")
         }
         if not chosen:
-            remedy = (
-                "let the overrides leave some products"
+            reason = (
+                f"and every product is to stay {FULL_PRECISION}: let some have another qformat"
                 if products
-                else "its file stores them quantized; `trtllm-lite convert --dequantize` makes a checkpoint that is not"
+                else "and the network has no floating-point weight to quantize: its file stores them quantized; "
+                "`trtllm-lite convert --dequantize` makes a checkpoint that is not"
             )
-            raise BuildError(
-                f"qformat is {self.describe()}, and the network has no floating-point weight to quantize: {remedy}"
-            )
+            raise BuildError(f"qformat is {self.describe()}, {reason}")
         return chosen
 
     def _qformat_of(self, path: str) -> str:
         usual = FULL_PRECISION if path == LM_HEAD and not self.quantize_lm_head else self.qformat
         return next((qformat for pattern, qformat in reversed(self.overrides) if fnmatchcase(path, pattern)), usual)
+
+
+def _check_scale(scale: float | None, kv_cache_dtype: str | None) -> None:
+    if scale is None:
+        return
+    if kv_cache_dtype is None:
+        raise BuildError(
+            f"kv_cache_scale is {scale:g}, and keys and values are not rounded: pass kv_cache_dtype "
+            f"{' or '.join(KV_CACHE_DTYPES)}, or leave it out"
+        )
+    if not _LEAST_SCALE <= scale <= _MOST_SCALE:
+        raise BuildError(
+            f"kv_cache_scale is {scale:g}: expected a number above 0 that float32 holds, from {_LEAST_SCALE:g} to "
+            f"{_MOST_SCALE:g}"
+        )
 
 
 def _check_merged(products: list[Product], names: dict[Product, str]) -> None:

@@ -107,6 +107,11 @@ def quantize_checkpoint(
             "qformat is full_prec, and nothing overrides it: there is nothing to quantize; pass a qformat, or a "
             "kv_cache_dtype"
         )
+    if not recipe.changes_products and not recipe.attentions(checkpoint.model.graph):
+        raise BuildError(
+            f"{checkpoint_dir} stores keys and values as {recipe.kv_cache_dtype} already, and nothing else is to be "
+            "quantized: build it as it is, or quantize the checkpoint that it was made of"
+        )
     with quantized(checkpoint, recipe, calibration, report) as result:
         with atomic_directory(Path(output_dir), CONFIG_FILE, optional=TOKENIZER_FILES) as directory:
             result.checkpoint.model.metadata_props.update(notes or {})
