@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 # Options that say where something is or is kept, and change nothing of the engine.
 _PLACES = ("checkpoint_dir", "output_dir", "config", "provenance", "calib_dir", "num_threads")
 _FILES = ("input_timing_cache", "calib_dataset", "model_config")
-_PACKAGES = ("numpy", "onnx", "onnx-ir", "ml_dtypes", "gguf", "tokenizers", "sentencepiece", "nvidia-cuda-nvrtc")
+_PACKAGES = ("numpy", "onnx", "onnx-ir", "ml_dtypes", "gguf", "tokenizers", "sentencepiece")
+_COMPILERS = {"nvidia-cuda-nvrtc": "cuda", "tensorrt_rtx": "tensorrt"}  # and the kind of target that each compiles for
 _MAX_LICENCE = 100  # characters; some packages have the whole text there
 
 
@@ -89,15 +90,15 @@ def _code() -> "Material":
 
 
 def _packages(files: Sequence[str], target: str) -> "Iterator[Package]":
-    """The packages that took part in building of these files for ``target``, cpu or cuda."""
+    """The packages that took part in building of these files for the kind of ``target``."""
     from trtllm_lite.engine.sbom import Package
 
     takes_part = {
         "gguf": any(name.endswith(".gguf") for name in files),
         "sentencepiece": "tokenizer.model" in files,
-        "nvidia-cuda-nvrtc": target == "cuda",
+        **{name: target == kind for name, kind in _COMPILERS.items()},
     }
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *_COMPILERS):
         if takes_part.get(name, True):
             try:
                 found = metadata(name)

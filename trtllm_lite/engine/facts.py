@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from trtllm_lite._core import crc32c
 from trtllm_lite.engine.arena_use import touched
-from trtllm_lite.engine.format import CUBIN_PREFIX, WEIGHT_PREFIX
+from trtllm_lite.engine.format import CUBIN_PREFIX, NETWORK_PREFIX, WEIGHT_PREFIX
 from trtllm_lite.engine.manifest import Manifest, Tactic
 from trtllm_lite.engine.plan import CompiledKernel, Instruction, Plan, PlanTensor, Program
 from trtllm_lite.engine.reader import EngineFile
@@ -88,6 +88,9 @@ def _kernel_facts(engine: EngineFile) -> Iterator[Fact]:
         yield Fact("kernels", kernel.name, _compiled(engine, kernel), True, keys)
     for program in engine.plan.programs:
         yield Fact("kernels", f"program {program.name} ({program.arch})", _instructions(engine, program), True)
+    for name, entry in engine.tensors.items():
+        if name.startswith(NETWORK_PREFIX):  # with its weights; TensorRT numbers dimensions anew in each build
+            yield Fact("kernels", name, f"{entry.num_bytes:,} B, CRC-32C {engine.checksum(name)}", True)
 
 
 def _compiled(engine: EngineFile, kernel: CompiledKernel) -> str:

@@ -13,6 +13,7 @@ from trtllm_lite.engine.plan import (
     IntArgument,
     LaunchInstruction,
     MatmulInstruction,
+    NetworkInstruction,
     Plan,
     Program,
 )
@@ -115,6 +116,8 @@ def _settings(plan: Plan, instruction: Instruction) -> dict[str, Any]:
         size = f"{instruction.out_features} x {instruction.in_features}"
         residual = {"residual": "added"} if instruction.residual is not None else {}
         return {"size": size, "dtype": instruction.dtype, "out_dtype": instruction.out_dtype} | residual
+    if isinstance(instruction, NetworkInstruction):
+        return {"network": instruction.network, "profile": instruction.profile}
     return {"features": instruction.features, "dtype": instruction.dtype}
 
 

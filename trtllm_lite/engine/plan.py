@@ -276,9 +276,11 @@ class Plan:
     cuda: CudaSettings | None
 
     def name_of(self, instruction: Instruction) -> str:
-        """What an instruction runs: an operator, a kernel, or a ``product`` of the library."""
+        """What an instruction runs: an operator, a kernel, a ``product`` of the library, or the network of one."""
         if isinstance(instruction, LaunchInstruction):
             return self.kernels[instruction.kernel].name
+        if isinstance(instruction, NetworkInstruction):
+            return instruction.library
         return "product" if isinstance(instruction, MatmulInstruction) else instruction.op
 
     def max_bytes(self, tensor: PlanTensor) -> int:

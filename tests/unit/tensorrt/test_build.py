@@ -21,7 +21,9 @@ from trtllm_lite.builder.tensorrt.apart import compile_apart
 from trtllm_lite.builder.tensorrt.compile import KV_LENGTHS, Compiled, compile_network, parse_network
 from trtllm_lite.builder.tensorrt.library import Library, find_library
 from trtllm_lite.builder.tensorrt.log import Log
+from trtllm_lite.engine.difference import compare_paths
 from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.engine.page import render_page
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.network import Recipe, quantize_network
@@ -117,6 +119,11 @@ def test_an_engine_says_what_it_is(tmp_path: Path) -> None:
     assert (context.max_tokens, generation.max_tokens, generation.decode_only) == (64, 3, True)
     inspection = inspect_path(tmp_path / "engine")
     assert any(tactic.choice.startswith("attention") for tactic in inspection.tactics)
+    page = render_page(inspection)
+    assert "tensorrt_rtx" in page
+    assert "layers.1.attention.k_cache" in page
+    changed = compare_paths(tmp_path / "engine", tmp_path / "again").differences
+    assert {difference.name for difference in changed} <= {"network.tensorrt"}
     assert _core.Engine(str(tmp_path / "engine" / "rank0.engine"))
 
 
