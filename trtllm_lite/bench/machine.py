@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,29 @@ def peak_memory() -> int:
 
 
 def commit() -> str | None:
-    """The commit of the checkout this package runs from, with -dirty for local changes; None outside of one."""
+    """The commit that this package is of, with -dirty for local changes; None if nothing says it.
+
+    It is that of the checkout that the package runs from, or the one that pip was told to install.
+    """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # site-packages may lie within a checkout of something else
+        return _installed_commit()
     try:
         found = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None
+
+
+def _installed_commit() -> str | None:
+    """The commit that pip recorded: https://packaging.python.org/en/latest/specifications/direct-url/."""
+    try:
+        origin = json.loads(distribution("trtllm_lite").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+    found = origin.get("vcs_info", {}).get("commit_id")
+    return None if found is None else str(found)
 
 
 @cache
