@@ -269,6 +269,7 @@ def test_lines_of_jsonl_end_at_newlines_alone(tmp_path: Path) -> None:
         ),
         ("a.json", f'["{TEXT}"]', {}, r"calib_dataset is .*: expected a file whose name ends in .txt or .jsonl"),
         ("a.jsonl", '{"text": 3}', {}, r"line 1 is \{'text': 3\}: expected a text"),
+        ("a.jsonl", '"ok"\n{"text": "\\ud800"}', {}, r"line 2 has '.ud800', half of a character: remove it"),
         ("a.jsonl", '"ok"\n\nnot json', {}, "line 3 is not JSON: 'not json': expected a text"),
         ("a.txt", TEXT, {"size": 0}, "calib_size is 0: expected a whole number above 0"),
         ("a.txt", TEXT, {"seed": -1}, "calib_seed is -1: expected a whole number, 0 or above"),

@@ -101,4 +101,10 @@ class CalibrationText:
         text = value.get("text") if isinstance(value, dict) else value
         if not isinstance(text, str):
             raise ArgumentError(f"{self.dataset}, line {number} is {shown(value)}: {_EXPECTED}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(
+                f"{self.dataset}, line {number} has {text[error.start]!a}, half of a character: remove it"
+            ) from error
         return text
