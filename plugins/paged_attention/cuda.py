@@ -88,7 +88,7 @@ def _fitting(op: Lowering, heads: Heads, launch: Launch | None) -> Launch:
         op.refuse(
             f"attention with a head_dim of {heads.head_dim} needs more shared memory than {op.device.arch} has "
             f"({op.device.shared_bytes:,} bytes a block), or the KV cache is {heads.cache_dtype} and the kernels that "
-            "read such a one are for sm_90a: build for another target, or with --kv_cache_dtype auto"
+            "read such a one are for sm_90a: build for another target, or with a --kv_cache_dtype of 16 bits"
         )
     return launch
 

@@ -156,8 +156,9 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"is to be 'float32', and the GPU kernels keep .* --kv_cache_dtype bfloat16,"):
         plan_memory(checkpoint, target="sm_90", kv_cache_dtype="float32")
     for name in KV_CACHE_DTYPES:
-        with pytest.raises(BuildError, match="for sm_90a: build for another target"):
+        with pytest.raises(BuildError, match="for sm_90a: build for another target, or with a --kv_cache_dtype of 16"):
             plan_memory(checkpoint, target="sm_80", kv_cache_dtype=name)
+    assert plan_memory(rounded, target="sm_80", kv_cache_dtype="bfloat16").kv_cache > 0
     assert plan_memory(rounded, kv_cache_dtype="int8").kv_cache == plan_memory(rounded).kv_cache
 
 
