@@ -30,6 +30,9 @@ from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.vocabulary import FORMAT_VERSION, PLAN_VERSION
 
+# What has been tried of engines of TensorRT.
+_UNVERIFIED = "execution has not been verified on RTX hardware, and this version does not run it"
+
 
 @dataclass(frozen=True)
 class Inspection:
@@ -156,8 +159,10 @@ def _versions(engine: EngineFile) -> dict[str, str]:
 
 
 def _target(engine: EngineFile) -> str:
-    """``cpu``, or the architectures of a GPU engine and the version of cuBLASLt that it needs."""
+    """``cpu``, or the architectures of a GPU engine and the library that it needs."""
     target, cuda = engine.manifest.target, engine.plan.cuda
+    if target.kind == "tensorrt":
+        return f"{' '.join(target.archs)}, by TensorRT ({_UNVERIFIED})"
     if cuda is None:
         return target.kind
     stripped = ", without weights" if engine.manifest.stripped else ""

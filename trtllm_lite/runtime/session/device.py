@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest, Target
-from trtllm_lite.errors import ArgumentError, LimitError
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.files import library_directories
 from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime.session.limits import RunnerOptions
@@ -32,8 +32,14 @@ def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
 def available_memory(core: Any, manifest: Manifest) -> int:
     """Bytes of the device's memory that are free for the KV cache, beside the engine's weights and workspace.
 
-    Raises DeviceError if the engine is for a GPU and there is none, LimitError if weights and workspace do not fit.
+    Raises DeviceError if the engine is for a GPU and there is none, LimitError if weights and workspace do not fit,
+    EngineError for an engine of TensorRT.
     """
+    if manifest.target.kind == "tensorrt":
+        raise EngineError(
+            f"the engine was built by TensorRT for {' and '.join(manifest.target.archs)}, and this version does not run"
+            " such engines: build it again without --backend tensorrt"
+        )
     if manifest.target.kind == "cpu":
         return available_host_memory()
     free, memory = core.cuda_device_memory()["free"], manifest.memory

@@ -40,7 +40,7 @@ def _rewrite(graph: ir.Graph, narrow: ir.DataType) -> list[Decision]:
         transpose = made_by(node.inputs[1], "Transpose")
         matrix = None if transpose is None else _stored(transpose.inputs[0])
         if transpose is not None and matrix is not None:
-            decisions += _typed(graph, node, transpose, matrix, narrow)
+            decisions.append(_typed(graph, node, transpose, matrix, narrow))
     for node in nodes_of(graph, "Gather"):
         table = _stored(node.inputs[0])
         if table is not None and table.format.name != "plain":
@@ -53,14 +53,13 @@ def _stored(value: ir.Value | None) -> StoredMatrix | None:
     return next((found for known in FORMATS if (found := known.recognise(value)) is not None), None)
 
 
-def _typed(
-    graph: ir.Graph, node: ir.Node, transpose: ir.Node, matrix: StoredMatrix, narrow: ir.DataType
-) -> list[Decision]:
+def _typed(graph: ir.Graph, node: ir.Node, transpose: ir.Node, matrix: StoredMatrix, narrow: ir.DataType) -> Decision:
+    """Give the product ``node`` its types; says whether the matrix stays as it is stored."""
     is_rounded = recognise(node.inputs[0]) is not None
     blocks = extents(matrix.tensor("weight_scale"))[1] if "weight_scale" in matrix.operands else 0
     weight = matrix.operands["weight"]
     if is_rounded and weight.dtype in _BYTES and blocks == 1 and "weight_offset" not in matrix.operands:
-        return [Decision(str(node.name), True)]
+        return Decision(str(node.name), True)
     decision = Decision(str(node.name), True)
     if matrix.format.name == "plain":
         operand = cast(graph, transpose, weight, narrow, f"{weight.name}.narrow")
@@ -75,7 +74,7 @@ def _typed(
     assert x is not None
     node.replace_input_with(0, cast(graph, node, x, narrow, f"{node.name}.x"))
     widen_result(graph, node, narrow)
-    return [decision]
+    return decision
 
 
 def _look_up_narrow(graph: ir.Graph, node: ir.Node, table: StoredMatrix, narrow: ir.DataType) -> Decision:
