@@ -64,6 +64,18 @@ def make_certificate(directory: Path, address: str) -> Path:
 
 
 @contextmanager
+def _serving(server: http.server.HTTPServer) -> Iterator[None]:
+    """Answers in a thread, which ends whatever the test does: on a closed socket it would never rest."""
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
 def answer(answers: Mapping[str, bytes], endless: str | None = None, challenge: str | None = None) -> Iterator[str]:
     """A server that has ``answers`` under their paths; under the path ``endless`` it sends bytes until told to stop.
 
@@ -99,10 +111,8 @@ def answer(answers: Mapping[str, bytes], endless: str | None = None, challenge: 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, _serving(server):
         yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 @contextmanager
@@ -141,6 +151,5 @@ def answer_with_tokens(answers: Mapping[str, bytes], host: str, certificate: Pat
 
     with http.server.ThreadingHTTPServer((host, 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"{host}:{server.server_port}"
-        server.shutdown()
+        with _serving(server):
+            yield f"{host}:{server.server_port}"

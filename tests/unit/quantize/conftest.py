@@ -1,0 +1,5 @@
+"""Fixtures of the kernel tests."""
+
+from tests.plugins.harness import isa
+
+__all__ = ["isa"]
