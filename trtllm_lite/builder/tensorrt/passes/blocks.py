@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import dims
-from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, constant, insert
+from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, constant, continue_with, insert
 from trtllm_lite.network.dtypes import NUMPY
 from trtllm_lite.network.tensors import add_initializer, computed, extents
 from trtllm_lite.quantize.formats import StoredMatrix
@@ -57,22 +57,15 @@ def add_offsets(graph: ir.Graph, product: ir.Node, matrix: StoredMatrix, narrow:
             added = added + offset.numpy().astype(np.float32).reshape(rows, blocks)
         return np.ascontiguousarray(added.T.astype(narrow.numpy()))
 
-    name, result = str(product.name), product.outputs[0]
-    readers, is_output = list(result.uses()), result.is_graph_output()
+    name = str(product.name)
     offsets = add_initializer(graph, f"{name}.offsets", computed(load, narrow, (blocks, rows)))
     x = product.inputs[0]
     assert x is not None
     sums = cast(graph, product, _block_sums(graph, product, x, blocks), narrow, f"{name}.block_sums")
-    shape = dims(result) or ()
+    shape = dims(product.outputs[0]) or ()
     added = insert(graph, product, "MatMul", [sums, offsets], f"{name}.added", narrow, shape)
     wide = cast(graph, product, added, WIDE, f"{name}.added.wide")
-    total = ir.Value(name=str(result.name), type=ir.TensorType(WIDE), shape=result.shape)
-    result.name = f"{name}.without_offsets"
-    graph.insert_after(product, ir.node("Add", [result, wide], outputs=[total], name=f"{name}.with_offsets"))
-    for use in readers:
-        use.node.replace_input_with(use.idx, total)
-    if is_output:
-        graph.outputs[graph.outputs.index(result)] = total
+    continue_with(graph, product, "Add", [wide], f"{name}.with_offsets", f"{name}.without_offsets")
 
 
 def _bias(matrix: StoredMatrix) -> int:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.graph import dims, nodes_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.tensorrt.passes.blocks import FOUR_BITS, add_offsets, in_blocks
-from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, constant, insert, widen_result
+from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, constant, continue_with, insert, widen_result
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import add_initializer, computed, extents
 from trtllm_lite.quantize.activations import number, recognise
@@ -129,16 +129,7 @@ def _multiply_rows(graph: ir.Graph, reader: ir.Node, scale: ir.Value) -> None:
     after = product
     if after.outputs[0].dtype != WIDE:
         after = next(iter(after.outputs[0].uses())).node
-    result = after.outputs[0]
-    readers, is_output = list(result.uses()), result.is_graph_output()
-    name = str(result.name)
-    scaled = ir.Value(name=name, type=ir.TensorType(WIDE), shape=result.shape)
-    result.name = f"{name}.unscaled"
-    graph.insert_after(after, ir.node("Mul", [result, scale], outputs=[scaled], name=f"{product.name}.rescaled"))
-    for use in readers:
-        use.node.replace_input_with(use.idx, scaled)
-    if is_output:
-        graph.outputs[graph.outputs.index(result)] = scaled
+    continue_with(graph, after, "Mul", [scale], f"{product.name}.rescaled", f"{after.outputs[0].name}.unscaled")
 
 
 __all__ = ["NAME", "typed_products"]

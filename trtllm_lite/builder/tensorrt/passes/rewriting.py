@@ -35,18 +35,36 @@ def cast(graph: ir.Graph, before: ir.Node, value: ir.Value, dtype: ir.DataType, 
     return insert(graph, before, "Cast", [value], name, dtype, dims(value) or (), {"to": int(dtype)})
 
 
+def continue_with(
+    graph: ir.Graph,
+    node: ir.Node,
+    op_type: str,
+    operands: Sequence[ir.Value],
+    name: str,
+    renamed: str,
+    **attributes: int,
+) -> None:
+    """Let those that read the result of ``node``, outputs included, read ``op_type`` of it and ``operands``.
+
+    That is float32, and has the name of the result, which becomes ``renamed``.
+    """
+    result = node.outputs[0]
+    readers, is_output = list(result.uses()), result.is_graph_output()
+    behind = value_of(str(result.name), WIDE, dims(result) or ())
+    result.name = renamed
+    graph.insert_after(node, ir.node(op_type, [result, *operands], attributes, outputs=[behind], name=name))
+    for reader in readers:
+        reader.node.replace_input_with(reader.idx, behind)
+    if is_output:
+        graph.outputs[graph.outputs.index(result)] = behind
+
+
 def widen_result(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
     """Let ``node`` make ``dtype``, and those that read its result, float32 made of that."""
     result = node.outputs[0]
-    readers, is_output = list(result.uses()), result.is_graph_output()
-    wide = value_of(str(result.name), WIDE, dims(result) or ())
-    result.name, result.type = f"{result.name}.{dtype.name.lower()}", ir.TensorType(dtype)
-    name = f"{node.name}.wide"
-    graph.insert_after(node, ir.node("Cast", [result], {"to": int(WIDE)}, outputs=[wide], name=name))
-    for reader in readers:
-        reader.node.replace_input_with(reader.idx, wide)
-    if is_output:
-        graph.outputs[graph.outputs.index(result)] = wide
+    result.type = ir.TensorType(dtype)
+    renamed = f"{result.name}.{dtype.name.lower()}"
+    continue_with(graph, node, "Cast", [], f"{node.name}.wide", renamed, to=int(WIDE))
 
 
 def constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
