@@ -5,7 +5,7 @@ Arrays are C-contiguous and of exactly the dtypes given here: nothing is convert
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,43 @@ class Engine:
     def weight_bytes(self) -> int:
         """Bytes of all weights, in the file and in memory."""
 
+    def network(self, key: str) -> NDArray[np.uint8]:
+        """The entry ``network.<key>``: read-only, where it is mapped. Raises EngineError if there is none."""
+
+class Network(Protocol):
+    """What runs the network of an engine that another library compiled, as Python provides it.
+
+    Each sequence has a row of the caches. An exception becomes a LimitError if it is one, else a DeviceError.
+    """
+
+    memory: dict[str, int]
+    """Reserved bytes: ``weights``, ``kv_cache``, ``workspace``."""
+
+    def step(
+        self,
+        generation: bool,
+        first_row: int,
+        past_lens: NDArray[np.int32],
+        token_ids: NDArray[np.int32],
+        logits_indices: NDArray[np.int32],
+        outputs: NDArray[np.int32],
+        logits: NDArray[np.float32],
+    ) -> None:
+        """Append ``token_ids`` [rows, seq] to the sequences of cache rows from ``first_row`` on.
+
+        ``rows`` is 1, or with ``generation`` ``seq`` is. The caches hold ``past_lens`` [rows] tokens already.
+        ``logits_indices``, one at least, are numbers of the flat token_ids; the logits behind them go to the rows
+        ``outputs`` of ``logits`` [any, vocab_size], unless ``outputs`` is empty.
+        """
+    def copy_row(self, source: int, to: int) -> None:
+        """Copy a row of all caches to another."""
+    def save_row(self, row: int, out: NDArray[np.uint8]) -> None:
+        """Write a row of all caches to ``out``, cache after cache as the plan has them."""
+    def load_row(self, row: int, data: NDArray[np.uint8]) -> None:
+        """The reverse of ``save_row``."""
+
 class DeviceExecutor:
-    """An engine that is loaded on a device of the kind its manifest names: a CpuExecutor or a CudaExecutor."""
+    """An engine that is loaded on a device of the kind its manifest names."""
 
     @property
     def memory(self) -> dict[str, int]:
@@ -92,9 +127,23 @@ class DeviceExecutor:
         """
 
 def open_executor(
-    engine: Engine, *, num_blocks: int = 0, num_threads: int = 0, library_directories: list[str] = ...
+    engine: Engine,
+    *,
+    num_blocks: int = 0,
+    num_threads: int = 0,
+    library_directories: list[str] = ...,
+    network: Network | None = None,
 ) -> DeviceExecutor:
-    """Load ``engine``; the options are those of CpuExecutor and CudaExecutor, which ignore each other's."""
+    """Load ``engine``; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
+
+    Each ignores what concerns the others. Raises ArgumentError without the network that a NetworkExecutor needs.
+    """
+
+class LogitsExecutor(DeviceExecutor):
+    """An executor whose logits come to the host: a CpuExecutor or a NetworkExecutor."""
+
+class NetworkExecutor(LogitsExecutor):
+    """An engine whose plan is a network, which has a KV block for each sequence."""
 
 class CudaExecutor(DeviceExecutor):
     """An engine on a GPU: its weights, KV cache, kernels and graphs.
@@ -165,7 +214,7 @@ def cuda_device(device: int = 0) -> dict[str, str]:
 def cuda_device_memory(device: int = 0) -> dict[str, int]:
     """Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError."""
 
-class CpuExecutor(DeviceExecutor):
+class CpuExecutor(LogitsExecutor):
     """Executes the plan of an engine, and owns its KV cache and workspace. Threads may share it: steps take turns."""
 
     def __init__(self, engine: Engine, *, num_threads: int = 0, num_blocks: int = 0, isa: str = "auto") -> None:
@@ -184,7 +233,7 @@ class CpuExecutor(DeviceExecutor):
         """The instruction set of the kernels."""
 
 def step(
-    executor: CpuExecutor | CudaExecutor,
+    executor: LogitsExecutor | CudaExecutor,
     token_ids: NDArray[np.int32],
     seq_lens: NDArray[np.int32],
     past_lens: NDArray[np.int32],
@@ -204,7 +253,7 @@ def step(
     """
 
 def compute(
-    executor: CpuExecutor | CudaExecutor,
+    executor: LogitsExecutor | CudaExecutor,
     token_ids: NDArray[np.int32],
     seq_lens: NDArray[np.int32],
     past_lens: NDArray[np.int32],

@@ -275,8 +275,6 @@ def _next_step(manifest: "Manifest", output_dir: str) -> str:
     speaks = manifest.model.tokenizer and not manifest.stripped
     command = 'generate --prompt "Once upon a time"' if speaks else "bench latency"
     run = f"trtllm-lite {command} --engine_dir {directory}"
-    if manifest.target.kind == "tensorrt":
-        return f"trtllm-lite inspect {directory} --kernels (this version does not run engines of TensorRT)"
     if manifest.target.kind == "cpu" or _has_gpu():
         return run
     return f"copy {directory} to a machine with a GPU for {' or '.join(manifest.target.archs)}, and there: {run}"

@@ -2,39 +2,47 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "cpu/cpu_executor.h"
 #include "cuda/cuda_executor.h"
 #include "errors.h"
+#include "network/network_executor.h"
 
 namespace tl {
 namespace {
 
 struct Backend {
   TargetKind kind;
-  std::unique_ptr<DeviceExecutor> (*open)(const Engine& engine, const OpenOptions& options);
+  std::unique_ptr<DeviceExecutor> (*open)(const Engine& engine, OpenOptions options);
 };
 
-std::unique_ptr<DeviceExecutor> open_cpu(const Engine& engine, const OpenOptions& options) {
+std::unique_ptr<DeviceExecutor> open_cpu(const Engine& engine, OpenOptions options) {
   return std::make_unique<CpuExecutor>(engine, options.num_threads, options.num_blocks, "auto");
 }
 
-std::unique_ptr<DeviceExecutor> open_cuda(const Engine& engine, const OpenOptions& options) {
+std::unique_ptr<DeviceExecutor> open_cuda(const Engine& engine, OpenOptions options) {
   return std::make_unique<cuda::CudaExecutor>(engine, 0, options.num_blocks, options.library_directories);
 }
 
-constexpr Backend kBackends[] = {{TargetKind::kCpu, open_cpu}, {TargetKind::kCuda, open_cuda}};
+std::unique_ptr<DeviceExecutor> open_network(const Engine& engine, OpenOptions options) {
+  if (options.network == nullptr) throw ArgumentError("network: expected one that runs the engine's, found none");
+  return std::make_unique<NetworkExecutor>(engine, options.num_blocks, std::move(options.network));
+}
+
+constexpr Backend kBackends[] = {
+    {TargetKind::kCpu, open_cpu}, {TargetKind::kCuda, open_cuda}, {TargetKind::kTensorrt, open_network}};
 
 }  // namespace
 
-std::unique_ptr<DeviceExecutor> open_executor(const Engine& engine, const OpenOptions& options) {
+std::unique_ptr<DeviceExecutor> open_executor(const Engine& engine, OpenOptions options) {
   const TargetKind kind = engine.manifest().target.kind;
   const auto found = std::ranges::find(kBackends, kind, &Backend::kind);
   if (found == std::end(kBackends)) {
     throw EngineError("target: expected a kind of device that this build runs engines on, found " +
                       std::string(to_string(kind)));
   }
-  return found->open(engine, options);
+  return found->open(engine, std::move(options));
 }
 
 }  // namespace tl

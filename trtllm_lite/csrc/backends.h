@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "batching/device_executor.h"
+#include "network/network.h"
 
 namespace tl {
 
@@ -15,10 +16,11 @@ struct OpenOptions {
   std::int64_t num_blocks = 0;                   // of the KV cache; 0 for the manifest's
   std::int64_t num_threads = 0;                  // of a CPU; 0 for all cores
   std::vector<std::string> library_directories;  // where a GPU's cuBLASLt may lie besides where the system finds it
+  std::unique_ptr<Network> network;              // what runs the network of an engine of TensorRT
 };
 
 // Loads the engine on a device of the kind that its manifest names, and borrows it. Throws what the constructors of
-// CpuExecutor and CudaExecutor throw.
-std::unique_ptr<DeviceExecutor> open_executor(const Engine& engine, const OpenOptions& options);
+// CpuExecutor, CudaExecutor and NetworkExecutor throw, ArgumentError without a network where one is needed.
+std::unique_ptr<DeviceExecutor> open_executor(const Engine& engine, OpenOptions options);
 
 }  // namespace tl

@@ -31,7 +31,7 @@ from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.vocabulary import FORMAT_VERSION, PLAN_VERSION
 
 # What has been tried of engines of TensorRT.
-_UNVERIFIED = "execution has not been verified on RTX hardware, and this version does not run it"
+_UNVERIFIED = "execution has not been verified on RTX hardware"
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class SequenceRunner:
         self._tables = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
         num_blocks = int(self._tables.max()) + 1
         self.executor = make_executor(
-            native, engine, self.manifest.target, num_threads=num_threads or 0, num_blocks=num_blocks
+            native, engine, self.manifest, num_threads=num_threads or 0, num_blocks=num_blocks
         )
         """The ``_core.DeviceExecutor``."""
 

@@ -11,7 +11,8 @@
 
 #include "batching/event_loop.h"
 #include "check.h"
-#include "cpu/cpu_step_executor.h"
+#include "cpu/cpu_executor.h"
+#include "cpu/host_step_executor.h"
 #include "errors.h"
 
 namespace {
@@ -82,7 +83,7 @@ struct Service {
   Service(const tl::Engine& engine, int num_blocks, int num_host_blocks)
       : executor(engine, 2, num_blocks, "portable"),
         config(config_for(executor, num_host_blocks)),
-        loop(config, std::make_unique<tl::CpuStepExecutor>(executor, num_host_blocks)) {}
+        loop(config, std::make_unique<tl::HostStepExecutor>(executor, num_host_blocks)) {}
 
   // Waits for events; false when the loop is closed.
   bool hear() {

@@ -25,9 +25,8 @@ from trtllm_lite.engine.difference import compare_paths
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.page import render_page
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError, EngineError
+from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.network import Recipe, quantize_network
-from trtllm_lite.runtime import ModelRunner
 
 _BUILD: dict[str, Any] = {
     **{"backend": "tensorrt", "target": ARCHS},
@@ -127,12 +126,6 @@ def test_an_engine_says_what_it_is(tmp_path: Path) -> None:
     changed = compare_paths(tmp_path / "engine", tmp_path / "again").differences
     assert {difference.name for difference in changed} <= {"network.tensorrt"}
     assert _core.Engine(str(tmp_path / "engine" / "rank0.engine"))
-
-
-def test_an_engine_is_not_run_and_says_so(tmp_path: Path) -> None:
-    build_engine(save_checkpoint(tmp_path, "llama", "bfloat16"), tmp_path / "engine", **_BUILD)
-    with pytest.raises(EngineError, match=r"built by TensorRT for sm_89 and sm_120, and this version does not run"):
-        ModelRunner.from_dir(tmp_path / "engine")
 
 
 def test_weights_that_tensorrt_does_not_multiply_are_named(tmp_path: Path) -> None:

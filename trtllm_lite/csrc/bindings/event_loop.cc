@@ -47,6 +47,13 @@ class PyEventLoop {
       : engine_(executor.engine()),
         gathers_context_(max_logits(engine_) >= options.max_num_tokens),
         loop_(make_loop(executor, options)) {}
+  // The thread of a loop over a network of Python's needs the GIL to end.
+  ~PyEventLoop() {
+    const nb::gil_scoped_release release;
+    loop_.reset();
+  }
+  PyEventLoop(const PyEventLoop&) = delete;
+  PyEventLoop& operator=(const PyEventLoop&) = delete;
 
   RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
                    std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,

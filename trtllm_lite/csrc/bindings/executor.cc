@@ -9,10 +9,12 @@
 
 #include "backends.h"
 #include "bindings/bindings.h"
+#include "bindings/network.h"
 #include "bindings/step.h"
 #include "cpu/cpu_executor.h"
 #include "cpu/kernel.h"
 #include "cuda/run_step.h"
+#include "network/network_executor.h"
 
 namespace nb = nanobind;
 
@@ -28,9 +30,11 @@ nb::dict memory(const DeviceExecutor& executor) {
   return result;
 }
 
-std::unique_ptr<float[]> run_step(CpuExecutor& executor, const StepRequest& request) { return executor.step(request); }
+std::unique_ptr<float[]> run_step(LogitsExecutor& executor, const StepRequest& request) {
+  return executor.step(request);
+}
 
-void compute(CpuExecutor& executor, const StepRequest& request) {
+void compute(LogitsExecutor& executor, const StepRequest& request) {
   executor.step(request, [](std::span<const float>, ThreadPool&) {});
 }
 
@@ -54,18 +58,22 @@ void bind_executor(nb::module_& module) {
   module.def(
       "open_executor",
       [](const Engine& engine, std::int64_t num_blocks, std::int64_t num_threads,
-         std::vector<std::string> library_directories) {
-        return open_executor(engine, {num_blocks, num_threads, std::move(library_directories)});
+         std::vector<std::string> library_directories, const nb::object& network) {
+        OpenOptions options{num_blocks, num_threads, std::move(library_directories), borrow_network(network)};
+        const nb::gil_scoped_release release;
+        return open_executor(engine, std::move(options));
       },
       nb::arg("engine"), nb::kw_only(), nb::arg("num_blocks") = 0, nb::arg("num_threads") = 0,
-      nb::arg("library_directories") = std::vector<std::string>(), nb::keep_alive<0, 1>(),
-      nb::call_guard<nb::gil_scoped_release>());
-  nb::class_<CpuExecutor, DeviceExecutor>(module, "CpuExecutor")
+      nb::arg("library_directories") = std::vector<std::string>(), nb::arg("network").none() = nb::none(),
+      nb::keep_alive<0, 1>());
+  nb::class_<LogitsExecutor, DeviceExecutor>(module, "LogitsExecutor");
+  nb::class_<NetworkExecutor, LogitsExecutor>(module, "NetworkExecutor");
+  nb::class_<CpuExecutor, LogitsExecutor>(module, "CpuExecutor")
       .def(nb::init<const Engine&, std::int64_t, std::int64_t, std::string_view>(), nb::arg("engine"), nb::kw_only(),
            nb::arg("num_threads") = 0, nb::arg("num_blocks") = 0, nb::arg("isa") = "auto", nb::keep_alive<1, 2>())
       .def_prop_ro("num_threads", &CpuExecutor::num_threads)
       .def_prop_ro("isa", &CpuExecutor::isa);
-  def_step<CpuExecutor, &run_step, &compute>(module);
+  def_step<LogitsExecutor, &run_step, &compute>(module);
   def_step<cuda::CudaExecutor, &cuda::run_step, &cuda::compute>(module);
 }
 

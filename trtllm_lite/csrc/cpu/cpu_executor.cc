@@ -112,15 +112,6 @@ bool CpuExecutor::has_work(const Call& call) const {
   return false;
 }
 
-std::unique_ptr<float[]> CpuExecutor::step(const StepRequest& request) {
-  std::unique_ptr<float[]> copy;
-  step(request, [&](std::span<const float> logits, ThreadPool&) {
-    copy = std::make_unique_for_overwrite<float[]>(logits.size());
-    std::ranges::copy(logits, copy.get());
-  });
-  return copy;
-}
-
 void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
   pool_.get_deleter().home.check();
   const std::lock_guard lock(mutex_);

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -11,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "batching/device_executor.h"
 #include "cpu/anonymous_memory.h"
 #include "cpu/kernel.h"
+#include "cpu/logits_executor.h"
 #include "cpu/step_inputs.h"
 #include "cpu/thread_pool.h"
 #include "engine/call.h"
@@ -22,34 +21,22 @@
 
 namespace tl {
 
-class CpuExecutor final : public DeviceExecutor {
+class CpuExecutor final : public LogitsExecutor {
  public:
   // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best.
   // Throws LimitError or, if this build lacks a kernel, EngineError.
   CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa);
 
-  // Runs one step and returns float32 logits [num logits_indices, vocab_size]. Steps of several threads run one after
-  // the other. Throws LimitError before anything has been computed if the request is not within the limits, EngineError
-  // in a fork of the process.
-  std::unique_ptr<float[]> step(const StepRequest& request);
-
-  // Runs one step and hands `use` the logits where they were computed, and the thread pool, which is idle then. Both
-  // are valid within the call only.
-  using LogitsUse = std::function<void(std::span<const float> logits, ThreadPool& pool)>;
-  void step(const StepRequest& request, const LogitsUse& use);
-
-  // Copies whole KV blocks: the keys and values of all layers, block_bytes() in all. Like steps, copies take turns.
-  std::size_t block_bytes() const;
-  void copy_block(std::int64_t src, std::int64_t dst);
-  void save_block(std::int64_t block, std::span<std::byte> out);
-  void load_block(std::int64_t block, std::span<const std::byte> data);
+  using LogitsExecutor::step;
+  void step(const StepRequest& request, const LogitsUse& use) override;
+  std::size_t block_bytes() const override;
+  void copy_block(std::int64_t src, std::int64_t dst) override;
+  void save_block(std::int64_t block, std::span<std::byte> out) override;
+  void load_block(std::int64_t block, std::span<const std::byte> data) override;
 
   std::int64_t num_blocks() const override { return num_blocks_; }
   const Engine& engine() const override { return engine_; }
-  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
-  std::int64_t vocab_size() const { return engine_.manifest().model.vocab_size; }
-  int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
-  int num_threads() const { return pool_->num_threads(); }
+  int num_threads() const override { return pool_->num_threads(); }
   std::string_view isa() const { return isa_; }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;

@@ -234,9 +234,9 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
   }
   if (manifest.target.kind == TargetKind::kTensorrt) {
     check_networks(plan, container);
-  } else {
-    check_launches(plan, container);
+    return {{kTokenIds, {manifest.model.vocab_size, {}}}, {kLogitsIndices, {0, Symbol::kNumTokens}}};
   }
+  check_launches(plan, container);
   return {};
 }
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest, Target
-from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.errors import ArgumentError, DeviceError, LimitError
 from trtllm_lite.files import library_directories
 from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime.session.limits import RunnerOptions
@@ -32,14 +32,8 @@ def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
 def available_memory(core: Any, manifest: Manifest) -> int:
     """Bytes of the device's memory that are free for the KV cache, beside the engine's weights and workspace.
 
-    Raises DeviceError if the engine is for a GPU and there is none, LimitError if weights and workspace do not fit,
-    EngineError for an engine of TensorRT.
+    Raises DeviceError if the engine is for a GPU and there is none, LimitError if weights and workspace do not fit.
     """
-    if manifest.target.kind == "tensorrt":
-        raise EngineError(
-            f"the engine was built by TensorRT for {' and '.join(manifest.target.archs)}, and this version does not run"
-            " such engines: build it again without --backend tensorrt"
-        )
     if manifest.target.kind == "cpu":
         return available_host_memory()
     free, memory = core.cuda_device_memory()["free"], manifest.memory
@@ -52,7 +46,28 @@ def available_memory(core: Any, manifest: Manifest) -> int:
     return int(free - memory.weights - memory.workspace)
 
 
-def make_executor(core: Any, engine: Any, target: Target, *, num_threads: int, num_blocks: int) -> Any:
-    """A ``_core.DeviceExecutor`` over ``engine``; on a CPU it has ``num_threads`` threads (0: all cores)."""
+def make_executor(core: Any, engine: Any, manifest: Manifest, *, num_threads: int, num_blocks: int) -> Any:
+    """A ``_core.DeviceExecutor`` over ``engine``; on a CPU it has ``num_threads`` threads (0: all cores).
+
+    Raises what ``_core.open_executor`` and, for engines of TensorRT, ``open_network`` raise.
+    """
+    target = manifest.target
     directories = library_directories() if target.kind == "cuda" else []
-    return core.open_executor(engine, num_blocks=num_blocks, num_threads=num_threads, library_directories=directories)
+    network = None
+    if target.kind == "tensorrt":
+        _check_arch(core.cuda_device()["arch"], target)
+        # Not before: other engines need none of these packages.
+        from trtllm_lite.runtime.tensorrt.network import open_network
+
+        network = open_network(engine, manifest, num_blocks)
+    return core.open_executor(
+        engine, num_blocks=num_blocks, num_threads=num_threads, library_directories=directories, network=network
+    )
+
+
+def _check_arch(found: str, target: Target) -> None:
+    if found not in target.archs:
+        raise DeviceError(
+            f"this GPU is {found}, and TensorRT built the engine for {' and '.join(target.archs)}: run it on one of "
+            f"these, or build it again with --target {found}"
+        )

@@ -147,7 +147,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     check_host_memory(limits, available_host_memory())
     with memory_for(limits):
         executor = make_executor(
-            native, engine, manifest.target, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks
+            native, engine, manifest, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks
         )
         loop = native.EventLoop(
             executor,

@@ -1,4 +1,4 @@
-#include "cpu/cpu_step_executor.h"
+#include "cpu/host_step_executor.h"
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +16,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-CpuStepExecutor::CpuStepExecutor(CpuExecutor& executor, std::int64_t num_host_blocks)
+HostStepExecutor::HostStepExecutor(LogitsExecutor& executor, std::int64_t num_host_blocks)
     : executor_(executor),
       rows_(executor.num_slots(), static_cast<int>(executor.vocab_size())),
       geometry_(cache_geometry(executor.engine().manifest())),
@@ -27,11 +27,20 @@ CpuStepExecutor::CpuStepExecutor(CpuExecutor& executor, std::int64_t num_host_bl
       workspaces_(static_cast<std::size_t>(executor.num_threads())),
       worker_([this] { work(); }) {}
 
-std::unique_ptr<StepExecutor> CpuExecutor::make_step_executor(std::int64_t num_host_blocks, int) {
-  return std::make_unique<CpuStepExecutor>(*this, num_host_blocks);
+std::unique_ptr<StepExecutor> LogitsExecutor::make_step_executor(std::int64_t num_host_blocks, int) {
+  return std::make_unique<HostStepExecutor>(*this, num_host_blocks);
 }
 
-CpuStepExecutor::~CpuStepExecutor() {
+std::unique_ptr<float[]> LogitsExecutor::step(const StepRequest& request) {
+  std::unique_ptr<float[]> copy;
+  step(request, [&](std::span<const float> logits, ThreadPool&) {
+    copy = std::make_unique_for_overwrite<float[]>(logits.size());
+    std::ranges::copy(logits, copy.get());
+  });
+  return copy;
+}
+
+HostStepExecutor::~HostStepExecutor() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -41,13 +50,13 @@ CpuStepExecutor::~CpuStepExecutor() {
 }
 
 // No step in flight uses the slot, so the worker does not look at it before the next launch.
-void CpuStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
-                               int num_prompt) {
+void HostStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
+                                std::span<const std::int32_t> tokens, int num_prompt) {
   rows_.set_slot(slot, std::move(params), tokens, num_prompt);
   blocks_.clear(slot);
 }
 
-void CpuStepExecutor::launch(const StepBatch& batch) {
+void HostStepExecutor::launch(const StepBatch& batch) {
   {
     const std::lock_guard lock(mutex_);
     to_run_.push_back(&batch);
@@ -55,7 +64,7 @@ void CpuStepExecutor::launch(const StepBatch& batch) {
   launched_.notify_one();
 }
 
-void CpuStepExecutor::wait(StepResult& result) {
+void HostStepExecutor::wait(StepResult& result) {
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return !to_collect_.empty(); });
   Finished step = std::move(to_collect_.front());
@@ -65,7 +74,7 @@ void CpuStepExecutor::wait(StepResult& result) {
   result = std::move(step.result);
 }
 
-void CpuStepExecutor::work() {
+void HostStepExecutor::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     launched_.wait(lock, [&] { return stopping_ || !to_run_.empty(); });
@@ -88,7 +97,7 @@ void CpuStepExecutor::work() {
   }
 }
 
-void CpuStepExecutor::run(const StepBatch& batch, StepResult& result) {
+void HostStepExecutor::run(const StepBatch& batch, StepResult& result) {
   const auto start = std::chrono::steady_clock::now();
   copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
   if (!batch.copies.empty()) result.copy_seconds = seconds_since(start);
@@ -108,11 +117,11 @@ void CpuStepExecutor::run(const StepBatch& batch, StepResult& result) {
   result.compute_seconds = seconds_since(compute_start);
 }
 
-std::span<std::byte> CpuStepExecutor::host_block(std::int32_t index) const {
+std::span<std::byte> HostStepExecutor::host_block(std::int32_t index) const {
   return {host_cache_.data() + static_cast<std::size_t>(index) * executor_.block_bytes(), executor_.block_bytes()};
 }
 
-void CpuStepExecutor::pack(const StepBatch& batch) {
+void HostStepExecutor::pack(const StepBatch& batch) {
   token_ids_ = batch.token_ids;
   seq_lens_.clear();
   past_lens_.clear();
@@ -122,7 +131,7 @@ void CpuStepExecutor::pack(const StepBatch& batch) {
   pack_tables(batch);
 }
 
-void CpuStepExecutor::pack_row(const StepBatch& batch, const StepRow& row) {
+void HostStepExecutor::pack_row(const StepBatch& batch, const StepRow& row) {
   seq_lens_.push_back(row.num_tokens);
   past_lens_.push_back(row.past_len);
   if (batch.token_ids[static_cast<std::size_t>(row.first_token)] == kLastSampled) {
@@ -137,7 +146,7 @@ void CpuStepExecutor::pack_row(const StepBatch& batch, const StepRow& row) {
   row_logits_.push_back(at);
 }
 
-void CpuStepExecutor::pack_tables(const StepBatch& batch) {
+void HostStepExecutor::pack_tables(const StepBatch& batch) {
   const auto num_blocks = [&](const StepRow& row) { return geometry_.num_blocks_for(row.past_len + row.num_tokens); };
   const int num_groups = geometry_.num_groups();
   blocks_per_row_ = std::ranges::max(batch.rows | std::views::transform(num_blocks));
@@ -150,8 +159,8 @@ void CpuStepExecutor::pack_tables(const StepBatch& batch) {
   }
 }
 
-void CpuStepExecutor::sample(const StepBatch& batch, std::span<const float> logits, ThreadPool& pool,
-                             StepResult& result) {
+void HostStepExecutor::sample(const StepBatch& batch, std::span<const float> logits, ThreadPool& pool,
+                              StepResult& result) {
   pool.parallel_for(std::ssize(batch.rows), [&](std::int64_t task, int thread) {
     const auto i = static_cast<std::size_t>(task);
     rows_.finish_row(batch, row_logits_, i, logits, workspaces_[static_cast<std::size_t>(thread)], result.rows[i]);

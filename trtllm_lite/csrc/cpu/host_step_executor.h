@@ -1,4 +1,5 @@
-// CpuStepExecutor makes the CPU a device of the event loop: one worker thread drives a CpuExecutor and a RowSampler.
+// HostStepExecutor runs steps for the event loop on an executor whose logits come to the host: one worker thread drives
+// it and a RowSampler.
 #pragma once
 
 #include <condition_variable>
@@ -12,16 +13,16 @@
 #include "batching/step.h"
 #include "batching/step_memory.h"
 #include "cpu/anonymous_memory.h"
-#include "cpu/cpu_executor.h"
+#include "cpu/logits_executor.h"
 #include "sampling/row_sampler.h"
 
 namespace tl {
 
-class CpuStepExecutor : public StepExecutor {
+class HostStepExecutor : public StepExecutor {
  public:
   // Borrows the executor. `num_host_blocks`: KV blocks that swapped-out requests may take on the host.
-  CpuStepExecutor(CpuExecutor& executor, std::int64_t num_host_blocks);
-  ~CpuStepExecutor() override;
+  HostStepExecutor(LogitsExecutor& executor, std::int64_t num_host_blocks);
+  ~HostStepExecutor() override;
 
   int num_slots() const override { return rows_.num_slots(); }
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
@@ -42,13 +43,13 @@ class CpuStepExecutor : public StepExecutor {
   void pack_tables(const StepBatch& batch);
   void sample(const StepBatch& batch, std::span<const float> logits, ThreadPool& pool, StepResult& result);
 
-  CpuExecutor& executor_;
+  LogitsExecutor& executor_;
   RowSampler rows_;
   const KvGeometry geometry_;
   BlockTables blocks_;
   AnonymousMemory host_cache_;
 
-  // The step in the form that CpuExecutor takes; only the worker uses these.
+  // The step in the form that the executor takes; only the worker uses these.
   std::vector<std::int32_t> token_ids_, seq_lens_, past_lens_, block_tables_, logits_indices_;
   std::int64_t blocks_per_row_ = 1;
   std::vector<RowLogits> row_logits_;

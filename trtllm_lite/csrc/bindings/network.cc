@@ -1,0 +1,84 @@
+#include "bindings/network.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <utility>
+
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace tl {
+namespace {
+
+// An array that borrows memory for the duration of a call.
+template <typename T, typename... Extents>
+auto array_over(T* data, Extents... extents) {
+  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<sizeof...(Extents)>>(
+                      data, {static_cast<std::size_t>(extents)...}, nb::handle()),
+                  nb::rv_policy::reference);
+}
+
+auto array_over(std::span<const std::int32_t> values) { return array_over(values.data(), values.size()); }
+
+// Runs `call` with the GIL. An exception of Python's becomes one of ours, so that none crosses threads.
+template <typename Call>
+void call_python(const Call& call) {
+  const nb::gil_scoped_acquire acquire;
+  try {
+    call();
+  } catch (const nb::python_error& error) {
+    const auto message = nb::cast<std::string>(nb::str(error.value()));
+    if (error.matches(nb::module_::import_("trtllm_lite.errors").attr("LimitError"))) throw LimitError(message);
+    throw DeviceError(message);
+  }
+}
+
+class PythonNetwork final : public Network {
+ public:
+  explicit PythonNetwork(nb::object object) : object_(std::move(object)) {
+    const nb::dict memory(object_.attr("memory"));
+    memory_ = {nb::cast<std::size_t>(memory["weights"]), nb::cast<std::size_t>(memory["kv_cache"]),
+               nb::cast<std::size_t>(memory["workspace"])};
+  }
+  ~PythonNetwork() override {
+    const nb::gil_scoped_acquire acquire;
+    object_.reset();
+  }
+
+  void step(const NetworkStep& step, const LogitsTable& logits) override {
+    call_python([&] {
+      const std::size_t rows = step.past_lens.size();
+      object_.attr("step")(step.generation, step.first_row, array_over(step.past_lens),
+                           array_over(step.token_ids.data(), rows, step.token_ids.size() / rows),
+                           array_over(step.logits_indices), array_over(step.outputs),
+                           array_over(logits.values, logits.rows, logits.vocab_size));
+    });
+  }
+  void copy_row(std::int64_t src, std::int64_t dst) override {
+    call_python([&] { object_.attr("copy_row")(src, dst); });
+  }
+  void save_row(std::int64_t row, std::span<std::byte> out) override {
+    auto* const data = reinterpret_cast<std::uint8_t*>(out.data());
+    call_python([&] { object_.attr("save_row")(row, array_over(data, out.size())); });
+  }
+  void load_row(std::int64_t row, std::span<const std::byte> bytes) override {
+    const auto* const data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+    call_python([&] { object_.attr("load_row")(row, array_over(data, bytes.size())); });
+  }
+  MemoryUse memory() const override { return memory_; }
+
+ private:
+  nb::object object_;
+  MemoryUse memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Network> borrow_network(const nb::object& object) {
+  return object.is_none() ? nullptr : std::make_unique<PythonNetwork>(object);
+}
+
+}  // namespace tl

@@ -1,0 +1,69 @@
+// Runs the steps of an engine whose plan is a network: a sequence has one KV block, which is a row of the caches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpu/logits_executor.h"
+#include "cpu/step_inputs.h"
+#include "cpu/thread_pool.h"
+#include "engine/engine.h"
+#include "home_process.h"
+#include "network/network.h"
+
+namespace tl {
+
+class NetworkExecutor final : public LogitsExecutor {
+ public:
+  // Borrows the engine; the caches of `network` have `num_blocks` rows (0: the manifest's number). Throws LimitError.
+  NetworkExecutor(const Engine& engine, std::int64_t num_blocks, std::unique_ptr<Network> network);
+
+  using LogitsExecutor::step;
+  void step(const StepRequest& request, const LogitsUse& use) override;
+  std::size_t block_bytes() const override;
+  void copy_block(std::int64_t src, std::int64_t dst) override;
+  void save_block(std::int64_t block, std::span<std::byte> out) override;
+  void load_block(std::int64_t block, std::span<const std::byte> data) override;
+
+  std::int64_t num_blocks() const override { return num_blocks_; }
+  const Engine& engine() const override { return engine_; }
+  int num_threads() const override { return pool_->num_threads(); }
+  MemoryUse memory() const override;
+  StepOutput output(const std::string& name, const RowSlice& slice) override;
+
+ private:
+  // The part of a step that one sequence has: its row of the caches, its tokens, and the logits that it wants.
+  struct Part {
+    std::int64_t row;
+    std::int32_t past_len;
+    std::span<const std::int32_t> tokens;
+    std::vector<std::int32_t> positions;  // tokens of the part behind which logits are wanted
+    std::vector<std::int32_t> outputs;    // where they belong in the logits of the step
+  };
+
+  void split(std::int64_t num_seqs, std::int64_t num_logits);
+  void run_context(const Part& part);
+  void run_generation();
+  std::int32_t idle_position(std::int64_t row) const;
+  LogitsTable logits() const { return {logits_.get(), num_logits_, static_cast<std::size_t>(vocab_size())}; }
+
+  const Engine& engine_;
+  const std::int64_t num_blocks_;
+  const std::unique_ptr<Network> network_;
+  HomeBound<ThreadPool> pool_;
+  StepInputs inputs_;
+  const std::size_t num_logits_;  // rows of a step at most
+  const std::unique_ptr<float[]> logits_;
+  std::vector<std::int32_t> lengths_;  // tokens that each row of the caches holds at most
+  Extents extents_;                    // of the last step
+  std::vector<Part> parts_;
+  std::vector<std::int32_t> past_lens_, token_ids_, logits_indices_, outputs_;  // of a step of generation
+  std::mutex mutex_;
+};
+
+}  // namespace tl

@@ -1,0 +1,93 @@
+"""Steps of one kind: an execution context of TensorRT, bound to a profile and to memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trtllm_lite.errors import DeviceError, EngineError, LimitError
+from trtllm_lite.runtime.tensorrt.cuda import Cuda
+from trtllm_lite.runtime.tensorrt.library import Library
+
+INPUTS = ("input_ids", "position_ids", "past_lens", "logits_indices")
+"""Inputs of the network besides the caches, all int64."""
+
+LOGITS = "logits"
+"""The output that is no cache, float32 [rows, vocab_size]."""
+
+
+class Steps:
+    """Steps of context, or of generation."""
+
+    def __init__(self, library: Library, engine: Any, cuda: Cuda, profile: int, *, generation: bool) -> None:
+        trt = library.module
+        self._library, self._engine = library, engine
+        config = engine.create_runtime_config()
+        config.set_execution_context_allocation_strategy(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        if generation and hasattr(trt, "CudaGraphStrategy"):  # TensorRT for RTX alone has it
+            config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+        self.context = engine.create_execution_context(config)
+        if self.context is None or not self.context.set_optimization_profile_async(profile, cuda.stream):
+            raise DeviceError(f"{library.name} made no context for the engine{library.complaints()}")
+        self._cuda = cuda  # behind the context, which is given up before the memory that it uses
+        self.workspace_bytes = int(engine.get_device_memory_size_for_profile_v2(profile))
+        self._bounds = {name: self._profile_shapes(name, profile) for name in INPUTS}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._places: dict[str, int] = {}
+
+    def most(self, name: str) -> int:
+        """Elements of the input ``name`` at most."""
+        return int(np.prod(self._bounds[name][2]))
+
+    def bind(self, places: dict[str, int]) -> None:
+        """Say where inputs and logits lie. Raises EngineError if the network has no such tensors."""
+        for name, address in places.items():
+            expected = self._library.module.float32 if name == LOGITS else self._library.module.int64
+            if self._engine.get_tensor_dtype(name) != expected:
+                raise EngineError(f"the network's {name} is not {expected}: build the engine again")
+            self._expect(self.context.set_tensor_address(name, address), f"the address of {name}")
+
+    def set_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Set the shapes of inputs. Raises LimitError for one that the network was not compiled for."""
+        for name, shape in shapes.items():
+            least, _, most = self._bounds[name]
+            if not all(low <= found <= high for low, found, high in zip(least, shape, most, strict=True)):
+                more = " and with --gather_context_logits" if name == "logits_indices" else ""
+                raise LimitError(
+                    f"a step has {name} of {list(shape)}, and the network was compiled for {list(least)} to "
+                    f"{list(most)}: ask for less, or build the engine with larger limits{more}"
+                )
+            self._set_shape(name, shape)
+
+    def set_caches(self, places: dict[str, int], shape: tuple[int, ...]) -> None:
+        """Let the network read and update caches of ``shape`` at ``places``, by their inputs."""
+        for name, address in places.items():
+            self._set_shape(name, shape)
+            if self._places.get(name) == address:
+                continue
+            for tensor in (name, self._updated(name)):
+                self._expect(self.context.set_tensor_address(tensor, address), f"the address of {tensor}")
+            self._places[name] = address
+
+    def run(self) -> None:
+        """Queue the step. Raises DeviceError."""
+        self._expect(self.context.execute_async_v3(self._cuda.stream), "the step")
+
+    def _updated(self, cache: str) -> str:
+        """The output that is ``cache`` after the step, in the same memory. Raises EngineError if there is none."""
+        output = cache.replace("past_", "present_")
+        if self._engine.get_aliased_input_tensor(output) != cache:
+            raise EngineError(f"the network does not update {cache} in place: build the engine again")
+        return output
+
+    def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        if self._shapes.get(name) != shape:
+            self._expect(self.context.set_input_shape(name, shape), f"the shape {list(shape)} of {name}")
+            self._shapes[name] = shape
+
+    def _profile_shapes(self, name: str, profile: int) -> Sequence[tuple[int, ...]]:
+        return [tuple(shape) for shape in self._engine.get_tensor_profile_shape(name, profile)]
+
+    def _expect(self, done: bool, what: str) -> None:
+        if not done:
+            raise DeviceError(f"{self._library.name} refused {what}{self._library.complaints()}")
