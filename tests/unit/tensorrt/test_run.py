@@ -10,7 +10,9 @@ import torch
 
 from tests.models import VOCAB_SIZE, round_matrices, tiny_model
 from tests.tolerances import GPU_TOLERANCES, assert_close
+from tests.unit.tensorrt import fake_tensorrt
 from tests.unit.tensorrt.conftest import GPU
+from tests.unit.tensorrt.fake_cuda import FakeCuda
 from tests.unit.tensorrt.fake_tensorrt import FakeTensorRt
 from tests.unit.tensorrt.shapes import overrides
 from trtllm_lite import LLM, SamplingParams, _core
@@ -188,3 +190,26 @@ def test_missing_packages_are_named(
     monkeypatch.setattr(f"trtllm_lite.runtime.tensorrt.{missing}.import_module", absent)
     with pytest.raises(DeviceError, match=message + r".*pip install 'trtllm_lite\[tensorrt-rtx\]'"):
         ModelRunner.from_dir(directory)
+
+
+def test_stand_ins_have_the_names_of_what_they_stand_for() -> None:
+    import tensorrt_rtx
+    from cuda.bindings import runtime
+
+    classes = {
+        "Runtime": fake_tensorrt.FakeRuntime,
+        "ICudaEngine": fake_tensorrt.FakeEngine,
+        "IExecutionContext": fake_tensorrt.FakeContext,
+    }
+    for name, stand_in in classes.items():
+        methods = {method for method in vars(stand_in) if not method.startswith("_")}
+        assert methods, name
+        assert methods <= set(dir(getattr(tensorrt_rtx, name)))
+    assert {"set_execution_context_allocation_strategy", "cuda_graph_strategy"} <= set(dir(tensorrt_rtx.IRuntimeConfig))
+    fake = FakeTensorRt(FakeCuda())
+    own = {"contexts", "refuses", "copies", "cuda"}
+    assert {name for name in vars(fake) if name not in own} <= set(dir(tensorrt_rtx))
+    for names in ("CudaGraphStrategy", "ExecutionContextAllocationStrategy"):
+        assert set(vars(getattr(fake, names))) <= set(dir(getattr(tensorrt_rtx, names)))
+    assert {name for name in vars(FakeCuda) if name.startswith("cuda")} <= set(dir(runtime))
+    assert int(runtime.cudaMemcpyKind(4)) == runtime.cudaMemcpyKind.cudaMemcpyDefault

@@ -16,8 +16,8 @@ namespace {
 // An array that borrows memory for the duration of a call.
 template <typename T, typename... Extents>
 auto array_over(T* data, Extents... extents) {
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<sizeof...(Extents)>>(
-                      data, {static_cast<std::size_t>(extents)...}, nb::handle()),
+  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<sizeof...(Extents)>>(data, {static_cast<std::size_t>(extents)...},
+                                                                          nb::handle()),
                   nb::rv_policy::reference);
 }
 

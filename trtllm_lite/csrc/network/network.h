@@ -12,12 +12,12 @@ namespace tl {
 // Tokens for consecutive rows of the caches, each of which holds a sequence. Either one row gets any number of tokens,
 // or each row gets one.
 struct NetworkStep {
-  bool generation;                              // each row gets one token
-  std::int64_t first_row;                       // of the caches
-  std::span<const std::int32_t> past_lens;      // [rows], tokens that the caches hold already
-  std::span<const std::int32_t> token_ids;      // [rows * tokens of each]
+  bool generation;                               // each row gets one token
+  std::int64_t first_row;                        // of the caches
+  std::span<const std::int32_t> past_lens;       // [rows], tokens that the caches hold already
+  std::span<const std::int32_t> token_ids;       // [rows * tokens of each]
   std::span<const std::int32_t> logits_indices;  // the token_ids behind which logits are computed, one at least
-  std::span<const std::int32_t> outputs;        // the rows of the table that get them; empty: nobody wants them
+  std::span<const std::int32_t> outputs;         // the rows of the table that get them; empty: nobody wants them
 };
 
 // Where logits go: float32[rows, vocab_size].
