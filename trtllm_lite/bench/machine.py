@@ -23,7 +23,7 @@ _PROBE_PASSES = 8
 def describe(target: str) -> dict[str, Any]:
     """The entries by which reports are compared: commit, date, versions, machine.
 
-    ``target`` is the engine's target; for ``cuda`` the GPU is named. Raises DeviceError if there is no GPU then.
+    ``target`` is the kind of device that the engine is for; a GPU is named. Raises DeviceError if there is none then.
     """
     described: dict[str, Any] = {
         "commit": commit(),
@@ -31,7 +31,7 @@ def describe(target: str) -> dict[str, Any]:
         "versions": {"trtllm_lite": __version__, "python": platform.python_version(), "numpy": np.__version__},
         "machine": {"cpu": _cpu_name(), "cores": num_cores(), "system": platform.platform()},
     }
-    if target == "cuda":
+    if target != "cpu":
         described["machine"]["gpu"], described["versions"]["driver"] = _gpu()
     return described
 

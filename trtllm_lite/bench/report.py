@@ -65,5 +65,7 @@ def _blocks_of_weights(engine: EngineFile) -> dict[str, str]:
     for tensor in engine.plan.tensors:
         if tensor.kind == "weight":
             sizes[tensor.dtype] += tensor.max_bytes(engine.plan.symbols)
+    if not sizes:  # TensorRT keeps the weights in its network
+        return {}
     dtype, _ = sizes.most_common(1)[0]
     return {} if dtype in PLAIN_DTYPES else {"weights": dtype}

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from tests.models import VOCAB_SIZE, round_matrices, tiny_model
 from tests.tolerances import GPU_TOLERANCES, assert_close
@@ -16,6 +17,7 @@ from tests.unit.tensorrt.fake_cuda import FakeCuda
 from tests.unit.tensorrt.fake_tensorrt import FakeTensorRt
 from tests.unit.tensorrt.shapes import overrides
 from trtllm_lite import LLM, SamplingParams, _core
+from trtllm_lite.cli import cli
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import DeviceError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
@@ -190,6 +192,31 @@ def test_missing_packages_are_named(
     monkeypatch.setattr(f"trtllm_lite.runtime.tensorrt.{missing}.import_module", absent)
     with pytest.raises(DeviceError, match=message + r".*pip install 'trtllm_lite\[tensorrt-rtx\]'"):
         ModelRunner.from_dir(directory)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("generate", "--prompt", "12 15", "--max_new_tokens", "4"),
+        ("bench", "latency", "--batch_size", "1,2", "--input_len", "8", "--output_len", "9", "--repeats", "1"),
+        ("bench", "throughput", "--input_len", "8", "--output_len", "9", "--num_requests", "6"),
+        ("eval", "--dataset", "TEXT"),
+    ],
+)
+def test_commands_run_it(
+    command: tuple[str, ...],
+    trt: FakeTensorRt,
+    build: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trtllm_lite.bench.machine._gpu", lambda: (GPU["name"], "580"))
+    text = tmp_path / "text.txt"
+    text.write_text("12 15 19 200 17 3 9 8 " * 20)
+    arguments = [str(text) if argument == "TEXT" else argument for argument in command]
+    result = CliRunner().invoke(cli, [*arguments, "--engine_dir", str(build(gather_context_logits=True))])
+    assert result.exit_code == 0, result.output
+    assert all(context.steps for context in trt.contexts[: 1 if command[0] == "eval" else 2])
 
 
 def test_stand_ins_have_the_names_of_what_they_stand_for() -> None:
