@@ -14,7 +14,7 @@ void gated_linear(const KernelArgs& args) {
   float* y = args.outputs[gated_linear::kY].as<float>();
   const auto activation = gated_linear::attributes_of(args).activation;
   const std::int64_t features = weight.shape[1];
-  const auto epilogue = [=](const float* sums, std::int64_t row, std::int64_t panel) {
+  const auto finish = [=](const float* sums, std::int64_t row, std::int64_t panel) {
     const Vec row_scale = broadcast(x_scale ? x_scale[row] : 1.0f);
     const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
@@ -27,7 +27,7 @@ void gated_linear(const KernelArgs& args) {
     }
   };
   const PackedWeight packed{weight, args.inputs[gated_linear::kWeightScale], args.inputs[gated_linear::kWeightOffset]};
-  multiply(args, args.inputs[gated_linear::kX], x_scales, packed, ceil_div(features, kHalf), epilogue);
+  multiply(args, args.inputs[gated_linear::kX], x_scales, packed, ceil_div(features, kHalf), Epilogue(finish));
 }
 
 }  // namespace tl::TL_ISA

@@ -13,7 +13,7 @@ void linear(const KernelArgs& args) {
   float* y = args.outputs[linear::kY].as<float>();
   const auto activation = linear::attributes_of(args).activation;
   const std::int64_t features = weight.shape[0];
-  const auto epilogue = [=](const float* sums, std::int64_t row, std::int64_t panel) {
+  const auto finish = [=](const float* sums, std::int64_t row, std::int64_t panel) {
     const Vec row_scale = broadcast(x_scale ? x_scale[row] : 1.0f);
     const std::int64_t first = panel * kPanelWidth, last = min(first + kPanelWidth, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
@@ -22,7 +22,7 @@ void linear(const KernelArgs& args) {
     }
   };
   const PackedWeight packed{weight, args.inputs[linear::kWeightScale], args.inputs[linear::kWeightOffset]};
-  multiply(args, args.inputs[linear::kX], x_scales, packed, ceil_div(features, kPanelWidth), epilogue);
+  multiply(args, args.inputs[linear::kX], x_scales, packed, ceil_div(features, kPanelWidth), Epilogue(finish));
 }
 
 }  // namespace tl::TL_ISA

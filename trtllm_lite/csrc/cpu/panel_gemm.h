@@ -1,4 +1,4 @@
-// The product of activations and a weight in panels of 64 features (plugins/README.md), for Linear and GatedLinear.
+// The product of activations and a weight in panels (products.h) by vectors.
 //
 // Few rows: memory is the limit, several panels side by side are streamed once and widened in registers. Many rows:
 // arithmetic is the limit, all rows pass over a chunk of one panel while it is in the first-level cache. Partial sums
@@ -10,12 +10,12 @@
 
 #include "cpu/kernel.h"
 #include "cpu/micro_kernel.h"
+#include "cpu/products.h"
 #include "cpu/streams.h"
 #include "cpu/thread_pool.h"
 
 namespace tl::TL_ISA {
 
-constexpr int kPanelWidth = 64;
 // Bytes of a chunk of a stored panel; the chunk and the one that follows it fit the first-level cache.
 constexpr std::int64_t kChunkBytes = 16 * 1024;
 constexpr std::int64_t kMaxChunkDepth = kChunkBytes / (kPanelWidth * sizeof(BFloat16));  // widened, it fits the second
@@ -53,13 +53,6 @@ static_assert(kMaxStreams * kMaxTileRows <= kMaxTaskRows);
 // The shared scratch holds sums of x over blocks.
 constexpr std::int64_t kMaxXSums = static_cast<std::int64_t>(kSharedScratchBytes / sizeof(float));
 static_assert(kMaxXSums >= kMaxWeightBlocks);
-
-// The operands of a product that make its weight; those that are absent have no data.
-struct PackedWeight {
-  const Tensor& weight;
-  const Tensor& scale;
-  const Tensor& offset;
-};
 
 template <int kIndex, typename Item>
 TL_INLINE void store_elements(const Item& item, float* to) {
@@ -154,9 +147,10 @@ TL_INLINE float* sum_rows(const float* x, std::int64_t rows, std::int64_t depth,
   return sums;
 }
 
-// What is computed at once: some rows of x, [rows, depth].
+// What is computed at once: some rows of x from number `begin` on, [rows, depth].
 struct RowsOfX {
   const float* first;
+  std::int64_t begin;
   std::int64_t rows;
   std::int64_t depth;
   const float* sums;  // over blocks; null: nothing needs them
@@ -273,7 +267,7 @@ struct PanelTask {
   }
 };
 
-template <typename Weight, typename Scales, typename Epilogue>
+template <typename Weight, typename Scales>
 TL_INLINE void multiply_rows(const RowsOfX& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
                              const Epilogue& epilogue) {
   const int threads = pool->num_threads();
@@ -285,14 +279,11 @@ TL_INLINE void multiply_rows(const RowsOfX& x, const PackedWeight& w, std::int64
     const std::int64_t count = min(bands.rows, x.rows - first);
     auto* scratch = static_cast<PanelScratch*>(pool->scratch(thread));
     PanelTask<Weight, Scales>{x, w, first, count, panel, end - panel, scratch}.run();
-    const float* sums = scratch->sums;
-    for (std::int64_t p = panel; p < end; ++p) {
-      for (std::int64_t r = 0; r < count; ++r, sums += kPanelWidth) epilogue(sums, first + r, p);
-    }
+    epilogue(scratch->sums, x.begin + first, count, panel, end - panel);
   });
 }
 
-template <typename Weight, typename Scales, typename Epilogue>
+template <typename Weight, typename Scales>
 void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
                      const Epilogue& epilogue) {
   const std::int64_t rows = x.shape[0], depth = x.shape[1];
@@ -303,17 +294,13 @@ void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels
     const float* first = x.as<const float>() + begin * depth;
     const std::int64_t count = min(at_once, rows - begin);
     const float* sums = needs_sums ? sum_rows(first, count, depth, blocks, pool) : nullptr;
-    const auto of_rows = [&](const float* totals, std::int64_t row, std::int64_t panel) {
-      epilogue(totals, begin + row, panel);
-    };
-    multiply_rows<Weight, Scales>(RowsOfX{first, count, depth, sums}, w, panels, pool, of_rows);
+    multiply_rows<Weight, Scales>(RowsOfX{first, begin, count, depth, sums}, w, panels, pool, epilogue);
   }
 }
 
-// Calls epilogue(sums of 64 features, row, panel) for all rows and panels.
-template <typename Epilogue>
-void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
-                     const Epilogue& epilogue) {
+// Calls `epilogue` for all rows and panels.
+inline void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
+                            const Epilogue& epilogue) {
   switch (w.weight.dtype) {
     case DType::kBFloat16:
       return multiply_panels<BFloat16, Plain>(x, w, panels, pool, epilogue);

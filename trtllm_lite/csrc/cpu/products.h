@@ -1,28 +1,54 @@
-// The product of activations and a weight in panels, by the best unit of the instruction set that allows what is asked.
+// The product of activations and a weight in panels of 64 features (plugins/README.md), for Linear and GatedLinear.
 #pragma once
 
-#include "cpu/panel_gemm.h"
-#if defined(__AMX_BF16__)
-#include "cpu/tile_gemm.h"
-#endif
+#include <cstdint>
+
+#include "cpu/kernel.h"
+#include "cpu/simd.h"
 
 namespace tl::TL_ISA {
 
-// Calls epilogue(sums of 64 features, row, panel) for all rows of x and all panels of w. Rows that were quantized
-// (x_scale is given) are whole numbers or E4M3, which bfloat16 holds exactly; others are rounded to bfloat16, or to
-// fixed point for weights of 4 bits, where the engine's products are of that type and the instruction set has a unit
-// for them.
-template <typename Epilogue>
-void multiply(const KernelArgs& args, const Tensor& x, const Tensor& x_scale, const PackedWeight& w,
-              std::int64_t panels, const Epilogue& epilogue) {
-#if defined(__AMX_BF16__)
-  const bool is_quantized = x_scale.data != nullptr;
-  if ((is_quantized || args.product_dtype == DType::kBFloat16) && tiles::can_multiply(x, w, is_quantized)) {
-    return tiles::multiply_panels(x, w, is_quantized, panels, args.pool, epilogue);
+constexpr int kPanelWidth = 64;
+
+// The operands of a product that make its weight; those that are absent have no data.
+struct PackedWeight {
+  const Tensor& weight;
+  const Tensor& scale;
+  const Tensor& offset;
+};
+
+// What an operator does with finished sums: use(sums of 64 features, row, panel). It is called through a pointer, once
+// for all sums of a task, so that products are compiled once for all operators. Borrows `use`.
+class Epilogue {
+ public:
+  template <typename Use>
+  explicit Epilogue(const Use& use) : use_(&use), apply_(apply<Use>) {}
+
+  // The sums of `rows` rows and `panels` panels from these on, [panels][rows][64].
+  TL_INLINE void operator()(const float* sums, std::int64_t row, std::int64_t rows, std::int64_t panel,
+                            std::int64_t panels) const {
+    apply_(use_, sums, row, rows, panel, panels);
   }
-#endif
-  static_cast<void>(x_scale);
-  multiply_panels(x, w, panels, args.pool, epilogue);
-}
+
+ private:
+  template <typename Use>
+  static void apply(const void* use, const float* sums, std::int64_t row, std::int64_t rows, std::int64_t panel,
+                    std::int64_t panels) {
+    for (std::int64_t p = panel; p < panel + panels; ++p) {
+      for (std::int64_t r = row; r < row + rows; ++r, sums += kPanelWidth) {
+        (*static_cast<const Use*>(use))(sums, r, p);
+      }
+    }
+  }
+
+  const void* use_;
+  void (*apply_)(const void*, const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
+};
+
+// Calls `epilogue` for all rows of x and all `panels` panels of w. Rows that were quantized (x_scale is given) are
+// whole numbers or E4M3, which bfloat16 holds exactly; others are rounded to bfloat16, or to fixed point for weights of
+// 4 bits, where the engine's products are of that type and the instruction set has a unit for them.
+void multiply(const KernelArgs& args, const Tensor& x, const Tensor& x_scale, const PackedWeight& w,
+              std::int64_t panels, const Epilogue& epilogue);
 
 }  // namespace tl::TL_ISA

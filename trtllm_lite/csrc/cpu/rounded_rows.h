@@ -44,13 +44,14 @@ TL_INLINE std::int64_t row_tile_bytes(const Depth& depth) {
          kRows * depth.planes * depth.blocks * static_cast<std::int64_t>(sizeof(float));
 }
 
-// Some rows of x, and their sums over blocks and the scales of blocks, both [rows][blocks]. Rows lie in tiles [row
-// tiles][all tiles][16][32]. A few rows lie in their place for tile_order.h, as float32 [rows][all tiles][32], or in
-// fixed point as bytes [rows][blocks][tiles][64].
+// Some rows of x from number `begin` on, and their sums over blocks and the scales of blocks, both [rows][blocks]. Rows
+// lie in tiles [row tiles][all tiles][16][32]. A few rows lie in their place for tile_order.h, as float32 [rows][all
+// tiles][32], or in fixed point as bytes [rows][blocks][tiles][64].
 struct RoundedRows {
   BFloat16* tiles;
   float* sums;
   float* scales;  // null: not in fixed point
+  std::int64_t begin;
   std::int64_t rows;
 
   TL_INLINE bool are_few() const { return rows <= kFewRows; }

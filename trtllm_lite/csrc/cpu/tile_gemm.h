@@ -196,7 +196,7 @@ TL_INLINE Bands make_bands(std::int64_t rows, std::int64_t panels, int num_threa
 }
 
 // Tasks of a few rows and of several panels each.
-template <int kCount, typename Weight, typename Scales, typename Epilogue>
+template <int kCount, typename Weight, typename Scales>
 void multiply_few(const RoundedRows& x, const PackedWeight& w, const Depth& depth, std::int64_t panels,
                   ThreadPool* pool, const Epilogue& epilogue) {
   const std::int64_t tasks = streaming_tasks(panels, pool->num_threads(), kMaxStreams);
@@ -204,14 +204,11 @@ void multiply_few(const RoundedRows& x, const PackedWeight& w, const Depth& dept
     const std::int64_t first = task * panels / tasks, last = (task + 1) * panels / tasks;
     auto* scratch = static_cast<Scratch*>(pool->scratch(thread));
     TaskOfFew<Weight, Scales, kCount>{x, depth, w, first, last - first, scratch->sums, scratch->partial}.run();
-    const float* sums = scratch->sums;
-    for (std::int64_t panel = first; panel < last; ++panel) {
-      for (std::int64_t r = 0; r < kCount; ++r, sums += kPanelWidth) epilogue(sums, r, panel);
-    }
+    epilogue(scratch->sums, x.begin, kCount, first, last - first);
   });
 }
 
-template <typename Weight, typename Scales, typename Epilogue>
+template <typename Weight, typename Scales>
 void multiply_rounded(const RoundedRows& x, const PackedWeight& w, const Depth& depth, std::int64_t panels,
                       ThreadPool* pool, const Epilogue& epilogue) {
   switch (x.rows) {
@@ -235,11 +232,11 @@ void multiply_rounded(const RoundedRows& x, const PackedWeight& w, const Depth& 
     auto* scratch = static_cast<Scratch*>(pool->scratch(thread));
     Task<Weight, Scales>{x, depth, weight + panel * items, scales_of(w, panel, depth, Scales{}), first, rows, scratch}
         .run();
-    for (std::int64_t r = 0; r < rows; ++r) epilogue(scratch->sums + r * kPanelWidth, first + r, panel);
+    epilogue(scratch->sums, x.begin + first, rows, panel, 1);
   });
 }
 
-template <typename Weight, typename Scales, typename Epilogue>
+template <typename Weight, typename Scales>
 void multiply_weight(const Tensor& x, const PackedWeight& w, bool is_quantized, std::int64_t panels, ThreadPool* pool,
                      const Epilogue& epilogue) {
   const Depth depth = depth_of(x, w, is_quantized);
@@ -249,18 +246,15 @@ void multiply_weight(const Tensor& x, const PackedWeight& w, bool is_quantized, 
     const std::int64_t rows = min(at_once, x.shape[0] - begin);
     auto* sums = reinterpret_cast<float*>(tiles + ceil_div(rows, kRows) * depth.all_tiles() * kElementsOfX);
     float* scales = depth.is_fixed() ? sums + rows * depth.blocks : nullptr;
-    const RoundedRows rounded{tiles, sums, scales, rows};
+    const RoundedRows rounded{tiles, sums, scales, begin, rows};
     round_rows<Weight>(x.as<const float>() + begin * x.shape[1], depth, rounded, pool);
-    multiply_rounded<Weight, Scales>(
-        rounded, w, depth, panels, pool,
-        [&](const float* totals, std::int64_t row, std::int64_t panel) { epilogue(totals, begin + row, panel); });
+    multiply_rounded<Weight, Scales>(rounded, w, depth, panels, pool, epilogue);
   }
 }
 
-// Calls epilogue(sums of 64 features, row, panel) for all rows and panels.
-template <typename Epilogue>
-void multiply_panels(const Tensor& x, const PackedWeight& w, bool is_quantized, std::int64_t panels, ThreadPool* pool,
-                     const Epilogue& epilogue) {
+// Calls `epilogue` for all rows and panels.
+inline void multiply_panels(const Tensor& x, const PackedWeight& w, bool is_quantized, std::int64_t panels,
+                            ThreadPool* pool, const Epilogue& epilogue) {
   switch (w.weight.dtype) {
     case DType::kInt8:
       return multiply_weight<std::int8_t, Scaled>(x, w, is_quantized, panels, pool, epilogue);
