@@ -4,7 +4,7 @@ from threading import Barrier, Lock
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from trtllm_lite.quantize import threads
 from trtllm_lite.quantize.threads import Once, Parts, in_order, num_workers
@@ -71,10 +71,11 @@ def test_a_part_is_kept_until_it_is_taken() -> None:
 
 
 def test_numpy_has_one_thread_for_each_task() -> None:
-    before = _blas_threads()
-    assert list(in_order([_blas_threads] * 4, 2)) == [[1] * len(before)] * 4
-    assert before
-    assert _blas_threads() == before
+    with threadpool_limits(2, "blas"):
+        before = _blas_threads()
+        assert list(in_order([_blas_threads] * 4, 2)) == [[1] * len(before)] * 4
+        assert set(before) == {2}
+        assert _blas_threads() == before
 
 
 def _blas_threads() -> list[int]:
