@@ -1,13 +1,21 @@
-"""Fixtures of the tests of single parts: the engine reader under sanitizers."""
+"""Fixtures of the tests of single parts: C++ under sanitizers, compiled once."""
 
 from pathlib import Path
 
 import pytest
 
+from tests.unit.batching.cpp_build import CSRC, SAMPLING, cached_folder
 from tests.unit.csrc.reader_harness import build_harness
 
 
 @pytest.fixture(scope="session")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The engine reader under AddressSanitizer, compiled once per session."""
-    return build_harness(tmp_path_factory.mktemp("harness"))
+def harness(pytestconfig: pytest.Config) -> Path:
+    """The engine reader under AddressSanitizer."""
+    return build_harness(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def sampling(pytestconfig: pytest.Config) -> Path:
+    """The directory of what is compiled of csrc/sampling and its tests."""
+    tests = (Path(__file__).parent / "sampling").glob("*.cc")
+    return cached_folder(pytestconfig, "sampling", [*CSRC.rglob("*.h"), *SAMPLING, *tests])

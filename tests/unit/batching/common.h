@@ -18,9 +18,5 @@
 #include <variant>
 #include <vector>
 
-#if __has_include(<nlohmann/json.hpp>)  // of the engine reader
-#include <nlohmann/json.hpp>
-#endif
-
 #include "batching/event_loop.h"
 #include "batching/scheduler.h"

@@ -1,11 +1,13 @@
-"""Compiles C++ tests, under the sanitizers, once for all pytest sessions that have the same sources."""
+"""Compiles C++ tests, under the sanitizers, once for all processes of pytest that have the same sources."""
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CSRC = ROOT / "trtllm_lite" / "csrc"
 BATCHING = sorted((CSRC / "batching").glob("*.cc"))
-# Flags of csrc/batching, and of the tests themselves: those need no speed, and the sanitizer of undefined behaviour
+SAMPLING = sorted((CSRC / "sampling").glob("*.cc"))
+COMMON = HERE / "common.h"  # what csrc/batching and its tests include
+# Flags of what is tested, and of the tests themselves: those need no speed, and the sanitizer of undefined behaviour
 # doubles the time that they take to compile.
 VARIANTS = {
     "asan": ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
@@ -34,11 +38,20 @@ def cached_folder(config: pytest.Config, name: str, files: Iterable[Path]) -> Pa
         digest.update(path.read_bytes())
     parent = config.cache.mkdir(name)
     folder = Path(parent / digest.hexdigest()[:16])
-    for old in parent.iterdir():
-        if old != folder:
-            shutil.rmtree(old)
-    folder.mkdir(exist_ok=True)
+    with alone(parent):
+        for old in parent.iterdir():
+            if old.stem != folder.name:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+        folder.mkdir(exist_ok=True)
     return folder
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """No other process compiles into ``folder`` meanwhile: one of pytest's workers does, and the others wait for it."""
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def compiler(flags: Sequence[str]) -> list[str]:
@@ -47,12 +60,17 @@ def compiler(flags: Sequence[str]) -> list[str]:
     return [*command, *flags, f"-I{CSRC}", f"-I{HERE}"]
 
 
-def compile_objects(folder: Path, sources: Sequence[Path], flags: Sequence[str]) -> list[Path]:
-    """Object files of ``sources`` in ``folder``, which is made; those that are there already are taken."""
-    folder.mkdir(parents=True, exist_ok=True)
-    header = folder / "common.h"  # stands for its compiled form, which the compiler finds beside it
+def compile_objects(
+    folder: Path, sources: Sequence[Path], flags: Sequence[str], common: Path | None = None
+) -> list[Path]:
+    """Object files of ``sources`` in ``folder``, which is made; those that are there already are taken.
 
-    def compile_one(source: Path, target: Path, *options: str | Path) -> Path:
+    ``common``: a header to compile first, where parsing it takes most sources longer than reading its compiled form.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    options: list[str | Path] = ["-c"]
+
+    def compile_one(source: Path, target: Path, options: Sequence[str | Path]) -> Path:
         if not target.is_file():
             unfinished = target.with_suffix(f".{os.getpid()}")
             subprocess.run([*compiler(flags), *options, source, "-o", unfinished], check=True)
@@ -60,9 +78,11 @@ def compile_objects(folder: Path, sources: Sequence[Path], flags: Sequence[str])
         return target
 
     def compile_object(source: Path) -> Path:
-        return compile_one(source, folder / f"{source.parent.name}-{source.stem}.o", "-include", header, "-c")
+        return compile_one(source, folder / f"{source.parent.name}-{source.stem}.o", options)
 
-    compile_one(HERE / "common.h", header.with_suffix(".h.gch"), "-x", "c++-header")
+    if common is not None:
+        compile_one(common, folder / f"{common.name}.gch", ["-x", "c++-header"])
+        options += ["-include", folder / common.name]  # the compiler finds the compiled form beside that name
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compile_object, sources))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.batching.cpp_build import BATCHING, HERE, PROGRAMS, VARIANTS, compile_objects, link
+from tests.unit.batching.cpp_build import BATCHING, COMMON, HERE, PROGRAMS, VARIANTS, alone, compile_objects, link
 
 # Where several threads run, the thread sanitizer watches, too.
 MULTI_THREADED = {"event_loop_test", "stress_test"}
@@ -28,13 +28,14 @@ def _compiled(directory: Path, variant: str) -> dict[str, Path]:
     """The programs of a variant by name, compiled at the same time unless they are there already."""
     names = sorted({program for of_variant, program, _ in _cases() if of_variant == variant})
     executables = {name: directory / f"{name}.{variant}" for name in names}
-    missing = [name for name, executable in executables.items() if not executable.is_file()]
-    if missing:
-        objects = compile_objects(directory / variant, BATCHING, VARIANTS[variant])
-        sources = [HERE / f"{name}.cc" for name in missing]
-        programs = compile_objects(directory / f"{variant}-programs", sources, PROGRAMS[variant])
-        for name, program in zip(missing, programs, strict=True):
-            link(executables[name], [*objects, program], VARIANTS[variant])
+    with alone(directory):
+        missing = [name for name, executable in executables.items() if not executable.is_file()]
+        if missing:
+            objects = compile_objects(directory / variant, BATCHING, VARIANTS[variant], COMMON)
+            sources = [HERE / f"{name}.cc" for name in missing]
+            programs = compile_objects(directory / f"{variant}-programs", sources, PROGRAMS[variant], COMMON)
+            for name, program in zip(missing, programs, strict=True):
+                link(executables[name], [*objects, program], VARIANTS[variant])
     return executables
 
 

@@ -4,15 +4,26 @@ The engine's reader, which runs before any thread starts, is compiled without it
 runs fewer requests than a release deserves: ``TRTLLM_LITE_STRESS_REQUESTS=10000 pytest <this file>``.
 """
 
-import importlib.util
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.batching.cpp_build import BATCHING, CSRC, HERE, ROOT, VARIANTS, cached_folder, compile_objects, link
+from tests.unit.batching.cpp_build import (
+    BATCHING,
+    COMMON,
+    CSRC,
+    HERE,
+    ROOT,
+    SAMPLING,
+    VARIANTS,
+    alone,
+    cached_folder,
+    compile_objects,
+    link,
+)
+from tests.unit.csrc.reader_harness import READER, RECORDS, SCHEMAS, generate_sources
 from tests.unit.csrc.tiny_engine import MAX_NUM_TOKENS, VOCAB, make_tiny_engine
 
 NUM_REQUESTS = os.environ.get("TRTLLM_LITE_STRESS_REQUESTS", "1000")
@@ -20,9 +31,8 @@ MAX_BATCH_SIZE = 8
 POISON = VOCAB - 1
 PROGRAM = HERE / "cpu_loop_stress.cc"
 KERNELS = sorted(ROOT.glob("plugins/*/cpu.cc"))
-READER = sorted((CSRC / "engine").glob("*.cc"))
 EVERY_DEVICE = CSRC / "backends.cc"
-FOLDERS = (CSRC, CSRC / "cpu", CSRC / "sampling")
+FOLDERS = (CSRC, CSRC / "cpu")
 EXECUTOR = sorted(path for folder in FOLDERS for path in folder.glob("*.cc") if path != EVERY_DEVICE)
 
 
@@ -38,33 +48,36 @@ def engine_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def program(pytestconfig: pytest.Config, programs: Path) -> Path:
+def program(pytestconfig: pytest.Config, programs: Path, sampling: Path) -> Path:
     """The compiled program."""
     headers = [path for folder in (CSRC, HERE) for path in folder.rglob("*.h")]
-    plugins = [path for path in ROOT.glob("plugins/*/*") if path.suffix in {".h", ".toml"}]
-    records = [CSRC / "generate_records.py", CSRC.parent / "vocabulary.py", *(CSRC.parent / "engine").glob("*.py")]
-    sources = [*BATCHING, *EXECUTOR, *READER, *KERNELS, *records, PROGRAM, Path(__file__)]
-    folder = cached_folder(pytestconfig, "cpu-loop-stress", [*headers, *plugins, *sources])
+    headers += ROOT.glob("plugins/*/*.h")
+    sources = [*BATCHING, *SAMPLING, *EXECUTOR, *READER, *KERNELS, *RECORDS, *SCHEMAS, PROGRAM, Path(__file__)]
+    folder = cached_folder(pytestconfig, "cpu-loop-stress", [*headers, *sources])
     executable = folder / PROGRAM.stem
-    if executable.is_file():
-        return executable
+    with alone(folder):
+        if not executable.is_file():
+            _compile(folder, _tested_elsewhere(programs, sampling), executable)
+    return executable
+
+
+def _tested_elsewhere(programs: Path, sampling: Path) -> list[Path]:
+    """Objects that other tests compile with the same flags."""
+    with alone(programs):
+        objects = compile_objects(programs / "tsan", BATCHING, VARIANTS["tsan"], COMMON)
+    with alone(sampling):
+        return objects + compile_objects(sampling / "tsan", SAMPLING, VARIANTS["tsan"])
+
+
+def _compile(folder: Path, objects: list[Path], executable: Path) -> None:
+    """Make the program of ``objects`` and of what only this test compiles."""
     generated = folder / "generated"
-    names = [kernel.parent.name for kernel in KERNELS]
-    generate = [sys.executable, ROOT / "plugins/generate_cpp.py", generated, "--isas", "portable", "--kernels", *names]
-    subprocess.run(generate, check=True)
-    subprocess.run([sys.executable, CSRC / "generate_records.py", generated], check=True)
-    json_package = importlib.util.find_spec("nlohmann_json")
-    assert json_package is not None
-    assert json_package.submodule_search_locations
-    json_include = Path(json_package.submodule_search_locations[0]) / "include"
-    reader = ["-O0", f"-I{generated}", f"-I{ROOT / 'plugins'}", f"-isystem{json_include}"]
+    reader = ["-O0", *generate_sources(generated, [kernel.parent.name for kernel in KERNELS])]
     executor = [*reader, "-g1", "-fsanitize=thread", "-DTL_ISA=portable"]  # optimized, it compiles for a minute
-    objects = compile_objects(programs / "tsan", BATCHING, VARIANTS["tsan"])
     instrumented = [*EXECUTOR, *KERNELS, *sorted(generated.glob("*.cc")), PROGRAM]
-    objects += compile_objects(folder / "executor", instrumented, executor)
+    objects = [*objects, *compile_objects(folder / "executor", instrumented, executor)]
     objects += compile_objects(folder / "reader", READER, reader)
     link(executable, objects, executor)
-    return executable
 
 
 def test_random_requests_are_clean(program: Path, engine_path: Path) -> None:

@@ -7,37 +7,45 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.unit.batching.cpp_build import compile_objects, link
+import pytest
 
-ROOT = Path(__file__).parents[3]
-CSRC = ROOT / "trtllm_lite" / "csrc"
-INCLUDES = (ROOT / "plugins",)
-SOURCES = (
-    Path(__file__).with_name("fuzz_engine_reader.cc"),
-    CSRC / "cpu_count.cc",
-    *sorted((CSRC / "engine").glob("*.cc")),
-)
-FLAGS = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+from tests.unit.batching.cpp_build import CSRC, ROOT, VARIANTS, alone, cached_folder, compile_objects, link
+
+PROGRAM = Path(__file__).with_name("fuzz_engine_reader.cc")
+READER = sorted((CSRC / "engine").glob("*.cc"))
+# What the generated C++ follows from.
+RECORDS = (CSRC / "generate_records.py", CSRC.parent / "vocabulary.py", *sorted((CSRC.parent / "engine").glob("*.py")))
+SCHEMAS = sorted([*(ROOT / "plugins").glob("*.py"), *(ROOT / "plugins").glob("*/schema.toml")])
 # Files handed to one process; a hang then costs one timeout.
 BATCH = 250
 SECONDS_PER_BATCH = 60
 VERDICT = re.compile(r"^(?P<path>[^\n]*?): (?P<verdict>accepted|rejected: )", re.MULTILINE)
 
 
-def build_harness(directory: Path) -> Path:
-    """Compile the harness into ``directory``; returns the executable."""
-    generated = directory / "generated"
+def generate_sources(generated: Path, kernels: Sequence[str] = ()) -> list[str]:
+    """Write the C++ that follows from schemas and records; returns the flags to compile it and the reader."""
     generate = [sys.executable, ROOT / "plugins/generate_cpp.py", generated, "--isas", "portable"]
-    subprocess.run(generate, check=True)
+    subprocess.run([*generate, "--kernels", *kernels], check=True)
     subprocess.run([sys.executable, CSRC / "generate_records.py", generated], check=True)
     json_package = importlib.util.find_spec("nlohmann_json")
     assert json_package is not None
     assert json_package.submodule_search_locations
     json_include = Path(json_package.submodule_search_locations[0]) / "include"
-    flags = [*FLAGS, *(f"-I{path}" for path in INCLUDES), f"-I{generated}", f"-isystem{json_include}"]
-    sources = [*SOURCES, generated / "op_schemas.cc", generated / "records.cc"]
-    executable = directory / "fuzz_engine_reader"
-    link(executable, compile_objects(directory, sources, flags), flags)
+    return [f"-I{generated}", f"-I{ROOT / 'plugins'}", f"-isystem{json_include}"]
+
+
+def build_harness(config: pytest.Config) -> Path:
+    """Compile the harness in pytest's cache; returns the executable."""
+    sources = [PROGRAM, CSRC / "cpu_count.cc", *READER]
+    headers = [*CSRC.rglob("*.h"), *ROOT.glob("plugins/*/*.h")]
+    folder = cached_folder(config, "engine-reader", [*sources, *headers, *RECORDS, *SCHEMAS, Path(__file__)])
+    executable = folder / PROGRAM.stem
+    with alone(folder):
+        if not executable.is_file():
+            generated = folder / "generated"
+            flags = [*VARIANTS["asan"], *generate_sources(generated)]
+            sources += [generated / "op_schemas.cc", generated / "records.cc"]
+            link(executable, compile_objects(folder, sources, flags), flags)
     return executable
 
 

@@ -1,17 +1,18 @@
 """row_sampler_memory.cc: a request that asks for more memory than there is fails alone."""
 
-import os
 import subprocess
 from pathlib import Path
 
-HERE = Path(__file__).parent
-CSRC = HERE.parents[2] / "trtllm_lite" / "csrc"
+from tests.unit.batching.cpp_build import SAMPLING, VARIANTS, alone, compile_objects, link
+
+PROGRAM = Path(__file__).with_name("row_sampler_memory.cc")
 
 
-def test_too_little_memory_fails_one_request(tmp_path: Path) -> None:
-    program = tmp_path / "row_sampler_memory"
-    sources = [HERE / "row_sampler_memory.cc", *sorted((CSRC / "sampling").glob("*.cc"))]
-    compiler = [os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-pthread", "-I", CSRC]
-    subprocess.run([*compiler, *sources, "-o", program], check=True)
+def test_too_little_memory_fails_one_request(sampling: Path) -> None:
+    program = sampling / "row_sampler_memory"
+    flags = VARIANTS["asan"]
+    with alone(sampling):
+        if not program.is_file():
+            link(program, compile_objects(sampling / "asan", [*SAMPLING, PROGRAM], flags), flags)
     run = subprocess.run([program], capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
