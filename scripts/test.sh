@@ -15,12 +15,5 @@ say "tests"
 if [ $# -gt 0 ]; then
   exec .venv/bin/python -m pytest "$@"
 fi
-# Side by side on two cores: the unit tests take about as long as all others.
-others=$(mktemp)
-trap 'kill $(jobs -p) 2> /dev/null || true; rm -f "$others"' EXIT
-.venv/bin/python -m pytest tests --ignore=tests/unit -o cache_dir=build/pytest_cache > "$others" 2>&1 &
-status=0
-.venv/bin/python -m pytest tests/unit || status=$?
-wait $! || status=$?
-cat "$others"
-exit $status
+# Each process takes one file of tests after the other, in order.
+exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -1,7 +1,6 @@
 """Everything here needs an NVIDIA GPU, torch built for CUDA, and the ``cuda`` extra; whole engines, the package."""
 
 import importlib.util
-import os
 import secrets
 import subprocess
 from pathlib import Path
@@ -37,14 +36,6 @@ OF_ENGINES = [
     "test_smollm2.py",
 ]
 collect_ignore = [] if HAS_PACKAGE else OF_ENGINES
-
-
-def pytest_configure() -> None:
-    """References of workers side by side have a core each: with all cores each, they took ten times as long."""
-    if not REASON and "PYTEST_XDIST_WORKER" in os.environ:
-        import torch
-
-        torch.set_num_threads(1)
 
 
 def pytest_report_header() -> str:
