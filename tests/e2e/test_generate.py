@@ -79,6 +79,19 @@ def smollm2_outputs(smollm2: ModelRunner, smollm2_prompts: list[list[int]]) -> l
     ]
 
 
+@pytest.fixture(scope="module")
+def smollm2_expected(
+    smollm2_reference: PreTrainedModel,
+    smollm2_prompts: list[list[int]],
+    smollm2_outputs: list[tuple[list[int], np.ndarray]],
+) -> list[np.ndarray]:
+    """transformers' logits at the places of ``smollm2_outputs``."""
+    return [
+        expected_logits(smollm2_reference, prompt, tokens)
+        for prompt, (tokens, _) in zip(smollm2_prompts, smollm2_outputs, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_a_cache_of_16_bits_is_half_as_large_and_bit_stable(family: str, dtype: str, tmp_path: Path) -> None:
@@ -100,8 +113,7 @@ def test_a_cache_of_16_bits_is_half_as_large_and_bit_stable(family: str, dtype: 
         assert_identical(generate(runner, [prompt], 12), [output])
     register_rounding(model, getattr(torch, dtype))
     for prompt, (tokens, logits) in zip(prompts, together, strict=True):
-        expected = reference_logits(model, prompt + tokens[:-1])[len(prompt) - 1 :]
-        assert_close(logits, expected, dtype, table=ROUNDED_TOLERANCES)
+        assert_close(logits, expected_logits(model, prompt, tokens), dtype, table=ROUNDED_TOLERANCES)
 
 
 def register_rounding(model: PreTrainedModel, dtype: torch.dtype) -> None:
@@ -158,6 +170,11 @@ def reference_logits(model: PreTrainedModel, tokens: list[int]) -> np.ndarray:
         return model(torch.tensor([tokens])).logits[0].float().numpy()
 
 
+def expected_logits(model: PreTrainedModel, prompt: list[int], tokens: list[int]) -> np.ndarray:
+    """float32[len(tokens), vocab] of transformers at the places where ``tokens`` were chosen."""
+    return reference_logits(model, prompt + tokens[:-1])[len(prompt) - 1 :]
+
+
 def check_greedy(
     model: PreTrainedModel,
     prompt: list[int],
@@ -171,7 +188,7 @@ def check_greedy(
     In a pass over prompt and output, its logits must agree with ours and its best token must be the next one at every
     position; so, by induction, its own greedy run gives the same tokens.
     """
-    expected = reference_logits(model, prompt + tokens[:-1])[len(prompt) - 1 :]
+    expected = expected_logits(model, prompt, tokens)
     assert_close(logits, expected, dtype, table=table)
     assert tokens == expected.argmax(axis=1).tolist()
 
@@ -197,13 +214,13 @@ def assert_identical(actual: list[tuple[list[int], np.ndarray]], expected: list[
 
 
 def test_smollm2_gives_the_tokens_of_transformers(
-    smollm2_reference: PreTrainedModel,
-    smollm2_prompts: list[list[int]],
-    smollm2_outputs: list[tuple[list[int], np.ndarray]],
+    smollm2_outputs: list[tuple[list[int], np.ndarray]], smollm2_expected: list[np.ndarray]
 ) -> None:
-    assert len(smollm2_prompts) == 20
-    for prompt, (tokens, logits) in zip(smollm2_prompts, smollm2_outputs, strict=True):
-        check_greedy(smollm2_reference, prompt, tokens, logits)
+    """As in ``check_greedy``."""
+    assert len(smollm2_outputs) == 20
+    for (tokens, logits), expected in zip(smollm2_outputs, smollm2_expected, strict=True):
+        assert_close(logits, expected)
+        assert tokens == expected.argmax(axis=1).tolist()
 
 
 def test_smollm2_gives_the_tokens_of_transformers_own_loop(
@@ -259,19 +276,21 @@ def test_smollm2_answers_in_text(smollm2: ModelRunner, smollm2_outputs: list[tup
 
 def test_smollm2_log_probabilities_are_those_of_transformers(
     smollm2_engine: Path,
-    smollm2_reference: PreTrainedModel,
     smollm2_prompts: list[list[int]],
     smollm2_outputs: list[tuple[list[int], np.ndarray]],
+    smollm2_expected: list[np.ndarray],
 ) -> None:
     """All prompts at once through LLM, which batches them in flight; the likeliest five at each position."""
     params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0, logprobs=5)
     with LLM(smollm2_engine) as llm:
         outputs = llm.generate(smollm2_prompts, params)
-    for output, (tokens, _) in zip(outputs, smollm2_outputs, strict=True):
+    for output, prompt, (tokens, _), logits in zip(
+        outputs, smollm2_prompts, smollm2_outputs, smollm2_expected, strict=True
+    ):
         (completion,) = output.outputs
+        assert output.prompt_token_ids == prompt
         assert completion.token_ids == tokens[:12]
-        logits = reference_logits(smollm2_reference, output.prompt_token_ids + tokens[:11])
-        expected = torch.log_softmax(torch.tensor(logits[-12:]).double(), dim=-1).numpy()
+        expected = torch.log_softmax(torch.tensor(logits[:12]).double(), dim=-1).numpy()
         assert completion.logprobs is not None
         for found, wanted, token in zip(completion.logprobs, expected, tokens, strict=False):
             best = np.argsort(-wanted, kind="stable")[:5].tolist()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trtllm_lite.bench.serving import serve
+from trtllm_lite.bench.serving import Run, serve
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.builder import build_engine
 from trtllm_lite.runtime import ModelRunner
@@ -70,12 +70,21 @@ def test_64_mixed_requests_get_the_tokens_each_gets_alone(session: Session) -> N
     assert len({tuple(tokens) for tokens in together}) > NUM_REQUESTS // 2
 
 
+@pytest.fixture(scope="module")
+def requests(session: Session) -> list[PlannedRequest]:
+    return planned(session)
+
+
+@pytest.fixture(scope="module")
+def uncapped(session: Session, requests: list[PlannedRequest]) -> Run:
+    """``requests`` with all of the cache."""
+    return serve(session, requests)
+
+
 @pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"])
 def test_a_quarter_of_the_cache_changes_neither_tokens_nor_order(
-    session: Session, engine_dir: Path, policy: str
+    session: Session, engine_dir: Path, requests: list[PlannedRequest], uncapped: Run, policy: str
 ) -> None:
-    requests = planned(session)
-    uncapped = serve(session, requests)
     quarter = demand(requests, session.limits.tokens_per_block) // 4
     runner = ModelRunner.from_dir(engine_dir, max_tokens_in_paged_kv_cache=quarter, capacity_scheduler_policy=policy)
     capped = serve(runner.session, requests)
