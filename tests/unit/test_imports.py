@@ -34,7 +34,7 @@ ALLOWED = {
     "network": {"plugins"},
     "convert": {"network", "plugins"},
     "quantize": {"network", "plugins", "convert"},  # of convert, the container of tensors
-    "builder": {"network", "quantize", "engine", "plugins"},
+    "builder": {"network", "quantize", "engine", "plugins", "engine_cache"},  # of the cache, its store
     "engine": {"network", "plugins"},  # of plugins, the layout of sampling records
     "csrc": {"engine"},  # what is generated from the engine's records
     "runtime": {"engine"},

@@ -1,4 +1,4 @@
-"""``trtllm-lite cache``: the engines and checkpoints that ``LLM`` keeps."""
+"""``trtllm-lite cache``: the engines, checkpoints and networks of TensorRT that are kept."""
 
 import time
 
@@ -7,9 +7,10 @@ import click
 from trtllm_lite.cli.framework import Group
 
 
-@click.group(cls=Group, short_help="List or clear the engines that LLM keeps.")
+@click.group(cls=Group, short_help="List or clear what LLM and build keep.")
 def cache() -> None:
-    """List or clear the engines that LLM made of models, and their checkpoints.
+    """List or clear the engines that LLM made of models, their checkpoints, and
+    what TensorRT compiled for `build --backend tensorrt`.
 
     The cache is $XDG_CACHE_HOME/trtllm_lite, by default ~/.cache/trtllm_lite. When
     it takes more than TRTLLM_LITE_CACHE_SIZE (by default 64 GiB), the entries that

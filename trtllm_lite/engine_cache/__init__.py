@@ -1,4 +1,7 @@
-"""The cache of engines that ``LLM`` makes of models, and of checkpoints that it, or a build file, makes on the way."""
+"""The cache of engines that ``LLM`` makes of models, and of what it, or a build, makes on the way.
+
+That is checkpoints, and networks that TensorRT compiled.
+"""
 
 from trtllm_lite.engine_cache.checkpoints import use_checkpoint
 from trtllm_lite.engine_cache.make import open_cached

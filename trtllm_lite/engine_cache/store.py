@@ -20,7 +20,7 @@ from trtllm_lite.files import cache_directory
 from trtllm_lite.temporaries import sweep
 from trtllm_lite.units import format_bytes, parse_bytes
 
-ENGINES, CHECKPOINTS = "engines", "checkpoints"
+ENGINES, CHECKPOINTS, NETWORKS = KINDS = "engines", "checkpoints", "networks"
 SIZE_VARIABLE = "TRTLLM_LITE_CACHE_SIZE"
 _DEFAULT_SIZE = "64 GiB"
 _LOCK = ".lock"
@@ -28,7 +28,7 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True)
 class Entry:
-    """``kind`` is engines or checkpoints, ``model`` names the entry's model, ``used`` is in seconds since 1970."""
+    """``kind`` is one of KINDS, ``model`` names the entry's model, ``used`` is in seconds since 1970."""
 
     path: Path
     kind: str
@@ -38,7 +38,7 @@ class Entry:
 
 
 def cache_limit() -> int:
-    """Bytes that engines and checkpoints may take together: ``TRTLLM_LITE_CACHE_SIZE``, or 64 GiB.
+    """Bytes that entries of all kinds may take together: ``TRTLLM_LITE_CACHE_SIZE``, or 64 GiB.
 
     Raises ArgumentError if the variable is no size.
     """
@@ -53,7 +53,7 @@ def list_cache() -> list[Entry]:
     """All entries, in the order of their last use, the latest first."""
     entries = [
         entry
-        for kind in (ENGINES, CHECKPOINTS)
+        for kind in KINDS
         for path in _directories(cache_directory(kind))
         if (entry := _describe(path, kind)) is not None
     ]
@@ -62,7 +62,7 @@ def list_cache() -> list[Entry]:
 
 def trim(keep: Collection[Path]) -> None:
     """Remove entries until the cache is within its limit, the longest unused first, but none of ``keep``."""
-    for kind in (ENGINES, CHECKPOINTS):
+    for kind in KINDS:
         sweep(cache_directory(kind))
     limit, entries = cache_limit(), list_cache()
     total = sum(entry.num_bytes for entry in entries)
@@ -79,7 +79,7 @@ def trim(keep: Collection[Path]) -> None:
 
 def clear_cache() -> tuple[int, int]:
     """Remove all entries but those being made; returns how many were removed, and their bytes. Raises OutputError."""
-    for kind in (ENGINES, CHECKPOINTS):
+    for kind in KINDS:
         sweep(cache_directory(kind))
     removed = [entry for entry in list_cache() if _remove(entry.path)]
     return len(removed), sum(entry.num_bytes for entry in removed)

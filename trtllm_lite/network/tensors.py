@@ -18,6 +18,16 @@ class Computed(ir.LazyTensor):
     """A tensor whose evaluation is mostly arithmetic, which is worth a thread; that of others is mostly reading."""
 
 
+class Stored(ir.LazyTensor):
+    """A tensor whose bytes, little-endian and row-major, lie at byte ``offset`` of the file ``path``."""
+
+    def __init__(
+        self, load: Callable[[], ir.TensorProtocol], dtype: ir.DataType, shape: Sequence[int], path: Path, offset: int
+    ) -> None:
+        super().__init__(load, dtype=dtype, shape=ir.Shape(shape))
+        self.file, self.offset = path, offset
+
+
 def lazy(
     load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int], of: Sequence[ir.TensorProtocol] = ()
 ) -> ir.LazyTensor:
@@ -32,8 +42,8 @@ def computed(load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence
     return Computed(lambda: ir.Tensor(load(), dtype=dtype), dtype=dtype, shape=ir.Shape(shape))
 
 
-def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
-    """A tensor at byte ``offset`` of a file, little-endian, row-major."""
+def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) -> Stored:
+    """The tensor at byte ``offset`` of a file, little-endian, row-major."""
     num_bytes = ceil(prod(shape) * dtype.itemsize)
 
     def load() -> np.ndarray:
@@ -47,7 +57,7 @@ def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) ->
             raise EngineError(f"expected {num_bytes} bytes at {offset} of {path}, found {data.size}: convert again")
         return unpaired(data, dtype.numpy())[: prod(shape)].reshape(shape)
 
-    return lazy(load, dtype, shape)
+    return Stored(lambda: ir.Tensor(load(), dtype=dtype), dtype, shape, path, offset)
 
 
 def absent(name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:

@@ -11,7 +11,9 @@ from tests.unit.tensorrt.fake_tensorrt import FakeTensorRt, fake_image
 from tests.unit.tensorrt.shapes import save_checkpoint
 from trtllm_lite import _core
 from trtllm_lite.builder import build_engine
+from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.tensorrt import backend
+from trtllm_lite.builder.tensorrt.compile import Compiled
 
 GPU = {"name": "NVIDIA GeForce RTX 4090", "arch": "sm_89", "cuda_version": "13.0"}
 _LIMITS: dict[str, Any] = {"max_batch_size": 3, "max_input_len": 32, "max_seq_len": 64, "max_num_tokens": 16}
@@ -33,14 +35,13 @@ def trt(monkeypatch: pytest.MonkeyPatch) -> FakeTensorRt:
 def build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]:
     """Builds an engine whose network the fake runtime runs."""
 
-    def compiled(compile_with: Any, progress: Any) -> Any:
-        del progress
-        graph, limits, *_ = compile_with.args
-        return fake_image(graph, limits)
+    def compiled(job: BuildJob, library: Any) -> Compiled:
+        del library
+        return fake_image(job.graph, job.limits)
 
     def build(family: str = "llama", **limits: Any) -> Path:
         with monkeypatch.context() as patch:
-            patch.setattr(backend, "compile_apart", compiled)
+            patch.setattr(backend, "compile_network", compiled)
             options = {"backend": "tensorrt", "target": "sm_89", **_LIMITS, **limits}
             build_engine(save_checkpoint(tmp_path, family, "float16"), tmp_path / "engine", **options)
         return tmp_path / "engine"

@@ -17,7 +17,9 @@ import onnxruntime
 
 from tests.unit.tensorrt.fake_cuda import FakeCuda
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.tensorrt.compile import Compiled, profiles_of
+from trtllm_lite.builder.tensorrt.compile import Compiled
+from trtllm_lite.builder.tensorrt.request import profiles_of
+from trtllm_lite.network.graph import IR_VERSION
 
 VERSION = "1.7.1.0"
 _TYPES = {"tensor(float16)": np.float16, "tensor(float)": np.float32, "tensor(int64)": np.int64}
@@ -26,14 +28,8 @@ _WORKSPACE = (4096, 1024)
 
 def fake_image(graph: ir.Graph, limits: BuildLimits) -> Compiled:
     """What a compiler makes of ``graph``: a line of JSON, and the network."""
-    proto = ir.to_proto(ir.Model(graph, ir_version=10))
-    dims = {
-        value.name: [dim.dim_value or -1 for dim in value.type.tensor_type.shape.dim] for value in proto.graph.input
-    }
-    profiles = [
-        {name: [profile.shape(name, extents, which) for which in range(3)] for name, extents in dims.items()}
-        for profile in profiles_of(limits)
-    ]
+    proto = ir.to_proto(ir.Model(graph, ir_version=IR_VERSION))
+    profiles = [profile.shapes(graph) for profile in profiles_of(limits)]
     image = json.dumps(profiles).encode() + b"\n" + proto.SerializeToString()
     return Compiled(memoryview(image), max(_WORKSPACE), ())
 

@@ -1,12 +1,13 @@
 """Engines of TensorRT for RTX, built for two architectures without a GPU: what they contain, and what is refused."""
 
-import faulthandler
-import os
-import signal
+import json
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx_ir as ir
@@ -17,16 +18,20 @@ from tests.unit.quantize.made_up import made_up
 from tests.unit.tensorrt.shapes import ARCHS, LIMITS, rewritten, save_checkpoint
 from trtllm_lite import _core
 from trtllm_lite.builder import build_engine, plan_memory
-from trtllm_lite.builder.tensorrt import compile as compiler
-from trtllm_lite.builder.tensorrt.apart import compile_apart
-from trtllm_lite.builder.tensorrt.compile import KV_LENGTHS, Compiled, compile_network, parse_network
+from trtllm_lite.builder.backends import backend_of
+from trtllm_lite.builder.job import Tuning
+from trtllm_lite.builder.tensorrt import worker
+from trtllm_lite.builder.tensorrt.apart import build_apart
+from trtllm_lite.builder.tensorrt.layers import layers_of
 from trtllm_lite.builder.tensorrt.library import Library, find_library
 from trtllm_lite.builder.tensorrt.log import Log
-from trtllm_lite.engine.difference import compare_paths
+from trtllm_lite.builder.tensorrt.request import write_request
 from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.page import render_page
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError
+from trtllm_lite.engine_cache import list_cache
+from trtllm_lite.errors import BuildError, DeviceError
 from trtllm_lite.quantize.network import Recipe, quantize_network
 
 _BUILD: dict[str, Any] = {
@@ -35,26 +40,36 @@ _BUILD: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "trtllm_lite" / "networks"
+
+
 def _ignore(done: int, total: int) -> None:
     del done, total
 
 
-def _compiled(model: ir.Model, dtype: str, archs: Sequence[str] = ARCHS) -> Compiled:
-    graph = rewritten(model, dtype)[0].graph
-    return compile_apart(partial(compile_network, graph, LIMITS, archs, find_library()), _ignore)
+def _layers(model: ir.Model, dtype: str, directory: Path) -> tuple[Tactic, ...]:
+    """The layers of the engine that TensorRT makes of ``model`` for ARCHS."""
+    graph, library = rewritten(model, dtype)[0].graph, find_library()
+    (directory / "request").mkdir()
+    write_request(directory / "request", graph, LIMITS, ARCHS, library, _ignore)
+    return layers_of(build_apart(directory / "request", library.package).lines)
 
 
-def _sites(compiled: Compiled, phase: str) -> str:
-    return " ".join(layer.site for layer in compiled.layers if layer.site.startswith(f"{phase}: "))
+def _sites(layers: Sequence[Tactic], phase: str) -> str:
+    return " ".join(layer.site for layer in layers if layer.site.startswith(f"{phase}: "))
 
 
 @pytest.mark.parametrize("family", NETWORK_FAMILIES)
 def test_every_family_builds_with_the_layers_it_should_have(family: str, tmp_path: Path) -> None:
-    compiled = _compiled(save_checkpoint(tmp_path, family, "bfloat16").model, "bfloat16")
-    kernels = Counter(layer.choice.partition(" ")[0] for layer in compiled.layers)
+    layers = _layers(save_checkpoint(tmp_path, family, "bfloat16").model, "bfloat16", tmp_path)
+    kernels = Counter(layer.choice.partition(" ")[0] for layer in layers)
     assert kernels["attention"] == (0 if family == "gemma2" else 4)  # 2 layers in 2 profiles; soft caps have no kernel
     for phase in ("context", "generation"):
-        sites = _sites(compiled, phase)
+        sites = _sites(layers, phase)
         for node in ("layers.1.attention.k_cache", "layers.1.attention.v_cache", "layers.1.attention.o_proj"):
             assert node in sites, (phase, node)
         assert ("layers.0.attention.q_rope" in sites) == (family != "gpt2")
@@ -74,42 +89,42 @@ def test_every_family_builds_with_the_layers_it_should_have(family: str, tmp_pat
 def test_quantized_products_run_in_their_type(qformat: str, kernel: str, tmp_path: Path) -> None:
     model = save_checkpoint(tmp_path, "llama", "float16").model
     quantized, _ = quantize_network(model, Recipe(qformat, group_size=32), made_up(model))
-    compiled = _compiled(quantized, "float16")
-    narrow = " ".join(layer.site for layer in compiled.layers if kernel in layer.choice)
+    layers = _layers(quantized, "float16", tmp_path)
+    narrow = " ".join(layer.site for layer in layers if kernel in layer.choice)
     for product in ("q_proj", "o_proj", "gate_proj", "down_proj"):
         assert product in narrow
 
 
-def test_attentions_read_the_lengths_of_their_sequences(tmp_path: Path) -> None:
+def test_attentions_read_the_lengths_of_their_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parser drops the lengths, and masks causally from the first key on."""
     model = rewritten(save_checkpoint(tmp_path, "gemma3", "bfloat16").model, "bfloat16")[0]
     library = find_library()
     trt = library.module
-    builder = trt.Builder(Log().logger(trt))
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    kept = parse_network(library, network, Log(), model.graph, _ignore)
+    write_request(tmp_path, model.graph, LIMITS, ARCHS, library, _ignore)
+    logger = trt.Logger(trt.Logger.ERROR)
+    network = trt.Builder(logger).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    monkeypatch.chdir(tmp_path)
+    weights = json.loads((tmp_path / worker.REQUEST).read_text())["weights"]
+    assert worker.parse(trt, network, logger, weights)
     layers = [network.get_layer(number) for number in range(network.num_layers)]
     inputs = [layer for layer in layers if layer.type == trt.LayerType.ATTENTION_INPUT]
     for layer in inputs:
         layer.__class__ = trt.IAttentionInputLayer
     assert [layer.attention.key_value_lengths for layer in inputs] == [None, None]
-    compiler.set_lengths(trt, network)
+    worker.set_lengths(trt, network)
     layers = [network.get_layer(number) for number in range(network.num_layers)]
-    lengths = next(layer for layer in layers if layer.name == KV_LENGTHS)
+    lengths = next(layer for layer in layers if layer.name == worker.KV_LENGTHS)
     assert lengths.get_input(0).name == "nonpad"
     for layer in inputs:
         assert layer.attention.key_value_lengths.name == lengths.get_output(0).name
     windowed, full = (layer.attention for layer in inputs)
     assert windowed.mask is not None
     assert full.causal_kind == trt.CausalMaskKind.LOWER_RIGHT
-    assert kept
 
 
 def test_an_engine_says_what_it_is(tmp_path: Path) -> None:
     checkpoint = save_checkpoint(tmp_path, "llama", "bfloat16")
     manifest = build_engine(checkpoint, tmp_path / "engine", **_BUILD)
-    assert build_engine(checkpoint, tmp_path / "again", **_BUILD) == manifest
-    assert read_engine(tmp_path / "again").plan == read_engine(tmp_path / "engine").plan
     assert manifest.target.kind == "tensorrt"
     assert manifest.target.archs == ARCHS
     cache = manifest.kv_cache
@@ -124,8 +139,6 @@ def test_an_engine_says_what_it_is(tmp_path: Path) -> None:
     page = render_page(inspection)
     assert "tensorrt_rtx" in page
     assert "layers.1.attention.k_cache" in page
-    changed = compare_paths(tmp_path / "engine", tmp_path / "again").differences
-    assert {difference.name for difference in changed} <= {"network.tensorrt"}
     assert _core.Engine(str(tmp_path / "engine" / "rank0.engine"))
 
 
@@ -168,17 +181,105 @@ def test_plan_says_what_is_known_before_a_build(tmp_path: Path) -> None:
         plan_memory(checkpoint, **_BUILD)
 
 
-def test_a_compiler_that_crashes_is_an_error() -> None:
-    def crash(progress: Any) -> Compiled:
-        progress(1, 2)
-        faulthandler.disable()  # pytest's would print this crash, which is wanted, among the suite's results
-        os.kill(os.getpid(), signal.SIGSEGV)
-        raise AssertionError
+_AGAIN = """
+import sys
+from pathlib import Path
+from trtllm_lite.builder import build_engine
+build_engine(Path("checkpoint"), Path("again/engine"), **{arguments!r})
+"""
 
-    done: list[tuple[int, int]] = []
-    with pytest.raises(BuildError, match="TensorRT's compiler ended with exit code -11"):
-        compile_apart(crash, lambda *step: done.append(step))
-    assert done == [(1, 2)]
+
+def test_another_process_elsewhere_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path, "llama", "bfloat16")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **_BUILD)
+    temporary = tmp_path / ("a long name " * 16)
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    subprocess.run([sys.executable, "-c", _AGAIN.format(arguments=_BUILD)], cwd=tmp_path, check=True)
+    names = ("rank0.engine", "config.json")
+    built = [[(tmp_path / place / name).read_bytes() for name in names] for place in ("engine", "again/engine")]
+    assert built[0] == built[1]
+    assert not list(temporary.iterdir())
+
+
+def _built_apart(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """A list to which the directories of requests are added for which TensorRT builds."""
+    built: list[Path] = []
+
+    def build(directory: Path, package: str) -> Log:
+        built.append(directory)
+        return build_apart(directory, package)
+
+    monkeypatch.setattr("trtllm_lite.builder.tensorrt.compile.build_apart", build)
+    return built
+
+
+def test_the_same_network_is_built_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the checkpoint's directory is; other weights, limits or targets are another network."""
+    checkpoint = save_checkpoint(tmp_path, "llama", "bfloat16")
+    built = _built_apart(monkeypatch)
+    manifest = build_engine(checkpoint, tmp_path / "engine", **_BUILD)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    assert build_engine(tmp_path / "copy", tmp_path / "again", **_BUILD) == manifest
+    assert (tmp_path / "again" / "rank0.engine").read_bytes() == (tmp_path / "engine" / "rank0.engine").read_bytes()
+    assert len(built) == 1
+    weights = tmp_path / "copy" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x3f")
+    changed = ({"target": "sm_89"}, {"max_batch_size": 2})
+    for number, changes in enumerate(changed):
+        build_engine(checkpoint, tmp_path / "other", **{**_BUILD, **changes})
+        assert len(built) == 2 + number
+    build_engine(tmp_path / "copy", tmp_path / "other", **_BUILD)
+    assert len(built) == 4
+    assert {entry.kind for entry in list_cache()} == {"networks"}
+    assert len(list(cache.glob("*/network.image"))) == 4
+
+
+def test_a_damaged_entry_of_the_cache_is_made_again(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = save_checkpoint(tmp_path, "llama", "bfloat16")
+    built = _built_apart(monkeypatch)
+    build_engine(checkpoint, tmp_path / "engine", **_BUILD)
+    (image,) = cache.glob("*/network.image")
+    sound = image.read_bytes()
+    image.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    build_engine(checkpoint, tmp_path / "engine", **_BUILD)
+    assert len(built) == 2
+    assert image.read_bytes() == sound
+
+
+def test_weights_are_read_where_the_checkpoint_has_them(tmp_path: Path) -> None:
+    """Only those that TensorRT gets otherwise are written."""
+    checkpoint = save_checkpoint(tmp_path, "llama", "bfloat16")
+    quantized, _ = quantize_network(checkpoint.model, Recipe("int4_wo", group_size=32), made_up(checkpoint.model))
+    for name, model in (("plain", checkpoint.model), ("int4", quantized)):
+        graph = rewritten(model, "bfloat16")[0].graph
+        (tmp_path / name).mkdir()
+        write_request(tmp_path / name, graph, LIMITS, ARCHS, find_library(), _ignore)
+        for weight, file, offset, size in json.loads((tmp_path / name / worker.REQUEST).read_text())["weights"]:
+            found = (tmp_path / name / file).read_bytes()[offset : offset + size]
+            tensor = graph.initializers[weight].const_value
+            assert tensor is not None
+            assert found == tensor.tobytes(), weight
+    assert (tmp_path / "plain" / "computed").stat().st_size == 0
+    assert (tmp_path / "int4" / "computed").stat().st_size > 0
+    assert (tmp_path / "plain" / "stored0").resolve() == tmp_path / "checkpoint" / "weights.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended with exit code -11: if memory was short"),
+        ("raise RuntimeError('no \\x1b luck')", r"ended with exit code 1 \(RuntimeError: no \\x1b luck\)"),
+    ],
+)
+def test_a_compiler_that_crashes_is_an_error(code: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / worker.PACKAGES).mkdir()
+    (tmp_path / worker.PACKAGES / "broken_rt.py").write_text(code)
+    with pytest.raises(BuildError, match=message):
+        build_apart(tmp_path, "broken_rt")
 
 
 def test_a_line_that_is_not_known_fails_the_build() -> None:
@@ -197,9 +298,42 @@ def test_without_tensorrt_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tm
         build_engine(checkpoint, tmp_path / "engine", **_BUILD)
 
 
-def test_tensorrt_proper_builds_for_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    proper = Library("tensorrt", "10.16.0", find_library().module)
-    monkeypatch.setattr("trtllm_lite.builder.tensorrt.backend.find_library", lambda: proper)
-    checkpoint = save_checkpoint(tmp_path, "llama", "bfloat16")
-    with pytest.raises(BuildError, match="compiles for the GPU of its machine alone"):
-        build_engine(checkpoint, tmp_path / "engine", **_BUILD)
+@pytest.fixture
+def proper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT proper in the place of TensorRT for RTX: a stand-in, for this was never run with it."""
+    library = Library("tensorrt", "10.16.0", SimpleNamespace())
+    monkeypatch.setattr("trtllm_lite.builder.tensorrt.backend.find_library", lambda: library)
+
+
+@pytest.mark.usefixtures("proper")
+@pytest.mark.parametrize("targets", [["sm_120"], ["sm_89", "sm_120"]])
+def test_tensorrt_proper_builds_for_no_gpu_but_its_own(targets: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "cuda_device", lambda: {"name": "a GPU", "arch": "sm_89"})
+    with pytest.raises(BuildError, match=r"compiles for the GPU of its machine alone, and that is sm_89; .* sm_120"):
+        backend_of(targets, "tensorrt")[0].check(targets, False, Tuning())
+
+
+@pytest.mark.usefixtures("proper")
+def test_tensorrt_proper_builds_for_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "cuda_device", lambda: {"name": "a GPU", "arch": "sm_90"})
+    backend_of("sm_90", "tensorrt")[0].check(["sm_90"], False, Tuning())
+
+
+@pytest.mark.usefixtures("proper")
+def test_tensorrt_proper_builds_nothing_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise DeviceError("there is no driver")
+
+    monkeypatch.setattr(_core, "cuda_device", none)
+    with pytest.raises(BuildError, match=r"that is none \(there is no driver\); .*tensorrt-rtx"):
+        backend_of("sm_90", "tensorrt")[0].check(["sm_90"], False, Tuning())
+
+
+def test_every_architecture_of_the_library_is_taken_and_no_other() -> None:
+    library = find_library()
+    known = [name for name in library.module.ComputeCapability.__members__ if name.startswith("SM")]
+    archs = [f"sm_{name[2:]}" for name in known]
+    library.check_archs(archs)
+    assert library.capabilities(archs) == known
+    with pytest.raises(BuildError, match="the target of the backend tensorrt is sm_87: TensorRT for RTX builds for"):
+        library.check_archs(["sm_89", "sm_87"])

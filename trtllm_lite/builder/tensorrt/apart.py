@@ -1,64 +1,75 @@
-"""Runs TensorRT's compiler in a process of its own: its crash is an error of the build, its memory is given back."""
+"""Runs TensorRT's builder in a process of its own: its crash is an error of the build, its memory is given back.
 
-import mmap
-import multiprocessing
-import signal
-from collections.abc import Callable
-from dataclasses import replace
-from multiprocessing.connection import Connection
-from tempfile import TemporaryFile
-from typing import BinaryIO
+The process begins as any other of its kind, wherever and by whomever the build is called: in the directory of its
+request, with no variables of the environment but those below (:mod:`worker` says why).
+"""
 
-from trtllm_lite.builder.tensorrt.compile import Compiled
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite import _core
+from trtllm_lite.builder.tensorrt import worker
+from trtllm_lite.builder.tensorrt.log import Log
 from trtllm_lite.errors import BuildError
+from trtllm_lite.printable import one_line
 
-Progress = Callable[[int, int], None]
+_ERRORS = "errors.txt"
+_KEPT = ("LD_LIBRARY_PATH",)  # where TensorRT may have to look for CUDA's libraries
+_REFUSALS = {
+    worker.PARSED: "TensorRT's parser refused the network and did not say why: report this with network.onnx",
+    worker.BUILT: "TensorRT built no engine and did not say why: build with the native backend",
+}
 
 
-def compile_apart(compile_with: Callable[[Progress], Compiled], progress: Progress) -> Compiled:
-    """What ``compile_with`` gives for a progress callback, in a fork of this process; its image is a mapped file.
+def build_apart(directory: Path, package: str) -> Log:
+    """Let TensorRT's Python package of that name build what the request in ``directory`` asks for, into IMAGE there.
 
-    Raises BuildError, as ``compile_with`` does, or if the process ends before its work is done.
+    Returns what it printed. Raises BuildError if TensorRT refuses, prints what is not known to do no harm, or ends
+    before its work is done.
     """
-    context = multiprocessing.get_context("fork")
-    receiving, sending = context.Pipe(duplex=False)
-    with TemporaryFile() as file:
-        process = context.Process(target=_work, args=(compile_with, file, sending), daemon=True)
-        process.start()
-        sending.close()
+    log = Log()
+    with closing(_messages(directory, package)) as messages:
+        for kind, *content in messages:
+            if kind == "line":
+                log.lines.append((str(content[0]), str(content[1])))
+                continue
+            done, succeeded = content
+            log.check(done)
+            if not succeeded:
+                raise BuildError(_REFUSALS[done])
+    return log
+
+
+def _messages(directory: Path, package: str) -> Generator[list[Any], None, None]:
+    """What the process sends. Raises BuildError if it ends with an exit code other than 0."""
+    heap = str(Path(str(_core.__file__)).with_name("steady_heap.so"))
+    environment = {"LD_PRELOAD": heap, "PYTHONHASHSEED": "0"} | {
+        name: os.environ[name] for name in _KEPT if name in os.environ
+    }
+    command = [sys.executable, "-S", "-s", "-P", "-B", f"{worker.HERE}/worker.py", package]
+    (directory / "worker.py").symlink_to(Path(str(worker.__file__)))
+    with (
+        open(directory / _ERRORS, "wb") as errors,
+        subprocess.Popen(
+            command, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+        ) as process,
+    ):
+        assert process.stdout is not None
         try:
-            result = _receive(receiving, progress)
-            process.join()
+            yield from map(json.loads, process.stdout)
+            code = process.wait()
         finally:
             process.kill()
-        if result is None:
-            raise BuildError(
-                f"TensorRT's compiler ended with exit code {process.exitcode}: if memory was short, build on a machine "
-                "with more; otherwise report this with network.onnx"
-            )
-        return replace(result, image=memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-
-
-def _receive(receiving: Connection, progress: Progress) -> Compiled | None:
-    """The result that the other process sends, or None if it ends without one. Raises the error that it sends."""
-    while True:
-        try:
-            message = receiving.recv()
-        except EOFError:
-            return None
-        if isinstance(message, BuildError):
-            raise message
-        if isinstance(message, Compiled):
-            return message
-        progress(*message)
-
-
-def _work(compile_with: Callable[[Progress], Compiled], file: BinaryIO, sending: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process ends this one
-    try:
-        compiled = compile_with(lambda done, total: sending.send((done, total)))
-        file.write(compiled.image)
-        file.flush()
-        sending.send(replace(compiled, image=b""))
-    except BuildError as error:
-        sending.send(error)
+    if code != 0:
+        *_, last = ["", *(directory / _ERRORS).read_text(errors="replace").splitlines()]
+        said = f" ({one_line(last)})" if last else ""
+        raise BuildError(
+            f"TensorRT's compiler ended with exit code {code}{said}: if memory was short, build on a machine with "
+            "more; otherwise report this with network.onnx"
+        )

@@ -1,7 +1,6 @@
 """The backend ``tensorrt``: an engine of NVIDIA's compiler, for RTX GPUs, from the same checkpoint."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import onnx_ir as ir
 
@@ -13,11 +12,11 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.builder.pipeline import run_passes
-from trtllm_lite.builder.tensorrt.apart import compile_apart
-from trtllm_lite.builder.tensorrt.compile import compile_network, profiles_of
-from trtllm_lite.builder.tensorrt.library import check_archs, find_library
+from trtllm_lite.builder.tensorrt.compile import compile_network
+from trtllm_lite.builder.tensorrt.library import find_library
 from trtllm_lite.builder.tensorrt.passes import pipeline
 from trtllm_lite.builder.tensorrt.passes.products import NAME as PRODUCTS
+from trtllm_lite.builder.tensorrt.request import profiles_of
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.manifest import CacheGroup, Fusion, KvCache, Tactic, Target
 from trtllm_lite.engine.plan import NetworkInstruction, Plan, PlanTensor, Program
@@ -48,12 +47,7 @@ class TensorRtBackend:
             raise BuildError(
                 "a timing cache or fast_build is given for the backend tensorrt, which times nothing here: leave it out"
             )
-        check_archs(targets)
-        if not find_library().is_rtx:
-            raise BuildError(
-                "the backend tensorrt found TensorRT, which compiles for the GPU of its machine alone; to compile for "
-                f"{', '.join(targets)} install TensorRT for RTX: pip install 'trtllm_lite[tensorrt-rtx]'"
-            )
+        find_library().check_archs(targets)
 
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
         """As :meth:`Backend.fuse`: types and shapes that TensorRT has kernels for; it fuses by itself."""
@@ -75,8 +69,7 @@ class TensorRtBackend:
     def compile(self, job: BuildJob) -> EngineParts:
         """As :meth:`Backend.compile`."""
         library = find_library()
-        compile_with = partial(compile_network, job.graph, job.limits, job.targets, library)
-        compiled = compile_apart(compile_with, partial(job.report, "compile"))
+        compiled = compile_network(job, library)
         cache = _cache_of(job)
         return EngineParts(
             target=Target(TENSORRT, tuple(job.targets)),

@@ -1,0 +1,140 @@
+"""Runs TensorRT's builder as a program of its own: ``python worker.py PACKAGE`` in a directory with a request.
+
+The directory holds NETWORK, REQUEST and files of weights; the image goes to IMAGE there. On stdout come lines of JSON:
+``["line", severity, text]`` for what TensorRT prints, and ``["did", what, succeeded]`` for each step.
+
+TensorRT orders some of what it writes by the addresses of its objects. They are the same in every run: the heap is that
+of ``steady_heap.cc``, and memory is asked for in the same way, because this file imports nothing but TensorRT and a
+little of Python, and all paths have fixed names.
+"""
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+NETWORK, REQUEST, IMAGE, PACKAGES = "network.onnx", "request.json", "network.image", "packages"
+PARSED, BUILT = "parsed the network", "built the engine"
+KV_LENGTHS = "key_value_lengths"
+LISTING = "Layers:\n"  # the start of the one trace that is passed on
+HERE = "/proc/self/cwd"  # a name of the directory that is as long everywhere
+_TOTAL_LENS = "nonpad"  # the node that adds up the tokens of each sequence
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def main(package: str) -> None:
+    """Build what the request asks for."""
+    ctypes.c_int.in_dll(ctypes.CDLL(None), "steady_heap")  # an error if the heap was not loaded
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process, also by its own end
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    messages = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no message
+
+    def send(*message: object) -> None:
+        messages.write(json.dumps(message) + "\n")
+
+    sys.path.append(f"{HERE}/{PACKAGES}")
+    trt = import_module(package)
+    with open(REQUEST) as file:
+        request = json.load(file)
+    logger = _logger(trt, send)
+    builder = trt.Builder(logger)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parsed = parse(trt, network, logger, request["weights"])
+    send("did", PARSED, parsed)
+    if not parsed:
+        return
+    set_lengths(trt, network)
+    image = builder.build_serialized_network(network, _configure(trt, builder, request))
+    if image is not None:
+        with open(IMAGE, "wb") as output:
+            output.write(image)
+    send("did", BUILT, image is not None)
+
+
+def _logger(trt: Any, send: Callable[..., None]) -> Any:
+    class Logger(trt.ILogger):
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, text: str) -> None:
+            if severity.name != "VERBOSE" or text.startswith(LISTING):
+                send("line", severity.name, text)
+
+    return Logger()
+
+
+def parse(trt: Any, network: Any, logger: Any, weights: Iterable[tuple[str, str, int, int]]) -> bool:
+    """Parse NETWORK into ``network``, with ``weights`` (name, file, offset, bytes), which are mapped; if it can be."""
+    parser = trt.OnnxParser(network, logger)
+    with open(NETWORK, "rb") as file:
+        if not parser.load_model_proto(file.read(), ""):
+            return False
+    starts: dict[str, int] = {}
+    for name, path, offset, size in weights:
+        if path not in starts:
+            starts[path] = _mapped(path)
+        parser.load_initializer(name, starts[path] + offset, size)
+    return bool(parser.parse_model_proto())
+
+
+def _mapped(path: str) -> int:
+    """The address at which the file ``path`` is mapped, until this process ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, file.fileno(), 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    return int(address)
+
+
+def set_lengths(trt: Any, network: Any) -> None:
+    """Let every attention of ``network`` read as many keys and values as its sequence has.
+
+    The parser drops ``nonpad_kv_seqlen`` without a word, and aligns causal masks with the first key; ONNX aligns them
+    with the last (https://github.com/onnx/onnx/pull/8068), which is what a step behind others needs.
+    Raises LookupError.
+    """
+    layers = [network.get_layer(number) for number in range(network.num_layers)]
+    inputs = [layer for layer in layers if layer.type == trt.LayerType.ATTENTION_INPUT]
+    if not inputs:
+        return
+    totals = next((layer.get_output(0) for layer in layers if layer.name == _TOTAL_LENS), None)
+    if totals is None:
+        raise LookupError(f"the network has no node {_TOTAL_LENS} for the lengths of its sequences")
+    lengths = network.add_cast(totals, trt.int32)
+    lengths.name = KV_LENGTHS
+    for layer in inputs:
+        layer.__class__ = trt.IAttentionInputLayer  # how the bindings give access to a layer's own kind
+        attention = layer.attention
+        attention.key_value_lengths = lengths.get_output(0)
+        if attention.mask is None:
+            attention.causal_kind = trt.CausalMaskKind.LOWER_RIGHT
+
+
+def _configure(trt: Any, builder: Any, request: Any) -> Any:
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # layers name the nodes that they compute
+    capabilities = request["compute_capabilities"]  # none where TensorRT builds for the GPU of the machine
+    if capabilities:
+        config.num_compute_capabilities = len(capabilities)
+        for index, name in enumerate(capabilities):
+            config.set_compute_capability(getattr(trt.ComputeCapability, name), index)
+    for shapes in request["profiles"]:
+        profile = builder.create_optimization_profile()
+        for name, extents in shapes.items():
+            profile.set_shape(name, *extents)
+        config.add_optimization_profile(profile)
+    return config
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
