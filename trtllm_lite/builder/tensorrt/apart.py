@@ -19,7 +19,7 @@ from trtllm_lite.builder.tensorrt.log import Log
 from trtllm_lite.errors import BuildError
 from trtllm_lite.printable import one_line
 
-_ERRORS = "errors.txt"
+_ERRORS, _HEAP = "errors.txt", "steady_heap.so"
 _KEPT = ("LD_LIBRARY_PATH",)  # where TensorRT may have to look for CUDA's libraries
 _REFUSALS = {
     worker.PARSED: "TensorRT's parser refused the network and did not say why: report this with network.onnx",
@@ -48,11 +48,10 @@ def build_apart(directory: Path, package: str) -> Log:
 
 def _messages(directory: Path, package: str) -> Generator[list[Any], None, None]:
     """What the process sends. Raises BuildError if it ends with an exit code other than 0."""
-    heap = str(Path(str(_core.__file__)).with_name("steady_heap.so"))
-    environment = {"LD_PRELOAD": heap, "PYTHONHASHSEED": "0"} | {
-        name: os.environ[name] for name in _KEPT if name in os.environ
-    }
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environment = {"LD_PRELOAD": f"{worker.HERE}/{_HEAP}", "PYTHONHASHSEED": "0", **kept}
     command = [sys.executable, "-S", "-s", "-P", "-B", f"{worker.HERE}/worker.py", package]
+    (directory / _HEAP).symlink_to(Path(str(_core.__file__)).with_name(_HEAP))
     (directory / "worker.py").symlink_to(Path(str(worker.__file__)))
     with (
         open(directory / _ERRORS, "wb") as errors,
