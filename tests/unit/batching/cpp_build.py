@@ -40,8 +40,9 @@ def cached_folder(config: pytest.Config, name: str, files: Iterable[Path]) -> Pa
     folder = Path(parent / digest.hexdigest()[:16])
     with alone(parent):
         for old in parent.iterdir():
-            if old.stem != folder.name:
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+            if old.is_dir() and old != folder:
+                shutil.rmtree(old)
+                old.with_suffix(".lock").unlink(missing_ok=True)
         folder.mkdir(exist_ok=True)
     return folder
 
