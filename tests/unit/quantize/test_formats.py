@@ -46,6 +46,17 @@ def test_an_element_of_float8_is_off_by_a_sixteenth_at_most(dtype: type) -> None
     assert (np.abs(tensors["weight"].astype(np.float32)).max(-1) == 448).all()
 
 
+def test_elements_of_float8_are_those_of_ml_dtypes() -> None:
+    """Every upper half of a float32 with lower halves at and beside zero, middle and end."""
+    upper = np.arange(1 << 16, dtype=np.uint32)[:, None] << 16
+    values = (upper | np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)).view(np.float32)
+    values = values[np.abs(values) <= 448]
+    assert len(values) > 200_000
+    found = np.empty(values.shape, ml_dtypes.float8_e4m3fn)
+    Float8().write(values, found)
+    np.testing.assert_array_equal(found.view(np.uint8), values.astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
+
+
 def test_an_element_of_float4_is_the_nearest() -> None:
     """Steps of E2M1 are half of 1 up to 2, 1 up to 4, then 2."""
     matrix = np.random.default_rng(0).standard_normal((33, 64)).astype(np.float32)

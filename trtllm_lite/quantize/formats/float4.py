@@ -1,6 +1,5 @@
 """Floating-point numbers of 4 bits: 2 of exponent, 1 of fraction (OCP Microscaling Formats, version 1.0, E2M1)."""
 
-import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.plugins.packing import WORD
@@ -14,7 +13,3 @@ class Float4(Scaled):
     weight_dtypes = (ir.DataType.FLOAT4E2M1,)
     largest = 6
     granule = WORD
-
-    def rounded(self, scaled: np.ndarray) -> np.ndarray:
-        """As :meth:`Scaled.rounded`: to the nearest, halves to even."""
-        return scaled.astype(self.weight_dtypes[0].numpy())

@@ -3,7 +3,6 @@
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.network.dtypes import NUMPY
 from trtllm_lite.plugins.packing import WORD
 from trtllm_lite.quantize.formats.scaled import Scaled
 
@@ -20,6 +19,6 @@ class Int4(Scaled):
     scale_dtype = "float16"
     granule = WORD
 
-    def rounded(self, scaled: np.ndarray) -> np.ndarray:
-        """As :meth:`Scaled.rounded`: to the nearest, halves to even."""
-        return np.rint(scaled).astype(NUMPY["int4"])
+    def write(self, elements: np.ndarray, to: np.ndarray) -> None:
+        """As :meth:`Scaled.write`."""
+        to[...] = np.rint(elements)

@@ -1,6 +1,5 @@
 """Elements of a few bits with a scale, perhaps an offset, for each block of a row: w = scale * element + offset."""
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,6 +13,8 @@ from trtllm_lite.plugins.scaled_weight import scaled
 from trtllm_lite.quantize.formats.dequantization import dequantized, recognise_dequantized
 from trtllm_lite.quantize.formats.format import QuantizedFormat, StoredMatrix
 from trtllm_lite.quantize.threads import Parts
+
+_ELEMENTS_AT_ONCE = 1 << 18  # a float32 copy of so many stays in the caches
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Scaled(QuantizedFormat):
 
     block_size: int = 0
 
-    @abstractmethod
-    def rounded(self, scaled: np.ndarray) -> np.ndarray:
-        """float32 elements of at most ``largest``, rounded to the first type of ``weight_dtypes``."""
+    def write(self, elements: np.ndarray, to: np.ndarray) -> None:
+        """Write float32 ``elements`` of at most ``largest`` to ``to``, rounded to the nearest, halves to even."""
+        to[...] = elements  # ml_dtypes rounds so
 
     def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
         """As :meth:`Format.recognise`: what :mod:`dequantization` recognises, if the weight has one of our types."""
@@ -47,11 +48,23 @@ class Scaled(QuantizedFormat):
 
     def pack(self, matrix: np.ndarray) -> dict[str, np.ndarray]:
         """As :meth:`QuantizedFormat.pack`. The scale of a block of zeros is 1."""
-        blocks = matrix.astype(np.float32).reshape(*matrix.shape[:-1], -1, self.block_size or matrix.shape[-1])
-        scale = (np.abs(blocks).max(-1) / np.float32(self.largest)).astype(NUMPY[self.scale_dtype])
-        scale = np.where(scale > 0, scale, scale.dtype.type(1))
-        elements = np.clip(blocks / scale.astype(np.float32)[..., None], -self.largest, self.largest)
-        return {"weight": self.rounded(elements).reshape(matrix.shape), "weight_scale": scale}
+        depth = matrix.shape[-1]
+        rows, block = matrix.reshape(-1, depth), self.block_size or depth
+        weight = np.empty(rows.shape, self.weight_dtypes[0].numpy())
+        scale = np.empty((len(rows), depth // block), NUMPY[self.scale_dtype])
+        at_once = max(1, _ELEMENTS_AT_ONCE // depth)
+        for first in range(0, len(rows), at_once):
+            some = slice(first, first + at_once)
+            self._pack_rows(rows[some].astype(np.float32).reshape(-1, depth // block, block), weight[some], scale[some])
+        return {"weight": weight.reshape(matrix.shape), "weight_scale": scale.reshape(*matrix.shape[:-1], -1)}
+
+    def _pack_rows(self, blocks: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> None:
+        """Write the elements and scales of float32 ``blocks`` [rows, blocks, block_size], which are overwritten."""
+        scale[...] = np.abs(blocks).max(-1) / np.float32(self.largest)
+        scale[~(scale > 0)] = 1
+        blocks /= scale.astype(np.float32)[..., None]
+        np.clip(blocks, -self.largest, self.largest, out=blocks)
+        self.write(blocks.reshape(weight.shape), weight)
 
     def quantized(self, tensor: ir.TensorProtocol) -> dict[str, ir.TensorProtocol]:
         """As :meth:`QuantizedFormat.quantized`."""

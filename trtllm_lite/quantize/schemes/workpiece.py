@@ -83,7 +83,9 @@ class Workpiece:
 
     def matrix(self, product: Product) -> NDArray[np.float32]:
         """The float32 matrix [out, in] with all factors."""
-        return self.matrix_before(product) * self.columns(product)
+        values = self.matrix_before(product)
+        values *= self.columns(product)
+        return values
 
     def columns(self, product: Product) -> NDArray[np.float32]:
         """The product of all factors of the matrix's columns, by which what it multiplies was divided."""
