@@ -35,7 +35,7 @@ struct StepLimits {
   std::int64_t bound(Symbol symbol) const { return bounds[symbol]; }
 };
 
-// The limits of steps of a CPU engine whose caches have `num_blocks` blocks.
+// The limits of steps of an engine for CPUs, or of a network, whose caches have `num_blocks` blocks.
 StepLimits step_limits(const Engine& engine, std::int64_t num_blocks);
 
 class StepInputs {

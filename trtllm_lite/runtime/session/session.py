@@ -34,7 +34,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 class Session:
     """Takes requests, from any thread, and runs them together.
 
-    ``executor`` is a ``_core.CpuExecutor`` or ``_core.CudaExecutor``; ``pump`` delivers the events of the
+    ``executor`` is a ``_core.DeviceExecutor``; ``pump`` delivers the events of the
     ``_core.EventLoop`` over it; tests put stand-ins in their place. A session lives as long as something refers to it
     or to the handle of one of its requests.
     """
