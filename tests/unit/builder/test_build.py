@@ -22,6 +22,7 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError, OutputError
 from trtllm_lite.quantize import threads
 from trtllm_lite.quantize.formats import Int8
+from trtllm_lite.quantize.formats.format import Rows
 
 BUILD = """
 import sys
@@ -105,9 +106,9 @@ def test_weights_are_computed_ahead_and_once(tmp_path: Path, monkeypatch: pytest
     computed, read = list[tuple[int, ...]](), set[int]()
     pack, fromfile = Int8.pack, np.fromfile
 
-    def packed(self: Int8, matrix: np.ndarray) -> dict[str, np.ndarray]:
+    def packed(self: Int8, matrix: Rows) -> dict[str, np.ndarray]:
         assert get_ident() != writer
-        computed.append(matrix.shape)
+        computed.append((len(matrix), matrix[:1].shape[1]))
         return pack(self, matrix)
 
     def noted(file: Path, **where: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -48,6 +49,14 @@ class StoredMatrix:
         return tensor
 
 
+class Rows(Protocol):
+    """A matrix [out, in] whose rows are computed when a slice of them is asked for; an array is one, too."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, some: slice, /) -> np.ndarray: ...
+
+
 class Format(ABC):
     """One way to store a matrix of float32 [out, in]; rows, one for each output feature, are stored independently.
 
@@ -85,12 +94,12 @@ class QuantizedFormat(Format):
     """A format that weights are converted to."""
 
     @abstractmethod
-    def pack(self, matrix: np.ndarray) -> dict[str, np.ndarray]:
-        """The tensors, by operand, that store a float matrix [..., out, in]."""
+    def pack(self, matrix: Rows) -> dict[str, np.ndarray]:
+        """The tensors, by operand, that store a float matrix [out, in]."""
 
     @abstractmethod
-    def quantized(self, tensor: ir.TensorProtocol) -> dict[str, ir.TensorProtocol]:
-        """What :meth:`pack` makes of the float ``tensor`` [out, in], which is evaluated when a result is."""
+    def quantized(self, shape: Sequence[int], matrix: Callable[[], Rows]) -> dict[str, ir.TensorProtocol]:
+        """What :meth:`pack` makes of ``matrix`` of that shape, which is called when a result is asked for."""
 
     @abstractmethod
     def express(

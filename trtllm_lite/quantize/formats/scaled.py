@@ -1,6 +1,6 @@
 """Elements of a few bits with a scale, perhaps an offset, for each block of a row: w = scale * element + offset."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from trtllm_lite.network.dtypes import NUMPY, ONNX
 from trtllm_lite.network.tensors import computed, extents
 from trtllm_lite.plugins.scaled_weight import scaled
 from trtllm_lite.quantize.formats.dequantization import dequantized, recognise_dequantized
-from trtllm_lite.quantize.formats.format import QuantizedFormat, StoredMatrix
+from trtllm_lite.quantize.formats.format import QuantizedFormat, Rows, StoredMatrix
 from trtllm_lite.quantize.threads import Parts
 
 _ELEMENTS_AT_ONCE = 1 << 18  # a float32 copy of so many stays in the caches
@@ -46,17 +46,18 @@ class Scaled(QuantizedFormat):
         block = found.shape[-1] // extents(found.tensor("weight_scale"))[-1]
         return found if block % self.granule == 0 else None
 
-    def pack(self, matrix: np.ndarray) -> dict[str, np.ndarray]:
+    def pack(self, matrix: Rows) -> dict[str, np.ndarray]:
         """As :meth:`QuantizedFormat.pack`. The scale of a block of zeros is 1."""
-        depth = matrix.shape[-1]
-        rows, block = matrix.reshape(-1, depth), self.block_size or depth
-        weight = np.empty(rows.shape, self.weight_dtypes[0].numpy())
-        scale = np.empty((len(rows), depth // block), NUMPY[self.scale_dtype])
+        depth = matrix[:1].shape[1]
+        block = self.block_size or depth
+        weight = np.empty((len(matrix), depth), self.weight_dtypes[0].numpy())
+        scale = np.empty((len(matrix), depth // block), NUMPY[self.scale_dtype])
         at_once = max(1, _ELEMENTS_AT_ONCE // depth)
-        for first in range(0, len(rows), at_once):
+        for first in range(0, len(matrix), at_once):
             some = slice(first, first + at_once)
-            self._pack_rows(rows[some].astype(np.float32).reshape(-1, depth // block, block), weight[some], scale[some])
-        return {"weight": weight.reshape(matrix.shape), "weight_scale": scale.reshape(*matrix.shape[:-1], -1)}
+            blocks = matrix[some].astype(np.float32).reshape(-1, depth // block, block)
+            self._pack_rows(blocks, weight[some], scale[some])
+        return {"weight": weight, "weight_scale": scale}
 
     def _pack_rows(self, blocks: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> None:
         """Write the elements and scales of float32 ``blocks`` [rows, blocks, block_size], which are overwritten."""
@@ -66,15 +67,13 @@ class Scaled(QuantizedFormat):
         np.clip(blocks, -self.largest, self.largest, out=blocks)
         self.write(blocks.reshape(weight.shape), weight)
 
-    def quantized(self, tensor: ir.TensorProtocol) -> dict[str, ir.TensorProtocol]:
+    def quantized(self, shape: Sequence[int], matrix: Callable[[], Rows]) -> dict[str, ir.TensorProtocol]:
         """As :meth:`QuantizedFormat.quantized`."""
-        *rows, depth = extents(tensor)
-
-        packed = Parts(lambda: self.pack(tensor.numpy()))
-
-        blocks = (*rows, depth // (self.block_size or depth))
+        rows, depth = shape
+        packed = Parts(lambda: self.pack(matrix()))
+        blocks = (rows, depth // (self.block_size or depth))
         return {
-            "weight": computed(lambda: packed.take("weight"), self.weight_dtypes[0], (*rows, depth)),
+            "weight": computed(lambda: packed.take("weight"), self.weight_dtypes[0], shape),
             "weight_scale": computed(lambda: packed.take("weight_scale"), ONNX[self.scale_dtype], blocks),
         }
 

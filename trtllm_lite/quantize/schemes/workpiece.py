@@ -12,7 +12,7 @@ from trtllm_lite.network.tensors import add_initializer, computed, extents
 from trtllm_lite.quantize.activations import quantize_per_tensor, quantize_per_token
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.formats import QuantizedFormat
-from trtllm_lite.quantize.formats.format import initializer, made_by
+from trtllm_lite.quantize.formats.format import Rows, initializer, made_by
 from trtllm_lite.quantize.products import Product, by_input, find_products
 
 # A positive float32 vector, computed when it is asked for.
@@ -25,6 +25,33 @@ class Decision:
 
     site: str
     text: str
+
+
+@dataclass(frozen=True)
+class _Rescaled(Rows):
+    """``stored`` [out, in] in float32, divided by ``divisors`` [out] and multiplied by ``factors`` [in] one by one."""
+
+    name: str
+    stored: np.ndarray
+    divisors: list[NDArray[np.float32]]
+    factors: list[NDArray[np.float32]]
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, some: slice) -> NDArray[np.float32]:
+        values = self.stored[some].astype(np.float32)
+        if not (finite := np.isfinite(values).all(1)).all():
+            row = range(len(self))[some][int(finite.argmin())]
+            raise BuildError(
+                f"{self.name}: the weights of output feature {row} are not finite, which no scheme stores: the "
+                "checkpoint is damaged; get the model again, and convert it again"
+            )
+        for divisors in self.divisors:
+            values /= divisors[some, None]
+        for factors in self.factors:
+            values *= factors
+        return values
 
 
 class Workpiece:
@@ -82,10 +109,8 @@ class Workpiece:
         self._remove_unread(value)
 
     def matrix(self, product: Product) -> NDArray[np.float32]:
-        """The float32 matrix [out, in] with all factors."""
-        values = self.matrix_before(product)
-        values *= self.columns(product)
-        return values
+        """The float32 matrix [out, in] with all factors. Raises BuildError if it is not finite."""
+        return self._matrix(product)[:]
 
     def columns(self, product: Product) -> NDArray[np.float32]:
         """The product of all factors of the matrix's columns, by which what it multiplies was divided."""
@@ -102,21 +127,12 @@ class Workpiece:
 
         Raises BuildError if it is not finite.
         """
-        values = product.matrix.tensor("weight").numpy().astype(np.float32)
-        if not (finite := np.isfinite(values).all(1)).all():
-            raise BuildError(
-                f"{product.name}: the weights of output feature {int(finite.argmin())} are not finite, which no scheme "
-                "stores: the checkpoint is damaged; get the model again, and convert it again"
-            )
-        for factors in self._rows.get(product, ()):
-            values /= factors()[:, None]
-        return values
+        return self._stored_matrix(product, [])[:]
 
     def store(self, product: Product, weights: QuantizedFormat) -> None:
         """Keep the matrix in the format ``weights``, rounded to the nearest."""
         shape = extents(product.matrix.tensor("weight"))
-        tensor = computed(lambda: self.matrix(product), ir.DataType.FLOAT, shape)
-        self.store_tensors(product, weights, weights.quantized(tensor))
+        self.store_tensors(product, weights, weights.quantized(shape, lambda: self._matrix(product)))
 
     def store_tensors(
         self, product: Product, weights: QuantizedFormat, tensors: Mapping[str, ir.TensorProtocol]
@@ -145,6 +161,13 @@ class Workpiece:
         for product in {**self._rows, **self._columns}:
             if product not in self._stored:
                 self._rescale(product)
+
+    def _matrix(self, product: Product) -> Rows:
+        return self._stored_matrix(product, [self.columns(product)] if product in self._columns else [])
+
+    def _stored_matrix(self, product: Product, factors: list[NDArray[np.float32]]) -> Rows:
+        divisors = [vector() for vector in self._rows.get(product, ())]
+        return _Rescaled(product.name, product.matrix.tensor("weight").numpy(), divisors, factors)
 
     def _round(self, product: Product, how: str, make: Callable[[ir.Value], ir.Value]) -> None:
         x = product.x
