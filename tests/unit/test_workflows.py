@@ -96,6 +96,13 @@ def test_the_build_files_that_it_takes_exist() -> None:
     assert all((ROOT / name).is_file() for name in json.loads(configs))
 
 
+def test_a_command_that_fails_before_a_pipe_ends_its_step() -> None:
+    """GitHub runs a step with pipefail only where its shell is named."""
+    piped = [path for path in WORKFLOWS if any(re.search(r"[^|]\|[^|]", step.get("run", "")) for step in _steps(path))]
+    assert ENGINE_BUILD in piped
+    assert [path for path in piped if _load(path).get("defaults") != {"run": {"shell": "bash"}}] == []
+
+
 def test_no_text_of_others_becomes_part_of_a_command() -> None:
     """It comes as environment variables, because an expression would be put into the script as it is."""
     for path in WORKFLOWS:
