@@ -1,6 +1,7 @@
 """GitHub's workflows: they are valid, and the scripts, options, extras and files that they name exist."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -101,6 +102,41 @@ def test_a_command_that_fails_before_a_pipe_ends_its_step() -> None:
     piped = [path for path in WORKFLOWS if any(re.search(r"[^|]\|[^|]", step.get("run", "")) for step in _steps(path))]
     assert ENGINE_BUILD in piped
     assert [path for path in piped if _load(path).get("defaults") != {"run": {"shell": "bash"}}] == []
+
+
+def _push(directory: Path, push_to: str, password: str) -> subprocess.CompletedProcess[str]:
+    """The step that pushes, in a shell as GitHub calls it, with a docker and a trtllm-lite that note calls."""
+    for name in ("docker", "trtllm-lite"):
+        stub = directory / name
+        stub.write_text(f'#!/bin/sh\n(echo "{name} $*"; [ {name} != docker ] || cat) >> {directory}/calls\n')
+        stub.chmod(0o755)
+    (step,) = (step["run"] for step in _steps(ENGINE_BUILD) if "docker login" in step.get("run", ""))
+    (directory / "step.sh").write_text(step)
+    given = {"PUSH_TO": push_to, "PASSWORD": password, "JOB_TOKEN": "job", "USERNAME": "me", "NAME": "Mine"}
+    fixed = {"GITHUB_SHA": "c0ffee", "GITHUB_STEP_SUMMARY": "/dev/null", "PATH": f"{directory}:{os.environ['PATH']}"}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(directory / "step.sh")]
+    return subprocess.run(command, env=given | fixed, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("push_to", "password", "sent"),
+    [("ghcr.io/team", "", "job"), ("ghcr.io/team", "mine", "mine"), ("h.example:5000/team", "mine", "mine")],
+)
+def test_an_engine_is_pushed_with_the_password(push_to: str, password: str, sent: str, tmp_path: Path) -> None:
+    assert _push(tmp_path, push_to, password).returncode == 0
+    assert (tmp_path / "calls").read_text() == (
+        f"docker login {push_to.split('/')[0]} --username me --password-stdin\n{sent}"
+        f"trtllm-lite push engines/Mine {push_to}/mine:c0ffee\n"
+    )
+
+
+@pytest.mark.parametrize("push_to", ["h.example/team", "ghcr.io.example/team", "ghcr.io:5000/team"])
+def test_the_token_of_the_job_goes_to_githubs_registry_alone(push_to: str, tmp_path: Path) -> None:
+    done = _push(tmp_path, push_to, "")
+    assert done.returncode == 1
+    assert f"::error::{push_to.split('/')[0]} is not ghcr.io" in done.stdout
+    assert "pass the secret registry_password" in done.stdout
+    assert not (tmp_path / "calls").exists()
 
 
 def test_no_text_of_others_becomes_part_of_a_command() -> None:
