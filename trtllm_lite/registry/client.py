@@ -109,8 +109,28 @@ class Registry:
         return f"run `docker login {self.reference.host}` with an account that may do this"
 
 
+class _Session(requests.Session):
+    """A session that shows a registry nothing but what the request has, and no login of ~/.netrc.
+
+    Proxies and certificates of the environment count.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auth = lambda request: request  # without one, requests looks into ~/.netrc
+
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        """Take the login of a registry out of a request that goes to where the registry redirects to."""
+        if self.should_strip_auth(str(response.request.url), str(prepared_request.url)):
+            prepared_request.headers.pop("Authorization", None)
+
+
 class _Client(DXF):
     """DXF which reads no more of an answer than is wanted."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sessions = [_Session()]
 
     def _base_request(self, method: str, path: str, **kwargs: Any) -> requests.Response:
         return super()._base_request(method, path, **{"stream": True, **kwargs})

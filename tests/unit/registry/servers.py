@@ -76,17 +76,28 @@ def _serving(server: http.server.HTTPServer) -> Iterator[None]:
 
 
 @contextmanager
-def answer(answers: Mapping[str, bytes], endless: str | None = None, challenge: str | None = None) -> Iterator[str]:
+def answer(
+    answers: Mapping[str, bytes],
+    endless: str | None = None,
+    challenge: str | None = None,
+    elsewhere: str | None = None,
+) -> Iterator[str]:
     """A server that has ``answers`` under their paths; under the path ``endless`` it sends bytes until told to stop.
 
-    With a ``challenge``, the way to log in, it answers with that alone.
+    With a ``challenge``, the way to log in, it answers with that alone. Who shows a login gets nothing. What the server
+    lacks is at the host ``elsewhere``.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if "Authorization" in self.headers:
+                self.send_error(400)
+                return
             body = answers.get(self.path)
-            status = 200 if body is not None or self.path == endless else 404
+            status = 200 if body is not None or self.path == endless else 307 if elsewhere else 404
             self.send_response(status if challenge is None else 401)
+            if status == 307:
+                self.send_header("Location", f"http://{elsewhere}{self.path}")
             if challenge:
                 self.send_header("WWW-Authenticate", challenge)
             if self.path != endless:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.registry.servers import answer, answer_with_tokens, make_certificate, serve
-from tests.unit.registry.test_hostile import honest
+from tests.unit.registry.test_hostile import MANIFEST, honest
 from tests.unit.registry.test_transfer import files, ignore
 from trtllm_lite.errors import RegistryError
 from trtllm_lite.registry import Reference, parse_reference, pull_engine, push_engine
@@ -75,6 +75,32 @@ def test_tokens_are_fetched_and_shown(trusted: Reference, engine: Path, tmp_path
         save(tmp_path, auths(host, "secret"))
         pull_engine(reference, tmp_path / "engine", ignore)
     assert files(tmp_path / "engine") == files(engine)
+
+
+@pytest.fixture
+def netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that has a login for every machine, as curl and others read it."""
+    (tmp_path / "netrc").write_text("default login user password other\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+@pytest.mark.usefixtures("netrc")
+def test_no_login_of_netrc_is_shown_by_plain_http(engine: Path, tmp_path: Path) -> None:
+    answers = honest(engine)
+    manifest = {MANIFEST: answers.pop(MANIFEST)}
+    with answer(answers) as store, answer(manifest, elsewhere=store) as host:
+        pull_engine(parse_reference(f"{host}/team/tiny:1"), tmp_path / "engine", ignore)
+    assert files(tmp_path / "engine") == files(engine)
+
+
+@pytest.mark.usefixtures("netrc")
+def test_a_login_of_netrc_takes_no_tokens_place(
+    trusted: Reference, engine: Path, tmp_path: Path, certificate: Path
+) -> None:
+    del trusted  # whose certificate this server has, too
+    with answer_with_tokens(honest(engine), ADDRESS, certificate) as host:
+        save(tmp_path, auths(host, "secret"))
+        pull_engine(parse_reference(f"{host}/team/tiny:1"), tmp_path / "engine", ignore)
 
 
 def test_a_credential_helper_is_asked(
