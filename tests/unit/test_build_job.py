@@ -40,14 +40,31 @@ def test_it_builds_twice_verifies_and_sums_up(tmp_path: Path) -> None:
     assert names == ["checkpoint", "engine", "engine.json", "job.yaml", "summary.md"]
 
 
-def test_builds_that_differ_end_it(tmp_path: Path) -> None:
-    """Such as a build that depends on what older runs left in the cache."""
-    command = tmp_path / "command"
-    command.write_text('#!/bin/bash\nmkdir -p "$5"; echo "${XDG_CACHE_HOME:-none}" > "$5/rank0.engine"\n')
+def _command(directory: Path, inspect: str) -> Path:
+    """A trtllm-lite whose engines hold where its cache was, and that does this for ``inspect``."""
+    command = directory / "command"
+    build = 'mkdir -p "$5"; echo "${XDG_CACHE_HOME:-none}" > "$5/rank0.engine"'
+    command.write_text(f"#!/bin/bash\ncase $1 in build) {build};; inspect) {inspect};; esac\n")
     command.chmod(0o755)
-    done = _run(tmp_path, command)
+    return command
+
+
+def test_builds_that_differ_end_it(tmp_path: Path) -> None:
+    """Such as a build that depends on what older runs left in the cache. Both engines stay, and none is published."""
+    (tmp_path / "engine.json").write_text("of an older engine")
+    done = _run(tmp_path, _command(tmp_path, 'echo "why: $*"; exit 3'))
     assert done.returncode == 1
     assert "error: two builds of" in done.stderr
+    first, second = (tmp_path / "engine.differs" / name for name in "12")
+    assert f"why: inspect {first} --diff {second}" in done.stdout
+    assert (first / "rank0.engine").read_text() != (second / "rank0.engine").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["command", "engine.differs"]
+
+
+def test_a_description_that_fails_leaves_no_half(tmp_path: Path) -> None:
+    command = _command(tmp_path, 'echo "{"; exit 1')
+    command.write_text(command.read_text().replace("${XDG_CACHE_HOME:-none}", "same"))
+    assert _run(tmp_path, command).returncode == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["command", "engine"]
 
 

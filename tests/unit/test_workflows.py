@@ -17,7 +17,7 @@ from trtllm_lite.cli import cli
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ENGINE_BUILD = ROOT / ".github" / "workflows" / "engine-build.yml"
-COMMAND = re.compile(r'(?:^|[ "/])(?:trtllm-lite|\$command)"? (?P<name>[a-z-]+)(?P<rest>[^|>]*)', re.MULTILINE)
+COMMAND = re.compile(r'(?:^|[ "/])(?:trtllm-lite|\$command)"? (?P<name>[a-z-]+)(?P<rest>[^|>\n]*)', re.MULTILINE)
 
 
 def _is_valid(*workflows: Path) -> bool:
