@@ -60,6 +60,7 @@ build:
         ("", r"job\.yaml: expected the sections model and build"),
         ("- a", r"job\.yaml: expected the sections model and build"),
         ("build: [", r"job\.yaml:1: this is not YAML .*: correct it"),
+        pytest.param("build: " + "[" * 3000, r"job\.yaml is nested more deeply than a build file may be", id="nested"),
         ("limits:\n  a: 1", r"job\.yaml:1: 'limits' is no section: expected model and build"),
         ("build: 4", r"job\.yaml:1: expected build to hold options of `trtllm-lite build`"),
         ("model:\n  dtype: float16", r"the section model has no model_dir: add"),

@@ -74,6 +74,8 @@ def read_build_file(path: Path, build: click.Command) -> BuildFile:
         problem = getattr(error, "problem", None) or getattr(error, "reason", str(error))
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         raise BuildError(f"{where}: this is not YAML ({problem}): correct it") from error
+    except RecursionError as error:
+        raise BuildError(f"{path} is nested more deeply than a build file may be: correct it") from error
     return _Reader(path).file(root, build)
 
 
