@@ -160,6 +160,16 @@ def test_a_directory_is_no_file_of_an_engine(engine: Path) -> None:
         verify_engine(engine)
 
 
+@pytest.mark.parametrize("name", [PROVENANCE_FILE, CONFIG_FILE, "tokenizer_config.json"])
+def test_files_that_are_too_large_are_not_read(engine: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they came into the statement."""
+    sizes = {path.name: path.stat().st_size for path in engine.iterdir()}
+    limits = sizes | {name: sizes[name] - 1}
+    monkeypatch.setattr("trtllm_lite.engine.provenance.max_file_bytes", limits.__getitem__)
+    with pytest.raises(EngineError, match=rf"{name} has {sizes[name]:,} bytes, expected at most {limits[name]:,}"):
+        verify_engine(engine)
+
+
 def test_an_engine_without_provenance_is_refused(engine: Path) -> None:
     for damage in (b"{", b"[]"):
         (engine / PROVENANCE_FILE).write_bytes(damage)

@@ -5,13 +5,15 @@ of it in the file, so that a memory-mapped weight can be read with aligned vecto
 """
 
 from trtllm_lite import __version__
-from trtllm_lite.vocabulary import ALIGNMENT
+from trtllm_lite.vocabulary import ALIGNMENT, MAX_BYTES, MAX_JSON_BYTES
 
 PRODUCER = f"trtllm_lite {__version__}"
 
 ENGINE_FILE = "rank0.engine"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+# These limits are several times the sizes of the largest tokenizer files known.
+_MAX_FILE_BYTES = {ENGINE_FILE: MAX_BYTES, **dict(zip(TOKENIZER_FILES, (1 << 27, 1 << 24), strict=True))}
 
 LENGTH_BYTES = 8  # safetensors: a little-endian u64 with the length of the JSON header
 # The bound is far above the header of any engine, and low enough that a forged length costs little memory.
@@ -27,6 +29,11 @@ PADDING_PREFIX = "padding."
 
 ZERO_CHECKSUM = "00000000"
 CHECKSUM_KEY = '"header_crc32c":"'
+
+
+def max_file_bytes(name: str) -> int:
+    """The most bytes that the file ``name`` of an engine may have. All but the engine itself are read whole."""
+    return _MAX_FILE_BYTES.get(name, MAX_JSON_BYTES)
 
 
 def align(num_bytes: int, alignment: int = ALIGNMENT) -> int:

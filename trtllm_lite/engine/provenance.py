@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite._core import Engine, crc32c
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, PRODUCER, TOKENIZER_FILES
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, PRODUCER, TOKENIZER_FILES, max_file_bytes
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.engine.records import parse_json
@@ -82,7 +82,7 @@ def read_provenance(directory: Path) -> Provenance:
     """The statement in ``directory``. Raises EngineError if there is none, or if it is of another kind."""
     path = directory / PROVENANCE_FILE
     try:
-        data = path.read_bytes()
+        data = _read_whole(path)
     except OSError as error:
         raise EngineError(f"cannot read {path}: {error.strerror}: {_REMEDY}") from error
     statement = parse_json(data, str(path))
@@ -103,6 +103,16 @@ def read_provenance(directory: Path) -> Provenance:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngineError(f"{path} lacks a field, or one has another type ({error}): {_REMEDY}") from error
+
+
+def _read_whole(path: Path) -> bytes:
+    """A file of an engine. Raises OSError, or EngineError if it is larger than any such file."""
+    limit = max_file_bytes(path.name)
+    with open(path, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise EngineError(f"{path} has {path.stat().st_size:,} bytes, expected at most {limit:,}: {_REMEDY}")
+    return data
 
 
 def _texts(entries: Mapping[str, Any]) -> dict[str, str]:
@@ -160,11 +170,11 @@ def _check_manifest(directory: Path) -> Manifest:
     """The manifest of an engine. Raises EngineError if the files beside the engine are not those that it names."""
     manifest = read_engine(directory / ENGINE_FILE).manifest
     try:
-        if parse_json((directory / CONFIG_FILE).read_bytes(), CONFIG_FILE) != json.loads(manifest.to_json()):
+        if parse_json(_read_whole(directory / CONFIG_FILE), CONFIG_FILE) != json.loads(manifest.to_json()):
             raise EngineError(f"{directory / CONFIG_FILE} is not the manifest of {ENGINE_FILE}: {_REMEDY}")
         for name in TOKENIZER_FILES:
             present = (directory / name).exists()
-            checksum = f"{crc32c((directory / name).read_bytes()):08x}" if present else None
+            checksum = f"{crc32c(_read_whole(directory / name)):08x}" if present else None
             if checksum != manifest.files.get(name):
                 raise EngineError(f"{directory / name} is not the one that {ENGINE_FILE} names: {_REMEDY}")
     except OSError as error:

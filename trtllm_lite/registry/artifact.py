@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES, max_file_bytes
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
 from trtllm_lite.engine.records import OneOf, Range, from_json, json_text, parse_json
@@ -98,6 +98,11 @@ def read_artifact(data: bytes, name: str) -> Artifact:
             raise EngineError(
                 f"{name} holds {shown(layer.title)} of type {shown(layer.media_type)}, which is no file of an engine: "
                 "do not trust it, or install the trtllm_lite that wrote it"
+            )
+        limit = max_file_bytes(layer.title)
+        if layer.size > limit:
+            raise EngineError(
+                f"{layer.title} of {name} has {layer.size:,} bytes, expected at most {limit:,}: do not trust it"
             )
     titles = [layer.title for layer in artifact.layers]
     once = len(set(titles)) == len(titles)

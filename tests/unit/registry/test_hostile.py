@@ -77,6 +77,10 @@ def _last(manifest: Any) -> Any:
     return manifest["layers"][-1]
 
 
+def _engine(manifest: Any) -> Any:
+    return next(layer for layer in manifest["layers"] if layer["annotations"][TITLE] == "rank0.engine")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -94,7 +98,8 @@ def _last(manifest: Any) -> Any:
         (_set("digest", "sha256:../../../etc", _last), "digest: expected sha256: and 64 hexadecimal digits"),
         (_set("digest", "md5:00", _last), "digest: expected sha256: and 64 hexadecimal digits"),
         (_set("size", -1, _last), "size: expected an integer from 1 to"),
-        (_set("size", 1 << 49, _last), "the output needs .* free"),
+        (_set("size", 1 << 49, _engine), "the output needs .* free"),
+        (_set("size", 1 << 49, _last), "tokenizer_config.json of .* has 562,949,953,421,312 bytes, expected at most"),
         (_set("size", 3, _last), "tokenizer_config.json of .* has more bytes, expected 3"),
         (_set("size", 1000, _last), r"tokenizer_config.json of .* has \d+ bytes, expected 1,000"),
         (_set("digest", f"sha256:{'0' * 64}", _last), "refuses .*404"),

@@ -78,7 +78,8 @@ def test_links_stay_in_the_directory(tmp_path):
 @pytest.mark.parametrize("open_files", [read, lambda directory, _: Tokenizer.from_files(directory)])
 def test_only_plain_files_of_bounded_size_are_read(tmp_path, open_files, monkeypatch):
     checksums = write_tokenizer(tmp_path)
-    monkeypatch.setitem(tokenizer_files._MAX_BYTES, "tokenizer_config.json", 1)
+    limits = {"tokenizer.json": 1 << 20, "tokenizer_config.json": 1}
+    monkeypatch.setattr(tokenizer_files, "max_file_bytes", limits.__getitem__)
     with pytest.raises(EngineError, match="has 2 bytes, expected at most 1"):
         open_files(tmp_path, checksums)
     (tmp_path / "tokenizer_config.json").unlink()

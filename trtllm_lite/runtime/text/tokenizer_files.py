@@ -5,12 +5,10 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trtllm_lite.engine.format import TOKENIZER_FILES
+from trtllm_lite.engine.format import TOKENIZER_FILES, max_file_bytes
 from trtllm_lite.errors import EngineError, shown
 
 TOKENIZER_FILE, SETTINGS_FILE = TOKENIZER_FILES
-# These limits are several times the sizes of the largest tokenizer files known.
-_MAX_BYTES: Mapping[str, int] = {TOKENIZER_FILE: 1 << 27, SETTINGS_FILE: 1 << 24}
 
 
 def read_checked(directory: Path, checksums: Mapping[str, str], crc32c: Callable[[bytes], int]) -> dict[str, bytes]:
@@ -30,7 +28,7 @@ def read_checked(directory: Path, checksums: Mapping[str, str], crc32c: Callable
 
 def read_plain(path: Path) -> bytes:
     """The content of a tokenizer file. Raises EngineError if it is no plain file, or larger than any of its kind."""
-    limit = _MAX_BYTES[path.name]
+    limit = max_file_bytes(path.name)
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
