@@ -22,6 +22,7 @@ _HUB = {"docker.io": "registry-1.docker.io"}
 _TIMEOUT = 300.0  # seconds without a byte; a registry may hash a large blob before it answers
 _PIECE = 1 << 20
 _MAX_PROBLEM_BYTES = 1 << 16
+_MAX_TOKEN_BYTES = 1 << 20  # of the answer with a token, which has some thousand
 
 
 class Registry:
@@ -96,7 +97,7 @@ class Registry:
             ) from error
         except requests.RequestException as error:
             raise RegistryError(f"cannot reach {host} ({one_line(str(error))}): check the name, try again") from error
-        except (DXFError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (DXFError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             strange = f"{type(error).__name__}: {one_line(str(error))}"
             raise RegistryError(f"{host} does not answer as a registry does ({strange}): check the name") from error
 
@@ -112,12 +113,24 @@ class Registry:
 class _Session(requests.Session):
     """A session that shows a registry nothing but what the request has, and no login of ~/.netrc.
 
-    Proxies and certificates of the environment count.
+    Proxies and certificates of the environment count. What is not streamed, the answer with a token, is read up to
+    _MAX_TOKEN_BYTES.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.auth = lambda request: request  # without one, requests looks into ~/.netrc
+
+    def get(self, url: str | bytes, **kwargs: Any) -> requests.Response:
+        """The answer to a GET request. Raises ValueError if it is too large for one that is not streamed."""
+        response = super().get(url, **{"stream": True, **kwargs})
+        if not kwargs.get("stream"):
+            with response:
+                data = _first_bytes(response, _MAX_TOKEN_BYTES + 1)
+            if len(data) > _MAX_TOKEN_BYTES:
+                raise ValueError(f"a token of more than {_MAX_TOKEN_BYTES:,} bytes")
+            response._content = data  # requests would put it there, however much it is
+        return response
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
         """Take the login of a registry out of a request that goes to where the registry redirects to."""
@@ -138,12 +151,17 @@ class _Client(DXF):
     def manifest(self, selector: str) -> bytes:
         """The manifest of a tag or digest, or its first bytes if it is larger than MAX_MANIFEST_BYTES."""
         with self._request("get", f"manifests/{selector}", headers={"Accept": MANIFEST_TYPE}) as response:
-            data = b""
-            for piece in response.iter_content(_PIECE):
-                data += piece
-                if len(data) > MAX_MANIFEST_BYTES:
-                    break
-            return data
+            return _first_bytes(response, MAX_MANIFEST_BYTES + 1)
+
+
+def _first_bytes(response: requests.Response, count: int) -> bytes:
+    """The first ``count`` bytes of an answer that is streamed, or all if there are fewer."""
+    data = b""
+    for piece in response.iter_content(_PIECE):
+        data += piece
+        if len(data) >= count:
+            break
+    return data[:count]
 
 
 def _problem(response: requests.Response) -> str:

@@ -127,7 +127,9 @@ def answer(
 
 
 @contextmanager
-def answer_with_tokens(answers: Mapping[str, bytes], host: str, certificate: Path) -> Iterator[str]:
+def answer_with_tokens(
+    answers: Mapping[str, bytes], host: str, certificate: Path, token: bytes = b'{"token": "valid"}'
+) -> Iterator[str]:
     """A server that has ``answers`` for whoever shows a token, which it gives to "user" with "secret", all by https.
 
     So do the large public registries: https://distribution.github.io/distribution/spec/auth/token/
@@ -142,7 +144,7 @@ def answer_with_tokens(answers: Mapping[str, bytes], host: str, certificate: Pat
             if path == "/token":
                 known = shown == f"Basic {base64.b64encode(b'user:secret').decode()}"
                 right = asked == "service=test&scope=repository%3Ateam%2Ftiny%3Apull"
-                self._send(200 if known and right else 401, b'{"token": "valid"}')
+                self._send(200 if known and right else 401, token)
             elif shown == "Bearer valid":
                 self._send(200 if path in answers else 404, answers.get(path, b""))
             else:

@@ -77,6 +77,21 @@ def test_tokens_are_fetched_and_shown(trusted: Reference, engine: Path, tmp_path
     assert files(tmp_path / "engine") == files(engine)
 
 
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [(b'"' + b"a" * (1 << 20), "ValueError: a token of more than 1,048,576 bytes"), (b"[" * 100_000, "RecursionError")],
+    ids=["large", "nested"],
+)
+def test_answers_that_hold_no_token_are_errors(
+    token: bytes, message: str, trusted: Reference, tmp_path: Path, certificate: Path
+) -> None:
+    del trusted  # whose certificate this server has, too
+    with answer_with_tokens({}, ADDRESS, certificate, token) as host:
+        save(tmp_path, auths(host, "secret"))
+        with pytest.raises(RegistryError, match=rf"does not answer as a registry does \({message}.*\): check the name"):
+            pull_engine(parse_reference(f"{host}/team/tiny:1"), tmp_path / "engine", ignore)
+
+
 @pytest.fixture
 def netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that has a login for every machine, as curl and others read it."""
