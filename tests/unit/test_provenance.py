@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import platform
 import shutil
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 from click.testing import CliRunner
 from google.protobuf import json_format
@@ -13,10 +15,11 @@ from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1.statement import Statement
 from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
 
+from tests.models import save_tiny_model
 from tests.unit.builder.checkpoints import save_checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
-from trtllm_lite.engine.provenance import BUILD_TYPE, PROVENANCE_FILE, verify_engine
+from trtllm_lite.engine.provenance import BUILD_TYPE, PROVENANCE_FILE, Material, verify_engine
 from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.errors import EngineError
 
@@ -73,6 +76,7 @@ def test_it_says_what_the_engine_was_made_of(engine: Path) -> None:
     assert {path.name: _digest(path) for path in checkpoint.iterdir()}.items() <= read.items()
     assert len(read["trtllm_lite"]) == 64
     assert {"trtllm_lite", "numpy", "onnx"} <= provenance.versions.keys()
+    assert provenance.versions["python"] == platform.python_version()
 
 
 def test_the_same_build_gives_the_same_statement(engine: Path) -> None:
@@ -80,6 +84,39 @@ def test_the_same_build_gives_the_same_statement(engine: Path) -> None:
     assert (engine / PROVENANCE_FILE).read_bytes() == (engine.parent / "again" / PROVENANCE_FILE).read_bytes()
     _build(engine.parent / "checkpoint", engine)  # takes the place of an engine that has one
     assert verify_engine(engine)
+
+
+def _job(directory: Path, model_dir: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An engine built in ``directory`` by a build file, of a model that is found from there."""
+    limits = "".join(f"  {name}: {value}\n" for name, value in LIMITS.items())
+    (directory / "job.yaml").write_text(f"model:\n  model_dir: {model_dir}\nbuild:\n{limits}")
+    monkeypatch.chdir(directory)
+    arguments = ["build", "--config", "job.yaml", "--output_dir", "engine", "--provenance"]
+    result = CliRunner(env={"XDG_CACHE_HOME": str(directory / "cache")}).invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    return directory / "engine"
+
+
+def test_the_same_build_in_another_place_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_tiny_model("llama", tmp_path / "a" / "models" / "tiny")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    a, b = (_job(tmp_path / name, "models/tiny", monkeypatch) for name in "ab")
+    for name in (PROVENANCE_FILE, SBOM_FILE):
+        assert (a / name).read_bytes() == (b / name).read_bytes()
+    assert verify_engine(a).parameters == {"build": LIMITS, "model": {"model_dir": "tiny"}}
+
+
+def test_a_model_of_the_hub_is_named_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789abcdef" * 2 + "01234567"
+    snapshot = tmp_path / "models--acme--tiny-model" / "snapshots" / commit
+    save_tiny_model("llama", snapshot)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(snapshot))
+    provenance = verify_engine(_job(tmp_path, "acme/tiny-model", monkeypatch))
+    (model,) = (item for item in provenance.materials if item.uri is not None)
+    assert model == Material("acme/tiny-model", {"gitCommit": commit}, f"pkg:huggingface/acme/tiny-model@{commit}")
+    assert provenance.parameters["model"] == {"model_dir": "acme/tiny-model"}
+    bill = json.loads((tmp_path / "engine" / SBOM_FILE).read_text())
+    assert {"name": "trtllm_lite:model", "value": model.uri} in bill["metadata"]["component"]["properties"]
 
 
 def test_verify_prints_what_went_in(engine: Path) -> None:

@@ -100,7 +100,7 @@ def test_hostile_names_and_licences_stay_text(directory: Path, tmp_path: Path) -
     strange, digest = "../\x1b[2J\u202e\n", {"sha256": "0" * 64}
     packages = [Package("a", "1", "Apache-2.0 AND MIT"), Package("b", "2", strange), Package("c", "3", None)]
     files = [Material(strange, digest), Material("a.gguf", digest)]
-    bill = Bill(Material("trtllm_lite", digest), files, strange, files, packages)
+    bill = Bill(Material("trtllm_lite", digest), None, files, strange, files, packages)
     write_sbom(tmp_path, read_engine(directory / "engine").manifest, bill)
     found = {item["name"]: item.get("licenses") for item in _bill(tmp_path)["components"]}
     assert found["a"] == [{"expression": "Apache-2.0 AND MIT"}]

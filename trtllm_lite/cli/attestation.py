@@ -1,7 +1,7 @@
 """What `build --provenance` says of a build: its options, the files that it read, and the versions that made it."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, metadata
+import platform
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +9,11 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
-    from importlib.metadata import PackageMetadata
-
     from trtllm_lite.engine.provenance import Material
-    from trtllm_lite.engine.sbom import Package
 
 # Options that say where something is or is kept, and change nothing of the engine.
 _PLACES = ("checkpoint_dir", "output_dir", "config", "provenance", "calib_dir", "num_threads")
-_FILES = ("input_timing_cache", "calib_dataset", "model_config")
-_PACKAGES = ("numpy", "onnx", "onnx-ir", "ml_dtypes", "gguf", "tokenizers", "sentencepiece")
-_COMPILERS = {"nvidia-cuda-nvrtc": "cuda", "tensorrt_rtx": "tensorrt"}  # and the kind of target that each compiles for
-_MAX_LICENCE = 100  # characters; some packages have the whole text there
+_FILES = ("input_timing_cache", "output_timing_cache", "calib_dataset", "model_config")
 
 
 def attest_build(directory: Path, source: Path | None) -> None:
@@ -27,37 +21,65 @@ def attest_build(directory: Path, source: Path | None) -> None:
 
     ``source`` is a model, or a checkpoint; None with a model config, which is an option.
     """
+    from trtllm_lite.cli.packages import packages_of
     from trtllm_lite.convert.licence import find_licence
     from trtllm_lite.engine.format import ENGINE_FILE
     from trtllm_lite.engine.provenance import write_provenance
     from trtllm_lite.engine.reader import read_engine
     from trtllm_lite.engine.sbom import Bill, write_sbom
 
-    parameters = _parameters()
+    given = _given()
     manifest = read_engine(directory / ENGINE_FILE).manifest
     model = _materials(() if source is None else _files(source))
     bill = Bill(
         code=_code(),
+        origin=None if source is None else _origin(source),
         model=model,
         licence=None if source is None else find_licence(source),
-        data=_materials(_data(parameters["build"])),
-        packages=list(_packages([item.name for item in model], manifest.target.kind)),
+        data=_materials(_data(given)),
+        packages=list(packages_of([item.name for item in model], manifest.target.kind)),
     )
     write_sbom(directory, manifest, bill)
-    versions = {package.name: package.version for package in bill.packages}
-    write_provenance(directory, parameters, bill.materials, versions)
+    versions = {"python": platform.python_version()} | {item.name: item.version for item in bill.packages}
+    write_provenance(directory, _parameters(given, source), bill.materials, versions)
 
 
-def _parameters() -> dict[str, dict[str, Any]]:
-    """The options that were given, by section."""
+def _given() -> dict[str, Any]:
+    """The options that were given and can change the engine."""
     context = click.get_current_context()
-    given = {
+    return {
         name: value
         for name, value in context.params.items()
         if name not in _PLACES and context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
     }
-    config = context.params["config"]
-    return {"build": given} | ({} if config is None or config.model is None else {"model": dict(config.model)})
+
+
+def _parameters(given: dict[str, Any], source: Path | None) -> dict[str, dict[str, Any]]:
+    """The options by section. Of files, which are materials, it has the names, so that no place is in it."""
+    build = {name: Path(value).name if name in _FILES else value for name, value in given.items()}
+    config = click.get_current_context().params["config"]
+    if config is None or config.model is None or source is None:
+        return {"build": build}
+    model = dict(config.model)
+    if Path(model["model_dir"]).exists():  # it is no hub id
+        model["model_dir"] = source.absolute().name
+    return {"build": build, "model": model}
+
+
+def _origin(source: Path) -> "Material | None":
+    """The repository and the commit of the hub that a model was fetched from."""
+    from packageurl import PackageURL
+
+    from trtllm_lite.convert.hugging_face import hub_origin
+    from trtllm_lite.engine.provenance import Material
+
+    origin = hub_origin(source)
+    if origin is None:
+        return None
+    hub_id, commit = origin
+    owner, _, name = hub_id.rpartition("/")
+    uri = PackageURL("huggingface", owner, name, commit).to_string()
+    return Material(hub_id, {"gitCommit": commit}, uri)
 
 
 def _data(given: dict[str, Any]) -> list[Path]:
@@ -87,28 +109,3 @@ def _code() -> "Material":
     if revision is not None and not revision.endswith("-dirty"):
         code["gitCommit"] = revision
     return Material("trtllm_lite", code)
-
-
-def _packages(files: Sequence[str], target: str) -> "Iterator[Package]":
-    """The packages that took part in building of these files for the kind of ``target``."""
-    from trtllm_lite.engine.sbom import Package
-
-    takes_part = {
-        "gguf": any(name.endswith(".gguf") for name in files),
-        "sentencepiece": "tokenizer.model" in files,
-        **{name: target == kind for name, kind in _COMPILERS.items()},
-    }
-    for name in (*_PACKAGES, *_COMPILERS):
-        if takes_part.get(name, True):
-            try:
-                found = metadata(name)
-            except PackageNotFoundError:  # a kernel that nvrtc would compile was in the cache
-                continue
-            yield Package(name, found["Version"], _licence(found))
-
-
-def _licence(package: "PackageMetadata") -> str | None:
-    """What a package says of its licence: https://packaging.python.org/en/latest/specifications/core-metadata/."""
-    said = [text for key in ("License-Expression", "License") for text in package.get_all(key, [])]
-    said += [text.split(" :: ")[-1] for text in package.get_all("Classifier", []) if text.startswith("License :: ")]
-    return next((text for text in said if 0 < len(text) <= _MAX_LICENCE), None)

@@ -1,5 +1,6 @@
 """Sources in Hugging Face's layout: config.json, *.safetensors and a tokenizer; from a directory or from the hub."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,17 @@ def download(hub_id: str, revision: str | None = None) -> Path:
             f"Hugging Face hub{at} ({reason}): check the spelling, the network and your access (`hf auth login`), "
             "or pass a local path"
         ) from error
+
+
+def hub_origin(model: Path) -> tuple[str, str] | None:
+    """The hub id and the commit of a model in Hugging Face's cache; None for one that is elsewhere.
+
+    https://huggingface.co/docs/huggingface_hub/guides/manage-cache says how the cache is laid out.
+    """
+    repository, folder = model.parent.parent.name, model.parent.name
+    if folder != "snapshots" or not repository.startswith("models--") or not re.fullmatch("[0-9a-f]{40}", model.name):
+        return None
+    return repository.removeprefix("models--").replace("--", "/"), model.name
 
 
 def _find_shards(path: Path) -> list[Path]:

@@ -1,7 +1,8 @@
 """Where an engine came from: an in-toto statement with SLSA's provenance (v1) in the engine's directory.
 
-It has no time and no place in it, so that the same build gives the same bytes. https://slsa.dev/spec/v1.0/provenance
-and https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md describe the fields.
+It has no time in it, and of files on the machine only names and digests, so that the same build gives the same bytes
+wherever it is made. https://slsa.dev/spec/v1.0/provenance and
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md describe the fields.
 """
 
 import hashlib
@@ -30,10 +31,19 @@ _REMEDY = "copy the engine again, or build it again with --provenance"
 
 @dataclass(frozen=True)
 class Material:
-    """A file that went into an engine, or source code that made it, and its digests by algorithm, in hexadecimal."""
+    """A file or a repository that went into an engine, or source code that made it.
+
+    ``digest`` has digests by algorithm, in hexadecimal; ``uri`` says where others find it, if they do.
+    """
 
     name: str
     digest: Mapping[str, str]
+    uri: str | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """As a resource descriptor: https://github.com/in-toto/attestation/blob/main/spec/v1/resource_descriptor.md."""
+        described = {"name": self.name, "digest": dict(self.digest)}
+        return described if self.uri is None else described | {"uri": self.uri}
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ def write_provenance(
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
                 "externalParameters": dict(parameters),
-                "resolvedDependencies": [{"name": item.name, "digest": dict(item.digest)} for item in materials],
+                "resolvedDependencies": [item.describe() for item in materials],
             },
             "runDetails": {"builder": {"id": BUILDER_ID, "version": {_OWN_VERSION: PRODUCER.split()[1], **versions}}},
         },
@@ -97,7 +107,8 @@ def read_provenance(directory: Path) -> Provenance:
             files={str(item["name"]): str(item["digest"]["sha256"]) for item in statement["subject"]},
             parameters=dict(definition["externalParameters"]),
             materials=tuple(
-                Material(str(item["name"]), _texts(item["digest"])) for item in definition["resolvedDependencies"]
+                Material(str(item["name"]), _texts(item["digest"]), _text(item.get("uri")))
+                for item in definition["resolvedDependencies"]
             ),
             versions={_OWN_VERSION: versions[_OWN_VERSION], **_texts(versions)},
         )
@@ -113,6 +124,10 @@ def _read_whole(path: Path) -> bytes:
     if len(data) > limit:
         raise EngineError(f"{path} has {path.stat().st_size:,} bytes, expected at most {limit:,}: {_REMEDY}")
     return data
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _texts(entries: Mapping[str, Any]) -> dict[str, str]:

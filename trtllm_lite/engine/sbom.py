@@ -25,22 +25,25 @@ _OWN_LICENCE = "Apache-2.0"
 
 @dataclass(frozen=True)
 class Package:
-    """A package from PyPI whose code took part in a build; ``licence`` is None if it does not say."""
+    """A package whose code took part in a build; ``licence`` is None if it does not say."""
 
     name: str
     version: str
     licence: str | None
+    on_pypi: bool = True
 
 
 @dataclass(frozen=True)
 class Bill:
     """What went into an engine.
 
-    ``code`` is trtllm_lite's own, ``model`` are the files of the model, whose ``licence`` is None if they do not say,
-    and ``data`` are other files, such as a timing cache.
+    ``code`` is trtllm_lite's own. ``origin`` is the repository of the hub that the model was fetched from, None for
+    another model; ``model`` are its files, whose ``licence`` is None if they do not say. ``data`` are other files, such
+    as a timing cache.
     """
 
     code: Material
+    origin: Material | None
     model: Sequence[Material]
     licence: str | None
     data: Sequence[Material]
@@ -49,7 +52,7 @@ class Bill:
     @property
     def materials(self) -> list[Material]:
         """All but the packages."""
-        return [self.code, *self.model, *self.data]
+        return [self.code, *([] if self.origin is None else [self.origin]), *self.model, *self.data]
 
 
 def write_sbom(directory: Path, manifest: Manifest, bill: Bill) -> None:
@@ -70,6 +73,8 @@ def write_sbom(directory: Path, manifest: Manifest, bill: Bill) -> None:
             Property(name="trtllm_lite:qformat", value=manifest.qformat),
         ],
     )
+    if bill.origin is not None:
+        engine.properties.add(Property(name="trtllm_lite:model", value=bill.origin.uri))
     bom = Bom(metadata=BomMetaData(component=engine), components=_components(bill))
     bom.register_dependency(engine, bom.components)
     document = json.loads(JsonV1Dot6(bom).output_as_string())
@@ -96,8 +101,8 @@ def _components(bill: Bill) -> "list[Component]":
         Component(
             name=package.name,
             version=package.version,
-            bom_ref=f"pkg:pypi/{package.name}",
-            purl=PackageURL("pypi", name=package.name, version=package.version),
+            bom_ref=f"package:{package.name}",
+            purl=PackageURL("pypi", name=package.name, version=package.version) if package.on_pypi else None,
             licenses=[licences.make_from_string(one_line(package.licence))] if package.licence else [],
         )
         for package in bill.packages
