@@ -1,6 +1,7 @@
 """Build files: what they hold, and errors with the file, the line and the remedy."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,23 @@ def test_another_model_than_the_checksums_is_refused(job: Path) -> None:
     output = " ".join(_build(job).split())
     assert "job.yaml:4: the sha256 of" in output
     assert "fetch the model again, or, if it was changed on purpose, give the new checksum" in output
+
+
+def test_a_checkpoint_is_that_of_the_checked_file(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although a file that differs in the middle alone has the same ends, size and date."""
+    monkeypatch.setattr("trtllm_lite.engine_cache.recipe._WHOLE", 0)
+    monkeypatch.setattr("trtllm_lite.engine_cache.recipe._END", 16)
+    assert "built" in _build(job)
+    first = (job.parent / "e" / "rank0.engine").read_bytes()
+    weights = job.parent / "model" / "model.safetensors"
+    data, status = bytearray(weights.read_bytes()), weights.stat()
+    data[-64:-32] = bytes(32)
+    old, new = (hashlib.sha256(content).hexdigest() for content in (weights.read_bytes(), data))
+    weights.write_bytes(data)
+    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
+    job.write_text(job.read_text().replace(old, new))
+    assert "built" in _build(job)
+    assert (job.parent / "e" / "rank0.engine").read_bytes() != first
 
 
 @pytest.mark.parametrize("checked", [True, False], ids=["of the checksums", "of the cache"])

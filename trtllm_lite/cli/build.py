@@ -202,11 +202,16 @@ def _convert_and_build(model: dict[str, Any], options: dict[str, Any]) -> None:
     from trtllm_lite.progress import progress_bars
 
     conversion, name = take_conversion(model), model["model_dir"]
+    sha256 = conversion.pop("sha256")
     with reading_model(name):
         source = find_model(name, conversion.pop("revision"))
-        check_files(source, conversion.pop("sha256"))
+        check_files(source, sha256)
+
+    def build_of(checkpoint: "Checkpoint") -> None:
+        _build(checkpoint, source, **options)
+
     with progress_bars() as report:
-        use_checkpoint(source, name, Conversion(**conversion), report, lambda made: _build(made, source, **options))
+        use_checkpoint(source, name, Conversion(**conversion), report, build_of, sha256)
 
 
 def _build(

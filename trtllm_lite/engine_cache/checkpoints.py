@@ -1,9 +1,10 @@
 """The checkpoints of models, which stay in the cache for engines with other limits."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from trtllm_lite.engine_cache.recipe import Conversion, checkpoint_key
@@ -16,24 +17,33 @@ if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint
 
 _Result = TypeVar("_Result")
+_UNCHECKED: Mapping[str, str] = MappingProxyType({})
 
 
-def checkpoint_path(source: Path, conversion: Conversion) -> Path:
+def checkpoint_path(source: Path, conversion: Conversion, sha256: Mapping[str, str] = _UNCHECKED) -> Path:
     """Where the checkpoint of the model ``source`` is, once it is made. Raises ConvertError, OutputError."""
     with reading_model(str(source)):
-        key = checkpoint_key(source, conversion)
+        key = checkpoint_key(source, conversion, sha256)
     return cache_directory(CHECKPOINTS) / key
 
 
 def use_checkpoint(
-    source: Path, model: str, conversion: Conversion, report: Report, use: "Callable[[Checkpoint], _Result]"
+    source: Path,
+    model: str,
+    conversion: Conversion,
+    report: Report,
+    use: "Callable[[Checkpoint], _Result]",
+    sha256: Mapping[str, str] = _UNCHECKED,
 ) -> _Result:
     """``use`` of the checkpoint of ``source``, called ``model``, which is made if there is none or a damaged one.
+
+    ``sha256`` has the digests, by name, of files that were held against them: another file has another checkpoint. Of
+    other large files only the ends, the size and the date count.
 
     Nobody removes it meanwhile, and others that want it wait. Raises ConvertError, OutputError, and what ``use``
     raises.
     """
-    path = checkpoint_path(source, conversion)
+    path = checkpoint_path(source, conversion, sha256)
     with locked(path, model):
         result = use(_opened(path) or _made(source, path, conversion, report))
         touch(path)

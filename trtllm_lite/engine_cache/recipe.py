@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# The digest of a file of at most this many bytes covers all of them; that of a larger one its two ends and its date.
+# The digest of a file of at most this many bytes covers all of them; that of a larger one its two ends and its date,
+# unless its own digest is known.
 _WHOLE = 1 << 24
 _END = 1 << 16
 _PACKAGE = Path(__file__).parents[1]
@@ -49,21 +50,24 @@ class Recipe:
 
 def engine_key(source: Path, recipe: Recipe) -> str:
     """The key of the engine that ``recipe`` makes of the model or checkpoint ``source``. Raises OSError."""
-    return _key(source, "engine", recipe)
+    return _key(source, "engine", recipe, {})
 
 
-def checkpoint_key(source: Path, conversion: Conversion) -> str:
-    """The key of the checkpoint that is made of the model ``source``. Raises OSError."""
-    return _key(source, "checkpoint", conversion)
+def checkpoint_key(source: Path, conversion: Conversion, sha256: Mapping[str, str]) -> str:
+    """The key of the checkpoint that is made of the model ``source``. Raises OSError.
+
+    ``sha256`` has digests of files by name, in hexadecimal, that the files were held against.
+    """
+    return _key(source, "checkpoint", conversion, sha256)
 
 
-def _key(source: Path, kind: str, how: Any) -> str:
+def _key(source: Path, kind: str, how: Any, sha256: Mapping[str, str]) -> str:
     """A digest of the model's files, what is made of it and how, and the code that does it."""
     digest = hashlib.sha256(repr((kind, how, code_digest())).encode())
     files = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
     for path in files:
         digest.update(f"\n{path.name} {path.stat().st_size} ".encode())
-        digest.update(_content(path))
+        digest.update(bytes.fromhex(sha256[path.name]) if path.name in sha256 else _content(path))
     return digest.hexdigest()[:32]
 
 
