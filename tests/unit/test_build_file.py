@@ -154,6 +154,20 @@ def test_errors_of_the_build_give_the_line_of_what_they_name(job: Path, old: str
     assert not (job.parent / "e").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--target", "sm_1"), r"Error: [^:]*sm_1"),
+        (("--max_seq_len", "9999"), r"Error: max_seq_len is 9999"),
+        (("--group_size", "64"), r"Error: .*job\.yaml: --group_size is given"),  # which the file does not have
+    ],
+)
+def test_no_line_is_blamed_for_what_the_command_line_says(job: Path, given: tuple[str, str], message: str) -> None:
+    output = " ".join(_build(job, *given).split())
+    assert re.search(message, output), output
+    assert "job.yaml:" not in output.replace("job.yaml: ", "")
+
+
 def test_another_model_than_the_checksums_is_refused(job: Path) -> None:
     with open(job.parent / "model" / "model.safetensors", "ab") as file:
         file.write(b"\0")

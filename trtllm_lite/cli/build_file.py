@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from trtllm_lite.cli.convert import convert
 from trtllm_lite.errors import BuildError, TrtllmLiteError, shown
@@ -42,7 +43,10 @@ class BuildFile:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Errors inside begin with the line of the option that they name, or else with the file alone."""
+        """Errors inside begin with the line of the option that they name, or else with the file alone.
+
+        An error that names an option which the command line has instead of the file is left as it is.
+        """
         try:
             yield
         except click.UsageError as error:
@@ -51,9 +55,12 @@ class BuildFile:
             raise type(error)(self._at(str(error))) from error
 
     def _at(self, message: str) -> str:
-        named = (self.lines[word] for word in re.findall(r"\w+", message) if word in self.lines)
-        line = next(named, None)
-        return f"{self.path}: {message}" if line is None else f"{self.path}:{line}: {message}"
+        name = next((word for word in re.findall(r"\w+", message) if word in self.lines), None)
+        if name is None:
+            return f"{self.path}: {message}"
+        if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            return message
+        return f"{self.path}:{self.lines[name]}: {message}"
 
 
 def read_build_file(path: Path, build: click.Command) -> BuildFile:
