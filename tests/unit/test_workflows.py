@@ -97,6 +97,30 @@ def test_the_build_files_that_it_takes_exist() -> None:
     assert all((ROOT / name).is_file() for name in json.loads(configs))
 
 
+def test_actions_are_pinned_by_their_commits() -> None:
+    """A tag can be moved to other code, which would run with the permissions of the job."""
+    used = [step["uses"] for path in WORKFLOWS for step in _steps(path) if "uses" in step]
+    assert used
+    assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name)] == []
+
+
+def test_only_jobs_that_publish_may_write() -> None:
+    jobs = _load(ENGINE_BUILD)["jobs"]
+    permissions = {name: job.get("permissions", {}).items() for name, job in jobs.items()}
+    allowed = {name: {what for what, how in items if how == "write"} for name, items in permissions.items()}
+    assert allowed == {"build": set(), "attest": {"id-token", "attestations"}, "push": {"packages"}}
+    assert _load(ENGINE_BUILD)["permissions"] == {"contents": "read"}
+    assert [name for name, job in jobs.items() if "PREPARE" in str(job) or "engine_build_job" in str(job)] == ["build"]
+
+
+def test_engines_are_kept_before_anything_is_published() -> None:
+    """So that where GitHub cannot attest, or a registry refuses, they are there; and attestation can be left out."""
+    jobs = _load(ENGINE_BUILD)["jobs"]
+    assert any("upload-artifact" in step.get("uses", "") for step in jobs["build"]["steps"])
+    assert (jobs["attest"]["needs"], jobs["attest"]["if"]) == ("build", "inputs.attest")
+    assert jobs["push"]["needs"] == ["build", "attest"]
+
+
 def test_a_command_that_fails_before_a_pipe_ends_its_step() -> None:
     """GitHub runs a step with pipefail only where its shell is named."""
     piped = [path for path in WORKFLOWS if any(re.search(r"[^|]\|[^|]", step.get("run", "")) for step in _steps(path))]
