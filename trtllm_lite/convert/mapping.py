@@ -56,7 +56,7 @@ def find_model(model_dir: str, revision: str | None = None) -> Path:
         return download(model_dir, revision)
     raise ConvertError(
         f"expected a Hugging Face directory, a GGUF file or a hub id like OWNER/NAME, but {shown(model_dir)} does not "
-        "exist: check the path"
+        "exist: check the path, which counts from the working directory"
     )
 
 
