@@ -1,31 +1,40 @@
 #!/usr/bin/env bash
 # Builds the engine of a build file twice, holds the two against each other byte by byte, verifies the one that stays,
-# and describes it in ENGINE.json beside it, and in the summary of a GitHub job. The second build begins with empty caches
-# of kernels and checkpoints, so that whatever an older run left there would show. Two that differ are kept as
-# ENGINE.differs/1 and /2, and there is no ENGINE. Needs no GPU. Further arguments go to both builds.
+# asks it for the file's answers, and describes it in ENGINE.json beside it, and in the summary of a GitHub job. The
+# second build begins with empty caches of kernels and checkpoints, so that whatever an older run left there would show;
+# a file with reproducible: false has none. Engines that differ are kept as ENGINE.differs/1 and /2, one with another
+# answer as ENGINE.refused, and there is no ENGINE. Needs no GPU. Further arguments go to both builds.
 #   engine_build_job.sh FILE.yaml ENGINE [OPTIONS of trtllm-lite build]
 set -euo pipefail
 config=${1:?usage: engine_build_job.sh FILE.yaml ENGINE [OPTIONS]}
 engine=${2:?usage: engine_build_job.sh FILE.yaml ENGINE [OPTIONS]}
 shift 2
 command=${TRTLLM_LITE:-trtllm-lite}
+scripts=$(dirname "$0")
 
 again=$(mktemp -d "$(dirname "$engine")/.again.XXXXXX")
 trap 'rm -rf "$again"' EXIT
 # What the hub sent is kept: it is known by its revision, and the build file may have its checksums.
 export HF_HOME=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
 "$command" build --config "$config" --output_dir "$engine" --provenance "$@"
-XDG_CACHE_HOME=$again/cache "$command" build --config "$config" --output_dir "$again/engine" --provenance "$@"
-rm -rf "$engine.differs" "$engine.json" # of an older run
-if ! diff -r "$engine" "$again/engine"; then
-  mkdir "$engine.differs"
-  mv "$engine" "$engine.differs/1"
-  mv "$again/engine" "$engine.differs/2"
-  "$command" inspect "$engine.differs/1" --diff "$engine.differs/2" || true # which ends with 3 if results differ
-  echo "error: two builds of $config differ: report it as a defect of trtllm_lite, with both ($engine.differs)" >&2
-  exit 1
+rm -rf "$engine.differs" "$engine.refused" "$engine.json" # of an older run
+reproducible=$(python3 "$scripts/engine_checks.py" reproducible "$engine")
+if [ "$reproducible" = true ]; then
+  XDG_CACHE_HOME=$again/cache "$command" build --config "$config" --output_dir "$again/engine" --provenance "$@"
+  if ! diff -r "$engine" "$again/engine"; then
+    mkdir "$engine.differs"
+    mv "$engine" "$engine.differs/1"
+    mv "$again/engine" "$engine.differs/2"
+    "$command" inspect "$engine.differs/1" --diff "$engine.differs/2" || true # which ends with 3 if results differ
+    echo "error: two builds of $config differ: report it as a defect of trtllm_lite, with both ($engine.differs)" >&2
+    exit 1
+  fi
 fi
 "$command" verify "$engine"
+python3 "$scripts/engine_checks.py" answers "$engine" || {
+  mv "$engine" "$engine.refused"
+  exit 1
+}
 "$command" inspect "$engine" --json >"$again/engine.json"
 mv "$again/engine.json" "$engine.json"
-[ -z "${GITHUB_STEP_SUMMARY:-}" ] || python3 "$(dirname "$0")/engine_summary.py" "$engine" >>"$GITHUB_STEP_SUMMARY"
+[ -z "${GITHUB_STEP_SUMMARY:-}" ] || python3 "$scripts/engine_summary.py" "$engine" >>"$GITHUB_STEP_SUMMARY"

@@ -62,7 +62,13 @@ build:
         ("- a", r"job\.yaml: expected the sections model and build"),
         ("build: [", r"job\.yaml:1: this is not YAML .*: correct it"),
         pytest.param("build: " + "[" * 3000, r"job\.yaml is nested more deeply than a build file may be", id="nested"),
-        ("limits:\n  a: 1", r"job\.yaml:1: 'limits' is no section: expected model and build"),
+        ("limits:\n  a: 1", r"job\.yaml:1: 'limits' is no section: expected model, build and checks"),
+        ("checks: 4", r"job\.yaml:1: expected checks to hold reproducible \(true or false\) and answers"),
+        ("checks:\n  speed: 4", r"job\.yaml:2: 'speed' is no check: expected reproducible .* and answers"),
+        ("checks:\n  reproducible: 1", r"job\.yaml:2: reproducible: expected true or false"),
+        ("checks:\n  answers: Paris", r"job\.yaml:2: answers: expected a prompt, a colon and a text"),
+        ("checks:\n  answers:\n    a: []", r"job\.yaml:3: answers: expected a value"),
+        ("build:\n  target: sm_90\nchecks:\n  answers: {a: b}", r"job\.yaml:4: answers: only engines for CPUs answer"),
         ("build: 4", r"job\.yaml:1: expected build to hold options of `trtllm-lite build`"),
         ("model:\n  dtype: float16", r"the section model has no model_dir: add"),
         ("model:\n  output_dir: a", r"job\.yaml:2: 'output_dir' is no option of `trtllm-lite convert`"),
@@ -80,6 +86,13 @@ build:
 def test_errors_give_the_line_and_the_remedy(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=message):
         _read(tmp_path / "job.yaml", text)
+
+
+def test_checks_are_read(tmp_path: Path) -> None:
+    text = "checks:\n  reproducible: false\n  answers:\n    One and one is: 2\nbuild:\n  target: [cpu]\n"
+    checks = {"reproducible": False, "answers": {"One and one is": "2"}}
+    assert _read(tmp_path / "job.yaml", text).checks == checks
+    assert _read(tmp_path / "job.yaml", "build: {}").checks == {}
 
 
 def test_nothing_is_made_of_a_tag(tmp_path: Path) -> None:

@@ -40,13 +40,22 @@ def test_it_builds_twice_verifies_and_sums_up(tmp_path: Path) -> None:
     assert names == ["checkpoint", "engine", "engine.json", "job.yaml", "summary.md"]
 
 
-def _command(directory: Path, inspect: str) -> Path:
-    """A trtllm-lite whose engines hold where its cache was, and that does this for ``inspect``."""
+def _command(directory: Path, inspect: str, generate: str = "", checks: object = None) -> Path:
+    """A trtllm-lite whose engines hold where its cache was, and that does this for ``inspect`` and ``generate``."""
+    definition = {"externalParameters": {"build": {}, **({} if checks is None else {"checks": checks})}}
+    (directory / "statement").write_text(json.dumps({"predicate": {"buildDefinition": definition}}))
+    engine = 'mkdir -p "$5"; echo "${XDG_CACHE_HOME:-none}" > "$5/rank0.engine"'
+    build = f'{engine}; cp {directory}/statement "$5/provenance.json"'
     command = directory / "command"
-    build = 'mkdir -p "$5"; echo "${XDG_CACHE_HOME:-none}" > "$5/rank0.engine"'
-    command.write_text(f"#!/bin/bash\ncase $1 in build) {build};; inspect) {inspect};; esac\n")
+    cases = f"build) {build};; inspect) {inspect};; generate) {generate};;"
+    command.write_text(f"#!/bin/bash\necho $1 >> {directory}/calls\ncase $1 in {cases} esac\n")
     command.chmod(0o755)
     return command
+
+
+def _files(directory: Path) -> list[str]:
+    """What a job leaves in ``directory``, without the files of :func:`_command`."""
+    return sorted({path.name for path in directory.iterdir()} - {"command", "statement", "calls"})
 
 
 def test_builds_that_differ_end_it(tmp_path: Path) -> None:
@@ -58,14 +67,30 @@ def test_builds_that_differ_end_it(tmp_path: Path) -> None:
     first, second = (tmp_path / "engine.differs" / name for name in "12")
     assert f"why: inspect {first} --diff {second}" in done.stdout
     assert (first / "rank0.engine").read_text() != (second / "rank0.engine").read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["command", "engine.differs"]
+    assert _files(tmp_path) == ["engine.differs"]
 
 
 def test_a_description_that_fails_leaves_no_half(tmp_path: Path) -> None:
-    command = _command(tmp_path, 'echo "{"; exit 1')
-    command.write_text(command.read_text().replace("${XDG_CACHE_HOME:-none}", "same"))
-    assert _run(tmp_path, command).returncode == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["command", "engine"]
+    assert _run(tmp_path, _command(tmp_path, 'echo "{"; exit 1', checks={"reproducible": False})).returncode == 1
+    assert (tmp_path / "calls").read_text().split() == ["build", "verify", "inspect"]
+    assert _files(tmp_path) == ["engine"]
+
+
+def test_an_engine_is_asked_for_the_answers_of_its_file(tmp_path: Path) -> None:
+    checks = {"reproducible": False, "answers": {"- 'France' is": "Paris", "b": "c"}}
+    generate = '[ "$4" = "--prompt=b" ] && echo abcd || { echo "$4" > asked; echo " Paris."; }'
+    _run(tmp_path, _command(tmp_path, "exit 1", generate.replace("asked", f"{tmp_path}/asked"), checks))
+    assert (tmp_path / "calls").read_text().split() == ["build", "verify", "generate", "generate", "inspect"]
+    assert (tmp_path / "asked").read_text() == "--prompt=- 'France' is\n"
+
+
+@pytest.mark.parametrize("generate", ["echo Lyon", "exit 1"])
+def test_an_engine_with_another_answer_is_refused(generate: str, tmp_path: Path) -> None:
+    checks = {"reproducible": False, "answers": {"a": "Paris"}}
+    done = _run(tmp_path, _command(tmp_path, "exit 1", generate, checks))
+    assert done.returncode == 1
+    assert "answers 'a' with 'Lyon\\n', expected 'Paris' in it" in done.stderr or "exit status 1" in done.stderr
+    assert _files(tmp_path) == ["engine.refused"]
 
 
 def _write(directory: Path, accuracy: object) -> Path:
@@ -95,8 +120,21 @@ def summary(tmp_path: Path) -> str:
     """The summary of an engine whose accuracy was measured."""
     accuracy = {"perplexity": 10.05, "reference_perplexity": 10.0, "kl_divergence": 0.25, "top1_agreement": 0.9}
     engine = _write(tmp_path, accuracy | {"num_tokens": 2000, "dataset": "a text"})
+    return _sum_up(engine)
+
+
+def _sum_up(engine: Path) -> str:
     command = [sys.executable, str(SCRIPTS / "engine_summary.py"), str(engine)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_it_says_if_nothing_was_built_again(summary: str, tmp_path: Path) -> None:
+    assert "| bytes | the same when it was built again with empty caches |" in summary
+    path = tmp_path / "engine" / "provenance.json"
+    statement = json.loads(path.read_text())
+    statement["predicate"]["buildDefinition"]["externalParameters"]["checks"] = {"reproducible": False}
+    path.write_text(json.dumps(statement))
+    assert "| bytes | not built again (reproducible: false) |" in _sum_up(tmp_path / "engine")
 
 
 def test_the_proof_of_accuracy_is_summed_up(summary: str) -> None:

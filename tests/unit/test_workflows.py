@@ -42,7 +42,7 @@ def _scripts() -> set[Path]:
     while pending:
         text = pending.pop().read_text()
         named = {ROOT / name for name in re.findall(r"\bscripts/\w+\.(?:sh|py)\b", text)}
-        named |= {ROOT / "scripts" / name for name in re.findall(r'dirname "\$0"\)/(\w+\.(?:sh|py))', text)}
+        named |= {ROOT / "scripts" / name for name in re.findall(r'"\$scripts/(\w+\.(?:sh|py))"', text)}
         pending += sorted(path for path in named - found if path.is_file())
         found |= named
     return found
@@ -56,7 +56,8 @@ def test_they_are_valid(tmp_path: Path) -> None:
 
 def test_their_scripts_exist() -> None:
     scripts = _scripts()
-    assert {"test.sh", "engine_build_job.sh", "engine_summary.py", "fetch_model.sh"} <= {path.name for path in scripts}
+    names = {path.name for path in scripts}
+    assert {"test.sh", "engine_build_job.sh", "engine_checks.py", "engine_summary.py", "fetch_model.sh"} <= names
     assert [path for path in scripts if not path.is_file()] == []
 
 

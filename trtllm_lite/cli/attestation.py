@@ -55,15 +55,17 @@ def _given() -> dict[str, Any]:
 
 
 def _parameters(given: dict[str, Any], source: Path | None) -> dict[str, dict[str, Any]]:
-    """The options by section. Of files, which are materials, it has the names, so that no place is in it."""
-    build = {name: Path(value).name if name in _FILES else value for name, value in given.items()}
+    """The options and checks by section. Of files, which are materials, it has the names, and no places."""
+    sections = {"build": {name: Path(value).name if name in _FILES else value for name, value in given.items()}}
     config = click.get_current_context().params["config"]
+    if config is not None and config.checks:
+        sections["checks"] = dict(config.checks)
     if config is None or config.model is None or source is None:
-        return {"build": build}
+        return sections
     model = dict(config.model)
     if Path(model["model_dir"]).exists():  # it is no hub id
         model["model_dir"] = source.absolute().name
-    return {"build": build, "model": model}
+    return sections | {"model": model}
 
 
 def _origin(source: Path) -> "Material | None":

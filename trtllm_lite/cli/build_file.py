@@ -21,19 +21,22 @@ _MAX_BYTES = 1 << 20
 _OUTPUT = "output_dir"
 _NO_KEYS = ("help", "debug", "config")
 _FLAGS = {"true": True, "false": False}
+_REPRODUCIBLE, _ANSWERS = "reproducible", "answers"  # what scripts/engine_build_job.sh may check
 
 
 @dataclass(frozen=True)
 class BuildFile:
     """The options that stand in ``path``: those of the section ``model``, if there is one, and of ``build``.
 
-    Values are as click takes them from a default map; ``lines`` has the line of each option, counted from 1.
+    Values are as click takes them from a default map; ``lines`` has the line of each option, counted from 1. ``checks``
+    is what the job that builds the engine is to check: whether it is ``reproducible``, and ``answers`` by prompt.
     """
 
     path: Path
     model: Mapping[str, Any] | None
     build: Mapping[str, Any]
     lines: Mapping[str, int]
+    checks: Mapping[str, Any]
 
     def conversion(self) -> dict[str, Any]:
         """The value of every option of `convert` but the output directory. There is a section ``model``."""
@@ -100,13 +103,38 @@ class _Reader:
             raise BuildError(f"{self.path}: expected the sections model and build: README.md has an example")
         commands = {"model": convert, "build": build}
         found: dict[str, dict[str, Any]] = {}
-        for name, (key, node) in self._entries(root).items():
+        entries = self._entries(root)
+        _, checks = entries.pop("checks", (None, None))
+        for name, (key, node) in entries.items():
             if name not in commands:
-                self._refuse(key, f"{shown(name)} is no section: expected {' and '.join(commands)}")
+                self._refuse(key, f"{shown(name)} is no section: expected {', '.join(commands)} and checks")
             found[name] = self._section(name, node, commands[name])
         if "model" in found and "model_dir" not in found["model"]:
             self._refuse(root, "the section model has no model_dir: add the model's directory, GGUF file or hub id")
-        return BuildFile(self.path, found.get("model"), found.get("build", {}), self.lines)
+        options = found.get("build", {})
+        asked = {} if checks is None else self._checks(checks, options)
+        return BuildFile(self.path, found.get("model"), options, self.lines, asked)
+
+    def _checks(self, node: "yaml.Node", build: Mapping[str, Any]) -> dict[str, Any]:
+        """The section checks of a file whose section build is ``build``."""
+        import yaml
+
+        names = f"{_REPRODUCIBLE} (true or false) and {_ANSWERS} (for each prompt a text)"
+        if not isinstance(node, yaml.MappingNode):
+            self._refuse(node, f"expected checks to hold {names}")
+        found: dict[str, Any] = {}
+        for name, (key, value) in self._entries(node).items():
+            if name == _REPRODUCIBLE:
+                found[name] = self._flag(name, value)
+            elif name != _ANSWERS:
+                self._refuse(key, f"{shown(name)} is no check: expected {names}")
+            elif not isinstance(value, yaml.MappingNode):
+                self._refuse(value, f"{name}: expected a prompt, a colon and a text on each line")
+            elif build.get("target", ["cpu"]) != ["cpu"]:
+                self._refuse(key, f"{name}: only engines for CPUs answer where engines are built: leave it out")
+            else:
+                found[name] = {prompt: self._text(name, text) for prompt, (_, text) in self._entries(value).items()}
+        return found
 
     def _section(self, name: str, node: "yaml.Node", command: click.Command) -> dict[str, Any]:
         import yaml
@@ -135,15 +163,20 @@ class _Reader:
         import yaml
 
         if option.is_flag:
-            if not isinstance(node, yaml.ScalarNode) or node.value not in _FLAGS:
-                self._refuse(node, f"{key}: expected true or false")
-            return _FLAGS[node.value]
+            return self._flag(key, node)
         if option.multiple and isinstance(node, yaml.SequenceNode):
             return [self._text(key, item) for item in node.value]
         if option.multiple and isinstance(node, yaml.MappingNode):
             return [f"{name}={self._text(key, item)}" for name, (_, item) in self._entries(node).items()]
         text = self._text(key, node)
         return [text] if option.multiple else text
+
+    def _flag(self, key: str, node: "yaml.Node") -> bool:
+        import yaml
+
+        if not isinstance(node, yaml.ScalarNode) or node.value not in _FLAGS:
+            self._refuse(node, f"{key}: expected true or false")
+        return _FLAGS[node.value]
 
     def _text(self, key: str, node: "yaml.Node") -> str:
         import yaml
