@@ -4,7 +4,7 @@
 alone, because the C++ build reads it before anything is installed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -128,3 +128,25 @@ STEP_INPUTS = (
     # Entries that no window reaches any more may name any block: nobody uses what they name.
     StepInput("block_tables", ("num_tables", "max_blocks_per_seq"), "cache blocks by sequence, then by cache group"),
 )
+
+# The inputs of a checkpoint's network besides its caches, all int64, with their ranks: see network/contract.py.
+NETWORK_INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}
+LOGITS_INDICES, LOGITS = "logits_indices", "logits"
+# The inputs of a network that TensorRT compiled, besides its caches: it computes chosen rows of LOGITS alone.
+COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
+
+
+@dataclass(frozen=True)
+class CacheNames:
+    """What the keys, or the values, of one layer are called: in a plan, and as input and output of a network."""
+
+    plan: str
+    past: str
+    present: str
+
+
+def cache_names(num_layers: int) -> Iterator[CacheNames]:
+    """The caches of all layers: the keys of the first, its values, the keys of the second, and so on."""
+    for layer in range(num_layers):
+        for what in ("key", "value"):
+            yield CacheNames(f"{what}_cache.{layer}", f"past_{what}.{layer}", f"present_{what}.{layer}")

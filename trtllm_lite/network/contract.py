@@ -8,6 +8,7 @@ layer present_key.{i} and present_value.{i} of the same shapes as the past ones.
 import onnx_ir as ir
 
 from trtllm_lite.network.graph import OPSET_VERSION
+from trtllm_lite.vocabulary import LOGITS, NETWORK_INPUTS, cache_names
 
 _Signature = tuple[str, str, tuple[int | str, ...]]
 
@@ -42,13 +43,11 @@ def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signa
     logits = _signature(graph.outputs[0])[2] if graph.outputs else ()
     vocab = logits[-1] if logits else "vocab"
     tokens = ("batch", "seq")
-    inputs: list[_Signature] = [("input_ids", "INT64", tokens), ("position_ids", "INT64", tokens)]
-    inputs.append(("past_lens", "INT64", ("batch",)))
-    outputs: list[_Signature] = [("logits", "FLOAT", (*tokens, vocab))]
-    for layer in range(max(layers, 1)):
-        inputs += [(f"past_key.{layer}", "FLOAT", cache), (f"past_value.{layer}", "FLOAT", cache)]
-        outputs += [(f"present_key.{layer}", "FLOAT", cache), (f"present_value.{layer}", "FLOAT", cache)]
-    return inputs, outputs
+    names = list(cache_names(max(layers, 1)))
+    inputs: list[_Signature] = [(name, "INT64", tokens[:rank]) for name, rank in NETWORK_INPUTS.items()]
+    inputs += [(name.past, "FLOAT", cache) for name in names]
+    outputs: list[_Signature] = [(LOGITS, "FLOAT", (*tokens, vocab))]
+    return inputs, outputs + [(name.present, "FLOAT", cache) for name in names]
 
 
 def _signature(value: ir.Value) -> _Signature:

@@ -15,7 +15,7 @@ from trtllm_lite.builder.cuda.operands import Operands, buffer_of
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, rows_of, static_dims
 from trtllm_lite.builder.cuda.passes import run_device_passes
 from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
-from trtllm_lite.builder.passes.last_token_gather import LOGITS, NUM_LOGITS
+from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
@@ -28,6 +28,7 @@ from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBu
 from trtllm_lite.plugins.linear.cuda import dequantize
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 from trtllm_lite.plugins.schema import all_schemas
+from trtllm_lite.vocabulary import LOGITS
 
 _VECTOR = 8  # 16-bit elements of one load or store
 

@@ -13,8 +13,9 @@ from trtllm_lite.builder.graph import dims, fused_node, site, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
+from trtllm_lite.vocabulary import LOGITS, LOGITS_INDICES
 
-LOGITS, LOGITS_INDICES, NUM_LOGITS = "logits", "logits_indices", "num_logits"
+NUM_LOGITS = "num_logits"
 
 # In schemas this symbol names an axis along which an operator works row by row.
 _ROWS = "rows"

@@ -13,12 +13,12 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import attribute, dims, integers, nodes_of, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.vocabulary import NETWORK_INPUTS
 
 TOKEN_IDS, POSITION_IDS, PAST_LENS = "token_ids", "position_ids", "past_lens"
 PADDED_ROWS, PACKED_ROWS = "padded_rows", "packed_rows"
 NUM_TOKENS, NUM_SEQS = "num_tokens", "num_seqs"
 
-_INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}  # name: rank
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Cast", "Cos", "Div", "Erf", "Exp", "Gelu", "Max", "Mul", "Neg", "Pow", "Reciprocal", "Relu"}
     | {"Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh"}
@@ -122,7 +122,7 @@ def _replace_inputs(state: _Rewrite) -> None:
         value_of(POSITION_IDS, ir.DataType.INT32, [NUM_TOKENS]),
         value_of(PAST_LENS, ir.DataType.INT32, [NUM_SEQS]),
     ]
-    for name, value in zip(_INPUTS, new, strict=True):
+    for name, value in zip(NETWORK_INPUTS, new, strict=True):
         padded = old[name]
         padded.name = f"{name}.int64"
         node = ir.node(
@@ -177,7 +177,7 @@ def _input_named(graph: ir.Graph, name: str) -> ir.Value | None:
 
 
 def _requires(graph: ir.Graph) -> Iterable[str]:
-    for name, rank in _INPUTS.items():
+    for name, rank in NETWORK_INPUTS.items():
         value = _input_named(graph, name)
         shape = dims(value)
         if shape is None or len(shape) != rank or not all(isinstance(dim, str) for dim in shape):

@@ -23,7 +23,7 @@ from trtllm_lite.engine.plan import NetworkInstruction, Plan, PlanTensor, Progra
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.quantize.kv_cache import find_attentions
-from trtllm_lite.vocabulary import ALIGNMENT, PLAIN_DTYPES, num_bytes
+from trtllm_lite.vocabulary import ALIGNMENT, LOGITS, PLAIN_DTYPES, cache_names, num_bytes
 
 _KEY = "tensorrt"  # of the one network in an engine
 
@@ -126,10 +126,11 @@ def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
     """Caches, logits, and the network with a profile for each kind of step."""
     symbols = job.limits.symbols() | {"max_blocks_per_seq": 1, "num_blocks": cache.num_blocks}
     shape = ("num_blocks", cache.num_kv_heads, cache.tokens_per_block, cache.head_dim)
-    names = (f"{what}_cache.{layer}" for layer in range(cache.num_layers) for what in ("key", "value"))
-    caches = tuple(PlanTensor(name, cache.dtype, shape, "row_major", "cache", 0) for name in names)
+    caches = tuple(
+        PlanTensor(names.plan, cache.dtype, shape, "row_major", "cache", 0) for names in cache_names(cache.num_layers)
+    )
     vocab_size = job.checkpoint.config.vocab_size
-    logits = PlanTensor("logits", "float32", ("num_logits", vocab_size), "row_major", "arena", 0)
+    logits = PlanTensor(LOGITS, "float32", ("num_logits", vocab_size), "row_major", "arena", 0)
     programs = tuple(
         Program(name, "any", name == "generation", most, (NetworkInstruction("network", library, _KEY, number),))
         for number, (name, most) in enumerate(
@@ -141,7 +142,7 @@ def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
         arena_bytes=num_bytes("float32", (symbols["num_logits"], vocab_size)),
         state_bytes=0,
         tensors=(*caches, logits),
-        outputs={"logits": len(caches)},
+        outputs={LOGITS: len(caches)},
         kernels=(),
         programs=programs,
         cuda=None,

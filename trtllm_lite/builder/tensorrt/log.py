@@ -6,6 +6,7 @@ from typing import Any
 
 from trtllm_lite.errors import BuildError
 from trtllm_lite.printable import one_line
+from trtllm_lite.vocabulary import COMPILED_INPUTS
 
 _MAX_SHOWN = 5
 
@@ -18,7 +19,7 @@ class Benign:
     reason: str
 
 
-_INPUTS = r"(input_ids|position_ids|past_lens|logits_indices)"
+_INPUTS = f"({'|'.join(COMPILED_INPUTS)})"
 BENIGN = (
     Benign(r"-+|(ONNX IR|Opset|Producer|Model) version: .*|(Producer name|Domain|Doc string): .*", "the file's header"),
     Benign(rf"ModelImporter\.cpp:\d+: Make sure input {_INPUTS} has Int64 binding\.", "the runtime binds int64 there"),

@@ -11,7 +11,8 @@ from trtllm_lite.engine.plan import NetworkInstruction, Plan
 from trtllm_lite.errors import EngineError
 from trtllm_lite.runtime.tensorrt.cuda import Cuda
 from trtllm_lite.runtime.tensorrt.library import Library
-from trtllm_lite.runtime.tensorrt.steps import INPUTS, LOGITS, Steps
+from trtllm_lite.runtime.tensorrt.steps import Steps
+from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS, LOGITS_INDICES, cache_names
 
 
 class TensorRtNetwork:
@@ -33,7 +34,10 @@ class TensorRtNetwork:
         caches = manifest.kv_cache
         self._row_bytes = caches.bytes_per_block // (2 * caches.num_layers)
         self._cache_shape = (caches.num_kv_heads, caches.tokens_per_block, caches.head_dim)
-        self._caches = {name: self._cuda.allocate(num_rows * self._row_bytes, "KV cache") for name in _caches(plan)}
+        self._caches = {
+            names: self._cuda.allocate(num_rows * self._row_bytes, "KV cache")
+            for names in cache_names(caches.num_layers)
+        }
         self._steps = [
             Steps(self._library, self._engine, self._cuda, instruction.profile, generation=program.decode_only)
             for program, instruction in zip(plan.programs, instructions, strict=True)
@@ -58,12 +62,12 @@ class TensorRtNetwork:
     ) -> None:
         """Append tokens [rows, seq] to the sequences of cache rows from ``first_row`` on; see ``_core.Network``."""
         steps = self._steps[int(generation)]
-        shapes = {"input_ids": token_ids.shape, "position_ids": token_ids.shape, "past_lens": past_lens.shape}
-        steps.set_shapes(shapes | {"logits_indices": logits_indices.shape})
-        places = {name: cache + first_row * self._row_bytes for name, cache in self._caches.items()}
-        steps.set_caches(places, (len(past_lens), *self._cache_shape))
         positions = past_lens[:, None] + np.arange(token_ids.shape[1])
-        for name, values in zip(INPUTS, (token_ids, positions, past_lens, logits_indices), strict=True):
+        inputs = dict(zip(COMPILED_INPUTS, (token_ids, positions, past_lens, logits_indices), strict=True))
+        steps.set_shapes({name: values.shape for name, values in inputs.items()})
+        places = {names: cache + first_row * self._row_bytes for names, cache in self._caches.items()}
+        steps.set_caches(places, (len(past_lens), *self._cache_shape))
+        for name, values in inputs.items():
             self._send(name, values)
         steps.run()
         if len(outputs):
@@ -103,9 +107,9 @@ class TensorRtNetwork:
 
     def _bind(self, vocab_size: int) -> None:
         """Give the inputs and logits memory of their largest extents."""
-        sizes = {name: max(steps.most(name) for steps in self._steps) for name in INPUTS}
+        sizes = {name: max(steps.most(name) for steps in self._steps) for name in COMPILED_INPUTS}
         self._host = {name: self._cuda.allocate_host((size,), np.int64) for name, size in sizes.items()}
-        self._host[LOGITS] = self._cuda.allocate_host((sizes["logits_indices"], vocab_size), np.float32)
+        self._host[LOGITS] = self._cuda.allocate_host((sizes[LOGITS_INDICES], vocab_size), np.float32)
         self._places = {name: self._cuda.allocate(host.nbytes, "step's inputs") for name, host in self._host.items()}
         for steps in self._steps:
             steps.bind(self._places)
@@ -132,12 +136,6 @@ def _instructions(plan: Plan) -> Iterator[NetworkInstruction]:
         if not isinstance(instruction, NetworkInstruction):
             raise EngineError(f"the program {program.name} is not a network: build the engine again")
         yield instruction
-
-
-def _caches(plan: Plan) -> list[str]:
-    """The inputs of the network that are the caches of the plan: ``past_key.0`` is ``key_cache.0``."""
-    names = (tensor.name.partition("_cache.") for tensor in plan.tensors if tensor.kind == "cache")
-    return [f"past_{what}.{layer}" for what, _, layer in names]
 
 
 def _compiler(manifest: Manifest) -> str:

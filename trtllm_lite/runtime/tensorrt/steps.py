@@ -8,12 +8,7 @@ import numpy as np
 from trtllm_lite.errors import DeviceError, EngineError, LimitError
 from trtllm_lite.runtime.tensorrt.cuda import Cuda
 from trtllm_lite.runtime.tensorrt.library import Library
-
-INPUTS = ("input_ids", "position_ids", "past_lens", "logits_indices")
-"""Inputs of the network besides the caches, all int64."""
-
-LOGITS = "logits"
-"""The output that is no cache, float32 [rows, vocab_size]."""
+from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS, LOGITS_INDICES, CacheNames
 
 
 class Steps:
@@ -31,7 +26,7 @@ class Steps:
             raise DeviceError(f"{library.name} made no context for the engine{library.complaints()}")
         self._cuda = cuda  # behind the context, which is given up before the memory that it uses
         self.workspace_bytes = int(engine.get_device_memory_size_for_profile_v2(profile))
-        self._bounds = {name: self._profile_shapes(name, profile) for name in INPUTS}
+        self._bounds = {name: self._profile_shapes(name, profile) for name in COMPILED_INPUTS}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._places: dict[str, int] = {}
 
@@ -52,33 +47,31 @@ class Steps:
         for name, shape in shapes.items():
             least, _, most = self._bounds[name]
             if not all(low <= found <= high for low, found, high in zip(least, shape, most, strict=True)):
-                more = " and with --gather_context_logits" if name == "logits_indices" else ""
+                more = " and with --gather_context_logits" if name == LOGITS_INDICES else ""
                 raise LimitError(
                     f"a step has {name} of {list(shape)}, and the network was compiled for {list(least)} to "
                     f"{list(most)}: ask for less, or build the engine with larger limits{more}"
                 )
             self._set_shape(name, shape)
 
-    def set_caches(self, places: dict[str, int], shape: tuple[int, ...]) -> None:
-        """Let the network read and update caches of ``shape`` at ``places``, by their inputs."""
-        for name, address in places.items():
-            self._set_shape(name, shape)
-            if self._places.get(name) == address:
+    def set_caches(self, places: dict[CacheNames, int], shape: tuple[int, ...]) -> None:
+        """Let the network read and update caches of ``shape`` at ``places``."""
+        for names, address in places.items():
+            self._set_shape(names.past, shape)
+            if self._places.get(names.past) == address:
                 continue
-            for tensor in (name, self._updated(name)):
+            self._expect_in_place(names)
+            for tensor in (names.past, names.present):
                 self._expect(self.context.set_tensor_address(tensor, address), f"the address of {tensor}")
-            self._places[name] = address
+            self._places[names.past] = address
 
     def run(self) -> None:
         """Queue the step. Raises DeviceError."""
         self._expect(self.context.execute_async_v3(self._cuda.stream), "the step")
 
-    def _updated(self, cache: str) -> str:
-        """The output that is ``cache`` after the step, in the same memory. Raises EngineError if there is none."""
-        output = cache.replace("past_", "present_")
-        if self._engine.get_aliased_input_tensor(output) != cache:
-            raise EngineError(f"the network does not update {cache} in place: build the engine again")
-        return output
+    def _expect_in_place(self, names: CacheNames) -> None:
+        if self._engine.get_aliased_input_tensor(names.present) != names.past:
+            raise EngineError(f"the network does not update {names.past} in place: build the engine again")
 
     def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
         if self._shapes.get(name) != shape:

@@ -3,8 +3,8 @@
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind
 from trtllm_lite.builder.cuda.program_ops import program_op, step_input
 from trtllm_lite.builder.graph import dims
-from trtllm_lite.builder.passes.last_token_gather import LOGITS
 from trtllm_lite.plugins.sample.cuda import max_edits
+from trtllm_lite.vocabulary import LOGITS
 
 
 def sampling(ops: list[Op], program: ProgramKind) -> list[Op]:

@@ -11,8 +11,9 @@ from trtllm_lite.builder.graph import dims, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass, PassError
 from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, constant, insert
 from trtllm_lite.quantize.activations import recognise
+from trtllm_lite.vocabulary import LOGITS_INDICES
 
-LOGITS_INDICES, NUM_LOGITS = "logits_indices", "num_logits"
+NUM_LOGITS = "num_logits"
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -73,4 +74,4 @@ def _all_logits(graph: ir.Graph) -> list[str]:
 
 CHOSEN_LOGITS = GraphPass("chosen_logits", _rewrite, ensures=_all_logits)
 
-__all__ = ["CHOSEN_LOGITS", "LOGITS_INDICES", "NUM_LOGITS"]
+__all__ = ["CHOSEN_LOGITS", "NUM_LOGITS"]
