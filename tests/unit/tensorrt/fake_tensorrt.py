@@ -35,11 +35,16 @@ def fake_image(graph: ir.Graph, limits: BuildLimits) -> Compiled:
 
 
 class FakeTensorRt(SimpleNamespace):
-    """The module ``tensorrt_rtx``, on the device ``cuda``. ``contexts`` are those that were made."""
+    """The module ``tensorrt_rtx``, on the device ``cuda``. ``contexts`` are those that were made.
+
+    ``told`` replaces what engines say: by method and its argument.
+    """
 
     def __init__(self, cuda: FakeCuda) -> None:
         super().__init__(
             __version__=VERSION,
+            float16="float16",
+            bfloat16="bfloat16",
             float32="float32",
             int64="int64",
             CudaGraphStrategy=SimpleNamespace(DISABLED="disabled", WHOLE_GRAPH_CAPTURE="whole"),
@@ -47,7 +52,7 @@ class FakeTensorRt(SimpleNamespace):
             ILogger=type("ILogger", (), {}),
             contexts=[],
             refuses=set(),
-            copies=set(),
+            told={},
         )
         self.cuda = cuda
         self.Runtime = partial(FakeRuntime, self)
@@ -75,6 +80,19 @@ class FakeEngine:
         graph = onnx.load_from_string(network).graph
         self.outputs = [value.name for value in graph.output]
         self.types = {value.name: _TYPES[value.type] for value in self.session.get_inputs()}
+        self.tensors = {value.name: value.type.tensor_type for value in (*graph.input, *graph.output)}
+        self.aliases = {
+            node.output[0]: node.input[0]
+            for node in graph.node
+            if node.op_type == "TensorScatter" and {node.output[0], node.input[0]} <= self.tensors.keys()
+        }
+
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self.tensors)
+
+    def get_tensor_name(self, index: int) -> str:
+        return self.trt.told.get(("get_tensor_name", index), list(self.tensors)[index])
 
     def create_runtime_config(self) -> Any:
         config = SimpleNamespace(cuda_graph_strategy="disabled", strategy="static")
@@ -91,14 +109,18 @@ class FakeEngine:
         return self.profiles[profile][name]
 
     def get_tensor_dtype(self, name: str) -> str:
-        return "float32" if name == "logits" else np.dtype(self.types[name]).name
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(self.tensors[name].elem_type).name
+        return self.trt.told.get(("get_tensor_dtype", name), dtype)
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        shape = tuple(-1 if dim.dim_param else dim.dim_value for dim in self.tensors[name].shape.dim)
+        return self.trt.told.get(("get_tensor_shape", name), shape)
 
     def get_device_memory_size_for_profile_v2(self, profile: int) -> int:
         return _WORKSPACE[profile]
 
     def get_aliased_input_tensor(self, name: str) -> str | None:
-        cache = name.replace("present_", "past_")
-        return None if cache in self.trt.copies or cache == name else cache
+        return self.trt.told.get(("get_aliased_input_tensor", name), self.aliases.get(name))
 
 
 class FakeContext:

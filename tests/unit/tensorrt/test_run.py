@@ -1,8 +1,13 @@
 """Engines of TensorRT are run: everything but TensorRT and CUDA themselves, which stand-ins replace."""
 
+import ast
 import gc
-from collections.abc import Callable
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,11 +153,52 @@ def test_what_does_not_load_says_why(
         ModelRunner.from_dir(directory)
 
 
-def test_caches_that_are_copied_are_refused(trt: FakeTensorRt, build: Callable[..., Path]) -> None:
-    runner = ModelRunner.from_dir(build())
-    trt.copies.add("past_value.1")
-    with pytest.raises(EngineError, match=r"does not update past_value\.1 in place"):
-        runner.generate([[1, 2, 3]], max_new_tokens=1)
+@pytest.mark.parametrize(
+    ("method", "argument", "told", "message"),
+    [
+        ("get_tensor_name", 0, "ids", r"\['input_ids'\] are missing, \['ids'\] are unknown"),
+        ("get_tensor_dtype", "input_ids", "int32", r"input_ids: expected int64 \[any, any\], found int32 \[-1, -1\]"),
+        ("get_tensor_dtype", "logits", "float16", r"logits: expected float32 .*, found float16"),
+        ("get_tensor_dtype", "past_key.0", "float32", r"past_key\.0: expected float16 .*, found float32"),
+        ("get_tensor_dtype", "present_value.1", "bfloat16", r"present_value\.1: expected float16 .*, found bfloat16"),
+        ("get_tensor_shape", "past_lens", (-1, -1), r"past_lens: expected int64 \[any\], found int64 \[-1, -1\]"),
+        ("get_tensor_shape", "logits", (-1, 398), r"logits: expected .* \[num_logits, 397\], found .* \[-1, 398\]"),
+        ("get_tensor_shape", "logits", (4, 397), r"logits: expected .* \[num_logits, 397\], found .* \[4, 397\]"),
+        ("get_tensor_shape", "present_key.0", (-1, 2, 65, 32), r"present_key\.0: .* 64, 32\], .* 65, 32\]"),
+        ("get_tensor_shape", "past_value.1", (4, 2, 64, 32), r"past_value\.1: expected .*\[num_blocks, 2,.*\[4, 2, 64"),
+        ("get_aliased_input_tensor", "present_value.1", None, r"memory of past_value\.1.*, found it in that of None"),
+        ("get_aliased_input_tensor", "present_key.0", "past_value.0", r"past_key\.0, .* that of 'past_value\.0'"),
+    ],
+)
+def test_tensors_that_are_not_as_the_manifest_says_are_refused_before_memory_is_taken(
+    method: str, argument: Any, told: Any, message: str, trt: FakeTensorRt, build: Callable[..., Path]
+) -> None:
+    directory = build()
+    trt.told[method, argument] = told
+    with pytest.raises(EngineError, match=f"{message}.*; build the engine again"):
+        ModelRunner.from_dir(directory)
+    assert not trt.cuda.memory
+
+
+def test_extents_that_the_compiler_knows_may_be_those_of_full_steps(
+    trt: FakeTensorRt, build: Callable[..., Path]
+) -> None:
+    """Of networks that always compute one row, TensorRT may tell the one."""
+    directory = build(max_batch_size=1)
+    trt.told |= {("get_tensor_shape", "logits"): (1, 397), ("get_tensor_shape", "past_key.0"): (1, 2, 64, 32)}
+    assert ModelRunner.from_dir(directory).generate([[1, 2]], max_new_tokens=2, end_id=-1).shape == (1, 1, 4)
+    trt.told["get_tensor_shape", "logits"] = (2, 397)
+    with pytest.raises(EngineError, match=r"logits: expected .*, found .*\[2, 397\]"):
+        ModelRunner.from_dir(directory)
+
+
+def test_blocks_of_other_bytes_than_their_caches_are_refused(trt: FakeTensorRt, build: Callable[..., Path]) -> None:
+    engine = _core.Engine(str(build() / "rank0.engine"))
+    manifest = Manifest.from_json(engine.manifest)
+    wrong = replace(manifest, kv_cache=replace(manifest.kv_cache, bytes_per_block=32_764))
+    with pytest.raises(EngineError, match=r"expected bytes_per_block 32,768, .* found 32,764"):
+        open_network(engine, wrong, 3)
+    assert not trt.cuda.memory
 
 
 def test_a_step_that_fails_ends_its_requests_and_no_others(trt: FakeTensorRt, build: Callable[..., Path]) -> None:
@@ -219,7 +265,20 @@ def test_commands_run_it(
     assert all(context.steps for context in trt.contexts[: 1 if command[0] == "eval" else 2])
 
 
-def test_stand_ins_have_the_names_of_what_they_stand_for() -> None:
+def _count(function: Any) -> int:
+    """The number of a function's parameters."""
+    return len(inspect.signature(function).parameters)
+
+
+def _documented(method: Any) -> Iterator[int]:
+    """The same of each overload of a method of TensorRT, which its docstring says."""
+    for signature in re.findall(rf"^(?:\d+\. )?({method.__name__}\(.*) -> ", method.__doc__, re.MULTILINE):
+        (function,) = ast.parse(f"def {re.sub('<[^>]*>', '0', signature)}: ...").body  # defaults are no Python
+        assert isinstance(function, ast.FunctionDef)
+        yield len(function.args.args)
+
+
+def test_stand_ins_have_the_names_and_parameters_of_what_they_stand_for() -> None:
     import tensorrt_rtx
     from cuda.bindings import runtime
 
@@ -229,14 +288,18 @@ def test_stand_ins_have_the_names_of_what_they_stand_for() -> None:
         "IExecutionContext": fake_tensorrt.FakeContext,
     }
     for name, stand_in in classes.items():
-        methods = {method for method in vars(stand_in) if not method.startswith("_")}
+        real = getattr(tensorrt_rtx, name)
+        methods = {method: made for method, made in vars(stand_in).items() if not method.startswith("_")}
         assert methods, name
-        assert methods <= set(dir(getattr(tensorrt_rtx, name)))
+        assert methods.keys() <= set(dir(real))
+        for method, made in methods.items():
+            assert isinstance(made, property) or _count(made) in set(_documented(getattr(real, method))), method
     assert {"set_execution_context_allocation_strategy", "cuda_graph_strategy"} <= set(dir(tensorrt_rtx.IRuntimeConfig))
     fake = FakeTensorRt(FakeCuda())
-    own = {"contexts", "refuses", "copies", "cuda"}
+    own = {"contexts", "refuses", "told", "cuda"}
     assert {name for name in vars(fake) if name not in own} <= set(dir(tensorrt_rtx))
     for names in ("CudaGraphStrategy", "ExecutionContextAllocationStrategy"):
         assert set(vars(getattr(fake, names))) <= set(dir(getattr(tensorrt_rtx, names)))
-    assert {name for name in vars(FakeCuda) if name.startswith("cuda")} <= set(dir(runtime))
+    for name in (name for name in vars(FakeCuda) if name.startswith("cuda") and name != "cudaMemcpyKind"):
+        assert _count(getattr(fake.cuda, name)) == _count(getattr(runtime, name)), name
     assert int(runtime.cudaMemcpyKind(4)) == runtime.cudaMemcpyKind.cudaMemcpyDefault

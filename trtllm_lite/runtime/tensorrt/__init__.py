@@ -1,1 +1,1 @@
-"""Runs networks that TensorRT compiled: ``network.py`` over ``steps.py``, ``library.py`` and ``cuda.py``."""
+"""Runs networks that TensorRT compiled: ``network.py`` over ``steps``, ``tensors``, ``library`` and ``cuda``."""

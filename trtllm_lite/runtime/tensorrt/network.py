@@ -12,6 +12,7 @@ from trtllm_lite.errors import EngineError
 from trtllm_lite.runtime.tensorrt.cuda import Cuda
 from trtllm_lite.runtime.tensorrt.library import Library
 from trtllm_lite.runtime.tensorrt.steps import Steps
+from trtllm_lite.runtime.tensorrt.tensors import check_tensors
 from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS, LOGITS_INDICES, cache_names
 
 
@@ -25,15 +26,18 @@ class TensorRtNetwork:
     def __init__(self, image: Any, plan: Plan, manifest: Manifest, num_rows: int) -> None:
         """Load ``image``, the serialized network of ``plan``, with caches of ``num_rows`` rows.
 
-        Raises DeviceError (no GPU, or no TensorRT), EngineError (a network that is not as the plan says), LimitError
-        (too little memory).
+        Raises DeviceError (no GPU, or no TensorRT), EngineError (a network whose tensors are not as the manifest says),
+        LimitError (too little memory).
         """
         instructions = list(_instructions(plan))
         self._library, self._cuda = Library(instructions[0].library), Cuda()
         self._engine = self._library.load(image, _compiler(manifest))
         caches = manifest.kv_cache
-        self._row_bytes = caches.bytes_per_block // (2 * caches.num_layers)
         self._cache_shape = (caches.num_kv_heads, caches.tokens_per_block, caches.head_dim)
+        self._row_bytes = caches.bytes_per_block // (2 * caches.num_layers)
+        num_logits = plan.symbols["num_logits"]
+        most = {"num_blocks": num_rows, "num_logits": num_logits}
+        check_tensors(self._library, self._engine, manifest, most)
         self._caches = {
             names: self._cuda.allocate(num_rows * self._row_bytes, "KV cache")
             for names in cache_names(caches.num_layers)
@@ -42,7 +46,7 @@ class TensorRtNetwork:
             Steps(self._library, self._engine, self._cuda, instruction.profile, generation=program.decode_only)
             for program, instruction in zip(plan.programs, instructions, strict=True)
         ]
-        self._bind(manifest.model.vocab_size)
+        self._bind(num_logits, manifest.model.vocab_size)
         workspace = self._share_workspace()
         self.memory = {
             "weights": manifest.memory.weights,
@@ -105,11 +109,12 @@ class TensorRtNetwork:
         host[: values.size] = values.ravel()
         self._cuda.copy(self._places[name], host.ctypes.data, values.size * host.itemsize)
 
-    def _bind(self, vocab_size: int) -> None:
+    def _bind(self, num_logits: int, vocab_size: int) -> None:
         """Give the inputs and logits memory of their largest extents."""
         sizes = {name: max(steps.most(name) for steps in self._steps) for name in COMPILED_INPUTS}
         self._host = {name: self._cuda.allocate_host((size,), np.int64) for name, size in sizes.items()}
-        self._host[LOGITS] = self._cuda.allocate_host((sizes[LOGITS_INDICES], vocab_size), np.float32)
+        rows = max(sizes[LOGITS_INDICES], num_logits)
+        self._host[LOGITS] = self._cuda.allocate_host((rows, vocab_size), np.float32)
         self._places = {name: self._cuda.allocate(host.nbytes, "step's inputs") for name, host in self._host.items()}
         for steps in self._steps:
             steps.bind(self._places)

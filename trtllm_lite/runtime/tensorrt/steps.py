@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_lite.errors import DeviceError, EngineError, LimitError
+from trtllm_lite.errors import DeviceError, LimitError
 from trtllm_lite.runtime.tensorrt.cuda import Cuda
 from trtllm_lite.runtime.tensorrt.library import Library
-from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS, LOGITS_INDICES, CacheNames
+from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS_INDICES, CacheNames
 
 
 class Steps:
@@ -16,7 +16,7 @@ class Steps:
 
     def __init__(self, library: Library, engine: Any, cuda: Cuda, profile: int, *, generation: bool) -> None:
         trt = library.module
-        self._library, self._engine = library, engine
+        self._library = library
         config = engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
         if generation and hasattr(trt, "CudaGraphStrategy"):  # TensorRT for RTX alone has it
@@ -26,7 +26,7 @@ class Steps:
             raise DeviceError(f"{library.name} made no context for the engine{library.complaints()}")
         self._cuda = cuda  # behind the context, which is given up before the memory that it uses
         self.workspace_bytes = int(engine.get_device_memory_size_for_profile_v2(profile))
-        self._bounds = {name: self._profile_shapes(name, profile) for name in COMPILED_INPUTS}
+        self._bounds = {name: _profile_shapes(engine, name, profile) for name in COMPILED_INPUTS}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._places: dict[str, int] = {}
 
@@ -35,11 +35,8 @@ class Steps:
         return int(np.prod(self._bounds[name][2]))
 
     def bind(self, places: dict[str, int]) -> None:
-        """Say where inputs and logits lie. Raises EngineError if the network has no such tensors."""
+        """Say where inputs and logits lie."""
         for name, address in places.items():
-            expected = self._library.module.float32 if name == LOGITS else self._library.module.int64
-            if self._engine.get_tensor_dtype(name) != expected:
-                raise EngineError(f"the network's {name} is not {expected}: build the engine again")
             self._expect(self.context.set_tensor_address(name, address), f"the address of {name}")
 
     def set_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -60,7 +57,6 @@ class Steps:
             self._set_shape(names.past, shape)
             if self._places.get(names.past) == address:
                 continue
-            self._expect_in_place(names)
             for tensor in (names.past, names.present):
                 self._expect(self.context.set_tensor_address(tensor, address), f"the address of {tensor}")
             self._places[names.past] = address
@@ -69,18 +65,15 @@ class Steps:
         """Queue the step. Raises DeviceError."""
         self._expect(self.context.execute_async_v3(self._cuda.stream), "the step")
 
-    def _expect_in_place(self, names: CacheNames) -> None:
-        if self._engine.get_aliased_input_tensor(names.present) != names.past:
-            raise EngineError(f"the network does not update {names.past} in place: build the engine again")
-
     def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
         if self._shapes.get(name) != shape:
             self._expect(self.context.set_input_shape(name, shape), f"the shape {list(shape)} of {name}")
             self._shapes[name] = shape
 
-    def _profile_shapes(self, name: str, profile: int) -> Sequence[tuple[int, ...]]:
-        return [tuple(shape) for shape in self._engine.get_tensor_profile_shape(name, profile)]
-
     def _expect(self, done: bool, what: str) -> None:
         if not done:
             raise DeviceError(f"{self._library.name} refused {what}{self._library.complaints()}")
+
+
+def _profile_shapes(engine: Any, name: str, profile: int) -> Sequence[tuple[int, ...]]:
+    return [tuple(shape) for shape in engine.get_tensor_profile_shape(name, profile)]

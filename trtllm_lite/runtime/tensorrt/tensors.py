@@ -1,0 +1,76 @@
+"""Holds the tensors of a network that TensorRT compiled against the manifest, by which memory is allocated."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trtllm_lite.engine.manifest import KvCache, Manifest
+from trtllm_lite.errors import EngineError, shown
+from trtllm_lite.runtime.tensorrt.library import Library
+from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS, cache_names, num_bytes
+
+_Shape = tuple[int | str, ...]  # a symbol for an extent that changes from step to step
+_CHANGES = -1  # TensorRT's number for such an extent, where it does not know the extent when it compiles
+_REMEDY = "build the engine again"
+
+
+def check_tensors(library: Library, engine: Any, manifest: Manifest, most: Mapping[str, int]) -> None:
+    """Raise EngineError unless ``engine`` has the tensors that ``manifest`` says, and updates its caches in place.
+
+    ``most`` are the largest extents that memory is allocated for: ``num_blocks`` (rows of caches) and ``num_logits``.
+    """
+    _check_blocks(manifest.kv_cache)
+    expected = {name: (dtype, shape) for name, dtype, shape in _tensors(manifest)}
+    found = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
+    if found != expected.keys():
+        raise EngineError(
+            f"the network has other tensors than the manifest says: {shown(sorted(expected.keys() - found))} are "
+            f"missing, {shown(sorted(found - expected.keys()))} are unknown; {_REMEDY}"
+        )
+    for name, (dtype, shape) in expected.items():
+        found_dtype, found_shape = engine.get_tensor_dtype(name), tuple(engine.get_tensor_shape(name))
+        if found_dtype != getattr(library.module, dtype) or not _fits(found_shape, shape, most):
+            raise EngineError(
+                f"the network's {name}: expected {dtype} {_text(shape)}, found {found_dtype} {_text(found_shape)}; "
+                f"{_REMEDY}"
+            )
+    for names in cache_names(manifest.kv_cache.num_layers):
+        aliased = engine.get_aliased_input_tensor(names.present)
+        if aliased != names.past:
+            raise EngineError(
+                f"the network's {names.present}: expected it in the memory of {names.past}, which is updated in place, "
+                f"found it in that of {shown(aliased)}; {_REMEDY}"
+            )
+
+
+def _check_blocks(cache: KvCache) -> None:
+    row = num_bytes(cache.dtype, (cache.num_kv_heads, cache.tokens_per_block, cache.head_dim))
+    expected = 2 * cache.num_layers * row
+    if cache.bytes_per_block != expected:
+        raise EngineError(
+            f"the manifest's kv_cache: expected bytes_per_block {expected:,}, as its dtype and extents say, found "
+            f"{cache.bytes_per_block:,}; {_REMEDY}"
+        )
+
+
+def _tensors(manifest: Manifest) -> Iterator[tuple[str, str, _Shape]]:
+    """The name, dtype and shape of each input and output."""
+    cache = manifest.kv_cache
+    for name, rank in COMPILED_INPUTS.items():
+        yield name, "int64", ("any",) * rank  # the profiles bound them
+    yield LOGITS, "float32", ("num_logits", manifest.model.vocab_size)
+    for names in cache_names(cache.num_layers):
+        for name in (names.past, names.present):
+            yield name, cache.dtype, ("num_blocks", cache.num_kv_heads, cache.tokens_per_block, cache.head_dim)
+
+
+def _fits(found: tuple[int, ...], shape: _Shape, most: Mapping[str, int]) -> bool:
+    def fits(extent: int, expected: int | str) -> bool:
+        if isinstance(expected, int):
+            return extent == expected
+        return extent == _CHANGES or extent <= most.get(expected, extent)
+
+    return len(found) == len(shape) and all(map(fits, found, shape))
+
+
+def _text(shape: _Shape) -> str:
+    return f"[{', '.join(map(str, shape))}]"
