@@ -20,7 +20,7 @@ from trtllm_lite import _core
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.builder.backends import backend_of
 from trtllm_lite.builder.job import Tuning
-from trtllm_lite.builder.tensorrt import worker
+from trtllm_lite.builder.tensorrt import apart, worker
 from trtllm_lite.builder.tensorrt.apart import build_apart
 from trtllm_lite.builder.tensorrt.layers import layers_of
 from trtllm_lite.builder.tensorrt.library import Library, find_library
@@ -234,6 +234,25 @@ def test_the_same_network_is_built_once(cache: Path, tmp_path: Path, monkeypatch
     assert len(built) == 4
     assert {entry.kind for entry in list_cache()} == {"networks"}
     assert len(list(cache.glob("*/network.image"))) == 4
+
+
+def test_the_cache_knows_what_the_builder_ran_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python and the heap decide where TensorRT's objects lie, and so the bytes of its engines."""
+    graph = rewritten(save_checkpoint(tmp_path, "llama", "bfloat16").model, "bfloat16")[0].graph
+
+    def key(name: str) -> str:
+        (tmp_path / name).mkdir()
+        return write_request(tmp_path / name, graph, LIMITS, ARCHS, find_library(), _ignore)
+
+    first = key("first")
+    assert key("again") == first
+    heap = tmp_path / "steady_heap.so"
+    heap.write_bytes(apart.HEAP.read_bytes() + b"\0")
+    with monkeypatch.context() as patch:
+        patch.setattr(apart, "HEAP", heap)
+        other_heap = key("other heap")
+    monkeypatch.setattr(sys, "version", "3.99.0 (another build)")
+    assert len({first, other_heap, key("other Python")}) == 3
 
 
 def test_a_damaged_entry_of_the_cache_is_made_again(

@@ -20,6 +20,7 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.printable import one_line
 
 _ERRORS, _HEAP = "errors.txt", "steady_heap.so"
+HEAP = Path(str(_core.__file__)).with_name(_HEAP)
 _KEPT = ("LD_LIBRARY_PATH",)  # where TensorRT may have to look for CUDA's libraries
 _REFUSALS = {
     worker.PARSED: "TensorRT's parser refused the network and did not say why: report this with network.onnx",
@@ -51,7 +52,7 @@ def _messages(directory: Path, package: str) -> Generator[list[Any], None, None]
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     environment = {"LD_PRELOAD": f"{worker.HERE}/{_HEAP}", "PYTHONHASHSEED": "0", **kept}
     command = [sys.executable, "-S", "-s", "-P", "-B", f"{worker.HERE}/worker.py", package]
-    (directory / _HEAP).symlink_to(Path(str(_core.__file__)).with_name(_HEAP))
+    (directory / _HEAP).symlink_to(HEAP)
     (directory / "worker.py").symlink_to(Path(str(worker.__file__)))
     with (
         open(directory / _ERRORS, "wb") as errors,

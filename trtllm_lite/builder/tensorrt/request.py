@@ -6,6 +6,7 @@ and written behind each other. The builder maps both, so that weights are in no 
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +16,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import dims, remove_dead
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.tensorrt import apart
 from trtllm_lite.builder.tensorrt.library import Library
 from trtllm_lite.builder.tensorrt.passes.chosen_logits import NUM_LOGITS
 from trtllm_lite.builder.tensorrt.worker import NETWORK, PACKAGES, REQUEST
@@ -91,14 +93,14 @@ def write_request(
         weights = _write_weights(directory, tensors, workers_of(graph), progress)
         (directory / REQUEST).write_text(json.dumps({**asked, "weights": weights.places}))
     network = hashlib.sha256(document).hexdigest()
-    described = [_sources(), library.package, library.version, list(archs), asked, network, weights.digests]
+    described = [_tools(), library.package, library.version, list(archs), asked, network, weights.digests]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
-def _sources() -> str:
-    """A digest of what is asked for besides, which this folder says."""
-    files = sorted(_SOURCES.glob("*.py"))
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
+def _tools() -> list[str]:
+    """What the builder runs in: Python, whose objects lie on the same heap, the heap itself, this folder's sources."""
+    files = (apart.HEAP, *sorted(_SOURCES.glob("*.py")))
+    return [sys.version, *(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)]
 
 
 def _without_weights(graph: ir.Graph) -> tuple[bytes, dict[str, ir.LazyTensor]]:
