@@ -292,13 +292,32 @@ def test_weights_are_read_where_the_checkpoint_has_them(tmp_path: Path) -> None:
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended with exit code -11: if memory was short"),
         ("raise RuntimeError('no \\x1b luck')", r"ended with exit code 1 \(RuntimeError: no \\x1b luck\)"),
+        ("import os; os._exit(0)", "ended before it built the engine"),
+        ("import os; os.write(1, b'no \\x1b luck'); os._exit(0)", r"when it ended: STDERR: no \\x1b luck"),
     ],
 )
-def test_a_compiler_that_crashes_is_an_error(code: str, message: str, tmp_path: Path) -> None:
+def test_a_compiler_that_ends_otherwise_than_well_is_an_error(code: str, message: str, tmp_path: Path) -> None:
     (tmp_path / worker.PACKAGES).mkdir()
     (tmp_path / worker.PACKAGES / "broken_rt.py").write_text(code)
     with pytest.raises(BuildError, match=message):
         build_apart(tmp_path, "broken_rt")
+
+
+def test_a_line_that_is_printed_at_the_end_fails_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [["did", worker.PARSED, True], ["did", worker.BUILT, True]]
+    monkeypatch.setattr(apart, "_messages", lambda *_: (message for message in messages))
+    (tmp_path / "errors.txt").touch()
+    assert build_apart(tmp_path, "tensorrt_rtx").lines == []
+    messages.append(["line", "ERROR", "free(): invalid pointer"])
+    with pytest.raises(BuildError, match=r"when it ended: ERROR: free\(\): invalid pointer"):
+        build_apart(tmp_path, "tensorrt_rtx")
+
+
+def test_a_log_without_memory_or_layers_is_refused() -> None:
+    with pytest.raises(BuildError, match="did not print the engine's memory"):
+        Log([("INFO", "Total Weights Memory: 12 bytes")]).activation_bytes()
+    with pytest.raises(BuildError, match="did not list the engine's layers"):
+        layers_of([("VERBOSE", worker.LISTING), ("INFO", "Name: a, LayerType: gemm, ")])
 
 
 def test_a_line_that_is_not_known_fails_the_build() -> None:

@@ -21,6 +21,7 @@ from trtllm_lite.printable import one_line
 
 _ERRORS, _HEAP = "errors.txt", "steady_heap.so"
 HEAP = Path(str(_core.__file__)).with_name(_HEAP)
+_STDERR = "STDERR"  # the severity of what libraries print beside TensorRT's logger
 _KEPT = ("LD_LIBRARY_PATH",)  # where TensorRT may have to look for CUDA's libraries
 _REFUSALS = {
     worker.PARSED: "TensorRT's parser refused the network and did not say why: report this with network.onnx",
@@ -34,7 +35,7 @@ def build_apart(directory: Path, package: str) -> Log:
     Returns what it printed. Raises BuildError if TensorRT refuses, prints what is not known to do no harm, or ends
     before its work is done.
     """
-    log = Log()
+    log, done = Log(), ""
     with closing(_messages(directory, package)) as messages:
         for kind, *content in messages:
             if kind == "line":
@@ -44,7 +45,16 @@ def build_apart(directory: Path, package: str) -> Log:
             log.check(done)
             if not succeeded:
                 raise BuildError(_REFUSALS[done])
+    log.lines += [(_STDERR, line) for line in _printed(directory)]
+    log.check("ended")
+    if done != worker.BUILT:
+        raise BuildError(f"TensorRT's compiler ended before it {worker.BUILT}: report this with network.onnx")
     return log
+
+
+def _printed(directory: Path) -> list[str]:
+    """What the process and its libraries have written to stdout and stderr, which no logger saw."""
+    return (directory / _ERRORS).read_text(errors="replace").splitlines()
 
 
 def _messages(directory: Path, package: str) -> Generator[list[Any], None, None]:
@@ -67,7 +77,7 @@ def _messages(directory: Path, package: str) -> Generator[list[Any], None, None]
         finally:
             process.kill()
     if code != 0:
-        *_, last = ["", *(directory / _ERRORS).read_text(errors="replace").splitlines()]
+        *_, last = ["", *_printed(directory)]
         said = f" ({one_line(last)})" if last else ""
         raise BuildError(
             f"TensorRT's compiler ended with exit code {code}{said}: if memory was short, build on a machine with "

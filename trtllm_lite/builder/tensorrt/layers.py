@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from trtllm_lite.builder.tensorrt.worker import LISTING
 from trtllm_lite.engine.manifest import Tactic
+from trtllm_lite.errors import BuildError
 
-_LISTING = "Layers:\n"
 _LAYER = re.compile(r"^Name: (?P<name>.*?), LayerType: (?P<type>\w+), (?P<rest>.*)$", re.MULTILINE)
 _SITE = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
 _DTYPE = re.compile(r"Datatype: (\w+)")
@@ -20,8 +21,15 @@ def layers_of(lines: Iterable[tuple[str, str]]) -> tuple[Tactic, ...]:
 
     A layer's site is its phase and the nodes of the network that it computes, its choice the layer's type and the types
     that it reads, such as ``gemm of FP8``. Layers that only move events or shapes are left out.
+    Raises BuildError if the lines list no layers.
     """
-    return tuple(layer for _, text in lines if text.startswith(_LISTING) for layer in _layers(text))
+    layers = tuple(layer for _, text in lines if text.startswith(LISTING) for layer in _layers(text))
+    if not layers:
+        raise BuildError(
+            "TensorRT did not list the engine's layers as it is known to: this version of it is not known; build with "
+            "the native backend (leave backend out)"
+        )
+    return layers
 
 
 def _layers(text: str) -> Iterator[Tactic]:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from trtllm_lite.errors import BuildError
 from trtllm_lite.printable import one_line
@@ -49,19 +48,6 @@ class Log:
 
     lines: list[tuple[str, str]] = field(default_factory=list)
 
-    def logger(self, trt: Any) -> Any:
-        """An ``ILogger`` of the module ``trt`` that writes here."""
-        log = self
-
-        class Logger(trt.ILogger):
-            def __init__(self) -> None:
-                trt.ILogger.__init__(self)
-
-            def log(self, severity: Any, message: str) -> None:
-                log.lines.append((severity.name, message))
-
-        return Logger()
-
     def check(self, doing: str) -> None:
         """Raise BuildError that lists the lines which are not BENIGN; ``doing`` is what TensorRT was asked for."""
         unknown = [
@@ -79,5 +65,11 @@ class Log:
         )
 
     def activation_bytes(self) -> int:
-        """The temporary memory of the engine, that of its largest profile."""
-        return max((int(found[1]) for _, line in self.lines if (found := _ACTIVATION.fullmatch(line))), default=0)
+        """The temporary memory of the engine, that of its largest profile. Raises BuildError if no line says it."""
+        sizes = [int(found[1]) for _, line in self.lines if (found := _ACTIVATION.fullmatch(line))]
+        if not sizes:
+            raise BuildError(
+                f"TensorRT did not print the engine's memory, in a line such as {_ACTIVATION.pattern!r}: this version "
+                "of it is not known; build with the native backend (leave backend out)"
+            )
+        return max(sizes)
