@@ -1,6 +1,7 @@
 """Engines of TensorRT for RTX, built for two architectures without a GPU: what they contain, and what is refused."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -75,51 +76,47 @@ def test_every_family_builds_with_the_layers_it_should_have(family: str, tmp_pat
         assert ("layers.0.attention.q_rope" in sites) == (family != "gpt2")
 
 
+_PRODUCTS = [
+    f"layers.{layer}.{product}"
+    for layer in range(2)
+    for product in (
+        *(f"attention.{name}_proj" for name in "qkvo"),
+        *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+    )
+]
+
+
 @pytest.mark.parametrize(
-    ("qformat", "kernel"),
+    ("qformat", "family", "kernel"),
     [
-        ("int4_wo", "Int4"),
-        ("int4_awq", "Int4"),
-        ("int8_sq", "Int8"),
-        ("fp8", "FP8"),
-        ("fp8_rowwise", "FP8"),
-        ("fp8_gptq", "FP8"),
+        ("int4_wo", "llama", "runtime_fusion of Half, Int4"),
+        ("int4_awq", "qwen3", "runtime_fusion of Half, Int4"),
+        ("int4_gptq", "mistral", "runtime_fusion of Half, Int4"),
+        ("int8_sq", "gemma3", "gemm of Float, Int8"),
+        ("fp8", "llama", "gemm of FP8, Float"),
+        ("fp8_rowwise", "qwen2", "gemm of FP8, Float"),
+        ("fp8_gptq", "qwen3", "gemm of FP8, Float"),
+        ("fp8_rowwise_gptq", "llama", "gemm of FP8, Float"),
     ],
 )
-def test_quantized_products_run_in_their_type(qformat: str, kernel: str, tmp_path: Path) -> None:
-    model = save_checkpoint(tmp_path, "llama", "float16").model
+def test_quantized_products_run_in_their_type(qformat: str, family: str, kernel: str, tmp_path: Path) -> None:
+    """In layers that multiply: no other reads the type, as one would that only dequantizes."""
+    model = save_checkpoint(tmp_path, family, "float16").model
     quantized, _ = quantize_network(model, Recipe(qformat, group_size=32), made_up(model))
     layers = _layers(quantized, "float16", tmp_path)
-    narrow = " ".join(layer.site for layer in layers if kernel in layer.choice)
-    for product in ("q_proj", "o_proj", "gate_proj", "down_proj"):
-        assert product in narrow
+    (narrow,) = {"Int4", "Int8", "FP8"} & set(re.split(r"\W+", kernel))
+    assert {layer.choice for layer in layers if narrow in layer.choice} == {kernel}
+    products = [layer for layer in layers if layer.choice.startswith(("gemm", "runtime_fusion"))]
+    for phase in ("context", "generation"):
+        for product in _PRODUCTS:
+            found = [layer.choice for layer in products if product in _nodes(layer, phase)]
+            assert found == [kernel], (phase, product)
 
 
-def test_attentions_read_the_lengths_of_their_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser drops the lengths, and masks causally from the first key on."""
-    model = rewritten(save_checkpoint(tmp_path, "gemma3", "bfloat16").model, "bfloat16")[0]
-    library = find_library()
-    trt = library.module
-    write_request(tmp_path, model.graph, LIMITS, ARCHS, library, _ignore)
-    logger = trt.Logger(trt.Logger.ERROR)
-    network = trt.Builder(logger).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    monkeypatch.chdir(tmp_path)
-    weights = json.loads((tmp_path / worker.REQUEST).read_text())["weights"]
-    assert worker.parse(trt, network, logger, weights)
-    layers = [network.get_layer(number) for number in range(network.num_layers)]
-    inputs = [layer for layer in layers if layer.type == trt.LayerType.ATTENTION_INPUT]
-    for layer in inputs:
-        layer.__class__ = trt.IAttentionInputLayer
-    assert [layer.attention.key_value_lengths for layer in inputs] == [None, None]
-    worker.set_lengths(trt, network)
-    layers = [network.get_layer(number) for number in range(network.num_layers)]
-    lengths = next(layer for layer in layers if layer.name == worker.KV_LENGTHS)
-    assert lengths.get_input(0).name == "nonpad"
-    for layer in inputs:
-        assert layer.attention.key_value_lengths.name == lengths.get_output(0).name
-    windowed, full = (layer.attention for layer in inputs)
-    assert windowed.mask is not None
-    assert full.causal_kind == trt.CausalMaskKind.LOWER_RIGHT
+def _nodes(layer: Tactic, phase: str) -> list[str]:
+    """The nodes that ``layer`` computes in steps of ``phase``."""
+    of, _, nodes = layer.site.partition(": ")
+    return nodes.split(" + ") if of == phase else []
 
 
 def test_an_engine_says_what_it_is(tmp_path: Path) -> None:

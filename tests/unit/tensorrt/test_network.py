@@ -42,7 +42,10 @@ def _last_logits(model: torch.nn.Module, sequences: list[list[int]]) -> np.ndarr
         return np.stack([model(torch.tensor([ids])).logits[0, -1].numpy() for ids in sequences])
 
 
-_SCHEMES = ("int8_wo", "fp8_wo", "int4_wo", "int4_awq", "fp8", "fp8_rowwise", "int8_sq", "w4a8_awq")
+_SCHEMES = (
+    *("int8_wo", "fp8_wo", "int4_wo", "int4_awq", "int4_gptq", "w4a8_awq"),
+    *("fp8", "fp8_gptq", "fp8_rowwise", "fp8_rowwise_gptq", "int8_sq"),
+)
 
 
 @pytest.mark.parametrize("qformat", _SCHEMES)
