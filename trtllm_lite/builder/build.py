@@ -109,7 +109,8 @@ def _ahead(parts: EngineParts, workers: int) -> EngineParts:
 
 def _write(directory: Path, parts: EngineParts, manifest: Manifest, progress: Callable[[int, int], None]) -> None:
     """The engine and its manifest. Raises OutputError if there is no room, BuildError if the runtime refuses it."""
-    require_space(directory, 0 if manifest.stripped else sum(weight.num_bytes for weight in parts.weights))
+    weights = 0 if manifest.stripped else sum(weight.num_bytes for weight in parts.weights)
+    require_space(directory, weights + sum(map(len, parts.networks.values())))
     write_parts(directory / ENGINE_FILE, parts, manifest, progress)
     _read_back(directory / ENGINE_FILE)
     (directory / CONFIG_FILE).write_text(manifest.to_json(indent=2) + "\n")

@@ -69,6 +69,16 @@ def test_generation_has_a_graph_and_both_share_a_workspace(trt: FakeTensorRt, bu
     assert runner.session.executor.memory["workspace"] == 4096 + 3 * VOCAB_SIZE * 4
 
 
+def test_a_build_asks_for_room_for_its_network(
+    trt: FakeTensorRt, build: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del trt
+    asked: list[int] = []
+    monkeypatch.setattr("trtllm_lite.builder.build.require_space", lambda _, num_bytes: asked.append(num_bytes))
+    engine = _core.Engine(str(build() / "rank0.engine"))
+    assert asked == [len(engine.network("tensorrt"))]
+
+
 def test_a_closed_session_gives_its_memory_back(trt: FakeTensorRt, build: Callable[..., Path]) -> None:
     llm = LLM(build())
     assert trt.cuda.memory
