@@ -79,8 +79,9 @@ def stored_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] // per_item)
 
 
-# The types that matrices and caches have where nothing is quantized.
-PLAIN_DTYPES = ("float32", "float16", "bfloat16")
+# The types that matrices and caches have where nothing is quantized; CPUs compute in the first.
+FLOAT32 = "float32"
+PLAIN_DTYPES = (FLOAT32, "float16", "bfloat16")
 
 # The orders in which a weight's elements are stored; plugins/README.md describes them.
 LAYOUTS = ("row_major", "panel64", "gated_panel64", "mma_k16", "pairs8", "rows8")

@@ -16,7 +16,7 @@ from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
-from trtllm_lite.vocabulary import ALIGNMENT, PLAIN_DTYPES
+from trtllm_lite.vocabulary import ALIGNMENT, FLOAT32, PLAIN_DTYPES
 
 
 class CpuBackend:
@@ -67,7 +67,7 @@ class CpuBackend:
 
 def _cache_dtype(job: BuildJob) -> str:
     """The type of the KV cache. Raises BuildError if the kernels have no such cache."""
-    dtype = PLAIN_DTYPES[0] if job.kv_cache_dtype == AUTO_DTYPE else job.kv_cache_dtype
+    dtype = FLOAT32 if job.kv_cache_dtype == AUTO_DTYPE else job.kv_cache_dtype
     if dtype not in (*PLAIN_DTYPES, *KV_CACHE_DTYPES.values()):
         raise BuildError(
             f"kv_cache_dtype is {shown(dtype)}: expected one of {', '.join((AUTO_DTYPE, *PLAIN_DTYPES))}, fp8 and int8"

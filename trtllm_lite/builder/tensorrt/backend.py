@@ -23,7 +23,7 @@ from trtllm_lite.engine.plan import NetworkInstruction, Plan, PlanTensor, Progra
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.quantize.kv_cache import find_attentions
-from trtllm_lite.vocabulary import ALIGNMENT, LOGITS, PLAIN_DTYPES, cache_names, num_bytes
+from trtllm_lite.vocabulary import ALIGNMENT, FLOAT32, LOGITS, cache_names, num_bytes
 
 _KEY = "tensorrt"  # of the one network in an engine
 
@@ -52,7 +52,7 @@ class TensorRtBackend:
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
         """As :meth:`Backend.fuse`: types and shapes that TensorRT has kernels for; it fuses by itself."""
         dtype = config.dtype
-        if dtype == PLAIN_DTYPES[0]:
+        if dtype == FLOAT32:
             raise BuildError(
                 f"the checkpoint is {dtype}, and TensorRT engines compute in 16 bits: convert it with --dtype bfloat16"
             )
@@ -130,7 +130,7 @@ def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
         PlanTensor(names.plan, cache.dtype, shape, "row_major", "cache", 0) for names in cache_names(cache.num_layers)
     )
     vocab_size = job.checkpoint.config.vocab_size
-    logits = PlanTensor(LOGITS, "float32", ("num_logits", vocab_size), "row_major", "arena", 0)
+    logits = PlanTensor(LOGITS, FLOAT32, ("num_logits", vocab_size), "row_major", "arena", 0)
     programs = tuple(
         Program(name, "any", name == "generation", most, (NetworkInstruction("network", library, _KEY, number),))
         for number, (name, most) in enumerate(
@@ -139,7 +139,7 @@ def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
     )
     return Plan(
         symbols=symbols,
-        arena_bytes=num_bytes("float32", (symbols["num_logits"], vocab_size)),
+        arena_bytes=num_bytes(FLOAT32, (symbols["num_logits"], vocab_size)),
         state_bytes=0,
         tensors=(*caches, logits),
         outputs={LOGITS: len(caches)},
@@ -150,7 +150,7 @@ def _plan_of(job: BuildJob, cache: KvCache, library: str) -> Plan:
 
 
 def _memory(job: BuildJob, cache: KvCache, activation_bytes: int) -> MemoryPlan:
-    logits = num_bytes("float32", (job.limits.num_logits, job.checkpoint.config.vocab_size))
+    logits = num_bytes(FLOAT32, (job.limits.num_logits, job.checkpoint.config.vocab_size))
     return MemoryPlan(
         weights=_weight_bytes(job.graph),
         kv_cache=cache.num_blocks * cache.bytes_per_block,
