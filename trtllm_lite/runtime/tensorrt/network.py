@@ -20,7 +20,8 @@ class TensorRtNetwork:
     """What ``_core.open_executor`` calls a network: see ``_core.Network``.
 
     A cache is [rows, kv_heads, max_seq_len, head_dim] and is updated in place. Steps of context and of generation have
-    an execution context each, of one workspace; TensorRT for RTX captures those of generation as CUDA Graphs.
+    an execution context each, of one workspace; TensorRT for RTX captures those of generation as CUDA Graphs, TensorRT
+    itself launches them one by one.
     """
 
     def __init__(self, image: Any, plan: Plan, manifest: Manifest, num_rows: int) -> None:

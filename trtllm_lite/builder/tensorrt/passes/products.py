@@ -84,7 +84,7 @@ def _look_up_narrow(graph: ir.Graph, node: ir.Node, table: StoredMatrix, narrow:
 
 
 def _expanded(graph: ir.Graph, matrix: StoredMatrix, narrow: ir.DataType) -> ir.Value:
-    """What ``matrix`` means as one of 16 bits: one for all who read it."""
+    """What ``matrix`` means, in 16 bits: a weight that is made once, for all products and look-ups of ``matrix``."""
     name = f"{DTYPE_NAMES[narrow]}.{matrix.operands['weight'].name}"
     if name in graph.initializers:
         return graph.initializers[name]

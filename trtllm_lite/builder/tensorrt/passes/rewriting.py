@@ -44,9 +44,10 @@ def continue_with(
     renamed: str,
     **attributes: int,
 ) -> None:
-    """Let those that read the result of ``node``, outputs included, read ``op_type`` of it and ``operands``.
+    """Put a node ``name`` of ``op_type`` between ``node`` and all that reads its result, the graph's outputs included.
 
-    That is float32, and has the name of the result, which becomes ``renamed``.
+    The new node computes float32 from the result of ``node`` and ``operands``. Its result takes the name of the result
+    of ``node``, which is called ``renamed`` from then on.
     """
     result = node.outputs[0]
     readers, is_output = list(result.uses()), result.is_graph_output()
