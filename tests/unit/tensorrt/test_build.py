@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.unit.tensorrt.shapes import ARCHS, LIMITS, rewritten, save_checkpoint
 from trtllm_lite import _core
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.builder.backends import backend_of
+from trtllm_lite.builder.graph import value_of
 from trtllm_lite.builder.job import Tuning
 from trtllm_lite.builder.tensorrt import apart, worker
 from trtllm_lite.builder.tensorrt.apart import build_apart
@@ -33,6 +35,7 @@ from trtllm_lite.engine.page import render_page
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.engine_cache import list_cache
 from trtllm_lite.errors import BuildError, DeviceError
+from trtllm_lite.network.tensors import add_initializer, stored
 from trtllm_lite.quantize.network import Recipe, quantize_network
 
 _BUILD: dict[str, Any] = {
@@ -282,6 +285,28 @@ def test_weights_are_read_where_the_checkpoint_has_them(tmp_path: Path) -> None:
     assert (tmp_path / "plain" / "computed").stat().st_size == 0
     assert (tmp_path / "int4" / "computed").stat().st_size > 0
     assert (tmp_path / "plain" / "stored0").resolve() == tmp_path / "checkpoint" / "weights.safetensors"
+
+
+def test_stored_weights_are_in_no_memory_of_this_process(tmp_path: Path) -> None:
+    """A piece of them at a time is, for the digest."""
+    num_bytes = 1 << 27
+    with open(tmp_path / "weights", "wb") as file:
+        file.truncate(num_bytes)
+    ids = value_of("input_ids", ir.DataType.INT64, ["batch", "seq"])
+    graph = ir.Graph([ids], [], nodes=[], opset_imports={"": 24})
+    weights = stored(tmp_path / "weights", 0, ir.DataType.BFLOAT16, (1 << 10, 1 << 16))
+    looked_up = ir.node("Gather", [add_initializer(graph, "table", weights), ids], name="embedding")
+    graph.append(looked_up)
+    graph.outputs.extend(looked_up.outputs)
+    (tmp_path / "request").mkdir()
+    tracemalloc.start()
+    try:
+        write_request(tmp_path / "request", graph, LIMITS, ARCHS, find_library(), _ignore)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < num_bytes / 2
+    assert (tmp_path / "request" / worker.NETWORK).stat().st_size < 1 << 10
 
 
 @pytest.mark.parametrize(
