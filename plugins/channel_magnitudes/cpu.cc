@@ -3,7 +3,7 @@
 #include "channel_magnitudes_schema.h"
 #include "cpu/kernel.h"
 #include "cpu/simd.h"
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 
 namespace tl::TL_ISA {
 namespace {

@@ -1,7 +1,7 @@
 // Embedding on a CPU: rows of the table, widened to float and scaled.
 #include "cpu/table_row.h"
-#include "cpu/thread_pool.h"
 #include "embedding_schema.h"
+#include "host/thread_pool.h"
 
 namespace tl::TL_ISA {
 

@@ -3,8 +3,8 @@
 
 #include "cpu/kernel.h"
 #include "cpu/simd.h"
-#include "cpu/thread_pool.h"
 #include "gather_rows_schema.h"
+#include "host/thread_pool.h"
 
 namespace tl::TL_ISA {
 

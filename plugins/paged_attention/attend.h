@@ -11,6 +11,7 @@
 
 #include "cache_block.h"
 #include "cpu/micro_kernel.h"
+#include "host/thread_pool.h"
 
 namespace tl::TL_ISA {
 

@@ -1,7 +1,7 @@
 // PagedAttention on a CPU: tokens are appended in parallel, then tiles of queries are attended in parallel.
 #include "append.h"
 #include "attend.h"
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 
 namespace tl::TL_ISA {
 namespace {

@@ -1,6 +1,6 @@
 // PositionEmbedding on a CPU: rows of the table, widened to float, and x.
 #include "cpu/table_row.h"
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 #include "position_embedding_schema.h"
 
 namespace tl::TL_ISA {

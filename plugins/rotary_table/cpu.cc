@@ -3,7 +3,7 @@
 
 #include "cpu/kernel.h"
 #include "cpu/simd.h"
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 #include "rotary_table_schema.h"
 
 namespace tl::TL_ISA {

@@ -4,7 +4,7 @@
 
 #include "cpu/activation.h"
 #include "cpu/kernel.h"
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 #include "program.h"
 #include "rowwise_schema.h"
 

@@ -108,6 +108,14 @@ def test_the_runtime_cannot_reach_the_compiler(part):
         assert not reached & {"builder", "convert", "network", "quantize", "plugins"}, path
 
 
+@pytest.mark.parametrize("room", ["host", "cuda", "network"])
+def test_no_executor_includes_what_is_for_cpus(room):
+    """What kernels for CPUs and other executors share lies in host/."""
+    sources = [path for path in (PACKAGE / "csrc" / room).rglob("*") if path.suffix in (".h", ".cc")]
+    assert sources
+    assert [path.name for path in sources if '#include "cpu/' in path.read_text()] == []
+
+
 BLOCKER = f"""
 import sys
 class Blocker:

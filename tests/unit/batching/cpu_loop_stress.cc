@@ -12,8 +12,8 @@
 #include "batching/event_loop.h"
 #include "check.h"
 #include "cpu/cpu_executor.h"
-#include "cpu/host_step_executor.h"
 #include "errors.h"
+#include "host/host_step_executor.h"
 
 namespace {
 

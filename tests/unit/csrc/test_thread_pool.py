@@ -12,7 +12,7 @@ FLAGS = ("-std=c++20", "-O1", "-g1", "-fsanitize=thread", "-pthread")
 
 def test_thread_pool(tmp_path: Path) -> None:
     executable = tmp_path / "thread_pool_test"
-    sources = [FOLDER / "thread_pool_test.cc", CSRC / "cpu" / "thread_pool.cc"]
+    sources = [FOLDER / "thread_pool_test.cc", CSRC / "host" / "thread_pool.cc"]
     subprocess.run([sys.executable, CSRC / "generate_records.py", tmp_path], check=True)
     compiler = [os.environ.get("CXX", "g++"), *FLAGS, f"-I{CSRC}", f"-I{tmp_path}"]
     subprocess.run([*compiler, *sources, "-o", executable], check=True)

@@ -1,5 +1,5 @@
 // Exercises ThreadPool under ThreadSanitizer; exits with 1 and a line on stderr at the first broken promise.
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 
 #include <chrono>
 #include <cstdio>
@@ -8,8 +8,6 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
-
-#include "cpu/kernel.h"
 
 namespace {
 

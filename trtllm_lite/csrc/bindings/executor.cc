@@ -12,8 +12,8 @@
 #include "bindings/network.h"
 #include "bindings/step.h"
 #include "cpu/cpu_executor.h"
-#include "cpu/kernel.h"
 #include "cuda/run_step.h"
+#include "host/thread_pool.h"
 #include "network/network_executor.h"
 
 namespace nb = nanobind;

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "cpu/step_inputs.h"
+#include "host/step_inputs.h"
 
 namespace tl {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 
 namespace tl {
 

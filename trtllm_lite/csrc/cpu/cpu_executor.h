@@ -10,14 +10,14 @@
 #include <string_view>
 #include <vector>
 
-#include "cpu/anonymous_memory.h"
 #include "cpu/kernel.h"
-#include "cpu/logits_executor.h"
-#include "cpu/step_inputs.h"
-#include "cpu/thread_pool.h"
 #include "engine/call.h"
 #include "engine/engine.h"
 #include "home_process.h"
+#include "host/anonymous_memory.h"
+#include "host/logits_executor.h"
+#include "host/step_inputs.h"
+#include "host/thread_pool.h"
 
 namespace tl {
 

@@ -47,10 +47,4 @@ using Kernel = void (*)(const KernelArgs&);
 // The most blocks that rows of a weight with scales have.
 constexpr std::int64_t kMaxWeightBlocks = 1 << 16;
 
-// Bytes of 64-byte-aligned scratch that every thread of the pool owns.
-constexpr std::size_t kScratchBytesPerThread = 512 * 1024;
-
-// Bytes of 64-byte-aligned scratch that the threads of a pool have in common.
-constexpr std::size_t kSharedScratchBytes = 4 * 1024 * 1024;
-
 }  // namespace tl

@@ -12,7 +12,7 @@
 #include "cpu/micro_kernel.h"
 #include "cpu/products.h"
 #include "cpu/streams.h"
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 
 namespace tl::TL_ISA {
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "cpu/anonymous_memory.h"
-#include "cpu/thread_pool.h"
+#include "host/anonymous_memory.h"
+#include "host/thread_pool.h"
 
 namespace tl {
 namespace {

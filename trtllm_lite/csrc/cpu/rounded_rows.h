@@ -6,8 +6,8 @@
 #include "cpu/bf16_pairs.h"
 #include "cpu/fixed_point.h"
 #include "cpu/panel_gemm.h"
-#include "cpu/thread_pool.h"
 #include "cpu/tiles.h"
+#include "host/thread_pool.h"
 
 namespace tl::TL_ISA::tiles {
 

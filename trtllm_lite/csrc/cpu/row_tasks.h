@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cpu/simd.h"
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 
 namespace tl::TL_ISA {
 

@@ -12,9 +12,9 @@
 #include "cpu/kernel.h"
 #include "cpu/panel_gemm.h"
 #include "cpu/rounded_rows.h"
-#include "cpu/thread_pool.h"
 #include "cpu/tile_order.h"
 #include "cpu/tiles.h"
+#include "host/thread_pool.h"
 
 namespace tl::TL_ISA::tiles {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "cpu/thread_pool.h"
 #include "cuda/slot_records.h"
+#include "host/thread_pool.h"
 #include "sampling/row_sampler.h"
 
 namespace tl::cuda {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "cpu/step_inputs.h"
 #include "cuda/cuda_executor.h"
+#include "host/step_inputs.h"
 
 namespace tl::cuda {
 

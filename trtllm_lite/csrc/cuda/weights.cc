@@ -7,11 +7,11 @@
 #include <optional>
 #include <string_view>
 
-#include "cpu/thread_pool.h"
 #include "cpu_count.h"
 #include "cuda/random_values.h"
 #include "engine/plan_check.h"
 #include "errors.h"
+#include "host/thread_pool.h"
 
 namespace tl::cuda {
 namespace {

@@ -33,7 +33,7 @@ class Network {
   // Appends tokens to sequences, and writes the rows of logits that are wanted. Throws LimitError for a step that the
   // network was not compiled for, DeviceError.
   virtual void step(const NetworkStep& step, const LogitsTable& logits) = 0;
-  // Copies a whole row of all caches, in the order of the plan's tensors. Throw DeviceError.
+  // Each of these copies a whole row of all caches, in the order of the plan's tensors, and throws DeviceError.
   virtual void copy_row(std::int64_t src, std::int64_t dst) = 0;
   virtual void save_row(std::int64_t row, std::span<std::byte> out) = 0;
   virtual void load_row(std::int64_t row, std::span<const std::byte> data) = 0;

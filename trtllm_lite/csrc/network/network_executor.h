@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/logits_executor.h"
-#include "cpu/step_inputs.h"
-#include "cpu/thread_pool.h"
 #include "engine/engine.h"
 #include "home_process.h"
+#include "host/logits_executor.h"
+#include "host/step_inputs.h"
+#include "host/thread_pool.h"
 #include "network/network.h"
 
 namespace tl {

@@ -11,10 +11,10 @@
 #include "bindings/testing/testing.h"
 #include "cpu/cache_sweep.h"
 #include "cpu/kernel_registry.h"
-#include "cpu/thread_pool.h"
 #include "cpu_count.h"
 #include "engine/call_check.h"
 #include "errors.h"
+#include "host/thread_pool.h"
 
 namespace nb = nanobind;
 

@@ -12,6 +12,12 @@
 
 namespace tl {
 
+// Bytes of 64-byte-aligned scratch that every thread of the pool owns.
+constexpr std::size_t kScratchBytesPerThread = 512 * 1024;
+
+// Bytes of 64-byte-aligned scratch that the threads of a pool have in common.
+constexpr std::size_t kSharedScratchBytes = 4 * 1024 * 1024;
+
 // Every non-template member is defined in thread_pool.cc: kernels include this header with wider instruction sets
 // enabled, and an inline definition compiled there could be the one the linker keeps for every machine.
 class ThreadPool {

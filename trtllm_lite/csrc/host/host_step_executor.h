@@ -12,8 +12,8 @@
 
 #include "batching/step.h"
 #include "batching/step_memory.h"
-#include "cpu/anonymous_memory.h"
-#include "cpu/logits_executor.h"
+#include "host/anonymous_memory.h"
+#include "host/logits_executor.h"
 #include "sampling/row_sampler.h"
 
 namespace tl {

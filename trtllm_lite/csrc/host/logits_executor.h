@@ -8,16 +8,17 @@
 #include <span>
 
 #include "batching/device_executor.h"
-#include "cpu/step_inputs.h"
-#include "cpu/thread_pool.h"
+#include "host/step_inputs.h"
+#include "host/thread_pool.h"
 
 namespace tl {
 
 class LogitsExecutor : public DeviceExecutor {
  public:
   // Runs one step and hands `use` its logits, float32[num logits_indices, vocab_size], and a thread pool, which is idle
-  // then. Both are valid within the call only. Steps of several threads run one after the other. Throws LimitError
-  // before anything has been computed if the request is not within the limits, EngineError in a fork of the process.
+  // then. Both are valid within the call only. Steps of several threads run one after the other. Throws LimitError if
+  // the request is not within the limits, EngineError in a fork of the process: then `use` was not called, and of the
+  // caches nothing has changed but, perhaps, what lies behind the past_lens of the request's sequences.
   using LogitsUse = std::function<void(std::span<const float> logits, ThreadPool& pool)>;
   virtual void step(const StepRequest& request, const LogitsUse& use) = 0;
   // The same with the logits for a result.

@@ -1,9 +1,7 @@
-#include "cpu/thread_pool.h"
+#include "host/thread_pool.h"
 
 #include <chrono>
 #include <new>
-
-#include "cpu/kernel.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>

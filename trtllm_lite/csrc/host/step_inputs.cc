@@ -1,4 +1,4 @@
-#include "cpu/step_inputs.h"
+#include "host/step_inputs.h"
 
 #include <algorithm>
 #include <string>

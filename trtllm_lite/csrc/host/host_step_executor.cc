@@ -1,4 +1,4 @@
-#include "cpu/host_step_executor.h"
+#include "host/host_step_executor.h"
 
 #include <algorithm>
 #include <chrono>

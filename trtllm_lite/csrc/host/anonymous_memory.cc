@@ -1,4 +1,4 @@
-#include "cpu/anonymous_memory.h"
+#include "host/anonymous_memory.h"
 
 #include <sys/mman.h>
 
