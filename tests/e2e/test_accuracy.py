@@ -42,7 +42,7 @@ def test_the_manifest_has_what_eval_measures(checkpoint: Path, monkeypatch: pyte
     """Of the weights that the engine has, which are computed once although two engines are built of them."""
     packed: list[object] = []
     pack = Int8.pack
-    monkeypatch.setattr(Int8, "pack", lambda self, matrix: packed.append(matrix.shape) or pack(self, matrix))
+    monkeypatch.setattr(Int8, "pack", lambda self, matrix: packed.append(len(matrix)) or pack(self, matrix))
     result = build(checkpoint, "--qformat", "int8_wo", "--max_accuracy_loss", 1000)
     assert result.exit_code == 0, result.output
     assert len(packed) == 3 * 7
