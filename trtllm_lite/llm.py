@@ -16,7 +16,7 @@ from trtllm_lite.files import atomic_directory
 from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
 from trtllm_lite.runtime.api.generation import Generation
-from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.prompts import Chat, Prompt, is_conversation, is_token_ids, parse_prompts
@@ -27,11 +27,12 @@ from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, per_request
 
-_Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig)
+_Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig, SpeculativeConfig)
 # One call of generate() queues at most this many sequences at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
 _ARGUMENTS = (
-    *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "enable_chunked_prefill"),
+    *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "speculative_config"),
+    "enable_chunked_prefill",
     *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "gather_context_logits", "num_threads"),
     *("ignore_config_keys", "dequantize"),
 )
@@ -66,6 +67,7 @@ class LLM:
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
     - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
       may be spread over several steps)
+    - ``speculative_config`` (a SpeculativeConfig or a dictionary of its fields): guesses tokens ahead
     - ``num_threads``: threads that compute on the CPU; all cores by default
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
@@ -81,6 +83,7 @@ class LLM:
         dtype: str = "auto",
         kv_cache_config: KvCacheConfig | Mapping[str, Any] | None = None,
         scheduler_config: SchedulerConfig | Mapping[str, Any] | None = None,
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
         enable_chunked_prefill: bool = True,
         max_batch_size: int | None = None,
         max_input_len: int | None = None,
@@ -101,6 +104,7 @@ class LLM:
         _check_text("dtype", dtype, "auto, float32, float16 or bfloat16", str)
         ignored = _config_keys(ignore_config_keys)
         kv_cache = _config("kv_cache_config", KvCacheConfig, kv_cache_config)
+        speculation = _speculation(speculative_config)
         limits = {
             "max_batch_size": max_batch_size,
             "max_input_len": max_input_len,
@@ -113,6 +117,7 @@ class LLM:
             scheduler=_config("scheduler_config", SchedulerConfig, scheduler_config),
             enable_chunked_context=enable_chunked_prefill,
             num_threads=num_threads,
+            speculation=speculation,
         )
         if _is_engine(Path(model)):
             self.engine_dir = Path(model)
@@ -120,7 +125,9 @@ class LLM:
         else:
             check_num_threads(num_threads, on_gpu=target not in (None, "cpu"))
             conversion = Conversion(dtype, ignored, dequantize)
-            recipe = Recipe(target or "cpu", conversion, limits, kv_cache.tokens_per_block, gather_context_logits)
+            max_draft_len = None if speculation is None else speculation.num_speculative_tokens
+            built = {**limits, "max_draft_len": max_draft_len}
+            recipe = Recipe(target or "cpu", conversion, built, kv_cache.tokens_per_block, gather_context_logits)
             self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
         _check_engine(self.session, target, dtype, gather_context_logits)
         _check_ignored(self.session, ignored)
@@ -292,13 +299,19 @@ def _config(name: str, kind: type[_Config], value: Any) -> _Config:
     Raises ArgumentError.
     """
     if value is None:
-        return kind()
+        value = {}
     if isinstance(value, kind):
         return value
     if not isinstance(value, Mapping):
         raise ArgumentError(f"{name} is {shown(value)}: expected a {kind.__name__} or a dictionary of its fields")
     arguments.reject_unsupported(name, {key: None for key in value if key not in _fields(kind)}, {}, _fields(kind))
     return kind(**value)
+
+
+def _speculation(value: Any) -> SpeculativeConfig | None:
+    if isinstance(value, Mapping) and "method" not in value:
+        raise ArgumentError('speculative_config names no method: expected {"method": "ngram", ...}')
+    return None if value is None else _config("speculative_config", SpeculativeConfig, value)
 
 
 def _fields(kind: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from math import prod
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 6  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 7  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -22,6 +22,7 @@ MAX_NAME_BYTES = 512
 MAX_STEP_SEQS = 1 << 16  # sequences of a step
 MAX_STEP_TOKENS = 1 << 24  # tokens of a step
 MAX_CACHE_BLOCKS = 1 << 26  # blocks of the KV cache, and entries of the block tables of a step
+MAX_DRAFT_LEN = 8  # guessed tokens that a sequence brings to a step
 MAX_RANK = 4
 MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of any engine's
 

@@ -6,13 +6,14 @@ from typing import Any, TypedDict, Unpack
 from trtllm_lite._core import KvGeometry
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError, shown
-from trtllm_lite.vocabulary import MAX_CACHE_BLOCKS, MAX_EXTENT, MAX_STEP_SEQS, MAX_STEP_TOKENS
+from trtllm_lite.vocabulary import MAX_CACHE_BLOCKS, MAX_DRAFT_LEN, MAX_EXTENT, MAX_STEP_SEQS, MAX_STEP_TOKENS
 
 BLOCK_SIZES = (16, 32, 64, 128)  # the powers of two that PagedAttention accepts
 DEFAULT_MAX_NUM_TOKENS = 2048
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
 SPARE_SLOTS = 8
-_MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS}
+_LEAST = {"max_draft_len": 0}
+_MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS, "max_draft_len": MAX_DRAFT_LEN}
 
 
 class GivenLimits(TypedDict, total=False):
@@ -23,6 +24,7 @@ class GivenLimits(TypedDict, total=False):
     max_seq_len: int | None
     max_num_tokens: int | None
     tokens_per_block: int | None
+    max_draft_len: int | None
     gather_context_logits: bool
 
 
@@ -32,7 +34,8 @@ class BuildLimits:
 
     ``max_num_tokens`` bounds the tokens of one step over all sequences (longer prompts run in chunks); None means
     max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``gather_context_logits`` makes room for the
-    logits of every token of a step instead of one per sequence. ``cache_groups`` are the network's, once it is known.
+    logits of every token of a step instead of one per sequence; ``max_draft_len`` for those of so many guessed tokens
+    of each. ``cache_groups`` are the network's, once it is known.
     """
 
     max_batch_size: int = 8
@@ -40,6 +43,7 @@ class BuildLimits:
     max_seq_len: int = 2048
     max_num_tokens: int | None = None
     tokens_per_block: int = 32
+    max_draft_len: int = 0
     gather_context_logits: bool = False
     cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", 0, ()),)
 
@@ -107,7 +111,7 @@ class BuildLimits:
     @property
     def num_logits(self) -> int:
         """Most rows of logits of one step."""
-        return self.num_tokens if self.gather_context_logits else self.max_batch_size
+        return self.num_tokens if self.gather_context_logits else self.max_batch_size * (1 + self.max_draft_len)
 
     @property
     def max_blocks_per_seq(self) -> int:
@@ -150,9 +154,9 @@ class BuildLimits:
 
 
 def _check_extent(name: str, value: object) -> None:
-    most = _MOST.get(name, MAX_EXTENT - 1)
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
-    _require(is_count, f"{name} is {shown(value)}: expected an integer from 1 to {most}")
+    least, most = _LEAST.get(name, 1), _MOST.get(name, MAX_EXTENT - 1)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    _require(is_count, f"{name} is {shown(value)}: expected an integer from {least} to {most}")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -64,6 +64,11 @@ def _build_options(function: Decorated) -> Decorated:
         click.option(
             "--tokens_per_block", type=int, help="Tokens of one KV cache block: 16, 32, 64 or 128. [default: 32]"
         ),
+        click.option(
+            "--max_draft_len",
+            type=int,
+            help="Guessed tokens that a sequence may bring to a step (speculative decoding). [default: 0]",
+        ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
             "--qformat",

@@ -107,7 +107,7 @@ _BUILD = _merge(
         _same("lora_dir lora_ckpt_source lora_target_modules max_lora_rank", _LORA),
         _same("multiple_profiles", "engines have no profiles; every size of step is as fast", harmless=True),
         _same("streamingllm paged_state", "engines have no such variants; leave it out", (*_OFF, "auto")),
-        _same("speculative_decoding_mode max_draft_len", _SPECULATION, ("0", "none")),
+        _same("speculative_decoding_mode", _SPECULATION, ("none",)),
         _same("weight_streaming weight_sparsity", "weights are stored and read as they are; leave it out", _OFF),
         _same("builder_opt enable_debug_output profiling_verbosity", "see `trtllm-lite inspect`", harmless=True),
         _same("dtype", "the type is chosen earlier, with `trtllm-lite convert --dtype`"),

@@ -88,6 +88,7 @@ def vocabulary_header() -> str:
         "kMaxStepSeqs": words.MAX_STEP_SEQS,
         "kMaxStepTokens": words.MAX_STEP_TOKENS,
         "kMaxCacheBlocks": words.MAX_CACHE_BLOCKS,
+        "kMaxDraftLen": words.MAX_DRAFT_LEN,
     }
     inputs = "".join(
         f'    {{"{item.name}", {len(item.shape)}, {{{", ".join(f"Symbol::{enumerator(s)}" for s in item.shape)}}}}},'

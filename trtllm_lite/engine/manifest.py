@@ -10,7 +10,7 @@ from typing import Annotated
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.vocabulary import MAX_BYTES, MAX_EXTENT
+from trtllm_lite.vocabulary import MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT
 
 _PYTHON_ONLY = {"python_only": True}
 
@@ -28,12 +28,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper bounds that the plan was made for, in sequences and tokens."""
+    """Upper bounds that the plan was made for, in sequences and tokens.
+
+    ``max_draft_len``: guessed tokens that a sequence may bring to a step beside the one that follows what is known.
+    """
 
     max_batch_size: Count
     max_input_len: Count
     max_seq_len: Count
     max_num_tokens: Count
+    max_draft_len: Annotated[int, Range(0, MAX_DRAFT_LEN)]
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ class Client {
     CHECK((status == tl::PollStatus::kEvents) == !events_.empty());
     for (tl::TokenEvent& event : events_.tokens) {
       CHECK(!ends.contains(event.id));  // nothing follows the end
-      if (event.token == tl::kNoToken) {
+      if (event.tokens.empty()) {
         found[event.id] = std::move(dynamic_cast<FakeOutputs&>(*event.outputs).found);
         continue;
       }
       CHECK(event.index == std::ssize(tokens[event.id]));
-      tokens[event.id].push_back(event.token);
+      tokens[event.id].insert(tokens[event.id].end(), event.tokens.begin(), event.tokens.end());
     }
     for (tl::RequestEnd& end : events_.ends) CHECK(ends.emplace(end.id, std::move(end)).second);
     return status != tl::PollStatus::kClosed;

@@ -92,9 +92,9 @@ struct Service {
     for (tl::TokenEvent& event : events.tokens) {
       Outcome& outcome = outcomes[event.id];
       CHECK(!outcome.reason);
-      if (event.token != tl::kNoToken) {
+      if (!event.tokens.empty()) {
         CHECK(event.index == std::ssize(outcome.tokens));
-        outcome.tokens.push_back(event.token);
+        outcome.tokens.insert(outcome.tokens.end(), event.tokens.begin(), event.tokens.end());
       } else {
         CHECK(outcome.hypotheses.empty());
         outcome.hypotheses = std::move(static_cast<tl::RequestOutputs&>(*event.outputs).hypotheses);

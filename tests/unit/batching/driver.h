@@ -96,7 +96,8 @@ class Driver {
   bool step() {
     now += std::chrono::milliseconds(1);
     tl::StepBatch& batch = batches_[(oldest_ + in_flight_) % 2];
-    const bool launched = scheduler.prepare(batch, now, events_);
+    const bool waits = in_flight_ > 0 && batches_[(oldest_ + in_flight_ - 1) % 2].awaited && may_wait;
+    const bool launched = !waits && scheduler.prepare(batch, now, events_);
     if (launched) {
       scheduler.launched(batch);
       ++in_flight_;
@@ -136,6 +137,7 @@ class Driver {
   std::function<void(const tl::StepBatch&)> on_step;
   std::vector<tl::RequestId> end_order;
   int num_steps = 0;
+  bool may_wait = true;  // for awaited steps; the scheduler is right without, too
   tl::Clock::time_point now{};
 
  private:
@@ -161,9 +163,9 @@ class Driver {
       Heard& request = heard.at(event.id);
       CHECK(!request.end);
       if (event.outputs) request.take(*event.outputs);
-      if (event.token == tl::kNoToken) continue;
+      if (event.tokens.empty()) continue;
       CHECK(event.index == std::ssize(request.tokens));
-      request.tokens.push_back(event.token);
+      request.tokens.insert(request.tokens.end(), event.tokens.begin(), event.tokens.end());
     }
     for (tl::RequestEnd& end : events_.ends) {
       Heard& request = heard.at(end.id);

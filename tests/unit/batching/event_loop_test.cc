@@ -107,6 +107,46 @@ TEST(the_row_after_an_end_id_is_discarded) {
   CHECK(service.loop.stats().num_steps == 8 && service.loop.stats().num_generated_tokens == 7);
 }
 
+// Drafts change when tokens come, not which: the loop waits for steps whose requests draft, and only for those.
+TEST(drafts_change_no_token) {
+  tl::EventLoopConfig config = loop_config();
+  config.scheduler.max_draft_len = 5;
+  config.scheduler.make_drafter = fake_drafter;
+  std::vector<char> log;
+  Service service(config, [&](FakeExecutor& executor) {
+    executor.on_launch = [&](const tl::StepBatch&) { log.push_back('L'); };
+    executor.on_wait = [&](const tl::StepBatch&) { log.push_back('W'); };
+  });
+  std::map<RequestId, Heard> heard;
+  for (std::uint64_t seed = 1; seed < 3; ++seed) {  // which draft
+    tl::RequestSpec spec = spec_of({4, 5, 6}, 40, seed);
+    const RequestId id = service.loop.submit(spec);
+    service.client.wait_for(id);
+    CHECK(service.client.tokens[id] == reference(spec.prompt, seed, 40));
+  }
+  service.check_all_returned();
+  const auto [num_rows, drafted, accepted] = service.loop.stats().scheduler.drafts;
+  CHECK(num_rows > 10 && accepted[0] > 10 && accepted[0] < drafted[0] && accepted[4] > 0);
+  CHECK(service.loop.stats().num_steps < 70 && service.loop.stats().num_generated_tokens == 80);
+  for (std::size_t i = 0; i < log.size(); ++i) CHECK(log[i] == (i % 2 ? 'W' : 'L'));
+}
+
+TEST(what_is_generated_ends_inside_accepted_drafts) {
+  tl::EventLoopConfig config = loop_config();
+  config.scheduler.max_draft_len = tl::kMaxDrafts;
+  config.scheduler.make_drafter = fake_drafter;
+  for (int place = 0; place < 12; ++place) {
+    Service service(config);
+    const Tokens all = reference({9, 8, 7}, 1, 20);
+    tl::RequestSpec spec = spec_of({9, 8, 7}, 20, 1);
+    spec.stop_sequences = {{all[static_cast<std::size_t>(place)], all[static_cast<std::size_t>(place) + 1]}};
+    const RequestId id = service.loop.submit(spec);
+    CHECK(service.client.wait_for(id).reason == FinishReason::kStopSequence);
+    CHECK(service.client.tokens[id] == Tokens(all.begin(), all.begin() + place + 2));
+    service.check_all_returned();
+  }
+}
+
 TEST(a_full_loop_says_so_at_once) {
   tl::EventLoopConfig config = loop_config();
   config.max_requests = 3;

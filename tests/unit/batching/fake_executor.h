@@ -200,7 +200,7 @@ class FakeExecutor : public tl::StepExecutor {
         CHECK(position + 1 == std::ssize(tokens) && position >= slots_[row.slot].num_prompt);
         token = tokens.back();
       }
-      CHECK(token == tokens.at(position));
+      if (i < row.num_tokens - row.num_drafts) CHECK(token == tokens.at(position));
       for (std::size_t group = 0; group < shape_.windows.size(); ++group) cached(row, group, position) = token;
     }
   }
@@ -208,8 +208,9 @@ class FakeExecutor : public tl::StepExecutor {
   void check_history(const tl::StepBatch& batch, std::size_t index) {
     const tl::StepRow& row = batch.rows[index];
     const Tokens& tokens = tokens_of(batch, index);
-    const int end = row.past_len + row.num_tokens;
+    const int end = row.past_len + row.num_tokens - row.num_drafts;
     CHECK(end <= std::ssize(tokens) && row.sample == (end == std::ssize(tokens)));
+    CHECK(row.num_drafts >= 0 && (row.num_drafts == 0 || (row.sample && row.decodes())));
     for (std::size_t group = 0; group < shape_.windows.size(); ++group) {
       for (int p = first_visible(row, group); p < end; ++p) CHECK(cached(row, group, p) == tokens[p]);
     }
@@ -231,8 +232,12 @@ class FakeExecutor : public tl::StepExecutor {
     if (!row.sample) return;
     if (is_search) return search(row, request, result);
     CHECK(row.num_generated == std::ssize(request.tokens) - request.num_prompt);
-    result.token = next_token(request.params ? request.params->seed : 0, request.tokens);
-    request.tokens.push_back(result.token);
+    const std::int32_t* drafts = batch.token_ids.data() + row.first_token + row.num_tokens - row.num_drafts;
+    for (int i = 0; i <= row.num_drafts; ++i) {
+      request.tokens.push_back(next_token(request.params ? request.params->seed : 0, request.tokens));
+      result.tokens.push_back(request.tokens.back());
+      if (i < row.num_drafts && drafts[i] != request.tokens.back()) break;
+    }
   }
 
   static void search(const tl::StepRow& row, SlotState& request, tl::RowResult& result) {
@@ -254,7 +259,9 @@ class FakeExecutor : public tl::StepExecutor {
     for (const auto& update : batch.table_updates)
       add(update.slot), add(update.group), add(update.index), add(update.block);
     for (const auto& row : batch.rows) {
-      for (const int value : {row.slot, row.request_slot, row.first_token, row.num_tokens, row.past_len}) add(value);
+      for (const int value :
+           {row.slot, row.request_slot, row.first_token, row.num_tokens, row.num_drafts, row.past_len})
+        add(value);
     }
     for (const std::int32_t token : batch.token_ids) add(token);
     return hash;

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <random>
 #include <span>
 #include <vector>
 
-#include "batching/step.h"
+#include "batching/drafter.h"
+#include "batching/request.h"
 
 using Tokens = std::vector<std::int32_t>;
 
@@ -35,6 +38,32 @@ inline Tokens reference(Tokens prompt, std::uint64_t seed, int num_tokens) {
   const std::size_t num_prompt = prompt.size();
   for (int i = 0; i < num_tokens; ++i) prompt.push_back(next_token(seed, prompt));
   return {prompt.begin() + static_cast<std::ptrdiff_t>(num_prompt), prompt.end()};
+}
+
+// Guesses as many tokens as it likes, of which as many as it likes are right.
+class FakeDrafter : public tl::Drafter {
+ public:
+  explicit FakeDrafter(std::uint64_t seed) : seed_(seed), random_(seed) {}
+  void draft(std::span<const std::int32_t> tokens, int most, tl::TokenRun& out) override {
+    Tokens history(tokens.begin(), tokens.end());
+    int num_drafts = static_cast<int>(random_() % static_cast<std::uint64_t>(most + 1));
+    for (int num_right = static_cast<int>(random_() % 10); num_drafts > 0; --num_drafts, --num_right) {
+      const std::int32_t token = next_token(seed_, history);
+      history.push_back(num_right > 0 ? token : (token + 1) % kVocab);
+      out.push_back(history.back());
+    }
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::mt19937_64 random_;
+};
+
+// Drafts for two requests of three.
+inline std::unique_ptr<tl::Drafter> fake_drafter(const tl::RequestSpec& spec) {
+  const auto* params = dynamic_cast<const FakeParams*>(spec.params.get());
+  if (params == nullptr || params->seed % 3 == 0) return nullptr;
+  return std::make_unique<FakeDrafter>(params->seed);
 }
 
 // Beams of any parents, mostly as many as allowed; none at the limit, or now and then before.

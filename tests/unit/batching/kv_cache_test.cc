@@ -17,6 +17,8 @@ using tl::KvCacheManager;
 using tl::KvSequence;
 using Tokens = std::vector<std::int32_t>;
 
+constexpr int kMostDrafts = 3;
+
 // Sequences over fake memory: every block's content is known, every sequence knows what it must read.
 class Model {
  public:
@@ -29,7 +31,7 @@ class Model {
         last_use_(static_cast<std::size_t>(config.num_blocks), 0) {}
 
   void random_operation() {
-    switch (draw(10)) {
+    switch (draw(11)) {
       case 0:
       case 1:
         open();
@@ -48,6 +50,9 @@ class Model {
         break;
       case 8:
         while (!live_.empty() && draw(3)) live_.erase(std::next(live_.begin(), draw(std::ssize(live_))));
+        break;
+      case 9:
+        if (auto* s = pick()) settle(*s);
         break;
       default:
         if (launched_ > ended_) cache_.step_ended(++ended_);
@@ -74,6 +79,8 @@ class Model {
     Tokens tokens;  // known; those below length() are written
     std::vector<std::uint64_t> hashes;
     std::string salt;
+    Tokens drafts = {};  // that a step in flight writes behind them
+    int farthest = 0;    // end of what was ever written
     tl::TokenChain chain() { return {tokens, hashes, salt}; }
   };
 
@@ -98,9 +105,15 @@ class Model {
   void write(Live& live) {
     auto* kv = std::get_if<KvSequence>(&live.handle);
     if (kv == nullptr) return;
+    settle(live);
     const int begin = cache_.length(*kv);
     if (begin == std::ssize(live.tokens)) add_tokens(live.tokens, 1 + draw(3));
-    const int end = begin + 1 + draw(std::min<std::int64_t>(std::ssize(live.tokens) - begin, config_.max_step_tokens));
+    const int known =
+        begin + 1 + draw(std::min<std::int64_t>(std::ssize(live.tokens) - begin, config_.max_step_tokens));
+    Tokens drafts;
+    if (known == std::ssize(live.tokens))
+      add_tokens(drafts, std::min(draw(kMostDrafts + 1), config_.max_step_tokens - (known - begin)));
+    const int end = known + static_cast<int>(drafts.size());
     const Tokens before = held(*kv);
     const int num_missing = cache_.num_missing(*kv, end);
     std::vector<tl::CopyOrder> copies;
@@ -109,25 +122,39 @@ class Model {
       return;
     }
     CHECK(std::ssize(held(*kv)) == std::ssize(before) + num_missing);
-    CHECK(cache_.num_held_blocks(*kv) <= cache_.geometry().most_blocks(end - begin, end));
+    live.farthest = std::max(live.farthest, end);
+    CHECK(cache_.num_held_blocks(*kv) <=
+          cache_.geometry().most_blocks(std::max(end - begin, 1 + kMostDrafts), live.farthest));
     check_fresh(before, held(*kv));
     execute(copies);
     for_each_group([&](int group) {
       for (int p = begin; p < end; ++p) {
         const int block = cache_.blocks(*kv, group)[p / config_.tokens_per_block];
         CHECK(cache_.device().refcount(block) == 1);
-        device_[block][p % config_.tokens_per_block] = live.tokens[p];
+        device_[block][p % config_.tokens_per_block] = p < known ? live.tokens[p] : drafts[p - known];
       }
     });
-    cache_.advance(*kv, end - begin);
+    cache_.advance(*kv, end - begin, end - known);
+    live.drafts = drafts;
     cache_.commit(*kv, live.chain(), launched_ + 1);
     launch(*kv);
-    cache_.leave_behind(*kv);
+    cache_.leave_behind(*kv, launched_);
+  }
+
+  // Some drafts turn out to be right, and the others are taken back.
+  void settle(Live& live) {
+    const int num_kept = draw(std::ssize(live.drafts) + 1);
+    std::visit([&](const auto& handle) { cache_.settle(handle, num_kept); }, live.handle);
+    if (const auto* kv = std::get_if<KvSequence>(&live.handle)) cache_.leave_behind(*kv, launched_);
+    live.tokens.insert(live.tokens.end(), live.drafts.begin(), live.drafts.begin() + num_kept);
+    live.drafts.clear();
   }
 
   void fork(Live& live) {
     auto* kv = std::get_if<KvSequence>(&live.handle);
-    if (kv != nullptr) live_.push_back({cache_.fork(*kv), live.tokens, live.hashes, live.salt});
+    if (kv == nullptr) return;
+    settle(live);
+    live_.push_back({cache_.fork(*kv), live.tokens, live.hashes, live.salt, {}, live.farthest});
   }
 
   void swap_out(Live& live) {
@@ -139,6 +166,7 @@ class Model {
   }
 
   void swap_in(Live& live) {
+    settle(live);
     auto& host = std::get<tl::HostSequence>(live.handle);
     const tl::PrefixHit hit = cache_.find_prefix(live.chain(), cache_.length(host), cache_.length(host));
     Tokens before;
@@ -194,9 +222,10 @@ class Model {
           const auto& memory = std::is_same_v<std::decay_t<decltype(handle)>, KvSequence> ? device_ : host_;
           for_each_group([&](int group) {
             const int window = config_.windows[group], length = cache_.length(handle);
-            for (int p = window > 0 ? std::max(length - window + 1, 0) : 0; p < length; ++p) {
+            const int next = length - cache_.num_drafts(handle);  // the first token that may be computed next
+            for (int p = window > 0 ? std::max(next - window + 1, 0) : 0; p < length; ++p) {
               const int block = cache_.blocks(handle, group)[p / config_.tokens_per_block];
-              CHECK(memory[block][p % config_.tokens_per_block] == live.tokens[p]);
+              CHECK(memory[block][p % config_.tokens_per_block] == (p < next ? live.tokens[p] : live.drafts[p - next]));
             }
           });
         },
@@ -225,7 +254,7 @@ struct Simple {
     CHECK(cache.reserve(kv, std::ssize(tokens), copies));
     cache.advance(kv, static_cast<int>(std::ssize(tokens)) - cache.length(kv));
     cache.commit(kv, chain, ++step);
-    cache.leave_behind(kv);
+    cache.leave_behind(kv, step);
     cache.step_launched(step);
     cache.step_ended(step);
     return kv;

@@ -16,7 +16,10 @@ class NullExecutor : public StepExecutor {
   void launch(const StepBatch& batch) override { launched_.push_back(batch.rows.size()); }
   void wait(StepResult& result) override {
     result.rows.resize(launched_.front());
-    for (RowResult& row : result.rows) row.token = 1;
+    for (RowResult& row : result.rows) {
+      row.tokens.clear();
+      row.tokens.push_back(1);
+    }
     launched_.pop_front();
   }
 

@@ -64,13 +64,18 @@ inline void check_prompt_positions(const Heard& request) {
 }
 
 struct Totals {
-  std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0, found = 0;
+  std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0, found = 0, accepted = 0, rejected = 0;
 };
 
 inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals) {
   const tl::KvGeometry geometry = tl::with_steps_of(cache, config.max_num_tokens).geometry();
   Load load(seed, config.max_batch_size, cache.num_blocks, geometry);
+  if (seed / 2 % 2 == 0) {
+    config.max_draft_len = 1 + load.draw(tl::kMaxDrafts);
+    config.make_drafter = fake_drafter;
+  }
   Driver driver(config, cache, config.max_batch_size + load.draw(3));
+  driver.may_wait = load.draw(2) > 0;
   driver.executor.seconds_per_token = 1e-3;
   driver.executor.seconds_per_copy = 1e-6 * std::pow(10.0, load.draw(5));
   for (int i = 0; i < 120; ++i) {
@@ -99,6 +104,8 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
   totals.recomputed += stats.num_recompute_preemptions;
   totals.swapped += stats.num_swap_preemptions;
   totals.hit_tokens += stats.kv.hit_tokens;
+  for (const std::int64_t count : stats.drafts.num_accepted) totals.accepted += count, totals.rejected -= count;
+  for (const std::int64_t count : stats.drafts.num_drafted) totals.rejected += count;
   if (config.policy == tl::CapacityPolicy::kGuaranteedNoEvict) {
     CHECK(stats.num_recompute_preemptions + stats.num_swap_preemptions == 0);
   }

@@ -34,7 +34,7 @@ TEST(random_load_max_utilization) {
                     totals);
   }
   CHECK(totals.recomputed > 40 && totals.swapped > 40 && totals.hit_tokens > 400 && totals.failed > 20);
-  CHECK(totals.found > 40);
+  CHECK(totals.found > 40 && totals.accepted > 400 && totals.rejected > 400);
 }
 
 TEST(random_load_guaranteed_no_evict) {
@@ -65,7 +65,7 @@ int blocks_of_one(const std::vector<int>& windows, const tl::SchedulerConfig& co
 
 TEST(random_load_max_utilization_of_cache_groups) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 36; ++seed) {
+  for (std::uint64_t seed = 0; seed < 54; ++seed) {
     const auto& windows = kGroups[seed % kGroups.size()];
     const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,

@@ -51,7 +51,7 @@ class SimulatedDevice : public tl::StepExecutor {
     seconds += flight.compute_seconds + flight.copy_seconds;
     result.rows.clear();
     result.rows.resize(flight.num_rows);
-    for (tl::RowResult& row : result.rows) row.token = 1;
+    for (tl::RowResult& row : result.rows) row.tokens.push_back(1);
     result.compute_seconds = flight.compute_seconds;
     result.copy_seconds = flight.copy_seconds;
   }

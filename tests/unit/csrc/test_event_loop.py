@@ -125,9 +125,9 @@ def drain(loop: EventLoop) -> dict[int, Heard]:
             request.end = event
             continue
         request.events.append(event)
-        if event.token is not None:
+        if event.tokens:
             assert event.index == len(request.tokens)
-            request.tokens.append(event.token)
+            request.tokens += event.tokens
     stats = loop.stats()
     assert (stats["num_running"], stats["num_waiting"], stats["num_used_blocks"]) == (0, 0, 0)
     return heard
@@ -186,7 +186,7 @@ def test_logits_and_logprobs(engine, reference, max_num_tokens):
     asked = submit(loop, prompt, params, context_logits=True, generation_logits=True)
     plain = submit(loop, [5, 6], make_params(9))
     heard = drain(loop)
-    assert all(event.context_logits is None and event.logprobs is None for event in heard[plain].events)
+    assert all(event.context_logits is None and not event.logprobs for event in heard[plain].events)
     tokens, events = heard[asked].tokens, heard[asked].events
     logits = reference.logits(prompt + tokens)
     logprobs = logits.astype(np.float64) - np.log(np.exp(logits.astype(np.float64)).sum(axis=1, keepdims=True))
@@ -197,11 +197,11 @@ def test_logits_and_logprobs(engine, reference, max_num_tokens):
     for position, entry in enumerate(of_prompt):
         assert entry.logprob == pytest.approx(logprobs[position, prompt[position + 1]], abs=1e-5)
         assert [token for token, _ in entry.top] == np.argsort(-logprobs[position], kind="stable")[:2].tolist()
-    sampled = [event for event in events if event.token is not None]
+    sampled = [event for event in events if event.tokens]
     for row, event in zip(range(len(prompt) - 1, len(logits) - 1), sampled, strict=True):
         np.testing.assert_array_equal(event.generation_logits, logits[row : row + 1])
-        assert event.logprobs.logprob == pytest.approx(logprobs[row, event.token], abs=1e-5)
-        assert len(event.logprobs.top) == 3
+        assert event.logprobs[0].logprob == pytest.approx(logprobs[row, event.tokens[0]], abs=1e-5)
+        assert len(event.logprobs[0].top) == 3
 
 
 def test_logits_that_are_not_finite_end_their_request_only(engine, reference):

@@ -39,6 +39,7 @@ MANIFEST: dict[str, Any] = {
         "max_input_len": 30,
         "max_seq_len": MAX_SEQ_LEN,
         "max_num_tokens": MAX_NUM_TOKENS,
+        "max_draft_len": 0,
     },
     "kv_cache": {
         "tokens_per_block": PAGE,

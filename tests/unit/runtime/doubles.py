@@ -151,11 +151,11 @@ class FakeEventLoop:
             self._end(request, reason.name)
         return SimpleNamespace(
             request_id=request.request_id,
-            token=sampled.token,
+            tokens=[sampled.token],
             index=request.num_generated - 1,
             context_logits=context,
             generation_logits=logits[None] if request.generation_logits else None,
-            logprobs=sampled.logprobs,
+            logprobs=[] if sampled.logprobs is None else [sampled.logprobs],
             prompt_logprobs=[],
             hypotheses=[],
         )
@@ -166,7 +166,7 @@ def fake_manifest(**changes) -> Manifest:
     tokens_per_block = changes.pop("tokens_per_block", 4)
     num_blocks = changes.pop("num_blocks", 4 * -(-40 // tokens_per_block))
     generation = changes.pop("generation", {})
-    limits = {"max_batch_size": 4, "max_input_len": 24, "max_seq_len": 40, "max_num_tokens": 16}
+    limits = {"max_batch_size": 4, "max_input_len": 24, "max_seq_len": 40, "max_num_tokens": 16, "max_draft_len": 0}
     limits.update({name: changes.pop(name) for name in list(changes) if name in limits})
     model = ModelConfig(
         producer="trtllm_lite test",

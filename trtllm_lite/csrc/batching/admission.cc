@@ -54,7 +54,7 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
   num_rows_ += request.max_rows();
   // All known tokens get their blocks now, so that no request is preempted to make room for the rest of a prompt.
   reserve(table_.running(index), table_.running(index).kv(), num_tokens, batch);
-  add_row(index, std::min(num_tokens - num_computed, budget(batch)), batch);
+  add_row(index, std::min(num_tokens - num_computed, budget(batch)), {}, batch);
   return Verdict::kAdmitted;
 }
 

@@ -20,12 +20,12 @@ void Scheduler::add_beam_rows(Index index, StepBatch& batch) {
     }
   }
   for (const Beam& beam : group.beams()) {
-    StepRow& row = push_row(index, beam.slot, beam.kv, 1, batch);
+    StepRow& row = push_row(index, beam.slot, beam.kv, 1, 0, batch);
     row.num_generated = running.request().num_searched;
     row.sample = true;
     batch.token_ids.push_back(beam.token);
     ++batch.num_decode_tokens;
-    leave_behind(running, beam.kv);
+    leave_behind(running, beam.kv, batch.step);
   }
   group.launched();
 }
@@ -35,7 +35,7 @@ void Scheduler::advance_search(Index index, RowResult& result, Clock::time_point
   Request& request = running.request();
   ++request.num_searched;
   if (!request.first_token) request.first_token = now;
-  if (result.outputs) events.tokens.push_back({request.id, kNoToken, 0, std::move(result.outputs)});
+  if (result.outputs) events.tokens.push_back({request.id, {}, std::move(result.outputs), 0});
   const bool at_limit = request.num_searched == request.spec.max_new_tokens;
   if (result.moves.empty()) {
     remove(index, at_limit ? FinishReason::kLength : FinishReason::kEndId, {}, now, events);

@@ -19,25 +19,33 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
 
 void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events) {
   const Index index = row.request.index;
+  if (row.num_drafts > 0 && result.error.empty()) settle(row, result.tokens.size() - 1);
   if (!result.error.empty()) {
     remove(index, FinishReason::kError, std::move(result.error), now, events);
   } else if (row.sample && table_.request(index).is_search()) {
     advance_search(index, result, now, events);
   } else if (row.sample) {
-    accept_token(index, result, now, events);
+    accept_tokens(index, result, now, events);
   } else if (result.outputs) {
-    events.tokens.push_back({table_.request(index).id, kNoToken, 0, std::move(result.outputs)});
+    events.tokens.push_back({table_.request(index).id, {}, std::move(result.outputs), 0});
   }
 }
 
-void Scheduler::accept_token(Index index, RowResult& result, Clock::time_point now, EventBatch& events) {
+void Scheduler::accept_tokens(Index index, RowResult& result, Clock::time_point now, EventBatch& events) {
   Request& request = table_.request(index);
   --request.num_pending;
-  request.tokens.push_back(result.token);
   if (!request.first_token) request.first_token = now;
-  const int generated = static_cast<int>(request.tokens.size()) - request.num_prompt - 1;
-  events.tokens.push_back({request.id, result.token, generated, std::move(result.outputs)});
-  const std::optional<FinishReason> reason = request.finish_reason();
+  const int num_before = static_cast<int>(request.tokens.size()) - request.num_prompt;
+  std::optional<FinishReason> reason;
+  int num_accepted = 0;
+  for (const std::int32_t token : result.tokens) {
+    request.tokens.push_back(token);
+    ++num_accepted;
+    reason = request.finish_reason();
+    if (reason) break;
+  }
+  result.tokens.cut(num_accepted);  // nothing follows the end
+  events.tokens.push_back({request.id, std::move(result.tokens), std::move(result.outputs), num_before});
   // Known now, so its block may be full and shareable. A request preempted meanwhile has nothing to share; nor is what
   // the step in flight writes for an end id good for anybody (StepExecutor::launch).
   const auto* running = std::get_if<Running>(&table_.state(index));

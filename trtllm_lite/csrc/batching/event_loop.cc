@@ -113,7 +113,9 @@ void EventLoop::take_mail() {
   for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
 }
 
+// A step without the rows that wait for the one in flight would read all weights for the others alone.
 bool EventLoop::launch_next() {
+  if (in_flight_ > 0 && batches_[(oldest_ + in_flight_ - 1) % 2].awaited) return false;
   StepBatch& batch = batches_[(oldest_ + in_flight_) % 2];
   if (!scheduler_.prepare(batch, now_, staged_)) return false;
   scheduler_.launched(batch);

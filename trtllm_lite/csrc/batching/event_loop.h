@@ -23,9 +23,9 @@ struct EventLoopConfig {
   int max_requests = 4096;  // outstanding ones; see Inbox
 };
 
-// Step n+1 is prepared and launched while step n is in flight, and only then are the results of n looked at. So that a
-// request ended by what it generated is found out one step late; the row it left in step n+1 is discarded. (A GPU knows
-// stop tokens by itself and spares such a row its attention: plugins/sample/slot.cuh.)
+// Step n+1 is prepared and launched while step n is in flight, and only then are the results of n looked at, unless n
+// is awaited. So that a request ended by what it generated is found out one step late; the row it left in step n+1 is
+// discarded. (A GPU knows stop tokens by itself and spares such a row its attention: plugins/sample/slot.cuh.)
 //
 // A failure of the executor ends the requests at fault, never the loop.
 class EventLoop {

@@ -9,11 +9,12 @@
 
 namespace tl {
 
+// What a step comes to for a request.
 struct TokenEvent {
   RequestId id;
-  std::int32_t token;                   // kNoToken: only outputs, of prompt positions or of a beam search
-  std::int32_t index;                   // of the generated token, from 0
+  TokenRun tokens;                      // none: only outputs, of prompt positions or of a beam search
   std::unique_ptr<RowOutputs> outputs;  // as the executor made them; null if the request asked for none
+  std::int32_t index;                   // of the first of the tokens among the generated ones, from 0
 };
 
 struct RequestEnd {

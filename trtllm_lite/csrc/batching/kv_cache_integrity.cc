@@ -25,14 +25,16 @@ void KvCacheManager::check_integrity() const {
   for (std::uint32_t id = 0; id < sequences_.size(); ++id) {
     const Sequence& s = sequences_[id];
     const std::string name = "sequence " + std::to_string(id);
-    check(s.num_committed * config_.tokens_per_block <= s.length, name + " committed what is not written");
+    check(s.num_drafts >= 0 && s.num_drafts < std::max(s.length, 1), name + " has more drafts than tokens");
+    const int sure = s.length - s.num_drafts;
+    check(s.num_committed * config_.tokens_per_block <= sure, name + " committed what may be taken back");
     std::vector<std::int32_t> held;
     for (int group = 0; group < geometry_.num_groups(); ++group) {
       const Table& t = table(id, group);
       check(s.in_use || t.blocks.empty(), name + " is closed and holds blocks");
       check(geometry_.num_blocks_for(std::max(s.length, s.writable)) <= std::ssize(t.blocks),
             name + " is longer than its blocks");
-      check(t.first <= geometry_.first_needed(group, s.length), name + " gave back what its window reaches");
+      check(t.first <= geometry_.first_needed(group, sure), name + " gave back what its window reaches");
       for (const std::int32_t block : t.held()) {
         ++(s.on_host ? host_holders : device_holders).at(static_cast<std::size_t>(block));
         if (s.on_host) continue;

@@ -91,8 +91,18 @@ class KvCacheManager {
   }
   // Blocks that reserve() would take besides copies.
   int num_missing(const KvSequence& sequence, int num_tokens) const;
-  // Notes that the step in preparation writes num_tokens more positions, which were reserved.
-  void advance(const KvSequence& sequence, int num_tokens) { sequences_[sequence.id_].length += num_tokens; }
+  // Notes that the step in preparation writes num_tokens more positions, which were reserved. The last `num_drafts` of
+  // them may be taken back: settle() comes before the next advance().
+  void advance(const KvSequence& sequence, int num_tokens, int num_drafts = 0) {
+    Sequence& s = sequences_[sequence.id_];
+    s.length += num_tokens;
+    s.num_drafts = num_drafts;
+  }
+  // Takes back all drafts but the first `num_kept`. Blocks stay with the sequence, which goes on to write them.
+  void settle(const SequenceHandle& sequence, int num_kept) {
+    Sequence& s = sequences_[sequence.id_];
+    s.length -= std::exchange(s.num_drafts, 0) - num_kept;
+  }
   // Lets others share the sequence's full blocks. `written_by`: the last step that writes any of them.
   void commit(const KvSequence& sequence, const TokenChain& chain, std::uint64_t written_by) {
     Sequence& s = sequences_[sequence.id_];
@@ -100,10 +110,10 @@ class KvCacheManager {
     const bool has_full_block = num_known >= (s.num_committed + 1) * config_.tokens_per_block;
     if (has_full_block && config_.enable_block_reuse) commit_blocks(sequence.id_, chain, num_known, written_by);
   }
-  // Gives back the blocks that no window reaches from the sequence's next token on; the step in preparation may read
-  // them still.
-  void leave_behind(const KvSequence& sequence) {
-    if (geometry_.has_windows()) drop_behind_windows(sequence.id_);
+  // Gives back the blocks that no window reaches from the first token on that the sequence may compute next.
+  // `last_step`: the last that reads them.
+  void leave_behind(const KvSequence& sequence, std::uint64_t last_step) {
+    if (geometry_.has_windows()) drop_behind_windows(sequence.id_, last_step);
   }
   // No new sequence shares blocks that hold the chain's tokens (what was computed of it is suspect, whoever holds the
   // blocks now), or blocks that `step` or later ones wrote.
@@ -125,7 +135,8 @@ class KvCacheManager {
   int num_held_blocks(const SequenceHandle& sequence) const;
   int num_exclusive_blocks(const KvSequence& sequence) const;
   int num_used_blocks(const SequenceHandle& sequence) const;
-  int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }
+  int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }  // with drafts
+  int num_drafts(const SequenceHandle& sequence) const { return sequences_[sequence.id_].num_drafts; }
   // Tokens at the sequence's beginning that others hold, too: nobody computes them again for this one's sake.
   int num_shared_tokens(const KvSequence& sequence) const;
   // Whether any of the sequence's tables changed since the last call; what did, take_first_change() says.
@@ -153,7 +164,8 @@ class KvCacheManager {
   };
   struct Sequence {
     std::int32_t length = 0;
-    std::int32_t writable = 0;  // positions below it may be written without another look
+    std::int32_t num_drafts = 0;  // of the positions below `length`: those that may be taken back
+    std::int32_t writable = 0;    // positions below it may be written without another look
     std::int32_t num_committed = 0;
     PrefixCache::EntryId parent = PrefixCache::kRoot;  // entry of the last committed block
     bool on_host = false;
@@ -177,7 +189,7 @@ class KvCacheManager {
   bool shares_tail(std::uint32_t id, int group) const;
   void commit_blocks(std::uint32_t id, const TokenChain& chain, int num_known, std::uint64_t written_by);
   bool commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by);
-  void drop_behind_windows(std::uint32_t id);
+  void drop_behind_windows(std::uint32_t id, std::uint64_t last_step);
   void share_prefix(std::uint32_t id, const PrefixHit& hit);
   void retain(std::int32_t block, int group);
   void release(std::int32_t block, int group, std::uint64_t last_step);

@@ -24,7 +24,7 @@ struct LoopStats {
   std::int64_t num_timed = 0;
 
   void count(const EventBatch& events) {
-    for (const TokenEvent& token : events.tokens) num_generated_tokens += token.token != kNoToken;
+    for (const TokenEvent& event : events.tokens) num_generated_tokens += event.tokens.size();
     for (const RequestEnd& end : events.ends) {
       ++num_ended[static_cast<std::size_t>(end.reason)];
       if (end.timings.num_generated_tokens == 0) continue;

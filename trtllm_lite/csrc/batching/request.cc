@@ -93,7 +93,7 @@ Request::Request(RequestId id, RequestSpec request_spec, Clock::time_point now)
 
 int Request::max_blocks(const KvGeometry& geometry, int num_computed) const {
   if (is_search()) return geometry.most_blocks_of_search(num_prompt, max_kv_len(), spec.num_beams);
-  return geometry.most_blocks(num_total() - num_computed, max_kv_len());
+  return geometry.most_blocks(std::max(num_total() - num_computed, 1 + max_draft_len), max_kv_len());
 }
 
 std::optional<FinishReason> Request::finish_reason() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "batching/drafter.h"
 #include "batching/kv_geometry.h"
 #include "batching/step.h"
 
@@ -83,22 +84,25 @@ struct alignas(64) Request {
   std::vector<std::int32_t> tokens;  // prompt, then generated tokens the host knows
   std::uint64_t end_bits = 0;        // bit t % 64: an end id or a stop sequence ends in token t
   int num_prompt;
-  int num_pending = 0;    // tokens that steps in flight sample
+  int num_pending = 0;    // rows in flight that sample: each comes to a token at least
   int outputs_from = 0;   // prompt outputs before this position are delivered or under way
   int max_scheduled = 0;  // tokens ever scheduled: computing fewer again is work done twice
   int num_searched = 0;   // tokens that a beam search has taken each of its beams
-  int num_holds = 0;      // times admission was put off for a prefix being computed
+  int max_draft_len = 0;  // of a row
   RequestSpec spec;
   Rank rank;
   std::vector<std::uint64_t> hashes;  // see TokenChain
+  std::unique_ptr<Drafter> drafter;   // null: its rows bring no drafts
+  int num_holds = 0;                  // times admission was put off for a prefix being computed
   int num_preemptions = 0;
   int num_cached_tokens = 0;
   Clock::time_point submitted;
   std::optional<Clock::time_point> deadline, admitted, first_token;
 
   bool is_search() const { return spec.num_beams > 0; }
+  bool drafts() const { return max_draft_len > 0; }
   int max_rows() const { return is_search() ? spec.num_beams : 1; }  // in a step
-  // Counting the tokens in flight. (Those of beams are not among a request's own tokens.)
+  // Counting a token for each row in flight. (Those of beams are not among a request's own tokens.)
   int num_total() const { return static_cast<int>(tokens.size()) + num_pending; }
   int num_generated() const { return num_total() - num_prompt; }
   bool all_scheduled() const { return num_generated() >= spec.max_new_tokens; }

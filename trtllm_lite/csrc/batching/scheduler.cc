@@ -17,6 +17,8 @@ SchedulerConfig checked(const SchedulerConfig& config, const KvManagerConfig& ca
         batch + " must be at least 1, " + length + " at least 2");
   check(config.max_num_tokens >= config.max_batch_size, tokens + " must be at least " + batch);
   const KvGeometry geometry = with_steps_of(cache, config.max_num_tokens).geometry();
+  check(config.max_draft_len >= 0 && config.max_draft_len <= kMaxDrafts,
+        "max_draft_len (" + std::to_string(config.max_draft_len) + ") must be 0 to " + std::to_string(kMaxDrafts));
   const int num_needed = geometry.most_blocks(config.max_seq_len - 1, config.max_seq_len - 1);
   check(num_slots >= config.max_batch_size,
         "the executor's slots (" + std::to_string(num_slots) + ") must be at least " + batch);
@@ -46,6 +48,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache
 void Scheduler::add(std::unique_ptr<Request> request) {
   request->hashes.reserve(cache_.geometry().num_blocks_for(request->max_kv_len()));
   request->rank = waiting_.next_rank(request->spec.priority);
+  if (config_.make_drafter && !request->is_search()) request->drafter = config_.make_drafter(request->spec);
+  if (request->drafter) request->max_draft_len = config_.max_draft_len;
   const Index index = table_.add(Waiting(std::move(request)));
   const Request& added = table_.request(index);
   waiting_.insert(added.rank, index);
@@ -75,10 +79,14 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   const bool prefill_only = head_needs_a_step_of_its_own();
   bool has_prefill = true;
   if (!prefill_only) has_prefill = add_decode_rows(batch);
+  if (!prefill_only) add_draft_rows(batch);
   if (has_prefill) add_prefill_rows(batch);
   // A request that was just preempted still has a token in flight, and nobody may pass it: admission pauses.
   if (room) admit(batch, now, events);
-  if (prefill_only && batch.rows.empty()) add_decode_rows(batch);
+  if (prefill_only && batch.rows.empty()) {
+    add_decode_rows(batch);
+    add_draft_rows(batch);
+  }
   last_step_decoded_ = batch.num_decode_tokens > 0;
   return !batch.empty();
 }
@@ -117,7 +125,8 @@ bool Scheduler::add_decode_rows(StepBatch& batch) {
     }
     const int num_tokens = remaining(running);
     has_prefill = has_prefill || num_tokens > 1;
-    if (num_tokens == 1 && !running.request().all_scheduled()) add_row(index, 1, batch);
+    const Request& request = running.request();
+    if (num_tokens == 1 && !request.all_scheduled() && !request.drafts()) add_row(index, 1, {}, batch);
   }
   return has_prefill;
 }
@@ -126,42 +135,47 @@ void Scheduler::add_prefill_rows(StepBatch& batch) {
   for (const Index index : running_) {
     if (budget(batch) == 0) return;
     const int num_tokens = remaining(table_.running(index));
-    if (num_tokens > 1) add_row(index, std::min(num_tokens, budget(batch)), batch);
+    if (num_tokens > 1) add_row(index, std::min(num_tokens, budget(batch)), {}, batch);
   }
 }
 
-bool Scheduler::add_row(Index index, int num_tokens, StepBatch& batch) {
+// A row for the request's next `num_tokens` tokens, and for `drafts` behind them.
+bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch) {
   Running& running = table_.running(index);
   Request& request = running.request();
   const int past_len = cache_.length(running.kv());
-  const int end = past_len + num_tokens;
+  const int known_end = past_len + num_tokens, end = known_end + drafts.size();
   if (!reserve(running, running.kv(), end, batch)) return false;
   const bool has_windows = cache_.geometry().has_windows();
   const int most_before = has_windows ? request.max_blocks(cache_.geometry(), past_len) : 0;
 
-  StepRow& row = push_row(index, running.slot().index(), running.kv(), num_tokens, batch);
+  StepRow& row = push_row(index, running.slot().index(), running.kv(), end - past_len, drafts.size(), batch);
   row.num_generated = request.num_generated();
-  row.sample = end == request.num_total();
-  if (row.decodes()) ++batch.num_decode_tokens;
+  row.sample = known_end == request.num_total();
+  if (row.decodes()) batch.num_decode_tokens += row.num_tokens;
+  batch.awaited = batch.awaited || (row.sample && request.drafts());
   if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
     batch.token_ids.push_back(kLastSampled);
   } else {
     const auto first = request.tokens.begin() + past_len;
     batch.token_ids.insert(batch.token_ids.end(), first, first + num_tokens);
+    batch.token_ids.insert(batch.token_ids.end(), drafts.begin(), drafts.end());
     cache_.commit(running.kv(), chain(request), batch.step);
   }
-  if (request.spec.prompt_outputs) request.outputs_from = std::max(request.outputs_from, end);
-  counters_.num_recomputed_tokens += std::max(std::min(end, request.max_scheduled) - past_len, 0);
-  request.max_scheduled = std::max(request.max_scheduled, end);
+  if (request.spec.prompt_outputs) request.outputs_from = std::max(request.outputs_from, known_end);
+  counters_.num_recomputed_tokens += std::max(std::min(known_end, request.max_scheduled) - past_len, 0);
+  request.max_scheduled = std::max(request.max_scheduled, known_end);
   if (!request.is_search()) request.num_pending += row.sample;
   if (!has_windows) return true;
-  leave_behind(running, running.kv());
+  leave_behind(running, running.kv(), batch.step);
   if (Promise* promise = running.promise()) promise->take(most_before - request.max_blocks(cache_.geometry(), end));
   return true;
 }
 
-// A row for the next `num_tokens` positions of `kv`, which are reserved; their tokens are the caller's to add.
-StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int num_tokens, StepBatch& batch) {
+// A row for the next `num_tokens` positions of `kv`, which are reserved; their tokens are the caller's to add. The last
+// `num_drafts` of them are drafts.
+StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts,
+                             StepBatch& batch) {
   const Running& running = table_.running(index);
   if (cache_.take_changed(kv)) add_table_updates(slot, kv, batch);
   batch.rows.push_back({.request = table_.ref(index),
@@ -172,8 +186,9 @@ StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int nu
                         .past_len = cache_.length(kv),
                         .num_generated = 0,
                         .outputs_from = running.request().outputs_from,
+                        .num_drafts = num_drafts,
                         .sample = false});
-  cache_.advance(kv, num_tokens);
+  cache_.advance(kv, num_tokens, num_drafts);
   counters_.num_scheduled_tokens += num_tokens;
   return batch.rows.back();
 }
@@ -202,10 +217,10 @@ bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, 
 }
 
 // As KvCacheManager::leave_behind; what comes back is promised again.
-void Scheduler::leave_behind(Running& running, const KvSequence& kv) {
+void Scheduler::leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step) {
   if (!cache_.geometry().has_windows()) return;
   const int num_claimed = cache_.num_claimed();
-  cache_.leave_behind(kv);
+  cache_.leave_behind(kv, last_step);
   if (Promise* promise = running.promise()) promise->take(cache_.num_claimed() - num_claimed);
 }
 

@@ -1,7 +1,9 @@
 // Decides what every step computes: any mix of prefill chunks and decode tokens.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -35,6 +37,16 @@ struct SchedulerConfig {
   int max_seq_len = 0;                 // prompt and generated tokens of one request
   bool enable_chunked_context = true;  // a prompt may be spread over several steps
   int ageing_window = 64;              // see WaitQueue
+  int max_draft_len = 0;               // of a row
+  // Makes what drafts for a request; null, or returning null: nothing does.
+  std::function<std::unique_ptr<Drafter>(const RequestSpec&)> make_drafter = {};
+};
+
+// Of rows that brought drafts.
+struct DraftCounters {
+  std::int64_t num_rows = 0;
+  // By place in the row, from 0.
+  std::array<std::int64_t, kMaxDrafts> num_drafted{}, num_accepted{};
 };
 
 struct SchedulerStats {
@@ -44,17 +56,19 @@ struct SchedulerStats {
   KvCacheCounters kv;
   std::int64_t num_recompute_preemptions = 0, num_swap_preemptions = 0;
   std::int64_t num_recomputed_tokens = 0;  // scheduled again after a preemption
-  std::int64_t num_scheduled_tokens = 0;
+  std::int64_t num_scheduled_tokens = 0;   // with drafts
+  DraftCounters drafts;
 };
 
 // One thread. Deterministic: the same calls give the same steps. Throws std::invalid_argument for a config that
 // contradicts itself or the cache.
 //
 // A step's rows are, in order of rank: one token for each request that decodes, and for each beam of one that searches;
-// then prefill chunks with what remains of max_num_tokens, first of requests already running. Every running request has
-// at least one token of the budget to itself (max_batch_size <= max_num_tokens), so decode is never delayed by prefill
-// and the first prefill always advances. A beam search has at most one step in flight: what it continues with is known
-// when that has ended.
+// then the same with drafts behind it, for requests of which something is guessed; then prefill chunks with what
+// remains of max_num_tokens, first of requests already running. Every running request has at least one token of the
+// budget to itself (max_batch_size <= max_num_tokens), so decode is never delayed by prefill and the first prefill
+// always advances. A beam search has at most one step in flight: what it continues with is known when that has ended.
+// So does a request with a drafter: it drafts behind its newest token.
 class Scheduler {
  public:
   // A request is put off at most so often for a running request that computes a prefix which they share.
@@ -105,11 +119,11 @@ class Scheduler {
   int num_free(bool beside_promises) const;
   bool add_decode_rows(StepBatch& batch);  // true: others of the running requests have prefill left
   void add_prefill_rows(StepBatch& batch);
-  bool add_row(Index index, int num_tokens, StepBatch& batch);
-  StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, StepBatch& batch);
+  bool add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch);
+  StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts, StepBatch& batch);
   void add_table_updates(int slot, const KvSequence& kv, StepBatch& batch);
   bool reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch);
-  void leave_behind(Running& running, const KvSequence& kv);
+  void leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step);
   void leave(Index index);
   void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
   TokenChain chain(Request& request) const { return {request.tokens, request.hashes, request.spec.cache_salt}; }
@@ -133,7 +147,12 @@ class Scheduler {
 
   // completion.cc
   void complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events);
-  void accept_token(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
+  void accept_tokens(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
+
+  // drafts.cc
+  void add_draft_rows(StepBatch& batch);
+  TokenRun drafts_for(Running& running, const StepBatch& batch) const;
+  void settle(const StepRow& row, int num_kept);
 
   // beam_steps.cc
   void add_beam_rows(Index index, StepBatch& batch);

@@ -1,12 +1,14 @@
 // The interface of scheduler and device: the batch of each step, and its results.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "batching/beam_move.h"
@@ -14,7 +16,7 @@
 namespace tl {
 
 // Opaque to scheduling: the sampling parameters an executor's factory made of a request's options, and whatever it
-// returns beside a token (log probabilities, logits). Only the executor and its bindings know the concrete types.
+// returns beside tokens (log probabilities, logits). Only the executor and its bindings know the concrete types.
 struct SlotParams {
   virtual ~SlotParams() = default;
 };
@@ -24,7 +26,47 @@ struct RowOutputs {
 
 // In StepBatch::token_ids it stands for the token that this slot sampled last, which the host does not know yet.
 constexpr std::int32_t kLastSampled = -1;
-constexpr std::int32_t kNoToken = -1;
+
+// Tokens that a row may bring as drafts (StepRow).
+constexpr int kMaxDrafts = 8;
+
+// The tokens that one row comes to: those of its drafts that are kept, and one more. Few bytes, as it is mostly one.
+class TokenRun {
+ public:
+  TokenRun() = default;
+  TokenRun(TokenRun&& other) noexcept
+      : size_(std::exchange(other.size_, 0)), first_(other.first_), all_(std::move(other.all_)) {}
+  TokenRun& operator=(TokenRun&& other) noexcept {
+    size_ = std::exchange(other.size_, 0);
+    first_ = other.first_;
+    all_ = std::move(other.all_);
+    return *this;
+  }
+
+  int size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const std::int32_t* begin() const { return size_ > 1 ? all_->data() : &first_; }
+  const std::int32_t* end() const { return begin() + size_; }
+  std::int32_t back() const { return end()[-1]; }
+  void clear() { size_ = 0; }
+  void push_back(std::int32_t token) {
+    if (size_ == 0) {
+      first_ = token;
+    } else {
+      if (!all_) all_ = std::make_unique<std::array<std::int32_t, kMaxDrafts + 1>>();
+      all_->front() = first_;
+      all_->at(static_cast<std::size_t>(size_)) = token;
+    }
+    ++size_;
+  }
+  // Leaves the first `count` of them.
+  void cut(int count) { size_ = count; }
+
+ private:
+  std::int32_t size_ = 0;
+  std::int32_t first_ = 0;
+  std::unique_ptr<std::array<std::int32_t, kMaxDrafts + 1>> all_;  // once there were several
+};
 
 enum class CopyKind : std::uint8_t { kDeviceToDevice, kDeviceToHost, kHostToDevice };
 
@@ -51,6 +93,10 @@ struct RequestRef {
   friend bool operator==(RequestRef, RequestRef) = default;
 };
 
+// The last `num_drafts` tokens of a row are guesses how its sequence goes on. The device samples behind the known
+// tokens and behind each draft: a draft is kept if it is the token that was sampled in its place, and all before it are
+// kept.
+//
 // A beam search has a row of its prompt first, then one for each beam. The rows of its beams follow each other, best
 // beam first, and share `request_slot`.
 struct StepRow {
@@ -62,10 +108,11 @@ struct StepRow {
   std::int32_t past_len;       // tokens of this sequence already in the cache
   std::int32_t num_generated;  // how many tokens the request has sampled before this row: the sampler's counter
   std::int32_t outputs_from;   // prompt outputs of positions before this one have been delivered: do not repeat them
-  bool sample;                 // the row ends at the last known token: sample the next one
+  std::int32_t num_drafts;     // of its tokens, the last
+  bool sample;                 // the known tokens of the row end with the last known one: sample the next
 
-  // A row decodes if it has one new token. (The last token of a prompt costs as much as a generated one.)
-  bool decodes() const { return num_tokens == 1; }
+  // A row decodes if it has one token beside drafts. (The last token of a prompt costs as much as a generated one.)
+  bool decodes() const { return num_tokens == 1 + num_drafts; }
 };
 
 // One step. The executor carries it out in this order: copies, table_updates, rows. Steps execute one after the other,
@@ -77,6 +124,7 @@ struct StepBatch {
   std::vector<StepRow> rows;  // may be empty when there are copies
   std::vector<std::int32_t> token_ids;
   int num_decode_tokens = 0;  // of rows that decode; the others are prefill
+  bool awaited = false;       // a request of its rows goes on only when the results are known
 
   bool empty() const { return rows.empty() && copies.empty(); }
   bool only_decodes() const { return copies.empty() && num_decode_tokens == std::ssize(token_ids); }
@@ -86,13 +134,14 @@ struct StepBatch {
     rows.clear();
     token_ids.clear();
     num_decode_tokens = 0;
+    awaited = false;
   }
 };
 
 // The result of a row. Of the rows of a beam search only the first row's result is used.
 struct RowResult {
-  std::int32_t token = kNoToken;  // of a sampled row, unless its request is a beam search
-  std::vector<BeamMove> moves;    // of a beam search's sampled rows: the beams of its next step; none = it is over
+  TokenRun tokens;              // of a sampled row, unless its request is a beam search
+  std::vector<BeamMove> moves;  // of a beam search's sampled rows: the beams of its next step; none = it is over
   std::unique_ptr<RowOutputs> outputs;  // null unless the request asked for some
   std::string error;                    // not empty: this request fails (say, logits that are not finite), no other
 };

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -18,6 +19,7 @@
 #include "home_process.h"
 #include "kv_cache_size.h"
 #include "sampling/row_sampler.h"
+#include "speculation/ngram_drafter.h"
 
 namespace nb = nanobind;
 
@@ -38,6 +40,8 @@ struct LoopOptions {
   int max_batch_size, max_input_len, max_seq_len, max_num_tokens;
   std::int64_t num_host_blocks;
   bool max_utilization, enable_block_reuse, enable_chunked_context;
+  int max_draft_len = 0;  // of a step's row; 0 without a drafter
+  NgramSizes ngrams;      // that it looks up
 };
 
 // The event loop as Python holds it, with the checks that C++ callers make themselves.
@@ -139,6 +143,7 @@ class PyEventLoop {
     check("max_input_len", options.max_input_len, 1, manifest.limits.max_input_len);
     check("max_seq_len", options.max_seq_len, 2, manifest.limits.max_seq_len);
     check("max_num_tokens", options.max_num_tokens, options.max_batch_size, manifest.limits.max_num_tokens);
+    check("num_speculative_tokens", options.max_draft_len, 0, manifest.limits.max_draft_len);
     check("host_cache_size in KV blocks", options.num_host_blocks, 0,
           std::min(executor.num_blocks() * 1024, kMaxExtent));
     if (!options.enable_chunked_context) {
@@ -156,10 +161,19 @@ class PyEventLoop {
                           .max_batch_size = options.max_batch_size,
                           .max_num_tokens = options.max_num_tokens,
                           .max_seq_len = options.max_seq_len,
-                          .enable_chunked_context = options.enable_chunked_context},
+                          .enable_chunked_context = options.enable_chunked_context,
+                          .max_draft_len = options.max_draft_len,
+                          .make_drafter = drafters(options)},
             .cache = cache,
             .vocab_size = static_cast<int>(manifest.model.vocab_size),
             .max_input_len = options.max_input_len};
+  }
+
+  static std::function<std::unique_ptr<Drafter>(const RequestSpec&)> drafters(const LoopOptions& options) {
+    static_assert(kMaxDrafts == kMaxDraftLen);
+    if (options.max_draft_len == 0) return {};
+    (void)NgramDrafter(options.ngrams);  // throws what every request would
+    return [ngrams = options.ngrams](const RequestSpec&) { return std::make_unique<NgramDrafter>(ngrams); };
   }
 
   static void check_fits(const KvManagerConfig& cache, int max_seq_len) {
@@ -199,9 +213,19 @@ nb::object context_logits(const TokenEvent& event) {
   return array_of({logits.values.get(), logits.num_rows * outputs->vocab_size}, outputs->vocab_size);
 }
 
+// float32[tokens, vocab_size], or None. A sequence may end before the last of the tokens that were sampled for it.
 nb::object generation_logits(const TokenEvent& event) {
   const RequestOutputs* outputs = outputs_of(event);
-  return outputs ? array_of(outputs->generation_logits, outputs->vocab_size) : nb::none();
+  if (outputs == nullptr || outputs->generation_logits.empty()) return nb::none();
+  const auto num_values = static_cast<std::size_t>(event.tokens.size()) * outputs->vocab_size;
+  return array_of(std::span(outputs->generation_logits).first(num_values), outputs->vocab_size);
+}
+
+// Of each token, or none.
+std::vector<RowLogprobs> logprobs(const TokenEvent& event) {
+  const RequestOutputs* outputs = outputs_of(event);
+  if (outputs == nullptr || outputs->logprobs.empty()) return {};
+  return {outputs->logprobs.begin(), outputs->logprobs.begin() + event.tokens.size()};
 }
 
 nb::dict stats_dict(const PyEventLoop& loop) {
@@ -220,6 +244,11 @@ nb::dict stats_dict(const PyEventLoop& loop) {
   out["num_swap_preemptions"] = scheduler.num_swap_preemptions;
   out["num_recomputed_tokens"] = scheduler.num_recomputed_tokens;
   out["num_scheduled_tokens"] = scheduler.num_scheduled_tokens;
+  out["num_drafts"] = scheduler.drafts.num_rows;
+  out["num_drafted"] =
+      std::vector<std::int64_t>(scheduler.drafts.num_drafted.begin(), scheduler.drafts.num_drafted.end());
+  out["num_accepted"] =
+      std::vector<std::int64_t>(scheduler.drafts.num_accepted.begin(), scheduler.drafts.num_accepted.end());
   out["num_steps"] = stats.num_steps;
   out["num_failed_steps"] = stats.num_failed_steps;
   out["num_generated_tokens"] = stats.num_generated_tokens;
@@ -251,13 +280,12 @@ void bind_events(nb::module_& module) {
       .def_ro("num_preemptions", &RequestTimings::num_preemptions);
   nb::class_<TokenEvent>(module, "TokenEvent")
       .def_ro("request_id", &TokenEvent::id)
-      .def_prop_ro(
-          "token", [](const TokenEvent& e) { return e.token == kNoToken ? std::nullopt : std::optional(e.token); },
-          nb::sig("def token(self) -> int | None"))
+      .def_prop_ro("tokens",
+                   [](const TokenEvent& e) { return std::vector<std::int32_t>(e.tokens.begin(), e.tokens.end()); })
       .def_ro("index", &TokenEvent::index)
       .def_prop_ro("context_logits", &context_logits)
       .def_prop_ro("generation_logits", &generation_logits)
-      .def_prop_ro("logprobs", [](const TokenEvent& e) { return e.outputs ? outputs_of(e)->logprobs : std::nullopt; })
+      .def_prop_ro("logprobs", &logprobs)
       .def_prop_ro(
           "prompt_logprobs",
           [](const TokenEvent& e) { return e.outputs ? outputs_of(e)->prompt_logprobs : std::vector<RowLogprobs>(); })
@@ -275,15 +303,19 @@ void bind_events(nb::module_& module) {
 void bind_init(nb::class_<PyEventLoop>& loop) {
   const auto init = [](PyEventLoop* self, DeviceExecutor& executor, int max_batch_size, int max_input_len,
                        int max_seq_len, int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization,
-                       bool enable_block_reuse, bool enable_chunked_context) {
+                       bool enable_block_reuse, bool enable_chunked_context, int max_draft_len,
+                       std::pair<int, int> ngram_sizes) {
     new (self)
         PyEventLoop(executor, LoopOptions{max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
-                                          max_utilization, enable_block_reuse, enable_chunked_context});
+                                          max_utilization, enable_block_reuse, enable_chunked_context, max_draft_len,
+                                          NgramSizes{ngram_sizes.first, ngram_sizes.second}});
   };
   loop.def("__init__", init, nb::arg("executor"), nb::kw_only(), nb::arg("max_batch_size"), nb::arg("max_input_len"),
            nb::arg("max_seq_len"), nb::arg("max_num_tokens"), nb::arg("num_host_blocks") = 0,
            nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
-           nb::arg("enable_chunked_context") = true, nb::keep_alive<1, 2>(), nb::call_guard<nb::gil_scoped_release>());
+           nb::arg("enable_chunked_context") = true, nb::arg("max_draft_len") = 0,
+           nb::arg("ngram_sizes") = std::pair(NgramSizes().min, NgramSizes().max), nb::keep_alive<1, 2>(),
+           nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ double seconds_between(const OwnedEvent& first, const OwnedEvent& last) {
 
 // Empties the result, and keeps its memory.
 void clear(RowResult& result) {
-  result.token = kNoToken;
+  result.tokens.clear();
   result.moves.clear();
   result.outputs.reset();
   result.error.clear();
@@ -168,8 +168,9 @@ void CudaStepExecutor::read_tokens(Flight& flight) {
     clear(result);
     if (!row.sample || host_.takes(row)) continue;
     const RowLogits& at = flight.plan.rows[i];
-    result.token = tokens[at.first + at.num_rows - 1];
-    if (result.token < 0) result.error = kNotSampled;
+    const std::int32_t token = tokens[at.first + at.num_rows - 1];
+    if (token < 0) result.error = kNotSampled;
+    result.tokens.push_back(token);
   }
 }
 
@@ -180,8 +181,8 @@ void CudaStepExecutor::read_logprobs(Flight& flight) {
     RowResult& result = flight.result.rows[i];
     if (!row.sample || !result.error.empty() || !host_.reports_logprobs(row)) continue;
     const DrawnLogprobs& drawn = logprobs[flight.plan.rows[i].first];
-    RowLogprobs& out = outputs_of(result, vocab_size_).logprobs.emplace();
-    out.chosen = {result.token, drawn.logprob};
+    RowLogprobs& out = outputs_of(result, vocab_size_).logprobs.emplace_back();
+    out.chosen = {result.tokens.back(), drawn.logprob};
     out.rank = drawn.rank;
     for (int k = 0; k < kMaxTopLogprobs && drawn.tokens[k] >= 0; ++k) {
       out.top.push_back({drawn.tokens[k], drawn.logprobs[k]});

@@ -6,6 +6,9 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::int32_t kNoSlot = -1;
+
+bool has_one_token(const StepRow& row) { return row.num_tokens == 1; }
+
 static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing else lies where they lay");
 
 }  // namespace
@@ -15,7 +18,7 @@ StepPacker::StepPacker(const CudaExecutor& executor, const HostSampling& host) :
 StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   const auto num_rows = static_cast<std::int64_t>(batch.rows.size());
   StepShape shape{.num_tokens = static_cast<std::int64_t>(batch.token_ids.size()), .num_seqs = num_rows};
-  shape.num_decode_seqs = std::ranges::find_if_not(batch.rows, &StepRow::decodes) - batch.rows.begin();
+  shape.num_decode_seqs = std::ranges::find_if_not(batch.rows, has_one_token) - batch.rows.begin();
   shape.decode_only = shape.num_decode_seqs == num_rows;
   logits.clear();
   logits.rows.resize(batch.rows.size());
@@ -95,8 +98,7 @@ void StepPacker::add_table(int group, std::span<const std::int32_t> blocks) {
 
 void StepPacker::add_logits(const StepRow& row, const RowLogits& logits) {
   for (int i = 0; i < logits.num_rows; ++i, ++logit_) {
-    const int position = i < logits.num_positions ? logits.first_position + i - row.past_len : row.num_tokens - 1;
-    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_) + position;
+    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_) + logits.token_of(i, row);
     const bool draws = i + 1 == logits.num_rows && row.sample && !host_.takes(row);
     if (draws) {
       set_sampling(logit_, row.slot, host_.records().counter(row.slot, row.num_generated));

@@ -140,8 +140,7 @@ void HostStepExecutor::pack_row(const StepBatch& batch, const StepRow& row) {
   RowLogits at = rows_.logits_of(row);
   at.first = std::ssize(logits_indices_);
   for (int i = 0; i < at.num_rows; ++i) {
-    const int position = i < at.num_positions ? at.first_position + i - row.past_len : row.num_tokens - 1;
-    logits_indices_.push_back(row.first_token + position);
+    logits_indices_.push_back(row.first_token + at.token_of(i, row));
   }
   row_logits_.push_back(at);
 }

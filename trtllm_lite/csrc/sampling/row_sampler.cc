@@ -54,11 +54,11 @@ void RowSampler::set_slot(int slot, std::shared_ptr<const SlotParams> params, st
 
 RowLogits RowSampler::logits_of(const StepRow& row) const {
   const Slot& slot = slots_[static_cast<std::size_t>(row.request_slot)];
-  const int end = row.past_len + row.num_tokens;
+  const int end = row.past_len + row.num_tokens - row.num_drafts;
   RowLogits logits{.first_position = first_output_position(row, *slot.params)};
   logits.num_positions = std::max(std::min(end, slot.num_prompt) - logits.first_position, 0);
   const bool has_last = logits.num_positions > 0 && logits.first_position + logits.num_positions == end;
-  logits.num_rows = logits.num_positions + (row.sample && !has_last ? 1 : 0);
+  logits.num_rows = logits.num_positions + row.num_drafts + (row.sample && !has_last ? 1 : 0);
   return logits;
 }
 
@@ -75,29 +75,44 @@ void RowSampler::finish_row(const StepBatch& batch, std::span<const RowLogits> a
   describe_prompt(row, at[index], logits, workspace, result);
   if (!row.sample || !result.error.empty()) return;
   try {
-    sample(row, at.subspan(index), logits, workspace, result);
+    sample(batch, row, at.subspan(index), logits, workspace, result);
   } catch (const std::bad_alloc&) {
     run_out_of_memory(result);
   }
 }
 
-void RowSampler::sample(const StepRow& row, std::span<const RowLogits> at, std::span<const float> logits,
-                        SamplerWorkspace& workspace, RowResult& result) {
+void RowSampler::sample(const StepBatch& batch, const StepRow& row, std::span<const RowLogits> at,
+                        std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result) {
   if (BeamSearch* search = sampler_.search(row.request_slot)) {
     advance_search(*search, at.first(static_cast<std::size_t>(search->num_live())), logits, workspace, result);
   } else {
-    sample_token(row.slot, rows_of(at.front(), logits).last(vocab_size_), workspace, result);
+    const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
+    const auto end = static_cast<std::size_t>(row.first_token + row.num_tokens);
+    const auto drafts = std::span(batch.token_ids).subspan(end - num_drafts, num_drafts);
+    sample_tokens(row.slot, rows_of(at.front(), logits).last((1 + num_drafts) * vocab_size_), drafts, workspace,
+                  result);
   }
 }
 
-void RowSampler::sample_token(int slot, std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result) {
+// Each draft is compared with what is sampled in its place, as it would be without drafts: whatever drafts there are,
+// the same tokens come.
+void RowSampler::sample_tokens(int slot, std::span<const float> logits, std::span<const std::int32_t> drafts,
+                               SamplerWorkspace& workspace, RowResult& result) {
   SampledToken sampled;
-  sampler_.sample_row(slot, logits, workspace, sampled);
-  result.token = sampled.token;
-  result.error = std::move(sampled.error);
-  if (sampled.has_logprobs) outputs_of(result, vocab_size_).logprobs = std::move(sampled.logprobs);
-  if (params(slot).generation_logits) {
-    outputs_of(result, vocab_size_).generation_logits.assign(logits.begin(), logits.end());
+  for (std::size_t i = 0; i <= drafts.size(); ++i) {
+    const std::span<const float> row = logits.subspan(i * vocab_size_, vocab_size_);
+    sampler_.sample_row(slot, row, workspace, sampled);
+    if (!sampled.error.empty()) {
+      result.error = std::move(sampled.error);
+      return;
+    }
+    result.tokens.push_back(sampled.token);
+    if (sampled.has_logprobs) outputs_of(result, vocab_size_).logprobs.push_back(std::move(sampled.logprobs));
+    if (params(slot).generation_logits) {
+      std::vector<float>& kept = outputs_of(result, vocab_size_).generation_logits;
+      kept.insert(kept.end(), row.begin(), row.end());
+    }
+    if (i < drafts.size() && drafts[i] != sampled.token) return;
   }
 }
 

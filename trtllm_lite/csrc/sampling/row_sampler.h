@@ -33,8 +33,8 @@ struct RequestOutputs : RowOutputs {
   explicit RequestOutputs(std::size_t num_logits) : vocab_size(num_logits) {}
 
   std::size_t vocab_size;
-  std::optional<RowLogprobs> logprobs;       // of the sampled token
-  std::vector<float> generation_logits;      // [vocab_size], the logits that the token was sampled from
+  std::vector<RowLogprobs> logprobs;         // of each sampled token
+  std::vector<float> generation_logits;      // [sampled tokens, vocab_size], what they were sampled from
   int first_position = 0;                    // of the prompt positions below
   LogitRows context_logits;                  // of prompt positions
   std::vector<RowLogprobs> prompt_logprobs;  // of the prompt tokens that follow the positions
@@ -44,13 +44,18 @@ struct RequestOutputs : RowOutputs {
 // The extras of the row, which are made when they are first needed.
 RequestOutputs& outputs_of(RowResult& result, std::size_t vocab_size);
 
-// The rows of logits that belong to a row of the step: those of prompt positions, then that of the sampled position,
-// which may be the last of the prompt positions.
+// The rows of logits that belong to a row of the step: those of prompt positions, then those that are sampled, of the
+// last known token and of the drafts. The last known token may be the last of the prompt.
 struct RowLogits {
   std::int64_t first = 0;  // in the step's logits
   int num_rows = 0;
   int num_positions = 0;   // prompt positions whose outputs are wanted
   int first_position = 0;  // the first of them
+
+  // Which of the row's tokens the row of logits number `index` belongs to.
+  int token_of(int index, const StepRow& row) const {
+    return index < num_positions ? first_position + index - row.past_len : row.num_tokens - (num_rows - index);
+  }
 };
 
 // Samples rows for the requests that it holds by slot. One thread may use it, but several may call finish_row.
@@ -94,12 +99,13 @@ class RowSampler {
   };
 
   std::span<const float> rows_of(const RowLogits& at, std::span<const float> logits) const;
-  void sample_token(int slot, std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result);
+  void sample_tokens(int slot, std::span<const float> logits, std::span<const std::int32_t> drafts,
+                     SamplerWorkspace& workspace, RowResult& result);
   void advance_search(BeamSearch& search, std::span<const RowLogits> beams, std::span<const float> logits,
                       SamplerWorkspace& workspace, RowResult& result);
   void describe_prompt(const StepRow& row, const RowLogits& at, std::span<const float> logits,
                        SamplerWorkspace& workspace, RowResult& result);
-  void sample(const StepRow& row, std::span<const RowLogits> at, std::span<const float> logits,
+  void sample(const StepBatch& batch, const StepRow& row, std::span<const RowLogits> at, std::span<const float> logits,
               SamplerWorkspace& workspace, RowResult& result);
 
   const std::size_t vocab_size_;

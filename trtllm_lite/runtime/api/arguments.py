@@ -84,7 +84,6 @@ LLM: Mapping[str, Unsupported] = {
     **_same("enforce_eager disable_overlap_scheduler", _AUTOMATIC),
     **_same("guided_decoding_backend", "guided decoding is not supported; allowed_token_ids of SamplingParams is"),
     **_same("enable_lora lora_config peft_cache_config max_lora_rank", _LORA),
-    **_same("speculative_config", _SPECULATION),
     **_same("quant_config calib_config quantization", "quantization is not supported yet; dtype says how it is stored"),
     **_same("build_config", "pass its limits as arguments: max_batch_size, max_input_len, max_seq_len, ..."),
     **_same("fast_build", "what LLM builds it builds in seconds; leave it out", True),

@@ -1,13 +1,18 @@
-"""KvCacheConfig and SchedulerConfig say how an engine is run; their names are those of TensorRT-LLM's LLM API."""
+"""KvCacheConfig, SchedulerConfig and SpeculativeConfig say how an engine is run.
+
+The names of the first two are those of TensorRT-LLM's LLM API.
+"""
 
 import numbers
 from dataclasses import dataclass
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
-from trtllm_lite.runtime.values import check_flag, check_positive
+from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
+from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
 POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION")
+_LONGEST_NGRAM = 16  # the C++ side refuses longer ones, too
 _CHUNKING = (None, "FIRST_COME_FIRST_SERVED")
 
 
@@ -77,6 +82,30 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         _check_choice("capacity_scheduler_policy", self.capacity_scheduler_policy, POLICIES)
         _check_choice("context_chunking_policy", self.context_chunking_policy, _CHUNKING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculativeConfig:
+    """Guesses how texts go on, so that a step may come to several tokens of one; its names are vLLM's.
+
+    What is generated does not change: a guessed token is kept if it is the one that would have been sampled in its
+    place. ``method``: ``ngram`` takes what followed the last ``prompt_lookup_max`` tokens, or fewer down to
+    ``prompt_lookup_min``, where they stood in the prompt or output before. ``num_speculative_tokens``: how many tokens
+    are guessed at most; the engine must have been built for as many (``--max_draft_len``).
+
+    Raises ArgumentError for a value that makes no sense.
+    """
+
+    method: str
+    num_speculative_tokens: int = 4
+    prompt_lookup_max: int = 4
+    prompt_lookup_min: int = 2
+
+    def __post_init__(self) -> None:
+        _check_choice("method of speculative_config", self.method, ("ngram",))
+        whole_number("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFT_LEN)
+        whole_number("prompt_lookup_max", self.prompt_lookup_max, 1, _LONGEST_NGRAM)
+        whole_number("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

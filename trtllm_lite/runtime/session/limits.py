@@ -9,7 +9,7 @@ from typing import Any
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
 
 
@@ -53,8 +53,8 @@ class RunnerOptions:
     """How to run an engine: limits tighter than the engine's (None keeps the engine's), memory, order of service.
 
     ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
-    max_num_tokens. ``num_threads``: threads of a CPU engine; None means one for each core. Raises ArgumentError for a
-    value that makes no sense.
+    max_num_tokens. ``speculation``: how to guess tokens ahead, if at all. ``num_threads``: threads of a CPU engine;
+    None means one for each core. Raises ArgumentError for a value that makes no sense.
     """
 
     max_batch_size: int | None = None
@@ -67,6 +67,7 @@ class RunnerOptions:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     enable_chunked_context: bool = True
     num_threads: int | None = None
+    speculation: SpeculativeConfig | None = None
 
     def __post_init__(self) -> None:
         for name in LIMIT_NAMES:
@@ -99,6 +100,7 @@ def runner_limits(manifest: Manifest, options: RunnerOptions, available_bytes: i
     values["max_beam_width"] = min(values["max_beam_width"], values["max_batch_size"])
     _check_step(values, built, options)
     _check_geometry(cache, options.kv_cache)
+    _check_drafts(options.speculation, built)
     windows = tuple(group.window for group in cache.groups)
     geometry = core().KvGeometry(cache.tokens_per_block, windows, values["max_num_tokens"])
     demand = geometry.most_blocks_of_batch(values["max_batch_size"], values["max_seq_len"])
@@ -169,6 +171,15 @@ def _check_step(values: dict[str, int], built: Limits, options: RunnerOptions) -
             f"without chunked context a prompt of max_input_len={input_len} tokens must fit into a step of "
             f"max_num_tokens={num_tokens}: enable it, lower max_input_len, or (if the engine, built for "
             f"{built.max_num_tokens}, allows) raise max_num_tokens"
+        )
+
+
+def _check_drafts(speculation: SpeculativeConfig | None, built: Limits) -> None:
+    wanted = 0 if speculation is None else speculation.num_speculative_tokens
+    if wanted > built.max_draft_len:
+        raise LimitError(
+            f"num_speculative_tokens={wanted} exceeds the max_draft_len that this engine was built for "
+            f"({built.max_draft_len}): lower it, or build the engine again with --max_draft_len {wanted}"
         )
 
 

@@ -150,21 +150,22 @@ class RequestHandle:
         self.prompt_logprobs += event.prompt_logprobs
         if event.context_logits is not None:
             self._context_logits.append(event.context_logits)
-        if self._context_logits and (event.token is not None or event.hypotheses):
+        if self._context_logits and (event.tokens or event.hypotheses):
             self.context_logits, self._context_logits = np.concatenate(self._context_logits), []
         if event.hypotheses:
             self.hypotheses = [self._hypothesis(tokens, score) for tokens, score in event.hypotheses]
-        if event.token is None or self._text.match is not None:
-            return
-        logits = event.generation_logits
-        self._staged.append(
-            Response(
-                token_id=event.token,
-                text=self._text.push(event.token, is_end=is_end),
-                logprobs=event.logprobs,
-                generation_logits=None if logits is None else logits[0],
+        tokens, all_logprobs, all_logits = event.tokens, event.logprobs, event.generation_logits
+        for place, token in enumerate(tokens):
+            if self._text.match is not None:
+                return
+            self._staged.append(
+                Response(
+                    token_id=token,
+                    text=self._text.push(token, is_end=is_end and place == len(tokens) - 1),
+                    logprobs=all_logprobs[place] if all_logprobs else None,
+                    generation_logits=None if all_logits is None else all_logits[place],
+                )
             )
-        )
 
     def _hypothesis(self, token_ids: list[int], score: float) -> Hypothesis:
         ended = token_ids[-1] in self.native.end_ids or token_ids[-1] in self.native.stop_token_ids

@@ -12,6 +12,7 @@ from trtllm_lite.errors import ArgumentError, EngineError, LimitError, shown
 from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.session.config import SpeculativeConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.limits import (
@@ -159,6 +160,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
             max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
             enable_block_reuse=options.kv_cache.enable_block_reuse,
             enable_chunked_context=options.enable_chunked_context,
+            **_drafting(options.speculation),
         )
     return Session(
         manifest=manifest,
@@ -167,6 +169,16 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
         pump=EventPump(loop),
         tokenizer=tokenizer,
     )
+
+
+def _drafting(config: SpeculativeConfig | None) -> dict[str, Any]:
+    """The arguments of ``_core.EventLoop`` that say who drafts."""
+    if config is None:
+        return {}
+    return {
+        "max_draft_len": config.num_speculative_tokens,
+        "ngram_sizes": (config.prompt_lookup_min, config.prompt_lookup_max),
+    }
 
 
 def check_end_ids(manifest: Manifest) -> None:

@@ -27,6 +27,26 @@ class Latencies:
 
 
 @dataclass(frozen=True)
+class Speculation:
+    """Guessed tokens, ``num_drafts`` times: how many, and how many were kept, by place behind the known ones."""
+
+    num_drafts: int
+    num_drafted: tuple[int, ...]
+    num_accepted: tuple[int, ...]
+
+    @property
+    def acceptance(self) -> tuple[float, ...]:
+        """The share of the guessed tokens that were kept, by place; 0 where none was guessed."""
+        pairs = zip(self.num_accepted, self.num_drafted, strict=True)
+        return tuple(accepted / max(drafted, 1) for accepted, drafted in pairs)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step with guesses came to, in the mean; 0 if there was none."""
+        return (sum(self.num_accepted) + self.num_drafts) / self.num_drafts if self.num_drafts else 0.0
+
+
+@dataclass(frozen=True)
 class Stats:
     """Counts since the engine was opened; numbers with running, waiting, used or free in their names are current.
 
@@ -52,6 +72,7 @@ class Stats:
     step_seconds: float
     host_seconds: float
     decode_host_times: dict[float, int]
+    speculation: Speculation
     latencies: Latencies
     recent_latencies: Latencies
 
@@ -87,6 +108,7 @@ def make_stats(counts: Mapping[str, Any], latencies: LatencyLog) -> Stats:
     plain = {field.name: counts[field.name] for field in fields(Stats) if field.name in counts}
     return Stats(
         **plain,
+        speculation=Speculation(counts["num_drafts"], tuple(counts["num_drafted"]), tuple(counts["num_accepted"])),
         prefix_hit_rate=counts["hit_tokens"] / max(counts["lookup_tokens"], 1),
         latencies=latencies.overall(),
         recent_latencies=latencies.recent(),

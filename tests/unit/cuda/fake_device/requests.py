@@ -66,8 +66,7 @@ def run(
         assert polled is not None
         for event in polled[0]:
             answers[event.request_id].events.append(event)
-            if event.token is not None:
-                answers[event.request_id].tokens.append(event.token)
+            answers[event.request_id].tokens += event.tokens
         for end in polled[1]:
             answers[end.request_id].end = end
     return [answers[request_id] for request_id in ids]

@@ -119,17 +119,18 @@ def test_log_probabilities(executor: CudaExecutor, arguments: dict[str, bool]) -
     for answer, prompt, want in zip(answers, prompts, wants, strict=True):
         assert answer.tokens == continuation(prompt, want)[: len(answer.tokens)]
         assert answer.tokens
-        for number, event in enumerate(event for event in answer.events if event.token is not None):
+        for number, event in enumerate(event for event in answer.events if event.tokens):
             if want.logprobs is None:
-                assert event.logprobs is None
+                assert event.logprobs == []
                 continue
+            [found], [token] = event.logprobs, event.tokens
             logits = logits_after(prompt + answer.tokens[:number]).astype(np.float64)
             logprobs = logits - np.log(np.exp(logits).sum())
-            assert event.logprobs.logprob == pytest.approx(logprobs[event.token], rel=1e-6)
-            assert event.logprobs.rank == 1 + (logits > logits[event.token]).sum()
+            assert found.logprob == pytest.approx(logprobs[token], rel=1e-6)
+            assert found.rank == 1 + (logits > logits[token]).sum()
             best = np.argsort(-logits, kind="stable")[: want.logprobs]
-            assert [token for token, _ in event.logprobs.top] == best.tolist()
-            assert [value for _, value in event.logprobs.top] == pytest.approx(logprobs[best].tolist(), rel=1e-6)
+            assert [top for top, _ in found.top] == best.tolist()
+            assert [value for _, value in found.top] == pytest.approx(logprobs[best].tolist(), rel=1e-6)
 
 
 def test_rows_sampled_on_the_host_mix_with_others(executor: CudaExecutor) -> None:
@@ -155,7 +156,7 @@ def test_logits_of_prompts(executor: CudaExecutor) -> None:
     rows = np.concatenate([event.context_logits for event in answer.events if event.context_logits is not None])
     successors = [successor(prompt[: end + 1]) for end in range(len(prompt))]
     np.testing.assert_array_equal(rows.argmax(1), successors)
-    generated = [event.generation_logits.argmax() for event in answer.events if event.token is not None]
+    generated = [event.generation_logits.argmax() for event in answer.events if event.tokens]
     assert generated == answer.tokens == expected(prompt, 2)
 
 

@@ -1,0 +1,101 @@
+"""Speculative decoding on tiny models: guesses change when tokens come, and nothing of what comes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models import VOCAB_SIZE, save_tiny_model
+from trtllm_lite import LLM, SamplingParams
+from trtllm_lite.errors import ArgumentError, BuildError, LimitError
+from trtllm_lite.runtime.session.request import Request, Response
+
+LIMITS = {"max_batch_size": 6, "max_input_len": 48, "max_seq_len": 128, "max_num_tokens": 40}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1}
+KINDS = (
+    SamplingParams(temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21]),  # repeats itself soon
+    SamplingParams(temperature=0.3, seed=7, ignore_eos=True, logprobs=2),
+    SamplingParams(temperature=0.5, seed=8, top_k=6, top_p=0.9, logit_bias={5: 2.0}),
+    SamplingParams(temperature=0.0, repetition_penalty=1.1, frequency_penalty=0.1, return_generation_logits=True),
+    SamplingParams(temperature=0.4, seed=9, min_tokens=20, stop_token_ids=[3, 4, 5], bad=[[7], [8, 9]]),
+    SamplingParams(temperature=0.0, stop=[[11], [12, 13]], return_context_logits=True, prompt_logprobs=1),
+)
+
+
+def requests() -> list[Request]:
+    """Prompts that repeat themselves, with parameters of all kinds."""
+    generator = np.random.default_rng(0)
+    made = []
+    for row in range(18):
+        piece = generator.integers(0, VOCAB_SIZE, int(generator.integers(2, 10)))
+        prompt = np.tile(piece, 4)[: int(generator.integers(3, 40))].astype(np.int32)
+        params = replace(KINDS[row % len(KINDS)], max_tokens=int(generator.integers(20, 70)), detokenize=False)
+        made.append(Request(prompt, params))
+    return made
+
+
+def described(responses: list[Response]) -> list[tuple[Any, ...]]:
+    """Everything about each token, to be compared bit for bit."""
+    return [
+        (
+            response.token_id,
+            response.finish_reason,
+            response.logprobs and (response.logprobs.logprob, response.logprobs.rank, response.logprobs.top),
+            response.generation_logits is None or response.generation_logits.tobytes(),
+        )
+        for response in responses
+    ]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])  # the second has windows, which give blocks back
+@pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"])
+def test_drafts_change_nothing(family: str, policy: str, tmp_path: Path) -> None:
+    save_tiny_model(family, tmp_path / "model")
+    options: dict[str, Any] = {
+        **LIMITS,
+        "gather_context_logits": True,
+        "kv_cache_config": {"tokens_per_block": 16, "max_tokens": 256},
+        "scheduler_config": {"capacity_scheduler_policy": policy},
+    }
+    outputs = []
+    for config in (None, NGRAM):
+        with LLM(tmp_path / "model", speculative_config=config, **options) as llm:
+            handles = llm.session.submit_all(requests())
+            outputs.append([described(handle.result()) for handle in handles])
+            stats = llm.get_stats()
+    assert outputs[0] == outputs[1]
+    guessed = stats.speculation
+    assert guessed.num_drafts > 50
+    assert 0.1 < guessed.acceptance[0] < 1
+    assert guessed.num_accepted[4] > 5
+    assert guessed.num_drafted[5:] == (0, 0, 0)
+    assert 1.1 < guessed.tokens_per_step < 6
+
+
+def test_an_engine_takes_no_more_drafts_than_it_was_built_for(model_dir: Path) -> None:
+    with LLM(model_dir, speculative_config={**NGRAM, "num_speculative_tokens": 2}, **LIMITS) as llm:
+        engine = llm.engine_dir
+        with pytest.raises(LimitError, match=r"num_speculative_tokens=3 exceeds .* \(2\).*--max_draft_len 3"):
+            LLM(engine, speculative_config={**NGRAM, "num_speculative_tokens": 3})
+
+
+def test_engines_for_gpus_take_no_drafts(model_dir: Path) -> None:
+    with pytest.raises(BuildError, match="max_draft_len is 5 for sm_90: only engines for CPUs"):
+        LLM(model_dir, target="sm_90", speculative_config=NGRAM, **LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "names no method"),
+        ({"method": "medusa"}, "method of speculative_config is 'medusa': expected one of ngram"),
+        ({"method": "ngram", "num_speculative_tokens": 9}, "num_speculative_tokens is 9: .* 1 to 8"),
+        ({"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 3}, "prompt_lookup_min is 3: .* 1 to 2"),
+        ({"method": "ngram", "draft_len": 3}, "draft_len"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(config: dict[str, Any], message: str, model_dir: Path) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        LLM(model_dir, speculative_config=config)
