@@ -81,7 +81,7 @@ class Loop:
         for event in events[0] if events else []:
             outcome = self.outcomes[event.request_id]
             assert outcome.end is None
-            outcome.tokens += [] if event.token is None else [event.token]
+            outcome.tokens += event.tokens
             outcome.hypotheses += event.hypotheses
             outcome.context_logits += [] if event.context_logits is None else [event.context_logits]
         for end in events[1] if events else []:
