@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "batching/scheduler.h"
@@ -29,9 +31,8 @@ struct StepTimes {
     double ms = base + per_token * static_cast<double>(batch.token_ids.size());
     if (batch.num_decode_tokens > 0) ms += decode_base;
     for (const tl::StepRow& row : batch.rows) {
-      const bool decodes = row.num_tokens == 1;
-      ms += decodes ? per_decode_row + per_cached_token * row.past_len
-                    : per_prefill_pair * row.num_tokens * (row.past_len + row.num_tokens / 2.0);
+      ms += row.decodes() ? per_decode_row + per_cached_token * row.past_len
+                          : per_prefill_pair * row.num_tokens * (row.past_len + row.num_tokens / 2.0);
     }
     return ms;
   }
@@ -39,32 +40,44 @@ struct StepTimes {
 
 class SimulatedDevice : public tl::StepExecutor {
  public:
-  SimulatedDevice(int num_slots, const StepTimes& times) : num_slots_(num_slots), times_(times) {}
+  SimulatedDevice(int num_slots, const StepTimes& times)
+      : num_slots_(num_slots), times_(times), request_of_(static_cast<std::size_t>(num_slots)) {}
 
   int num_slots() const override { return num_slots_; }
-  void set_slot(int, std::shared_ptr<const tl::SlotParams>, std::span<const std::int32_t>, int) override {}
+  void set_slot(int slot, std::shared_ptr<const tl::SlotParams>, std::span<const std::int32_t> tokens, int) override {
+    request_of_[static_cast<std::size_t>(slot)] = tokens[0];
+  }
   void launch(const tl::StepBatch& batch) override {
-    flights_[num_launched_++ % 2] = {batch.rows.size(), times_.computing(batch) / 1e3, times_.copying(batch) / 1e3};
+    flights_[num_launched_++ % 2] = {&batch, times_.computing(batch) / 1e3, times_.copying(batch) / 1e3};
   }
   void wait(tl::StepResult& result) override {
     const Flight& flight = flights_[num_ended_++ % 2];
     seconds += flight.compute_seconds + flight.copy_seconds;
     result.rows.clear();
-    result.rows.resize(flight.num_rows);
-    for (tl::RowResult& row : result.rows) row.tokens.push_back(1);
+    result.rows.resize(flight.batch->rows.size());
+    for (std::size_t i = 0; i < result.rows.size(); ++i) {
+      const tl::StepRow& row = flight.batch->rows[i];
+      result.rows[i].tokens.push_back(1);
+      const double kept = keeps(request_of_[static_cast<std::size_t>(row.slot)]);
+      for (int k = 0; k < row.num_drafts && uniform_(random_) < kept; ++k) result.rows[i].tokens.push_back(1);
+    }
     result.compute_seconds = flight.compute_seconds;
     result.copy_seconds = flight.copy_seconds;
   }
 
-  double seconds = 0;  // that its steps took
+  double seconds = 0;                                          // that its steps took
+  std::function<double(int)> keeps = [](int) { return 0.0; };  // how likely a draft for a request is right
 
  private:
   struct Flight {
-    std::size_t num_rows = 0;
+    const tl::StepBatch* batch = nullptr;
     double compute_seconds = 0, copy_seconds = 0;
   };
   int num_slots_;
   StepTimes times_;
+  std::vector<int> request_of_;  // by slot: the first token of its prompt
+  std::mt19937_64 random_{1};
+  std::uniform_real_distribution<double> uniform_;
   std::array<Flight, 2> flights_;
   std::size_t num_launched_ = 0, num_ended_ = 0;
 };
@@ -98,6 +111,8 @@ class Simulation {
   }
 
   double seconds() const { return device_.seconds; }
+  SimulatedDevice& device() { return device_; }
+  double tokens_per_second = 0;  // until the first request ended
   tl::SchedulerStats stats() const { return scheduler_.stats(); }
   std::int64_t num_preemptions() const { return stats().num_recompute_preemptions + stats().num_swap_preemptions; }
   // Share of the blocks in use, in the mean over the steps while requests waited.
@@ -109,6 +124,7 @@ class Simulation {
 
  private:
   bool launch() {
+    if (in_flight_ > 0 && batches_[(oldest_ + in_flight_ - 1) % 2].awaited) return false;
     tl::StepBatch& batch = batches_[(oldest_ + in_flight_) % 2];
     if (!scheduler_.prepare(batch, {}, events_)) return false;
     scheduler_.launched(batch);
@@ -127,9 +143,11 @@ class Simulation {
     oldest_ ^= 1, --in_flight_;
     std::vector<tl::RequestId> over;
     for (const tl::TokenEvent& token : events_.tokens) {
+      num_tokens_ += token.tokens.size();
       const SimulatedRequest& request = requests_[token.id - 1];
       if (token.index == 0) first_tokens.push_back(token.id);
-      if (token.index + 1 == request.num_generated && request.num_generated < request.max_new_tokens) {
+      const int num_generated = token.index + token.tokens.size();
+      if (num_generated >= request.num_generated && request.num_generated < request.max_new_tokens) {
         over.push_back(token.id);
       }
     }
@@ -137,6 +155,7 @@ class Simulation {
     for (const tl::RequestEnd& end : events_.ends) {
       most_preemptions = std::max(most_preemptions, end.timings.num_preemptions);
     }
+    if (!events_.ends.empty() && tokens_per_second == 0) tokens_per_second = num_tokens_ / device_.seconds;
     events_.clear();
   }
 
@@ -147,6 +166,6 @@ class Simulation {
   std::size_t oldest_ = 0, in_flight_ = 0;
   tl::StepResult result_;
   tl::EventBatch events_;
-  double sum_of_use_ = 0;
+  double sum_of_use_ = 0, num_tokens_ = 0;
   int num_full_steps_ = 0;
 };

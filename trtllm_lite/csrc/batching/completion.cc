@@ -9,6 +9,7 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
   cache_.step_ended(batch.step);
   slots_.step_ended(batch.step);
   costs_.observe(batch, result);
+  if (config_.make_drafter && batch.only_decodes()) observe_drafts(batch, result);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     const bool of_the_same_search = i > 0 && row.request == batch.rows[i - 1].request;
@@ -20,6 +21,7 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
 void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events) {
   const Index index = row.request.index;
   if (row.num_drafts > 0 && result.error.empty()) settle(row, result.tokens.size() - 1);
+  if (row.sample && result.error.empty()) pace(row, result.tokens.size());
   if (!result.error.empty()) {
     remove(index, FinishReason::kError, std::move(result.error), now, events);
   } else if (row.sample && table_.request(index).is_search()) {

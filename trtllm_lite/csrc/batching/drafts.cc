@@ -1,5 +1,6 @@
 // The part of the Scheduler that lets rows bring drafts.
 #include <algorithm>
+#include <optional>
 #include <variant>
 
 #include "batching/scheduler.h"
@@ -32,6 +33,10 @@ TokenRun Scheduler::drafts_for(Running& running, const StepBatch& batch) const {
     const int kept = static_cast<int>(running_.size()) * cache_.geometry().num_groups();
     return num_missing + kept <= std::min(num_free(false), cache_.device().num_ready());
   };
+  if (config_.paces_drafts) {
+    const std::optional<double> cost = draft_cost_.tokens_per_draft();
+    most = std::min(most, cost ? request.pace.draft_len(*cost, request.max_draft_len) : draft_cost_.trial_len());
+  }
   while (most > 0 && !fits(most)) --most;
   TokenRun drafts;
   if (most > 0) request.drafter->draft(request.tokens, most, drafts);
@@ -53,6 +58,20 @@ void Scheduler::settle(const StepRow& row, int num_kept) {
     ++counters.num_drafted[place];
     counters.num_accepted[place] += i < num_kept;
   }
+}
+
+// Learns from a row that has been sampled whether the request's next rows had better bring drafts.
+void Scheduler::pace(const StepRow& row, int num_sampled) {
+  Request& request = table_.request(row.request.index);
+  if (request.num_plain > 0) request.num_plain = std::max(request.num_plain - num_sampled, 0);
+  if (!config_.paces_drafts || !request.drafts() || !row.decodes() || row.num_generated == 0) return;
+  request.num_plain = request.pace.observe(row.num_drafts, num_sampled - 1, draft_cost_.tokens_per_draft());
+}
+
+void Scheduler::observe_drafts(const StepBatch& batch, const StepResult& result) {
+  int num_sampled = 0;
+  for (const RowResult& row : result.rows) num_sampled += row.tokens.size();
+  draft_cost_.observe(static_cast<int>(batch.token_ids.size()), num_sampled, result.compute_seconds);
 }
 
 }  // namespace tl

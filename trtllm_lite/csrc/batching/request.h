@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "batching/draft_pace.h"
 #include "batching/drafter.h"
 #include "batching/kv_geometry.h"
 #include "batching/step.h"
@@ -78,6 +79,8 @@ struct RequestTimings {
 // The fields that every step reads lie in the first cache line, and in the next one at the beginning of `spec`: the
 // requests of a full batch are more than the nearest caches hold.
 struct alignas(64) Request {
+  static constexpr int kAll = -1;
+
   Request(RequestId id, RequestSpec spec, Clock::time_point now);
 
   RequestId id;
@@ -88,19 +91,21 @@ struct alignas(64) Request {
   int outputs_from = 0;   // prompt outputs before this position are delivered or under way
   int max_scheduled = 0;  // tokens ever scheduled: computing fewer again is work done twice
   int num_searched = 0;   // tokens that a beam search has taken each of its beams
-  int max_draft_len = 0;  // of a row
+  int num_plain = kAll;   // tokens to generate before its rows bring drafts
   RequestSpec spec;
   Rank rank;
   std::vector<std::uint64_t> hashes;  // see TokenChain
   std::unique_ptr<Drafter> drafter;   // null: its rows bring no drafts
-  int num_holds = 0;                  // times admission was put off for a prefix being computed
+  DraftPace pace;
+  int max_draft_len = 0;  // of a row
+  int num_holds = 0;      // times admission was put off for a prefix being computed
   int num_preemptions = 0;
   int num_cached_tokens = 0;
   Clock::time_point submitted;
   std::optional<Clock::time_point> deadline, admitted, first_token;
 
   bool is_search() const { return spec.num_beams > 0; }
-  bool drafts() const { return max_draft_len > 0; }
+  bool drafts() const { return num_plain == 0; }
   int max_rows() const { return is_search() ? spec.num_beams : 1; }  // in a step
   // Counting a token for each row in flight. (Those of beams are not among a request's own tokens.)
   int num_total() const { return static_cast<int>(tokens.size()) + num_pending; }

@@ -49,7 +49,10 @@ void Scheduler::add(std::unique_ptr<Request> request) {
   request->hashes.reserve(cache_.geometry().num_blocks_for(request->max_kv_len()));
   request->rank = waiting_.next_rank(request->spec.priority);
   if (config_.make_drafter && !request->is_search()) request->drafter = config_.make_drafter(request->spec);
-  if (request->drafter) request->max_draft_len = config_.max_draft_len;
+  if (request->drafter) {
+    request->max_draft_len = config_.max_draft_len;
+    request->num_plain = 0;
+  }
   const Index index = table_.add(Waiting(std::move(request)));
   const Request& added = table_.request(index);
   waiting_.insert(added.rank, index);

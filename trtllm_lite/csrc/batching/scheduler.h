@@ -40,6 +40,7 @@ struct SchedulerConfig {
   int max_draft_len = 0;               // of a row
   // Makes what drafts for a request; null, or returning null: nothing does.
   std::function<std::unique_ptr<Drafter>(const RequestSpec&)> make_drafter = {};
+  bool paces_drafts = false;  // rows bring as many as pay, not always as many as may be (draft_pace.h)
 };
 
 // Of rows that brought drafts.
@@ -153,6 +154,8 @@ class Scheduler {
   void add_draft_rows(StepBatch& batch);
   TokenRun drafts_for(Running& running, const StepBatch& batch) const;
   void settle(const StepRow& row, int num_kept);
+  void pace(const StepRow& row, int num_sampled);
+  void observe_drafts(const StepBatch& batch, const StepResult& result);
 
   // beam_steps.cc
   void add_beam_rows(Index index, StepBatch& batch);
@@ -173,6 +176,7 @@ class Scheduler {
   int num_rows_ = 0;            // that running_ can have in one step
   std::set<std::pair<Clock::time_point, Index>> deadlines_;
   CostModel costs_;
+  DraftCost draft_cost_;
   std::uint64_t launched_ = 0;
   bool last_step_decoded_ = false;
   SchedulerStats counters_;
