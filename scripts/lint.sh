@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
 
-mapfile -t cpp < <(git ls-files '*.cc' '*.h' '*.cuh')
+mapfile -t cpp < <(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cuh')
 if [ "${1:-}" = --fix ]; then
   "$bin/ruff" check --quiet --fix .
   "$bin/ruff" format --quiet .

@@ -1,4 +1,5 @@
-// How many drafts rows bring, on a device whose step times are modelled: never slower, and faster where drafts are right.
+// How many drafts rows bring, on a device whose step times are modelled: never slower, and faster where drafts are
+// right.
 #include "batching/draft_pace.h"
 
 #include <cmath>
@@ -26,8 +27,7 @@ struct FullBatch {
   // Tokens per second while all requests run.
   double rate(bool drafts) const {
     constexpr int kPrompt = 128, kGenerated = 384;
-    const std::vector<SimulatedRequest> requests(static_cast<std::size_t>(batch),
-                                                 {kPrompt, kGenerated, kGenerated});
+    const std::vector<SimulatedRequest> requests(static_cast<std::size_t>(batch), {kPrompt, kGenerated, kGenerated});
     auto config = scheduler_config(tl::CapacityPolicy::kGuaranteedNoEvict, batch, 8192, kPrompt + kGenerated);
     if (drafts) {
       config.max_draft_len = tl::kMaxDrafts;

@@ -9,13 +9,13 @@
 
 namespace tl {
 
-// What a further token costs a step that decodes. A step's time is taken for a line over its number of tokens, fitted to
-// the last steps, of which about kMemory count.
+// What a further token costs a step that decodes. A step's time is taken for a line over its number of tokens, fitted
+// to the last steps, of which about kMemory count.
 class DraftCost {
  public:
-  // In tokens: how many a step would have come to in the time that a draft takes. 0: a draft is free; 1: it takes as long
-  // as a row of its own. None before steps of several sizes have been seen: until then let every other step have drafts,
-  // one for each row.
+  // In tokens: how many a step would have come to in the time that a draft takes. 0: a draft is free; 1: it takes as
+  // long as a row of its own. None before steps of several sizes have been seen: until then let every other step have
+  // drafts, one for each row.
   std::optional<double> tokens_per_draft() const {
     if (!slope_) return std::nullopt;
     return std::min(*slope_ * num_generated_ / seconds_, 1.0);
@@ -44,8 +44,8 @@ class DraftCost {
   std::optional<double> slope_;  // in seconds
 };
 
-// The drafts of one request: as many as are likely enough to be kept. If none is, the request goes on without, and tries
-// again after a while: the longer, the more often that was in vain.
+// The drafts of one request: as many as are likely enough to be kept. If none is, the request goes on without, and
+// tries again after a while: the longer, the more often that was in vain.
 class DraftPace {
  public:
   // Draft number i, from 1, is kept with the i-th power of the probability that one is.
@@ -77,7 +77,7 @@ class DraftPace {
 
   static constexpr double kUntried = 0.6, kMemory = 32;
   static constexpr double kMargin = 1.25, kLeastGain = 0.02;  // both numbers are estimates
-  static constexpr int kMostEmpty = 8;  // steps that nothing was guessed for
+  static constexpr int kMostEmpty = 8;                        // steps that nothing was guessed for
   static constexpr int kLeastRest = 32, kMostRest = 512;
   double acceptance_ = kUntried, num_tried_ = 1;
   int rest_ = kLeastRest, num_empty_ = 0;
