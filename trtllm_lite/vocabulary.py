@@ -127,6 +127,7 @@ STEP_INPUTS = (
     StepInput("logits_indices", ("num_logits",), "rows of token_ids whose logits are wanted"),
     StepInput("sample_slots", ("num_logits",), "slot whose parameters a row is sampled with; -1: nothing is drawn"),
     StepInput("sample_counter", ("num_logits",), "number of the random draw of each row"),
+    StepInput("sample_drafts", ("num_logits",), "the guessed token that the next row of logits is for"),
     # Entries that no window reaches any more may name any block: nobody uses what they name.
     StepInput("block_tables", ("num_tables", "max_blocks_per_seq"), "cache blocks by sequence, then by cache group"),
 )

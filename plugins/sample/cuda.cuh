@@ -7,13 +7,18 @@
 // csrc/sampling/sampler.h draws, but for roundings. The logits are in the end as they were; if the slot asks for it,
 // logprobs[r] says what they make of the token.
 //
+// A sequence that brings drafts has a row for each, with kDraftRow in place of a slot, behind its own. sample_drafts[r]
+// is the draft that follows row r, and only if that was drawn from row r, row r + 1 is drawn from, by the same blocks:
+// so that edits have the tokens before. tokens of a row behind a draft that was not drawn stay as they are.
+//
 // A row that holds NaN or plus infinity, has nothing finite, or overflows when divided by its temperature gives -1 and
 // leaves last_tokens alone; so does one with a negative slot.
 //
 // Bytes: 4 * vocab a row. FLOPs: a compare each if greedy. Floor: bytes / bandwidth, latency below 10 MB (about 4 us).
 // From sm_90 on, a cluster of TL_CLUSTER blocks does a row: a pass for the largest logit and, unless greedy, another to
 // draw and about six more, mostly cheap, to find a border. Before, several blocks share the first pass, and the last to
-// arrive does the rest. Edits cost another pass for the largest logit, log-probabilities three more.
+// arrive does the rest, and what follows of the sequence. Edits cost another pass for the largest logit,
+// log-probabilities three more.
 //
 // Launch: grid (blocks, rows), 512 threads, TL_SHARED_BYTES (65536) of dynamic shared memory; from sm_90 on, blocks is
 // a multiple of TL_CLUSTER, of which so many work. Before, `winners` holds rows * blocks u64, `arrivals` a zero per
@@ -30,7 +35,8 @@ static_assert(TL_SHARED_BYTES >= kBinBytes, "TL_SHARED_BYTES is too small");
 
 struct SamplingInputs {  // one entry a row
   const int* sample_slots;
-  const int* sample_counter;  // tokens that the sequence has generated before, or kGreedy
+  const int* sample_counter;  // tokens that the sequence has generated before, or kGreedy; of its first row
+  const int* sample_drafts;   // the draft that the next row is for, or kNoDraft
 };
 
 __device__ __forceinline__ SamplingSlot* slot_of(char* slots, int max_edits, int number) {
@@ -99,29 +105,38 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kT
            tl::DrawnLogprobs* logprobs, int max_edits, const __grid_constant__ tl::SamplingInputs in) {
   using namespace tl;
   extern __shared__ __align__(16) u64 columns[];
-  const int r = blockIdx.y, blocks = TL_HAS_CLUSTERS ? kBlocks : gridDim.x;
-  const int number = in.sample_slots[r], counter = in.sample_counter[r];
+  int r = blockIdx.y;
+  const int number = in.sample_slots[r], blocks = TL_HAS_CLUSTERS ? kBlocks : gridDim.x;
+  int counter = in.sample_counter[r], draft = in.sample_drafts[r];
   SamplingSlot* slot = slot_of(slots, max_edits, number);
   const int stop = number >= 0 && threadIdx.x < kMaxStops ? slot->stops[threadIdx.x] : 0;  // only the host writes them
   wait_for_previous_kernel();
   allow_next_kernel();
-  if (static_cast<int>(blockIdx.x) >= blocks) return;
+  if (static_cast<int>(blockIdx.x) >= blocks || number == kDraftRow) return;
   float* row = logits + static_cast<u64>(r) * TL_VOCAB;
   const u64 first = best_key(row, blockIdx.x * kThreads + threadIdx.x, blocks * kThreads);
 #if TL_HAS_CLUSTERS
-  const u64 best = row_max(first);
+  u64 best = row_max(first);
 #else
-  const u64 best = last_max(first, r, winners, arrivals);
+  u64 best = last_max(first, r, winners, arrivals);
   if (best == 0) return;
 #endif
-  int token = -1;
-  if (number >= 0) {
-    token = counter == kGreedy ? largest(best)
-                               : sample_row(best, row, sequence_in(slot, max_edits, counter), columns, logprobs[r]);
+  while (true) {
+    int token = -1;
+    if (number >= 0) {
+      token = counter == kGreedy ? largest(best)
+                                 : sample_row(best, row, sequence_in(slot, max_edits, counter), columns, logprobs[r]);
+    }
+    if (threadIdx.x < 32 && cluster_rank() == 0) {
+      const bool ends = __any_sync(0xffffffffu, stop == ~token);
+      if (threadIdx.x == 0) tokens[r] = token;
+      if (threadIdx.x == 0 && token >= 0) last_tokens[number] = ends ? ~token : token;
+    }
+    if (token < 0 || token != draft) return;
+    draft = in.sample_drafts[++r];
+    row += TL_VOCAB;
+    if (counter != kGreedy) ++counter;
+    cluster_sync();  // the token is among the edits, for all blocks
+    best = row_max(best_key(row, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads));
   }
-  if (threadIdx.x >= 32 || cluster_rank() > 0) return;
-  const bool ends = __any_sync(0xffffffffu, stop == ~token);
-  if (threadIdx.x > 0) return;
-  tokens[r] = token;
-  if (token >= 0) last_tokens[number] = ends ? ~token : token;
 }

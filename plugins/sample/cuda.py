@@ -7,7 +7,7 @@ from ..launch import Buffer, Command, features, kernel, launch, symbol
 
 _MAX_COUNTED_TOKENS = 32 * 1024  # of a sequence that penalises its tokens; longer ones are sampled on the host
 _MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, besides
-_PARAMETERS = ("sample_slots", "sample_counter")  # in the order of SamplingInputs
+_PARAMETERS = ("sample_slots", "sample_counter", "sample_drafts")  # in the order of SamplingInputs
 _THREADS, _SHARED_BYTES = 512, 64 * 1024
 _BLOCKS_PER_ROW = 8  # where there are no clusters, so that one row is not one block's work
 _FIRST_ARCH_WITH_CLUSTERS = 90
@@ -23,7 +23,7 @@ def max_edits(vocab_size: int, max_seq_len: int) -> int:
 
 
 def lower(op: Lowering) -> list[Command]:
-    """tokens[r] drawn from logits[r] for num_logits rows, also into last_tokens[sample_slots[r]]."""
+    """tokens[r] drawn from logits[r] for num_logits rows, also into last_tokens of the row's slot."""
     max_rows = min(op.max_tokens, op.symbols["num_logits"])
     cluster = next((blocks for most, blocks in _CLUSTERS if max_rows <= most), _BLOCKS_OF_MANY_ROWS)
     winners = Buffer("sample_winners", "int32", ("num_logits", 2 * _BLOCKS_PER_ROW))  # 64 bits each

@@ -113,9 +113,10 @@ def _sample(row: np.ndarray, slot: np.void, edits: np.ndarray, counter: int) -> 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, int]) -> tuple[np.ndarray, ...]:
     """Inputs as in ``schema.toml`` -> ``(tokens, logprobs, last_tokens_out, sampling_slots_out)``; inputs stay.
 
-    The field ``raw`` of the edits, which is the kernel's own, and log-probabilities that nobody asks for are 0.
+    The field ``raw`` of the edits, which is the kernel's own, and log-probabilities that nobody asks for are 0; tokens
+    of rows behind a draft that is not drawn are -1.
     """
-    logits, sample_slots, sample_counter, last_tokens, sampling_slots = inputs
+    logits, sample_slots, sample_counter, sample_drafts, last_tokens, sampling_slots = inputs
     last_tokens, sampling_slots = last_tokens.copy(), np.ascontiguousarray(sampling_slots).copy()
     records = sampling_slots.view(record(attributes["max_edits"]))[:, 0]
     tokens, logprobs = np.full(len(logits), -1, np.int32), np.zeros(len(logits), LOGPROBS)
@@ -124,7 +125,12 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, int]) -> tuple[np.
             continue
         slot, edits = records[number]["slot"], records[number]["edits"]
         edits["raw"] = 0
-        tokens[r], logprobs[r] = _sample(logits[r], slot, edits, int(sample_counter[r]))
-        if tokens[r] >= 0:
-            last_tokens[number] = ~tokens[r] if ~tokens[r] in slot["stops"] else tokens[r]
+        counter = int(sample_counter[r])
+        while True:
+            tokens[r], logprobs[r] = _sample(logits[r], slot, edits, counter)
+            if tokens[r] >= 0:
+                last_tokens[number] = ~tokens[r] if ~tokens[r] in slot["stops"] else tokens[r]
+            if tokens[r] < 0 or tokens[r] != sample_drafts[r]:
+                break
+            r, counter = r + 1, counter if counter == LARGEST else counter + 1
     return tokens, logprobs.view(np.int32).reshape(len(logits), -1), last_tokens, sampling_slots

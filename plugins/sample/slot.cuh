@@ -6,7 +6,10 @@ namespace tl {
 
 constexpr int kMaxTopLogprobs = 20;
 constexpr int kMaxStops = 10;
-constexpr int kGreedy = -1;  // in place of the number of tokens before: take the largest logit, and look no further
+constexpr int kGreedy = -1;    // in place of the number of tokens before: take the largest logit, and look no further
+constexpr int kNoSlot = -1;    // of a row that nothing is drawn from
+constexpr int kDraftRow = -2;  // in place of a slot: the row is the one before's, with a draft behind it
+constexpr int kNoDraft = -1;   // no row follows for what a draft leads to
 
 // A token whose logit the sequence changes; a record has each token once.
 struct LogitEdit {

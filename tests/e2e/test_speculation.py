@@ -9,6 +9,8 @@ import pytest
 
 from tests.models import VOCAB_SIZE, save_tiny_model
 from trtllm_lite import LLM, SamplingParams
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import ArgumentError, BuildError, LimitError
 from trtllm_lite.runtime.session.request import Request, Response
 
@@ -81,9 +83,12 @@ def test_an_engine_takes_no_more_drafts_than_it_was_built_for(model_dir: Path) -
             LLM(engine, speculative_config={**NGRAM, "num_speculative_tokens": 3})
 
 
-def test_engines_for_gpus_take_no_drafts(model_dir: Path) -> None:
-    with pytest.raises(BuildError, match="max_draft_len is 5 for sm_90: only engines for CPUs"):
-        LLM(model_dir, target="sm_90", speculative_config=NGRAM, **LIMITS)
+def test_engines_of_tensorrt_take_no_drafts(model_dir: Path, tmp_path: Path) -> None:
+    convert_checkpoint(str(model_dir), tmp_path / "checkpoint", "bfloat16")
+    with pytest.raises(BuildError, match="max_draft_len is 5 for sm_120: engines of the backend tensorrt"):
+        build_engine(
+            tmp_path / "checkpoint", tmp_path / "engine", target="sm_120", backend="tensorrt", max_draft_len=5, **LIMITS
+        )
 
 
 @pytest.mark.parametrize(

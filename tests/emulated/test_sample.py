@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.sample_checks import WAYS, check_logprobs, draw_all, peaks_of, ways_of, with_edits
+from tests.gpu.sample_checks import WAYS, check_drafts, check_logprobs, draw_all, peaks_of, ways_of, with_edits
 from tests.gpu.sampling import draw
 
 
@@ -36,3 +36,8 @@ def test_edits() -> None:
 
 def test_log_probabilities() -> None:
     check_logprobs(len(WAYS), 1000, 20, Emulator("sm_90a"))
+
+
+@pytest.mark.parametrize(("arch", "vocab"), [("sm_80", 1001), ("sm_90a", 1000)])
+def test_drafts(arch: str, vocab: int) -> None:
+    check_drafts(vocab, 2 * len(WAYS), 2, 2, Emulator(arch))

@@ -13,9 +13,10 @@ from tests.gpu.kernels import dtype_flag
 from tests.gpu.sampling import Sampling
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 
-_SAMPLING_POINTERS = ("sample_slots", "sample_counter")
+_SAMPLING_POINTERS = ("sample_slots", "sample_counter", "sample_drafts")
 _BANNED, _STOP = 1 << 24, 1 << 25
 _NOT_SEEN, _GREEDY = -1, -1
+_DRAFT_ROW, _NO_DRAFT = -2, -1
 _SLOT_BYTES, _EDIT_BYTES, _MAX_STOPS = 96, 16, 10
 _PLAIN = Sampling(temperature=0.0)
 
@@ -85,7 +86,7 @@ class Sample:
             if slot >= 0:
                 records[slot, : len(record)] = record
         counters = [_GREEDY if replace(row, stops=()) == _PLAIN else row.token_index for row in rows]
-        columns = {"sample_slots": slots, "sample_counter": counters}
+        columns = {"sample_slots": slots, "sample_counter": counters, "sample_drafts": [_NO_DRAFT] * len(rows)}
         inputs = {name: torch.tensor(columns[name], dtype=torch.int32) for name in _SAMPLING_POINTERS}
         inputs["slots"] = torch.from_numpy(records)
         return {name: values.to(self.device) for name, values in inputs.items()}
@@ -103,6 +104,19 @@ class Sample:
         kept = (last_tokens, inputs["slots"], self.logprobs)
         arguments = (tokens, logits, self.winners, self.arrivals, *kept, self.max_edits, pointers)
         self.kernel(*arguments, grid=(self.blocks, len(logits), 1), programmatic=programmatic)
+
+    def inputs_with_drafts(
+        self, slots: list[int], rows: list[Sampling], drafts: list[list[int]]
+    ) -> dict[str, torch.Tensor]:
+        """As :meth:`inputs`, with a row more behind a slot's own for each of its drafts."""
+        inputs = self.inputs(slots, rows)
+        counters = inputs["sample_counter"].tolist()
+        columns: dict[str, list[int]] = {name: [] for name in _SAMPLING_POINTERS}
+        for slot, counter, own in zip(slots, counters, drafts, strict=True):
+            columns["sample_slots"] += [slot, *[_DRAFT_ROW] * len(own)]
+            columns["sample_counter"] += [counter] * (1 + len(own))
+            columns["sample_drafts"] += [*own, _NO_DRAFT]
+        return inputs | {name: torch.tensor(columns[name], dtype=torch.int32).to(self.device) for name in columns}
 
 
 class GateMul:

@@ -58,7 +58,7 @@ def _reference(
     logits: torch.Tensor, last_tokens: torch.Tensor, inputs: dict[str, torch.Tensor], max_edits: int
 ) -> dict[str, np.ndarray]:
     """The outputs of Sample."""
-    step = (logits, inputs["sample_slots"], inputs["sample_counter"], last_tokens)
+    step = (logits, *(inputs[name] for name in ("sample_slots", "sample_counter", "sample_drafts")), last_tokens)
     words = inputs["slots"].cpu().numpy().view(np.int32)
     operands = (*(operand.cpu().numpy() for operand in step), words)
     names = ("tokens", "logprobs", "last_tokens", "sampling_slots")
@@ -124,3 +124,50 @@ def check_logprobs(rows: int, vocab: int, spread: float, machine: Machine = GPU)
         assert found["tokens"].tolist() == wanted["tokens"].tolist()
         for name in ("logprob", "logprobs"):
             assert found[name] == pytest.approx(wanted[name], rel=2e-6, abs=2e-6)
+
+
+def check_drafts(vocab: int, rows: int, blocks: int = 8, cluster: int = 8, machine: Machine = GPU) -> None:
+    """A row of a draft is drawn from if that is what was drawn before it; then the tokens before are counted."""
+    ways = [
+        replace(with_edits(way, vocab, row), logprobs=(None, 0, 3)[row % 3]) for row, way in enumerate(ways_of(rows))
+    ]
+    lengths = [row % 5 for row in range(rows)]
+    starts = np.cumsum([0, *(1 + length for length in lengths)]).tolist()
+    logits = peaks_of(starts[-1], vocab, machine.device)
+    runs = [_run(logits[start:end], way) for start, end, way in zip(starts[:-1], starts[1:], ways, strict=True)]
+    # Of the drafts the first few are right; wrong ones may be what a later row gives.
+    drafts = [
+        [token if place < row % 7 else (token + 1) % vocab for place, token in enumerate(run[:-1])]
+        for row, run in enumerate(runs)
+    ]
+    sample = Sample(vocab, len(logits), blocks=blocks, cluster=cluster, machine=machine)
+    inputs = sample.inputs_with_drafts(torch.randperm(rows).tolist(), ways, drafts)
+    tokens = torch.full((len(logits),), -7, device=logits.device, dtype=torch.int32)
+    last_tokens = torch.full((rows,), -7, device=logits.device, dtype=torch.int32)
+    given, expected = logits.clone(), _reference(logits, last_tokens, inputs, sample.max_edits)
+    sample(tokens, logits, last_tokens, inputs)
+    left = inputs["slots"].cpu().numpy().view(records.record(sample.max_edits))
+    left["edits"]["raw"] = 0
+    assert np.array_equal(left, expected["sampling_slots"].view(left.dtype))
+    assert last_tokens.tolist() == expected["last_tokens"].tolist()
+    assert torch.equal(logits.view(torch.int32), given.view(torch.int32))
+    found, wanted = (
+        words.view(records.LOGPROBS)[:, 0] for words in (sample.logprobs.cpu().numpy(), expected["logprobs"])
+    )
+    for row, (start, run) in enumerate(zip(starts[:-1], runs, strict=True)):
+        kept = min(row % 7, lengths[row])
+        assert tokens[start : start + 1 + kept].tolist() == run[: 1 + kept]
+        assert (tokens[start + 1 + kept : starts[row + 1]] == -7).all()
+        if ways[row].logprobs is not None:
+            place = slice(start, start + 1 + kept)
+            assert found["rank"][place].tolist() == wanted["rank"][place].tolist()
+            assert found["logprob"][place] == pytest.approx(wanted["logprob"][place], rel=2e-6, abs=2e-6)
+
+
+def _run(logits: torch.Tensor, way: Sampling) -> list[int]:
+    """The token of each row, were those before it drawn one after the other."""
+    tokens: list[int] = []
+    for row in logits:
+        tokens.append(draw(row, way))
+        way = replace(way, generated=(*way.generated, tokens[-1]), token_index=way.token_index + 1)
+    return tokens

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.gpu.row_kernels import Sample
-from tests.gpu.sample_checks import WAYS, check_logprobs, draw_all, peaks_of, ways_of, with_edits
+from tests.gpu.sample_checks import WAYS, check_drafts, check_logprobs, draw_all, peaks_of, ways_of, with_edits
 from tests.gpu.sampling import Sampling, draw
 from trtllm_lite.plugins.sample.reference import kept
 
@@ -101,6 +101,12 @@ def test_drawn_tokens_are_counted() -> None:
 @pytest.mark.parametrize("spread", [0.5, 20])
 def test_log_probabilities(vocab: int, spread: float) -> None:
     check_logprobs(3 * len(WAYS), vocab, spread)
+
+
+@pytest.mark.parametrize(("blocks", "cluster"), [(8, 8), (4, 4), (2, 2), (1, 1)])
+@pytest.mark.parametrize("vocab", [7, 1001, 128256])
+def test_drafts(vocab: int, blocks: int, cluster: int) -> None:
+    check_drafts(vocab, 6 * len(WAYS), blocks, cluster)
 
 
 def test_rows_without_a_slot() -> None:

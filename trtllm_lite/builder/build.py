@@ -179,10 +179,10 @@ def _fuse(
     statistics: Callable[[str], Statistics],
 ) -> BuildJob:
     """The job whose graph is the network as ``backend`` computes it. Raises BuildError."""
-    if limits.max_draft_len and backend.kind != "cpu":
+    if limits.max_draft_len and backend.kind == "tensorrt":
         raise BuildError(
-            f"max_draft_len is {limits.max_draft_len} for {', '.join(targets)}: only engines for CPUs take guessed "
-            "tokens yet, so leave it out"
+            f"max_draft_len is {limits.max_draft_len} for {', '.join(targets)}: engines of the backend tensorrt "
+            "take no guessed tokens yet, so leave it out"
         )
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     if kv_cache_dtype in PLAIN_DTYPES:

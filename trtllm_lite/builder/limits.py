@@ -109,9 +109,14 @@ class BuildLimits:
         return max(self.max_batch_size, min(self.max_batch_size * self.max_input_len, DEFAULT_MAX_NUM_TOKENS))
 
     @property
+    def num_decode_tokens(self) -> int:
+        """Most tokens of a step that only decodes, guessed ones among them."""
+        return self.max_batch_size * (1 + self.max_draft_len)
+
+    @property
     def num_logits(self) -> int:
         """Most rows of logits of one step."""
-        return self.num_tokens if self.gather_context_logits else self.max_batch_size * (1 + self.max_draft_len)
+        return self.num_tokens if self.gather_context_logits else self.num_decode_tokens
 
     @property
     def max_blocks_per_seq(self) -> int:

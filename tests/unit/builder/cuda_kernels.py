@@ -447,6 +447,7 @@ def sample(
     max_edits: int,
     sample_slots: Pointer,
     counters: Pointer,
+    drafts: Pointer,
 ) -> None:
     blocks, rows, _ = grid
     at(winners, np.uint64, rows * blocks)[...] = 0
@@ -455,7 +456,7 @@ def sample(
     count = max(chosen.max() + 1, 0)
     last, records = at(last_tokens, np.int32, count), at(slots, np.int32, count, 24 + 4 * max_edits)
     scores = at(logits, np.float32, rows, macros["TL_VOCAB"])
-    inputs = (scores, chosen, at(counters, np.int32, rows), last, records)
+    inputs = (scores, chosen, at(counters, np.int32, rows), at(drafts, np.int32, rows), last, records)
     outputs = (at(tokens, np.int32, rows), at(logprobs, np.int32, rows, 42), last, records)
     for output, drawn in zip(outputs, draw_tokens(inputs, {"max_edits": max_edits}), strict=True):
         output[...] = drawn

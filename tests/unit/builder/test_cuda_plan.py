@@ -295,7 +295,10 @@ def test_what_the_kernels_do_not_support_is_an_error(changes: dict, message: str
             {"max_batch_size": 2, "max_seq_len": 64000, "max_num_tokens": 65536, "gather_context_logits": True},
             "max_num_tokens with gather_context_logits leads to 65,536 rows of logits in a step, and on a GPU",
         ),
-        ({"max_batch_size": 65536, "max_num_tokens": 65536}, "max_batch_size leads to 65,536 rows of logits"),
+        (
+            {"max_batch_size": 16384, "max_num_tokens": 65536, "max_draft_len": 3},
+            "max_batch_size * (1 + max_draft_len) leads to 65,536 rows of logits",
+        ),
         ({"max_batch_size": 32768, "max_num_tokens": 32768}, "no room for one of 32,768 sequences: lower max_batch"),
     ],
 )

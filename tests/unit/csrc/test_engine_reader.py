@@ -181,7 +181,7 @@ def add_sample(engine: TinyEngine) -> None:
     tensors, rows = engine.plan["tensors"], engine.plan["symbols"]["num_logits"]
     end, slots = engine.plan["arena_bytes"], engine.plan["symbols"]["num_slots"]
     shapes = {
-        **dict.fromkeys(("sample_slots", "sample_counter"), ("input", ["num_logits"], 0)),
+        **dict.fromkeys(("sample_slots", "sample_counter", "sample_drafts"), ("input", ["num_logits"], 0)),
         "last_tokens": ("state", ["num_slots"], 0),
         "sampling_slots": ("state", ["num_slots", 28], 64),
         "tokens": ("arena", ["num_logits"], end),

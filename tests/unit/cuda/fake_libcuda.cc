@@ -218,27 +218,35 @@ Work sample(Arguments& a, unsigned blocks) {
   auto* tokens = a.next<int*>();
   const auto* logits = a.next<const float*>();
   auto* logprobs = a.next<DrawnLogprobs*>();
-  const auto *slots = a.next<const int*>(), *counters = a.next<const int*>();
+  const auto *slots = a.next<const int*>(), *counters = a.next<const int*>(), *drafts = a.next<const int*>();
   auto* last = a.next<int*>();
   auto* records = a.next<char*>();
   const int max_edits = a.next<int>(), vocab = a.next<int>();
   return [=] {
-    for (unsigned r = 0; r < blocks; ++r) {
+    for (unsigned first = 0, r = 0; first < blocks; r = ++first) {
+      if (slots[r] == tl::kDraftRow) continue;
       tokens[r] = -1;
-      const std::vector<float> row(logits + r * static_cast<unsigned>(vocab),
-                                   logits + (r + 1) * static_cast<unsigned>(vocab));
-      if (slots[r] < 0 || std::isnan(row[0])) continue;
+      if (slots[r] == tl::kNoSlot) continue;
       const auto bytes = sizeof(SamplingSlot) + static_cast<unsigned>(max_edits) * sizeof(LogitEdit);
       auto* slot = reinterpret_cast<SamplingSlot*>(records + static_cast<unsigned>(slots[r]) * bytes);
       auto* edits = reinterpret_cast<LogitEdit*>(slot + 1);
       const bool greedy = counters[r] == tl::kGreedy;
-      const std::vector<float> changed = greedy ? row : edited(*slot, edits, counters[r], row);
-      const int best = static_cast<int>(std::max_element(changed.begin(), changed.end()) - changed.begin());
-      if (!greedy && slot->num_logprobs > 0) describe(row, best, slot->num_logprobs - 1, logprobs[r]);
-      if (!greedy && slot->counts_tokens) count(*slot, edits, max_edits, best);
-      const bool ends = std::find(slot->stops, slot->stops + tl::kMaxStops, ~best) != slot->stops + tl::kMaxStops;
-      tokens[r] = best;
-      last[slots[r]] = ends ? ~best : best;
+      while (true) {
+        const std::vector<float> row(logits + r * static_cast<unsigned>(vocab),
+                                     logits + (r + 1) * static_cast<unsigned>(vocab));
+        tokens[r] = -1;
+        if (std::isnan(row[0])) break;
+        const int counter = counters[first] + static_cast<int>(r - first);
+        const std::vector<float> changed = greedy ? row : edited(*slot, edits, counter, row);
+        const int best = static_cast<int>(std::max_element(changed.begin(), changed.end()) - changed.begin());
+        if (!greedy && slot->num_logprobs > 0) describe(row, best, slot->num_logprobs - 1, logprobs[r]);
+        if (!greedy && slot->counts_tokens) count(*slot, edits, max_edits, best);
+        const bool ends = std::find(slot->stops, slot->stops + tl::kMaxStops, ~best) != slot->stops + tl::kMaxStops;
+        tokens[r] = best;
+        last[slots[first]] = ends ? ~best : best;
+        if (best != drafts[r]) break;
+        ++r;
+      }
     }
   };
 }
@@ -275,7 +283,7 @@ const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
   static const std::map<std::string, std::vector<std::size_t>> all{{"embed", {8, 8, 8, 8}},
                                                                    {"attend", {8, 8, 8, 8, 8, 8, 4, 4}},
                                                                    {"score", {8, 8, 8, 8, 4}},
-                                                                   {"sample", {8, 8, 8, 8, 8, 8, 8, 4, 4}},
+                                                                   {"sample", {8, 8, 8, 8, 8, 8, 8, 8, 4, 4}},
                                                                    {"probe", {4, sizeof(TensorMap), 4, 8}}};
   return all;
 }

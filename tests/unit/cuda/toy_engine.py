@@ -62,6 +62,7 @@ TENSORS: list[tuple[str, str, list[int | str], str, int]] = [
     ("logits_indices", "int32", ["num_logits"], "input", 0),
     ("sample_slots", "int32", ["num_logits"], "input", 0),
     ("sample_counter", "int32", ["num_logits"], "input", 0),
+    ("sample_drafts", "int32", ["num_logits"], "input", 0),
     ("key_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
     ("value_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
     ("sampling_slots", "int32", ["num_slots", RECORD_WORDS + 4 * MAX_EDITS], "state", 0),
@@ -112,7 +113,8 @@ def program(name: str, max_tokens: int, decode_only: bool) -> Json:
         attention.append(attend("num_prefill_seqs", first, extent("num_decode_seqs", 4 * COLUMNS)))
     ids = [pointer(name) for name in ("x", "token_ids", "token_slots", "last_tokens")]
     scores = [pointer(name) for name in ("logits", "sums", "x", "logits_indices")]
-    rows = [pointer(name) for name in ("tokens", "logits", "logprobs", "sample_slots", "sample_counter")]
+    inputs = ("sample_slots", "sample_counter", "sample_drafts")
+    rows = [pointer(name) for name in ("tokens", "logits", "logprobs", *inputs)]
     draws = [*rows, pointer("last_tokens"), pointer("sampling_slots"), {"int": MAX_EDITS}]
     instructions = [
         launch("embed", extent("num_tokens"), *ids),
@@ -129,10 +131,12 @@ def program(name: str, max_tokens: int, decode_only: bool) -> Json:
     }
 
 
-def make_toy_engine() -> TinyEngine:
+def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
     """A valid engine whose parts may be changed."""
+    num_seqs = NUM_SEQS * (1 + max_draft_len)
+    symbols = dict.fromkeys(("num_seqs", "num_decode_seqs", "num_prefill_seqs", "num_tables"), num_seqs)
     plan: Json = {
-        "symbols": dict(SYMBOLS),
+        "symbols": SYMBOLS | symbols | {"num_seqs_plus_1": num_seqs + 1},
         "arena_bytes": ARENA_BYTES,
         "state_bytes": STATE_BYTES,
         "tensors": [
@@ -146,12 +150,13 @@ def make_toy_engine() -> TinyEngine:
             program("mixed", MAX_NUM_TOKENS, False),
         ],
         "cuda": {
-            "decode_batches": [*(size for size in (1, 2, 4) if size < NUM_SEQS), NUM_SEQS],
+            "decode_batches": [*(size for size in (1, 2, 4, 8, 16) if size < num_seqs), num_seqs],
             "workspace_bytes": 0,
             "cublaslt_version": 0,
         },
     }
-    return TinyEngine(MANIFEST | {}, plan, {}, dict(METADATA))
+    limits = MANIFEST["limits"] | {"max_draft_len": max_draft_len}
+    return TinyEngine(MANIFEST | {"limits": limits}, plan, {}, dict(METADATA))
 
 
 def make_toy_engine_of_groups() -> TinyEngine:

@@ -12,6 +12,7 @@ STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
 # Products of all larger steps are compared at this number of rows.
 LARGEST_STEP = 8192
 MAX_LOGITS = 65_535  # bound of a grid's second axis, which has a row for each sampled row
+_ROWS = "max_batch_size * (1 + max_draft_len)"
 MAX_SMS = 192  # no card has more; this sizes the scratch of kernels that run one block per SM
 
 
@@ -19,7 +20,8 @@ MAX_SMS = 192  # no card has more; this sizes the scratch of kernels that run on
 class Bucket:
     """The steps that a program carries out: of at most ``max_tokens`` tokens; those of up to ``above`` have another.
 
-    With ``decode`` they have one new token and one row of logits for each sequence.
+    With ``decode`` they have one new token and one row of logits for each sequence; a guessed token is a sequence's
+    own, whose past is longer by those before.
     """
 
     name: str
@@ -38,13 +40,13 @@ def measured_rows(bucket: Bucket) -> range:
     return range(bucket.above + 1, size_class(bucket) + 1)
 
 
-def decode_batches(max_batch_size: int) -> tuple[int, ...]:
-    """The batch sizes that decode steps are padded to; the last one holds ``max_batch_size`` rows.
+def decode_batches(num_rows: int) -> tuple[int, ...]:
+    """The batch sizes that decode steps are padded to; the last one holds ``num_rows`` rows.
 
     As many as keep padding below an eighth of the rows, and the kernels of a few rows exact.
     """
     sizes = [1]
-    while sizes[-1] < max_batch_size:
+    while sizes[-1] < num_rows:
         last = sizes[-1]
         sizes.append(last + (last if last < 8 else 8 if last < 64 else 16 if last < 256 else 32))
     return tuple(sizes)
@@ -52,7 +54,7 @@ def decode_batches(max_batch_size: int) -> tuple[int, ...]:
 
 def decode_buckets(limits: BuildLimits) -> list[Bucket]:
     """The decode programs that batches within the limits need."""
-    needed = [size for size in DECODE_BUCKETS if size < limits.max_batch_size]
+    needed = [size for size in DECODE_BUCKETS if size < limits.num_decode_tokens]
     sizes = [*needed, *DECODE_BUCKETS[len(needed) : len(needed) + 1]]
     return [Bucket(f"decode_{size}", size, decode=True) for size in sizes]
 
@@ -66,10 +68,10 @@ def step_buckets(num_tokens: int) -> list[Bucket]:
 
 def symbols(limits: BuildLimits) -> dict[str, int]:
     """Upper bounds, padding included."""
-    num_seqs = decode_batches(limits.max_batch_size)[-1]
+    num_seqs = decode_batches(limits.num_decode_tokens)[-1]
     num_logits = max(num_seqs, limits.num_logits)
     if num_logits > MAX_LOGITS:
-        name = "max_num_tokens with gather_context_logits" if limits.gather_context_logits else "max_batch_size"
+        name = "max_num_tokens with gather_context_logits" if limits.gather_context_logits else _ROWS
         raise BuildError(
             f"{name} leads to {num_logits:,} rows of logits in a step, and on a GPU there can be {MAX_LOGITS:,}: "
             "lower it"
@@ -86,6 +88,6 @@ def symbols(limits: BuildLimits) -> dict[str, int]:
         "num_logits": num_logits,
         "max_blocks_per_seq": limits.max_blocks_per_seq,
         "num_blocks": limits.num_blocks,
-        "num_slots": num_seqs + SPARE_SLOTS,
+        "num_slots": decode_batches(limits.max_batch_size)[-1] + SPARE_SLOTS,
         "num_sms": MAX_SMS,
     }

@@ -70,7 +70,7 @@ void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
         .num_tokens = rows, .num_seqs = rows, .num_decode_seqs = rows, .num_logits = rows, .decode_only = true};
     packer_.pack(StepBatch(), shape, tables_, {}, flight.inputs.data(), flight.written);  // padding alone
     executor_.capture(shape, flight.inputs.data());
-    if (rows >= max_batch_size) return;
+    if (rows >= max_batch_size * (1 + max_draft_len())) return;
   }
 }
 
@@ -102,7 +102,7 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.batch = &batch;
   flight.finished = false;
   flight.plan.clear();
-  flight.is_timed = !batch.only_decodes();
+  flight.is_timed = !batch.only_decodes() || max_draft_len() > 0;
   if (flight.is_timed) driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
   copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
   if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
@@ -110,6 +110,8 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   if (!batch.rows.empty()) enqueue_rows(batch, flight);
   driver().check(driver().event_record(flight.ended.get(), stream), "timing a step");
 }
+
+std::int64_t CudaStepExecutor::max_draft_len() const { return executor_.engine().manifest().limits.max_draft_len; }
 
 std::byte* CudaStepExecutor::host_block(std::int32_t index) const {
   return host_cache_.data() + static_cast<std::size_t>(index) * executor_.block_bytes();
@@ -168,9 +170,13 @@ void CudaStepExecutor::read_tokens(Flight& flight) {
     clear(result);
     if (!row.sample || host_.takes(row)) continue;
     const RowLogits& at = flight.plan.rows[i];
-    const std::int32_t token = tokens[at.first + at.num_rows - 1];
-    if (token < 0) result.error = kNotSampled;
-    result.tokens.push_back(token);
+    const auto end = static_cast<std::size_t>(row.first_token + row.num_tokens);
+    for (int drawn = 0; drawn <= row.num_drafts; ++drawn) {
+      const std::int32_t token = tokens[at.first + at.num_rows - 1 - row.num_drafts + drawn];
+      if (token < 0) result.error = kNotSampled;
+      result.tokens.push_back(token);
+      if (drawn < row.num_drafts && token != flight.batch->token_ids[end - row.num_drafts + drawn]) break;
+    }
   }
 }
 
@@ -180,12 +186,15 @@ void CudaStepExecutor::read_logprobs(Flight& flight) {
     const StepRow& row = flight.batch->rows[i];
     RowResult& result = flight.result.rows[i];
     if (!row.sample || !result.error.empty() || !host_.reports_logprobs(row)) continue;
-    const DrawnLogprobs& drawn = logprobs[flight.plan.rows[i].first];
-    RowLogprobs& out = outputs_of(result, vocab_size_).logprobs.emplace_back();
-    out.chosen = {result.tokens.back(), drawn.logprob};
-    out.rank = drawn.rank;
-    for (int k = 0; k < kMaxTopLogprobs && drawn.tokens[k] >= 0; ++k) {
-      out.top.push_back({drawn.tokens[k], drawn.logprobs[k]});
+    const DrawnLogprobs* drawn = logprobs + flight.plan.rows[i].first;
+    for (const std::int32_t token : result.tokens) {
+      RowLogprobs& out = outputs_of(result, vocab_size_).logprobs.emplace_back();
+      out.chosen = {token, drawn->logprob};
+      out.rank = drawn->rank;
+      for (int k = 0; k < kMaxTopLogprobs && drawn->tokens[k] >= 0; ++k) {
+        out.top.push_back({drawn->tokens[k], drawn->logprobs[k]});
+      }
+      ++drawn;
     }
   }
 }

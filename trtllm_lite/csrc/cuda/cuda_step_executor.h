@@ -24,7 +24,8 @@ class CudaStepExecutor : public StepExecutor {
   CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks);
   ~CudaStepExecutor() override;
 
-  // Captures graphs of decode steps of up to `max_batch_size` rows. It is called before the first step.
+  // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be. It is
+  // called before the first step.
   void capture_decode_steps(int max_batch_size);
 
   int num_slots() const override { return executor_.num_slots(); }
@@ -41,7 +42,7 @@ class CudaStepExecutor : public StepExecutor {
     WrittenInputs written;              // to `inputs`
     OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
     LogitsPlan plan;
-    bool is_timed = false;  // not if it only decodes, of which nobody asks how long it takes (CostModel)
+    bool is_timed = false;  // not if nobody asks how long it takes: a step that only decodes, on engines without drafts
     bool finished = false;  // `result` holds its results
     StepResult result;
   };
@@ -54,6 +55,7 @@ class CudaStepExecutor : public StepExecutor {
   void read_tokens(Flight& flight);
   void read_logprobs(Flight& flight);
   std::byte* host_block(std::int32_t index) const;
+  std::int64_t max_draft_len() const;
 
   CudaExecutor& executor_;
   const std::size_t vocab_size_;

@@ -13,6 +13,7 @@ constexpr int kMaxThreads = 8;
 // Rows of the window on the logits, unless a beam search has more beams. They are 8 MiB for a vocabulary of 128k: long
 // enough copies to be fast, and enough rows for all threads.
 constexpr int kWindowRows = 16;
+static_assert(kWindowRows > kMaxDrafts, "a row's drafts are sampled together");
 
 bool wants_logits(const RequestParams& params) {
   return params.beams || params.sampling.prompt_logprobs || params.context_logits || params.generation_logits;
@@ -54,13 +55,21 @@ void HostSampling::finish(const StepBatch& batch, std::span<const std::size_t> t
   describe_prompts(batch, taken, at, results);
   const std::size_t most = window_.size() / (rows_.vocab_size() * sizeof(float));
   std::vector<std::size_t> rows;  // of a window
+  std::size_t num_logits = 0;     // theirs
   for (auto first = taken.begin(); first != taken.end();) {
     const std::int32_t slot = batch.rows[*first].request_slot;
     // Adds the rows of a beam search together, because its beams are advanced together.
     const auto last =
         std::find_if(first, taken.end(), [&](std::size_t row) { return batch.rows[row].request_slot != slot; });
-    if (rows.size() + static_cast<std::size_t>(last - first) > most) draw(batch, std::exchange(rows, {}), at, results);
-    if (batch.rows[*first].sample && results[*first].error.empty()) rows.insert(rows.end(), first, last);
+    const auto added = static_cast<std::size_t>(last - first + batch.rows[*first].num_drafts);
+    if (num_logits + added > most) {
+      draw(batch, std::exchange(rows, {}), at, results);
+      num_logits = 0;
+    }
+    if (batch.rows[*first].sample && results[*first].error.empty()) {
+      rows.insert(rows.end(), first, last);
+      num_logits += added;
+    }
     first = last;
   }
   draw(batch, rows, at, results);
@@ -104,13 +113,14 @@ void HostSampling::draw(const StepBatch& batch, std::span<const std::size_t> row
   std::vector<RowLogits> places(batch.rows.size());  // in the window
   std::vector<Wanted> wanted;
   for (const std::size_t row : rows) {
-    places[row] = {.first = std::ssize(wanted), .num_rows = 1};
-    wanted.push_back({row, at[row].num_rows - 1});
+    const int num_rows = 1 + batch.rows[row].num_drafts;
+    places[row] = {.first = std::ssize(wanted), .num_rows = num_rows};
+    for (int i = 0; i < num_rows; ++i) wanted.push_back({row, at[row].num_rows - num_rows + i});
   }
   fetch(wanted, at);
   pool_->parallel_for(std::ssize(rows), [&](std::int64_t task, int thread) {
     const std::size_t row = rows[static_cast<std::size_t>(task)];
-    rows_.finish_row(batch, places, row, window(rows.size()), workspaces_[static_cast<std::size_t>(thread)],
+    rows_.finish_row(batch, places, row, window(wanted.size()), workspaces_[static_cast<std::size_t>(thread)],
                      results[row]);
   });
 }

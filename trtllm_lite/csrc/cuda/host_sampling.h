@@ -37,7 +37,7 @@ class HostSampling {
 
  private:
   enum class Who : std::uint8_t { kDevice, kDeviceWithLogprobs, kHost };
-  // One row of a step's logits: of a prompt position (of those that RowLogits counts), or the last of a batch's row.
+  // One row of a step's logits: of those that RowLogits counts.
   struct Wanted {
     std::size_t row;  // of the batch
     int position;

@@ -5,9 +5,8 @@
 namespace tl::cuda {
 namespace {
 
-constexpr std::int32_t kNoSlot = -1;
-
-bool has_one_token(const StepRow& row) { return row.num_tokens == 1; }
+// The sequences of a row on the device.
+std::int64_t num_seqs_of(const StepRow& row) { return row.decodes() ? row.num_tokens : 1; }
 
 static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing else lies where they lay");
 
@@ -16,26 +15,28 @@ static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing els
 StepPacker::StepPacker(const CudaExecutor& executor, const HostSampling& host) : executor_(executor), host_(host) {}
 
 StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
-  const auto num_rows = static_cast<std::int64_t>(batch.rows.size());
-  StepShape shape{.num_tokens = static_cast<std::int64_t>(batch.token_ids.size()), .num_seqs = num_rows};
-  shape.num_decode_seqs = std::ranges::find_if_not(batch.rows, has_one_token) - batch.rows.begin();
-  shape.decode_only = shape.num_decode_seqs == num_rows;
+  StepShape shape{.num_tokens = static_cast<std::int64_t>(batch.token_ids.size())};
+  for (const StepRow& row : batch.rows) {
+    if (row.decodes() && shape.num_seqs == shape.num_decode_seqs) shape.num_decode_seqs += num_seqs_of(row);
+    shape.num_seqs += num_seqs_of(row);
+  }
+  shape.decode_only = shape.num_decode_seqs == shape.num_seqs;
   logits.clear();
   logits.rows.resize(batch.rows.size());
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     RowLogits& own = logits.rows[i];
     const bool on_host = host_.takes(row);
-    own.num_rows = row.sample ? 1 : 0;
+    own.num_rows = row.sample ? 1 + row.num_drafts : 0;
     if (on_host) own = host_.rows().logits_of(row);
-    if (shape.decode_only) own.num_rows = 1;
+    if (shape.decode_only) own.num_rows = row.num_tokens;
     own.first = shape.num_logits;
     shape.num_logits += own.num_rows;
     if (on_host && own.num_rows > 0) logits.host_rows.push_back(i);
     logits.has_logprobs = logits.has_logprobs || (row.sample && host_.reports_logprobs(row));
   }
   if (shape.decode_only) {
-    const std::int64_t padded = executor_.padded_rows(num_rows);
+    const std::int64_t padded = executor_.padded_rows(shape.num_seqs);
     shape.num_tokens = shape.num_seqs = shape.num_decode_seqs = shape.num_logits = padded;
   }
   return shape;
@@ -49,18 +50,19 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
   written.decodes.place(shape.decode_only ? static_cast<std::size_t>(shape.num_seqs) : 0, shape.num_seqs);
   seq_ = token_ = logit_ = 0;
   ints(kCuSeqlens)[0] = 0;
-  for (std::size_t i = 0; i < batch.rows.size(); ++i, ++seq_) {
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
+    const std::int64_t first_seq = seq_;
     const std::uint64_t decode =
         shape.decode_only && continues(batch, row) ? static_cast<std::uint64_t>(row.slot) + 1 : 0;
     if (written.decodes.replace(seq_, decode)) {
-      add_logits(row, row_logits[i]);
+      add_logits(batch, row, row_logits[i]);
       add_tokens(batch, row);
+      for (std::int64_t seq = first_seq + 1; seq < seq_; ++seq) written.decodes.replace(seq, 0);
     } else {
       advance(row);
     }
-    if (!written.tables.replace(seq_, tables.version(row.slot))) continue;
-    for (int group = 0; group < tables.num_groups(); ++group) add_table(group, tables.blocks(row.slot, group));
+    add_tables(first_seq, tables, row.slot, written);
   }
   pad(shape, written);
 }
@@ -73,7 +75,7 @@ bool StepPacker::continues(const StepBatch& batch, const StepRow& row) const {
 // A decode row whose place in the step holds the same sequence: what changes from step to step.
 void StepPacker::advance(const StepRow& row) {
   ints(kPositionIds)[token_++] = row.past_len;
-  ints(kPastLens)[seq_] = row.past_len;
+  ints(kPastLens)[seq_++] = row.past_len;
   ints(kSampleCounter)[logit_++] = host_.records().counter(row.slot, row.num_generated);
 }
 
@@ -81,40 +83,54 @@ void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
   const auto first = static_cast<std::size_t>(row.first_token);
   const bool was_sampled = batch.token_ids[first] == kLastSampled;  // then it is the row's only token
   const bool on_device = was_sampled && !host_.takes(row);
-  for (int i = 0; i < row.num_tokens; ++i, ++token_) {
+  for (int i = 0; i < row.num_tokens; ++i) {
+    if (i == 0 || row.decodes()) ints(kPastLens)[seq_++] = row.past_len + i;
     ints(kTokenIds)[token_] = batch.token_ids[first + static_cast<std::size_t>(i)];
     ints(kTokenSlots)[token_] = on_device ? row.slot : kNoSlot;
     ints(kPositionIds)[token_] = row.past_len + i;
+    ints(kCuSeqlens)[seq_] = static_cast<std::int32_t>(++token_);
   }
   if (was_sampled) ints(kTokenIds)[token_ - 1] = on_device ? 0 : host_.rows().last_token(row.slot);
-  ints(kCuSeqlens)[seq_ + 1] = static_cast<std::int32_t>(token_);
-  ints(kPastLens)[seq_] = row.past_len;
 }
 
-void StepPacker::add_table(int group, std::span<const std::int32_t> blocks) {
-  const std::int64_t table = seq_ * executor_.num_cache_groups() + group;
+// The tables of the sequences from `first_seq` to the last one written, which are of one slot.
+void StepPacker::add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written) {
+  for (std::int64_t seq = first_seq; seq < seq_; ++seq) {
+    if (!written.tables.replace(seq, tables.version(slot))) continue;
+    for (int group = 0; group < tables.num_groups(); ++group) add_table(seq, group, tables.blocks(slot, group));
+  }
+}
+
+void StepPacker::add_table(std::int64_t seq, int group, std::span<const std::int32_t> blocks) {
+  const std::int64_t table = seq * executor_.num_cache_groups() + group;
   std::ranges::copy(blocks, ints(kBlockTables) + table * executor_.table_columns());
 }
 
-void StepPacker::add_logits(const StepRow& row, const RowLogits& logits) {
-  for (int i = 0; i < logits.num_rows; ++i, ++logit_) {
-    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_) + logits.token_of(i, row);
-    const bool draws = i + 1 == logits.num_rows && row.sample && !host_.takes(row);
-    if (draws) {
-      set_sampling(logit_, row.slot, host_.records().counter(row.slot, row.num_generated));
-    } else {
-      set_sampling(logit_, kNoSlot, kGreedy);
+void StepPacker::add_logits(const StepBatch& batch, const StepRow& row, const RowLogits& logits) {
+  const int first_drawn = row.sample && !host_.takes(row) ? logits.num_rows - 1 - row.num_drafts : logits.num_rows;
+  for (int i = 0; i < logits.num_rows; ++i) {
+    const int token = logits.token_of(i, row);
+    ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_) + token;
+    if (i < first_drawn) {
+      set_sampling(kNoSlot, kGreedy, kNoDraft);
+      continue;
     }
+    const auto next = static_cast<std::size_t>(row.first_token + token + 1);
+    const std::int32_t draft = i + 1 < logits.num_rows ? batch.token_ids[next] : kNoDraft;
+    const std::int32_t slot = i == first_drawn ? row.slot : kDraftRow;
+    set_sampling(slot, host_.records().counter(row.slot, row.num_generated), draft);
   }
 }
 
-void StepPacker::set_sampling(std::int64_t row, std::int32_t slot, std::int32_t counter) {
-  ints(kSampleSlots)[row] = slot;
-  ints(kSampleCounter)[row] = counter;
+// Of the next row of logits.
+void StepPacker::set_sampling(std::int32_t slot, std::int32_t counter, std::int32_t draft) {
+  ints(kSampleSlots)[logit_] = slot;
+  ints(kSampleCounter)[logit_] = counter;
+  ints(kSampleDrafts)[logit_++] = draft;
 }
 
 void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
-  for (; seq_ < shape.num_seqs; ++seq_, ++token_, ++logit_) {
+  for (; seq_ < shape.num_seqs; ++seq_, ++token_) {
     written.decodes.replace(seq_, 0);
     ints(kTokenIds)[token_] = 0;
     ints(kTokenSlots)[token_] = kNoSlot;
@@ -123,9 +139,9 @@ void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
     ints(kPastLens)[seq_] = 0;
     const std::int32_t spare = executor_.spare_block();
     written.tables.replace(seq_, 0);
-    for (int group = 0; group < executor_.num_cache_groups(); ++group) add_table(group, {&spare, 1});
+    for (int group = 0; group < executor_.num_cache_groups(); ++group) add_table(seq_, group, {&spare, 1});
     ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
-    set_sampling(logit_, kNoSlot, kGreedy);
+    set_sampling(kNoSlot, kGreedy, kNoDraft);
   }
 }
 

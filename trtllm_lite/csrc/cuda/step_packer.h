@@ -1,4 +1,6 @@
-// Writes a step in the form that the device takes: packed inputs, padding rows, and the places of each row's logits.
+// Writes a step in the form that the device takes: packed inputs, padding rows, and the places of each row's logits. A
+// row that decodes becomes a sequence of one new token, and another for each draft that it brings: with the same
+// blocks, and a longer past, in which attention finds what the ones before have put there.
 #pragma once
 
 #include <span>
@@ -29,8 +31,8 @@ class StepPacker {
   // Borrows both.
   StepPacker(const CudaExecutor& executor, const HostSampling& host);
 
-  // The shape of the step, padded, and the rows of logits of each row of the batch. In a decode-only step every row has
-  // one, wanted or not.
+  // The shape of the step, padded, and the rows of logits of each row of the batch. In a decode-only step every token
+  // has one, wanted or not.
   StepShape plan(const StepBatch& batch, LogitsPlan& logits) const;
   // Writes the inputs of the step that was planned; `out` holds InputLayout's bytes for its extents. `written` belongs
   // to that memory, which nobody else writes.
@@ -41,13 +43,14 @@ class StepPacker {
   bool continues(const StepBatch& batch, const StepRow& row) const;
   void advance(const StepRow& row);
   void add_tokens(const StepBatch& batch, const StepRow& row);
-  void add_table(int group, std::span<const std::int32_t> blocks);
-  void add_logits(const StepRow& row, const RowLogits& logits);
+  void add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written);
+  void add_table(std::int64_t seq, int group, std::span<const std::int32_t> blocks);
+  void add_logits(const StepBatch& batch, const StepRow& row, const RowLogits& logits);
   void pad(const StepShape& shape, WrittenInputs& written);
   std::int32_t* ints(StepInputIndex input) const {
     return reinterpret_cast<std::int32_t*>(out_ + layout_.offsets[input]);
   }
-  void set_sampling(std::int64_t row, std::int32_t slot, std::int32_t counter);
+  void set_sampling(std::int32_t slot, std::int32_t counter, std::int32_t draft);
 
   const CudaExecutor& executor_;
   const HostSampling& host_;

@@ -1,0 +1,83 @@
+"""Speculative decoding on the card: what comes with drafts is what would come without, up to near-ties."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.gpu.test_engine import SHAPE, in_words_of
+from tests.models import VOCAB_SIZE, save_tiny_model
+from tests.tolerances import GPU_TOLERANCES
+from trtllm_lite import LLM, SamplingParams
+from trtllm_lite.runtime.session.request import Request, Response
+
+LIMITS: dict[str, Any] = {"max_batch_size": 20, "max_input_len": 100, "max_seq_len": 160, "max_num_tokens": 160}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 40, "detokenize": False}
+# The device draws, with and without its edits and log probabilities, or the host does.
+KINDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"logprobs": 2},
+    {"logit_bias": {5: 1.0}, "bad": [[7]]},
+    {"return_generation_logits": True},
+)
+
+
+def prompts() -> list[np.ndarray]:
+    """Random pieces, each said several times."""
+    generator = np.random.default_rng(0)
+    pieces = [generator.integers(3, VOCAB_SIZE, length) for length in generator.integers(2, 12, 60)]
+    return [np.tile(piece, 9)[: 20 + row].astype(np.int32) for row, piece in enumerate(pieces)]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])  # the second has windows, the third no RoPE
+def test_greedy_tokens_are_those_of_the_reference(family: str, tmp_path: Path) -> None:
+    model = save_tiny_model(
+        family, tmp_path / "model", dtype=torch.bfloat16, **in_words_of(family, SHAPE | {"head_dim": 16})
+    ).float()
+    requests = [Request(prompt, SamplingParams(**GREEDY, **KINDS[row % 4])) for row, prompt in enumerate(prompts())]
+    with LLM(tmp_path / "model", target="sm_90", speculative_config=NGRAM, **LIMITS) as llm:
+        responses = [handle.result() for handle in llm.session.submit_all(requests)]
+        guessed = llm.get_stats().speculation
+    assert guessed.num_drafts > 100
+    assert guessed.num_accepted[0] > 10
+    for request, response, kind in zip(requests, responses, KINDS * 15, strict=True):
+        tokens = np.array([one.token_id for one in response])
+        with torch.no_grad():
+            ids = torch.from_numpy(np.concatenate([request.prompt_ids, tokens])).long()
+            logits = model(ids[None]).logits[0, len(request.prompt_ids) - 1 : -1].numpy()
+        margin = 2 * GPU_TOLERANCES["bfloat16"].relative * np.abs(logits).max()
+        assert len(tokens) == GREEDY["max_tokens"]
+        check_logprobs(response, logits, float(margin))
+        edited = logits.copy()
+        edited[:, list(kind.get("logit_bias", []))] += 1.0
+        edited[:, [token for [token] in kind.get("bad", [])]] = -np.inf
+        assert (edited.max(1) - edited[np.arange(len(tokens)), tokens] <= margin).all()
+
+
+def check_logprobs(responses: list[Response], logits: np.ndarray, margin: float) -> None:
+    """Hold log probabilities, where there are any, against the reference's logits."""
+    logprobs = torch.from_numpy(logits).log_softmax(-1).numpy()
+    for one, row in zip(responses, logprobs, strict=True):
+        assert one.logprobs is None or abs(one.logprobs.logprob - row[one.token_id]) <= margin
+
+
+def test_sampled_tokens_do_not_depend_on_drafts(tmp_path: Path) -> None:
+    """In nearly all requests: a number of a draw may fall between two sums that differ by a rounding."""
+    save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **SHAPE, head_dim=16)
+    kinds: list[dict[str, Any]] = [{"top_p": 0.9}, {"top_k": 8, "frequency_penalty": 0.2}, {"repetition_penalty": 1.1}]
+    requests = [
+        Request(prompt, SamplingParams(**GREEDY | {"temperature": 0.4}, seed=row, **kinds[row % 3]))
+        for row, prompt in enumerate(prompts())
+    ]
+    found = []
+    for config in (None, NGRAM):
+        with LLM(tmp_path / "model", target="sm_90", speculative_config=config, **LIMITS) as llm:
+            handles = llm.session.submit_all(requests)
+            found.append([[one.token_id for one in handle.result()] for handle in handles])
+            guessed = llm.get_stats().speculation
+    assert guessed.num_accepted[0] > 10
+    same = sum(plain == guessing for plain, guessing in zip(*found, strict=True))
+    assert same >= 0.8 * len(requests)
