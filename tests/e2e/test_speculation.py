@@ -12,10 +12,17 @@ from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import ArgumentError, BuildError, LimitError
+from trtllm_lite.runtime.session.config import SpeculativeConfig
 from trtllm_lite.runtime.session.request import Request, Response
 
 LIMITS = {"max_batch_size": 6, "max_input_len": 48, "max_seq_len": 128, "max_num_tokens": 40}
-NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1}
+# Every guess is tried: how many would pay depends on times, and these are never the same twice.
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 5,
+    "prompt_lookup_min": 1,
+    "enable_adaptive_verification": False,
+}
 KINDS = (
     SamplingParams(temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21]),  # repeats itself soon
     SamplingParams(temperature=0.3, seed=7, ignore_eos=True, logprobs=2),
@@ -76,6 +83,17 @@ def test_drafts_change_nothing(family: str, policy: str, tmp_path: Path) -> None
     assert 1.1 < guessed.tokens_per_step < 6
 
 
+def test_guesses_are_paced_unless_asked_otherwise(model_dir: Path) -> None:
+    prompt = np.tile([20, 21, 22], 10).tolist()
+    params = SamplingParams(max_tokens=60, temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21, 22, 23])
+    outputs = []
+    for config in (None, {"method": "ngram"}):
+        with LLM(model_dir, speculative_config=config, **LIMITS) as llm:
+            outputs.append(llm.generate({"prompt_token_ids": prompt}, params).outputs[0].token_ids)
+    assert SpeculativeConfig(method="ngram").enable_adaptive_verification
+    assert outputs[0] == outputs[1]
+
+
 def test_an_engine_takes_no_more_drafts_than_it_was_built_for(model_dir: Path) -> None:
     with LLM(model_dir, speculative_config={**NGRAM, "num_speculative_tokens": 2}, **LIMITS) as llm:
         engine = llm.engine_dir
@@ -99,6 +117,7 @@ def test_engines_of_tensorrt_take_no_drafts(model_dir: Path, tmp_path: Path) -> 
         ({"method": "ngram", "num_speculative_tokens": 9}, "num_speculative_tokens is 9: .* 1 to 8"),
         ({"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 3}, "prompt_lookup_min is 3: .* 1 to 2"),
         ({"method": "ngram", "draft_len": 3}, "draft_len"),
+        ({"method": "ngram", "enable_adaptive_verification": 1}, "enable_adaptive_verification is 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(config: dict[str, Any], message: str, model_dir: Path) -> None:

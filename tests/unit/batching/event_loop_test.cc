@@ -112,6 +112,7 @@ TEST(drafts_change_no_token) {
   tl::EventLoopConfig config = loop_config();
   config.scheduler.max_draft_len = 5;
   config.scheduler.make_drafter = fake_drafter;
+  config.scheduler.paces_drafts = false;
   std::vector<char> log;
   Service service(config, [&](FakeExecutor& executor) {
     executor.on_launch = [&](const tl::StepBatch&) { log.push_back('L'); };
@@ -135,6 +136,7 @@ TEST(what_is_generated_ends_inside_accepted_drafts) {
   tl::EventLoopConfig config = loop_config();
   config.scheduler.max_draft_len = tl::kMaxDrafts;
   config.scheduler.make_drafter = fake_drafter;
+  config.scheduler.paces_drafts = false;
   for (int place = 0; place < 12; ++place) {
     Service service(config);
     const Tokens all = reference({9, 8, 7}, 1, 20);

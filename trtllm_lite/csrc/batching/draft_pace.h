@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -9,39 +10,47 @@
 
 namespace tl {
 
-// What a further token costs a step that decodes. A step's time is taken for a line over its number of tokens, fitted
-// to the last steps, of which about kMemory count.
+// What a draft costs a step that decodes: by how much steps of as many rows differ that follow each other, for each
+// draft by which they differ. So neither a machine whose speed drifts nor texts that grow count as the cost of drafts.
+// Of these differences about the last kMemory count, and of the steps for all else.
 class DraftCost {
  public:
   // In tokens: how many a step would have come to in the time that a draft takes. 0: a draft is free; 1: it takes as
-  // long as a row of its own. None before steps of several sizes have been seen: until then let every other step have
+  // long as a row of its own. None before kTrials differences have been seen: until then let every other step have
   // drafts, one for each row.
   std::optional<double> tokens_per_draft() const {
-    if (!slope_) return std::nullopt;
-    return std::min(*slope_ * num_generated_ / seconds_, 1.0);
+    if (num_pairs_ < kTrials) return std::nullopt;
+    return std::clamp(products_ / squares_ * num_generated_ / seconds_, 0.0, 1.0);
   }
   int trial_len() const { return static_cast<int>(num_steps_) % 2; }
 
-  // A step of so many tokens, drafts among them, came to so many.
-  void observe(int num_tokens, int num_generated, double seconds) {
+  // A step of so many rows, which brought so many drafts in all, came to so many tokens.
+  void observe(int num_rows, int num_drafts, int num_generated, double seconds) {
     if (seconds <= 0) return;
-    const double weight = std::max(1.0 / ++num_steps_, 1.0 / kMemory);
-    const auto average = [&](double& mean, double value) { mean += weight * (value - mean); };
-    average(num_tokens_, num_tokens);
-    average(num_generated_, num_generated);
-    average(seconds_, seconds);
-    average(squares_, static_cast<double>(num_tokens) * num_tokens);
-    average(products_, num_tokens * seconds);
-    const double variance = squares_ - num_tokens_ * num_tokens_;
-    if (variance >= kLeastVariance) slope_ = std::max((products_ - num_tokens_ * seconds_) / variance, 0.0);
+    average(num_generated_, num_generated, ++num_steps_);
+    average(seconds_, seconds, num_steps_);
+    if (num_steps_ > 1 && num_rows == last_.num_rows && num_drafts != last_.num_drafts) {
+      const double drafts = num_drafts - last_.num_drafts;
+      const double most = std::abs(drafts) * seconds_ / num_generated_;  // beyond it something else held a step up
+      average(products_, drafts * std::clamp(seconds - last_.seconds, -most, most), ++num_pairs_);
+      average(squares_, drafts * drafts, num_pairs_);
+    }
+    last_ = {num_rows, num_drafts, seconds};
   }
 
  private:
-  static constexpr double kMemory = 64;
-  static constexpr double kLeastVariance = 0.1;  // in tokens squared: below it the line's slope is noise
-  double num_tokens_ = 0, num_generated_ = 0, seconds_ = 0, squares_ = 0, products_ = 0;  // means
-  double num_steps_ = 0;
-  std::optional<double> slope_;  // in seconds
+  static constexpr double kMemory = 64, kTrials = 4;
+  struct Step {
+    int num_rows = 0, num_drafts = 0;
+    double seconds = 0;
+  };
+  static void average(double& mean, double value, double count) {
+    mean += std::max(1.0 / count, 1.0 / kMemory) * (value - mean);
+  }
+
+  Step last_;
+  double num_generated_ = 0, seconds_ = 0, num_steps_ = 0;  // means, over so many
+  double products_ = 0, squares_ = 0, num_pairs_ = 0;       // means, of differences in drafts and seconds
 };
 
 // The drafts of one request: as many as are likely enough to be kept. If none is, the request goes on without, and
@@ -67,7 +76,7 @@ class DraftPace {
       return 0;
     }
     acceptance_ = kUntried;
-    num_tried_ = 1;
+    num_tried_ = 2;
     num_empty_ = 0;
     return std::exchange(rest_, std::min(2 * rest_, kMostRest));
   }
@@ -79,7 +88,7 @@ class DraftPace {
   static constexpr double kMargin = 1.25, kLeastGain = 0.02;  // both numbers are estimates
   static constexpr int kMostEmpty = 8;                        // steps that nothing was guessed for
   static constexpr int kLeastRest = 32, kMostRest = 512;
-  double acceptance_ = kUntried, num_tried_ = 1;
+  double acceptance_ = kUntried, num_tried_ = 2;
   int rest_ = kLeastRest, num_empty_ = 0;
 };
 

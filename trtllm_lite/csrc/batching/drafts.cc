@@ -71,7 +71,9 @@ void Scheduler::pace(const StepRow& row, int num_sampled) {
 void Scheduler::observe_drafts(const StepBatch& batch, const StepResult& result) {
   int num_sampled = 0;
   for (const RowResult& row : result.rows) num_sampled += row.tokens.size();
-  draft_cost_.observe(static_cast<int>(batch.token_ids.size()), num_sampled, result.compute_seconds);
+  const auto num_rows = std::ssize(batch.rows);
+  const auto num_drafts = std::ssize(batch.token_ids) - num_rows;  // as all rows decode
+  draft_cost_.observe(static_cast<int>(num_rows), static_cast<int>(num_drafts), num_sampled, result.compute_seconds);
 }
 
 }  // namespace tl

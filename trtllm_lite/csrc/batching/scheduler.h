@@ -40,7 +40,7 @@ struct SchedulerConfig {
   int max_draft_len = 0;               // of a row
   // Makes what drafts for a request; null, or returning null: nothing does.
   std::function<std::unique_ptr<Drafter>(const RequestSpec&)> make_drafter = {};
-  bool paces_drafts = false;  // rows bring as many as pay, not always as many as may be (draft_pace.h)
+  bool paces_drafts = true;  // rows bring as many as pay, not always as many as may be (draft_pace.h)
 };
 
 // Of rows that brought drafts.

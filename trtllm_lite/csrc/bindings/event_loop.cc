@@ -41,7 +41,8 @@ struct LoopOptions {
   std::int64_t num_host_blocks;
   bool max_utilization, enable_block_reuse, enable_chunked_context;
   int max_draft_len = 0;  // of a step's row; 0 without a drafter
-  NgramSizes ngrams;      // that it looks up
+  bool paces_drafts;
+  NgramSizes ngrams;  // that it looks up
 };
 
 // The event loop as Python holds it, with the checks that C++ callers make themselves.
@@ -163,7 +164,8 @@ class PyEventLoop {
                           .max_seq_len = options.max_seq_len,
                           .enable_chunked_context = options.enable_chunked_context,
                           .max_draft_len = options.max_draft_len,
-                          .make_drafter = drafters(options)},
+                          .make_drafter = drafters(options),
+                          .paces_drafts = options.paces_drafts},
             .cache = cache,
             .vocab_size = static_cast<int>(manifest.model.vocab_size),
             .max_input_len = options.max_input_len};
@@ -303,17 +305,17 @@ void bind_events(nb::module_& module) {
 void bind_init(nb::class_<PyEventLoop>& loop) {
   const auto init = [](PyEventLoop* self, DeviceExecutor& executor, int max_batch_size, int max_input_len,
                        int max_seq_len, int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization,
-                       bool enable_block_reuse, bool enable_chunked_context, int max_draft_len,
+                       bool enable_block_reuse, bool enable_chunked_context, int max_draft_len, bool paces_drafts,
                        std::pair<int, int> ngram_sizes) {
     new (self)
         PyEventLoop(executor, LoopOptions{max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
                                           max_utilization, enable_block_reuse, enable_chunked_context, max_draft_len,
-                                          NgramSizes{ngram_sizes.first, ngram_sizes.second}});
+                                          paces_drafts, NgramSizes{ngram_sizes.first, ngram_sizes.second}});
   };
   loop.def("__init__", init, nb::arg("executor"), nb::kw_only(), nb::arg("max_batch_size"), nb::arg("max_input_len"),
            nb::arg("max_seq_len"), nb::arg("max_num_tokens"), nb::arg("num_host_blocks") = 0,
            nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
-           nb::arg("enable_chunked_context") = true, nb::arg("max_draft_len") = 0,
+           nb::arg("enable_chunked_context") = true, nb::arg("max_draft_len") = 0, nb::arg("paces_drafts") = true,
            nb::arg("ngram_sizes") = std::pair(NgramSizes().min, NgramSizes().max), nb::keep_alive<1, 2>(),
            nb::call_guard<nb::gil_scoped_release>());
 }

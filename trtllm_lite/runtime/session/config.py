@@ -92,18 +92,23 @@ class SpeculativeConfig:
     place. ``method``: ``ngram`` takes what followed the last ``prompt_lookup_max`` tokens, or fewer down to
     ``prompt_lookup_min``, where they stood in the prompt or output before. ``num_speculative_tokens``: how many tokens
     are guessed at most; the engine must have been built for as many (``--max_draft_len``).
+    ``enable_adaptive_verification``: as many are guessed as are worth their time, judging by the times of steps and by
+    what became of earlier guesses, so that generation is not slower than without; False: always as many as there are,
+    which makes steps reproducible.
 
     Raises ArgumentError for a value that makes no sense.
     """
 
     method: str
     num_speculative_tokens: int = 4
+    enable_adaptive_verification: bool = True
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 2
 
     def __post_init__(self) -> None:
         _check_choice("method of speculative_config", self.method, ("ngram",))
         whole_number("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFT_LEN)
+        check_flag("enable_adaptive_verification", self.enable_adaptive_verification)
         whole_number("prompt_lookup_max", self.prompt_lookup_max, 1, _LONGEST_NGRAM)
         whole_number("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
 

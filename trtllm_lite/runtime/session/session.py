@@ -177,6 +177,7 @@ def _drafting(config: SpeculativeConfig | None) -> dict[str, Any]:
         return {}
     return {
         "max_draft_len": config.num_speculative_tokens,
+        "paces_drafts": config.enable_adaptive_verification,
         "ngram_sizes": (config.prompt_lookup_min, config.prompt_lookup_max),
     }
 
