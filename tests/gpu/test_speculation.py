@@ -14,7 +14,12 @@ from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.runtime.session.request import Request, Response
 
 LIMITS: dict[str, Any] = {"max_batch_size": 20, "max_input_len": 80, "max_seq_len": 128, "max_num_tokens": 160}
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 4,
+    "prompt_lookup_min": 1,
+    "enable_adaptive_verification": False,
+}
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 40, "detokenize": False}
 # The device draws, with and without its edits and log probabilities, or the host does.
 KINDS: tuple[dict[str, Any], ...] = (

@@ -33,7 +33,7 @@ def engine(tmp_path: Path) -> Engine:
 
 def drafting(executor: CudaExecutor, **changes: Any) -> EventLoop:
     """Prompt lookup that takes any token that came before."""
-    return EventLoop(executor, **LIMITS, max_draft_len=MAX_DRAFT_LEN, ngram_sizes=(1, 3), **changes)
+    return EventLoop(executor, **LIMITS, max_draft_len=MAX_DRAFT_LEN, paces_drafts=False, ngram_sizes=(1, 3), **changes)
 
 
 def prompts_to_look_up(seed: int, count: int) -> list[list[int]]:
