@@ -9,14 +9,24 @@ if TYPE_CHECKING:
     from trtllm_lite.llm import LLM
     from trtllm_lite.runtime.api.request_output import CompletionOutput, RequestOutput
     from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+    from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
     from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
-__all__ = ["LLM", "CompletionOutput", "KvCacheConfig", "RequestOutput", "SamplingParams", "SchedulerConfig"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "GuidedDecodingParams",
+    "KvCacheConfig",
+    "RequestOutput",
+    "SamplingParams",
+    "SchedulerConfig",
+]
 
 # Where the names above come from. They are imported when they are first used, so that the command line starts at once.
 _MODULES = {
     "LLM": "trtllm_lite.llm",
     "CompletionOutput": "trtllm_lite.runtime.api.request_output",
+    "GuidedDecodingParams": "trtllm_lite.runtime.session.guided_decoding",
     "KvCacheConfig": "trtllm_lite.runtime.session.config",
     "RequestOutput": "trtllm_lite.runtime.api.request_output",
     "SamplingParams": "trtllm_lite.runtime.session.sampling_params",

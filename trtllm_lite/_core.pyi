@@ -315,6 +315,26 @@ class RequestEnd:
     message: str
     timings: RequestTimings
 
+class Grammar:
+    """A compiled grammar, which any number of requests may share."""
+
+class GrammarCompiler:
+    """Compiles grammars over the tokens of one model, by llguidance."""
+
+    def __init__(self, *, library: str, tokenizer_json: str, vocab_size: int, end_ids: Sequence[int]) -> None:
+        """``library`` is the path of llguidance's shared library; ``end_ids`` are one at least.
+
+        Raises ArgumentError for another version of it than known, or a tokenizer that it cannot read; DeviceError if it
+        does not load.
+        """
+
+    def compile(self, kind: str, text: str, *, timeout_ms: int) -> Grammar:
+        """``kind`` is json_schema, regex, lark or llguidance. The GIL is released.
+
+        Raises ArgumentError for what llguidance refuses, LimitError after ``timeout_ms``, OverloadedError while too
+        many others compile.
+        """
+
 class EventLoop:
     """In-flight batching over an executor, on threads of its own. Any thread may submit and cancel; one polls.
 
@@ -355,12 +375,14 @@ class EventLoop:
         context_logits: bool = False,
         generation_logits: bool = False,
         beams: sampling.BeamSearchParams | None = None,
+        grammar: Grammar | None = None,
     ) -> int:
         """Queue a request; returns its id at once.
 
         With ``beams`` it is a beam search: no tokens are delivered but, just before its end, the event that has
         ``hypotheses``. It takes the places of that many requests in a batch, and no stop sequences or
-        ``generation_logits``.
+        ``generation_logits``. With ``grammar`` the generated tokens spell one of its texts, unless something other than
+        an end token ends them.
 
         ``timeout`` is in seconds; requests of a greater ``priority`` (up to MAX_PRIORITY) are served earlier; only
         requests of equal ``cache_salt`` share blocks. Requests of one seed draw different numbers if their

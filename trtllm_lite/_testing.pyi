@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite._core import CudaExecutor, FinishReason, sampling
+from trtllm_lite._core import CudaExecutor, FinishReason, Grammar, sampling
 
 def supported_isas() -> list[str]:
     """Instruction sets that this build has kernels for and this machine can execute, best first."""
@@ -198,3 +198,18 @@ def finish_reason(
     stop_sequences: Sequence[Sequence[int]] = (),
 ) -> FinishReason | None:
     """Why the event loop ends a request with the newest of its ``generated`` tokens, if it does."""
+
+class GrammarMatcher:
+    """A text that grows under a grammar. GrammarError of the C++ side becomes a RuntimeError."""
+
+    def allowed(self, vocab_size: int) -> list[int]:
+        """The tokens that may come next."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Append tokens."""
+
+    def roll_back(self, count: int) -> None:
+        """Take the last ones back."""
+
+def start_grammar(grammar: Grammar) -> GrammarMatcher:
+    """A matcher of the empty text."""

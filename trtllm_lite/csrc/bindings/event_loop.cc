@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -63,7 +64,7 @@ class PyEventLoop {
   RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
                    std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,
                    std::string cache_salt, std::uint32_t sequence_index, bool context_logits, bool generation_logits,
-                   std::optional<BeamSearchParams> beams) {
+                   std::optional<BeamSearchParams> beams, std::shared_ptr<Grammar> grammar) {
     home().check();
     engine_.check_unchanged();
     if ((context_logits || sampling.prompt_logprobs) && !gathers_context_) {
@@ -77,8 +78,12 @@ class PyEventLoop {
     params->context_logits = context_logits;
     params->generation_logits = generation_logits;
     params->beams = beams;
+    params->grammar = std::move(grammar);
     if (beams && generation_logits) {
       throw LimitError("expected no generation_logits with beam search, found them asked for: leave one of them out");
+    }
+    if (beams && params->grammar) {
+      throw LimitError("expected no guided_decoding with beam search, found it asked for: leave one of them out");
     }
     RequestSpec spec{.prompt = {prompt_ids.data(), prompt_ids.data() + prompt_ids.size()},
                      .max_new_tokens = sampling.max_tokens,
@@ -334,7 +339,7 @@ void bind_event_loop(nb::module_& module) {
            nb::arg("stop_sequences") = std::vector<std::vector<std::int32_t>>(), nb::arg("priority") = 0,
            nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("sequence_index") = 0,
            nb::arg("context_logits") = false, nb::arg("generation_logits") = false,
-           nb::arg("beams").none() = nb::none())
+           nb::arg("beams").none() = nb::none(), nb::arg("grammar").none() = nb::none())
       .def("cancel", &PyEventLoop::cancel, nb::arg("request_id"))
       .def("poll", &PyEventLoop::poll, nb::arg("timeout"),
            nb::sig("def poll(self, timeout: float) -> tuple[list, list] | None"))

@@ -15,6 +15,7 @@ NB_MODULE(_core, module) {
   tl::bind_executor(module);
   tl::bind_cuda(module);
   tl::bind_sampling(module);
+  tl::bind_grammar(module);
   tl::bind_event_loop(module);
   module.def("best_read_rate", &tl::best_read_rate, nanobind::arg("bytes"), nanobind::arg("num_threads"),
              nanobind::arg("passes"), nanobind::call_guard<nanobind::gil_scoped_release>());

@@ -1,7 +1,7 @@
 #include "cuda/cublaslt.h"
 
-#include "cuda/shared_library.h"
 #include "errors.h"
+#include "shared_library.h"
 
 namespace tl::cuda {
 namespace {

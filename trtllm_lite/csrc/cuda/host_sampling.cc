@@ -16,7 +16,8 @@ constexpr int kWindowRows = 16;
 static_assert(kWindowRows > kMaxDrafts, "a row's drafts are sampled together");
 
 bool wants_logits(const RequestParams& params) {
-  return params.beams || params.sampling.prompt_logprobs || params.context_logits || params.generation_logits;
+  return params.beams || params.sampling.prompt_logprobs || params.context_logits || params.generation_logits ||
+         params.grammar;
 }
 
 }  // namespace

@@ -41,17 +41,30 @@ void copy_allowed(const SamplingParams& params, std::span<const float> logits, s
   for (TokenId token : *params.allowed_token_ids) out[token] = logits[token];
 }
 
+// Words of the mask are mostly all zeros or, within a text that is free, all ones.
+void ban_masked(TokenMask mask, std::span<float> logits) {
+  constexpr std::size_t kBits = 32;
+  for (std::size_t begin = 0; begin < logits.size(); begin += kBits) {
+    const std::uint32_t word = mask[begin / kBits];
+    if (word == ~std::uint32_t{0}) continue;
+    const auto tokens = logits.subspan(begin, std::min(kBits, logits.size() - begin));
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = (word >> i & 1) != 0 ? tokens[i] : kImpossible;
+  }
+}
+
 }  // namespace
 
-std::span<const float> process_logits(const SlotState& slot, std::span<const float> logits, std::vector<float>& out) {
+std::span<const float> process_logits(const SlotState& slot, std::span<const float> logits, std::vector<float>& out,
+                                      TokenMask mask) {
   const auto& params = slot.params();
   const bool has_bad_words = any_bad_word_near(slot);
   const bool has_suppressed = suppresses_any(slot);
   if (params.logit_bias.empty() && slot.counts() == nullptr && !params.allowed_token_ids && !has_bad_words &&
-      !has_suppressed) {
+      !has_suppressed && mask.empty()) {
     return logits;
   }
   copy_allowed(params, logits, out);
+  if (!mask.empty()) ban_masked(mask, out);
   for (const auto& [token, bias] : params.logit_bias) out[token] += bias;
   if (slot.counts() != nullptr) apply_penalties(params, *slot.counts(), out);
   if (has_bad_words) {

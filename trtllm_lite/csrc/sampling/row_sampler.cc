@@ -49,7 +49,12 @@ void RowSampler::set_slot(int slot, std::shared_ptr<const SlotParams> params, st
       own->beams ? sampler_.set_search(slot, *own->beams, own->sampling, given)
                  : sampler_.set_slot(slot, own->sampling, given, tokens.subspan(prompt), own->sequence_index);
   if (!error.empty()) throw LimitError(error);
-  slots_[static_cast<std::size_t>(slot)] = {std::move(own), num_prompt};
+  std::unique_ptr<GrammarMatcher> matcher;
+  if (own->grammar) {
+    matcher = own->grammar->start();
+    matcher->accept(tokens.subspan(prompt));
+  }
+  slots_[static_cast<std::size_t>(slot)] = {std::move(own), num_prompt, std::move(matcher)};
 }
 
 RowLogits RowSampler::logits_of(const StepRow& row) const {
@@ -78,6 +83,8 @@ void RowSampler::finish_row(const StepBatch& batch, std::span<const RowLogits> a
     sample(batch, row, at.subspan(index), logits, workspace, result);
   } catch (const std::bad_alloc&) {
     run_out_of_memory(result);
+  } catch (const GrammarError& error) {
+    result.error = error.what();
   }
 }
 
@@ -95,18 +102,22 @@ void RowSampler::sample(const StepBatch& batch, const StepRow& row, std::span<co
 }
 
 // Each draft is compared with what is sampled in its place, as it would be without drafts: whatever drafts there are,
-// the same tokens come.
+// the same tokens come. Nor does a grammar's state ever hold a draft that is not kept.
 void RowSampler::sample_tokens(int slot, std::span<const float> logits, std::span<const std::int32_t> drafts,
                                SamplerWorkspace& workspace, RowResult& result) {
   SampledToken sampled;
+  GrammarMatcher* const matcher = slots_[static_cast<std::size_t>(slot)].matcher.get();
+  workspace.mask.resize(matcher ? mask_words(vocab_size_) : 0);
   for (std::size_t i = 0; i <= drafts.size(); ++i) {
     const std::span<const float> row = logits.subspan(i * vocab_size_, vocab_size_);
-    sampler_.sample_row(slot, row, workspace, sampled);
+    if (matcher) matcher->fill_mask(workspace.mask);
+    sampler_.sample_row(slot, row, workspace, sampled, workspace.mask);
     if (!sampled.error.empty()) {
       result.error = std::move(sampled.error);
       return;
     }
     result.tokens.push_back(sampled.token);
+    if (matcher) matcher->accept(std::span(&sampled.token, 1));
     if (sampled.has_logprobs) outputs_of(result, vocab_size_).logprobs.push_back(std::move(sampled.logprobs));
     if (params(slot).generation_logits) {
       std::vector<float>& kept = outputs_of(result, vocab_size_).generation_logits;

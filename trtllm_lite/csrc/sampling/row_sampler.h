@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "batching/step.h"
+#include "grammar/grammar.h"
 #include "sampling/sampler.h"
 
 namespace tl {
@@ -17,8 +18,9 @@ struct RequestParams : SlotParams {
   SamplingParams sampling;
   std::uint32_t sequence_index =
       0;  // tells apart the sequences of one prompt that share a seed, so that each draws its own numbers
-  std::optional<BeamSearchParams> beams;  // search instead of sampling; generation_logits does not go with it
-  bool context_logits = false;            // needs an engine built with gather_context_logits, as prompt_logprobs do
+  std::optional<BeamSearchParams> beams;   // search instead of sampling; generation_logits does not go with it
+  std::shared_ptr<const Grammar> grammar;  // of the generated text; does not go with beams
+  bool context_logits = false;             // needs an engine built with gather_context_logits, as prompt_logprobs do
   bool generation_logits = false;
 };
 
@@ -58,7 +60,8 @@ struct RowLogits {
   }
 };
 
-// Samples rows for the requests that it holds by slot. One thread may use it, but several may call finish_row.
+// Samples rows for the requests that it holds by slot, under their grammars. One thread may use it, but several may
+// call finish_row.
 class RowSampler {
  public:
   RowSampler(int num_slots, int vocab_size);
@@ -96,6 +99,7 @@ class RowSampler {
   struct Slot {
     std::shared_ptr<const RequestParams> params;
     int num_prompt = 0;
+    std::unique_ptr<GrammarMatcher> matcher;  // of the tokens generated so far; null without a grammar
   };
 
   std::span<const float> rows_of(const RowLogits& at, std::span<const float> logits) const;

@@ -128,7 +128,7 @@ const char* describe_unusable(const RowScan& scan, float temperature) {
   }
   if (std::isinf(scan.max)) {
     return "at least one token must be possible, but the request's constraints (bad_words, allowed_token_ids, "
-           "min_tokens) ban all; relax them";
+           "min_tokens, guided_decoding) ban all; relax them";
   }
   if (temperature > 0.0f && std::isinf(scan.max / temperature)) {
     return "the logits divided by the temperature must stay finite, but overflow float32; raise temperature";

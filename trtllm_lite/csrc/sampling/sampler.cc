@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "sampling/logit_processors.h"
 #include "sampling/philox.h"
 #include "sampling/truncation.h"
 
@@ -76,8 +75,8 @@ std::string joined(const std::vector<std::string>& messages) {
 
 }  // namespace
 
-void choose_token(const SlotState& slot, std::span<const float> logits, SamplerWorkspace& workspace,
-                  SampledToken& out) {
+void choose_token(const SlotState& slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out,
+                  TokenMask mask) {
   out.error.clear();
   out.token = -1;
   const float temperature = slot.params().temperature;
@@ -85,7 +84,7 @@ void choose_token(const SlotState& slot, std::span<const float> logits, SamplerW
   const RowScan* scan = &workspace.raw;
   // The raw row is checked even if the processors hide a NaN of it: no token is drawn from a broken row.
   if (!scan->has_nan_or_positive_inf) {
-    const auto processed = process_logits(slot, logits, workspace.processed_logits);
+    const auto processed = process_logits(slot, logits, workspace.processed_logits, mask);
     if (processed.data() != logits.data()) {
       workspace.processed.assign(processed);
       scan = &workspace.processed;
@@ -124,9 +123,10 @@ std::span<const TokenId> Sampler::prompt(int index) const {
   return search ? search->prompt() : std::get<SlotState>(slots_[index]).prompt();
 }
 
-void Sampler::sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out) {
+void Sampler::sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out,
+                         TokenMask mask) {
   auto& state = std::get<SlotState>(slots_[slot]);
-  choose_token(state, logits, workspace, out);
+  choose_token(state, logits, workspace, out, mask);
   out.has_logprobs = false;
   if (!out.error.empty()) return;
   if (state.params().logprobs) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "sampling/beam_search.h"
+#include "sampling/logit_processors.h"
 #include "sampling/logprobs.h"
 #include "sampling/slot_state.h"
 #include "sampling/workspace.h"
@@ -30,9 +31,10 @@ struct SampledToken {
   RowLogprobs logprobs;  // meaningful if has_logprobs
 };
 
-// Draws a token for the slot without changing it; `error` and `token` of `out` are set, and the scan of the raw logits
-// stays in the workspace.
-void choose_token(const SlotState& slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out);
+// Draws a token for the slot without changing it, of those that `mask` allows; `error` and `token` of `out` are set,
+// and the scan of the raw logits stays in the workspace.
+void choose_token(const SlotState& slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out,
+                  TokenMask mask = {});
 
 class Sampler {
  public:
@@ -49,9 +51,10 @@ class Sampler {
                                        std::span<const TokenId> prompt);
   void clear_slot(int slot);
 
-  // Draws the slot's next token from the model's logits [vocab_size], and appends it to the slot. The logits are
-  // only read.
-  void sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out);
+  // Draws the slot's next token from the model's logits [vocab_size], of those that `mask` allows (empty: all), and
+  // appends it to the slot. The logits are only read.
+  void sample_row(int slot, std::span<const float> logits, SamplerWorkspace& workspace, SampledToken& out,
+                  TokenMask mask = {});
 
   // Log-probabilities of prompt tokens: row i of `logits` [next_tokens.size(), vocab_size] is the model's output at a
   // prompt position, next_tokens[i] the prompt token that follows, out[i] what is said of it. Chunks of a prompt may

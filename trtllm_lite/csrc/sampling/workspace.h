@@ -1,6 +1,7 @@
 // Scratch memory of one thread that samples.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "sampling/candidates.h"
@@ -13,6 +14,7 @@ struct SamplerWorkspace {
   RowScan raw;
   RowScan processed;
   std::vector<float> processed_logits;
+  std::vector<std::uint32_t> mask;
   std::vector<double> block_sums;
   Candidates candidates;
 };

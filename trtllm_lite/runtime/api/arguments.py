@@ -82,7 +82,7 @@ LLM: Mapping[str, Unsupported] = {
     **_same("cuda_graph_config attn_backend torch_compile_config sampler_type", _AUTOMATIC, "auto"),
     **_same("backend", "there is one runtime; leave it out", "tensorrt"),
     **_same("enforce_eager disable_overlap_scheduler", _AUTOMATIC),
-    **_same("guided_decoding_backend", "guided decoding is not supported; allowed_token_ids of SamplingParams is"),
+    **_same("guided_decoding_backend", "llguidance compiles grammars; leave it out", "llguidance"),
     **_same("enable_lora lora_config peft_cache_config max_lora_rank", _LORA),
     **_same("quant_config calib_config quantization", "quantization is not supported yet; dtype says how it is stored"),
     **_same("build_config", "pass its limits as arguments: max_batch_size, max_input_len, max_seq_len, ..."),

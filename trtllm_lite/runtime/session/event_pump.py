@@ -55,6 +55,7 @@ class EventPump:
                 context_logits=params.return_context_logits,
                 generation_logits=params.return_generation_logits,
                 beams=params.to_native_beams(),
+                grammar=handle.grammar,
             )
             self._handles[request_id] = weakref.ref(handle, lambda _: loop.cancel(request_id))
 

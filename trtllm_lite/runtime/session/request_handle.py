@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import EngineError, TrtllmLiteError
+from trtllm_lite.printable import printable
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response
 from trtllm_lite.runtime.text.text_stream import TextStream
@@ -33,6 +34,7 @@ class RequestHandle:
         self,
         request: Request,
         native: Any,
+        grammar: Any,
         new_text: Callable[[], TextStream],
         notifier: Notifier,
         cancel: Callable[[int], object],
@@ -40,6 +42,8 @@ class RequestHandle:
         self.request = request
         self.native = native
         """``_core.sampling.SamplingParams`` of the request."""
+        self.grammar = grammar
+        """``_core.Grammar`` of the request, or None."""
         self.notifier = notifier
         self.request_id = 0
         self.responses: list[Response] = []
@@ -139,7 +143,7 @@ class RequestHandle:
         if self._end is not None:
             self.timings = self._end.timings
             if self._end.reason.name == "ERROR":
-                self.error = EngineError(f"the request failed: {self._end.message}")
+                self.error = EngineError(f"the request failed: {printable(self._end.message)}")
 
     def fail(self, error: TrtllmLiteError) -> None:
         """End the request with ``error``; the caller holds the notifier."""

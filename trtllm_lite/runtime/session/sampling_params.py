@@ -9,6 +9,7 @@ from typing import Any
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.native_params import FIELDS, native_params, set_param
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.text.words import Word, WordLimits, Words, parse_words
@@ -64,14 +65,19 @@ class SamplingParams:
 
     - ``logprobs``, ``prompt_logprobs``: how many of the likeliest tokens to report beside the chosen one, 0 to 20, for
       each generated token, and for each token of the prompt but the first; None reports nothing. The probabilities are
-      those of the model's own distribution, before penalties, temperature and truncation
+      those of the model's own distribution, before guided decoding, penalties, temperature and truncation
     - ``return_context_logits``, ``return_generation_logits``: report the logits of the prompt and of generated tokens.
       ``prompt_logprobs`` and context logits need an engine built with gather_context_logits
     - ``detokenize``: False leaves the text empty. ``skip_special_tokens``: False puts the names of special tokens into
       the text
 
+    Form:
+
+    - ``guided_decoding``: what the generated text must be, such as JSON of a schema: see :class:`GuidedDecodingParams`.
+      It is applied last, so that penalties and bad words choose among what the form leaves; a request that leaves no
+      token at all ends with an error. Draws nothing else than without it where the form allows what was drawn
+
     ``truncate_prompt_tokens`` keeps only the last so many tokens of a prompt; the output says how many were dropped.
-    ``guided_decoding`` is not supported.
 
     Raises ArgumentError, on construction, for a value out of its range. What depends on the engine (token ids within
     its vocabulary, lengths within its limits) is checked when a request is made of it.
@@ -112,7 +118,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     truncate_prompt_tokens: int | None = None
-    guided_decoding: None = None
+    guided_decoding: GuidedDecodingParams | None = None
 
     def __post_init__(self) -> None:
         self._check_options()
@@ -193,8 +199,16 @@ class SamplingParams:
                 "stop and return_generation_logits do not go with use_beam_search: leave them out; stop_token_ids does"
             )
         if self.guided_decoding is not None:
+            self._check_guided()
+
+    def _check_guided(self) -> None:
+        if not isinstance(self.guided_decoding, GuidedDecodingParams):
+            raise ArgumentError(f"guided_decoding is {shown(self.guided_decoding)}: expected GuidedDecodingParams")
+        if self.use_beam_search:
+            raise ArgumentError("guided_decoding does not go with use_beam_search: leave one of them out")
+        if self.ignore_eos or self.end_id is not None:
             raise ArgumentError(
-                "guided_decoding is not supported: leave it out; allowed_token_ids, bad and logit_bias are supported"
+                "guided_decoding ends a text by the model's own end tokens: leave end_id and ignore_eos out"
             )
 
     def _check_lists(self) -> None:

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.config import SpeculativeConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.event_pump import EventPump
+from trtllm_lite.runtime.session.grammars import Grammars
 from trtllm_lite.runtime.session.limits import (
     RunnerLimits,
     RunnerOptions,
@@ -53,11 +54,13 @@ class Session:
     def check(self, request: Request, row: int | None = None) -> None:
         """Raise what :meth:`submit` would raise but for a full queue; ``row`` is the prompt's number among several."""
         self._native_params(request, row)
+        self._grammar(request)
 
     def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
         """Queue a request; returns at once. Requests that are waited for together take the same ``notifier``.
 
-        Raises LimitError (prompt or output too long), ArgumentError (parameters that do not fit the model),
+        A grammar that is not kept from earlier requests is compiled first, which takes milliseconds, of very large ones
+        seconds. Raises LimitError (prompt or output too long), ArgumentError (parameters that do not fit the model),
         OverloadedError (too many requests outstanding: try again later), EngineError (the session is broken).
         """
         return self.submit_all([request], notifier)[0]
@@ -67,10 +70,11 @@ class Session:
         natives = [
             self._native_params(request, row if len(requests) > 1 else None) for row, request in enumerate(requests)
         ]
+        grammars = [self._grammar(request) for request in requests]
         shared = notifier or Notifier()
         handles = [
-            RequestHandle(request, native, partial(self._text_stream, request), shared, self.cancel)
-            for request, native in zip(requests, natives, strict=True)
+            RequestHandle(request, native, grammar, partial(self._text_stream, request), shared, self.cancel)
+            for request, native, grammar in zip(requests, natives, grammars, strict=True)
         ]
         try:
             for handle in handles:
@@ -92,6 +96,15 @@ class Session:
     def close(self) -> None:
         """Cancel what runs, and end the session's thread. Nothing can be submitted any more; closing twice is fine."""
         self._close()
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        return Grammars(self.manifest, self.tokenizer)
+
+    def _grammar(self, request: Request) -> Any:
+        """``_core.Grammar`` of a request, or None; compiled if it is not kept from an earlier request."""
+        guided = request.params.guided_decoding
+        return None if guided is None else self._grammars.compile(guided.source)
 
     def _native_params(self, request: Request, row: int | None = None) -> Any:
         """``_core.sampling.SamplingParams`` of request number ``row``, checked against the limits."""

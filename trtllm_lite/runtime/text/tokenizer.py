@@ -16,6 +16,7 @@ from trtllm_lite.runtime.text.spellings import Speller
 from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain
 from trtllm_lite.runtime.values import is_unicode
 
+_SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 _ENCODING = LibraryErrors(ArgumentError, "the tokenizer fails on this text", "pass token ids, or another text")
 _DECODING = LibraryErrors(EngineError, "the tokenizer fails on its own tokens", "convert again")
 
@@ -80,6 +81,17 @@ class Tokenizer:
                 lambda text: self.encode(text, add_special_tokens=False),
                 lambda rows: self._backend.decode_batch(rows, skip_special_tokens=True),
             )
+
+    def json_with_special(self, token_ids: Sequence[int]) -> str:
+        """The text of a tokenizer.json in which ``token_ids`` are special tokens, whatever they were."""
+        content = json.loads(self._backend.to_str())
+        others = [token for token in content["added_tokens"] if token["id"] not in token_ids]
+        special = [
+            {**_SPECIAL, "id": token, "content": self._backend.id_to_token(token)}
+            for token in token_ids
+            if self._backend.id_to_token(token) is not None
+        ]
+        return json.dumps({**content, "added_tokens": [*others, *special]})
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; ``add_special_tokens`` adds what the tokenizer puts around a prompt (often BOS).

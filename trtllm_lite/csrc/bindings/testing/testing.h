@@ -6,6 +6,7 @@
 namespace tl {
 
 void bind_beam_search_by_hand(nanobind::module_& module);
+void bind_grammar_matcher(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_kv_cache(nanobind::module_& module);
 void bind_sampler(nanobind::module_& module);

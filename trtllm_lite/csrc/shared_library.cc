@@ -1,10 +1,10 @@
-#include "cuda/shared_library.h"
+#include "shared_library.h"
 
 #include <dlfcn.h>
 
 #include "errors.h"
 
-namespace tl::cuda {
+namespace tl {
 
 SharedLibrary SharedLibrary::open(const std::vector<std::string>& names, const std::string& remedy) {
   std::string reasons;
@@ -23,4 +23,4 @@ void* SharedLibrary::find(const char* symbol, const char* remedy) const {
   throw DeviceError(name_ + ": expected a function " + symbol + ", found none; " + remedy);
 }
 
-}  // namespace tl::cuda
+}  // namespace tl

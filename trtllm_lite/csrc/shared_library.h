@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace tl::cuda {
+namespace tl {
 
 // Never closed: what it returned may be in use until the process ends.
 class SharedLibrary {
@@ -36,4 +36,4 @@ class SharedLibrary {
   std::string name_;
 };
 
-}  // namespace tl::cuda
+}  // namespace tl

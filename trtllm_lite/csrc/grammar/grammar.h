@@ -1,0 +1,47 @@
+// What guided decoding asks of a library of grammars, whichever it is: three functions over a text that grows by
+// tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+
+namespace tl {
+
+// A text that a grammar cannot guide any further: a token that it forbids, or a limit of the library that was reached.
+struct GrammarError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Which tokens are allowed: token t is if bit t % 32 of word t / 32 is set.
+constexpr std::size_t mask_words(std::size_t vocab_size) { return (vocab_size + 31) / 32; }
+
+// One text that grows under a grammar. Threads take turns. After an error only destruction is defined.
+class GrammarMatcher {
+ public:
+  virtual ~GrammarMatcher() = default;
+
+  // Fills mask[mask_words(vocab_size)] with the tokens that may come next: those after which the text can still become
+  // one of the grammar's, and the end tokens where it is one already. What the bits beyond the vocabulary are is not
+  // defined. Throws GrammarError.
+  virtual void fill_mask(std::span<std::uint32_t> mask) = 0;
+
+  // Appends tokens to the text, which the masks before them allow. Throws GrammarError.
+  virtual void accept(std::span<const std::int32_t> tokens) = 0;
+
+  // Takes back the last `count` tokens that were accepted. Throws GrammarError if there are fewer.
+  virtual void roll_back(std::size_t count) = 0;
+};
+
+// A compiled grammar. Threads share it.
+class Grammar {
+ public:
+  virtual ~Grammar() = default;
+
+  // A matcher of the empty text, which may outlive the grammar.
+  virtual std::unique_ptr<GrammarMatcher> start() const = 0;
+};
+
+}  // namespace tl

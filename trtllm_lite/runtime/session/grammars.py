@@ -1,0 +1,106 @@
+"""Grammars: compiles what guides the requests of one engine, by llguidance."""
+
+import importlib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.errors import ArgumentError, LimitError, OverloadedError, shown
+from trtllm_lite.printable import one_line
+from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.session.guided_decoding import STRUCTURAL_TAG, GrammarSource
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
+
+COMPILE_MILLISECONDS = 10_000
+"""A grammar that takes longer to compile is refused."""
+_MAX_KEPT = 64  # compiled grammars; a large schema's takes some megabytes
+
+
+class Grammars:
+    """Compiled grammars over the tokens of one engine, of which the latest are kept. Threads share it.
+
+    Making one takes a moment (the vocabulary is read into a tree), as the first compilation of a grammar does, so both
+    happen where requests are made and not in the event loop. Raises ArgumentError if llguidance is not installed or too
+    old, or the engine's model has no tokenizer or no end token; DeviceError if llguidance does not load.
+    """
+
+    def __init__(self, manifest: Manifest, tokenizer: Tokenizer | None) -> None:
+        end_ids = manifest.model.eos_token_ids
+        if tokenizer is None:
+            raise ArgumentError("guided_decoding needs the texts of tokens; this engine has no tokenizer: leave it out")
+        if not end_ids:
+            raise ArgumentError("guided_decoding ends texts by the model's end token, and it has none: leave it out")
+        self._compiler = core().GrammarCompiler(
+            library=str(_library_path()),
+            tokenizer_json=tokenizer.json_with_special(end_ids),
+            vocab_size=manifest.model.vocab_size,
+            end_ids=list(end_ids),
+        )
+        self.compile = lru_cache(maxsize=_MAX_KEPT)(self._compile)
+
+    def _compile(self, source: GrammarSource) -> Any:
+        """``_core.Grammar`` of ``source``.
+
+        Raises ArgumentError, with llguidance's message, for what is no grammar, what it does not support or what is too
+        large for it; LimitError after COMPILE_MILLISECONDS; OverloadedError while too many others compile.
+        """
+        kind, text = source.kind, source.text
+        try:
+            if kind == STRUCTURAL_TAG:
+                kind, text = "lark", _lark_of_tags(json.loads(text))
+            return self._compiler.compile(kind, text, timeout_ms=COMPILE_MILLISECONDS)
+        except (ArgumentError, LimitError, OverloadedError) as error:
+            raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("llguidance")
+    except ImportError as error:
+        raise ArgumentError(
+            "guided_decoding needs llguidance, which is not installed: pip install 'trtllm_lite[guided]'"
+        ) from error
+
+
+def _library_path() -> Path:
+    """The shared library in llguidance's wheel, which is its Python extension and also has a C interface."""
+    return Path(_library()._lib.__file__)
+
+
+def _lark_of_tags(tags: Mapping[str, Any]) -> str:
+    """The grammar of free text in which the structures of ``tags`` stand; see GuidedDecodingParams."""
+    triggers, structures = tags.get("triggers", []), tags.get("structures", [])
+    if tags.get("type") != STRUCTURAL_TAG or not _are_texts(triggers) or not _are_structures(structures):
+        raise ArgumentError(
+            f'found {shown(dict(tags))}: expected {{"type": "structural_tag", "structures": [{{"begin": "…", "schema": '
+            '{…}, "end": "…"}, …], "triggers": ["…", …]}'
+        )
+    struct_tag = _library().StructTag
+    made = []
+    for structure in structures:
+        begin, schema, end = structure["begin"], structure["schema"], structure["end"]
+        trigger = next((trigger for trigger in triggers if begin.startswith(trigger)), None)
+        if trigger is None:
+            raise ArgumentError(f"the begin {shown(begin)} starts with no trigger: add one that it starts with")
+        made.append(struct_tag(trigger=trigger, begin=begin, grammar=schema, end=end))
+    # A trigger in angle brackets would be taken for a special token's name otherwise.
+    return str(struct_tag.to_grammar(made, assume_special=False))
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and bool(values) and all(isinstance(value, str) and value for value in values)
+
+
+def _are_structures(values: Any) -> bool:
+    kinds = {"begin": str, "schema": dict, "end": str}
+    return (
+        isinstance(values, list)
+        and bool(values)
+        and all(
+            isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in kinds.items())
+            for value in values
+        )
+    )
