@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.runtime.doubles import fake_runner, greedy_continuation
 from tests.unit.runtime.texts import byte_level_tokenizer
+from trtllm_lite import GuidedDecodingParams
 from trtllm_lite.cli import cli, quantize_options
 from trtllm_lite.cli.console import print_table
 from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE, PLAN
@@ -97,6 +98,21 @@ def test_options_of_generate_reach_the_runner(runner):
         "hi", chat=True, max_new_tokens=5, temperature=0.8, top_k=5, top_p=0.9, min_p=0.01, random_seed=3
     )
     assert result.stdout == expected + "\n"
+
+
+def test_the_form_of_an_answer_reaches_the_runner(runner, tmp_path, monkeypatch):
+    schema, other = tmp_path / "schema.json", tmp_path / "other.json"
+    schema.write_text('{"type": "null"}')
+    other.write_bytes(b"\xff")
+    given = []
+    monkeypatch.setattr(type(runner), "generate", lambda *_, guided_decoding, **__: given.append(guided_decoding) or [])
+    for arguments in (("--guided_json", schema), ("--guided_choice", "a", "--guided_choice", "b"), ()):
+        run("generate", "--engine_dir", "e", "--prompt", "hi", *arguments)
+    assert given == [GuidedDecodingParams(json='{"type": "null"}'), GuidedDecodingParams(choice=["a", "b"]), None]
+    refused = run("generate", "--engine_dir", "e", "--prompt", "hi", "--guided_json", other)
+    assert "expected UTF-8" in refused.stderr
+    twice = run("generate", "--engine_dir", "e", "--prompt", "hi", "--guided_json", schema, "--guided_regex", "a")
+    assert "has json and regex: expected exactly one" in twice.stderr
 
 
 def test_penalties_and_bad_words_reach_the_runner(runner):

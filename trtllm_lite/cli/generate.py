@@ -2,13 +2,16 @@
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.replaced import GENERATE
 from trtllm_lite.units import counted
+
+if TYPE_CHECKING:
+    from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 
 
 @click.command(cls=Command, short_help="Generate text with an engine.")
@@ -29,6 +32,10 @@ from trtllm_lite.units import counted
 @click.option("--random_seed", type=int, help="Makes sampling repeatable.")
 @click.option("--stop_words", multiple=True, help="Text that ends the answer; may be given several times.")
 @click.option("--bad_words", multiple=True, help="Text that must not appear; may be given several times.")
+@click.option("--guided_json", metavar="FILE", type=click.File("rb"), help="Answer with JSON of this JSON schema.")
+@click.option("--guided_regex", metavar="REGEX", help="Answer with a text that this expression matches.")
+@click.option("--guided_grammar", metavar="FILE", type=click.File("rb"), help="Answer with text of this Lark grammar.")
+@click.option("--guided_choice", multiple=True, help="Answer with this text; given several times, with one of them.")
 @click.option(
     "--num_beams", default=1, show_default=True, help="Search with so many beams; the answer comes at the end."
 )
@@ -42,6 +49,10 @@ def generate(
     max_new_tokens: int,
     stop_words: tuple[str, ...],
     bad_words: tuple[str, ...],
+    guided_json: BinaryIO | None,
+    guided_regex: str | None,
+    guided_grammar: BinaryIO | None,
+    guided_choice: tuple[str, ...],
     num_beams: int,
     num_threads: int | None,
     **options: Any,
@@ -57,6 +68,12 @@ def generate(
     """
     from trtllm_lite.runtime import ModelRunner
 
+    form = _form(
+        json=guided_json and _content(guided_json),
+        regex=guided_regex,
+        grammar=guided_grammar and _content(guided_grammar),
+        choice=list(guided_choice) or None,
+    )
     text = sys.stdin.read() if prompt == "-" else prompt
     begin = time.perf_counter()
     runner = ModelRunner.from_dir(
@@ -68,6 +85,7 @@ def generate(
         max_new_tokens=max_new_tokens,
         stop_words_list=list(stop_words) or None,
         bad_words_list=list(bad_words) or None,
+        guided_decoding=form,
         num_beams=num_beams,
         num_return_sequences=1,
         streaming=True,
@@ -83,6 +101,20 @@ def generate(
     end = time.perf_counter()
     click.echo()
     click.echo(_timing(result, num_beams > 1, loaded - begin, first - loaded, end - first), err=True)
+
+
+def _form(**fields: Any) -> "GuidedDecodingParams | None":
+    """What the answer must be; None if nothing of ``fields`` is given."""
+    from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+
+    return GuidedDecodingParams(**fields) if any(value is not None for value in fields.values()) else None
+
+
+def _content(file: BinaryIO) -> str:
+    try:
+        return file.read().decode()
+    except UnicodeDecodeError as error:
+        raise click.FileError(file.name, f"expected UTF-8, found another byte at {error.start}") from error
 
 
 def _batch_size(engine_dir: str, num_beams: int) -> int:

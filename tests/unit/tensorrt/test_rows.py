@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models import VOCAB_SIZE
+from tests.models import VOCAB_SIZE, tiny_tokenizer
 from tests.unit.tensorrt.fake_tensorrt import FakeTensorRt
-from trtllm_lite import LLM, SamplingParams
+from trtllm_lite import LLM, GuidedDecodingParams, SamplingParams
 from trtllm_lite.runtime.tensorrt import network
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 _MAX_BATCH_SIZE, _MAX_SEQ_LEN = 8, 64
 
@@ -94,3 +95,14 @@ def test_a_lone_request_computes_one_row(runs: SimpleNamespace) -> None:
     runs.network.batches.clear()
     runs.llm.generate([[5, 6]], params)
     assert runs.network.batches == [1, 1, 1]
+
+
+def test_a_grammar_guides_its_request_alone(runs: SimpleNamespace) -> None:
+    runs.llm.session.tokenizer = Tokenizer(tiny_tokenizer(), {})
+    free = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    form = GuidedDecodingParams(choice=["the fox", "a lazy dog"])
+    guided = SamplingParams(temperature=0, max_tokens=20, guided_decoding=form)
+    outputs = runs.llm.generate([[5], [6], [7]], [free, guided, free])
+    assert outputs[1].outputs[0].text in form.choice
+    assert outputs[1].outputs[0].finish_reason == "stop"
+    assert [outputs[row].outputs[0].token_ids[0] for row in (0, 2)] == [_next([5]), _next([7])]

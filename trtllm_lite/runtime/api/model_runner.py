@@ -13,6 +13,7 @@ from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps
 from trtllm_lite.runtime.api.result_form import Extras, ResultForm
 from trtllm_lite.runtime.api.sampling_arguments import ARGUMENTS, make_requests, with_config
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.prompts import Chat, Prompt, Prompts, as_texts, parse_prompts
 from trtllm_lite.runtime.session.session import Session, open_session
@@ -38,6 +39,7 @@ class ModelRunner:
       ``random_seed``*: the same seed gives the same tokens whatever else is in the batch
     - ``repetition_penalty``* (default: the model's), ``presence_penalty``*, ``frequency_penalty``*
     - ``stop_words_list``*, ``bad_words_list``*: strings or token-id lists
+    - ``guided_decoding``*: GuidedDecodingParams, what the generated text must be
     - ``num_return_sequences``: how many outputs to draw for each prompt
     - ``num_beams``: search with so many beams instead, and return the best num_return_sequences (default: all);
       ``length_penalty``, ``early_stopping``: see SamplingParams
@@ -141,6 +143,7 @@ class ModelRunner:
         frequency_penalty: Floats = None,
         stop_words_list: WordLists = None,
         bad_words_list: WordLists = None,
+        guided_decoding: GuidedDecodingParams | Sequence[GuidedDecodingParams | None] | None = None,
         num_return_sequences: int | None = None,
         num_beams: int | None = None,
         length_penalty: float | None = None,

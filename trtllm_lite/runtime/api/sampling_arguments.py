@@ -25,6 +25,7 @@ _SAMPLING = {
     "frequency_penalty": "frequency_penalty",
     "stop_words_list": "stop",
     "bad_words_list": "bad",
+    "guided_decoding": "guided_decoding",
 }
 _SEQUENCES = ("num_return_sequences", "num_beams", "length_penalty", "early_stopping")
 ARGUMENTS = (*_SAMPLING, *_SEQUENCES, "pad_id")
