@@ -13,7 +13,7 @@ from tokenizers import AddedToken, decoders, models
 
 from tests.models import BOS_ID, EOS_ID, PAD_ID, tiny_tokenizer
 from trtllm_lite import GuidedDecodingParams, SamplingParams, _testing
-from trtllm_lite.errors import ArgumentError, LimitError, TrtllmLiteError
+from trtllm_lite.errors import ArgumentError, LimitError, OverloadedError, TrtllmLiteError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session import grammars
 from trtllm_lite.runtime.session.grammars import Grammars
@@ -221,7 +221,17 @@ def test_compilation_is_bounded_in_time(monkeypatch):
     made = grammars_of(tiny_tokenizer())
     monkeypatch.setattr(grammars, "COMPILE_MILLISECONDS", 1)
     with pytest.raises(LimitError, match=r"regex of guided_decoding: .* within 1 ms, found one that takes longer"):
-        made.compile(GuidedDecodingParams(regex="|".join(f"({i}[a-z]*x)" for i in range(8000))).source)
+        made.compile(_slow(0))
+    for number in range(1, 4):
+        with pytest.raises(LimitError):
+            made.compile(_slow(number))
+    with pytest.raises(OverloadedError, match="choice of guided_decoding: .*at most 4 grammars"):  # those go on
+        made.compile(GuidedDecodingParams(choice=["a"]).source)
+
+
+def _slow(number):
+    """A grammar that takes about a second to compile."""
+    return GuidedDecodingParams(regex="|".join(f"({i}[a-z]*x)" for i in range(number, 8000))).source
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <future>
 #include <mutex>
 #include <string_view>
@@ -160,21 +159,20 @@ Compiler::Compiler(const std::string& library, const std::string& tokenizer_json
 
 std::shared_ptr<const Grammar> Compiler::compile(std::string kind, std::string text,
                                                  std::chrono::milliseconds timeout) {
-  if (num_compiling_->fetch_add(1) >= kMaxCompiling) {
-    num_compiling_->fetch_sub(1);
+  if (!places_->try_acquire_for(timeout)) {
     throw OverloadedError("expected at most " + std::to_string(kMaxCompiling) +
                           " grammars that compile at once, found more; send the request again later");
   }
   std::promise<std::shared_ptr<const Grammar>> promise;
   std::future<std::shared_ptr<const Grammar>> result = promise.get_future();
-  std::thread([vocabulary = vocabulary_, num_compiling = num_compiling_, kind = std::move(kind), text = std::move(text),
+  std::thread([vocabulary = vocabulary_, places = places_, kind = std::move(kind), text = std::move(text),
                promise = std::move(promise)]() mutable {
     try {
       promise.set_value(compiled(vocabulary, kind, text));
     } catch (...) {
       promise.set_exception(std::current_exception());
     }
-    num_compiling->fetch_sub(1);
+    places->release();
   }).detach();
   if (result.wait_for(timeout) == std::future_status::ready) return result.get();
   throw LimitError("expected a grammar that compiles within " + std::to_string(timeout.count()) +

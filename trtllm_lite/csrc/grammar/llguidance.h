@@ -1,10 +1,10 @@
 // Grammars by llguidance.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <semaphore>
 #include <span>
 #include <string>
 
@@ -25,15 +25,16 @@ class Compiler {
 
   // `kind`: "json_schema", "regex", "lark" or "llguidance" (a JSON object of several grammars). Throws ArgumentError,
   // with llguidance's message, for a text that is no such grammar or too large a one, LimitError for one that takes
-  // longer than `timeout`, OverloadedError while kMaxCompiling others still compile: one that takes too long cannot be
-  // ended, it goes on and counts.
+  // longer than `timeout`, OverloadedError if kMaxCompiling others compile for that long: one that takes too long cannot
+  // be ended, it goes on and counts.
   std::shared_ptr<const Grammar> compile(std::string kind, std::string text, std::chrono::milliseconds timeout);
 
  private:
   static constexpr int kMaxCompiling = 4;
 
   std::shared_ptr<const Vocabulary> vocabulary_;
-  std::shared_ptr<std::atomic<int>> num_compiling_ = std::make_shared<std::atomic<int>>(0);
+  using Places = std::counting_semaphore<kMaxCompiling>;
+  std::shared_ptr<Places> places_ = std::make_shared<Places>(kMaxCompiling);
 };
 
 }  // namespace tl::llguidance
