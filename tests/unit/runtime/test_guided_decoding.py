@@ -225,7 +225,7 @@ def test_compilation_is_bounded_in_time(monkeypatch):
     for number in range(1, 4):
         with pytest.raises(LimitError):
             made.compile(_slow(number))
-    with pytest.raises(OverloadedError, match="choice of guided_decoding: .*at most 4 grammars"):  # those go on
+    with pytest.raises(OverloadedError, match=r"choice of guided_decoding: .*at most 4 grammars"):  # those go on
         made.compile(GuidedDecodingParams(choice=["a"]).source)
 
 
