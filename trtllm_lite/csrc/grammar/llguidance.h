@@ -25,8 +25,8 @@ class Compiler {
 
   // `kind`: "json_schema", "regex", "lark" or "llguidance" (a JSON object of several grammars). Throws ArgumentError,
   // with llguidance's message, for a text that is no such grammar or too large a one, LimitError for one that takes
-  // longer than `timeout`, OverloadedError if kMaxCompiling others compile for that long: one that takes too long cannot
-  // be ended, it goes on and counts.
+  // longer than `timeout`, OverloadedError if kMaxCompiling others compile for that long: one that takes too long
+  // cannot be ended, it goes on and counts.
   std::shared_ptr<const Grammar> compile(std::string kind, std::string text, std::chrono::milliseconds timeout);
 
  private:
