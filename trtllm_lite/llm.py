@@ -191,7 +191,7 @@ class LLM:
         timeout: float | None = None,
         cache_salt: str = "",
     ) -> Generation:
-        """Start to continue one prompt; returns at once.
+        """Start to continue one prompt; returns at once, or when a new grammar of ``sampling_params`` is compiled.
 
         The :class:`Generation` can be iterated over (``streaming=True``: after every step), awaited, waited for with
         ``result()``, and cancelled. Arguments are those of :meth:`generate`, and so is what it raises; also
