@@ -23,6 +23,12 @@ NGRAM = {
     "prompt_lookup_min": 1,
     "enable_adaptive_verification": False,
 }
+SUFFIX = {
+    "method": "suffix",
+    "num_speculative_tokens": 5,
+    "suffix_decoding_max_spec_factor": 4.0,
+    "enable_adaptive_verification": False,
+}
 KINDS = (
     SamplingParams(temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21]),  # repeats itself soon
     SamplingParams(temperature=0.3, seed=7, ignore_eos=True, logprobs=2),
@@ -69,18 +75,37 @@ def test_drafts_change_nothing(family: str, policy: str, tmp_path: Path) -> None
         "scheduler_config": {"capacity_scheduler_policy": policy},
     }
     outputs = []
-    for config in (None, NGRAM):
+    for config in (None, NGRAM, SUFFIX):
         with LLM(tmp_path / "model", speculative_config=config, **options) as llm:
             handles = llm.session.submit_all(requests())
             outputs.append([described(handle.result()) for handle in handles])
-            stats = llm.get_stats()
-    assert outputs[0] == outputs[1]
-    guessed = stats.speculation
-    assert guessed.num_drafts > 50
-    assert 0.1 < guessed.acceptance[0] < 1
-    assert guessed.num_accepted[4] > 5
-    assert guessed.num_drafted[5:] == (0, 0, 0)
-    assert 1.1 < guessed.tokens_per_step < 6
+            guessed = llm.get_stats().speculation
+        assert outputs[-1] == outputs[0]
+        if config:
+            assert guessed.num_drafts > 50
+            assert 0.05 < guessed.acceptance[0] < 1
+            assert guessed.num_accepted[4] > 5
+            assert guessed.num_drafted[5:] == (0, 0, 0)
+            assert 1.1 < guessed.tokens_per_step < 6
+
+
+def test_synthetic_drafts_are_kept_as_often_as_is_asked_for(model_dir: Path) -> None:
+    rates = (0.8, 0.5, 0.5, 0.0)
+    config = {
+        "method": "synthetic",
+        "synthetic_acceptance_rates": rates,
+        "enable_adaptive_verification": False,
+    }
+    params = SamplingParams(max_tokens=100, temperature=0.9, seed=1, ignore_eos=True)
+    prompts = [{"prompt_token_ids": [row + 1, row + 2]} for row in range(12)]
+    with LLM(model_dir, speculative_config=config, **LIMITS) as llm:
+        plain = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+        assert llm.get_stats().speculation.num_drafts == 0
+        assert [output.outputs[0].token_ids for output in llm.generate(prompts, params)] == plain
+        assert not llm.generate(prompts[0], params, cache_salt="other").error
+        guessed = llm.get_stats().speculation
+    assert guessed.num_drafts > 350
+    np.testing.assert_allclose(guessed.acceptance[:4], rates, atol=0.1)
 
 
 def test_guesses_are_paced_unless_asked_otherwise(model_dir: Path) -> None:
@@ -113,10 +138,16 @@ def test_engines_of_tensorrt_take_no_drafts(model_dir: Path, tmp_path: Path) -> 
     ("config", "message"),
     [
         ({}, "names no method"),
-        ({"method": "medusa"}, "method of speculative_config is 'medusa': expected one of ngram"),
+        ({"method": "medusa"}, "method of speculative_config is 'medusa': expected one of ngram, suffix, synthetic"),
         ({"method": "ngram", "num_speculative_tokens": 9}, "num_speculative_tokens is 9: .* 1 to 8"),
         ({"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 3}, "prompt_lookup_min is 3: .* 1 to 2"),
         ({"method": "ngram", "draft_len": 3}, "draft_len"),
+        ({"method": "suffix", "prompt_lookup_max": 3}, "prompt_lookup_max is not an option of method suffix"),
+        ({"method": "suffix", "suffix_decoding_max_cached_requests": 1}, "is 1: expected 0, or at least 2"),
+        ({"method": "suffix", "suffix_decoding_max_spec_factor": 0}, "max_spec_factor is 0: .* above 0"),
+        ({"method": "suffix", "suffix_decoding_min_token_prob": 1.5}, "min_token_prob is 1.5: .* 0 to 1"),
+        ({"method": "synthetic"}, "synthetic_acceptance_rates is .*: expected 4 numbers"),
+        ({"method": "synthetic", "synthetic_acceptance_rates": [0.5, 0.6, 0, 0]}, "none above the one before"),
         ({"method": "ngram", "enable_adaptive_verification": 1}, "enable_adaptive_verification is 1"),
     ],
 )

@@ -32,7 +32,7 @@ struct FullBatch {
     auto config = scheduler_config(tl::CapacityPolicy::kGuaranteedNoEvict, batch, 8192, kPrompt + kGenerated);
     if (drafts) {
       config.max_draft_len = tl::kMaxDrafts;
-      config.make_drafter = [](const tl::RequestSpec&) { return std::make_unique<EagerDrafter>(); };
+      config.make_drafter = [](const tl::Request&) { return std::make_unique<EagerDrafter>(); };
     }
     const tl::KvManagerConfig cache{.num_blocks = batch * (kPrompt + kGenerated) / 32, .tokens_per_block = 32};
     Simulation simulation(config, cache, requests, times);

@@ -60,8 +60,8 @@ class FakeDrafter : public tl::Drafter {
 };
 
 // Drafts for two requests of three.
-inline std::unique_ptr<tl::Drafter> fake_drafter(const tl::RequestSpec& spec) {
-  const auto* params = dynamic_cast<const FakeParams*>(spec.params.get());
+inline std::unique_ptr<tl::Drafter> fake_drafter(const tl::Request& request) {
+  const auto* params = dynamic_cast<const FakeParams*>(request.spec.params.get());
   if (params == nullptr || params->seed % 3 == 0) return nullptr;
   return std::make_unique<FakeDrafter>(params->seed);
 }

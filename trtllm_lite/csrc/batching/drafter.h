@@ -14,6 +14,8 @@ class Drafter {
   virtual ~Drafter() = default;
   // Appends up to `most` tokens that may follow `tokens`, of which those of the call before are the beginning.
   virtual void draft(std::span<const std::int32_t> tokens, int most, TokenRun& out) = 0;
+  // The request has ended, not with an error, and has generated these tokens.
+  virtual void end(std::span<const std::int32_t> generated) { (void)generated; }
 };
 
 }  // namespace tl

@@ -48,7 +48,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache
 void Scheduler::add(std::unique_ptr<Request> request) {
   request->hashes.reserve(cache_.geometry().num_blocks_for(request->max_kv_len()));
   request->rank = waiting_.next_rank(request->spec.priority);
-  if (config_.make_drafter && !request->is_search()) request->drafter = config_.make_drafter(request->spec);
+  if (config_.make_drafter && !request->is_search()) request->drafter = config_.make_drafter(*request);
   if (request->drafter) {
     request->max_draft_len = config_.max_draft_len;
     request->num_plain = 0;
@@ -240,6 +240,9 @@ void Scheduler::remove(Index index, FinishReason reason, std::string message, Cl
   }
   const std::unique_ptr<Request> request = table_.remove(index);
   if (request->deadline) deadlines_.erase({*request->deadline, index});
+  if (request->drafter && reason != FinishReason::kError) {
+    request->drafter->end(std::span(request->tokens).subspan(static_cast<std::size_t>(request->num_prompt)));
+  }
   events.ends.push_back({request->id, reason, std::move(message), request->timings(now)});
 }
 

@@ -39,7 +39,7 @@ struct SchedulerConfig {
   int ageing_window = 64;              // see WaitQueue
   int max_draft_len = 0;               // of a row
   // Makes what drafts for a request; null, or returning null: nothing does.
-  std::function<std::unique_ptr<Drafter>(const RequestSpec&)> make_drafter = {};
+  std::function<std::unique_ptr<Drafter>(const Request&)> make_drafter = {};
   bool paces_drafts = true;  // rows bring as many as pay, not always as many as may be (draft_pace.h)
 };
 

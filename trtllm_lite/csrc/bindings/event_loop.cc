@@ -4,9 +4,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 #include "home_process.h"
 #include "kv_cache_size.h"
 #include "sampling/row_sampler.h"
-#include "speculation/ngram_drafter.h"
+#include "speculation/drafting.h"
 
 namespace nb = nanobind;
 
@@ -41,9 +41,9 @@ struct LoopOptions {
   int max_batch_size, max_input_len, max_seq_len, max_num_tokens;
   std::int64_t num_host_blocks;
   bool max_utilization, enable_block_reuse, enable_chunked_context;
-  int max_draft_len = 0;  // of a step's row; 0 without a drafter
+  int max_draft_len;  // of a step's row; 0 if nothing drafts
   bool paces_drafts;
-  NgramSizes ngrams;  // that it looks up
+  std::optional<Drafting> drafting;
 };
 
 // The event loop as Python holds it, with the checks that C++ callers make themselves.
@@ -169,18 +169,20 @@ class PyEventLoop {
                           .max_seq_len = options.max_seq_len,
                           .enable_chunked_context = options.enable_chunked_context,
                           .max_draft_len = options.max_draft_len,
-                          .make_drafter = drafters(options),
+                          .make_drafter = make_drafter(options),
                           .paces_drafts = options.paces_drafts},
             .cache = cache,
             .vocab_size = static_cast<int>(manifest.model.vocab_size),
             .max_input_len = options.max_input_len};
   }
 
-  static std::function<std::unique_ptr<Drafter>(const RequestSpec&)> drafters(const LoopOptions& options) {
+  static decltype(SchedulerConfig::make_drafter) make_drafter(const LoopOptions& options) {
     static_assert(kMaxDrafts == kMaxDraftLen);
-    if (options.max_draft_len == 0) return {};
-    (void)NgramDrafter(options.ngrams);  // throws what every request would
-    return [ngrams = options.ngrams](const RequestSpec&) { return std::make_unique<NgramDrafter>(ngrams); };
+    if (options.drafting.has_value() != (options.max_draft_len > 0)) {
+      throw std::invalid_argument("event loop: max_draft_len must be above 0 with something that drafts, else 0");
+    }
+    if (!options.drafting) return {};
+    return drafters(*options.drafting);
   }
 
   static void check_fits(const KvManagerConfig& cache, int max_seq_len) {
@@ -307,28 +309,37 @@ void bind_events(nb::module_& module) {
       .def_ro("timings", &RequestEnd::timings);
 }
 
+void bind_drafting(nb::module_& module) {
+  nb::class_<NgramSizes>(module, "NgramSizes").def(nb::init<int, int>(), nb::arg("min"), nb::arg("max"));
+  nb::class_<SuffixOptions>(module, "SuffixOptions")
+      .def(nb::init<int, double, double>(), nb::arg("max_cached_requests"), nb::arg("max_spec_factor"),
+           nb::arg("min_token_prob"));
+  nb::class_<SyntheticOptions>(module, "SyntheticOptions")
+      .def(nb::init<std::vector<double>>(), nb::arg("acceptance_rates"));
+}
+
 void bind_init(nb::class_<PyEventLoop>& loop) {
   const auto init = [](PyEventLoop* self, DeviceExecutor& executor, int max_batch_size, int max_input_len,
                        int max_seq_len, int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization,
                        bool enable_block_reuse, bool enable_chunked_context, int max_draft_len, bool paces_drafts,
-                       std::pair<int, int> ngram_sizes) {
+                       std::optional<Drafting> drafting) {
     new (self)
         PyEventLoop(executor, LoopOptions{max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
                                           max_utilization, enable_block_reuse, enable_chunked_context, max_draft_len,
-                                          paces_drafts, NgramSizes{ngram_sizes.first, ngram_sizes.second}});
+                                          paces_drafts, std::move(drafting)});
   };
   loop.def("__init__", init, nb::arg("executor"), nb::kw_only(), nb::arg("max_batch_size"), nb::arg("max_input_len"),
            nb::arg("max_seq_len"), nb::arg("max_num_tokens"), nb::arg("num_host_blocks") = 0,
            nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
            nb::arg("enable_chunked_context") = true, nb::arg("max_draft_len") = 0, nb::arg("paces_drafts") = true,
-           nb::arg("ngram_sizes") = std::pair(NgramSizes().min, NgramSizes().max), nb::keep_alive<1, 2>(),
-           nb::call_guard<nb::gil_scoped_release>());
+           nb::arg("drafting").none() = nb::none(), nb::keep_alive<1, 2>(), nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace
 
 void bind_event_loop(nb::module_& module) {
   bind_events(module);
+  bind_drafting(module);
   module.attr("MAX_PRIORITY") = kMaxPriority;
   static_assert(kMinPriority == -kMaxPriority);
   module.attr("MAX_STOP_WORDS") = kMaxStopSequences;

@@ -3,8 +3,11 @@
 The names of the first two are those of TensorRT-LLM's LLM API.
 """
 
+import math
 import numbers
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
@@ -13,6 +16,7 @@ from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
 POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION")
 _LONGEST_NGRAM = 16  # the C++ side refuses longer ones, too
+_MOST_CACHED = 1 << 30
 _CHUNKING = (None, "FIRST_COME_FIRST_SERVED")
 
 
@@ -52,8 +56,7 @@ class KvCacheConfig:
         check_positive("max_gpu_total_bytes", self.max_gpu_total_bytes or None)
         check_positive("host_cache_size", self.host_cache_size or None)
         fraction = self.free_gpu_memory_fraction
-        is_number = isinstance(fraction, numbers.Real) and not isinstance(fraction, bool)
-        if fraction is not None and not (is_number and 0 < fraction <= 1):
+        if fraction is not None and not (_is_number(fraction) and 0 < fraction <= 1):
             raise ArgumentError(
                 f"free_gpu_memory_fraction is {shown(fraction)}: expected a number above 0 and at most 1"
             )
@@ -89,14 +92,24 @@ class SpeculativeConfig:
     """Guesses how texts go on, so that a step may come to several tokens of one; its names are vLLM's.
 
     What is generated does not change: a guessed token is kept if it is the one that would have been sampled in its
-    place. ``method``: ``ngram`` takes what followed the last ``prompt_lookup_max`` tokens, or fewer down to
-    ``prompt_lookup_min``, where they stood in the prompt or output before. ``num_speculative_tokens``: how many tokens
-    are guessed at most; the engine must have been built for as many (``--max_draft_len``).
-    ``enable_adaptive_verification``: as many are guessed as are worth their time, judging by the times of steps and by
-    what became of earlier guesses, so that generation is not slower than without; False: always as many as there are,
-    which makes steps reproducible.
+    place. ``num_speculative_tokens``: how many tokens are guessed at most; the engine must have been built for as many
+    (``--max_draft_len``). ``enable_adaptive_verification``: as many are guessed as are worth their time, judging by the
+    times of steps and by what became of earlier guesses, so that generation is not slower than without; False: always
+    as many as there are, which makes steps reproducible. ``method`` is one of
 
-    Raises ArgumentError for a value that makes no sense.
+    - ``ngram``: what followed the last ``prompt_lookup_max`` tokens, or fewer down to ``prompt_lookup_min``, where they
+      stood last in the prompt or output
+    - ``suffix``: what followed most often where the longest string that ends the text stood before, in the prompt, in
+      the output, or in earlier outputs of the same cache_salt; of each salt the last
+      ``suffix_decoding_max_cached_requests`` are kept (at least half of so many; 0: none). For each token of that
+      string ``suffix_decoding_max_spec_factor`` tokens are guessed, while by what followed before they are as likely
+      together as ``suffix_decoding_min_token_prob``
+    - ``synthetic``: what the same prompt of the same cache_salt was continued with before, with errors so that the
+      share ``synthetic_acceptance_rates[i]`` of the guesses in place i is kept, and all before it. It measures what
+      speculation would gain with such rates, whatever the weights; a prompt that was not run before goes without
+
+    Options of other methods than the one that is chosen must be left out. Raises ArgumentError for a value that makes
+    no sense.
     """
 
     method: str
@@ -104,13 +117,54 @@ class SpeculativeConfig:
     enable_adaptive_verification: bool = True
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 2
+    suffix_decoding_max_cached_requests: int = 10000
+    suffix_decoding_max_spec_factor: float = 1.0
+    suffix_decoding_min_token_prob: float = 0.1
+    synthetic_acceptance_rates: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        _check_choice("method of speculative_config", self.method, ("ngram",))
+        _check_choice("method of speculative_config", self.method, tuple(_METHODS))
+        self._check_options_of_others()
         whole_number("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_DRAFT_LEN)
         check_flag("enable_adaptive_verification", self.enable_adaptive_verification)
         whole_number("prompt_lookup_max", self.prompt_lookup_max, 1, _LONGEST_NGRAM)
         whole_number("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
+        self._check_suffix()
+        if self.method == "synthetic":
+            self._check_synthetic()
+
+    def _check_options_of_others(self) -> None:
+        others = tuple(prefix for method, prefix in _METHODS.items() if method != self.method)
+        for field in fields(self):
+            if field.name.startswith(others) and getattr(self, field.name) != field.default:
+                raise ArgumentError(f"{field.name} is not an option of method {self.method}: leave it out")
+
+    def _check_suffix(self) -> None:
+        cached = "suffix_decoding_max_cached_requests"
+        if whole_number(cached, self.suffix_decoding_max_cached_requests, 0, _MOST_CACHED) == 1:
+            raise ArgumentError(f"{cached} is 1: expected 0, or at least 2")
+        factor, least = self.suffix_decoding_max_spec_factor, self.suffix_decoding_min_token_prob
+        if not _is_number(factor) or not 0 < factor < math.inf:
+            raise ArgumentError(f"suffix_decoding_max_spec_factor is {shown(factor)}: expected a number above 0")
+        if not _is_number(least) or not 0 <= least <= 1:
+            raise ArgumentError(f"suffix_decoding_min_token_prob is {shown(least)}: expected a number from 0 to 1")
+
+    def _check_synthetic(self) -> None:
+        rates, count = self.synthetic_acceptance_rates, self.num_speculative_tokens
+        valid = isinstance(rates, list | tuple) and len(rates) == count and all(map(_is_number, rates))
+        if not valid or any(not 0 <= rate <= before for before, rate in pairwise((1.0, *rates))):
+            raise ArgumentError(
+                f"synthetic_acceptance_rates is {shown(rates)}: expected {count} numbers (num_speculative_tokens) "
+                "from 0 to 1, none above the one before it"
+            )
+
+
+# The options of each method begin so.
+_METHODS = {"ngram": "prompt_lookup_", "suffix": "suffix_decoding_", "synthetic": "synthetic_"}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -173,7 +173,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
             max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
             enable_block_reuse=options.kv_cache.enable_block_reuse,
             enable_chunked_context=options.enable_chunked_context,
-            **_drafting(options.speculation),
+            **_drafting(native, options.speculation),
         )
     return Session(
         manifest=manifest,
@@ -184,15 +184,34 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     )
 
 
-def _drafting(config: SpeculativeConfig | None) -> dict[str, Any]:
+def _drafting(native: Any, config: SpeculativeConfig | None) -> dict[str, Any]:
     """The arguments of ``_core.EventLoop`` that say who drafts."""
     if config is None:
         return {}
     return {
         "max_draft_len": config.num_speculative_tokens,
         "paces_drafts": config.enable_adaptive_verification,
-        "ngram_sizes": (config.prompt_lookup_min, config.prompt_lookup_max),
+        "drafting": _METHODS[config.method](native, config),
     }
+
+
+def _ngram(native: Any, config: SpeculativeConfig) -> Any:
+    return native.NgramSizes(config.prompt_lookup_min, config.prompt_lookup_max)
+
+
+def _suffix(native: Any, config: SpeculativeConfig) -> Any:
+    return native.SuffixOptions(
+        max_cached_requests=config.suffix_decoding_max_cached_requests,
+        max_spec_factor=config.suffix_decoding_max_spec_factor,
+        min_token_prob=config.suffix_decoding_min_token_prob,
+    )
+
+
+def _synthetic(native: Any, config: SpeculativeConfig) -> Any:
+    return native.SyntheticOptions(list(config.synthetic_acceptance_rates))
+
+
+_METHODS = {"ngram": _ngram, "suffix": _suffix, "synthetic": _synthetic}
 
 
 def check_end_ids(manifest: Manifest) -> None:

@@ -1,0 +1,49 @@
+// Suffix decoding: of the strings that end the text, the longest that stood before says what follows
+// (Oliaro et al., "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications", 2024).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "batching/drafter.h"
+#include "speculation/earlier_outputs.h"
+#include "speculation/suffix_automaton.h"
+
+namespace tl {
+
+// `max_cached_requests`: of each cache_salt, whose outputs are kept; 0, or at least 2. `max_spec_factor`: drafts for
+// each token of the string that stood before. `min_token_prob`: how likely, by what followed before, the last draft is.
+struct SuffixOptions {
+  int max_cached_requests = 10000;
+  double max_spec_factor = 1;
+  double min_token_prob = 0.1;
+};
+
+// Looks in the request's own prompt and output, and in `outputs`, which may be null. One thread uses all drafters that
+// share outputs.
+class SuffixDrafter : public Drafter {
+ public:
+  SuffixDrafter(const SuffixOptions& options, std::shared_ptr<OutputsBySalt> outputs, const std::string& salt);
+  void draft(std::span<const std::int32_t> tokens, int most, TokenRun& out) override;
+  void end(std::span<const std::int32_t> generated) override;
+
+ private:
+  // The longest string that ends the text and occurs in an automaton, which other requests may go on to fill.
+  struct Cursor {
+    std::shared_ptr<const SuffixAutomaton> in;
+    SuffixAutomaton::Match match;
+
+    void move(std::span<const std::int32_t> tokens, std::size_t from, const std::shared_ptr<SuffixAutomaton>& now);
+  };
+  void copy(const SuffixAutomaton& from, SuffixAutomaton::Match match, int most, TokenRun& out) const;
+
+  const SuffixOptions options_;
+  std::shared_ptr<OutputsBySalt> all_;
+  const std::string salt_;
+  std::shared_ptr<EarlierOutputs> outputs_;  // null: none are kept
+  SuffixAutomaton own_;
+  Cursor newer_, older_;
+};
+
+}  // namespace tl
