@@ -3,11 +3,11 @@
 import itertools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine_cache import Conversion, Recipe, open_cached
@@ -15,6 +15,7 @@ from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
+from trtllm_lite.runtime.api.configs import config_of, speculation_of
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.session.device import check_num_threads
@@ -27,7 +28,6 @@ from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, per_request
 
-_Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig, SpeculativeConfig)
 # One call of generate() queues at most this many sequences at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
 _ARGUMENTS = (
@@ -103,8 +103,8 @@ class LLM:
         _check_text("target", target, "cpu or GPU architectures such as sm_90", str | None)
         _check_text("dtype", dtype, "auto, float32, float16 or bfloat16", str)
         ignored = _config_keys(ignore_config_keys)
-        kv_cache = _config("kv_cache_config", KvCacheConfig, kv_cache_config)
-        speculation = _speculation(speculative_config)
+        kv_cache = config_of("kv_cache_config", KvCacheConfig, kv_cache_config)
+        speculation = speculation_of(speculative_config)
         limits = {
             "max_batch_size": max_batch_size,
             "max_input_len": max_input_len,
@@ -114,7 +114,7 @@ class LLM:
         options = RunnerOptions(
             **limits,
             kv_cache=kv_cache,
-            scheduler=_config("scheduler_config", SchedulerConfig, scheduler_config),
+            scheduler=config_of("scheduler_config", SchedulerConfig, scheduler_config),
             enable_chunked_context=enable_chunked_prefill,
             num_threads=num_threads,
             speculation=speculation,
@@ -291,31 +291,6 @@ class LLM:
             num_truncated_tokens=prompt.num_truncated_tokens,
             streaming=streaming,
         )
-
-
-def _config(name: str, kind: type[_Config], value: Any) -> _Config:
-    """The ``kind`` that ``value`` is, or whose fields it holds as a dictionary; None stands for the defaults.
-
-    Raises ArgumentError.
-    """
-    if value is None:
-        value = {}
-    if isinstance(value, kind):
-        return value
-    if not isinstance(value, Mapping):
-        raise ArgumentError(f"{name} is {shown(value)}: expected a {kind.__name__} or a dictionary of its fields")
-    arguments.reject_unsupported(name, {key: None for key in value if key not in _fields(kind)}, {}, _fields(kind))
-    return kind(**value)
-
-
-def _speculation(value: Any) -> SpeculativeConfig | None:
-    if isinstance(value, Mapping) and "method" not in value:
-        raise ArgumentError('speculative_config names no method: expected {"method": "ngram", ...}')
-    return None if value is None else _config("speculative_config", SpeculativeConfig, value)
-
-
-def _fields(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
 
 
 def _is_engine(path: Path) -> bool:

@@ -29,7 +29,7 @@ def engine_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("bench")
     save_tiny_model(FAMILIES[0], directory / "model")
     convert_checkpoint(str(directory / "model"), directory / "checkpoint")
-    build_engine(directory / "checkpoint", directory / "engine", tokens_per_block=16, **LIMITS)
+    build_engine(directory / "checkpoint", directory / "engine", tokens_per_block=16, max_draft_len=2, **LIMITS)
     return directory / "engine"
 
 
@@ -109,7 +109,7 @@ def test_latency_reports_every_shape(engine_dir: Path, tmp_path: Path) -> None:
             figures["floor_inter_token_latency_s"]
         )
         assert figures["weight_bytes_per_step"] == weight_bytes_per_step(engine)
-        assert report["engine"]["limits"] == {**LIMITS, "max_draft_len": 0}
+        assert report["engine"]["limits"] == {**LIMITS, "max_draft_len": 2}
 
 
 def test_a_step_reads_weights_and_the_cache_so_far(engine_dir: Path) -> None:
@@ -133,6 +133,22 @@ def test_throughput_counts_what_the_workload_asks_for(engine_dir: Path, tmp_path
     assert figures["cost_per_million_output_tokens"] > figures["cost_per_million_total_tokens"] > 0
     assert figures["steps"] > 0
     assert {"commit", "date", "versions", "machine"} <= set(report)
+
+
+def test_throughput_reports_guesses(engine_dir: Path, tmp_path: Path) -> None:
+    config = {
+        "method": "ngram",
+        "num_speculative_tokens": 2,
+        "prompt_lookup_min": 1,
+        "enable_adaptive_verification": False,
+    }
+    asked = (*WORKLOAD, "--output_len", 50, "--speculative_config", json.dumps(config))
+    (report,) = reports("throughput", engine_dir, tmp_path / "t.json", *asked)
+    figures = report["figures"]
+    assert report["runtime"]["speculative_config"] == config
+    assert 0 <= figures["acceptance_2"] <= 1 <= figures["tokens_per_guessing_row"] <= 3
+    assert "acceptance_3" not in figures
+    assert "is not a JSON object" in bench("throughput", engine_dir, "--speculative_config", "ngram").output
 
 
 def test_serve_sim_reports_latencies_and_goodput(engine_dir: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any
 
 from trtllm_lite.units import format_bytes
+from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
 # A comparison judges these parts of a distribution. It leaves out the 99th percentile: in a short run that is a single
 # request.
@@ -76,6 +77,10 @@ METRICS: Mapping[str, Metric] = {
     "kv_use_peak": Metric("KV cache in use, peak", _share),
     "steps": Metric("steps", _number),
     "output_tokens_per_step": Metric("output tokens per step", _number),
+    **{
+        f"acceptance_{place}": Metric(f"guesses kept in place {place}", _share) for place in range(1, MAX_DRAFT_LEN + 1)
+    },
+    "tokens_per_guessing_row": Metric("tokens of a row with guesses", _number),
     "host_s_per_step": Metric("host time per step", _seconds),
     "host_s_per_decode_step": Metric("host time per step that only decodes", _seconds),
     # latency of one batch

@@ -15,7 +15,7 @@ from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.session.session import Session
-from trtllm_lite.runtime.session.stats import Stats
+from trtllm_lite.runtime.session.stats import Speculation, Stats
 
 _SAMPLE_SECONDS = 0.05
 OnFinished = Callable[[int, int], None]  # how many requests have finished, of how many
@@ -29,7 +29,8 @@ class Run:
     share of the KV cache's blocks that requests held. ``steps`` is the number of steps of the engine. Each took
     ``host_s_per_step`` seconds of the event loop's own time: a median of the means over 50 ms, so that one step in
     which hundreds of requests end together does not change it. A step that only decodes took
-    ``host_s_per_decode_step``, the median of all of these (None if there was no such step).
+    ``host_s_per_decode_step``, the median of all of these (None if there was no such step). ``speculation`` counts the
+    guesses of the run.
     """
 
     records: list[RequestRecord]
@@ -39,6 +40,7 @@ class Run:
     host_s_per_step: float
     host_s_per_decode_step: float | None
     kv_use: list[float]
+    speculation: Speculation
 
 
 @dataclass
@@ -113,6 +115,7 @@ class _Client:
             steps=self._samples[-1].num_steps - before.num_steps,
             host_s_per_step=_host_s_per_step(marks),
             host_s_per_decode_step=median_between(before.decode_host_times, self._samples[-1].decode_host_times),
+            speculation=self._samples[-1].speculation.since(before.speculation),
             kv_use=[stats.num_used_blocks / self._session.limits.num_blocks for stats in self._samples],
         )
 

@@ -13,6 +13,7 @@ from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerLimits
+from trtllm_lite.runtime.session.stats import Speculation
 
 _WARM_UP_TOKENS = 64
 
@@ -52,7 +53,7 @@ def _warm_up(batch_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
     return [PlannedRequest(0.0, np.zeros(1, np.int32), length) for length in lengths]
 
 
-def _engine_figures(run: Run) -> dict[str, float]:
+def _engine_figures(run: Run) -> dict[str, Any]:
     return {
         "kv_use_mean": float(np.mean(run.kv_use)),
         "kv_use_peak": max(run.kv_use),
@@ -60,4 +61,15 @@ def _engine_figures(run: Run) -> dict[str, float]:
         "output_tokens_per_step": sum(len(tokens) for tokens in run.outputs) / run.steps,
         "host_s_per_step": run.host_s_per_step,
         **host_figure([run]),
+        **_speculation_figures(run.speculation),
+    }
+
+
+def _speculation_figures(guessed: Speculation) -> dict[str, Any]:
+    """The share of guesses that were kept, by their place from 1, and tokens of rows that had some; empty without."""
+    if not guessed.num_drafts:
+        return {}
+    places = enumerate(zip(guessed.acceptance, guessed.num_drafted, strict=True), 1)
+    return {f"acceptance_{place}": share for place, (share, drafted) in places if drafted} | {
+        "tokens_per_guessing_row": guessed.tokens_per_step
     }

@@ -1,9 +1,12 @@
 """Options that several benchmarks share."""
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from trtllm_lite.errors import shown
 
 if TYPE_CHECKING:
     from trtllm_lite.bench.floor import Ceilings
@@ -23,6 +26,22 @@ def _together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated
         return function
 
     return decorate
+
+
+class JsonObject(click.ParamType):
+    """A JSON object, as a dictionary."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """The dictionary, whose entries are not looked at."""
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            self.fail(f'{shown(value)} is not a JSON object such as {{"method": "ngram"}}', param, ctx)
+        return found
 
 
 ceiling_options = _together(
@@ -114,6 +133,12 @@ runtime_options = _together(
     ),
     click.option(
         "--enable_chunked_context", type=bool, default=True, show_default=True, help="Spread prompts over steps."
+    ),
+    click.option(
+        "--speculative_config",
+        type=JsonObject(),
+        help='How tokens are guessed ahead, such as {"method": "ngram"}: fields of SpeculativeConfig. '
+        "[default: not at all]",
     ),
 )
 

@@ -19,7 +19,7 @@ from trtllm_lite.cli.framework import Command
 _RUNTIME = (
     *("num_threads", "max_batch_size", "max_num_tokens", "max_tokens_in_paged_kv_cache", "host_cache_size"),
     *("kv_cache_free_gpu_memory_fraction", "kv_cache_enable_block_reuse", "capacity_scheduler_policy"),
-    "enable_chunked_context",
+    *("enable_chunked_context", "speculative_config"),
 )
 
 

@@ -9,11 +9,16 @@ from numpy.typing import NDArray
 
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.api.arguments import FROM_DIR, GENERATE, reject_unsupported
+from trtllm_lite.runtime.api.configs import speculation_of
 from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps
 from trtllm_lite.runtime.api.result_form import Extras, ResultForm
 from trtllm_lite.runtime.api.sampling_arguments import ARGUMENTS, make_requests, with_config
+<<<<<<< HEAD
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+=======
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
+>>>>>>> cf692d8 (Let benchmarks of serving and ModelRunner guess tokens ahead, and report how many guesses were kept)
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.prompts import Chat, Prompt, Prompts, as_texts, parse_prompts
 from trtllm_lite.runtime.session.session import Session, open_session
@@ -81,6 +86,7 @@ class ModelRunner:
         kv_cache_enable_block_reuse: bool = False,
         host_cache_size: int | None = None,
         capacity_scheduler_policy: str = "GUARANTEED_NO_EVICT",
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
         enable_chunked_context: bool = True,
         num_threads: int | None = None,
         **others: Any,
@@ -88,8 +94,9 @@ class ModelRunner:
         """Load the engine of ``rank`` from ``engine_dir``. Nothing is compiled; the file is mapped and checked.
 
         The first six options tighten limits that the engine was built for. The following ones are fields of
-        KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and RunnerOptions. Other
-        arguments of TensorRT-LLM's function are accepted with a value that asks for nothing.
+        KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and RunnerOptions;
+        ``speculative_config`` is a SpeculativeConfig or a dictionary of its fields. Other arguments of TensorRT-LLM's
+        function are accepted with a value that asks for nothing.
 
         Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or one that it was not
         built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an argument that
@@ -109,6 +116,7 @@ class ModelRunner:
                 free_gpu_memory_fraction=kv_cache_free_gpu_memory_fraction,
                 host_cache_size=host_cache_size,
             ),
+            speculation=speculation_of(speculative_config),
             scheduler=SchedulerConfig(capacity_scheduler_policy=capacity_scheduler_policy),
             enable_chunked_context=enable_chunked_context,
             num_threads=num_threads,

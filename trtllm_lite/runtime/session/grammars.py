@@ -3,7 +3,7 @@
 import importlib
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +33,32 @@ class Grammars:
             raise ArgumentError("guided_decoding needs the texts of tokens; this engine has no tokenizer: leave it out")
         if not end_ids:
             raise ArgumentError("guided_decoding ends texts by the model's end token, and it has none: leave it out")
-        self._compiler = core().GrammarCompiler(
+        compiler = core().GrammarCompiler(
             library=str(_library_path()),
             tokenizer_json=tokenizer.json_with_special(end_ids),
             vocab_size=manifest.model.vocab_size,
             end_ids=list(end_ids),
         )
-        self.compile = lru_cache(maxsize=_MAX_KEPT)(self._compile)
+        # The cache refers to the compiler alone: with a reference to this object it would keep itself alive.
+        self._compiled = lru_cache(maxsize=_MAX_KEPT)(partial(_compile, compiler))
 
-    def _compile(self, source: GrammarSource) -> Any:
-        """``_core.Grammar`` of ``source``.
+    def compile(self, source: GrammarSource) -> Any:
+        """``_core.Grammar`` of ``source``, which is kept.
 
         Raises ArgumentError, with llguidance's message, for what is no grammar, what it does not support or what is too
         large for it; LimitError after COMPILE_MILLISECONDS; OverloadedError while too many others compile.
         """
-        kind, text = source.kind, source.text
-        try:
-            if kind == STRUCTURAL_TAG:
-                kind, text = "lark", _lark_of_tags(json.loads(text))
-            return self._compiler.compile(kind, text, timeout_ms=COMPILE_MILLISECONDS)
-        except (ArgumentError, LimitError, OverloadedError) as error:
-            raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
+        return self._compiled(source)
+
+
+def _compile(compiler: Any, source: GrammarSource) -> Any:
+    kind, text = source.kind, source.text
+    try:
+        if kind == STRUCTURAL_TAG:
+            kind, text = "lark", _lark_of_tags(json.loads(text))
+        return compiler.compile(kind, text, timeout_ms=COMPILE_MILLISECONDS)
+    except (ArgumentError, LimitError, OverloadedError) as error:
+        raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
 
 
 def _library() -> Any:

@@ -45,6 +45,16 @@ class Speculation:
         """Tokens that a step with guesses came to, in the mean; 0 if there was none."""
         return (sum(self.num_accepted) + self.num_drafts) / self.num_drafts if self.num_drafts else 0.0
 
+    def since(self, before: "Speculation") -> "Speculation":
+        """What was counted after ``before``."""
+        drafted = zip(self.num_drafted, before.num_drafted, strict=True)
+        accepted = zip(self.num_accepted, before.num_accepted, strict=True)
+        return Speculation(
+            self.num_drafts - before.num_drafts,
+            tuple(now - then for now, then in drafted),
+            tuple(now - then for now, then in accepted),
+        )
+
 
 @dataclass(frozen=True)
 class Stats:

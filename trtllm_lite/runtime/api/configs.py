@@ -1,0 +1,34 @@
+"""Configurations that callers give as objects or as dictionaries of their fields."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.runtime.api.arguments import reject_unsupported
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
+
+_Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig, SpeculativeConfig)
+
+
+def config_of(name: str, kind: type[_Config], value: Any) -> _Config:
+    """The ``kind`` that ``value`` is, or whose fields it holds as a dictionary; None stands for the defaults.
+
+    Raises ArgumentError.
+    """
+    if value is None:
+        value = {}
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{name} is {shown(value)}: expected a {kind.__name__} or a dictionary of its fields")
+    names = tuple(field.name for field in fields(kind))
+    reject_unsupported(name, {key: None for key in value if key not in names}, {}, names)
+    return kind(**value)
+
+
+def speculation_of(value: Any) -> SpeculativeConfig | None:
+    """The configuration that ``value`` stands for, as in :func:`config_of`; None for None: nothing is guessed."""
+    if isinstance(value, Mapping) and "method" not in value:
+        raise ArgumentError('speculative_config names no method: expected {"method": "ngram", ...}')
+    return None if value is None else config_of("speculative_config", SpeculativeConfig, value)
