@@ -69,7 +69,12 @@ def test_company_preemption_and_drafts_change_nothing(tmp_path: Path) -> None:
     with LLM(
         tmp_path / "model",
         **limits,
-        speculative_config={"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "enable_adaptive_verification": False},
+        speculative_config={
+            "method": "ngram",
+            "num_speculative_tokens": 5,
+            "prompt_lookup_min": 1,
+            "enable_adaptive_verification": False,
+        },
         kv_cache_config={"tokens_per_block": 16, "max_tokens": 144, "host_cache_size": 1 << 20},
         scheduler_config={"capacity_scheduler_policy": "MAX_UTILIZATION"},
     ) as llm:

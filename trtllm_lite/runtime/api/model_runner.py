@@ -13,12 +13,8 @@ from trtllm_lite.runtime.api.configs import speculation_of
 from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps
 from trtllm_lite.runtime.api.result_form import Extras, ResultForm
 from trtllm_lite.runtime.api.sampling_arguments import ARGUMENTS, make_requests, with_config
-<<<<<<< HEAD
-from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
-from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
-=======
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
->>>>>>> cf692d8 (Let benchmarks of serving and ModelRunner guess tokens ahead, and report how many guesses were kept)
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.prompts import Chat, Prompt, Prompts, as_texts, parse_prompts
 from trtllm_lite.runtime.session.session import Session, open_session
