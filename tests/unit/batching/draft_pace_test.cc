@@ -24,10 +24,9 @@ struct FullBatch {
   StepTimes times;
   std::function<double(int)> keeps;  // how likely a draft for a request is right
 
-  // Tokens per second while all requests run. (Prompts are short: their time would count for more where requests end
-  // sooner.)
+  // Tokens per second while all requests run.
   double rate(bool drafts) const {
-    constexpr int kPrompt = 32, kGenerated = 384;
+    constexpr int kPrompt = 128, kGenerated = 384;
     const std::vector<SimulatedRequest> requests(static_cast<std::size_t>(batch), {kPrompt, kGenerated, kGenerated});
     auto config = scheduler_config(tl::CapacityPolicy::kGuaranteedNoEvict, batch, 8192, kPrompt + kGenerated);
     if (drafts) {

@@ -112,7 +112,7 @@ class Simulation {
 
   double seconds() const { return device_.seconds; }
   SimulatedDevice& device() { return device_; }
-  double tokens_per_second = 0;  // until the first request ended
+  double tokens_per_second = 0;  // while all requests ran: since each had a token, until the first ended
   tl::SchedulerStats stats() const { return scheduler_.stats(); }
   std::int64_t num_preemptions() const { return stats().num_recompute_preemptions + stats().num_swap_preemptions; }
   // Share of the blocks in use, in the mean over the steps while requests waited.
@@ -151,11 +151,12 @@ class Simulation {
         over.push_back(token.id);
       }
     }
+    if (first_tokens.size() < requests_.size()) num_tokens_ = 0, since_ = device_.seconds;
     for (const tl::RequestId id : over) scheduler_.end(id, tl::FinishReason::kEndId, "", {}, events_);
     for (const tl::RequestEnd& end : events_.ends) {
       most_preemptions = std::max(most_preemptions, end.timings.num_preemptions);
     }
-    if (!events_.ends.empty() && tokens_per_second == 0) tokens_per_second = num_tokens_ / device_.seconds;
+    if (!events_.ends.empty() && tokens_per_second == 0) tokens_per_second = num_tokens_ / (device_.seconds - since_);
     events_.clear();
   }
 
@@ -166,6 +167,6 @@ class Simulation {
   std::size_t oldest_ = 0, in_flight_ = 0;
   tl::StepResult result_;
   tl::EventBatch events_;
-  double sum_of_use_ = 0, num_tokens_ = 0;
+  double sum_of_use_ = 0, num_tokens_ = 0, since_ = 0;
   int num_full_steps_ = 0;
 };

@@ -18,7 +18,7 @@ from tests.unit.cuda.fake_device.requests import (
     run,
 )
 from tests.unit.cuda.toy_engine import MAX_SEQ_LEN, PAGE, POISON, VOCAB, make_toy_engine, to_bytes
-from trtllm_lite._core import CudaExecutor, Engine, EventLoop, FinishReason
+from trtllm_lite._core import CudaExecutor, Engine, EventLoop, FinishReason, NgramSizes
 
 MAX_DRAFT_LEN = 2
 
@@ -33,7 +33,8 @@ def engine(tmp_path: Path) -> Engine:
 
 def drafting(executor: CudaExecutor, **changes: Any) -> EventLoop:
     """Prompt lookup that takes any token that came before."""
-    return EventLoop(executor, **LIMITS, max_draft_len=MAX_DRAFT_LEN, paces_drafts=False, ngram_sizes=(1, 3), **changes)
+    drafts = {"max_draft_len": MAX_DRAFT_LEN, "paces_drafts": False, "drafting": NgramSizes(1, 3)}
+    return EventLoop(executor, **LIMITS, **drafts, **changes)
 
 
 def prompts_to_look_up(seed: int, count: int) -> list[list[int]]:
