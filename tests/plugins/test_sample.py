@@ -13,6 +13,7 @@ from trtllm_lite.plugins.sample.reference import reference
 from trtllm_lite.plugins.schema import all_schemas
 
 VOCAB, MAX_EDITS, STEPS, SEED = 300, 40, 25, 0x0123456789ABCDEF
+NO_DRAFT = np.full(1, -1, np.int32)
 PROMPT = [5, 17, 5, 250]
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.0, "logprobs": 3},
@@ -61,7 +62,7 @@ def test_draws_what_the_host_draws(setting: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     for step in range(STEPS):
         row = (3 * rng.standard_normal((1, VOCAB))).astype(np.float32)
-        operands = (row, np.zeros(1, np.int32), np.full(1, step, np.int32), last, slots)
+        operands = (row, np.zeros(1, np.int32), np.full(1, step, np.int32), NO_DRAFT, last, slots)
         tokens, logprobs, last, slots = reference(operands, {"max_edits": MAX_EDITS})
         (expected,) = host.sample_rows([0], row)
         assert tokens.tolist() == last.tolist() == [expected.token], f"step {step}"
@@ -75,6 +76,28 @@ def test_draws_what_the_host_draws(setting: dict[str, Any]) -> None:
         assert found["logprobs"][: len(top)] == pytest.approx([logprob for _, logprob in top], rel=1e-5)
 
 
+@pytest.mark.parametrize("num_right", range(4))
+def test_rows_behind_drafts_that_are_drawn_are_drawn(num_right: int) -> None:
+    """Of three drafts the first ``num_right`` are right. Penalties count what is drawn, and nothing else."""
+    setting = SETTINGS[6]
+    host, again, slots = _host(setting), _host(setting), _record(setting)
+    rows = (3 * np.random.default_rng(1).standard_normal((5, VOCAB))).astype(np.float32)
+    expected = [host.sample_rows([0], row[None])[0].token for row in rows]
+    drafts = np.array([*expected[:3], -1, -1], np.int32)
+    if num_right < 3:
+        drafts[num_right] = (drafts[num_right] + 1) % VOCAB
+    numbers = np.array([0, -2, -2, -2, -1], np.int32)
+    operands = (rows, numbers, np.zeros(5, np.int32), drafts, np.full(1, -7, np.int32), slots)
+    tokens, _, last, slots = reference(operands, {"max_edits": MAX_EDITS})
+    drawn = num_right + 1
+    assert tokens.tolist() == expected[:drawn] + [-1] * (5 - drawn)
+    assert last.tolist() == [expected[drawn - 1]]
+    for row in rows[:drawn]:
+        again.sample_rows([0], row[None])
+    operands = (rows[4:], np.zeros(1, np.int32), np.full(1, drawn, np.int32), NO_DRAFT, last, slots)
+    assert reference(operands, {"max_edits": MAX_EDITS})[0].tolist() == [again.sample_rows([0], rows[4:])[0].token]
+
+
 def test_tokens_that_end_a_sequence_are_left_as_their_complement() -> None:
     row = np.zeros((), record(MAX_EDITS))
     row["slot"]["stops"][:2] = (~3, ~4)
@@ -83,7 +106,7 @@ def test_tokens_that_end_a_sequence_are_left_as_their_complement() -> None:
     logits[[0, 1, 2], [3, 3, 5]] = 1
     logits[3] = np.nan
     numbers, counters = np.array([0, 1, 2, -1], np.int32), np.array([0, LARGEST, 0, 0], np.int32)
-    operands = (logits, numbers, counters, np.full(3, -7, np.int32), slots)
+    operands = (logits, numbers, counters, np.repeat(NO_DRAFT, 4), np.full(3, -7, np.int32), slots)
     tokens, _, last, left = reference(operands, {"max_edits": MAX_EDITS})
     assert tokens.tolist() == [3, 3, 5, -1]
     assert last.tolist() == [3, ~3, 5]
@@ -97,7 +120,7 @@ def test_rows_without_a_token_leave_their_slot_alone(value: float) -> None:
     none = np.zeros(1, np.int32)
     for counter in (LARGEST, 0):
         records = _record(SETTINGS[6])
-        operands = (logits, none, np.full(1, counter, np.int32), np.full(1, -7, np.int32), records)
+        operands = (logits, none, np.full(1, counter, np.int32), NO_DRAFT, np.full(1, -7, np.int32), records)
         tokens, _, last, slots = reference(operands, {"max_edits": MAX_EDITS})
         assert (tokens.tolist(), last.tolist()) == ([-1], [-7])
         assert np.array_equal(slots, records)
