@@ -109,10 +109,11 @@ def test_a_stream_is_the_same_text(llm: LLM) -> None:
 def test_a_form_can_be_cancelled_or_stopped(llm: LLM) -> None:
     endless = GuidedDecodingParams(regex="(ab)*")
     params = SamplingParams(temperature=0.0, max_tokens=64, min_tokens=60, guided_decoding=endless)
-    generation = llm.generate_async("fox", params, streaming=True)
+    many = replace(params, temperature=1.0, n=64)  # which take far longer than to cancel them
+    generation = llm.generate_async("fox", many, streaming=True)
     next(iter(generation))
     generation.cancel()
-    assert generation.result().outputs[0].finish_reason == "cancelled"
+    assert generation.result().outputs[-1].finish_reason == "cancelled"
     stopped = llm.generate("fox", replace(params, stop="babab", min_tokens=0, logit_bias={EOS_ID: -100.0})).outputs[0]
     assert (stopped.text, stopped.finish_reason) == ("a", "stop")
 
