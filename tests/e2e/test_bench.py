@@ -151,6 +151,20 @@ def test_throughput_reports_guesses(engine_dir: Path, tmp_path: Path) -> None:
     assert "is not a JSON object" in bench("throughput", engine_dir, "--speculative_config", "ngram").output
 
 
+def test_synthetic_guesses_are_measured_in_a_second_run(engine_dir: Path, tmp_path: Path) -> None:
+    config = {
+        "method": "synthetic",
+        "num_speculative_tokens": 2,
+        "synthetic_acceptance_rates": [1.0, 0.0],
+        "enable_adaptive_verification": False,
+    }
+    asked = (*WORKLOAD, "--output_len", 50, "--speculative_config", json.dumps(config))
+    (report,) = reports("throughput", engine_dir, tmp_path / "report.json", *asked)
+    figures = report["figures"]
+    assert (figures["acceptance_1"], figures["acceptance_2"]) == (1.0, 0.0)
+    assert figures["tokens_per_guessing_row"] == 2.0
+
+
 def test_serve_sim_reports_latencies_and_goodput(engine_dir: Path, tmp_path: Path) -> None:
     arguments = ("--arrival", "burst", "--request_rate", 400, "--goodput", "ttft:1e6", "--goodput", "e2el:1e-6")
     (report,) = reports("serve-sim", engine_dir, tmp_path / "s.json", *WORKLOAD, *arguments)

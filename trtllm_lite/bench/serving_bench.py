@@ -12,6 +12,7 @@ from trtllm_lite.bench.serving import OnFinished, Run, host_figure, serve
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.api.configs import speculation_of
 from trtllm_lite.runtime.session.limits import RunnerLimits
 from trtllm_lite.runtime.session.stats import Speculation
 
@@ -30,12 +31,16 @@ def measure_serving(
     """Run ``workload`` on the engine, loaded with ``runtime`` (arguments of ``ModelRunner.from_dir``).
 
     Returns two parts of a report: ``figures`` by name, and ``by_priority`` with the latencies of each priority, if
-    there are several. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). Raises LimitError if a
-    request of the workload exceeds a limit of the engine, before any runs.
+    there are several. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). Where guesses are
+    ``synthetic``, which know what an earlier run generated, the workload runs once before it is measured. Raises
+    LimitError if a request of the workload exceeds a limit of the engine, before any runs.
     """
     runner = ModelRunner.from_dir(engine_dir, **runtime)
     requests = workload.requests(runner.session.manifest.model.vocab_size, runner.limits)
     serve(runner.session, _warm_up(min(len(requests), runner.limits.max_batch_size), runner.limits))
+    speculation = speculation_of(runtime.get("speculative_config"))
+    if speculation is not None and speculation.method == "synthetic":
+        serve(runner.session, requests, concurrency=workload.concurrency)
     run = serve(runner.session, requests, concurrency=workload.concurrency, on_finished=on_finished)
     figures = {**serving_figures(run.records, run.seconds), **_engine_figures(run)}
     figures |= serving_floor(
