@@ -18,6 +18,7 @@ from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Speculation, Stats
 
 _SAMPLE_SECONDS = 0.05
+_CERTAIN = 100.0  # a logit's bias beyond which no other token is likely
 OnFinished = Callable[[int, int], None]  # how many requests have finished, of how many
 
 
@@ -208,6 +209,11 @@ def median_between(before: Mapping[float, int], after: Mapping[float, int]) -> f
 def _request(planned: PlannedRequest) -> Request:
     """The request for a greedy continuation without penalties, of exactly the planned length."""
     params = SamplingParams(
-        max_tokens=planned.output_len, temperature=0.0, repetition_penalty=1.0, ignore_eos=True, detokenize=False
+        max_tokens=planned.output_len,
+        temperature=0.0,
+        repetition_penalty=1.0,
+        logit_bias=None if planned.only_token is None else {planned.only_token: _CERTAIN},
+        ignore_eos=True,
+        detokenize=False,
     )
     return Request(planned.prompt_ids, params, priority=planned.priority)

@@ -1,6 +1,7 @@
 """The measurement of ``bench throughput`` and ``bench serve-sim``: a workload, on an engine that is loaded for it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,16 @@ def measure_serving(
 
     Returns two parts of a report: ``figures`` by name, and ``by_priority`` with the latencies of each priority, if
     there are several. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). Where guesses are
-    ``synthetic``, which know what an earlier run generated, the workload runs once before it is measured. Raises
-    LimitError if a request of the workload exceeds a limit of the engine, before any runs.
+    ``synthetic``, which know what an earlier run generated, the workload runs once before it is measured, and each
+    request generates one token again and again. Raises LimitError if a request of the workload exceeds a limit of the
+    engine, before any runs.
     """
     runner = ModelRunner.from_dir(engine_dir, **runtime)
     requests = workload.requests(runner.session.manifest.model.vocab_size, runner.limits)
     serve(runner.session, _warm_up(min(len(requests), runner.limits.max_batch_size), runner.limits))
     speculation = speculation_of(runtime.get("speculative_config"))
     if speculation is not None and speculation.method == "synthetic":
+        requests = [replace(request, only_token=0) for request in requests]
         serve(runner.session, requests, concurrency=workload.concurrency)
     run = serve(runner.session, requests, concurrency=workload.concurrency, on_finished=on_finished)
     figures = {**serving_figures(run.records, run.seconds), **_engine_figures(run)}

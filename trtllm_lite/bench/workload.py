@@ -16,12 +16,16 @@ _MAX_PRIORITY = 100
 @dataclass(frozen=True)
 class PlannedRequest:
     """``arrival_s`` is in seconds from the start; ``prompt_ids`` int32[prompt_len]; end ids are ignored, so that
-    exactly ``output_len`` tokens are generated."""
+    exactly ``output_len`` tokens are generated: ``only_token`` alone, if it is given, else the likeliest.
+
+    What is likeliest depends, with random weights, on rounding, and so on how many rows a step has.
+    """
 
     arrival_s: float
     prompt_ids: NDArray[np.int32]
     output_len: int
     priority: int = 0
+    only_token: int | None = None
 
     @property
     def prompt_len(self) -> int:
