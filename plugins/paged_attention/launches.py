@@ -15,6 +15,7 @@ from ..launch import (
     Extent,
     Kernel,
     Launch,
+    Operand,
     Slice,
     features,
     kernel,
@@ -27,6 +28,7 @@ _TILE_TOKENS, _MAX_STAGES = 32, 8  # of a decoding warp's ring
 _MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128
 _MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
 _PREFILL = "paged_attention_prefill"
+WIDEST_TILE = 128  # keys; those of every kernel divide it
 _MANY = 1 << 29  # above every number of sequences; the runtime takes no larger divisor
 _WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
 MAX_GROUP = 16  # query heads that share a key/value head
@@ -238,27 +240,41 @@ def _decode_kernel(
 
 
 def prefill(
-    output: Buffer, query: Buffer, cache: Cache, *, heads: Heads, device: Device, scores: Scores
+    output: Buffer,
+    query: Buffer,
+    cache: Cache,
+    *,
+    heads: Heads,
+    device: Device,
+    scores: Scores,
+    all_rows: bool = False,
 ) -> Launch | None:
-    """Attention of the sequences behind the decode rows, any number of tokens each; None if ``device`` is too small."""
+    """Attention of the sequences behind the decode rows, any number of tokens each; None if ``device`` is too small.
+
+    With ``all_rows`` it is of the decode rows, too. A row's result does not depend on the rows beside it, bit for bit:
+    tiles of keys begin at multiples of their length, and one that a row does not see adds zero to its sums. (With a
+    window they begin at multiples of a cache block, if that is shorter.)
+    """
     uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
     if heads.cache_type and not uses_wgmma:
         return None
-    specialised, grid, extra = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device)
+    specialised, grid, extra = (_wgmma_prefill if uses_wgmma else _mma_prefill)(heads, scores, device, all_rows)
     if specialised.shared_bytes > device.shared_bytes:
         return None
-    seqs = (
+    seqs: tuple[Operand, ...] = (
         Slice(cache.cu_seqlens, symbol("num_decode_seqs", 4)),
         Slice(cache.past_lens, symbol("num_decode_seqs", 4)),
         cache.prefill_tables,
     )
-    numbers = (symbol("num_prefill_seqs"), cache.table_stride)
+    if all_rows:
+        seqs = (cache.cu_seqlens, cache.past_lens, cache.tables)
+    numbers = (_of_rows("seqs", all_rows), cache.table_stride)
     pointers = (output, query, cache.keys, cache.values, *seqs)
     return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments(), *extra)
 
 
 def _wgmma_prefill(
-    heads: Heads, scores: Scores, device: Device
+    heads: Heads, scores: Scores, device: Device, all_rows: bool
 ) -> tuple[Kernel, tuple[Extent, ...], tuple[Buffer, ...]]:
     """Queries padded to 128 bytes, stages of keys and values, bookkeeping; blocks take work until there is none."""
     step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
@@ -267,13 +283,13 @@ def _wgmma_prefill(
     shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + stages + 320
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
-    grid = (symbol("num_sms"), _one_if("num_prefill_seqs"))
+    grid = (symbol("num_sms"), Extent(1) if all_rows else _one_if("num_prefill_seqs"))
     taken = Buffer("attention_items_taken", "int32", (1,), "state")
     return kernel(source, _PREFILL, 384, shared_bytes, defines, reason), grid, (taken,)
 
 
 def _mma_prefill(
-    heads: Heads, scores: Scores, device: Device
+    heads: Heads, scores: Scores, device: Device, all_rows: bool
 ) -> tuple[Kernel, tuple[Extent | int, ...], tuple[Buffer, ...]]:
     """Two stages of 64 keys and values, or of 32 where shared memory is short."""
     rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
@@ -283,8 +299,13 @@ def _mma_prefill(
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
     # At least the sum over sequences of the rounded-up quotients; 0 where all rows are decode rows.
-    blocks = symbol("num_prefill_tokens", 1, rows // heads.group) + symbol("num_prefill_seqs")
+    blocks = _of_rows("tokens", all_rows, rows // heads.group) + _of_rows("seqs", all_rows)
     return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks), ()
+
+
+def _of_rows(what: str, all_rows: bool, divisor: int = 1) -> Extent:
+    """The number of tokens or sequences of a launch, rounded up after it is divided."""
+    return symbol(f"num_{what}" if all_rows else f"num_prefill_{what}", 1, divisor)
 
 
 def _one_if(name: str) -> Extent:

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.attention_checks import attention_shape, check_decode, check_prefill, check_qkv_linear, check_rope_cache
+from tests.gpu.attention_checks import (
+    attention_shape,
+    check_decode,
+    check_prefill,
+    check_qkv_linear,
+    check_rope_cache,
+    check_rows_alone,
+)
 from tests.gpu.kernels import ModelShape
 from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES
@@ -173,3 +180,13 @@ def test_qkv_linear_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> No
 def test_qkv_linear(heads: int, kv_heads: int, head_dim: int, tokens: int, rows: int) -> None:
     shape = ModelShape(576, 1536, heads, kv_heads, head_dim, 1000, page=32, qkv_bias=heads == 2)
     check_qkv_linear(shape, tokens, rows, torch.bfloat16, machine=Emulator())
+
+
+@pytest.mark.parametrize(("window", "page"), [(0, 32), (70, 128)])
+@pytest.mark.parametrize("wgmma", [False, True])
+def test_rows_get_the_same_bits_in_any_company(wgmma: bool, window: int, page: int) -> None:
+    """Deterministic engines walk all rows so: their tiles begin at multiples of their length."""
+    shape = attention_shape(4, 2, 64, page)
+    check_rows_alone(shape, 150, 20, torch.bfloat16, window, wgmma=wgmma, machine=Emulator())
+    if wgmma and not window:
+        check_rows_alone(shape, 60, 9, torch.bfloat16, wgmma=True, cache_dtype=torch.int8, machine=Emulator())

@@ -114,6 +114,36 @@ def check_prefill(
         _check_bytes(results[0], y_scales, lambda output: in_bytes(output, *tensors[1:], window=window))
 
 
+def check_rows_alone(
+    shape: ModelShape,
+    past: int,
+    new: int,
+    dtype: torch.dtype,
+    window: int = 0,
+    *,
+    wgmma: bool,
+    cache_dtype: torch.dtype | None = None,
+    machine: Machine = GPU,
+) -> None:
+    """Each new token of a sequence gets the same bits beside the others, in chunks, and in a launch of its own."""
+    _skip_unless_read(cache_dtype, machine)
+    attention = PrefillAttention(shape, dtype, wgmma=wgmma, cache_dtype=cache_dtype, machine=machine)
+    if attention.wgmma != wgmma:
+        pytest.skip(f"{machine.arch} has no wgmma")
+    cache = PagedCache(shape, [past + new], cache_dtype or dtype, machine.device)
+    query = _query(new, shape, torch.float16 if cache_dtype else dtype, 0.0, machine.device)
+    tables = cache.give_back([past], window)
+    results = []
+    for chunks in ([new], [1] * new, [new // 3, 1, new - new // 3 - 1]):
+        ends = torch.tensor([0, *chunks]).cumsum(0).int()
+        output = torch.full_like(query, POISON, dtype=dtype)
+        places = (ends.to(machine.device), (ends[:-1] + past).to(machine.device), tables.repeat(len(chunks), 1))
+        attention(output, query, cache.key_cache, cache.value_cache, *places, window=window)
+        results.append(output)
+    for other in results[1:]:
+        assert torch.equal(results[0], other)
+
+
 def _check_bytes(rows: torch.Tensor, scales: RowScales, attend: Callable[[torch.Tensor], None]) -> None:
     """Bytes are exactly what the same attention's 16-bit ``rows`` make."""
     kind = next(dtype for dtype, name in NAMES.items() if name == scales.dtype)
