@@ -43,6 +43,7 @@ class Lowering(Protocol):
     device: Device
     dtype: str  # of activations
     decode: bool  # does each sequence have one new token?
+    deterministic: bool  # must a row's result be the same in every program?
     max_tokens: int  # of a step that runs the program
     max_seq_len: int
     tokens_per_block: int

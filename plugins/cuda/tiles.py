@@ -70,16 +70,20 @@ def tile_configs(
     gated: bool,
     device: Device,
     chunk: int = 0,
+    splits: int | None = None,
 ) -> tuple[TileConfig, ...]:
     """Candidates for at most ``max_rows`` rows, best guess first; none where the target or the extents fit no tile.
 
     ``out_features`` are those of y; a gated product has twice as many weight rows. ``chunk`` as in :class:`Tiling`.
+    With ``splits`` only such as cut the depth into so many parts: the cut alone says in which order a sum's products
+    are added, so that these give a row the same bits, whatever their tiles and however many rows there are.
     """
     rows = (in_features * form.x_bytes, form.weight_bytes(in_features))
     if device.arch != TILED_ARCH or any(row % _ROW_ALIGNMENT for row in rows) or out_features % 8:
         return ()
     problem = _Problem(out_features, in_features, form, max_rows, 2 if gated else 1, chunk)
-    fitting = [config for config in problem.configs() if problem.fits(config, device)]
+    wanted = (config for config in problem.configs() if splits in (None, config.splits))
+    fitting = [config for config in wanted if problem.fits(config, device)]
     best = sorted(fitting, key=lambda config: (problem.cycles(config), config.cluster))[:_MOST_CANDIDATES]
     return tuple(replace(config, reason=problem.reason(config)) for config in best)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, Launch
-from .launches import Cache, Heads, Scores, decode, prefill
+from .launches import WIDEST_TILE, Cache, Heads, Scores, decode, prefill
 from .new_tokens import HeadNorm, NewTokens
 
 
@@ -21,6 +21,8 @@ def lower(op: Lowering) -> list[Command]:
     tables = (op.optional_rows("cos"), op.optional_rows("sin"))  # of RoPE, which some networks do without
     first = _queries(op, NewTokens(query, cache, tables, heads))
     output = op.new("y")
+    if op.deterministic:
+        return [*first, _ordered(op, output, query, cache, heads, scores)]
     attend = _decode(op, output, query, cache, heads, scores)
     if op.decode:
         return [*first, attend]
@@ -80,6 +82,17 @@ def _decode(op: Lowering, output: Buffer, query: Buffer, cache: Cache, heads: He
             f"attention keeps a table of the batch in shared memory, and on {op.device.arch} there is no room for one "
             f"of {num_seqs:,} sequences: lower max_batch_size"
         )
+    return _fitting(op, heads, launch)
+
+
+def _ordered(op: Lowering, output: Buffer, query: Buffer, cache: Cache, heads: Heads, scores: Scores) -> Launch:
+    """One launch for all rows, whose tiles of keys begin at the same positions for each: see ``prefill``."""
+    if scores.window and op.tokens_per_block != WIDEST_TILE:
+        op.refuse(
+            f"deterministic is given, and attention has a window of {scores.window} tokens in cache blocks of "
+            f"{op.tokens_per_block}, at which tiles of keys then begin: build with --tokens_per_block {WIDEST_TILE}"
+        )
+    launch = prefill(output, query, cache, heads=heads, device=op.device, scores=scores, all_rows=True)
     return _fitting(op, heads, launch)
 
 

@@ -24,7 +24,8 @@ def max_edits(vocab_size: int, max_seq_len: int) -> int:
 
 def lower(op: Lowering) -> list[Command]:
     """tokens[r] drawn from logits[r] for num_logits rows, also into last_tokens of the row's slot."""
-    max_rows = min(op.max_tokens, op.symbols["num_logits"])
+    # The blocks of a row add up what log probabilities and draws are made of: their number is part of the order.
+    max_rows = 1 if op.deterministic else min(op.max_tokens, op.symbols["num_logits"])
     cluster = next((blocks for most, blocks in _CLUSTERS if max_rows <= most), _BLOCKS_OF_MANY_ROWS)
     winners = Buffer("sample_winners", "int32", ("num_logits", 2 * _BLOCKS_PER_ROW))  # 64 bits each
     arrivals = Buffer("sample_arrivals", "int32", ("num_logits",), "state")

@@ -184,6 +184,11 @@ def _fuse(
             f"max_draft_len is {limits.max_draft_len} for {', '.join(targets)}: engines of the backend tensorrt "
             "take no guessed tokens yet, so leave it out"
         )
+    if limits.deterministic and backend.kind == "tensorrt":
+        raise BuildError(
+            f"deterministic is given for {', '.join(targets)}: TensorRT promises no order of additions, so leave it "
+            "out, or build with --backend native for cpu or sm_90"
+        )
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     if kv_cache_dtype in PLAIN_DTYPES:
         quantized = with_plain_kv_cache(quantized)

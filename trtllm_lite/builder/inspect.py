@@ -28,6 +28,7 @@ def inspect_checkpoint(path: Path) -> Inspection:
         accuracy=None,
         limits={},
         gather_context_logits=None,
+        deterministic=False,
         kv_cache={},
         cache_use=None,
         memory=_weights_by_dtype(checkpoint),

@@ -13,6 +13,7 @@ DEFAULT_MAX_NUM_TOKENS = 2048
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
 SPARE_SLOTS = 8
 _LEAST = {"max_draft_len": 0}
+_FLAGS = ("gather_context_logits", "deterministic")
 _MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS, "max_draft_len": MAX_DRAFT_LEN}
 
 
@@ -26,6 +27,7 @@ class GivenLimits(TypedDict, total=False):
     tokens_per_block: int | None
     max_draft_len: int | None
     gather_context_logits: bool
+    deterministic: bool
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class BuildLimits:
     ``max_num_tokens`` bounds the tokens of one step over all sequences (longer prompts run in chunks); None means
     max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``gather_context_logits`` makes room for the
     logits of every token of a step instead of one per sequence; ``max_draft_len`` for those of so many guessed tokens
-    of each. ``cache_groups`` are the network's, once it is known.
+    of each. With ``deterministic`` a sequence's results do not depend on what else is in its steps, on how its tokens
+    are cut into steps, or on what was in the cache, bit for bit. ``cache_groups`` are the network's, once it is known.
     """
 
     max_batch_size: int = 8
@@ -45,12 +48,13 @@ class BuildLimits:
     tokens_per_block: int = 32
     max_draft_len: int = 0
     gather_context_logits: bool = False
+    deterministic: bool = False
     cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", 0, ()),)
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "gather_context_logits":
+            if field.name in _FLAGS:
                 _require(isinstance(value, bool), f"{field.name} is {shown(value)}: expected True or False")
             elif field.name != "cache_groups" and (field.name != "max_num_tokens" or value is not None):
                 _check_extent(field.name, value)
@@ -90,14 +94,14 @@ class BuildLimits:
 
         Only limits that were given can be refused. Raises BuildError.
         """
-        gathers = given.pop("gather_context_logits", False)
+        gathers, deterministic = given.pop("gather_context_logits", False), given.pop("deterministic", False)
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name, value in values.items():
             _check_extent(name, value)
         values.setdefault("max_seq_len", min(cls.max_seq_len, max_position_embeddings))
         values.setdefault("max_input_len", min(cls.max_input_len, values["max_seq_len"]))
         values.setdefault("max_batch_size", min(cls.max_batch_size, values.get("max_num_tokens", cls.max_batch_size)))
-        limits = cls(**values, gather_context_logits=gathers)
+        limits = cls(**values, gather_context_logits=gathers, deterministic=deterministic)
         limits.check_model(max_position_embeddings)
         return limits
 

@@ -58,6 +58,7 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         tactics=parts.tactics,
         expansions=parts.expansions,
         accuracy=job.accuracy,
+        deterministic=limits.deterministic,
     )
 
 

@@ -71,6 +71,11 @@ def _build_options(function: Decorated) -> Decorated:
         ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
+            "--deterministic",
+            is_flag=True,
+            help="Make results independent of what else runs, bit for bit (always so on CPUs; sm_90).",
+        ),
+        click.option(
             "--qformat",
             type=QFORMAT_TYPE,
             metavar="QFORMAT",

@@ -75,6 +75,7 @@ def _limit_facts(manifest: Manifest, plan: Plan) -> Iterator[Fact]:
     for name, value in to_json(manifest.limits).items():
         yield Fact("limits", name, value, False)
     yield Fact("limits", "gather_context_logits", manifest.gather_context_logits, False)
+    yield Fact("limits", "deterministic", manifest.deterministic, True)
     if plan.cuda is not None:
         yield Fact("limits", "decode_batches", list(plan.cuda.decode_batches), False)
         yield Fact("limits", "edits of logits on the GPU", _room_for_edits(plan), False)

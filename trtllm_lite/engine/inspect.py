@@ -55,6 +55,7 @@ class Inspection:
     accuracy: Accuracy | None
     limits: dict[str, int]
     gather_context_logits: bool | None
+    deterministic: bool
     kv_cache: dict[str, Any]
     cache_use: CacheUse | None
     memory: dict[str, int]
@@ -111,6 +112,7 @@ def inspect_engine(path: Path) -> Inspection:
         accuracy=manifest.accuracy,
         limits=to_json(manifest.limits),
         gather_context_logits=manifest.gather_context_logits,
+        deterministic=manifest.deterministic,
         kv_cache=to_json(manifest.kv_cache),
         cache_use=cache_use(manifest.kv_cache, manifest.limits.max_seq_len),
         memory=_memory(manifest),

@@ -42,10 +42,11 @@ def print_inspection(found: Inspection, console: Console, *, kernels: bool) -> N
 
 
 def limits_of(found: Inspection) -> dict[str, Any]:
-    """The limits, and whether logits of prompts can be had."""
+    """The limits, whether logits of prompts can be had, and whether results depend on a request alone."""
     if found.gather_context_logits is None:
         return found.limits
-    return {**found.limits, "gather_context_logits": "yes" if found.gather_context_logits else "no"}
+    flags = {"gather_context_logits": found.gather_context_logits, "deterministic": found.deterministic}
+    return {**found.limits, **{name: "yes" if flag else "no" for name, flag in flags.items()}}
 
 
 def exact_bytes(size: int) -> str:

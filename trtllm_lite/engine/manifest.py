@@ -123,7 +123,8 @@ class Manifest:
     ``num_parameters`` counts the elements of the checkpoint's weights, each tensor once. ``qformat`` says how the
     weights of linear layers are stored. The weights of a ``stripped`` engine are not in its file: the runtime makes
     random ones, for benchmarks. ``expansions`` are weights that the engine has in 16 bits, because its kernels do not
-    read them as the checkpoint stores them.
+    read them as the checkpoint stores them. ``deterministic``: what a request gets depends on nothing but itself, bit
+    for bit.
     """
 
     producer: str = field(metadata=_PYTHON_ONLY)
@@ -141,6 +142,7 @@ class Manifest:
     tactics: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
     expansions: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
     accuracy: Accuracy | None = field(default=None, metadata=_PYTHON_ONLY)
+    deterministic: bool = field(default=False, metadata=_PYTHON_ONLY)
 
     def to_json(self, indent: int | None = None) -> str:
         """JSON, identical for equal manifests; compact unless ``indent`` is given."""

@@ -88,6 +88,10 @@ class _OpLowering:
         return self._program.kind.bucket.decode
 
     @property
+    def deterministic(self) -> bool:
+        return self._operands.limits.deterministic
+
+    @property
     def max_tokens(self) -> int:
         return self._program.kind.bucket.max_tokens
 
@@ -216,7 +220,8 @@ class _OpLowering:
 
     def _implement(self, site: Site) -> list[Command]:
         first: list[Command] = []
-        if form_of(site.weight).widened and not site.tile_configs(size_class(self._program.kind.bucket), self.device):
+        configs = site.tile_configs(size_class(self._program.kind.bucket), self.device)
+        if form_of(site.weight).widened and not configs and not self.deterministic:
             widened = Buffer(f"{self.name}.dequantized", self.dtype, site.weight.values.shape)
             first = [dequantize(widened, site.weight)]
             site = replace(site, weight=WeightBuffers(widened))

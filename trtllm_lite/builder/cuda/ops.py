@@ -56,8 +56,11 @@ class ProgramKind:
     limits: BuildLimits
 
     def streams(self, op: Op) -> StreamConfig | SplitConfig | None:
-        """How ``op`` streams its weight; None if it has many rows, or is too large for that."""
-        if not self.bucket.decode:
+        """How ``op`` streams its weight; None if it has many rows, or is too large for that.
+
+        Streaming kernels add in an order of their own, so that deterministic engines have none.
+        """
+        if not self.bucket.decode or self.limits.deterministic:
             return None
         shape = static_dims(op.inputs["weight"])
         return few_rows_config(shape, form_of_op(op), self.bucket.max_tokens, self.device)

@@ -33,6 +33,8 @@ from trtllm_lite.engine.plan import (
     TensorMapArgument,
     TimedAlgorithm,
 )
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Kernel, Launch, Matmul, Slice, TensorMap
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for cuBLASLt on Hopper
@@ -89,6 +91,8 @@ def lower_network(
 
     The KV cache is of ``dtype`` unless the network rounds keys and values. Raises BuildError for what is unsupported.
     """
+    if limits.deterministic:
+        _check_ordered(devices)
     operands, network = Operands(dtype, limits), expand_weights(graph, dtype)
     buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
     if shows_rows(graph):
@@ -97,11 +101,21 @@ def lower_network(
     for device in devices:
         of_device = []
         for bucket in buckets:
-            choose = chooser(bucket, device, timings)
+            choose = chooser(bucket, device, timings, limits.deterministic)
             of_device.append(LoweredProgram(device, bucket, lower(network.ops, operands, device, bucket, choose)))
         programs += [first for first, then in pairwise(of_device) if not _runs_alike(first, then)] + of_device[-1:]
     layout = lay_out(operands, [program.commands for program in programs])
     return Lowered(operands, tuple(programs), layout, network.expansions)
+
+
+def _check_ordered(devices: Sequence[Device]) -> None:
+    """Raise BuildError for devices whose products have another order of additions for a few rows than for many."""
+    others = [device.arch for device in devices if device.arch != TILED_ARCH]
+    if others:
+        raise BuildError(
+            f"deterministic is given for {', '.join(others)}, where a product of few rows adds in another order than "
+            "one of many: build for cpu or sm_90, or leave it out"
+        )
 
 
 def _runs_alike(program: LoweredProgram, larger: LoweredProgram) -> bool:

@@ -7,7 +7,7 @@ card, or the best guess among tiled kernels where the library has no such produc
 from collections import defaultdict
 from collections.abc import Sequence
 
-from trtllm_lite.builder.cuda.limits import Bucket, measured_rows, size_class
+from trtllm_lite.builder.cuda.limits import STEP_BUCKETS, Bucket, measured_rows, size_class
 from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Site
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, KernelTiming, Product, TimingCache
 from trtllm_lite.errors import BuildError
@@ -15,15 +15,19 @@ from trtllm_lite.plugins.cuda.tiles import TileConfig
 from trtllm_lite.plugins.launch import Device
 
 
-def chooser(bucket: Bucket, device: Device, timings: TimingCache | None) -> Chooser:
-    """Decides for the products of one program; ``timings`` count if they were measured on this architecture."""
+def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, deterministic: bool = False) -> Chooser:
+    """Decides for the products of one program; ``timings`` count if they were measured on this architecture.
+
+    With ``deterministic`` a product is computed in the same order of additions in all programs.
+    """
     known = timings if timings is not None and timings.arch == device.arch else None
     choices: dict[tuple[Product, int], Choice] = {}  # the layers of a network have the same few products
 
     def choose(site: Site) -> Choice:
         kind = (site.product, site.chunk)
         if kind not in choices:
-            choices[kind] = _choose(bucket, device, known, site)
+            choose_one = _choose_ordered if deterministic else _choose
+            choices[kind] = choose_one(bucket, device, known, site)
         return choices[kind]
 
     return choose
@@ -44,6 +48,32 @@ def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: S
         return Choice(None, "no tiled kernel was measured")
     best = min(totals, key=lambda name: totals[name])
     return Choice(by_name.get(best), f"fastest on {timings.device}: {_table(measured, best)}")
+
+
+def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
+    """The best tiled kernel of those that cut the depth as the best one of small steps does.
+
+    Raises BuildError if there is none for steps of any size.
+    """
+    few = Bucket("few", STEP_BUCKETS[0])
+    fastest = _fastest(few, timings, site, site.tile_configs(STEP_BUCKETS[0], device)).config
+    assert fastest is not None
+    configs = site.tile_configs(size_class(bucket), device, fastest.splits)
+    order = f"its sums have {fastest.splits} parts in steps of every size"
+    best = _fastest(bucket, timings, site, configs)
+    return Choice(best.config, f"{order}; {best.reason}")
+
+
+def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, configs: Sequence[TileConfig]) -> Choice:
+    """The one of ``configs`` that was measured to be fastest, or else the best guess. Raises BuildError for none."""
+    guess = _only_tiles(site, configs)
+    measured = [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
+    by_name = {str(config): config for config in configs}
+    totals = _totals([timing for timing in measured if timing.kernel in by_name])
+    if not totals or timings is None:
+        return guess
+    best = min(totals, key=lambda name: totals[name])
+    return Choice(by_name[best], f"fastest on {timings.device}: {_table(measured, best)}")
 
 
 def _only_tiles(site: Site, configs: Sequence[TileConfig]) -> Choice:

@@ -54,14 +54,17 @@ class Site:
             bias=self.bias is not None,
         )
 
-    def tile_configs(self, max_rows: int, device: Device) -> tuple[TileConfig, ...]:
-        """What tiled kernels may compute it for steps of ``max_rows`` rows; none on targets that have none."""
+    def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:
+        """What tiled kernels may compute it for steps of ``max_rows`` rows; none on targets that have none.
+
+        With ``splits`` only those that cut the depth into so many parts.
+        """
         product = self.product
         if product.gated and product.bias:
             return ()
         form = form_of(self.weight)
         extents = (product.out_features, product.in_features)
-        return tile_configs(*extents, form, max_rows, product.gated, device, self.chunk)
+        return tile_configs(*extents, form, max_rows, product.gated, device, self.chunk, splits)
 
     @property
     def fused_tokens(self) -> NewTokens | None:

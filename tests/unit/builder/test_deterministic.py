@@ -1,0 +1,102 @@
+"""Deterministic GPU engines add in the same order in every program, or are refused."""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tolerances import ROUNDED_TOLERANCES, assert_close
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, lowered, quantized
+from tests.unit.builder.cuda_interpreter import CudaInterpreter
+from tests.unit.builder.scenario import Feeds, Sequences
+from trtllm_lite.builder.cuda.planning import Lowered
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.launch import Launch
+from trtllm_lite.quantize.schemes import FULL_PRECISION
+
+# Wide enough for products of small steps to cut their depth, and for more than one program of many tokens.
+WIDE: dict[str, Any] = {"hidden": 512, "inter": 1024, "head_dim": 64, "heads": 8, "kv_heads": 2, "max_seq": 1024}
+STEPS: dict[str, Any] = {"max_batch_size": 20, "max_input_len": 700, "max_seq_len": 1024, "max_num_tokens": 700}
+# Windows take other cache blocks, and a gated product of many rows no bias.
+SUPPORTED = {name for name, shape in CUDA_VARIANTS.items() if not any(shape.windows)} - {"mlp_bias"}
+# Kernels that compute each row by itself, with macros that do not say how many rows there are.
+ROW_KERNELS = {
+    "cache_slots", "channel_magnitudes", "embedding", "gather_columns", "gather_rows", "gate_mul", "layer_norm",
+    "position_embedding", "quantize_rows", "rms_norm", "rope_cache", "rotary_table", "rowwise",
+}  # fmt: skip
+
+
+def orders(programs: Lowered) -> dict[str, set[tuple[object, ...]]]:
+    """For every product, attention and sampling: the orders in which programs add. Other kernels work row by row."""
+    found: dict[str, set[tuple[object, ...]]] = defaultdict(set)
+    for program in programs.programs:
+        for command in program.commands:
+            assert isinstance(command, Launch), "cuBLASLt promises no order of additions"
+            kernel, macros = command.kernel, dict(command.kernel.defines)
+            if kernel.name.endswith("_tiled"):
+                extents = {name: macros[name] for name in ("TL_OUT", "TL_IN")}
+                found[f"{kernel.name} {extents}"].add((macros["TL_SPLITS"],))
+            elif kernel.name in ROW_KERNELS:
+                continue
+            else:
+                assert kernel.name in ("paged_attention_prefill", "sample"), kernel.name
+                found[kernel.name].add((*kernel.defines, kernel.threads))
+    return found
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("qformat", [FULL_PRECISION, "int8_wo", "int4_wo", "fp8_rowwise", "int8_sq"])
+def test_programs_add_in_one_order(qformat: str, tiled: bool) -> None:
+    programs = lowered(cuda_shape(**WIDE), qformat=qformat, tiled=tiled, **STEPS, deterministic=True)
+    found = orders(programs)
+    assert len(programs.programs) > 5
+    assert {"paged_attention_prefill", "sample"} < found.keys()
+    assert all(len(of_kernel) == 1 for of_kernel in found.values()), found
+
+
+def test_products_of_small_steps_say_the_order() -> None:
+    """Some cut their depth, which fills a card with few rows."""
+    shape = cuda_shape(**WIDE | {"hidden": 2048, "inter": 4096})
+    found = orders(lowered(shape, **STEPS, deterministic=True))
+    assert {(1,), (4,)} <= {order for name, of in found.items() if "_tiled" in name for order in of}
+
+
+@pytest.mark.parametrize("variant", sorted(SUPPORTED))
+def test_programs_compute_the_networks_logits(variant: str) -> None:
+    shape = CUDA_VARIANTS[variant]
+    card, model = CudaInterpreter(lowered(shape, deterministic=True)), quantized(shape, FULL_PRECISION)
+    num_blocks = card.plan.symbols["num_blocks"]
+    state = Sequences(shape, num_seqs=3, tokens_per_block=LIMITS["tokens_per_block"], num_blocks=num_blocks)
+    for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed"), ([1, 1, 1], "mixed")):
+        feeds = state.feeds(lens)
+        actual = card.step(_step_inputs(feeds, len(lens)), program)
+        (expected,) = state.step([model], lens, feeds)
+        assert_close(actual, expected, card.dtype, table=ROUNDED_TOLERANCES)
+        assert "paged_attention_decode" not in card.ran
+
+
+def _step_inputs(feeds: Feeds, sequences: int) -> Feeds:
+    packed = {name: feeds[f"{name}.packed"] for name in ("position_ids", "past_lens")}
+    none = np.full(len(feeds["token_ids"]), -1, np.int32)
+    drawn = {"sample_slots": np.arange(sequences, dtype=np.int32), "sample_drafts": np.full(sequences, -1, np.int32)}
+    return feeds | packed | {"token_slots": none} | drawn
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"targets": "sm_80"}, "deterministic is given for sm_80, where a product of few rows adds in another order"),
+        ({"targets": "sm_90,sm_120"}, "deterministic is given for sm_120a"),
+        ({"shape": CUDA_VARIANTS["mistral"]}, "window of 5 tokens in cache blocks of 32.*--tokens_per_block 128"),
+        ({"shape": CUDA_VARIANTS["mlp_bias"]}, "a gated product of many rows takes no bias"),
+    ],
+)
+def test_what_cannot_be_promised_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BuildError, match=problem):
+        lowered(**changes, deterministic=True)
+
+
+def test_windows_are_walked_in_blocks_of_the_longest_tile() -> None:
+    found = orders(lowered(CUDA_VARIANTS["mistral"], tokens_per_block=128, deterministic=True))
+    assert len(found["paged_attention_prefill"]) == 1
