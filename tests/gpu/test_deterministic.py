@@ -17,11 +17,13 @@ from trtllm_lite.runtime.session.request import Request, Response
 
 # Large enough for products to cut their depth, and for prompts that take several steps and tiles of keys.
 MODEL: dict[str, Any] = {
+    "vocab_size": 400,
     "hidden_size": 1024,
     "intermediate_size": 2048,
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
     "head_dim": 128,
+    "max_position_embeddings": 512,
 }
 LIMITS: dict[str, Any] = {"max_batch_size": 64, "max_input_len": 400, "max_seq_len": 512, "max_num_tokens": 500}
 NUM_REQUESTS, NUM_ALONE = 1000, 60
