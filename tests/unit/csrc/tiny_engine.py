@@ -48,6 +48,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "tactics": [],
     "expansions": [],
     "accuracy": None,
+    "deterministic": False,
 }
 MANIFEST: dict[str, Any] = {
     **PYTHON_ONLY,
