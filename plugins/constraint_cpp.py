@@ -19,8 +19,9 @@ OPERATORS = {
 
 
 def symbols_of(schema: Schema) -> list[str]:
-    """Shape symbols in order of first use; their positions are their numbers in C++."""
+    """Symbols of shapes, then those that bound indices alone; their positions are their numbers in C++."""
     extents = [extent for argument in schema.inputs + schema.outputs for extent in argument.shape]
+    extents += [argument.below for argument in schema.inputs if argument.below is not None]
     return list(dict.fromkeys(extent for extent in extents if isinstance(extent, str)))
 
 

@@ -76,20 +76,20 @@ def activations(*shape: int) -> np.ndarray:
 
 
 def weight(shape: Sequence[int], layout: str, dtype: str) -> list[np.ndarray | None]:
-    """A packed weight of small values and its scale, then room for a bias and scales of rows, then its offset."""
+    """A packed weight and its scale, room for a bias and scales of rows, its offset, and room for what is added."""
     if dtype in WEIGHT_DTYPES:
         packed = np.full(packed_shape(shape, layout), 0.01, WEIGHT_DTYPES[dtype])
-        return [packed.view(np.uint16) if dtype == "bfloat16" else packed, None, None, None, None]
+        return [packed.view(np.uint16) if dtype == "bfloat16" else packed, *[None] * 5]
     packed = np.ones(packed_shape(shape, layout, BLOCK_DTYPES[dtype]), np.int8 if dtype == "int8" else np.uint8)
     scale = np.full(packed_shape((*shape[:-1], shape[-1] // BLOCK), layout), 0.01, np.float16)
-    return [packed, scale, None, None, scale.copy() if dtype == "uint4" else None]
+    return [packed, scale, None, None, scale.copy() if dtype == "uint4" else None, None]
 
 
 def product_case(op: str, name: str, x: np.ndarray, shape: Sequence[int], dtype: str, activation: str) -> Case:
     """One matrix product with a weight of logical ``shape``."""
     layout = {"Linear": "panel64", "GatedLinear": "gated_panel64"}[op]
     outputs: list[np.ndarray | None] = [activations(len(x), shape[-2])]
-    layouts = ["row_major", layout, layout, "row_major", "row_major", layout]
+    layouts = ["row_major", layout, layout, "row_major", "row_major", layout, "row_major"]
     flops = 2.0 * len(x) * float(np.prod(shape))
     inputs = [x, *weight(shape, layout, dtype)]
     return Case(op, name, len(x), inputs, outputs, {"activation": activation}, layouts, flops, weight_dtype=dtype)
@@ -148,6 +148,7 @@ def attention_case(model: Model, num_seqs: int, new_tokens: int, past: int, bloc
             "num_heads": model.num_heads,
             "scale": model.head_dim**-0.5,
             "window": 0,
+            "first_position": 0,
             "cache_group": 0,
             "softcap": 0.0,
             "norm_epsilon": 0.0,

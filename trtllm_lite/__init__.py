@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from trtllm_lite.llm import LLM
     from trtllm_lite.runtime.api.request_output import CompletionOutput, RequestOutput
+    from trtllm_lite.runtime.lora.request import LoRARequest
     from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
     from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
     from trtllm_lite.runtime.session.sampling_params import SamplingParams
@@ -17,6 +18,7 @@ __all__ = [
     "CompletionOutput",
     "GuidedDecodingParams",
     "KvCacheConfig",
+    "LoRARequest",
     "RequestOutput",
     "SamplingParams",
     "SchedulerConfig",
@@ -28,6 +30,7 @@ _MODULES = {
     "CompletionOutput": "trtllm_lite.runtime.api.request_output",
     "GuidedDecodingParams": "trtllm_lite.runtime.session.guided_decoding",
     "KvCacheConfig": "trtllm_lite.runtime.session.config",
+    "LoRARequest": "trtllm_lite.runtime.lora.request",
     "RequestOutput": "trtllm_lite.runtime.api.request_output",
     "SamplingParams": "trtllm_lite.runtime.session.sampling_params",
     "SchedulerConfig": "trtllm_lite.runtime.session.config",

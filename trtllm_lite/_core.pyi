@@ -3,7 +3,7 @@
 Arrays are C-contiguous and of exactly the dtypes given here: nothing is converted silently.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -133,10 +133,12 @@ def open_executor(
     num_threads: int = 0,
     library_directories: list[str] = ...,
     network: Network | None = None,
+    features_of: DeviceExecutor | None = None,
 ) -> DeviceExecutor:
     """Load ``engine``; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
-    Each ignores what concerns the others. Raises ArgumentError without the network that a NetworkExecutor needs.
+    Each ignores what concerns the others. The engine of a head that drafts reads what ``features_of`` keeps. Raises
+    ArgumentError without the network that a NetworkExecutor needs, or without fitting features.
     """
 
 class LogitsExecutor(DeviceExecutor):
@@ -315,6 +317,23 @@ class RequestEnd:
     message: str
     timings: RequestTimings
 
+class Adapter:
+    """An adapter in memory, of one engine; any number of requests may share it."""
+
+    def __init__(
+        self, engine: Engine, pairs: Mapping[int, tuple[NDArray[np.float32], NDArray[np.float32]]], key: bytes
+    ) -> None:
+        """Copies A [rank, in] and B transposed [rank, out], any scale in it, by number of projection.
+
+        Adapters of equal ``key`` are equal. Raises LimitError for a rank, projection or size that the engine lacks.
+        """
+
+    @property
+    def num_bytes(self) -> int: ...
+
+def adapter_shapes(engine: Engine) -> tuple[int, list[tuple[int, int]]]:
+    """The highest rank of adapters, and [in, out] of the projections that they may change; 0 and none without."""
+
 class Grammar:
     """A compiled grammar, which any number of requests may share."""
 
@@ -335,6 +354,24 @@ class GrammarCompiler:
         many others compile.
         """
 
+class NgramSizes:
+    """Tokens that an n-gram has at least and at most (ngram_drafter.h)."""
+
+    def __init__(self, min: int, max: int) -> None: ...
+
+class SuffixOptions:
+    """How much is guessed of earlier text, and of how many requests it is kept (suffix_drafter.h)."""
+
+    def __init__(self, max_cached_requests: int, max_spec_factor: float, min_token_prob: float) -> None: ...
+
+class SyntheticOptions:
+    """The odds that so many drafts of a row are kept, by their number from 1 (synthetic_drafter.h)."""
+
+    def __init__(self, acceptance_rates: Sequence[float]) -> None: ...
+
+def check_draft_model(target: Engine, draft: Engine, *, max_seq_len: int, max_batch_size: int) -> None:
+    """Raise ArgumentError if ``draft`` cannot draft for ``target``, LimitError if its limits are below what is run."""
+
 class EventLoop:
     """In-flight batching over an executor, on threads of its own. Any thread may submit and cancel; one polls.
 
@@ -353,13 +390,20 @@ class EventLoop:
         max_utilization: bool = False,
         enable_block_reuse: bool = False,
         enable_chunked_context: bool = True,
+        max_draft_len: int = 0,
+        paces_drafts: bool = True,
+        drafting: NgramSizes | SuffixOptions | SyntheticOptions | None = None,
+        draft_model: DeviceExecutor | None = None,
     ) -> None:
         """Limits may be tighter than the engine's. ``max_utilization`` admits requests beyond what the KV cache
         guarantees and preempts some if it runs out: they are computed again, or swapped to ``num_host_blocks`` blocks.
         ``enable_block_reuse``: requests share the blocks of equal prefixes. ``enable_chunked_context``: a prompt may be
         spread over several steps; without it ``max_input_len`` must not exceed ``max_num_tokens``.
 
-        Raises LimitError for a limit beyond the engine's.
+        A row brings up to ``max_draft_len`` guesses, which come from ``drafting`` or from ``draft_model``, another
+        executor on the same device, which nothing else may use. ``paces_drafts``: only as many as pay are tried.
+
+        Raises LimitError for a limit beyond the engine's, ArgumentError for a ``draft_model`` that cannot draft for it.
         """
 
     def submit(
@@ -376,6 +420,7 @@ class EventLoop:
         generation_logits: bool = False,
         beams: sampling.BeamSearchParams | None = None,
         grammar: Grammar | None = None,
+        adapter: Adapter | None = None,
     ) -> int:
         """Queue a request; returns its id at once.
 

@@ -36,12 +36,14 @@ def run_kernel(
     isa: str = "auto",
     num_threads: int = 0,
     product_dtype: str = "float32",
+    adapters: Sequence[Sequence[tuple[NDArray, NDArray] | None]] = (),
 ) -> None:
     """Run one kernel on arrays after the engine's schema check; outputs are written in place. For tests.
 
     ``layouts`` and ``dtypes`` are per input; bfloat16 arrays come as uint16. A packed weight's logical extent is taken
     from the other operands, or else its padding counts. Values of int32 inputs are not checked. ``product_dtype`` is
     what activations may be rounded to before they are multiplied: ``float32``, which changes nothing, or ``bfloat16``.
+    ``adapters`` has for each token A and B transposed of each projection, or nothing.
     """
 
 def time_kernel(

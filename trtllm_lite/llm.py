@@ -17,6 +17,7 @@ from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
 from trtllm_lite.runtime.api.generation import Generation
+from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.limits import RunnerOptions
@@ -33,8 +34,8 @@ _MAX_QUEUED = 512
 _ARGUMENTS = (
     *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "speculative_config"),
     "enable_chunked_prefill",
-    *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "gather_context_logits", "num_threads"),
-    *("ignore_config_keys", "dequantize"),
+    *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "num_threads"),
+    *("gather_context_logits", "deterministic", "ignore_config_keys", "dequantize"),
 )
 
 
@@ -65,10 +66,13 @@ class LLM:
     - ``ignore_config_keys``: keys of the model's config.json that are not supported and that you know not to matter;
       they are left out when the model is converted (see ``trtllm-lite convert``)
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
+    - ``deterministic``: what the engine gives a request must not depend on what shares its steps, bit for bit
     - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
       may be spread over several steps)
     - ``speculative_config`` (a SpeculativeConfig or a dictionary of its fields): guesses tokens ahead
     - ``num_threads``: threads that compute on the CPU; all cores by default
+    - ``max_lora_rank``: the engine must take adapters of up to this rank (a multiple of 8), at most ``max_loras`` (16)
+      in use at once and ``max_cpu_loras`` (twice as many) in memory
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
     arguments).
@@ -92,11 +96,17 @@ class LLM:
         ignore_config_keys: Sequence[str] = (),
         dequantize: bool = False,
         gather_context_logits: bool = False,
+        deterministic: bool = False,
         num_threads: int | None = None,
+        max_lora_rank: int | None = None,
+        max_loras: int | None = None,
+        max_cpu_loras: int | None = None,
         **others: Any,
     ) -> None:
         arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
-        check_flag("gather_context_logits", gather_context_logits)
+        flags = {"gather_context_logits": gather_context_logits, "deterministic": deterministic}
+        for name, value in flags.items():
+            check_flag(name, value)
         check_flag("dequantize", dequantize)
         _check_text("model", model, "a directory, a GGUF file or a hub id such as org/model", str | Path)
         _check_text("tokenizer", tokenizer, "a directory with a tokenizer.json", str | Path | None)
@@ -118,6 +128,8 @@ class LLM:
             enable_chunked_context=enable_chunked_prefill,
             num_threads=num_threads,
             speculation=speculation,
+            max_loras=max_loras,
+            max_cpu_loras=max_cpu_loras,
         )
         if _is_engine(Path(model)):
             self.engine_dir = Path(model)
@@ -126,11 +138,12 @@ class LLM:
             check_num_threads(num_threads, on_gpu=target not in (None, "cpu"))
             conversion = Conversion(dtype, ignored, dequantize)
             max_draft_len = None if speculation is None else speculation.num_speculative_tokens
-            built = {**limits, "max_draft_len": max_draft_len}
-            recipe = Recipe(target or "cpu", conversion, built, kv_cache.tokens_per_block, gather_context_logits)
+            built = {**limits, "max_draft_len": max_draft_len, "max_lora_rank": max_lora_rank}
+            recipe = Recipe(target or "cpu", conversion, built, kv_cache.tokens_per_block, flags)
             self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
-        _check_engine(self.session, target, dtype, gather_context_logits)
+        _check_engine(self.session, target, dtype, flags)
         _check_ignored(self.session, ignored)
+        _check_lora(self.session, max_lora_rank)
         if tokenizer is not None:
             self.session.tokenizer = Tokenizer.from_files(Path(tokenizer))
 
@@ -151,6 +164,7 @@ class LLM:
         priority: int | Sequence[int] = 0,
         timeout: float | Sequence[float] | None = None,
         cache_salt: str | Sequence[str] = "",
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         use_tqdm: bool = True,
     ) -> Any:
         """Continue prompts, and wait for all; any number may be given, they are batched in flight.
@@ -162,13 +176,14 @@ class LLM:
         :class:`RequestOutput`, a list of prompts a list of outputs.
         The other arguments are one value for all prompts or a list with one for each: requests of a greater
         ``priority`` (-100 to 100) are served earlier, ``timeout`` is in seconds from submission, only requests of equal
-        ``cache_salt`` share KV cache content. ``use_tqdm`` shows progress if stderr is a terminal.
+        ``cache_salt`` share KV cache content, ``lora_request`` is the adapter that a request runs with. ``use_tqdm``
+        shows progress if stderr is a terminal.
 
         Raises, before anything runs, ArgumentError and LimitError for any of the prompts. A prompt of a list that fails
         while it runs carries its ``error``; a single one raises EngineError.
         """
         template = Chat.wanted(chat, chat_template, tools, chat_template_kwargs)
-        queue = self._prompts(prompts, sampling_params, template, priority, timeout, cache_salt)
+        queue = self._prompts(prompts, sampling_params, template, priority, timeout, cache_salt, lora_request)
         for row, prompt in enumerate(queue):
             self.session.check(prompt.request, row if len(queue) > 1 else None)
         with progress_bars(use_tqdm) as report:
@@ -190,6 +205,7 @@ class LLM:
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str = "",
+        lora_request: LoRARequest | None = None,
     ) -> Generation:
         """Start to continue one prompt; returns at once, or when a new grammar of ``sampling_params`` is compiled.
 
@@ -200,7 +216,7 @@ class LLM:
         if not _is_single(prompt, chat):
             raise ArgumentError("generate_async takes one prompt: a string, a list of token ids or (chat) of messages")
         template = Chat.wanted(chat, chat_template, tools, chat_template_kwargs)
-        (only,) = self._prompts(prompt, sampling_params, template, priority, timeout, cache_salt)
+        (only,) = self._prompts(prompt, sampling_params, template, priority, timeout, cache_salt, lora_request)
         return self._start(only, streaming=streaming)
 
     def get_stats(self) -> Stats:
@@ -233,7 +249,7 @@ class LLM:
         self.shutdown()
 
     def _prompts(
-        self, prompts: Any, params: Any, chat: Chat | None, priority: Any, timeout: Any, cache_salt: Any
+        self, prompts: Any, params: Any, chat: Chat | None, priority: Any, timeout: Any, cache_salt: Any, lora: Any
     ) -> list[_Prompt]:
         """The requests for prompts in any form; they are not checked against the engine's limits yet."""
         batch = [prompts] if is_token_ids(prompts) else prompts
@@ -244,6 +260,7 @@ class LLM:
             "priority": priority,
             "timeout": timeout,
             "cache_salt": cache_salt,
+            "lora_request": lora,
         }
         spread = {name: per_request(name, value, len(parsed.token_ids)) for name, value in columns.items()}
         result = []
@@ -309,8 +326,8 @@ def _is_single(prompts: Any, chat: bool) -> bool:
     return isinstance(prompts, str | Mapping) or is_token_ids(prompts) or (chat and is_conversation(prompts))
 
 
-def _check_engine(session: Session, target: str | None, dtype: str, gather_context_logits: bool) -> None:
-    """Raise ArgumentError if the engine was built with another target, dtype or gather_context_logits than asked."""
+def _check_engine(session: Session, target: str | None, dtype: str, flags: Mapping[str, bool]) -> None:
+    """Raise ArgumentError if the engine was built with another target or dtype, or without one of ``flags``."""
     targets = session.manifest.target.archs or ("cpu",)
     if target is not None and not _names(target) <= _names(",".join(targets)):
         raise ArgumentError(f"target is {shown(target)}, but this engine runs on {', '.join(targets)}: leave it out")
@@ -319,8 +336,20 @@ def _check_engine(session: Session, target: str | None, dtype: str, gather_conte
         raise ArgumentError(
             f"dtype is {shown(dtype)}, but this engine's matrices are {found}: leave it out, or convert again"
         )
-    if gather_context_logits and not session.manifest.gather_context_logits:
-        raise ArgumentError("this engine was built without gather_context_logits: build it again with it")
+    for name, asked in flags.items():
+        if asked and not getattr(session.manifest, name):
+            raise ArgumentError(f"this engine was built without {name}: build it again with it")
+
+
+def _check_lora(session: Session, max_lora_rank: int | None) -> None:
+    """Raise ArgumentError if the engine takes adapters of lower ranks than asked for."""
+    lora = session.manifest.lora
+    built = 0 if lora is None else lora.max_rank
+    if max_lora_rank is not None and max_lora_rank > built:
+        raise ArgumentError(
+            f"max_lora_rank is {shown(max_lora_rank)}, but this engine was built with {built}: leave it out, or build "
+            "the engine again"
+        )
 
 
 def _config_keys(keys: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from math import prod
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 7  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 8  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -134,6 +134,9 @@ STEP_INPUTS = (
 
 # The inputs of a checkpoint's network besides its caches, all int64, with their ranks: see network/contract.py.
 NETWORK_INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}
+# A network may make FEATURES, a row of each token that a head drafts from. The head reads those of the token before as
+# its input of that name, and makes HIDDEN, which stand for the features of tokens that are guesses.
+FEATURES, HIDDEN = "features", "hidden"
 LOGITS_INDICES, LOGITS = "logits_indices", "logits"
 # The inputs of a network that TensorRT compiled, besides its caches: it computes chosen rows of LOGITS alone.
 COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}

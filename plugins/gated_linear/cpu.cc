@@ -11,6 +11,7 @@ void gated_linear(const KernelArgs& args) {
   const Tensor& x_scales = args.inputs[gated_linear::kXScale];
   const float* x_scale = x_scales.as<const float>();
   const float* bias = args.inputs[gated_linear::kBias].as<const float>();
+  const float* added = args.adapters ? args.inputs[gated_linear::kAdded].as<const float>() : nullptr;
   float* y = args.outputs[gated_linear::kY].as<float>();
   const auto activation = gated_linear::attributes_of(args).activation;
   const std::int64_t features = weight.shape[1];
@@ -22,6 +23,11 @@ void gated_linear(const KernelArgs& args) {
       if (bias) {
         gate = gate + load_first(bias + n, last - n);
         up = up + load_first(bias + features + n, last - n);
+      }
+      if (added) {
+        const float* both = added + row * features * 2 + n;
+        gate = gate + load_first(both, last - n);
+        up = up + load_first(both + features, last - n);
       }
       store_first(y + row * features + n, activate(activation, gate) * up, last - n);
     }

@@ -10,6 +10,7 @@ void linear(const KernelArgs& args) {
   const Tensor& x_scales = args.inputs[linear::kXScale];
   const float* x_scale = x_scales.as<const float>();
   const float* bias = args.inputs[linear::kBias].as<const float>();
+  const float* added = args.adapters ? args.inputs[linear::kAdded].as<const float>() : nullptr;
   float* y = args.outputs[linear::kY].as<float>();
   const auto activation = linear::attributes_of(args).activation;
   const std::int64_t features = weight.shape[0];
@@ -17,7 +18,8 @@ void linear(const KernelArgs& args) {
     const Vec row_scale = broadcast(x_scale ? x_scale[row] : 1.0f);
     const std::int64_t first = panel * kPanelWidth, last = min(first + kPanelWidth, features);
     for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
-      const Vec offset = bias ? load_first(bias + n, last - n) : zero();
+      Vec offset = bias ? load_first(bias + n, last - n) : zero();
+      if (added) offset = offset + load_first(added + row * features + n, last - n);
       store_first(y + row * features + n, activate(activation, load(sums) * row_scale + offset), last - n);
     }
   };

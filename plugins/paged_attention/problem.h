@@ -30,7 +30,7 @@ struct AttentionProblem {
   std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
   std::int64_t half_dim;  // pairs of a head that are rotated; the elements behind them stay
   std::int64_t group;     // query heads per key/value head
-  std::int64_t window;
+  std::int64_t window, first_position;
   float scale, softcap, norm_epsilon;
 
   std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
@@ -43,7 +43,7 @@ struct AttentionProblem {
 
   // The first position that the query at `position` attends to.
   std::int64_t first_visible(std::int64_t position) const {
-    return window > 0 ? max(std::int64_t{0}, position - window + 1) : 0;
+    return max(min(first_position, position), window > 0 ? position - window + 1 : 0);
   }
 };
 
@@ -81,6 +81,7 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .half_dim = in(paged_attention::kCos).data ? in(paged_attention::kCos).shape[1] : 0,
       .group = attributes.num_heads / num_kv_heads,
       .window = attributes.window,
+      .first_position = attributes.first_position,
       .scale = static_cast<float>(attributes.scale),
       .softcap = static_cast<float>(attributes.softcap),
       .norm_epsilon = static_cast<float>(attributes.norm_epsilon),

@@ -138,7 +138,7 @@ def test_engines_of_tensorrt_take_no_drafts(model_dir: Path, tmp_path: Path) -> 
     ("config", "message"),
     [
         ({}, "names no method"),
-        ({"method": "medusa"}, "method of speculative_config is 'medusa': expected one of ngram, suffix, synthetic"),
+        ({"method": "medusa"}, "method of speculative_config is 'medusa': expected one of ngram, suffix, .*_model"),
         ({"method": "ngram", "num_speculative_tokens": 9}, "num_speculative_tokens is 9: .* 1 to 8"),
         ({"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 3}, "prompt_lookup_min is 3: .* 1 to 2"),
         ({"method": "ngram", "draft_len": 3}, "draft_len"),

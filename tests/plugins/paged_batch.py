@@ -17,6 +17,7 @@ class AttentionShape:
     head_dim: int = 64
     tokens_per_block: int = 32
     window: int = 0
+    first_position: int = 0
     softcap: float = 0.0
     with_norm: bool = False
     rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
@@ -32,6 +33,7 @@ class AttentionShape:
             "num_heads": self.num_heads,
             "scale": self.head_dim**-0.5,
             "window": self.window,
+            "first_position": self.first_position,
             "cache_group": self.cache_group,
             "softcap": self.softcap,
             "norm_epsilon": 1e-6,

@@ -119,6 +119,15 @@ def test_row_operators(isa: str) -> None:
     run_guarded("RotaryTable", [np.array([7], np.int32), x[0, :5]], {"scale": 1.0}, "row_major", isa)
 
 
+def test_paged_rows(isa: str) -> None:
+    """The last row of the cache is in use."""
+    x, cache = np.ones((3, 21), np.float32), np.ones((2, 16, 21), np.float32)
+    places = [np.array([29, 30, 31], np.int32), np.array([0, 3], np.int32), np.array([[0, 1]], np.int32)]
+    run_guarded("PagedStore", [x, cache, *places], {}, "row_major", isa)
+    run_guarded("PagedStore", [x[:1], cache, *places, np.array([2], np.int32)], {}, "row_major", isa)
+    run_guarded("PagedLoad", [cache, np.array([30, 31, 32], np.int32), *places[1:]], {}, "row_major", isa)
+
+
 @pytest.mark.parametrize("head_dim", [8, 24, 40, 64])
 def test_paged_attention(isa: str, head_dim: int) -> None:
     """The last block of the cache is in use up to its last token."""

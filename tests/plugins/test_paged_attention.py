@@ -36,6 +36,8 @@ SHAPES = {
     "partial": AttentionShape(num_heads=4, num_kv_heads=2, head_dim=40, with_norm=True, rotary_dim=12),
     "partial96": AttentionShape(num_heads=2, num_kv_heads=1, head_dim=96, rotary_dim=72),
     "no_rope": AttentionShape(num_heads=4, num_kv_heads=4, head_dim=24, rotary_dim=0),
+    "from_position_1": AttentionShape(num_heads=4, num_kv_heads=2, tokens_per_block=16, first_position=1),
+    "from_position_20": AttentionShape(tokens_per_block=16, first_position=20),
     "window1": AttentionShape(num_heads=2, num_kv_heads=2, tokens_per_block=16, window=1),
 }
 

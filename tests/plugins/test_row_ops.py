@@ -1,4 +1,4 @@
-"""The operators without a product: norms, embeddings, GatherRows, GatherColumns, RotaryTable."""
+"""The operators without a product: norms, embeddings, rows of caches, GatherRows, GatherColumns, RotaryTable."""
 
 import numpy as np
 import pytest
@@ -109,3 +109,36 @@ def test_rotary_table(isa: str, half: int, scale: float) -> None:
     expected = reference("RotaryTable", [position_ids, inv_freq], {"scale": scale})
     for name in ("cos", "sin"):
         np.testing.assert_allclose(actual[name], expected[name], rtol=2e-7, atol=1e-12)
+
+
+def paged_rows(features: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """A cache of random rows, and the places of packed tokens: sequences of 3, 1 and 20 of them, in shuffled blocks."""
+    rng = np.random.default_rng(features)
+    lengths, past_lens = np.array([3, 1, 20]), np.array([15, 0, 30])
+    positions = np.concatenate([past + np.arange(n) for n, past in zip(lengths, past_lens, strict=True)])
+    tables = rng.permutation(12).reshape(3, 4).astype(np.int32)
+    starts = np.cumsum([0, *lengths])
+    places = [positions.astype(np.int32), starts.astype(np.int32), tables]
+    return rng.standard_normal((12, 16, features), np.float32), places
+
+
+@pytest.mark.parametrize("features", [1, 37, 1024])
+def test_rows_of_a_paged_cache(isa: str, features: int) -> None:
+    cache, places = paged_rows(features)
+    x = np.random.default_rng(0).standard_normal((24, features), np.float32)
+    some = np.array([23, 0, 3], np.int32)
+    for inputs in ([x, cache, *places, None], [x[:3], cache, *places, some]):
+        assert_same_bits(run("PagedStore", inputs, isa=isa)["cache_out"], reference("PagedStore", inputs)["cache_out"])
+    inputs = [cache, *places]
+    loaded = run("PagedLoad", inputs, isa=isa)["y"]
+    assert_same_bits(loaded, reference("PagedLoad", inputs)["y"])
+    assert not loaded[3].any()
+
+
+def test_a_row_is_loaded_behind_the_token_that_it_was_stored_for(isa: str) -> None:
+    cache, places = paged_rows(5)
+    x = np.arange(24 * 5, dtype=np.float32).reshape(24, 5)
+    stored = run("PagedStore", [x, cache, *places, None], isa=isa)["cache_out"]
+    loaded = run("PagedLoad", [stored, *places], isa=isa)["y"]
+    assert_same_bits(loaded[[1, 2]], x[[0, 1]])
+    assert_same_bits(loaded[5:], x[4:-1])

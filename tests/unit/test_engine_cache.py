@@ -21,7 +21,7 @@ LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16, "max_num_t
 
 
 def recipe(*ignored: str, **limits: int) -> Recipe:
-    return Recipe("cpu", Conversion(ignore_config_keys=ignored), {**LIMITS, **limits}, 16, gather_context_logits=False)
+    return Recipe("cpu", Conversion(ignore_config_keys=ignored), {**LIMITS, **limits}, 16, flags={})
 
 
 @pytest.fixture

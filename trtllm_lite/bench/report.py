@@ -46,6 +46,7 @@ def identity(
             "num_hidden_layers": model.num_hidden_layers,
             "vocab_size": model.vocab_size,
             "tokens_per_block": manifest.kv_cache.tokens_per_block,
+            **({"deterministic": True} if manifest.deterministic else {}),
             "limits": asdict(manifest.limits),
         },
         "shape": asdict(shape),

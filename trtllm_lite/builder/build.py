@@ -13,9 +13,11 @@ from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.job import BuildJob, Progress, Tuning
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
+from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
+from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
@@ -189,7 +191,14 @@ def _fuse(
             f"deterministic is given for {', '.join(targets)}: TensorRT promises no order of additions, so leave it "
             "out, or build with --backend native for cpu or sm_90"
         )
+    if has_features(checkpoint.model.graph) and backend.kind != CPU:
+        raise BuildError(
+            f"the network has features for a head that drafts (EAGLE-3), which engines for {', '.join(targets)} "
+            "neither keep nor read yet: build for cpu, or convert the model without --draft_model_dir"
+        )
+    check_lora(limits.max_lora_rank, backend.kind, targets)
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
+    check_lora_of_quantized(limits.max_lora_rank, quantized_as(quantized))
     if kv_cache_dtype in PLAIN_DTYPES:
         quantized = with_plain_kv_cache(quantized)
     fused = backend.fuse(quantized, checkpoint.config, kv_cache_dtype, limits)
@@ -204,6 +213,7 @@ def _fuse(
         strip_plan=strip_plan,
         tuning=tuning,
         report=report,
+        lora_projections=fused.lora_projections,
     )
 
 

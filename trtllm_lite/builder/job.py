@@ -29,12 +29,14 @@ class Fused:
     """A network as its backend computes it: ``graph``, the decisions that led to it, and what its caches are.
 
     ``kv_cache_dtype`` is the type that the KV cache has in the graph, or the one that was asked for (perhaps ``auto``).
+    ``lora_projections`` are the names of the projections that adapters may change, by their numbers in LowRank.
     """
 
     graph: ir.Graph
     fusions: tuple[Fusion, ...]
     cache_groups: tuple[CacheGroup, ...]
     kv_cache_dtype: str
+    lora_projections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,4 @@ class BuildJob:
     tuning: Tuning
     report: Progress
     accuracy: Accuracy | None = None
+    lora_projections: tuple[str, ...] = ()

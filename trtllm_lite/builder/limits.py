@@ -12,9 +12,12 @@ BLOCK_SIZES = (16, 32, 64, 128)  # the powers of two that PagedAttention accepts
 DEFAULT_MAX_NUM_TOKENS = 2048
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
 SPARE_SLOTS = 8
-_LEAST = {"max_draft_len": 0}
+MAX_LORA_RANK = 512
+LORA_RANK_MULTIPLE = 8
+_LEAST = {"max_draft_len": 0, "max_lora_rank": 0}
 _FLAGS = ("gather_context_logits", "deterministic")
 _MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS, "max_draft_len": MAX_DRAFT_LEN}
+_MOST["max_lora_rank"] = MAX_LORA_RANK
 
 
 class GivenLimits(TypedDict, total=False):
@@ -28,6 +31,7 @@ class GivenLimits(TypedDict, total=False):
     max_draft_len: int | None
     gather_context_logits: bool
     deterministic: bool
+    max_lora_rank: int | None
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class BuildLimits:
     logits of every token of a step instead of one per sequence; ``max_draft_len`` for those of so many guessed tokens
     of each. With ``deterministic`` a sequence's results do not depend on what else is in its steps, on how its tokens
     are cut into steps, or on what was in the cache, bit for bit. ``cache_groups`` are the network's, once it is known.
+    ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none.
     """
 
     max_batch_size: int = 8
@@ -49,6 +54,7 @@ class BuildLimits:
     max_draft_len: int = 0
     gather_context_logits: bool = False
     deterministic: bool = False
+    max_lora_rank: int = 0
     cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", 0, ()),)
 
     def __post_init__(self) -> None:
@@ -77,6 +83,11 @@ class BuildLimits:
         _require(
             self.tokens_per_block in BLOCK_SIZES,
             f"tokens_per_block is {self.tokens_per_block}: expected one of {', '.join(map(str, BLOCK_SIZES))}",
+        )
+        _require(
+            self.max_lora_rank % LORA_RANK_MULTIPLE == 0,
+            f"max_lora_rank is {self.max_lora_rank}: expected a multiple of {LORA_RANK_MULTIPLE}, such as "
+            f"{-(-self.max_lora_rank // LORA_RANK_MULTIPLE) * LORA_RANK_MULTIPLE}; adapters have any rank up to it",
         )
         _require(
             self.num_blocks <= MAX_CACHE_BLOCKS,

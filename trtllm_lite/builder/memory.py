@@ -10,6 +10,7 @@ from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import BuildError
+from trtllm_lite.vocabulary import FEATURES
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,15 @@ class MemoryPlan:
         return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs + scratch)
 
 
-def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> MemoryPlan:
-    """The memory of a CPU engine with ``num_threads`` threads."""
+def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_features: bool = False) -> MemoryPlan:
+    """The memory of a CPU engine with ``num_threads`` threads; features that it borrows are another engine's."""
     plan = planned.plan
     of_kind = {
-        kind: sum(tensor.max_bytes(plan.symbols) for tensor in plan.tensors if tensor.kind == kind)
+        kind: sum(
+            tensor.max_bytes(plan.symbols)
+            for tensor in plan.tensors
+            if tensor.kind == kind and not (borrows_features and tensor.name == FEATURES)
+        )
         for kind in ("cache", "input")
     }
     return MemoryPlan(
@@ -63,12 +68,13 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int) -> Memor
         step_inputs=of_kind["input"],
         scratch=num_threads * SCRATCH_BYTES_PER_THREAD + SHARED_SCRATCH_BYTES,
         num_threads=num_threads,
-        cache_use=cache_use(kv_cache_of(plan, limits), limits.max_seq_len),
+        cache_use=cache_use(kv_cache_of(plan, limits, borrows_features), limits.max_seq_len),
     )
 
 
-def kv_cache_of(plan: Plan, limits: BuildLimits) -> KvCache:
+def kv_cache_of(plan: Plan, limits: BuildLimits, borrows_features: bool = False) -> KvCache:
     """Geometry of the caches, read from the plan. Raises BuildError if layers differ in it."""
+    features = [tensor for tensor in plan.tensors if tensor.name == FEATURES and not borrows_features]
     keys = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("key_cache.")]
     values = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("value_cache.")]
     forms = {tensor.shape for tensor in keys}
@@ -85,7 +91,7 @@ def kv_cache_of(plan: Plan, limits: BuildLimits) -> KvCache:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         dtype=keys[0].dtype,
-        bytes_per_block=sum(_block_bytes(tensor, plan) for tensor in (*keys, *values)),
+        bytes_per_block=sum(_block_bytes(tensor, plan) for tensor in (*keys, *values, *features)),
         groups=limits.cache_groups,
     )
 

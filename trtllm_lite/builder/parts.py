@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.passes.features import borrows_features, feature_size
 from trtllm_lite.engine.format import PRODUCER
-from trtllm_lite.engine.manifest import KvCache, Limits, Manifest, Tactic, Target
+from trtllm_lite.engine.manifest import KvCache, Limits, Lora, Manifest, Tactic, Target
 from trtllm_lite.engine.writer import Weight, write_engine
 
 
@@ -59,6 +60,9 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         expansions=parts.expansions,
         accuracy=job.accuracy,
         deterministic=limits.deterministic,
+        feature_size=feature_size(job.graph),
+        borrows_features=borrows_features(job.graph),
+        lora=Lora(limits.max_lora_rank, job.lora_projections) if limits.max_lora_rank else None,
     )
 
 

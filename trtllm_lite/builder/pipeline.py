@@ -10,6 +10,8 @@ from trtllm_lite.builder.cache_groups import assign_cache_groups
 from trtllm_lite.builder.job import Fused
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes import PIPELINE, GraphPass, PassError
+from trtllm_lite.builder.passes.features import has_features
+from trtllm_lite.builder.passes.lora import lora_pass, projections_of
 from trtllm_lite.builder.verifier import violations
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
@@ -45,10 +47,19 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
 
 def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
     """The network as operators of ``plugins/`` alone, over a paged KV cache. Raises BuildError."""
-    model, fusions = run_passes(network)
+    names: list[str] = []
+    passes = [*PIPELINE]
+    if limits.max_lora_rank:
+        passes.append(lora_pass(projections_of(network.graph), limits.max_lora_rank, names))
+    model, fusions = run_passes(network, passes)
     check_all_fused(model, fusions)
     groups = assign_cache_groups(model.graph, limits.max_seq_len)
-    return Fused(model.graph, tuple(fusions), groups, cache_dtype_of(model.graph, kv_cache_dtype))
+    if has_features(model.graph) and (len(groups) > 1 or groups[0].window):
+        raise BuildError(
+            "the network has features for a head that drafts (EAGLE-3), and attention windows: expected a model "
+            "without windows; convert it without --draft_model_dir"
+        )
+    return Fused(model.graph, tuple(fusions), groups, cache_dtype_of(model.graph, kv_cache_dtype), tuple(names))
 
 
 def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:

@@ -69,6 +69,11 @@ def _build_options(function: Decorated) -> Decorated:
             type=int,
             help="Guessed tokens that a sequence may bring to a step (speculative decoding). [default: 0]",
         ),
+        click.option(
+            "--max_lora_rank",
+            type=int,
+            help="Highest rank of adapters (LoRA) that requests may bring, a multiple of 8; CPUs. [default: 0, none]",
+        ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
             "--deterministic",
@@ -211,6 +216,9 @@ def _convert_and_build(model: dict[str, Any], options: dict[str, Any]) -> None:
     from trtllm_lite.files import reading_model
     from trtllm_lite.progress import progress_bars
 
+    for option in ("draft_model_dir", "target_model_dir"):
+        if model[option] is not None:
+            raise click.UsageError(f"{option}: build files convert one model alone; run `convert` with it instead")
     conversion, name = take_conversion(model), model["model_dir"]
     sha256 = conversion.pop("sha256")
     with reading_model(name):

@@ -64,8 +64,20 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
     help="Keys of the model's config.json to leave unread, of which you know that they change nothing; the checkpoint "
     "and its engines record them.",
 )
+@click.option(
+    "--draft_model_dir",
+    metavar="DIR|HUB_ID",
+    help="An EAGLE-3 head of this model: let engines of the checkpoint keep what the head drafts from.",
+)
+@click.option(
+    "--target_model_dir",
+    metavar="DIR|FILE.gguf|HUB_ID",
+    help="For an EAGLE-3 head, the model that it drafts for: its embedding is taken if the head has none.",
+)
 @replaced_options(CONVERT)
-def convert(model_dir: str, output_dir: str, **how: Any) -> None:
+def convert(
+    model_dir: str, output_dir: str, draft_model_dir: str | None, target_model_dir: str | None, **how: Any
+) -> None:
     """Turn a model into a checkpoint: standard ONNX network, safetensors weights, tokenizer.
 
     Nothing is unpickled and no code of the model is run. Nothing is written if anything fails.
@@ -91,6 +103,8 @@ def convert(model_dir: str, output_dir: str, **how: Any) -> None:
             model_dir,
             Path(output_dir),
             progress=lambda _, done, total: report("convert", done, total),
+            draft_model_dir=draft_model_dir,
+            target_model_dir=target_model_dir,
             **take_conversion(how),
         )
     click.echo(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option("--length_penalty", type=float, help="With --num_beams: above 1 favours long answers. [default: 1]")
 @click.option("--end_id", type=int, help="Token that ends the answer; -1 for none. [default: the model's own]")
+@click.option("--lora_dir", metavar="DIR", help="Adapter that PEFT wrote; engines of --max_lora_rank take them.")
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
 @replaced_options(GENERATE)
 def generate(
@@ -54,6 +55,7 @@ def generate(
     guided_grammar: BinaryIO | None,
     guided_choice: tuple[str, ...],
     num_beams: int,
+    lora_dir: str | None,
     num_threads: int | None,
     **options: Any,
 ) -> None:
@@ -77,7 +79,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     begin = time.perf_counter()
     runner = ModelRunner.from_dir(
-        engine_dir, max_batch_size=_batch_size(engine_dir, num_beams), num_threads=num_threads
+        engine_dir, lora_dir=lora_dir, max_batch_size=_batch_size(engine_dir, num_beams), num_threads=num_threads
     )
     loaded = time.perf_counter()
     stream = runner.generate(
@@ -86,6 +88,7 @@ def generate(
         stop_words_list=list(stop_words) or None,
         bad_words_list=list(bad_words) or None,
         guided_decoding=form,
+        lora_uids=None if lora_dir is None else "0",
         num_beams=num_beams,
         num_return_sequences=1,
         streaming=True,

@@ -21,7 +21,7 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
 _ONE_DEVICE = "engines run on one device so far; leave it out"
 _INT8_WEIGHTS = "use `trtllm-lite build --qformat int8_wo`"
 _NOT_QUANTIZED = "this quantization is not supported yet; `trtllm-lite quantize --help` lists the schemes that are"
-_LORA = "LoRA is not supported yet; merge the adapter into the model before converting it"
+_LORA = "adapters are given when an engine runs; --max_lora_rank makes room for them, at every linear layer"
 _SPECULATION = "speculative decoding is not supported yet; leave it out"
 _ENCODER = "only decoder models of text are supported; leave it out"
 
@@ -103,8 +103,9 @@ _BUILD = _merge(
         _same("quantize_tensor_plugin qserve_gemm_plugin rmsnorm_quantization_plugin", _NOT_QUANTIZED, _OFF),
         _same("layernorm_quantization_plugin", _NOT_QUANTIZED, _OFF),
         _same("moe_plugin mamba_conv1d_plugin", "such layers are not supported yet; leave it out", (*_OFF, "auto")),
-        _same("lora_plugin dora_plugin", _LORA, _OFF),
-        _same("lora_dir lora_ckpt_source lora_target_modules max_lora_rank", _LORA),
+        _same("lora_plugin", _LORA, _OFF),
+        _same("dora_plugin", "DoRA is not supported; merge the adapter into the model before converting it", _OFF),
+        _same("lora_dir lora_ckpt_source lora_target_modules", _LORA),
         _same("multiple_profiles", "engines have no profiles; every size of step is as fast", harmless=True),
         _same("streamingllm paged_state", "engines have no such variants; leave it out", (*_OFF, "auto")),
         _same("speculative_decoding_mode", _SPECULATION, ("none",)),
@@ -166,7 +167,7 @@ GENERATE = _merge(
         _same("beam_search_diversity_rate", "beams are ranked by their probability; leave it out", ("0", "0.0")),
         _same("no_repeat_ngram_size", "use --repetition_penalty", ("0",)),
         _same("debug_mode", "use `trtllm-lite inspect`", _OFF),
-        _same("lora_dir lora_task_uids lora_ckpt_source", _LORA),
+        _same("lora_task_uids lora_ckpt_source", "an adapter of PEFT's format is given with --lora_dir alone"),
         _same("kv_cache_enable_block_reuse no_kv_cache_enable_block_reuse", "one prompt reuses nothing", harmless=True),
         _same(
             "kv_cache_free_gpu_memory_fraction max_tokens_in_paged_kv_cache enable_chunked_context",

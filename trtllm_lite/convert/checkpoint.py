@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite import __version__
 from trtllm_lite.convert.generation_fields import sampling_defaults
-from trtllm_lite.convert.mapping import MappedModel, map_model, open_source
+from trtllm_lite.convert.mapping import MappedModel, Partners, map_model, open_source
 from trtllm_lite.convert.matching import fold
 from trtllm_lite.convert.rounding import cast, overflows
 from trtllm_lite.convert.safetensors_file import Layout, TensorInfo, plan_layout, write_safetensors
@@ -39,6 +39,8 @@ def convert_checkpoint(
     *,
     revision: str | None = None,
     sha256: Mapping[str, str] | None = None,
+    draft_model_dir: str | None = None,
+    target_model_dir: str | None = None,
 ) -> ModelConfig:
     """Convert a Hugging Face directory, a GGUF file or a hub id into the checkpoint directory ``output_dir``.
 
@@ -49,6 +51,9 @@ def convert_checkpoint(
     read: keys that are not supported and that the user knows not to matter. ``revision`` is a commit, branch or tag
     of a model of the hub; with ``sha256``, checksums of files by name, other files are refused.
 
+    With ``draft_model_dir``, an EAGLE-3 head, the network also makes the features that this head drafts from.
+    ``target_model_dir`` is the model of a head that is converted itself, for an embedding that the head lacks.
+
     Weights are computed one at a time. A source tensor that several weights are made of is kept until the next such
     tensor is read. Besides the memory-mapped source, memory holds a few of the largest tensors, never the model.
 
@@ -56,7 +61,8 @@ def convert_checkpoint(
     ``output_dir`` is as it was. Returns what was written as config.json.
     """
     source = without_config_keys(open_source(model_dir, revision, sha256), ignore_config_keys)
-    mapped = map_model(source, dtype, dequantize)
+    head, target = (None if other is None else open_source(other) for other in (draft_model_dir, target_model_dir))
+    mapped = map_model(source, dtype, dequantize, Partners(head, target))
     config = describe_model(mapped)
     infos = {weight.name: TensorInfo(DTYPE_NAMES[weight.dtype], weight.shape) for weight in mapped.network.weights}
     layout = plan_layout(infos)

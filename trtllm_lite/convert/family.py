@@ -54,7 +54,8 @@ class Family:
     every key that it does not read is an error unless the key is known not to matter. ``tensor_names`` are the source's
     names by role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` are regular expressions for names of
     tensors that carry no information. If all names of a source lack ``optional_prefix``, as in models saved without the
-    LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not ``name``.
+    LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not ``name``. A family
+    that ``drafts`` is of heads for models of other families, whose model_type they have.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Family:
     ignored_tensors: tuple[str, ...] = ROTARY_BUFFERS
     optional_prefix: str = ""
     model_type: str = ""
+    drafts: bool = False
     gguf: Gguf | None = None
 
     def ignores(self, tensor: str) -> bool:
@@ -106,7 +108,9 @@ def find_family(architectures: list[str]) -> Family | None:
 
 def find_model_type(model_type: str) -> Family | None:
     """The family whose configs have this ``model_type``."""
-    return {family.model_type or family.name: family for family in all_families().values()}.get(model_type)
+    return {family.model_type or family.name: family for family in all_families().values() if not family.drafts}.get(
+        model_type
+    )
 
 
 def supported_architectures() -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, find_family, find_model_type, supported_architectures
+from trtllm_lite.convert.features import with_embedding, with_features
 from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named_for, nearest_fit
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.pins import check_files
@@ -97,7 +98,18 @@ def _refuse_own_output(path: Path) -> None:
             )
 
 
-def map_model(source: Source, dtype: str, dequantize: bool = False) -> MappedModel:
+@dataclass(frozen=True)
+class Partners:
+    """Other models that a network is made with: the ``head`` that drafts for it, or the ``target`` of such a head."""
+
+    head: Source | None = None
+    target: Source | None = None
+
+
+NO_PARTNERS = Partners()
+
+
+def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Partners = NO_PARTNERS) -> MappedModel:
     """Map ``source`` to a network; one ConvertError lists all problems of its config, or else of its tensors.
 
     Matrices that the source has in blocks stay so, unless the network should ``dequantize`` them once and for all.
@@ -105,7 +117,7 @@ def map_model(source: Source, dtype: str, dequantize: bool = False) -> MappedMod
     chosen = _choose_dtype(source, dtype)
     architecture, family, decoder = read_model(source)
     check_num_layers(source, decoder)
-    source = named_for(family, source)
+    source, decoder = _with_partners(named_for(family, source), family, decoder, partners)
     blocks, cache = ({}, ()) if dequantize else (source.blocks, source.cache)
     if cache and len(cache) != len(decoder.layers):
         raise ConvertError(
@@ -124,6 +136,20 @@ def map_model(source: Source, dtype: str, dequantize: bool = False) -> MappedMod
         )
     quantization = "" if dequantize else source.quantization
     return MappedModel(source, architecture, family, decoder, network, chosen, quantization)
+
+
+def _with_partners(source: Source, family: Family, decoder: Decoder, partners: Partners) -> tuple[Source, Decoder]:
+    """Raises ConvertError for partners of a model that has none."""
+    if partners.head is not None:
+        if decoder.reads_features:
+            raise ConvertError("expected --draft_model_dir with a model, found it with a head: leave it out")
+        source, decoder = with_features(source, decoder, partners.head)
+    if partners.target is not None:
+        if not decoder.reads_features:
+            raise ConvertError("expected --target_model_dir with a head, found it with a model: leave it out")
+        _, target_family, _ = read_model(partners.target)
+        source = with_embedding(source, family, named_for(target_family, partners.target), target_family)
+    return source, decoder
 
 
 def read_model(source: Source) -> tuple[str, Family, Decoder]:

@@ -25,7 +25,7 @@ MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_RANK = 8  # tensors have at most 4 dimensions: experts stacked by layer
 ALIGNMENT = 64
 _READABLE = (*PLAIN_DTYPES, "int64", "int32", "int8", "uint8", "float8_e4m3fn", "float8_e8m0fnu")
-_NAMES = {DTYPES[name].stored: name for name in _READABLE}
+_NAMES = {**{DTYPES[name].stored: name for name in _READABLE}, "BOOL": "uint8"}
 
 
 @dataclass(frozen=True)

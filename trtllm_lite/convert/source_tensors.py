@@ -25,6 +25,10 @@ TENSOR_NAMES: Mapping[str, str] = {
 }
 
 
+# Which tokens of its model a head that drafts knows, and which tokens of the model are among these.
+KNOWN_TOKENS, TOKEN_LISTS = "d2t", ("d2t", "t2d")
+
+
 @dataclass(frozen=True)
 class Tensors:
     """Source tensors of a family, whose ``names`` are like TENSOR_NAMES, outside of layers or of one ``layer``."""

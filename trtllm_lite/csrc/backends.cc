@@ -18,7 +18,8 @@ struct Backend {
 };
 
 std::unique_ptr<DeviceExecutor> open_cpu(const Engine& engine, OpenOptions options) {
-  return std::make_unique<CpuExecutor>(engine, options.num_threads, options.num_blocks, "auto");
+  const auto* features_of = dynamic_cast<const CpuExecutor*>(options.features_of);
+  return std::make_unique<CpuExecutor>(engine, options.num_threads, options.num_blocks, "auto", features_of);
 }
 
 std::unique_ptr<DeviceExecutor> open_cuda(const Engine& engine, OpenOptions options) {

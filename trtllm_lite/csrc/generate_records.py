@@ -99,6 +99,7 @@ def vocabulary_header() -> str:
         f"{HEADER}#pragma once\n\n#include <cstdint>\n#include <string_view>\n\n"
         '#include "dtypes.h"\n\nnamespace tl {\n\n'
         + f'constexpr std::string_view kFormat = "{words.FORMAT}";\n'
+        + f'constexpr std::string_view kFeatures = "{words.FEATURES}";\n'
         + "".join(f"constexpr std::int64_t {name} = {value};\n" for name, value in constants.items())
         + "\n"
         + names_of("DType", tuple(words.DTYPES))

@@ -76,6 +76,8 @@ def _limit_facts(manifest: Manifest, plan: Plan) -> Iterator[Fact]:
         yield Fact("limits", name, value, False)
     yield Fact("limits", "gather_context_logits", manifest.gather_context_logits, False)
     yield Fact("limits", "deterministic", manifest.deterministic, True)
+    if manifest.lora is not None:
+        yield Fact("limits", "max_lora_rank", manifest.lora.max_rank, False)
     if plan.cuda is not None:
         yield Fact("limits", "decode_batches", list(plan.cuda.decode_batches), False)
         yield Fact("limits", "edits of logits on the GPU", _room_for_edits(plan), False)

@@ -110,7 +110,7 @@ def inspect_engine(path: Path) -> Inspection:
         target=_target(engine),
         qformat=manifest.qformat,
         accuracy=manifest.accuracy,
-        limits=to_json(manifest.limits),
+        limits=_limits(manifest),
         gather_context_logits=manifest.gather_context_logits,
         deterministic=manifest.deterministic,
         kv_cache=to_json(manifest.kv_cache),
@@ -158,6 +158,12 @@ def _versions(engine: EngineFile) -> dict[str, str]:
     cuda = engine.plan.cuda
     measured = {} if cuda is None or not cuda.cublaslt_version else {"cuBLAS": dotted(cuda.cublaslt_version)}
     return versions | measured
+
+
+def _limits(manifest: Manifest) -> dict[str, int]:
+    """The limits, and the highest rank of adapters if the engine takes some."""
+    ranks = {} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}
+    return {**to_json(manifest.limits), **ranks}
 
 
 def _target(engine: EngineFile) -> str:

@@ -117,6 +117,14 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Which adapters an engine takes: up to ``max_rank``, of ``projections``, by their numbers in the plan."""
+
+    max_rank: int
+    projections: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal.
 
@@ -124,7 +132,10 @@ class Manifest:
     weights of linear layers are stored. The weights of a ``stripped`` engine are not in its file: the runtime makes
     random ones, for benchmarks. ``expansions`` are weights that the engine has in 16 bits, because its kernels do not
     read them as the checkpoint stores them. ``deterministic``: what a request gets depends on nothing but itself, bit
-    for bit.
+    for bit. ``lora`` is there if requests may have adapters.
+
+    ``feature_size``: what the KV cache keeps of each token besides keys and values, in elements, for a head that drafts
+    from it (EAGLE); 0 for nothing. An engine that is such a head ``borrows_features`` of the one that it drafts for.
     """
 
     producer: str = field(metadata=_PYTHON_ONLY)
@@ -138,11 +149,14 @@ class Manifest:
     fusions: tuple[Fusion, ...] = field(metadata=_PYTHON_ONLY)
     num_parameters: Annotated[int, Range(0, MAX_BYTES)] = field(metadata=_PYTHON_ONLY)
     stripped: bool = False
+    feature_size: Annotated[int, Range(0, MAX_EXTENT - 1)] = 0
+    borrows_features: bool = False
     qformat: str = field(default="full_prec", metadata=_PYTHON_ONLY)
     tactics: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
     expansions: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
     accuracy: Accuracy | None = field(default=None, metadata=_PYTHON_ONLY)
     deterministic: bool = field(default=False, metadata=_PYTHON_ONLY)
+    lora: Lora | None = field(default=None, metadata=_PYTHON_ONLY)
 
     def to_json(self, indent: int | None = None) -> str:
         """JSON, identical for equal manifests; compact unless ``indent`` is given."""

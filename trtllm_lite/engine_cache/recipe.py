@@ -36,14 +36,14 @@ class Recipe:
     conversion: Conversion
     limits: Mapping[str, int | None]
     tokens_per_block: int | None
-    gather_context_logits: bool
+    flags: Mapping[str, bool]
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
         return {
             **self.limits,
             "tokens_per_block": self.tokens_per_block,
-            "gather_context_logits": self.gather_context_logits,
+            **self.flags,
             "target": self.target,
         }
 

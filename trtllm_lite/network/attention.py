@@ -27,7 +27,8 @@ class Attention:
 
     ``scale`` is 1/sqrt(head_dim) unless given (arXiv 1706.03762, section 3.2.1). ``rope`` rotates the first 2 *
     len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. ``window`` is in tokens:
-    a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. ``softcap`` bounds
+    a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. Queries from
+    ``first_position`` on see no key before it (there is one of the two at most). ``softcap`` bounds
     scores to softcap * tanh(score / softcap); with 0 they are not bounded.
     """
 
@@ -41,14 +42,22 @@ class Attention:
     query_norm: Norm | None = None
     key_norm: Norm | None = None
     window: int = 0
+    first_position: int = 0
     softcap: float = 0.0
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
         """Map normalised activations [batch, seq, hidden] to the same shape; appends to the context's next cache."""
+        graph = context.graph
+        return self.mix(
+            context, self.query(graph, x, "q_proj"), self.key(graph, x, "k_proj"), self.value(graph, x, "v_proj")
+        )
+
+    def mix(self, context: DecoderContext, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
+        """The same of the projections [batch, seq, heads * head_dim]."""
         graph, heads = context.graph, self.heads
-        query = self._split(graph, self.query(graph, x, "q_proj"), heads.num_heads, "q", self.query_norm)
-        key = self._split(graph, self.key(graph, x, "k_proj"), heads.num_kv_heads, "k", self.key_norm)
-        value = self._split(graph, self.value(graph, x, "v_proj"), heads.num_kv_heads, "v", None)
+        query = self._split(graph, query, heads.num_heads, "q", self.query_norm)
+        key = self._split(graph, key, heads.num_kv_heads, "k", self.key_norm)
+        value = self._split(graph, value, heads.num_kv_heads, "v", None)
         if self.rope is not None:
             query = self._rotate(context, query, self.rope, "q_rope")
             key = self._rotate(context, key, self.rope, "k_rope")
@@ -74,6 +83,8 @@ class Attention:
     def _attend(self, context: DecoderContext, query: ir.Value, keys: ir.Value, values: ir.Value) -> ir.Value:
         lens = context.total_lens()
         mask = context.window_mask(self.window) if self.window else None
+        if self.first_position:
+            mask = context.first_position_mask(self.first_position)
         attributes = {"is_causal": 1, "scale": self.heads.head_dim**-0.5 if self.scale is None else self.scale}
         if self.softcap:
             attributes["softcap"] = self.softcap

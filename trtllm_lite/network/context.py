@@ -31,6 +31,7 @@ class DecoderContext:
         self.input_ids = declare("input_ids", _INT64, ("batch", "seq"))
         self.position_ids = declare("position_ids", _INT64, ("batch", "seq"))
         self.past_lens = declare("past_lens", _INT64, ("batch",))
+        self.features: ir.Value | None = None  # of the tokens before, in the network of a head that drafts
         self.past: list[ir.Value] = []  # key 0, value 0, key 1, …
         self.present: list[ir.Value] = []
         self._total_lens: ir.Value | None = None
@@ -92,14 +93,27 @@ class DecoderContext:
                 self._masks[window] = self._make_window_mask(window)
         return self._masks[window]
 
-    def _make_window_mask(self, window: int) -> ir.Value:
+    def first_position_mask(self, first: int) -> ir.Value:
+        """bool [batch, 1, seq, max_seq], true where slot >= min(first, position)."""
+        graph = self.graph
+        with graph.shared(), graph.scope(f"mask.from_{first}"):
+            slots, positions = self._slots_and_positions()
+            bound = graph.op("Min", [positions, graph.constant(f"first_{first}", np.array(first))], "bound")
+            return graph.op("GreaterOrEqual", [slots, bound], "inside")
+
+    def _slots_and_positions(self) -> tuple[ir.Value, ir.Value]:
+        """int64 [max_seq] and [batch, 1, seq, 1]."""
         graph = self.graph
         length = graph.op("Shape", [self.past[0]], "max_seq.shape", {"start": 2, "end": 3})
         max_seq = graph.op("Squeeze", [length], "max_seq")
         zero, one = graph.constant("zero", np.array(0)), graph.constant("one", np.array(1))
         slots = graph.op("Range", [zero, max_seq, one], "slots")
         axes = graph.constant("axes.head_and_slot", np.array([1, 3]))
-        positions = graph.op("Unsqueeze", [self.position_ids, axes], "positions")
+        return slots, graph.op("Unsqueeze", [self.position_ids, axes], "positions")
+
+    def _make_window_mask(self, window: int) -> ir.Value:
+        graph = self.graph
+        slots, positions = self._slots_and_positions()
         width = graph.constant(f"window_{window}", np.array(window))
         return graph.op("Greater", [slots, graph.op("Sub", [positions, width], "start")], "inside")
 

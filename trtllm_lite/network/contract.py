@@ -3,12 +3,15 @@
 Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], and per layer past_key.{i} and
 past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]. Outputs: logits float32 [batch, seq, vocab], then per
 layer present_key.{i} and present_value.{i} of the same shapes as the past ones.
+
+A network that keeps features for a head has the output features behind the logits; such a head has the input features
+behind past_lens and the output hidden behind the logits: float32 [batch, seq, hidden], see network/drafting.py.
 """
 
 import onnx_ir as ir
 
 from trtllm_lite.network.graph import OPSET_VERSION
-from trtllm_lite.vocabulary import LOGITS, NETWORK_INPUTS, cache_names
+from trtllm_lite.vocabulary import FEATURES, HIDDEN, LOGITS, NETWORK_INPUTS, cache_names
 
 _Signature = tuple[str, str, tuple[int | str, ...]]
 
@@ -35,8 +38,11 @@ def violations(graph: ir.Graph) -> list[str]:
 
 def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:
     """The inputs and outputs of the module's contract, with the model's sizes taken from the graph."""
-    layers = (len(graph.inputs) - 3) // 2
-    cache = _signature(graph.inputs[3])[2] if len(graph.inputs) > 3 else ()
+    extra_inputs = [_signature(value) for value in graph.inputs if value.name == FEATURES][:1]
+    extra_outputs = [_signature(value) for value in graph.outputs if value.name in (FEATURES, HIDDEN)][:1]
+    first_cache = 3 + len(extra_inputs)
+    layers = (len(graph.inputs) - first_cache) // 2
+    cache = _signature(graph.inputs[first_cache])[2] if len(graph.inputs) > first_cache else ()
     cache = (
         ("batch", cache[1], "max_seq", cache[3]) if len(cache) == 4 else ("batch", "kv_heads", "max_seq", "head_dim")
     )
@@ -45,9 +51,16 @@ def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signa
     tokens = ("batch", "seq")
     names = list(cache_names(max(layers, 1)))
     inputs: list[_Signature] = [(name, "INT64", tokens[:rank]) for name, rank in NETWORK_INPUTS.items()]
+    inputs += [_rows_of_tokens(FEATURES, entry) for entry in extra_inputs]
     inputs += [(name.past, "FLOAT", cache) for name in names]
     outputs: list[_Signature] = [(LOGITS, "FLOAT", (*tokens, vocab))]
+    outputs += [_rows_of_tokens(HIDDEN if extra_inputs else FEATURES, entry) for entry in extra_outputs]
     return inputs, outputs + [(name.present, "FLOAT", cache) for name in names]
+
+
+def _rows_of_tokens(name: str, found: _Signature) -> _Signature:
+    """What the rows ``found`` should be: their extent is the network's affair."""
+    return name, "FLOAT", ("batch", "seq", *found[2][2:3])
 
 
 def _signature(value: ir.Value) -> _Signature:

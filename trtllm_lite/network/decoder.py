@@ -7,11 +7,13 @@ import onnx_ir as ir
 
 from trtllm_lite.network.attention import Heads
 from trtllm_lite.network.blocks import Blocks
-from trtllm_lite.network.context import CacheRounding, DecoderContext
+from trtllm_lite.network.context import CacheRounding, DecoderContext, declare
+from trtllm_lite.network.drafting import Features
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.graph import OPSET_VERSION, GraphBuilder, Network
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.norms import Norm
+from trtllm_lite.vocabulary import FEATURES, HIDDEN
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,18 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder-only language model."""
+    """A decoder-only language model.
+
+    ``features`` are what it keeps of each token for a head that drafts. Such a head ``reads_features``.
+    """
 
     sizes: Sizes
     embedding: Embedding
     layers: tuple[Layer, ...]
     final_norm: Norm
     head: Head
+    features: Features | None = None
+    reads_features: bool = False
 
     @property
     def has_tied_embeddings(self) -> bool:
@@ -65,20 +72,37 @@ def build_network(
     """
     graph = GraphBuilder(dtype, blocks)
     context = DecoderContext(graph, cache)
-    hidden = decoder.embedding(context)
+    if decoder.reads_features:
+        context.features = declare(FEATURES, ir.DataType.FLOAT, ("batch", "seq", decoder.sizes.hidden_size))
+    streams = [decoder.embedding(context)]
     for number, layer in enumerate(decoder.layers):
         with graph.scope(f"layers.{number}"):
-            hidden = layer(context, hidden)
+            streams.append(layer(context, streams[-1]))
+    hidden = streams[-1]
     logits = decoder.head(context, decoder.final_norm(graph, hidden, "final_norm"))
     logits.name = "logits"
     logits.type = ir.TensorType(ir.DataType.FLOAT)
     logits.shape = ir.Shape(("batch", "seq", decoder.sizes.vocab_size))
+    features = [] if context.features is None else [context.features]
     finished = ir.Graph(
-        [context.input_ids, context.position_ids, context.past_lens, *context.past],
-        [logits, *context.present],
+        [context.input_ids, context.position_ids, context.past_lens, *features, *context.past],
+        [logits, *_rows_for_drafts(decoder, context, streams), *context.present],
         nodes=graph.nodes,
         initializers=list(graph.constants.values()),
         opset_imports={"": OPSET_VERSION},
         name="decoder",
     )
     return Network(finished, graph.weights)
+
+
+def _rows_for_drafts(decoder: Decoder, context: DecoderContext, streams: list[ir.Value]) -> list[ir.Value]:
+    """What the network makes of each token for drafts, besides logits: float32 [batch, seq, hidden]."""
+    made = {}
+    if decoder.features is not None:
+        made[FEATURES] = decoder.features(context, streams)
+    if decoder.reads_features:
+        made[HIDDEN] = streams[-1]
+    for name, value in made.items():
+        value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
+        value.shape = ir.Shape(("batch", "seq", decoder.sizes.hidden_size))
+    return list(made.values())

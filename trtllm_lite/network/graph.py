@@ -96,6 +96,14 @@ class GraphBuilder:
         self._target.append(ir.Node("", op_type, inputs, convert, outputs=[output], name=path))
         return output
 
+    def split(self, x: ir.Value, extents: Sequence[int], name: str) -> list[ir.Value]:
+        """Consecutive parts of these extents along the last axis of ``x``."""
+        path = ".".join([*self._path, name])
+        parts = [ir.Value(name=f"{path}.{number}") for number in range(len(extents))]
+        sizes = self.constant(f"{path}.sizes", np.array(extents))
+        self._target.append(ir.node("Split", [x, sizes], {"axis": -1}, outputs=parts, name=path))
+        return parts
+
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
         """A small initializer stored inside the network file. Equal names share it, and must mean equal content."""
         if name not in self.constants:

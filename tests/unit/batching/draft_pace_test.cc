@@ -7,15 +7,55 @@
 
 #include "random_load.h"
 #include "simulated_device.h"
+#include "speculation/sequence_drafter.h"
 
 namespace {
 
 // Guesses as many tokens as it may; the device says which are right.
-class EagerDrafter : public tl::Drafter {
+class EagerDrafter : public tl::SequenceDrafter {
  public:
   void draft(std::span<const std::int32_t>, int most, tl::TokenRun& out) override {
     for (int i = 0; i < most; ++i) out.push_back(1);
   }
+};
+
+// Takes milliseconds for each place of a draft, and for each token that came while it was not asked.
+class SlowDrafter : public tl::Drafter {
+ public:
+  double per_place = 0, per_token = 0, share = 0;
+  double* clock = nullptr;  // of the simulation, in seconds
+
+  std::unique_ptr<tl::DraftState> start(const tl::Request&) override { return std::make_unique<Known>(); }
+  double relative_cost() const override { return share; }
+  void look_at(const tl::StepBatch&, std::span<tl::DraftTask> tasks) override {
+    for (tl::DraftTask& task : tasks) {
+      const auto& known = static_cast<Known&>(*task.request.draft_state);
+      const int num_behind = static_cast<int>(task.request.tokens.size()) - known.num_tokens;
+      task.num_behind = num_behind > tl::kMaxDrafts + 1 ? num_behind : 0;
+    }
+  }
+  tl::DraftTimes draft(std::span<tl::DraftTask> tasks) override {
+    int num_places = 0;
+    tl::DraftTimes times;
+    for (tl::DraftTask& task : tasks) {
+      if (task.most == 0) continue;
+      times.num_caught_up += task.num_behind;
+      static_cast<Known&>(*task.request.draft_state).num_tokens = static_cast<int>(task.request.tokens.size());
+      num_places = std::max(num_places, task.most);
+      for (int i = 0; i < task.most; ++i) task.drafts.push_back(1);
+    }
+    times.catching_up = times.num_caught_up * per_token / 1e3;
+    times.guessing = num_places * per_place / 1e3;
+    *clock += times.guessing + times.catching_up;
+    return times;
+  }
+  void launched(const tl::StepBatch&) override {}
+  void end(tl::DraftState&, std::span<const std::int32_t>) override {}
+
+ private:
+  struct Known : tl::DraftState {
+    int num_tokens = 0;
+  };
 };
 
 // A batch of requests that all run from the beginning.
@@ -24,18 +64,27 @@ struct FullBatch {
   StepTimes times;
   std::function<double(int)> keeps;  // how likely a draft for a request is right
 
+  double share = 0;  // of the device's times that guessing takes
+
   // Tokens per second while all requests run.
   double rate(bool drafts) const {
     constexpr int kPrompt = 128, kGenerated = 384;
     const std::vector<SimulatedRequest> requests(static_cast<std::size_t>(batch), {kPrompt, kGenerated, kGenerated});
     auto config = scheduler_config(tl::CapacityPolicy::kGuaranteedNoEvict, batch, 8192, kPrompt + kGenerated);
-    if (drafts) {
-      config.max_draft_len = tl::kMaxDrafts;
-      config.make_drafter = [](const tl::Request&) { return std::make_unique<EagerDrafter>(); };
+    const auto slow = std::make_shared<SlowDrafter>();
+    if (drafts) config.max_draft_len = tl::kMaxDrafts;
+    if (drafts && share > 0) config.drafter = slow;
+    if (drafts && share == 0) {
+      config.drafter =
+          std::make_shared<tl::SequenceDrafters>([](const tl::Request&) { return std::make_unique<EagerDrafter>(); });
     }
     const tl::KvManagerConfig cache{.num_blocks = batch * (kPrompt + kGenerated) / 32, .tokens_per_block = 32};
     Simulation simulation(config, cache, requests, times);
     simulation.device().keeps = keeps;
+    slow->clock = &simulation.device().seconds;
+    slow->per_place = share * (times.base + times.per_token * batch);
+    slow->per_token = share * times.per_token;
+    slow->share = share;
     simulation.run();
     return simulation.tokens_per_second;
   }
@@ -57,6 +106,29 @@ TEST(drafts_are_never_slower) {
   }
 }
 
+TEST(drafts_that_take_time_are_never_slower) {
+  for (const StepTimes& times : {kGpu, kCpu}) {
+    for (const int batch : {1, 4, 16, 64}) {
+      for (const double share : {0.05, 0.15, 0.4}) {
+        for (const double kept : {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}) {
+          const double gain = FullBatch{batch, times, [=](int) { return kept; }, share}.gain();
+          if (gain < 0.98) std::fprintf(stderr, "batch %d, share %g, kept %g: %g\n", batch, share, kept, gain);
+          CHECK(gain >= 0.98);
+        }
+      }
+    }
+  }
+}
+
+// A place costs the same for one row and for all, so rows have to bring drafts together.
+TEST(drafts_that_take_time_pay_in_batches) {
+  const auto gain = [](int batch, double kept, double share) {
+    return FullBatch{batch, kGpu, [=](int) { return kept; }, share}.gain();
+  };
+  CHECK(gain(1, 0.8, 0.05) > 2.5 && gain(16, 0.8, 0.05) > 1.9 && gain(64, 0.8, 0.05) > 1.3);
+  CHECK(gain(1, 1, 0.4) > 1.8 && gain(16, 1, 0.4) > 1.4);
+}
+
 TEST(drafts_that_are_right_pay) {
   const auto gain = [](int batch, double kept) { return FullBatch{batch, kGpu, [=](int) { return kept; }}.gain(); };
   CHECK(gain(1, 0.8) > 3 && gain(16, 0.8) > 2.2 && gain(64, 0.8) > 1.4);
@@ -75,15 +147,36 @@ TEST(requests_are_paced_by_themselves) {
 // for little.
 TEST(the_cost_of_a_draft_is_told_from_steps_that_follow_each_other) {
   tl::DraftCost cost;
-  const auto seconds = [](int i, int rows, int drafts) { return 1e-3 + 1e-6 * i + 5e-5 * rows + 1e-5 * drafts; };
-  for (int i = 0; i < 10; ++i) cost.observe(4, 0, 4, seconds(i, 4, 0));
-  CHECK(!cost.tokens_per_draft());
+  const auto step = [](int i, int rows, int drafts) {
+    const double seconds = 1e-3 + 1e-6 * i + 5e-5 * rows + 1e-5 * drafts;
+    return tl::DecodeStep{rows, drafts, drafts > 0, 4, seconds, drafts > 0 ? 3e-5 : 0};
+  };
+  for (int i = 0; i < 10; ++i) cost.observe(step(i, 4, 0));
+  CHECK(!cost.known());
   for (int i = 10; i < 500; ++i) {
     const int num_rows = i % 50 < 25 ? 4 : 8, num_drafts = i % 7;
-    cost.observe(num_rows, num_drafts, 4, seconds(i, num_rows, num_drafts) + (i == 250 ? 5e-3 : 0));
+    tl::DecodeStep next = step(i, num_rows, num_drafts);
+    if (i == 250) next.seconds += 5e-3;
+    cost.observe(next);
   }
-  const double expected = 1e-5 * 4 / seconds(470, 6, 3);
-  CHECK(std::abs(*cost.tokens_per_draft() - expected) < 0.2 * expected);
+  const double rate = 4 / (step(470, 6, 3).seconds + 3e-5);
+  CHECK(cost.known() && std::abs(cost.prices().per_draft - 1e-5 * rate) < 0.2e-5 * rate);
+  CHECK(std::abs(cost.prices().per_place - 3e-5 * rate) < 0.6e-5 * rate);
+}
+
+// Catching up is paid for by a two-hundredth of the time of steps, and by drafts that were right.
+TEST(catching_up_takes_no_more_than_a_share_and_what_drafts_saved) {
+  const auto seconds_earned = [](int num_drafts, int num_kept) {
+    tl::DraftCost cost;
+    for (int i = 0; i < 10; ++i) cost.observe({1, i % 2, i % 2, 1 + i % 2, 1, 0});  // drafts are free and always right
+    while (cost.catch_up_budget() > 0) cost.observe_catching_up(10, 1);
+    CHECK(cost.seconds_to_catch_up() == 0.1);
+    const double before = cost.catch_up_budget();
+    for (int i = 0; i < 100; ++i) cost.observe({1, num_drafts, num_drafts, 1 + num_kept, 1, 0});
+    return cost.catch_up_budget() - before;
+  };
+  CHECK(std::abs(seconds_earned(0, 0) - 0.5) < 1e-9 && std::abs(seconds_earned(4, 0) - 0.5) < 1e-9);
+  CHECK(seconds_earned(4, 4) > 80);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ TEST(the_row_after_an_end_id_is_discarded) {
 TEST(drafts_change_no_token) {
   tl::EventLoopConfig config = loop_config();
   config.scheduler.max_draft_len = 5;
-  config.scheduler.make_drafter = fake_drafter;
+  config.scheduler.drafter = fake_drafter();
   config.scheduler.paces_drafts = false;
   std::vector<char> log;
   Service service(config, [&](FakeExecutor& executor) {
@@ -135,7 +135,7 @@ TEST(drafts_change_no_token) {
 TEST(what_is_generated_ends_inside_accepted_drafts) {
   tl::EventLoopConfig config = loop_config();
   config.scheduler.max_draft_len = tl::kMaxDrafts;
-  config.scheduler.make_drafter = fake_drafter;
+  config.scheduler.drafter = fake_drafter();
   config.scheduler.paces_drafts = false;
   for (int place = 0; place < 12; ++place) {
     Service service(config);

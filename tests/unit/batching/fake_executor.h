@@ -234,7 +234,9 @@ class FakeExecutor : public tl::StepExecutor {
     CHECK(row.num_generated == std::ssize(request.tokens) - request.num_prompt);
     const std::int32_t* drafts = batch.token_ids.data() + row.first_token + row.num_tokens - row.num_drafts;
     for (int i = 0; i <= row.num_drafts; ++i) {
-      request.tokens.push_back(next_token(request.params ? request.params->seed : 0, request.tokens));
+      const int errs_on = request.params ? request.params->errs_on : 0;
+      const std::int32_t right = next_token(request.params ? request.params->seed : 0, request.tokens);
+      request.tokens.push_back(errs_on > 0 && right % errs_on == 0 ? (right + 1) % kVocab : right);
       result.tokens.push_back(request.tokens.back());
       if (i < row.num_drafts && drafts[i] != request.tokens.back()) break;
     }

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "batching/drafter.h"
 #include "batching/request.h"
+#include "speculation/sequence_drafter.h"
 
 using Tokens = std::vector<std::int32_t>;
 
@@ -17,6 +17,7 @@ struct FakeParams : tl::SlotParams {
   bool prompt_outputs = false;
   int num_beams = 0;
   int max_new_tokens = 0;  // of a search
+  int errs_on = 0;         // another token than the seed's comes out where that is a multiple of it; 0: never
 };
 
 struct FakeOutputs : tl::RowOutputs {
@@ -41,7 +42,7 @@ inline Tokens reference(Tokens prompt, std::uint64_t seed, int num_tokens) {
 }
 
 // Guesses as many tokens as it likes, of which as many as it likes are right.
-class FakeDrafter : public tl::Drafter {
+class FakeDrafter : public tl::SequenceDrafter {
  public:
   explicit FakeDrafter(std::uint64_t seed) : seed_(seed), random_(seed) {}
   void draft(std::span<const std::int32_t> tokens, int most, tl::TokenRun& out) override {
@@ -60,10 +61,12 @@ class FakeDrafter : public tl::Drafter {
 };
 
 // Drafts for two requests of three.
-inline std::unique_ptr<tl::Drafter> fake_drafter(const tl::Request& request) {
-  const auto* params = dynamic_cast<const FakeParams*>(request.spec.params.get());
-  if (params == nullptr || params->seed % 3 == 0) return nullptr;
-  return std::make_unique<FakeDrafter>(params->seed);
+inline std::shared_ptr<tl::Drafter> fake_drafter() {
+  return std::make_shared<tl::SequenceDrafters>([](const tl::Request& request) -> std::unique_ptr<FakeDrafter> {
+    const auto* params = dynamic_cast<const FakeParams*>(request.spec.params.get());
+    if (params == nullptr || params->seed % 3 == 0) return nullptr;
+    return std::make_unique<FakeDrafter>(params->seed);
+  });
 }
 
 // Beams of any parents, mostly as many as allowed; none at the limit, or now and then before.

@@ -72,7 +72,7 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
   Load load(seed, config.max_batch_size, cache.num_blocks, geometry);
   if (seed / 2 % 2 == 0) {
     config.max_draft_len = 1 + load.draw(tl::kMaxDrafts);
-    config.make_drafter = fake_drafter;
+    config.drafter = fake_drafter();
     config.paces_drafts = load.draw(4) == 0;
   }
   Driver driver(config, cache, config.max_batch_size + load.draw(3));

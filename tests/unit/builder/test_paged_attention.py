@@ -49,6 +49,7 @@ def test_scale_cap_norms_and_epsilon_come_from_the_graph() -> None:
         "num_heads": 6,
         "scale": 0.5,
         "window": 0,
+        "first_position": 0,
         "cache_group": 0,
         "softcap": 30.0,
         "norm_epsilon": 0.25,

@@ -63,8 +63,8 @@ def _extra_attribute(model: ir.Model) -> None:
 
 def _too_many_inputs(model: ir.Model) -> None:
     node = find(model, "lm_head")
-    node.resize_inputs(7)
-    node.replace_input_with(6, node.inputs[0])
+    node.resize_inputs(8)
+    node.replace_input_with(7, node.inputs[0])
 
 
 def _wrong_step_input(model: ir.Model) -> None:
@@ -89,7 +89,7 @@ def _uncomputed_output(model: ir.Model) -> None:
         (_missing_input, "Linear lm_head: weight is missing"),
         (_missing_attribute, "expected the attributes {'epsilon': 'float'}, found {}"),
         (_extra_attribute, "{'activation': 'string'}, found {'activation': 'string', 'alpha': 'float'}"),
-        (_too_many_inputs, "has 7 inputs and 1 outputs, more than its schema"),
+        (_too_many_inputs, "has 8 inputs and 1 outputs, more than its schema"),
         (_wrong_step_input, "past_lens should be the step input past_lens, not logits_indices"),
         (_uncomputed_output, "the output nothing is not computed"),
     ],

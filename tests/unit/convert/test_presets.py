@@ -44,4 +44,4 @@ def test_number_of_parameters(name: str) -> None:
 def test_every_preset_is_listed_and_every_family_has_one() -> None:
     assert {path.stem for path in PRESETS.glob("*.json")} == set(PARAMETERS)
     used = {json.loads(path.read_text())["architectures"][0] for path in PRESETS.glob("*.json")}
-    assert used == {name for family in all_families().values() for name in family.architectures}
+    assert used == {name for family in all_families().values() if not family.drafts for name in family.architectures}

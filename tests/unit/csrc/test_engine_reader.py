@@ -363,6 +363,7 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
         lambda e: e.manifest["kv_cache"].update(tokens_per_block=8),
         "blocks of max_seq_len|tokens_per_block",
     ),
+    "features": (lambda e: e.manifest.update(feature_size=8), "expected a cache of features"),
     "number of layers": (lambda e: e.manifest["kv_cache"].update(num_layers=2), "expected 4 KV caches"),
     "vocabulary": (lambda e: e.manifest["model"].update(vocab_size=71), "expected rows of vocab_size = 71"),
 }

@@ -19,10 +19,10 @@ def linear_call() -> dict[str, Any]:
     weight = pack(rng.standard_normal((OUT, IN), np.float32), "panel64")
     return {
         "op": "Linear",
-        "inputs": [rng.standard_normal((ROWS, IN), np.float32), weight, None, None, None, None],
+        "inputs": [rng.standard_normal((ROWS, IN), np.float32), weight, *[None] * 5],
         "outputs": [np.empty((ROWS, OUT), np.float32)],
         "attributes": {"activation": "none"},
-        "layouts": ["row_major", "panel64", "panel64", "row_major", "row_major", "panel64"],
+        "layouts": ["row_major", "panel64", "panel64", "row_major", "row_major", "panel64", "row_major"],
     }
 
 
@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda c: c.update(attributes={"activation": "relu"}),
         "activation: expected one of none silu gelu gelu_tanh",
     ),
-    "wrong bf16 dtype": (lambda c: c.update(dtypes=["bfloat16", *["float32"] * 5]), "does not describe the array"),
+    "wrong bf16 dtype": (lambda c: c.update(dtypes=["bfloat16", *["float32"] * 6]), "does not describe the array"),
 }
 
 

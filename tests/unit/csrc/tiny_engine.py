@@ -44,11 +44,14 @@ PYTHON_ONLY: dict[str, Any] = {
     "fusions": [],
     "num_parameters": 0,
     "stripped": False,
+    "feature_size": 0,
+    "borrows_features": False,
     "qformat": "full_prec",
     "tactics": [],
     "expansions": [],
     "accuracy": None,
     "deterministic": False,
+    "lora": None,
 }
 MANIFEST: dict[str, Any] = {
     **PYTHON_ONLY,
@@ -129,6 +132,7 @@ ATTENTION: dict[str, float | str] = {
     "num_heads": HEADS,
     "scale": HEAD_DIM**-0.5,
     "window": 0,
+    "first_position": 0,
     "cache_group": 0,
     "softcap": 0.0,
     "norm_epsilon": 0.0,

@@ -294,7 +294,8 @@ def test_neutral_values_of_unsupported_arguments_are_accepted(runner):
         ({"output_log_probs": True}, "return_dict"),
         ({"temperature": [1.0]}, "temperature has 1 values for 2 prompts"),
         ({"random_seed": -1}, "random_seed is -1"),
-        ({"lora_uids": ["x"]}, "merge the adapter"),
+        ({"lora_uids": ["x", None]}, "lora_uids has 'x'"),
+        ({"lora_uids": ["-1"]}, "lora_uids has 1 entries for 2 prompts"),
         ({"sampling_config": {"beams": 1}}, "no argument 'beams'"),
         ({"max_new_token": 3}, "did you mean max_new_tokens"),
         ({"texts": ["x"]}, "either batch_input_ids or texts"),
@@ -308,7 +309,7 @@ def test_other_arguments_are_errors(runner, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lora_dir": "x"}, "merge the adapter"),
+        ({"lora_dir": 3}, "lora_dir is 3"),
         ({"kv_cache_enable_block_reuse": 1}, "expected True or False"),
         ({"capacity_scheduler_policy": "STATIC_BATCH"}, "expected one of GUARANTEED_NO_EVICT, MAX_UTILIZATION"),
         ({"max_beam_width": 0}, "max_beam_width is 0"),

@@ -11,6 +11,7 @@ from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
 from trtllm_lite.builder.parts import EngineParts
+from trtllm_lite.builder.passes.features import borrows_features
 from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import BuildError, shown
@@ -47,13 +48,13 @@ class CpuBackend:
 
     def compile(self, job: BuildJob) -> EngineParts:
         """As :meth:`Backend.compile`."""
-        planned = make_plan(job.graph, job.limits, _cache_dtype(job))
+        planned, borrows = make_plan(job.graph, job.limits, _cache_dtype(job)), borrows_features(job.graph)
         return EngineParts(
             target=Target(CPU),
             plan=planned.plan.to_json(),
             weights=planned.weights,
-            kv_cache=kv_cache_of(planned.plan, job.limits),
-            memory=plan_bytes(planned, job.limits, num_threads=1),
+            kv_cache=kv_cache_of(planned.plan, job.limits, borrows),
+            memory=plan_bytes(planned, job.limits, 1, borrows),
             cubins={},
             alignment=ALIGNMENT,
         )
@@ -62,7 +63,8 @@ class CpuBackend:
         """As :meth:`Backend.memory`."""
         # Affinity and control groups decide how many threads "all" is; only the runtime knows.
         threads = _core.resolve_num_threads(num_threads or 0)
-        return plan_bytes(make_plan(job.graph, job.limits, _cache_dtype(job)), job.limits, threads)
+        planned = make_plan(job.graph, job.limits, _cache_dtype(job))
+        return plan_bytes(planned, job.limits, threads, borrows_features(job.graph))
 
 
 def _cache_dtype(job: BuildJob) -> str:

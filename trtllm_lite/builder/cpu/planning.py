@@ -17,6 +17,7 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import Computed, extents
 from trtllm_lite.plugins.packing import pack, packed_shape
 from trtllm_lite.plugins.schema import LAYOUTS, all_schemas
+from trtllm_lite.vocabulary import FEATURES
 
 CPU = "cpu"  # the target, its kind, and the arch of its program
 
@@ -46,7 +47,7 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
     def add(value: ir.Value, kind: str, offset: int = 0, layout: str = "row_major") -> None:
         index[value] = len(tensors)
         tensor = _tensor(value, limits, kind, offset, layout)
-        tensors.append(replace(tensor, dtype=cache_dtype) if kind == "cache" else tensor)
+        tensors.append(replace(tensor, dtype=cache_dtype) if kind == "cache" and tensor.name != FEATURES else tensor)
 
     for value in graph.inputs:
         add(value, "cache" if _is_cache(value) else "input")

@@ -2,12 +2,13 @@
 
 Each pass is numerically neutral. remove_padding comes first, so that all others see plain [rows, features] matrices;
 the operators that others build on (linear) come before those, and rowwise takes what they leave; last_token_gather
-comes last, when whole layers are a handful of operators whose row-wise nature their schemas state.
+comes last but for features, when whole layers are a handful of operators whose row-wise nature their schemas state.
 """
 
 from trtllm_lite.builder.passes.add_norm import ADD_NORM
 from trtllm_lite.builder.passes.contract import Decision, GraphPass, PassError
 from trtllm_lite.builder.passes.embedding import EMBEDDING
+from trtllm_lite.builder.passes.features import STORE_FEATURES
 from trtllm_lite.builder.passes.gather_columns import GATHER_COLUMNS
 from trtllm_lite.builder.passes.last_token_gather import LAST_TOKEN_GATHER
 from trtllm_lite.builder.passes.linear import LINEAR
@@ -36,6 +37,7 @@ PIPELINE = (
     ADD_NORM,
     ROWWISE,
     LAST_TOKEN_GATHER,
+    STORE_FEATURES,
 )
 
 __all__ = ["PIPELINE", "Decision", "GraphPass", "PassError"]

@@ -2,10 +2,10 @@
 
 Walking back from the logits, every operator that treats rows alike and is read by nothing else may run on the wanted
 rows only: for a decoder, everything behind the last attention, so that in prefill the last MLP and the LM head see a
-row per sequence instead of a row per token.
+row per sequence instead of a row per token. What a head that drafts keeps of guesses is wanted where logits are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -13,7 +13,7 @@ from trtllm_lite.builder.graph import dims, fused_node, site, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
-from trtllm_lite.vocabulary import LOGITS, LOGITS_INDICES
+from trtllm_lite.vocabulary import HIDDEN, LOGITS, LOGITS_INDICES
 
 NUM_LOGITS = "num_logits"
 
@@ -23,9 +23,10 @@ _ROWS = "rows"
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     logits = _logits(graph)
+    outputs = [logits, *(value for value in graph.outputs if value.name == HIDDEN)]
     indices = value_of(LOGITS_INDICES, ir.DataType.INT32, [NUM_LOGITS])
     graph.inputs.insert(_num_step_inputs(graph), indices)
-    region = _sinkable(graph, logits)
+    region = _sinkable(graph, outputs)
     gathered: dict[ir.Value, ir.Value] = {}
     for node in [node for node in graph if node in region]:
         for position, value in enumerate(node.inputs):
@@ -35,9 +36,13 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
                 node.replace_input_with(position, gathered[value])
         for output in node.outputs:
             output.shape = ir.Shape([NUM_LOGITS, *(dims(output) or ())[1:]])
-    if not region:
-        graph.outputs[graph.outputs.index(logits)] = gathered[logits] = _gather(graph, logits, indices, None)
-        logits.name, gathered[logits].name = f"{LOGITS}.all", LOGITS
+    for output in outputs:
+        if output.producer() in region:
+            continue
+        if output not in gathered:
+            gathered[output] = _gather(graph, output, indices, None)
+        graph.outputs[graph.outputs.index(output)] = gathered[output]
+        output.name, gathered[output].name = f"{output.name}.all", output.name
     return [Decision(_origin(value), True) for value in gathered]
 
 
@@ -56,12 +61,12 @@ def _num_step_inputs(graph: ir.Graph) -> int:
     return sum(len(dims(value) or ()) < 4 for value in graph.inputs)
 
 
-def _sinkable(graph: ir.Graph, logits: ir.Value) -> set[ir.Node]:
-    """Row-wise nodes whose every reader is one of them or the caller who wants logits."""
+def _sinkable(graph: ir.Graph, results: Sequence[ir.Value]) -> set[ir.Node]:
+    """Row-wise nodes whose every reader is one of them or the caller who wants ``results``."""
     region: set[ir.Node] = set()
     for node in reversed(list(graph)):
         outputs = [output for output in node.outputs if output.uses() or output.is_graph_output()]
-        wanted = (output is logits or not output.is_graph_output() for output in outputs)
+        wanted = (output in results or not output.is_graph_output() for output in outputs)
         inside = (use.node in region for output in outputs for use in output.uses())
         if _is_row_wise(node) and all(wanted) and all(inside):
             region.add(node)

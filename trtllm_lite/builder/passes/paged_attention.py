@@ -36,7 +36,7 @@ from trtllm_lite.builder.passes.attention_pattern import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import NUM_SEQS, PACKED_ROWS, PADDED_ROWS, PAST_LENS
-from trtllm_lite.builder.passes.window_mask import match_window
+from trtllm_lite.builder.passes.window_mask import match_first_position, match_window
 from trtllm_lite.network.dtypes import ONNX
 
 CU_SEQLENS, BLOCK_TABLES = "cu_seqlens", "block_tables"
@@ -51,6 +51,7 @@ class _Match:
     value_cache: Cache
     qkv: ir.Value
     window: int
+    first_position: int
     scale: float
     softcap: float
     output: ir.Value
@@ -89,7 +90,9 @@ def _match(attention: ir.Node) -> _Match:
     softcap = float(attribute(attention, "softcap", 0.0))
     output = match_packed_output(attention)
     qkv = _merged([query.source, key.source, value.source])
-    return _Match(query, key, key_cache, value_cache, qkv, match_window(mask), scale, softcap, output)
+    first = match_first_position(mask)
+    window = 0 if first else match_window(mask)
+    return _Match(query, key, key_cache, value_cache, qkv, window, first, scale, softcap, output)
 
 
 def _check_attributes(attention: ir.Node) -> None:
@@ -157,6 +160,7 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
         "num_heads": query.heads,
         "scale": match.scale,
         "window": match.window,
+        "first_position": match.first_position,
         "cache_group": 0,
         "softcap": match.softcap,
         "norm_epsilon": query.norm_epsilon or match.key.norm_epsilon,

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import attribute, dims, integers, nodes_of, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.vocabulary import NETWORK_INPUTS
+from trtllm_lite.vocabulary import FEATURES, NETWORK_INPUTS
 
 TOKEN_IDS, POSITION_IDS, PAST_LENS = "token_ids", "position_ids", "past_lens"
 PADDED_ROWS, PACKED_ROWS = "padded_rows", "packed_rows"
@@ -140,6 +140,10 @@ def _replace_inputs(state: _Rewrite) -> None:
         value_of(PACKED_ROWS, ir.DataType.INT64, [NUM_TOKENS]),
     ]
     graph.inputs[:0] = [*new, *maps]
+    features = next((value for value in graph.inputs if value.name == FEATURES), None)
+    if features is not None:
+        features.shape = ir.Shape([NUM_TOKENS, *(dims(features) or ())[2:]])
+        state.rows.add(features)
 
 
 def _rename_symbol(graph: ir.Graph, old: str, new: str) -> None:

@@ -34,6 +34,21 @@ def match_window(mask: ir.Value | None) -> int:
     return window
 
 
+def match_first_position(mask: ir.Value | None) -> int:
+    """p of a mask that lets through keys at positions >= min(p, position of the query); 0 if it is none such."""
+    node = None if mask is None else mask.producer()
+    if node is None or node.op_type != "GreaterOrEqual":
+        return 0
+    bound = None if node.inputs[1] is None else node.inputs[1].producer()
+    if bound is None or bound.op_type != "Min" or len(bound.inputs) != 2:
+        return 0
+    first = scalar_constant(bound.inputs[1])
+    sides = _affine(node.inputs[0]), _affine(bound.inputs[0])
+    expect(isinstance(first, int) and first > 0 and sides == (("key", 0), ("query", 0)), "the mask has no known form")
+    assert isinstance(first, int)
+    return first
+
+
 def _affine(value: ir.Value | None) -> tuple[str, int]:
     """(what, offset): ``what`` is "key" (0, 1, 2, … along the last axis) or "query" (position_ids)."""
     offset = 0

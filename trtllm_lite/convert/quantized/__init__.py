@@ -23,6 +23,7 @@ from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
 from trtllm_lite.convert.quantized.modelopt import ModelOpt
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.source_tensors import TOKEN_LISTS
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.blocks import part_name
 from trtllm_lite.vocabulary import PLAIN_DTYPES
@@ -110,8 +111,12 @@ def _read(source: Source, weights: Mapping[str, Matrix], name: str) -> NDArray:
 
 
 def _check_plain(source: Source, tensors: Mapping[str, TensorInfo], reason: str) -> None:
-    """Raise ConvertError for tensors that are no floating-point numbers."""
-    others = [f"{name} ({info.dtype})" for name, info in tensors.items() if info.dtype not in PLAIN_DTYPES]
+    """Raise ConvertError for tensors that are no floating-point numbers, but for lists of tokens."""
+    others = [
+        f"{name} ({info.dtype})"
+        for name, info in tensors.items()
+        if info.dtype not in PLAIN_DTYPES and name not in TOKEN_LISTS
+    ]
     if others:
         listed = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
         raise ConvertError(

@@ -9,7 +9,7 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
   cache_.step_ended(batch.step);
   slots_.step_ended(batch.step);
   costs_.observe(batch, result);
-  if (config_.make_drafter && batch.only_decodes()) observe_drafts(batch, result);
+  if (config_.drafter) observe_drafts(batch, result);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     const bool of_the_same_search = i > 0 && row.request == batch.rows[i - 1].request;
@@ -20,8 +20,10 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
 
 void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events) {
   const Index index = row.request.index;
-  if (row.num_drafts > 0 && result.error.empty()) settle(row, result.tokens.size() - 1);
-  if (row.sample && result.error.empty()) pace(row, result.tokens.size());
+  if (row.num_drafts > 0 && result.error.empty()) {
+    settle(row, result.tokens.size() - 1);
+    pace(row, result.tokens.size() - 1);
+  }
   if (!result.error.empty()) {
     remove(index, FinishReason::kError, std::move(result.error), now, events);
   } else if (row.sample && table_.request(index).is_search()) {
@@ -92,9 +94,9 @@ void Scheduler::reset(const std::string& message, Clock::time_point now, EventBa
   end_all(FinishReason::kError, message, now, events);
   cache_.forget_written_since(0);
   // The step that was perhaps being prepared is never launched, but blocks may wait for its end.
-  StepBatch never_launched;
-  never_launched.step = launched_ + 1;
-  launched(never_launched);
+  ++launched_;
+  cache_.step_launched(launched_);
+  slots_.step_launched(launched_);
   cache_.step_ended(launched_);
   slots_.step_ended(launched_);
 }

@@ -10,12 +10,16 @@ class CostModel {
   // Seconds to compute `num_tokens` again; seconds to copy `num_blocks` to the host and back.
   double recompute_seconds(int num_tokens) const { return num_tokens * seconds_per_token_; }
   double swap_seconds(int num_blocks) const { return 2.0 * num_blocks * seconds_per_block_; }
+  // Of all prefill so far, with no value to begin with; 0 before any.
+  double prefill_seconds_per_token() const { return prefill_tokens_ > 0 ? prefill_seconds_ / prefill_tokens_ : 0; }
 
   void observe(const StepBatch& batch, const StepResult& result) {
     // Recomputing is prefill. Decode steps are not counted: they spend their time on reading weights.
     const int num_tokens = static_cast<int>(batch.token_ids.size());
     if (result.compute_seconds > 0 && num_tokens > 2 * batch.num_decode_tokens) {
       average(seconds_per_token_, result.compute_seconds / num_tokens);
+      prefill_seconds_ += result.compute_seconds;
+      prefill_tokens_ += num_tokens;
     }
     if (result.copy_seconds > 0 && !batch.copies.empty()) {
       average(seconds_per_block_, result.copy_seconds / static_cast<double>(batch.copies.size()));
@@ -30,6 +34,7 @@ class CostModel {
   static constexpr double kWeight = 0.1;
   double seconds_per_token_ = 1e-3;
   double seconds_per_block_ = 2e-4;
+  double prefill_seconds_ = 0, prefill_tokens_ = 0;
 };
 
 }  // namespace tl

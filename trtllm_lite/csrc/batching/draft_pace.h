@@ -10,84 +10,136 @@
 
 namespace tl {
 
-// What a draft costs a step that decodes: by how much steps of as many rows differ that follow each other, for each
-// draft by which they differ. So neither a machine whose speed drifts nor texts that grow count as the cost of drafts.
-// Of these differences about the last kMemory count, and of the steps for all else.
+// What drafts cost, in tokens: how many steps would have come to in that time. 0: it is free; 1: it takes as long as a
+// row of its own.
+struct DraftPrices {
+  double per_draft = 0;  // to compute it in its step
+  double per_place = 0;  // to guess one draft more for each of any number of rows
+
+  // Of each draft in a place that so many rows have.
+  double of_draft(double num_rows) const { return per_draft + per_place / num_rows; }
+};
+
+// A step in which all rows decode.
+struct DecodeStep {
+  int num_rows = 0, num_drafts = 0;
+  int num_places = 0;  // drafts of the row that has most
+  int num_generated = 0;
+  double seconds = 0, guess_seconds = 0;
+};
+
+// Measures the prices. The price of a draft is by how much steps of as many rows differ that follow each other, for
+// each draft by which they differ: so neither a machine whose speed drifts nor texts that grow count as the cost of
+// drafts. Of these differences about the last kMemory count, and of the steps for all else.
 class DraftCost {
  public:
-  // In tokens: how many a step would have come to in the time that a draft takes. 0: a draft is free; 1: it takes as
-  // long as a row of its own. None before kTrials differences have been seen: until then let every other step have
-  // drafts, one for each row.
-  std::optional<double> tokens_per_draft() const {
-    if (num_pairs_ < kTrials) return std::nullopt;
-    return std::clamp(products_ / squares_ * num_generated_ / seconds_, 0.0, 1.0);
+  // Of kTrials such differences. Until then let every other step have drafts, one for each row.
+  bool known() const { return num_pairs_ >= kTrials; }
+  // The least that they can be, as far as they are not known.
+  DraftPrices prices() const {
+    if (num_steps_ == 0) return {};
+    const double rate = num_generated_ / seconds_;
+    return {known() ? std::clamp(products_ / squares_ * rate, 0.0, 1.0) : 0, seconds_per_place_ * rate};
   }
   int trial_len() const { return static_cast<int>(num_steps_) % 2; }
 
-  // A step of so many rows, which brought so many drafts in all, came to so many tokens.
-  void observe(int num_rows, int num_drafts, int num_generated, double seconds) {
-    if (seconds <= 0) return;
-    average(num_generated_, num_generated, ++num_steps_);
+  // Seconds that may go into catching up with requests: the time of some steps, a share of the time of all, and what
+  // drafts have saved. So texts that no draft is right for lose no more than that.
+  double catch_up_budget() const { return saved_ + kAdvance * seconds_; }
+  // None before a token was caught up with.
+  std::optional<double> seconds_to_catch_up() const {
+    if (tokens_caught_up_ == 0) return std::nullopt;
+    return seconds_caught_up_ / tokens_caught_up_;
+  }
+  void observe_catching_up(int num_tokens, double seconds) {
+    if (num_tokens == 0) return;
+    saved_ -= seconds;
+    average(tokens_caught_up_, num_tokens, ++num_catch_ups_);
+    average(seconds_caught_up_, seconds, num_catch_ups_);
+  }
+
+  void observe(const DecodeStep& step) {
+    if (step.seconds <= 0) return;
+    const double seconds = step.seconds + step.guess_seconds;
+    saved_ += kShare * seconds;
+    if (num_steps_ > 0) {
+      const DraftPrices price = prices();
+      const double cost = price.per_draft * step.num_drafts + price.per_place * step.num_places;
+      saved_ += (step.num_generated - step.num_rows - cost) * seconds_ / num_generated_;
+    }
+    average(num_generated_, step.num_generated, ++num_steps_);
     average(seconds_, seconds, num_steps_);
-    if (num_steps_ > 1 && num_rows == last_.num_rows && num_drafts != last_.num_drafts) {
-      const double drafts = num_drafts - last_.num_drafts;
+    if (step.num_places > 0) average(seconds_per_place_, step.guess_seconds / step.num_places, ++num_guesses_);
+    if (num_steps_ > 1 && step.num_rows == last_.num_rows && step.num_drafts != last_.num_drafts) {
+      const double drafts = step.num_drafts - last_.num_drafts;
       const double most = std::abs(drafts) * seconds_ / num_generated_;  // beyond it something else held a step up
-      average(products_, drafts * std::clamp(seconds - last_.seconds, -most, most), ++num_pairs_);
+      average(products_, drafts * std::clamp(step.seconds - last_.seconds, -most, most), ++num_pairs_);
       average(squares_, drafts * drafts, num_pairs_);
     }
-    last_ = {num_rows, num_drafts, seconds};
+    last_ = step;
   }
 
  private:
-  static constexpr double kMemory = 64, kTrials = 4;
-  struct Step {
-    int num_rows = 0, num_drafts = 0;
-    double seconds = 0;
-  };
+  static constexpr double kMemory = 64, kTrials = 4, kAdvance = 3, kShare = 0.005;
   static void average(double& mean, double value, double count) {
     mean += std::max(1.0 / count, 1.0 / kMemory) * (value - mean);
   }
 
-  Step last_;
+  DecodeStep last_;
+  double saved_ = 0;                                        // seconds
   double num_generated_ = 0, seconds_ = 0, num_steps_ = 0;  // means, over so many
   double products_ = 0, squares_ = 0, num_pairs_ = 0;       // means, of differences in drafts and seconds
+  double seconds_per_place_ = 0, num_guesses_ = 0;
+  double tokens_caught_up_ = 0, seconds_caught_up_ = 0, num_catch_ups_ = 0;  // means, of calls that caught up
 };
 
 // The drafts of one request: as many as are likely enough to be kept. If none is, the request goes on without, and
 // tries again after a while: the longer, the more often that was in vain.
 class DraftPace {
  public:
-  // Draft number i, from 1, is kept with the i-th power of the probability that one is.
-  int draft_len(double tokens_per_draft, int most) const {
+  // Whether drafts of which this share is kept are worth their price. Both numbers are estimates; a price near that of
+  // a row of its own is that of drafts which are nearly all kept.
+  static bool pays(double kept, double price) {
+    return kept > price + kMargin * price * std::max(1 - price, 0.0) + kLeastGain;
+  }
+
+  // How likely draft number i, from 1, is kept: that one is, to the i-th power.
+  double kept(int number) const { return std::pow(acceptance_, number); }
+
+  // At least one, if there may be one.
+  int draft_len(double price, int most) const {
     int len = 0;
-    for (double kept = acceptance_; len < most && pays(kept, tokens_per_draft); kept *= acceptance_) ++len;
+    while (len < most && pays(kept(len + 1), price)) ++len;
     return std::max(len, std::min(most, 1));
   }
 
-  // Takes in what became of a step's drafts. Returns how many tokens the request had better generate without any.
-  int observe(int num_drafted, int num_kept, std::optional<double> tokens_per_draft) {
+  // Takes in what became of a row's drafts, which had this price each. Returns how many steps the request had better go
+  // without.
+  int observe(int num_drafted, int num_kept, std::optional<double> price) {
     for (int i = 0; i < std::min(num_kept + 1, num_drafted); ++i) {
       acceptance_ += std::max(1.0 / ++num_tried_, 1.0 / kMemory) * ((i < num_kept ? 1.0 : 0.0) - acceptance_);
     }
-    if (!tokens_per_draft) return 0;
-    num_empty_ = num_drafted > 0 ? 0 : num_empty_ + 1;
-    if (pays(acceptance_, *tokens_per_draft) && num_empty_ < kMostEmpty) {
-      if (num_kept > 1) rest_ = kLeastRest;
-      return 0;
-    }
+    num_empty_ = 0;
+    if (!price) return 0;
+    if (!pays(acceptance_, *price)) return rest();
+    if (num_kept > 1) rest_ = kLeastRest;
+    return 0;
+  }
+  // The same where nothing could be guessed.
+  int found_nothing() { return ++num_empty_ < kMostEmpty ? 0 : rest(); }
+  int rest() {
     acceptance_ = kUntried;
     num_tried_ = 2;
     num_empty_ = 0;
     return std::exchange(rest_, std::min(2 * rest_, kMostRest));
   }
 
- private:
-  static bool pays(double kept, double tokens_per_draft) { return kept > kMargin * tokens_per_draft + kLeastGain; }
+  static constexpr int kLeastRest = 32, kMostRest = 512;  // steps; powers of two
 
+ private:
   static constexpr double kUntried = 0.6, kMemory = 32;
-  static constexpr double kMargin = 1.25, kLeastGain = 0.02;  // both numbers are estimates
-  static constexpr int kMostEmpty = 8;                        // steps that nothing was guessed for
-  static constexpr int kLeastRest = 32, kMostRest = 512;
+  static constexpr double kMargin = 0.25, kLeastGain = 0.02;
+  static constexpr int kMostEmpty = 8;  // steps that nothing was guessed for
   double acceptance_ = kUntried, num_tried_ = 2;
   int rest_ = kLeastRest, num_empty_ = 0;
 };

@@ -1,21 +1,54 @@
-// The interface of what guesses how a sequence goes on.
+// The interface of what guesses how sequences go on.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "batching/step.h"
 
 namespace tl {
 
-// The guesses for one request. Wrong ones cost time, nothing else.
+struct Request;
+
+// What a drafter keeps of a request; the request owns it.
+struct DraftState {
+  virtual ~DraftState() = default;
+};
+
+// A request whose next row may bring drafts. All tokens of the request are known, and all but the newest are computed.
+struct DraftTask {
+  Request& request;
+  std::int32_t slot;   // whose block table has room for the newest token and for `most` behind it
+  int most;            // 0: nothing is asked for
+  TokenRun drafts;     // the answer: up to `most` tokens that may follow
+  int num_behind = 0;  // tokens that have to be made up for before anything can be guessed
+};
+
+// Seconds that a call took: to guess, and to make up for so many tokens that came while nothing was asked for.
+struct DraftTimes {
+  double guessing = 0, catching_up = 0;
+  int num_caught_up = 0;
+};
+
+// Guesses for all requests of a scheduler. Wrong guesses cost time, nothing else.
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  // Appends up to `most` tokens that may follow `tokens`, of which those of the call before are the beginning.
-  virtual void draft(std::span<const std::int32_t> tokens, int most, TokenRun& out) = 0;
+  // Null: this request goes without drafts.
+  virtual std::unique_ptr<DraftState> start(const Request& request) = 0;
+  // What it takes to make up for a token, as a share of what computing one takes the model that it drafts for.
+  virtual double relative_cost() const = 0;
+  // Says of the tasks of a step in preparation how far behind they are, and asks nothing of those that have to wait for
+  // a step. `batch` has the copies and table updates that the step begins with, of which it may get more, and updates
+  // that the tasks need.
+  virtual void look_at(const StepBatch& batch, std::span<DraftTask> tasks) = 0;
+  // Answers them, looked at before; meanwhile less may be asked for. An exception ends all requests.
+  virtual DraftTimes draft(std::span<DraftTask> tasks) = 0;
+  // Called for every step when all of it is known, and before the next one is prepared.
+  virtual void launched(const StepBatch& batch) = 0;
   // The request has ended, not with an error, and has generated these tokens.
-  virtual void end(std::span<const std::int32_t> generated) { (void)generated; }
+  virtual void end(DraftState& state, std::span<const std::int32_t> generated) = 0;
 };
 
 }  // namespace tl

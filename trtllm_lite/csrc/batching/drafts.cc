@@ -1,30 +1,98 @@
 // The part of the Scheduler that lets rows bring drafts.
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <variant>
 
 #include "batching/scheduler.h"
 
 namespace tl {
 
+// Requests that rest try again in the same steps, because drafts cost less where many rows have some. The step before
+// is awaited, so that none of their rows is in flight then and the batch stays together.
+void Scheduler::wake_drafters(std::uint64_t step) {
+  if (!config_.drafter || step % DraftPace::kLeastRest != 0) return;
+  for (const Index index : running_) {
+    Request& request = table_.request(index);
+    if (request.drafts_in(step)) request.rest = 0;
+  }
+}
+
 // Adds the newest token of every request that drafts, unless a step in flight samples it.
 void Scheduler::add_draft_rows(StepBatch& batch) {
-  if (!config_.make_drafter) return;
+  if (!config_.drafter) return;
+  drafting_.clear();
+  drafts_.clear();
+  int num_left = budget(batch) - (num_rows_ - static_cast<int>(batch.rows.size()));
   for (const Index index : running_) {
     Running& running = table_.running(index);
     const Request& request = running.request();
     if (!request.drafts() || request.num_pending > 0 || remaining(running) != 1) continue;
-    add_row(index, 1, drafts_for(running, batch), batch);
+    const int most = most_drafts(running, num_left);
+    if (!ask_for_drafts(index, most, batch)) continue;
+    num_left -= most;
+  }
+  if (drafts_.empty()) return;
+  config_.drafter->look_at(batch, drafts_);
+  if (config_.paces_drafts) {
+    ask_within_budget();
+    ask_for_what_pays();
+  }
+  const DraftTimes times = config_.drafter->draft(drafts_);
+  draft_cost_.observe_catching_up(times.num_caught_up, times.catching_up);
+  batch.guess_seconds = times.guessing;
+  for (std::size_t i = 0; i < drafting_.size(); ++i) {
+    const DraftTask& task = drafts_[i];
+    const bool had_nothing = task.most > 0 && task.num_behind == 0 && task.drafts.empty();
+    if (config_.paces_drafts && had_nothing) task.request.rest = task.request.pace.found_nothing();
+    add_row(drafting_[i], 1, task.drafts, batch);
   }
 }
 
-// Drafts of the request's next row. Every running request keeps a token of the step's budget to itself, and drafts take
-// no block that somebody may need before long.
-TokenRun Scheduler::drafts_for(Running& running, const StepBatch& batch) const {
-  Request& request = running.request();
+// Lets requests rest that there is no time to catch up with.
+void Scheduler::ask_within_budget() {
+  const double per_token =
+      draft_cost_.seconds_to_catch_up().value_or(config_.drafter->relative_cost() * costs_.prefill_seconds_per_token());
+  double budget = draft_cost_.catch_up_budget();
+  for (DraftTask& task : drafts_) {
+    if (task.most == 0 || task.num_behind == 0) continue;
+    const double seconds = per_token * task.num_behind;
+    if (seconds <= budget) {
+      budget -= seconds;
+    } else {
+      task.most = 0;
+      task.request.rest = DraftPace::kLeastRest;
+    }
+  }
+}
+
+// Asks for as many places as pay for all rows together, and lets the requests rest if none does.
+void Scheduler::ask_for_what_pays() {
+  const DraftPrices prices = draft_cost_.prices();
+  int num_places = 0;
+  for (; num_places < kMaxDrafts; ++num_places) {
+    int num_rows = 0;
+    double num_kept = 0;
+    for (const DraftTask& task : drafts_) {
+      if (task.most <= num_places) continue;
+      ++num_rows;
+      num_kept += task.request.pace.kept(num_places + 1);
+    }
+    if (num_rows == 0 || !DraftPace::pays(num_kept / num_rows, prices.of_draft(num_rows))) break;
+  }
+  for (DraftTask& task : drafts_) {
+    if (task.most > 0 && num_places == 0) task.request.rest = task.request.pace.rest();
+    task.most = std::min(task.most, num_places);
+  }
+}
+
+// Drafts that the request's next row may bring, where `num_left` tokens are left to all drafts of the step. Every
+// running request keeps a token of the step's budget to itself, and drafts take no block that somebody may need before
+// long.
+int Scheduler::most_drafts(const Running& running, int num_left) const {
+  const Request& request = running.request();
   const int num_wanted = request.spec.max_new_tokens - request.num_generated();
-  const int num_rows_left = num_rows_ - static_cast<int>(batch.rows.size());
-  int most = std::min({request.max_draft_len, num_wanted - 1, budget(batch) - num_rows_left});
+  int most = std::max(std::min({request.max_draft_len, num_wanted - 1, num_left}), 0);
   const int end = cache_.length(running.kv()) + 1;
   const auto fits = [&](int num_drafts) {
     const int num_missing = cache_.num_missing(running.kv(), end + num_drafts);
@@ -34,13 +102,23 @@ TokenRun Scheduler::drafts_for(Running& running, const StepBatch& batch) const {
     return num_missing + kept <= std::min(num_free(false), cache_.device().num_ready());
   };
   if (config_.paces_drafts) {
-    const std::optional<double> cost = draft_cost_.tokens_per_draft();
-    most = std::min(most, cost ? request.pace.draft_len(*cost, request.max_draft_len) : draft_cost_.trial_len());
+    const double price = draft_cost_.prices().per_draft;
+    most = std::min(most, draft_cost_.known() ? request.pace.draft_len(price, most) : draft_cost_.trial_len());
   }
   while (most > 0 && !fits(most)) --most;
-  TokenRun drafts;
-  if (most > 0) request.drafter->draft(request.tokens, most, drafts);
-  return drafts;
+  return most;
+}
+
+// Reserves the newest token's position and those of the drafts, so that the drafter finds them in the block table.
+// False if there is no block for the token.
+bool Scheduler::ask_for_drafts(Index index, int most, StepBatch& batch) {
+  Running& running = table_.running(index);
+  if (!reserve(running, running.kv(), cache_.length(running.kv()) + 1 + most, batch)) return false;
+  const int slot = running.slot().index();
+  if (cache_.take_changed(running.kv())) add_table_updates(slot, running.kv(), batch);
+  drafting_.push_back(index);
+  drafts_.push_back({.request = running.request(), .slot = slot, .most = most, .drafts = {}});
+  return true;
 }
 
 // Notes how many drafts of a row in flight were kept. A request preempted meanwhile has nothing to take back.
@@ -60,20 +138,25 @@ void Scheduler::settle(const StepRow& row, int num_kept) {
   }
 }
 
-// Learns from a row that has been sampled whether the request's next rows had better bring drafts.
-void Scheduler::pace(const StepRow& row, int num_sampled) {
+// Learns from a row's drafts whether the request's next rows had better bring some.
+void Scheduler::pace(const StepRow& row, int num_kept) {
   Request& request = table_.request(row.request.index);
-  if (request.num_plain > 0) request.num_plain = std::max(request.num_plain - num_sampled, 0);
-  if (!config_.paces_drafts || !request.drafts() || !row.decodes() || row.num_generated == 0) return;
-  request.num_plain = request.pace.observe(row.num_drafts, num_sampled - 1, draft_cost_.tokens_per_draft());
+  if (config_.paces_drafts) request.rest = request.pace.observe(row.num_drafts, num_kept, draft_price_);
 }
 
 void Scheduler::observe_drafts(const StepBatch& batch, const StepResult& result) {
-  int num_sampled = 0;
-  for (const RowResult& row : result.rows) num_sampled += row.tokens.size();
-  const auto num_rows = std::ssize(batch.rows);
-  const auto num_drafts = std::ssize(batch.token_ids) - num_rows;  // as all rows decode
-  draft_cost_.observe(static_cast<int>(num_rows), static_cast<int>(num_drafts), num_sampled, result.compute_seconds);
+  DecodeStep step{.num_rows = static_cast<int>(batch.rows.size()),
+                  .seconds = result.compute_seconds,
+                  .guess_seconds = batch.guess_seconds};
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    step.num_drafts += batch.rows[i].num_drafts;
+    step.num_places = std::max(step.num_places, batch.rows[i].num_drafts);
+    step.num_generated += result.rows[i].tokens.size();
+  }
+  if (batch.only_decodes()) draft_cost_.observe(step);
+  draft_price_.reset();
+  if (!draft_cost_.known() || step.num_drafts == 0) return;
+  draft_price_ = draft_cost_.prices().of_draft(1.0 * step.num_drafts / step.num_places);
 }
 
 }  // namespace tl

@@ -79,7 +79,7 @@ struct RequestTimings {
 // The fields that every step reads lie in the first cache line, and in the next one at the beginning of `spec`: the
 // requests of a full batch are more than the nearest caches hold.
 struct alignas(64) Request {
-  static constexpr int kAll = -1;
+  static constexpr int kForEver = -1;
 
   Request(RequestId id, RequestSpec spec, Clock::time_point now);
 
@@ -91,11 +91,11 @@ struct alignas(64) Request {
   int outputs_from = 0;   // prompt outputs before this position are delivered or under way
   int max_scheduled = 0;  // tokens ever scheduled: computing fewer again is work done twice
   int num_searched = 0;   // tokens that a beam search has taken each of its beams
-  int num_plain = kAll;   // tokens to generate before its rows bring drafts
+  int rest = kForEver;    // without drafts: 0, or until a step whose number is a multiple of it
   RequestSpec spec;
   Rank rank;
-  std::vector<std::uint64_t> hashes;  // see TokenChain
-  std::unique_ptr<Drafter> drafter;   // null: its rows bring no drafts
+  std::vector<std::uint64_t> hashes;        // see TokenChain
+  std::unique_ptr<DraftState> draft_state;  // null: its rows bring no drafts
   DraftPace pace;
   int max_draft_len = 0;  // of a row
   int num_holds = 0;      // times admission was put off for a prefix being computed
@@ -105,7 +105,10 @@ struct alignas(64) Request {
   std::optional<Clock::time_point> deadline, admitted, first_token;
 
   bool is_search() const { return spec.num_beams > 0; }
-  bool drafts() const { return num_plain == 0; }
+  bool drafts() const { return rest == 0; }
+  bool drafts_in(std::uint64_t step) const {
+    return rest == 0 || (rest > 0 && step % static_cast<std::uint64_t>(rest) == 0);
+  }
   int max_rows() const { return is_search() ? spec.num_beams : 1; }  // in a step
   // Counting a token for each row in flight. (Those of beams are not among a request's own tokens.)
   int num_total() const { return static_cast<int>(tokens.size()) + num_pending; }

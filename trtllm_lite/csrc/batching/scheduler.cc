@@ -48,10 +48,10 @@ Scheduler::Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache
 void Scheduler::add(std::unique_ptr<Request> request) {
   request->hashes.reserve(cache_.geometry().num_blocks_for(request->max_kv_len()));
   request->rank = waiting_.next_rank(request->spec.priority);
-  if (config_.make_drafter && !request->is_search()) request->drafter = config_.make_drafter(*request);
-  if (request->drafter) {
+  if (config_.drafter && !request->is_search()) request->draft_state = config_.drafter->start(*request);
+  if (request->draft_state) {
     request->max_draft_len = config_.max_draft_len;
-    request->num_plain = 0;
+    request->rest = 0;
   }
   const Index index = table_.add(Waiting(std::move(request)));
   const Request& added = table_.request(index);
@@ -81,6 +81,7 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   const bool room = make_room(batch);
   const bool prefill_only = head_needs_a_step_of_its_own();
   bool has_prefill = true;
+  wake_drafters(batch.step);
   if (!prefill_only) has_prefill = add_decode_rows(batch);
   if (!prefill_only) add_draft_rows(batch);
   if (has_prefill) add_prefill_rows(batch);
@@ -98,6 +99,7 @@ void Scheduler::launched(const StepBatch& batch) {
   launched_ = batch.step;
   cache_.step_launched(batch.step);
   slots_.step_launched(batch.step);
+  if (config_.drafter) config_.drafter->launched(batch);
 }
 
 // Known or pending tokens that no step has been given yet; the last of them yields the next token.
@@ -156,7 +158,7 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   row.num_generated = request.num_generated();
   row.sample = known_end == request.num_total();
   if (row.decodes()) batch.num_decode_tokens += row.num_tokens;
-  batch.awaited = batch.awaited || (row.sample && request.drafts());
+  batch.awaited = batch.awaited || (row.sample && request.drafts_in(batch.step + 1));
   if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
     batch.token_ids.push_back(kLastSampled);
   } else {
@@ -240,8 +242,9 @@ void Scheduler::remove(Index index, FinishReason reason, std::string message, Cl
   }
   const std::unique_ptr<Request> request = table_.remove(index);
   if (request->deadline) deadlines_.erase({*request->deadline, index});
-  if (request->drafter && reason != FinishReason::kError) {
-    request->drafter->end(std::span(request->tokens).subspan(static_cast<std::size_t>(request->num_prompt)));
+  if (request->draft_state && reason != FinishReason::kError) {
+    const auto generated = std::span(request->tokens).subspan(static_cast<std::size_t>(request->num_prompt));
+    config_.drafter->end(*request->draft_state, generated);
   }
   events.ends.push_back({request->id, reason, std::move(message), request->timings(now)});
 }

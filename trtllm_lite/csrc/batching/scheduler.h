@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -32,15 +31,14 @@ enum class CapacityPolicy : std::uint8_t {
 
 struct SchedulerConfig {
   CapacityPolicy policy = CapacityPolicy::kGuaranteedNoEvict;
-  int max_batch_size = 0;              // sequences running at once; a beam search counts as its beams
-  int max_num_tokens = 0;              // tokens of one step
-  int max_seq_len = 0;                 // prompt and generated tokens of one request
-  bool enable_chunked_context = true;  // a prompt may be spread over several steps
-  int ageing_window = 64;              // see WaitQueue
-  int max_draft_len = 0;               // of a row
-  // Makes what drafts for a request; null, or returning null: nothing does.
-  std::function<std::unique_ptr<Drafter>(const Request&)> make_drafter = {};
-  bool paces_drafts = true;  // rows bring as many as pay, not always as many as may be (draft_pace.h)
+  int max_batch_size = 0;                 // sequences running at once; a beam search counts as its beams
+  int max_num_tokens = 0;                 // tokens of one step
+  int max_seq_len = 0;                    // prompt and generated tokens of one request
+  bool enable_chunked_context = true;     // a prompt may be spread over several steps
+  int ageing_window = 64;                 // see WaitQueue
+  int max_draft_len = 0;                  // of a row
+  std::shared_ptr<Drafter> drafter = {};  // null: nothing drafts
+  bool paces_drafts = true;               // rows bring as many as pay, not always as many as may be (draft_pace.h)
 };
 
 // Of rows that brought drafts.
@@ -69,7 +67,7 @@ struct SchedulerStats {
 // remains of max_num_tokens, first of requests already running. Every running request has at least one token of the
 // budget to itself (max_batch_size <= max_num_tokens), so decode is never delayed by prefill and the first prefill
 // always advances. A beam search has at most one step in flight: what it continues with is known when that has ended.
-// So does a request with a drafter: it drafts behind its newest token.
+// So does a request with drafts: they are guessed behind its newest token.
 class Scheduler {
  public:
   // A request is put off at most so often for a running request that computes a prefix which they share.
@@ -151,10 +149,14 @@ class Scheduler {
   void accept_tokens(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
 
   // drafts.cc
+  void wake_drafters(std::uint64_t step);
   void add_draft_rows(StepBatch& batch);
-  TokenRun drafts_for(Running& running, const StepBatch& batch) const;
+  bool ask_for_drafts(Index index, int most, StepBatch& batch);
+  int most_drafts(const Running& running, int num_left) const;
   void settle(const StepRow& row, int num_kept);
-  void pace(const StepRow& row, int num_sampled);
+  void ask_for_what_pays();
+  void ask_within_budget();
+  void pace(const StepRow& row, int num_kept);
   void observe_drafts(const StepBatch& batch, const StepResult& result);
 
   // beam_steps.cc
@@ -177,6 +179,9 @@ class Scheduler {
   std::set<std::pair<Clock::time_point, Index>> deadlines_;
   CostModel costs_;
   DraftCost draft_cost_;
+  std::optional<double> draft_price_;  // of each draft of the step that is complete
+  std::vector<Index> drafting_;        // of the step in preparation
+  std::vector<DraftTask> drafts_;      // of these
   std::uint64_t launched_ = 0;
   bool last_step_decoded_ = false;
   SchedulerStats counters_;

@@ -125,6 +125,7 @@ struct StepBatch {
   std::vector<std::int32_t> token_ids;
   int num_decode_tokens = 0;  // of rows that decode; the others are prefill
   bool awaited = false;       // a request of its rows goes on only when the results are known
+  double guess_seconds = 0;   // that its drafts took, before it was launched
 
   bool empty() const { return rows.empty() && copies.empty(); }
   bool only_decodes() const { return copies.empty() && num_decode_tokens == std::ssize(token_ids); }
@@ -135,6 +136,7 @@ struct StepBatch {
     token_ids.clear();
     num_decode_tokens = 0;
     awaited = false;
+    guess_seconds = 0;
   }
 };
 

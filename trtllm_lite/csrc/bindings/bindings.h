@@ -12,6 +12,7 @@ void bind_kv_geometry(nanobind::module_& module);
 void bind_errors(nanobind::module_& module);
 void bind_event_loop(nanobind::module_& module);
 void bind_executor(nanobind::module_& module);
+void bind_adapter(nanobind::module_& module);
 void bind_grammar(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
 

@@ -13,9 +13,11 @@
 #include <cmath>
 #include <random>
 
+#include "adapters/adapter.h"
 #include "batching/device_executor.h"
 #include "bindings/bindings.h"
 #include "bindings/sampling.h"
+#include "draft_model.h"
 #include "errors.h"
 #include "home_process.h"
 #include "kv_cache_size.h"
@@ -28,6 +30,9 @@ namespace tl {
 namespace {
 
 using PromptIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Begins the salts of requests with an adapter; no text in UTF-8 does.
+constexpr char kOfAdapter = '\xff';
 
 // The longest timeout is some years, which the clock can express.
 constexpr double kMaxSeconds = 1e8;
@@ -44,6 +49,7 @@ struct LoopOptions {
   int max_draft_len;  // of a step's row; 0 if nothing drafts
   bool paces_drafts;
   std::optional<Drafting> drafting;
+  DeviceExecutor* draft_model;  // null, or what drafts instead
 };
 
 // The event loop as Python holds it, with the checks that C++ callers make themselves.
@@ -51,6 +57,8 @@ class PyEventLoop {
  public:
   PyEventLoop(DeviceExecutor& executor, const LoopOptions& options)
       : engine_(executor.engine()),
+        low_rank_shapes_(low_rank_shapes(engine_.plan())),
+        draft_engine_(options.draft_model == nullptr ? nullptr : &options.draft_model->engine()),
         gathers_context_(max_logits(engine_) >= options.max_num_tokens),
         loop_(make_loop(executor, options)) {}
   // The thread of a loop over a network of Python's needs the GIL to end.
@@ -64,9 +72,11 @@ class PyEventLoop {
   RequestId submit(const PromptIds& prompt_ids, const SamplingParams& sampling,
                    std::vector<std::vector<std::int32_t>> stop_sequences, int priority, std::optional<double> timeout,
                    std::string cache_salt, std::uint32_t sequence_index, bool context_logits, bool generation_logits,
-                   std::optional<BeamSearchParams> beams, std::shared_ptr<Grammar> grammar) {
+                   std::optional<BeamSearchParams> beams, std::shared_ptr<Grammar> grammar,
+                   std::shared_ptr<Adapter> adapter) {
     home().check();
     engine_.check_unchanged();
+    if (draft_engine_ != nullptr) draft_engine_->check_unchanged();
     if ((context_logits || sampling.prompt_logprobs) && !gathers_context_) {
       throw LimitError(
           "expected an engine that computes the logits of whole prompts, found one for the last prompt token only: "
@@ -79,6 +89,11 @@ class PyEventLoop {
     params->generation_logits = generation_logits;
     params->beams = beams;
     params->grammar = std::move(grammar);
+    if (adapter) {
+      check_adapter(*adapter);
+      cache_salt = kOfAdapter + adapter->key() + cache_salt;
+      params->adapter = std::move(adapter);
+    }
     if (beams && generation_logits) {
       throw LimitError("expected no generation_logits with beam search, found them asked for: leave one of them out");
     }
@@ -134,8 +149,10 @@ class PyEventLoop {
   }
 
   static EventLoop* make_loop(DeviceExecutor& executor, const LoopOptions& options) {
-    const EventLoopConfig checked = config(executor, options);  // checked before memory is reserved
-    return new EventLoop(checked, executor.make_step_executor(options.num_host_blocks, options.max_batch_size));
+    EventLoopConfig checked = config(executor, options);  // checked before memory is reserved
+    std::unique_ptr<StepExecutor> steps = executor.make_step_executor(options.num_host_blocks, options.max_batch_size);
+    checked.scheduler.drafter = drafter_of(options, executor, steps->num_slots());
+    return new EventLoop(checked, std::move(steps));
   }
 
   static EventLoopConfig config(const DeviceExecutor& executor, const LoopOptions& options) {
@@ -162,6 +179,9 @@ class PyEventLoop {
                                    .hash_seed = std::random_device()(),
                                    .windows = cache_windows(manifest)};
     check_fits(with_steps_of(cache, options.max_num_tokens), options.max_seq_len);
+    if (options.draft_model != nullptr) {
+      check_draft_model(executor.engine(), options.draft_model->engine(), options.max_seq_len, options.max_batch_size);
+    }
     const auto policy = options.max_utilization ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict;
     return {.scheduler = {.policy = policy,
                           .max_batch_size = options.max_batch_size,
@@ -169,20 +189,23 @@ class PyEventLoop {
                           .max_seq_len = options.max_seq_len,
                           .enable_chunked_context = options.enable_chunked_context,
                           .max_draft_len = options.max_draft_len,
-                          .make_drafter = make_drafter(options),
                           .paces_drafts = options.paces_drafts},
             .cache = cache,
             .vocab_size = static_cast<int>(manifest.model.vocab_size),
             .max_input_len = options.max_input_len};
   }
 
-  static decltype(SchedulerConfig::make_drafter) make_drafter(const LoopOptions& options) {
+  // Null: nothing drafts.
+  static std::shared_ptr<Drafter> drafter_of(const LoopOptions& options, const DeviceExecutor& executor,
+                                             int num_slots) {
     static_assert(kMaxDrafts == kMaxDraftLen);
-    if (options.drafting.has_value() != (options.max_draft_len > 0)) {
-      throw std::invalid_argument("event loop: max_draft_len must be above 0 with something that drafts, else 0");
+    const int num_methods = (options.drafting ? 1 : 0) + (options.draft_model != nullptr ? 1 : 0);
+    if (num_methods != (options.max_draft_len > 0 ? 1 : 0)) {
+      throw std::invalid_argument("event loop: max_draft_len must be above 0 with one thing that drafts, else 0");
     }
-    if (!options.drafting) return {};
-    return drafters(*options.drafting);
+    if (options.drafting) return make_drafter(*options.drafting);
+    if (options.draft_model == nullptr) return nullptr;
+    return draft_model(executor, *options.draft_model, options.max_batch_size, options.num_host_blocks, num_slots);
   }
 
   static void check_fits(const KvManagerConfig& cache, int max_seq_len) {
@@ -194,9 +217,17 @@ class PyEventLoop {
                      "; lower it or give the cache more memory");
   }
 
+  // Adapters of an engine have a part for each projection that its steps ask them for.
+  void check_adapter(const Adapter& adapter) const {
+    if (adapter.shapes() == low_rank_shapes_) return;
+    throw LimitError("expected an adapter that was made for this engine, found one for another: make it again");
+  }
+
   const HomeProcess& home() const { return loop_.get_deleter().home; }
 
   const Engine& engine_;
+  const LowRankShapes low_rank_shapes_;
+  const Engine* draft_engine_;  // null: no model drafts
   bool gathers_context_;
   HomeBound<EventLoop> loop_;
 };
@@ -279,6 +310,7 @@ void bind_events(nb::module_& module) {
       .value("TIMED_OUT", FinishReason::kTimedOut)
       .value("ERROR", FinishReason::kError);
   nb::class_<RequestTimings>(module, "RequestTimings")
+      .def(nb::init<>())
       .def_ro("queue_seconds", &RequestTimings::queue_seconds)
       .def_ro("first_token_seconds", &RequestTimings::first_token_seconds)
       .def_ro("seconds_per_token", &RequestTimings::seconds_per_token)
@@ -316,23 +348,26 @@ void bind_drafting(nb::module_& module) {
            nb::arg("min_token_prob"));
   nb::class_<SyntheticOptions>(module, "SyntheticOptions")
       .def(nb::init<std::vector<double>>(), nb::arg("acceptance_rates"));
+  module.def("check_draft_model", &check_draft_model, nb::arg("target"), nb::arg("draft"), nb::kw_only(),
+             nb::arg("max_seq_len"), nb::arg("max_batch_size"));
 }
 
 void bind_init(nb::class_<PyEventLoop>& loop) {
   const auto init = [](PyEventLoop* self, DeviceExecutor& executor, int max_batch_size, int max_input_len,
                        int max_seq_len, int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization,
                        bool enable_block_reuse, bool enable_chunked_context, int max_draft_len, bool paces_drafts,
-                       std::optional<Drafting> drafting) {
+                       std::optional<Drafting> drafting, DeviceExecutor* draft_model) {
     new (self)
         PyEventLoop(executor, LoopOptions{max_batch_size, max_input_len, max_seq_len, max_num_tokens, num_host_blocks,
                                           max_utilization, enable_block_reuse, enable_chunked_context, max_draft_len,
-                                          paces_drafts, std::move(drafting)});
+                                          paces_drafts, std::move(drafting), draft_model});
   };
   loop.def("__init__", init, nb::arg("executor"), nb::kw_only(), nb::arg("max_batch_size"), nb::arg("max_input_len"),
            nb::arg("max_seq_len"), nb::arg("max_num_tokens"), nb::arg("num_host_blocks") = 0,
            nb::arg("max_utilization") = false, nb::arg("enable_block_reuse") = false,
            nb::arg("enable_chunked_context") = true, nb::arg("max_draft_len") = 0, nb::arg("paces_drafts") = true,
-           nb::arg("drafting").none() = nb::none(), nb::keep_alive<1, 2>(), nb::call_guard<nb::gil_scoped_release>());
+           nb::arg("drafting").none() = nb::none(), nb::arg("draft_model").none() = nb::none(), nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 14>(), nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace
@@ -350,7 +385,8 @@ void bind_event_loop(nb::module_& module) {
            nb::arg("stop_sequences") = std::vector<std::vector<std::int32_t>>(), nb::arg("priority") = 0,
            nb::arg("timeout").none() = nb::none(), nb::arg("cache_salt") = "", nb::arg("sequence_index") = 0,
            nb::arg("context_logits") = false, nb::arg("generation_logits") = false,
-           nb::arg("beams").none() = nb::none(), nb::arg("grammar").none() = nb::none())
+           nb::arg("beams").none() = nb::none(), nb::arg("grammar").none() = nb::none(),
+           nb::arg("adapter").none() = nb::none())
       .def("cancel", &PyEventLoop::cancel, nb::arg("request_id"))
       .def("poll", &PyEventLoop::poll, nb::arg("timeout"),
            nb::sig("def poll(self, timeout: float) -> tuple[list, list] | None"))

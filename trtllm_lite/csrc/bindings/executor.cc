@@ -58,14 +58,15 @@ void bind_executor(nb::module_& module) {
   module.def(
       "open_executor",
       [](const Engine& engine, std::int64_t num_blocks, std::int64_t num_threads,
-         std::vector<std::string> library_directories, const nb::object& network) {
-        OpenOptions options{num_blocks, num_threads, std::move(library_directories), borrow_network(network)};
+         std::vector<std::string> library_directories, const nb::object& network, const DeviceExecutor* features_of) {
+        OpenOptions options{num_blocks, num_threads, std::move(library_directories), borrow_network(network),
+                            features_of};
         const nb::gil_scoped_release release;
         return open_executor(engine, std::move(options));
       },
       nb::arg("engine"), nb::kw_only(), nb::arg("num_blocks") = 0, nb::arg("num_threads") = 0,
       nb::arg("library_directories") = std::vector<std::string>(), nb::arg("network").none() = nb::none(),
-      nb::keep_alive<0, 1>());
+      nb::arg("features_of").none() = nb::none(), nb::keep_alive<0, 1>(), nb::keep_alive<0, 6>());
   nb::class_<LogitsExecutor, DeviceExecutor>(module, "LogitsExecutor");
   nb::class_<NetworkExecutor, LogitsExecutor>(module, "NetworkExecutor");
   nb::class_<CpuExecutor, LogitsExecutor>(module, "CpuExecutor")

@@ -12,6 +12,7 @@ NB_MODULE(_core, module) {
   tl::bind_crc32c(module);
   tl::bind_engine(module);
   tl::bind_kv_geometry(module);
+  tl::bind_adapter(module);
   tl::bind_executor(module);
   tl::bind_cuda(module);
   tl::bind_sampling(module);

@@ -20,7 +20,8 @@ void reduce_over_one_rank(const Tensor& x, const Tensor& y) {
 
 }  // namespace
 
-CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa)
+CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
+                         const CpuExecutor* features_of)
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCpu)),
       isa_(resolve_isa(isa)),
@@ -33,10 +34,25 @@ CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::in
       // The cache has ordinary pages, so that a short sequence takes what it uses, not a huge page of every layer's
       // cache.
       cache_(kv_cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
+      features_(borrowed_features(features_of)),
       inputs_(step_limits(engine, num_blocks_)) {
   const std::vector<std::byte*> places = place_tensors();
   for (const Instruction& instruction : plan_.programs.front().instructions) add_call(instruction, places);
   logits_ = reinterpret_cast<const float*>(places[static_cast<std::size_t>(plan_.outputs.at("logits"))]);
+}
+
+std::byte* CpuExecutor::borrowed_features(const CpuExecutor* from) const {
+  const Manifest& own = engine_.manifest();
+  if (!own.borrows_features) return nullptr;
+  const auto form = [](const CpuExecutor& executor) {
+    const Manifest& manifest = executor.engine_.manifest();
+    return std::to_string(executor.num_blocks_) + " blocks of " + std::to_string(manifest.kv_cache.tokens_per_block) +
+           " tokens, " + std::to_string(manifest.feature_size) + " elements each";
+  };
+  if (from != nullptr && from->features_ != nullptr && form(*from) == form(*this)) return from->features_;
+  throw ArgumentError("features: this engine is a head that drafts, expected another engine that keeps " + form(*this) +
+                      ", found " + (from == nullptr ? "none" : form(*from)) +
+                      "; run the engine that the head was made for, with method eagle3");
 }
 
 std::vector<std::byte*> CpuExecutor::place_tensors() {
@@ -60,6 +76,11 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
         places.push_back(const_cast<std::byte*>(engine_.weight(tensor.name).data()));
         break;
       case TensorKind::kCache:
+        if (tensor.name == kFeatures && features_ != nullptr) {
+          places.push_back(features_);
+          break;
+        }
+        if (tensor.name == kFeatures) features_ = cache_.data() + cache_offset;
         places.push_back(cache_.data() + cache_offset);
         cache_tensors_.push_back({places.back(), static_cast<std::size_t>(max_bytes(plan_, tensor))});
         cache_offset += static_cast<std::size_t>(num_blocks_) * cache_tensors_.back().block_bytes;
@@ -103,8 +124,10 @@ void CpuExecutor::add_operands(const std::vector<int>& tensors, const std::vecto
   }
 }
 
-// A call whose outputs are all empty has nothing to do, e.g. the LM head of a step that wants no logits.
+// A call whose outputs are all empty has nothing to do, e.g. the LM head of a step that wants no logits; nor has one
+// without rows to put into a cache.
 bool CpuExecutor::has_work(const Call& call) const {
+  if (call.first_output == call.end) return operands_[call.first_input].shape[0] > 0;
   for (std::size_t i = call.first_output; i < call.end; ++i) {
     const Tensor& output = operands_[i];
     if (output.data != nullptr && std::count(output.shape, output.shape + output.rank, 0) == 0) return true;
@@ -120,14 +143,15 @@ void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
     operands_[varying.operand].shape[varying.axis] = extents_[varying.symbol];
   }
   const DType product_dtype = engine_.manifest().model.dtype;
+  const LowRankPart* const* adapters = request.adapters.empty() ? nullptr : request.adapters.data();
   for (const Call& call : calls_) {
     if (!has_work(call)) continue;
     if (call.kernel == nullptr) {
       reduce_over_one_rank(operands_[call.first_input], operands_[call.first_output]);
       continue;
     }
-    call.kernel(
-        {&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get(), product_dtype});
+    call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get(),
+                 product_dtype, adapters});
   }
   use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, *pool_);
 }

@@ -23,9 +23,11 @@ namespace tl {
 
 class CpuExecutor final : public LogitsExecutor {
  public:
-  // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best.
-  // Throws LimitError or, if this build lacks a kernel, EngineError.
-  CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa);
+  // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best. An
+  // engine that drafts from features borrows the executor that keeps these, of as many blocks. Throws LimitError,
+  // ArgumentError about features or, if this build lacks a kernel, EngineError.
+  CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
+              const CpuExecutor* features_of = nullptr);
 
   using LogitsExecutor::step;
   void step(const StepRequest& request, const LogitsUse& use) override;
@@ -64,6 +66,7 @@ class CpuExecutor final : public LogitsExecutor {
     std::byte* block(std::int64_t index) const { return data + static_cast<std::size_t>(index) * block_bytes; }
   };
 
+  std::byte* borrowed_features(const CpuExecutor* from) const;
   std::vector<std::byte*> place_tensors();
   void add_call(const Instruction& instruction, const std::vector<std::byte*>& places);
   void add_operands(const std::vector<int>& tensors, const std::vector<std::byte*>& places);
@@ -76,7 +79,8 @@ class CpuExecutor final : public LogitsExecutor {
   HomeBound<ThreadPool> pool_;
   AnonymousMemory arena_, state_;
   AnonymousMemory cache_;
-  std::vector<CacheTensor> cache_tensors_;
+  std::vector<CacheTensor> cache_tensors_;  // without what is borrowed
+  std::byte* features_;                     // null: the engine neither keeps nor reads any
   StepInputs inputs_;
   std::vector<Tensor> operands_;  // of all calls, in order
   std::vector<VaryingExtent> varying_extents_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "dtypes.h"
+#include "host/low_rank_part.h"
 
 namespace tl {
 
@@ -39,6 +40,8 @@ struct KernelArgs {
   // What activations may be rounded to before they are multiplied with weights: kFloat32, which changes nothing, or
   // kBFloat16. Products are summed in float32.
   DType product_dtype = DType::kFloat32;
+  // The adapter of each token of the step, null of a token without one; null itself if no token has one.
+  const LowRankPart* const* adapters = nullptr;
 };
 
 // A kernel. Its arguments were checked against the schema when the engine was loaded, step inputs when the step began.

@@ -73,14 +73,19 @@ void check_cuda_settings(const Plan& plan, TargetKind target) {
 }
 
 void check_caches(const Plan& plan, const Manifest& manifest) {
-  std::int64_t num_caches = 0, bytes_per_block = 0;
+  std::int64_t num_caches = 0, num_features = 0, bytes_per_block = 0;
   for (const PlanTensor& tensor : plan.tensors) {
     if (tensor.kind != TensorKind::kCache) continue;
-    ++num_caches;
-    bytes_per_block += max_bytes(plan, tensor);
+    const bool is_features = tensor.name == kFeatures;
+    (is_features ? num_features : num_caches) += 1;
+    if (!is_features || !manifest.borrows_features) bytes_per_block += max_bytes(plan, tensor);
     if (bytes_per_block > kMaxBytes) fail("tensors", "expected KV caches of at most 2^50 bytes a block");
   }
   const KvCache& config = manifest.kv_cache;
+  const bool keeps_features = manifest.feature_size > 0;
+  if (num_features != (keeps_features ? 1 : 0) || (keeps_features && config.groups.size() != 1)) {
+    fail("tensors", "expected a cache of features, of the only cache group, if the manifest has a feature_size");
+  }
   if (num_caches == 2 * config.num_layers && bytes_per_block == config.bytes_per_block) return;
   fail("tensors", "expected " + std::to_string(2 * config.num_layers) + " KV caches of " +
                       std::to_string(config.bytes_per_block) + " bytes a block in all, as the manifest says, found " +

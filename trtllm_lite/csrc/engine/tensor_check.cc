@@ -79,12 +79,22 @@ class TensorChecker {
   }
 
   void check_cache(const PlanTensor& tensor) const {
+    if (tensor.name == kFeatures) return check_features(tensor);
     const DType dtype = manifest_.kv_cache.dtype;
     const bool is_known = is_float(dtype) || dtype == DType::kFloat8E4m3fn || dtype == DType::kInt8;
     const bool matches = tensor.dtype == dtype && is_known && tensor.shape.size() >= 2 &&
                          tensor.shape[0].symbol == Symbol::kNumBlocks &&
                          all_integers(std::span(tensor.shape).subspan(1));
     if (!matches) fail(tensor, "expected " + std::string(to_string(dtype)) + " [num_blocks, integers…]");
+    expect_no_offset(tensor);
+  }
+
+  void check_features(const PlanTensor& tensor) const {
+    const Dim tokens{manifest_.kv_cache.tokens_per_block, std::nullopt}, size{manifest_.feature_size, std::nullopt};
+    const bool matches = tensor.dtype == DType::kFloat32 && tensor.shape.size() == 3 &&
+                         tensor.shape[0].symbol == Symbol::kNumBlocks && tensor.shape[1] == tokens &&
+                         tensor.shape[2] == size;
+    if (!matches) fail(tensor, "expected float32 [num_blocks, tokens_per_block, the manifest's feature_size]");
     expect_no_offset(tensor);
   }
 

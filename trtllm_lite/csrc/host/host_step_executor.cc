@@ -5,6 +5,7 @@
 #include <ranges>
 #include <utility>
 
+#include "adapters/adapter.h"
 #include "kv_cache_size.h"
 
 namespace tl {
@@ -111,7 +112,8 @@ void HostStepExecutor::run(const StepBatch& batch, StepResult& result) {
                             .past_lens = past_lens_,
                             .block_tables = block_tables_,
                             .blocks_per_row = blocks_per_row_,
-                            .logits_indices = logits_indices_};
+                            .logits_indices = logits_indices_,
+                            .adapters = adapters_};
   executor_.step(request,
                  [&](std::span<const float> logits, ThreadPool& pool) { sample(batch, logits, pool, result); });
   result.compute_seconds = seconds_since(compute_start);
@@ -127,6 +129,7 @@ void HostStepExecutor::pack(const StepBatch& batch) {
   past_lens_.clear();
   logits_indices_.clear();
   row_logits_.clear();
+  adapters_.clear();
   for (const StepRow& row : batch.rows) pack_row(batch, row);
   pack_tables(batch);
 }
@@ -143,6 +146,10 @@ void HostStepExecutor::pack_row(const StepBatch& batch, const StepRow& row) {
     logits_indices_.push_back(row.first_token + at.token_of(i, row));
   }
   row_logits_.push_back(at);
+  if (const Adapter* adapter = rows_.params(row.request_slot).adapter.get()) {
+    adapters_.resize(batch.token_ids.size());
+    std::fill_n(adapters_.begin() + row.first_token, row.num_tokens, adapter->parts());
+  }
 }
 
 void HostStepExecutor::pack_tables(const StepBatch& batch) {

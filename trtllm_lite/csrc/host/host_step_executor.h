@@ -52,6 +52,7 @@ class HostStepExecutor : public StepExecutor {
   // The step in the form that the executor takes; only the worker uses these.
   std::vector<std::int32_t> token_ids_, seq_lens_, past_lens_, block_tables_, logits_indices_;
   std::int64_t blocks_per_row_ = 1;
+  std::vector<const LowRankPart*> adapters_;  // of each token; empty if none has one
   std::vector<RowLogits> row_logits_;
   std::vector<SamplerWorkspace> workspaces_;  // one per thread of the executor
 

@@ -32,7 +32,8 @@ void expect_range(std::int64_t min, std::int64_t max, std::int64_t found, What w
 
 void expect_size(const std::string& what, std::int64_t expected, std::size_t found) {
   if (std::cmp_equal(found, expected)) return;
-  fail("size of " + what, std::to_string(expected), static_cast<std::int64_t>(found), "pass one for each sequence");
+  fail("size of " + what, std::to_string(expected), static_cast<std::int64_t>(found),
+       "pass one for each sequence, and an adapter for each token");
 }
 
 void check_sizes(const StepRequest& request, const StepLimits& limits) {
@@ -48,6 +49,7 @@ void check_sizes(const StepRequest& request, const StepLimits& limits) {
         "ask for fewer rows, or build the engine with a larger --max_batch_size or with --gather_context_logits");
   check("columns of block_tables", 1, limits.bound(Symbol::kMaxBlocksPerSeq), request.blocks_per_row,
         "pass as many as the longest sequence needs, or build the engine with a larger --max_seq_len");
+  if (!request.adapters.empty()) expect_size("adapters", count(request.token_ids), request.adapters.size());
   expect_size("past_lens", count(request.seq_lens), request.past_lens.size());
   expect_size("block_tables", count(request.seq_lens) * limits.geometry.num_groups() * request.blocks_per_row,
               request.block_tables.size());

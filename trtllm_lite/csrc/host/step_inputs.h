@@ -8,6 +8,7 @@
 
 #include "batching/kv_geometry.h"
 #include "engine/engine.h"
+#include "host/low_rank_part.h"
 
 namespace tl {
 
@@ -23,6 +24,8 @@ struct StepRequest {
   std::span<const std::int32_t> block_tables;  // [num_seqs, cache groups, blocks_per_row]
   std::int64_t blocks_per_row = 0;
   std::span<const std::int32_t> logits_indices;  // rows of token_ids whose logits are wanted
+  // The adapter of each token, null of one without; empty if no token has one. Devices without LowRank read none.
+  std::span<const LowRankPart* const> adapters;
 };
 
 // The limits of a step.

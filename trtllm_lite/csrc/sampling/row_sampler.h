@@ -13,6 +13,8 @@
 
 namespace tl {
 
+class Adapter;
+
 // The sampling parameters and wishes of a request in a slot.
 struct RequestParams : SlotParams {
   SamplingParams sampling;
@@ -20,6 +22,7 @@ struct RequestParams : SlotParams {
       0;  // tells apart the sequences of one prompt that share a seed, so that each draws its own numbers
   std::optional<BeamSearchParams> beams;   // search instead of sampling; generation_logits does not go with it
   std::shared_ptr<const Grammar> grammar;  // of the generated text; does not go with beams
+  std::shared_ptr<const Adapter> adapter;  // changes the model; of the engine that the loop runs
   bool context_logits = false;             // needs an engine built with gather_context_logits, as prompt_logprobs do
   bool generation_logits = false;
 };

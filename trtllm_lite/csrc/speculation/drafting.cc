@@ -4,22 +4,21 @@
 #include <string>
 
 #include "errors.h"
+#include "speculation/sequence_drafter.h"
 
 namespace tl {
 namespace {
-
-using MakeDrafter = std::function<std::unique_ptr<Drafter>(const Request&)>;
 
 void check(bool ok, const std::string& expected, const std::string& found) {
   if (!ok) throw ArgumentError("expected " + expected + ", found " + found);
 }
 
-MakeDrafter drafters_of(const NgramSizes& sizes) {
+SequenceDrafters::Make drafters_of(const NgramSizes& sizes) {
   (void)NgramDrafter(sizes);  // throws what every request would
   return [sizes](const Request&) { return std::make_unique<NgramDrafter>(sizes); };
 }
 
-MakeDrafter drafters_of(const SuffixOptions& options) {
+SequenceDrafters::Make drafters_of(const SuffixOptions& options) {
   check(options.max_cached_requests == 0 || options.max_cached_requests >= 2,
         "suffix_decoding_max_cached_requests of 0 or at least 2", std::to_string(options.max_cached_requests));
   check(options.max_spec_factor > 0, "a suffix_decoding_max_spec_factor above 0",
@@ -33,7 +32,7 @@ MakeDrafter drafters_of(const SuffixOptions& options) {
   };
 }
 
-MakeDrafter drafters_of(const SyntheticOptions& options) {
+SequenceDrafters::Make drafters_of(const SyntheticOptions& options) {
   const std::vector<double>& rates = options.acceptance_rates;
   const bool in_range = std::ranges::all_of(rates, [](double rate) { return rate >= 0 && rate <= 1; });
   check(in_range && std::ranges::is_sorted(rates, std::greater<>()),
@@ -46,8 +45,9 @@ MakeDrafter drafters_of(const SyntheticOptions& options) {
 
 }  // namespace
 
-MakeDrafter drafters(const Drafting& drafting) {
-  return std::visit([](const auto& options) { return drafters_of(options); }, drafting);
+std::shared_ptr<Drafter> make_drafter(const Drafting& drafting) {
+  return std::make_shared<SequenceDrafters>(
+      std::visit([](const auto& options) { return drafters_of(options); }, drafting));
 }
 
 }  // namespace tl

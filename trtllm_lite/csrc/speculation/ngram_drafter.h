@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "batching/drafter.h"
+#include "speculation/sequence_drafter.h"
 
 namespace tl {
 
@@ -19,7 +19,7 @@ constexpr int kMaxNgramSize = 16;
 
 // Of the last `max` tokens, else of fewer, down to `min`, the latest earlier occurrence counts. What follows it is
 // copied, also over the sequence's own end, as in LZ77: so a text that repeats itself with any period goes on in it.
-class NgramDrafter : public Drafter {
+class NgramDrafter : public SequenceDrafter {
  public:
   // Throws ArgumentError unless 1 <= min <= max <= kMaxNgramSize.
   explicit NgramDrafter(const NgramSizes& sizes);

@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "batching/drafter.h"
 #include "speculation/earlier_outputs.h"
+#include "speculation/sequence_drafter.h"
 #include "speculation/suffix_automaton.h"
 
 namespace tl {
@@ -22,7 +22,7 @@ struct SuffixOptions {
 
 // Looks in the request's own prompt and output, and in `outputs`, which may be null. One thread uses all drafters that
 // share outputs.
-class SuffixDrafter : public Drafter {
+class SuffixDrafter : public SequenceDrafter {
  public:
   SuffixDrafter(const SuffixOptions& options, std::shared_ptr<OutputsBySalt> outputs, const std::string& salt);
   void draft(std::span<const std::int32_t> tokens, int most, TokenRun& out) override;

@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "batching/drafter.h"
 #include "batching/request.h"
+#include "speculation/sequence_drafter.h"
 
 namespace tl {
 
@@ -37,7 +37,7 @@ class KnownOutputs {
 };
 
 // Drafts nothing for a prompt that was not run before, and behind a token that differs from what was generated then.
-class SyntheticDrafter : public Drafter {
+class SyntheticDrafter : public SequenceDrafter {
  public:
   SyntheticDrafter(const SyntheticOptions& options, std::shared_ptr<KnownOutputs> outputs, const Request& request);
   void draft(std::span<const std::int32_t> tokens, int most, TokenRun& out) override;

@@ -52,6 +52,7 @@ class Int4Awq(Scheme):
     name = "int4_awq"
     needs = Needs.CHANNELS
     in_groups = True
+    folds = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""

@@ -26,6 +26,7 @@ class Int8SmoothQuant(Scheme):
 
     name = "int8_sq"
     needs = Needs.CHANNELS
+    folds = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""

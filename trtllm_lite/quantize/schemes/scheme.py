@@ -17,11 +17,15 @@ class Needs(IntEnum):
 
 
 class Scheme(ABC):
-    """One way to quantize products; ``in_groups``: with a scale for each group of as many weights as users say."""
+    """One way to quantize products; ``in_groups``: with a scale for each group of as many weights as users say.
+
+    ``folds``: it divides what products multiply, and their weights make up for that.
+    """
 
     name: str
     needs = Needs.NOTHING
     in_groups = False
+    folds = False
 
     @abstractmethod
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:

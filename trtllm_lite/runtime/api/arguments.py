@@ -1,6 +1,6 @@
 """The arguments that TensorRT-LLM's ModelRunner and LLM have and this runtime does not support, and what replaces them.
 
-An argument with a value that asks for nothing (``lora_dir=None``) is accepted, so that old calls keep working. Any
+An argument with a value that asks for nothing (``device_ids=None``) is accepted, so that old calls keep working. Any
 other value is an error that says what replaces the argument. An argument that neither has is an error, too.
 """
 
@@ -24,7 +24,7 @@ def _same(names: str, remedy: str, *neutral: Any) -> dict[str, Unsupported]:
     return {name: Unsupported(remedy, neutral) for name in names.split()}
 
 
-_LORA = "LoRA adapters are not supported yet; merge the adapter into the checkpoint before `trtllm-lite convert`"
+_LORA = "adapters are directories that PEFT wrote: pass them as lora_dir"
 _AUTOMATIC = "engines for GPUs choose this themselves; leave it out"
 _ONE_DEVICE = "engines run on one device; leave it out"
 _WINDOWS = "attention windows are part of the model and travel in the engine; leave it out"
@@ -44,8 +44,8 @@ _MODEL_RUNNER = {
 
 FROM_DIR: Mapping[str, Unsupported] = {
     **_MODEL_RUNNER,
-    **_same("lora_dir lora_manager", _LORA),
-    **_same("lora_ckpt_source", _LORA, "hf", "nemo"),
+    **_same("lora_manager", _LORA),
+    **_same("lora_ckpt_source", _LORA, "hf"),
     **_same("gpu_weights_percent", "weights are always on the device; leave it out", 1, 100),
     **_same("cuda_graph_mode stream", _AUTOMATIC),
     **_same("multi_block_mode enable_context_fmha_fp32_acc", _AUTOMATIC, True),
@@ -61,7 +61,6 @@ FROM_DIR: Mapping[str, Unsupported] = {
 
 GENERATE: Mapping[str, Unsupported] = {
     **_MODEL_RUNNER,
-    **_same("lora_uids", _LORA, "-1"),
     **_same("output_sequence_lengths", "return_dict=True always has sequence_lengths", True),
     **_same("return_all_generated_tokens", "iterate with streaming=True: arrays hold everything so far", True),
     **_same("prompt_table prompt_table_path prompt_tasks input_token_extra_ids", _PROMPT_TUNING),
@@ -83,7 +82,8 @@ LLM: Mapping[str, Unsupported] = {
     **_same("backend", "there is one runtime; leave it out", "tensorrt"),
     **_same("enforce_eager disable_overlap_scheduler", _AUTOMATIC),
     **_same("guided_decoding_backend", "llguidance compiles grammars; leave it out", "llguidance"),
-    **_same("enable_lora lora_config peft_cache_config max_lora_rank", _LORA),
+    **_same("enable_lora", "max_lora_rank=… makes an engine that takes adapters; leave it out", True),
+    **_same("lora_config peft_cache_config", "pass max_lora_rank, max_loras and max_cpu_loras themselves"),
     **_same("quant_config calib_config quantization", "quantization is not supported yet; dtype says how it is stored"),
     **_same("build_config", "pass its limits as arguments: max_batch_size, max_input_len, max_seq_len, ..."),
     **_same("fast_build", "what LLM builds it builds in seconds; leave it out", True),

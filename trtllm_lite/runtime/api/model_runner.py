@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.api.arguments import FROM_DIR, GENERATE, reject_unsupported
 from trtllm_lite.runtime.api.configs import speculation_of
+from trtllm_lite.runtime.api.lora_arguments import chosen_loras, loras_of
 from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps
 from trtllm_lite.runtime.api.result_form import Extras, ResultForm
 from trtllm_lite.runtime.api.sampling_arguments import ARGUMENTS, make_requests, with_config
+from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.limits import RunnerOptions
@@ -40,6 +42,7 @@ class ModelRunner:
       ``random_seed``*: the same seed gives the same tokens whatever else is in the batch
     - ``repetition_penalty``* (default: the model's), ``presence_penalty``*, ``frequency_penalty``*
     - ``stop_words_list``*, ``bad_words_list``*: strings or token-id lists
+    - ``lora_uids``*: which adapter of ``lora_dir`` a prompt runs with, "0" for the first; "-1" and None for none
     - ``guided_decoding``*: GuidedDecodingParams, what the generated text must be
     - ``num_return_sequences``: how many outputs to draw for each prompt
     - ``num_beams``: search with so many beams instead, and return the best num_return_sequences (default: all);
@@ -60,8 +63,9 @@ class ModelRunner:
     - ``sequences_scores`` float32[batch, sequences], what a beam search ranked them by
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, loras: Sequence[LoRARequest] = ()) -> None:
         self.session = session
+        self.loras = loras
         self.tokenizer = session.tokenizer
         self.limits = session.limits
 
@@ -71,6 +75,9 @@ class ModelRunner:
         engine_dir: str | Path,
         rank: int = 0,
         *,
+        lora_dir: str | Path | Sequence[str | Path] | None = None,
+        max_loras: int | None = None,
+        max_cpu_loras: int | None = None,
         max_batch_size: int | None = None,
         max_input_len: int | None = None,
         max_seq_len: int | None = None,
@@ -89,8 +96,12 @@ class ModelRunner:
     ) -> "ModelRunner":
         """Load the engine of ``rank`` from ``engine_dir``. Nothing is compiled; the file is mapped and checked.
 
-        The first six options tighten limits that the engine was built for. The following ones are fields of
-        KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and RunnerOptions;
+        ``lora_dir`` has directories of adapters in PEFT's format, which ``lora_uids`` of :meth:`generate` number from
+        "0" on; each is read when a request first wants it. At most ``max_loras`` are in use at once, ``max_cpu_loras``
+        in memory.
+
+        The first six of the other options tighten limits that the engine was built for. The following ones are fields
+        of KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and RunnerOptions;
         ``speculative_config`` is a SpeculativeConfig or a dictionary of its fields. Other arguments of TensorRT-LLM's
         function are accepted with a value that asks for nothing.
 
@@ -116,8 +127,14 @@ class ModelRunner:
             scheduler=SchedulerConfig(capacity_scheduler_policy=capacity_scheduler_policy),
             enable_chunked_context=enable_chunked_context,
             num_threads=num_threads,
+            max_loras=max_loras,
+            max_cpu_loras=max_cpu_loras,
         )
-        return cls(open_session(engine_dir, rank, options))
+        loras = loras_of(lora_dir)
+        session = open_session(engine_dir, rank, options)
+        if loras:
+            session.check_takes_adapters("lora_dir")
+        return cls(session, loras)
 
     def generate(
         self,
@@ -147,6 +164,7 @@ class ModelRunner:
         frequency_penalty: Floats = None,
         stop_words_list: WordLists = None,
         bad_words_list: WordLists = None,
+        lora_uids: str | Sequence[str | None] | None = None,
         guided_decoding: GuidedDecodingParams | Sequence[GuidedDecodingParams | None] | None = None,
         num_return_sequences: int | None = None,
         num_beams: int | None = None,
@@ -182,7 +200,8 @@ class ModelRunner:
         template = Chat.wanted(chat, chat_template, tools, chat_template_kwargs)
         prompts = self._parse_prompts(batch_input_ids, texts, template)
         form = ResultForm(self._pad_id(given.pop("pad_id", None)), prompts, return_dict, extras)
-        requests = make_requests(prompts, given, {"detokenize": prompts.textual, **extras.params()})
+        loras = chosen_loras(lora_uids, self.loras, len(prompts.token_ids))
+        requests = make_requests(prompts, given, {"detokenize": prompts.textual, **extras.params()}, loras)
         outputs = [output for handle in self.session.submit_all(requests) for output in outputs_of(handle)]
         if streaming:
             return (form.result(outputs, partial=True) for _ in _run(outputs))

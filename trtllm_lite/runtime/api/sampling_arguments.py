@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtllm_lite.runtime.api.arguments import GENERATE, reject_unsupported
+from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.prompts import Prompts
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import MAX_SEQUENCES, SamplingParams
@@ -33,8 +34,10 @@ ARGUMENTS = (*_SAMPLING, *_SEQUENCES, "pad_id")
 _RENAMED = {"max_new_tokens": (1, 2**24), "random_seed": (0, 2**64 - 1)}
 
 
-def make_requests(prompts: Prompts, sampling: dict[str, Any], wanted: dict[str, Any]) -> list[Request]:
-    """The requests of all prompts, one prompt after the other."""
+def make_requests(
+    prompts: Prompts, sampling: dict[str, Any], wanted: dict[str, Any], loras: Sequence[LoRARequest | None]
+) -> list[Request]:
+    """The requests of all prompts, one prompt after the other; ``loras`` has the adapter of each prompt."""
     batch_size = len(prompts.token_ids)
     common = _sequences(sampling)
     spread = {name: _per_prompt(name, value, batch_size) for name, value in sampling.items()}
@@ -42,7 +45,7 @@ def make_requests(prompts: Prompts, sampling: dict[str, Any], wanted: dict[str, 
     for row, ids in enumerate(prompts.token_ids):
         own = {_SAMPLING[name]: values[row] for name, values in spread.items() if values[row] is not None}
         params = SamplingParams(**{"max_tokens": None, **own, **common, **wanted})
-        requests += Request(ids, _as_tensorrt_llm(params)).sequences()
+        requests += Request(ids, _as_tensorrt_llm(params), lora_request=loras[row]).sequences()
     return requests
 
 

@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
@@ -108,6 +109,13 @@ class SpeculativeConfig:
       share ``synthetic_acceptance_rates[i]`` of the guesses in place i is kept, and all before it. It measures what
       speculation would gain with such rates, whatever the weights; a prompt that was not run before goes without
 
+    - ``draft_model``: what a second, smaller model would go on with, whose engine is in the directory ``model``. It
+      runs on the same device and needs the same vocabulary and tokens_per_block. It samples with each request's own
+      parameters and random numbers
+    - ``eagle3``: what a head goes on with that was trained on what the model computes of each token (EAGLE-3), whose
+      engine is in the directory ``model``; otherwise as ``draft_model``. Both are built for such drafts: see
+      ``convert --draft_model_dir`` and ``--target_model_dir``
+
     Options of other methods than the one that is chosen must be left out. Raises ArgumentError for a value that makes
     no sense.
     """
@@ -121,6 +129,7 @@ class SpeculativeConfig:
     suffix_decoding_max_spec_factor: float = 1.0
     suffix_decoding_min_token_prob: float = 0.1
     synthetic_acceptance_rates: Sequence[float] = ()
+    model: str | Path | None = None
 
     def __post_init__(self) -> None:
         _check_choice("method of speculative_config", self.method, tuple(_METHODS))
@@ -132,9 +141,11 @@ class SpeculativeConfig:
         self._check_suffix()
         if self.method == "synthetic":
             self._check_synthetic()
+        if _METHODS[self.method] == "model" and not isinstance(self.model, str | Path):
+            raise ArgumentError(f"model of speculative_config is {shown(self.model)}: expected an engine's directory")
 
     def _check_options_of_others(self) -> None:
-        others = tuple(prefix for method, prefix in _METHODS.items() if method != self.method)
+        others = tuple(prefix for prefix in _METHODS.values() if prefix != _METHODS[self.method])
         for field in fields(self):
             if field.name.startswith(others) and getattr(self, field.name) != field.default:
                 raise ArgumentError(f"{field.name} is not an option of method {self.method}: leave it out")
@@ -160,7 +171,13 @@ class SpeculativeConfig:
 
 
 # The options of each method begin so.
-_METHODS = {"ngram": "prompt_lookup_", "suffix": "suffix_decoding_", "synthetic": "synthetic_"}
+_METHODS = {
+    "ngram": "prompt_lookup_",
+    "suffix": "suffix_decoding_",
+    "synthetic": "synthetic_",
+    "draft_model": "model",
+    "eagle3": "model",
+}
 
 
 def _is_number(value: Any) -> bool:

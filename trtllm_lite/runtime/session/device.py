@@ -29,25 +29,32 @@ def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
         raise ArgumentError("num_threads is given, and the engine runs on a GPU: leave it out")
 
 
-def available_memory(core: Any, manifest: Manifest) -> int:
-    """Bytes of the device's memory that are free for the KV cache, beside the engine's weights and workspace.
+def available_memory(core: Any, manifest: Manifest, draft: Manifest | None = None) -> int:
+    """Bytes of the device's memory that are free for the KV cache, beside weights and workspace of the engine, and of
+    the one that drafts for it.
 
     Raises DeviceError if the engine is for a GPU and there is none, LimitError if weights and workspace do not fit.
     """
     if manifest.target.kind == "cpu":
         return available_host_memory()
-    free, memory = core.cuda_device_memory()["free"], manifest.memory
-    if free < memory.weights + memory.workspace:
+    free, needs = core.cuda_device_memory()["free"], [engine.memory for engine in (manifest, draft) if engine]
+    weights, workspace = sum(memory.weights for memory in needs), sum(memory.workspace for memory in needs)
+    if free < weights + workspace:
+        what = "this engine needs" if draft is None else "this engine and its draft model need"
         raise LimitError(
-            f"this engine needs {memory.weights:,} bytes for weights and {memory.workspace:,} for its workspace, and "
+            f"{what} {weights:,} bytes for weights and {workspace:,} for the workspace, and "
             f"the GPU has {free:,} free: run it on one with more memory, or build it again with a smaller "
             "--max_num_tokens or --max_batch_size"
         )
-    return int(free - memory.weights - memory.workspace)
+    return int(free - weights - workspace)
 
 
-def make_executor(core: Any, engine: Any, manifest: Manifest, *, num_threads: int, num_blocks: int) -> Any:
+def make_executor(
+    core: Any, engine: Any, manifest: Manifest, *, num_threads: int, num_blocks: int, features_of: Any = None
+) -> Any:
     """A ``_core.DeviceExecutor`` over ``engine``; on a CPU it has ``num_threads`` threads (0: all cores).
+
+    The engine of a head that drafts reads what the executor ``features_of`` keeps.
 
     Raises what ``_core.open_executor`` and, for engines of TensorRT, ``open_network`` raise.
     """
@@ -61,7 +68,12 @@ def make_executor(core: Any, engine: Any, manifest: Manifest, *, num_threads: in
 
         network = open_network(engine, manifest, num_blocks)
     return core.open_executor(
-        engine, num_blocks=num_blocks, num_threads=num_threads, library_directories=directories, network=network
+        engine,
+        num_blocks=num_blocks,
+        num_threads=num_threads,
+        library_directories=directories,
+        network=network,
+        features_of=features_of,
     )
 
 

@@ -3,6 +3,7 @@
 import threading
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,21 @@ class EventPump:
         self._home = core().HomeProcess()
         self._lock = threading.Lock()
         self._handles: dict[int, weakref.ref[RequestHandle]] = {}
+        self._on_end: dict[int, Callable[[], None]] = {}
         self._failure: EngineError | None = None
         self._thread = threading.Thread(target=self._run, name="trtllm_lite events", daemon=True)
         self._thread.start()
 
-    def submit(self, handle: RequestHandle) -> None:
-        """Queue the handle's request.
+    def submit(
+        self,
+        handle: RequestHandle,
+        adapter: Any = None,
+        waited: float = 0.0,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Queue the handle's request, which runs with ``adapter`` (``_core.Adapter``) and has ``waited`` for it.
 
+        The pump's thread calls ``on_end`` when the request has ended, whether anybody holds its handle or not.
         Raises LimitError as ``EventLoop.submit``, EngineError if this thread failed or in a fork of the process.
         """
         self._home.check()  # before the lock is taken: a fork's copy of it may stay locked for ever
@@ -49,14 +58,17 @@ class EventPump:
                 handle.native,
                 stop_sequences=params.stop_words.sequences,
                 priority=request.priority,
-                timeout=request.timeout,
+                timeout=None if request.timeout is None else max(request.timeout - waited, 0.0),
                 cache_salt=request.cache_salt,
                 sequence_index=request.sequence_index,
                 context_logits=params.return_context_logits,
                 generation_logits=params.return_generation_logits,
                 beams=params.to_native_beams(),
                 grammar=handle.grammar,
+                adapter=adapter,
             )
+            if on_end is not None:
+                self._on_end[request_id] = on_end
             self._handles[request_id] = weakref.ref(handle, lambda _: loop.cancel(request_id))
 
     def close(self) -> None:
@@ -93,6 +105,9 @@ class EventPump:
         with self._lock:
             for request_id in end_of:
                 self._handles.pop(request_id, None)
+            ended = [self._on_end.pop(request_id) for request_id in end_of if request_id in self._on_end]
+        for on_end in ended:
+            on_end()
         for notifier, handles in changed.items():
             with notifier:
                 for handle in handles:

@@ -9,6 +9,7 @@ from typing import Any
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.lora.adapters import DEFAULT_MAX_LORAS
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
 
@@ -54,7 +55,9 @@ class RunnerOptions:
 
     ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
     max_num_tokens. ``speculation``: how to guess tokens ahead, if at all. ``num_threads``: threads of a CPU engine;
-    None means one for each core. Raises ArgumentError for a value that makes no sense.
+    None means one for each core. ``max_loras``: adapters that running requests use at once (16 by default);
+    ``max_cpu_loras``: adapters that are kept in memory (twice as many).
+    Raises ArgumentError for a value that makes no sense.
     """
 
     max_batch_size: int | None = None
@@ -68,10 +71,17 @@ class RunnerOptions:
     enable_chunked_context: bool = True
     num_threads: int | None = None
     speculation: SpeculativeConfig | None = None
+    max_loras: int | None = None
+    max_cpu_loras: int | None = None
 
     def __post_init__(self) -> None:
-        for name in LIMIT_NAMES:
+        for name in (*LIMIT_NAMES, "max_loras", "max_cpu_loras"):
             check_positive(name, getattr(self, name))
+        if self.max_cpu_loras is not None and self.max_cpu_loras < (self.max_loras or DEFAULT_MAX_LORAS):
+            raise ArgumentError(
+                f"max_cpu_loras is {self.max_cpu_loras}, below max_loras {self.max_loras or DEFAULT_MAX_LORAS}: what "
+                "runs is in memory, so raise it, or lower max_loras"
+            )
         if self.num_threads is not None:
             whole_number("num_threads", self.num_threads, 1, _MAX_THREADS)
         check_flag("enable_chunked_context", self.enable_chunked_context)
@@ -88,11 +98,14 @@ _MAX_THREADS = 1 << 16  # the C++ side refuses numbers that the machine cannot r
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
 
 
-def runner_limits(manifest: Manifest, options: RunnerOptions, available_bytes: int) -> RunnerLimits:
+def runner_limits(
+    manifest: Manifest, options: RunnerOptions, available_bytes: int, draft: Manifest | None = None
+) -> RunnerLimits:
     """The engine's limits, tightened by the options.
 
-    ``available_bytes`` is the free memory of the device, of which free_gpu_memory_fraction is a share. Raises
-    LimitError for an option above the engine's limit, ArgumentError for one that contradicts the engine.
+    An engine that drafts for it, ``draft``, has as many blocks, in the same memory. ``available_bytes`` is the free
+    memory of the device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the
+    engine's limit, ArgumentError for one that contradicts the engine.
     """
     built, cache = manifest.limits, manifest.kv_cache
     ceilings = {**vars(built), "max_output_len": built.max_seq_len, "max_beam_width": built.max_batch_size}
@@ -104,10 +117,14 @@ def runner_limits(manifest: Manifest, options: RunnerOptions, available_bytes: i
     windows = tuple(group.window for group in cache.groups)
     geometry = core().KvGeometry(cache.tokens_per_block, windows, values["max_num_tokens"])
     demand = geometry.most_blocks_of_batch(values["max_batch_size"], values["max_seq_len"])
+    block_bytes = cache.bytes_per_block
+    if draft is not None:
+        demand = min(demand, draft.kv_cache.num_blocks)
+        block_bytes += draft.kv_cache.bytes_per_block
     return RunnerLimits(
         **values,
-        num_blocks=_cache_blocks(cache, demand, options.kv_cache, available_bytes),
-        num_host_blocks=_host_cache_bytes(options.kv_cache) // cache.bytes_per_block,
+        num_blocks=_cache_blocks(cache, block_bytes, demand, options.kv_cache, available_bytes),
+        num_host_blocks=_host_cache_bytes(options.kv_cache) // block_bytes,
         tokens_per_block=cache.tokens_per_block,
         windows=windows,
     )
@@ -195,23 +212,23 @@ def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
         )
 
 
-def _cache_blocks(cache: KvCache, demand: int, config: KvCacheConfig, available_bytes: int) -> int:
+def _cache_blocks(cache: KvCache, block_bytes: int, demand: int, config: KvCacheConfig, available_bytes: int) -> int:
     """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them."""
     caps = []
     if config.max_tokens is not None:
         cap = config.max_tokens // cache.tokens_per_block * len(cache.groups)  # a token lies in a block of each group
         caps.append((cap, f"the KV cache's max_tokens={config.max_tokens}", "raise it"))
     if config.max_gpu_total_bytes:
-        cap = config.max_gpu_total_bytes // cache.bytes_per_block
+        cap = config.max_gpu_total_bytes // block_bytes
         caps.append((cap, f"the KV cache's max_gpu_total_bytes={config.max_gpu_total_bytes}", "raise it"))
     if config.free_gpu_memory_fraction is not None:
-        cap = int(available_bytes * config.free_gpu_memory_fraction) // cache.bytes_per_block
+        cap = int(available_bytes * config.free_gpu_memory_fraction) // block_bytes
         share = f"free_gpu_memory_fraction={config.free_gpu_memory_fraction} of {available_bytes:,} free bytes"
         caps.append((cap, share, "free memory on the device, or raise the fraction if it is below 1"))
     for cap, reason, remedy in caps:
         if cap < 1:
             raise LimitError(
                 f"{reason} leaves no room for one KV cache block of {cache.tokens_per_block} tokens "
-                f"({cache.bytes_per_block:,} bytes): {remedy}"
+                f"({block_bytes:,} bytes): {remedy}"
             )
     return min(cache.num_blocks, demand, *(cap for cap, _, _ in caps))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.values import is_unicode, whole_number
 
@@ -31,7 +32,8 @@ class Request:
 
     ``prompt_ids`` is int32[prompt_len], not empty. Requests of the same prompt and seed draw different tokens if their
     ``sequence_index`` differs. A greater ``priority`` (-100 to 100) is served earlier; after ``timeout`` seconds the
-    request ends with what it has. Only requests of equal ``cache_salt`` share KV cache content.
+    request ends with what it has. Only requests of equal ``cache_salt`` share KV cache content, and only if
+    they have the same adapter, ``lora_request``, or none.
 
     Raises ArgumentError for a priority, timeout or salt of the wrong type or out of its range.
     """
@@ -42,6 +44,7 @@ class Request:
     priority: int = 0
     timeout: float | None = None
     cache_salt: str = ""
+    lora_request: LoRARequest | None = None
 
     def __post_init__(self) -> None:
         most = core().MAX_PRIORITY
@@ -50,6 +53,8 @@ class Request:
             raise ArgumentError(f"timeout is {shown(self.timeout)}: expected seconds above 0, or None for no timeout")
         if not isinstance(self.cache_salt, str) or not is_unicode(self.cache_salt):
             raise ArgumentError(f"cache_salt is {shown(self.cache_salt)}: expected a string of valid Unicode")
+        if not isinstance(self.lora_request, LoRARequest | None):
+            raise ArgumentError(f"lora_request is {shown(self.lora_request)}: expected a LoRARequest, or None")
 
     def sequences(self) -> "list[Request]":
         """A request for each sequence to draw, of which only the first reports on the prompt; one for a beam search."""

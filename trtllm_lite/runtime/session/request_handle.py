@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.errors import EngineError, TrtllmLiteError
 from trtllm_lite.printable import printable
+from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response
 from trtllm_lite.runtime.text.text_stream import TextStream
@@ -64,6 +66,7 @@ class RequestHandle:
         self._staged: list[Response] = []
         self._context_logits: list[NDArray[np.float32]] = []
         self._end: Any = None
+        self._withdraw: Callable[[RequestHandle], bool] | None = None
 
     @property
     def ended(self) -> bool:
@@ -83,7 +86,21 @@ class RequestHandle:
 
     def cancel(self) -> None:
         """End the request within a step of the event loop, with the reason ``cancelled`` unless it has ended before."""
-        self._cancel(self.request_id)
+        if self._withdraw is not None and self._withdraw(self):
+            self._end_unstarted()
+        else:
+            self._cancel(self.request_id)
+
+    def may_wait(self, withdraw: "Callable[[RequestHandle], bool]") -> None:
+        """The request waits outside of the event loop; ``withdraw`` takes it back if it still does."""
+        self._withdraw = withdraw
+
+    def _end_unstarted(self) -> None:
+        native = core()
+        self.stage([], SimpleNamespace(reason=native.FinishReason.CANCELLED, timings=native.RequestTimings()))
+        with self.notifier:
+            self.publish()
+            self.notifier.notify()
 
     def result(self, timeout: float | None = None) -> list[Response]:
         """Wait for the end; returns all responses.

@@ -12,8 +12,12 @@ from trtllm_lite.errors import ArgumentError, EngineError, LimitError, shown
 from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.lora.adapters import DEFAULT_MAX_LORAS, Adapters
+from trtllm_lite.runtime.lora.peft import Projections, read_adapter
+from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import SpeculativeConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
+from trtllm_lite.runtime.session.drafting import check_method, drafting_options
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.grammars import Grammars
 from trtllm_lite.runtime.session.limits import (
@@ -46,15 +50,17 @@ class Session:
     executor: Any
     pump: EventPump
     tokenizer: Tokenizer | None
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
         # This also runs at the interpreter's exit: the pump's thread must end before the objects that it uses.
-        self._close = weakref.finalize(self, self.pump.close)
+        self._close = weakref.finalize(self, _close, self.adapters, self.pump)
 
     def check(self, request: Request, row: int | None = None) -> None:
         """Raise what :meth:`submit` would raise but for a full queue; ``row`` is the prompt's number among several."""
         self._native_params(request, row)
         self._grammar(request)
+        self._adapters_of(request)
 
     def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
         """Queue a request; returns at once. Requests that are waited for together take the same ``notifier``.
@@ -78,12 +84,33 @@ class Session:
         ]
         try:
             for handle in handles:
-                self.pump.submit(handle)
+                self._start(handle)
         except BaseException:
             for handle in handles:
                 handle.cancel()
             raise
         return handles
+
+    def _start(self, handle: RequestHandle) -> None:
+        adapters, lora = self._adapters_of(handle.request), handle.request.lora_request
+        if adapters is None or lora is None:
+            self.pump.submit(handle)
+            return
+        handle.may_wait(adapters.withdraw)
+        adapters.submit(handle, lora)
+
+    def _adapters_of(self, request: Request) -> Adapters | None:
+        """The adapters of which a request wants one; None if it wants none."""
+        return None if request.lora_request is None else self.check_takes_adapters("lora_request")
+
+    def check_takes_adapters(self, given: str) -> Adapters:
+        """Who keeps the engine's adapters. Raises ArgumentError, about the argument ``given``, if it takes none."""
+        if self.adapters is None:
+            raise ArgumentError(
+                f"{given} is given, and this engine takes no adapters: build it with --max_lora_rank, or give LLM "
+                "max_lora_rank"
+            )
+        return self.adapters
 
     def cancel(self, request_id: int) -> None:
         """End a request within a step; a request that has ended already stays as it is."""
@@ -91,7 +118,8 @@ class Session:
 
     def stats(self) -> Stats:
         """Counts and times of what the session has done so far."""
-        return make_stats(self.pump.loop.stats(), self.pump.latencies)
+        loaded = () if self.adapters is None else self.adapters.loaded()
+        return make_stats(self.pump.loop.stats(), self.pump.latencies, loaded)
 
     def close(self) -> None:
         """Cancel what runs, and end the session's thread. Nothing can be submitted any more; closing twice is fine."""
@@ -156,62 +184,77 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     manifest = Manifest.from_json(engine.manifest)
     check_end_ids(manifest)
     options = device_options(manifest.target, options)
-    limits = runner_limits(manifest, options, available_memory(native, manifest))
+    draft_engine = _draft_engine(native, options.speculation)
+    draft = None if draft_engine is None else Manifest.from_json(draft_engine.manifest)
+    limits = runner_limits(manifest, options, available_memory(native, manifest, draft), draft)
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
     check_host_memory(limits, available_host_memory())
+    max_seq_len = min(limits.max_seq_len, limits.cache_len)
+    if draft is not None and options.speculation is not None:
+        check_method(options.speculation, draft)
+        native.check_draft_model(engine, draft_engine, max_seq_len=max_seq_len, max_batch_size=limits.max_batch_size)
     with memory_for(limits):
-        executor = make_executor(
-            native, engine, manifest, num_threads=options.num_threads or 0, num_blocks=limits.num_blocks
-        )
+        memory = {"num_threads": options.num_threads or 0, "num_blocks": limits.num_blocks}
+        executor = make_executor(native, engine, manifest, **memory)
+        drafting = drafting_options(native, options.speculation)
+        if draft is not None:
+            drafting["draft_model"] = make_executor(native, draft_engine, draft, **memory, features_of=executor)
         loop = native.EventLoop(
             executor,
             max_batch_size=limits.max_batch_size,
             max_input_len=limits.max_input_len,
-            max_seq_len=min(limits.max_seq_len, limits.cache_len),
+            max_seq_len=max_seq_len,
             max_num_tokens=limits.max_num_tokens,
             num_host_blocks=limits.num_host_blocks,
             max_utilization=options.scheduler.capacity_scheduler_policy == "MAX_UTILIZATION",
             enable_block_reuse=options.kv_cache.enable_block_reuse,
             enable_chunked_context=options.enable_chunked_context,
-            **_drafting(native, options.speculation),
+            **drafting,
         )
+    pump = EventPump(loop)
     return Session(
         manifest=manifest,
         limits=limits,
         executor=executor,
-        pump=EventPump(loop),
+        pump=pump,
         tokenizer=tokenizer,
+        adapters=_adapters(native, engine, manifest, options, pump),
     )
 
 
-def _drafting(native: Any, config: SpeculativeConfig | None) -> dict[str, Any]:
-    """The arguments of ``_core.EventLoop`` that say who drafts."""
-    if config is None:
-        return {}
-    return {
-        "max_draft_len": config.num_speculative_tokens,
-        "paces_drafts": config.enable_adaptive_verification,
-        "drafting": _METHODS[config.method](native, config),
-    }
+def _adapters(native: Any, engine: Any, manifest: Manifest, options: RunnerOptions, pump: EventPump) -> Adapters | None:
+    """Who keeps the adapters of an engine that takes some. Raises ArgumentError for options that it does not read."""
+    if manifest.lora is None:
+        if options.max_loras is not None or options.max_cpu_loras is not None:
+            raise ArgumentError(
+                "max_loras or max_cpu_loras is given, and this engine takes no adapters: build it with "
+                "--max_lora_rank, or leave them out"
+            )
+        return None
+    max_rank, shapes = native.adapter_shapes(engine)
+    projections = Projections(manifest.lora.projections, shapes, max_rank)
+    if len(shapes) != len(manifest.lora.projections):
+        raise EngineError("the engine's manifest and plan differ in the projections of adapters: build it again")
+
+    def load(lora: LoRARequest) -> Any:
+        weights = read_adapter(Path(lora.lora_path), projections)
+        return native.Adapter(engine, weights.pairs, weights.key)
+
+    max_loras = options.max_loras or DEFAULT_MAX_LORAS
+    return Adapters(load, pump.submit, max_loras, options.max_cpu_loras or 2 * max_loras)
 
 
-def _ngram(native: Any, config: SpeculativeConfig) -> Any:
-    return native.NgramSizes(config.prompt_lookup_min, config.prompt_lookup_max)
+def _close(adapters: Adapters | None, pump: EventPump) -> None:
+    if adapters is not None:
+        adapters.close()
+    pump.close()
 
 
-def _suffix(native: Any, config: SpeculativeConfig) -> Any:
-    return native.SuffixOptions(
-        max_cached_requests=config.suffix_decoding_max_cached_requests,
-        max_spec_factor=config.suffix_decoding_max_spec_factor,
-        min_token_prob=config.suffix_decoding_min_token_prob,
-    )
-
-
-def _synthetic(native: Any, config: SpeculativeConfig) -> Any:
-    return native.SyntheticOptions(list(config.synthetic_acceptance_rates))
-
-
-_METHODS = {"ngram": _ngram, "suffix": _suffix, "synthetic": _synthetic}
+def _draft_engine(native: Any, config: SpeculativeConfig | None) -> Any:
+    """``_core.Engine`` of the model that drafts, or None."""
+    if config is None or config.model is None:
+        return None
+    return native.Engine(str(engine_path(Path(config.model), rank=0)))
 
 
 def check_end_ids(manifest: Manifest) -> None:

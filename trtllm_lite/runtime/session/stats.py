@@ -63,7 +63,8 @@ class Stats:
     ``prefix_hit_rate`` is the share of looked-up prompt tokens that the KV cache held. A preempted request is computed
     again (``num_recomputed_tokens`` in all) or was swapped to host memory. ``num_steps`` steps took ``step_seconds``;
     in ``host_seconds`` of these the host did not wait for the device. ``decode_host_times`` counts the steps that only
-    decode by the seconds that the host needed for one, to 3%.
+    decode by the seconds that the host needed for one, to 3%. ``loaded_loras`` are the names of the adapters in
+    memory, the least recently used first.
     """
 
     num_running: int
@@ -85,6 +86,7 @@ class Stats:
     speculation: Speculation
     latencies: Latencies
     recent_latencies: Latencies
+    loaded_loras: tuple[str, ...] = ()
 
 
 class LatencyLog:
@@ -113,7 +115,7 @@ class LatencyLog:
         return _means(sum(self._recent, np.zeros(_ROW)))
 
 
-def make_stats(counts: Mapping[str, Any], latencies: LatencyLog) -> Stats:
+def make_stats(counts: Mapping[str, Any], latencies: LatencyLog, loaded_loras: tuple[str, ...] = ()) -> Stats:
     """The statistics in the dictionary that ``_core.EventLoop.stats`` returns."""
     plain = {field.name: counts[field.name] for field in fields(Stats) if field.name in counts}
     return Stats(
@@ -122,6 +124,7 @@ def make_stats(counts: Mapping[str, Any], latencies: LatencyLog) -> Stats:
         prefix_hit_rate=counts["hit_tokens"] / max(counts["lookup_tokens"], 1),
         latencies=latencies.overall(),
         recent_latencies=latencies.recent(),
+        loaded_loras=loaded_loras,
     )
 
 

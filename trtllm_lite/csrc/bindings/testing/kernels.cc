@@ -1,6 +1,7 @@
 // run_kernel and time_kernel, by which tests and benchmarks call a kernel without an engine.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
@@ -164,6 +165,21 @@ std::vector<AttributeValue> read_attributes(const OpSchema& schema, const nb::di
   return values;
 }
 
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+// The adapter of each token: A and B of each projection, or neither.
+using Adapters = std::vector<std::vector<std::optional<std::pair<Matrix, Matrix>>>>;
+
+std::vector<std::vector<LowRankPart>> parts_of(const Adapters& adapters) {
+  std::vector<std::vector<LowRankPart>> result(adapters.size());
+  for (std::size_t token = 0; token < adapters.size(); ++token) {
+    for (const auto& pair : adapters[token]) {
+      LowRankPart& part = result[token].emplace_back();
+      if (pair) part = {pair->first.data(), pair->second.data(), static_cast<std::int64_t>(pair->first.shape(0))};
+    }
+  }
+  return result;
+}
+
 // A call that has passed the schema check; the arrays must outlive it.
 struct PreparedCall {
   Kernel kernel;
@@ -174,7 +190,9 @@ struct PreparedCall {
 
   DType product_dtype;
 
-  void run(ThreadPool* pool) const { kernel({inputs.data(), outputs.data(), attributes.data(), pool, product_dtype}); }
+  void run(ThreadPool* pool, const LowRankPart* const* adapters = nullptr) const {
+    kernel({inputs.data(), outputs.data(), attributes.data(), pool, product_dtype, adapters});
+  }
 };
 
 PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
@@ -198,11 +216,14 @@ PreparedCall prepare(std::string_view op, const Arrays& inputs, const Arrays& ou
 
 void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs, const nb::dict& attributes,
                 const Names& layouts, const Names& dtypes, std::string_view isa, int num_threads,
-                std::string_view product_dtype) {
+                std::string_view product_dtype, const Adapters& adapters) {
   const PreparedCall call = prepare(op, inputs, outputs, attributes, layouts, dtypes, isa, product_dtype);
+  const std::vector<std::vector<LowRankPart>> parts = parts_of(adapters);
+  std::vector<const LowRankPart*> of_tokens;
+  for (const auto& adapter : parts) of_tokens.push_back(adapter.empty() ? nullptr : adapter.data());
   nb::gil_scoped_release release;
   ThreadPool pool(resolve_num_threads(num_threads));
-  call.run(&pool);
+  call.run(&pool, of_tokens.empty() ? nullptr : of_tokens.data());
 }
 
 // Seconds of each of `repeats` calls, every one after sweep_bytes of other memory have been read.
@@ -235,7 +256,7 @@ void bind_kernels(nb::module_& module) {
   module.def("supported_isas", &isa_names);
   module.def("run_kernel", &run_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
              nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
-             nb::arg("num_threads") = 0, nb::arg("product_dtype") = "float32");
+             nb::arg("num_threads") = 0, nb::arg("product_dtype") = "float32", nb::arg("adapters") = Adapters());
   module.def("time_kernel", &time_kernel, nb::arg("op"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("attributes"),
              nb::arg("layouts") = nb::none(), nb::arg("dtypes") = nb::none(), nb::arg("isa") = "auto",
              nb::arg("num_threads") = 0, nb::arg("product_dtype") = "float32", nb::kw_only(), nb::arg("repeats"),

@@ -1,0 +1,281 @@
+"""EAGLE-3 on tiny models: a head computes what its paper says, and guesses change nothing but when tokens come."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.e2e.test_speculation import LIMITS, described, requests
+from tests.eagle import HEAD_DIM, KV_HEADS, NUM_LAYERS, TorchHead, save_tiny_head
+from tests.models import VOCAB_SIZE, save_tiny_model
+from trtllm_lite import LLM, SamplingParams
+from trtllm_lite.builder import build_engine, plan_memory
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, LimitError, TrtllmLiteError
+from trtllm_lite.runtime.core import core
+
+BLOCK, DRAFTS = 16, 5
+BUILT: dict[str, Any] = {
+    **LIMITS,
+    "tokens_per_block": BLOCK,
+    "max_draft_len": DRAFTS,
+    "gather_context_logits": True,
+}
+
+
+class Models:
+    """A model and its head, converted for each other and built, in ``root``."""
+
+    def __init__(self, root: Path, norm_before_residual: bool = False) -> None:
+        self.root = root
+        self.model: PreTrainedModel = save_tiny_model("llama", root / "model", num_hidden_layers=NUM_LAYERS)
+        tensors = save_tiny_head(root / "head", norm_before_residual=norm_before_residual)
+        self.head = TorchHead(tensors, self.model, norm_before_residual)
+        convert_checkpoint(str(root / "model"), root / "checkpoint", draft_model_dir=str(root / "head"))
+        convert_checkpoint(str(root / "head"), root / "head-checkpoint", target_model_dir=str(root / "model"))
+        self.engine, self.head_engine = root / "engine", root / "head-engine"
+        build_engine(root / "checkpoint", self.engine, **BUILT)
+        # Longer steps than the model's, so that a head has caught up with a prompt when the first drafts are due.
+        build_engine(root / "head-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": 64})
+
+    def drafting(self, **options: Any) -> dict[str, Any]:
+        """Every draft is tried: how many would pay depends on times, and these are never the same twice."""
+        return {
+            "method": "eagle3",
+            "model": self.head_engine,
+            "num_speculative_tokens": DRAFTS,
+            "enable_adaptive_verification": False,
+            **options,
+        }
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("eagle3"))
+
+
+def stepper(models: Models) -> Callable[..., np.ndarray]:
+    """Runs tokens of one sequence through the model or its head, over one paged cache; logits of the last ones."""
+    native = core()
+    engines = [native.Engine(str(path / "rank0.engine")) for path in (models.engine, models.head_engine)]
+    target = native.open_executor(engines[0], num_blocks=8)
+    head = native.open_executor(engines[1], num_blocks=8, features_of=target)
+    table = np.array([[5, 0, 7, 2]], np.int32)
+
+    def run(tokens: list[int], past: int, num_logits: int = 0, of_head: bool = False) -> np.ndarray:
+        lengths = [np.array([number], np.int32) for number in (len(tokens), past)]
+        wanted = np.arange(len(tokens) - num_logits, len(tokens), dtype=np.int32)
+        executor = head if of_head else target
+        logits: np.ndarray = native.step(executor, np.array(tokens, np.int32), *lengths, table, wanted)
+        return logits
+
+    return run
+
+
+@pytest.mark.parametrize("norm_before_residual", [False, True])
+def test_a_head_computes_what_the_paper_says(norm_before_residual: bool, tmp_path: Path) -> None:
+    models = Models(tmp_path, norm_before_residual)
+    run, head = stepper(models), models.head
+    tokens = np.random.default_rng(0).integers(3, VOCAB_SIZE, 37).tolist()
+    for first, end in ((0, 21), (21, 36)):  # the newest token is not computed when a head guesses what follows it
+        run(tokens[first:end], first)
+    features, follow = head.features(tokens)[:-1], tokens[1:]
+    run(tokens[:18], 0, of_head=True)
+    found = run(tokens[18:], 18, len(tokens) - 18, of_head=True)
+    known, others = head.known.numpy(), np.setdiff1d(np.arange(VOCAB_SIZE), head.known.numpy())
+    expected = head.logits(head.hidden(features, follow)).numpy()[17:]
+    np.testing.assert_allclose(found[:, known], expected, rtol=1e-4, atol=1e-4)
+    assert np.all(found[:, others] < -1e29)
+    for guess in (9, 300, 44):
+        hidden = head.hidden(features, follow)
+        features, follow = torch.cat([features, hidden[-1:]]), [*follow, guess]
+        found = run([guess], len(follow), 1, of_head=True)
+        expected = head.logits(head.hidden(features, follow)).numpy()[-1]
+        np.testing.assert_allclose(found[0, known], expected, rtol=1e-4, atol=1e-4)
+
+
+def run_network(checkpoint: Path, tokens: list[int], **features: np.ndarray) -> dict[str, np.ndarray]:
+    """The outputs of a network in onnxruntime for one sequence, by name."""
+    session = onnxruntime.InferenceSession(checkpoint / "network.onnx", providers=["CPUExecutionProvider"])
+    count = len(tokens)
+    inputs = {
+        "input_ids": np.array([tokens]),
+        "position_ids": np.arange(count)[None],
+        "past_lens": np.zeros(1, np.int64),
+        **features,
+    }
+    caches = {value.name for value in session.get_inputs()} - set(inputs)
+    inputs |= {name: np.zeros((1, KV_HEADS, count, HEAD_DIM), np.float32) for name in caches}
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def test_networks_compute_what_the_paper_says(models: Models) -> None:
+    head, tokens = models.head, np.random.default_rng(1).integers(3, VOCAB_SIZE, 20).tolist()
+    features = head.features(tokens).numpy()
+    found = run_network(models.root / "checkpoint", tokens)["features"][0]
+    np.testing.assert_allclose(found, features, rtol=1e-4, atol=1e-4)
+    before = np.concatenate([np.zeros_like(features[:1]), features[:-1]])[None]
+    found = run_network(models.root / "head-checkpoint", tokens, features=before)
+    hidden = head.hidden(torch.tensor(features[:-1]), tokens[1:])
+    np.testing.assert_allclose(found["hidden"][0, 1:], hidden.numpy(), rtol=1e-4, atol=1e-4)
+    known = found["logits"][0, 1:][:, head.known.numpy()]
+    np.testing.assert_allclose(known, head.logits(hidden).numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"])
+def test_a_head_changes_nothing(models: Models, policy: str) -> None:
+    cache = {"max_tokens": 256, "host_cache_size": 1 << 20 if policy == "MAX_UTILIZATION" else None}
+    options: dict[str, Any] = {"kv_cache_config": cache, "scheduler_config": {"capacity_scheduler_policy": policy}}
+    outputs = []
+    for config in (None, models.drafting(), models.drafting(enable_adaptive_verification=True)):
+        with LLM(models.engine, speculative_config=config, **options) as llm:
+            for _ in range(2):  # prompts are in the cache the second time
+                cancelled = llm.session.submit_all(requests())
+                handles = llm.session.submit_all(requests())
+                for handle in cancelled[::2]:
+                    handle.cancel()
+                outputs.append([described(handle.result()) for handle in handles])
+                for handle in cancelled:
+                    handle.result()
+            stats = llm.get_stats()
+        preempted = stats.num_swap_preemptions + stats.num_recompute_preemptions
+        assert (preempted > 0) == (policy == "MAX_UTILIZATION")
+        if config and not config["enable_adaptive_verification"]:
+            assert stats.speculation.num_drafts > 500
+            assert stats.speculation.num_accepted[4] > 10
+    assert all(output == outputs[0] for output in outputs[1:])
+
+
+def expected_counts(head: TorchHead, prompt: list[int], generated: list[int], allowed: set[int]) -> np.ndarray:
+    """How many drafts there were for each place and how many were kept, by torch and the published head."""
+    counts, features = np.zeros((2, DRAFTS), int), head.features([*prompt, *generated])
+    done = 1  # the first token comes without drafts
+    while done < len(generated):
+        known, most = [*prompt, *generated[:done]], min(DRAFTS, len(generated) - done - 1)
+        drafts = head.drafts(features, known, most, allowed)
+        num_kept = 0
+        while num_kept < len(drafts) and drafts[num_kept] == generated[done + num_kept]:
+            num_kept += 1
+        counts[0, : len(drafts)] += 1
+        counts[1, :num_kept] += 1
+        done += num_kept + 1
+    return counts
+
+
+def test_the_drafts_of_a_head_are_those_of_the_paper(models: Models) -> None:
+    """Few tokens are allowed, so that a head that is right about half of them shows what it reads.
+
+    Prompts come in chunks, share prefixes and blocks, and end within blocks and at their ends.
+    """
+    allowed = [*models.head.known[20:22].tolist(), 390]  # the head does not know the last one
+    assert 390 not in models.head.known
+    prompt = np.random.default_rng(0).integers(3, VOCAB_SIZE, 47).tolist()
+    params = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True, allowed_token_ids=allowed)
+    counts, num_cached = np.zeros((2, DRAFTS), int), []
+    with LLM(models.engine, speculative_config=models.drafting()) as llm:
+        for length in (47, 32, 47, 31, 3, 1):
+            output = llm.generate({"prompt_token_ids": prompt[:length]}, params)
+            counts += expected_counts(models.head, prompt[:length], output.outputs[0].token_ids, set(allowed))
+            num_cached.append(output.metrics.num_cached_tokens)
+        guessed = llm.get_stats().speculation
+    found = np.array([guessed.num_drafted[:DRAFTS], guessed.num_accepted[:DRAFTS]])
+    np.testing.assert_array_equal(found, counts)
+    assert 0.1 < guessed.acceptance[0] < 0.9
+    assert num_cached == [0, 16, 32, 16, 0, 0]
+
+
+def test_sequences_of_one_prompt(models: Models) -> None:
+    prompt = {"prompt_token_ids": list(range(5, 40))}
+    several = SamplingParams(n=4, max_tokens=30, temperature=0.8, seed=3, ignore_eos=True)
+    search = SamplingParams(n=3, max_tokens=10, use_beam_search=True)
+    found = []
+    for config in (None, models.drafting()):
+        with LLM(models.engine, speculative_config=config) as llm:
+            outputs = [*llm.generate([prompt, prompt], several), llm.generate(prompt, search)]
+            found.append([completion.token_ids for output in outputs for completion in output.outputs])
+    assert found[0] == found[1]
+
+
+def test_the_cache_holds_features(models: Models) -> None:
+    """A block of the model has them, that of the head does not, and both come out of the same memory."""
+    plans = [plan_memory(models.root / name, **BUILT) for name in ("checkpoint", "head-checkpoint")]
+    with LLM(models.engine) as llm:
+        own = llm.session.manifest.kv_cache
+    layer = 2 * own.num_kv_heads * own.head_dim * BLOCK * 4
+    assert own.bytes_per_block == NUM_LAYERS * layer + 60 * BLOCK * 4
+    assert [plan.kv_cache for plan in plans] == [own.bytes_per_block * own.num_blocks, layer * own.num_blocks]
+    config = {"max_gpu_total_bytes": 16 * (own.bytes_per_block + layer)}
+    with LLM(models.engine, speculative_config=models.drafting(), kv_cache_config=config) as llm:
+        assert llm.session.limits.num_blocks == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"method": "draft_model"}, ArgumentError, "is the engine of a head: pass method eagle3"),
+        ({"model": "engine"}, ArgumentError, "is the engine of a model of its own: pass method draft_model"),
+        ({"num_speculative_tokens": 6}, LimitError, "num_speculative_tokens=6 exceeds"),
+        ({"model": None}, ArgumentError, "model of speculative_config is None: expected an engine's directory"),
+        ({"target": "plain"}, ArgumentError, "expected an engine that keeps features for a head, found one without"),
+        ({"max_num_tokens": 35}, LimitError, "max_num_tokens of at least 36, found 35"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(
+    models: Models, options: dict[str, Any], error: type[TrtllmLiteError], message: str, tmp_path: Path
+) -> None:
+    config, target = models.drafting(), models.engine
+    match options:
+        case {"model": "engine"}:
+            config["model"] = models.engine
+        case {"target": "plain"}:
+            target = tmp_path / "plain"
+            convert_checkpoint(str(models.root / "model"), tmp_path / "checkpoint")
+            build_engine(tmp_path / "checkpoint", target, **BUILT)
+        case {"max_num_tokens": number}:
+            config["model"] = tmp_path / "head"
+            build_engine(models.root / "head-checkpoint", tmp_path / "head", **{**BUILT, "max_num_tokens": number})
+        case _:
+            config |= options
+    with pytest.raises(error, match=message):
+        LLM(target, speculative_config=config)
+
+
+def test_a_head_does_not_run_alone(models: Models) -> None:
+    with pytest.raises(ArgumentError, match="is a head that drafts, expected another engine that keeps 48 blocks"):
+        LLM(models.head_engine)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "head-checkpoint"])
+def test_gpus_are_refused_by_name(models: Models, name: str, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"features for a head .* \(EAGLE-3\), which engines for sm_90 neither"):
+        build_engine(models.root / name, tmp_path / "engine", target="sm_90", **BUILT)
+
+
+def test_models_with_windows_are_refused(tmp_path: Path) -> None:
+    save_tiny_model("mistral", tmp_path / "model", num_hidden_layers=NUM_LAYERS)
+    save_tiny_head(tmp_path / "head")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", draft_model_dir=str(tmp_path / "head"))
+    with pytest.raises(BuildError, match=r"features for a head that drafts .* and attention windows"):
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", **BUILT)
+
+
+def test_models_that_do_not_fit_are_not_converted(models: Models, tmp_path: Path) -> None:
+    model, head = str(models.root / "model"), str(models.root / "head")
+    with pytest.raises(ConvertError, match=r"missing \(1\): embed_tokens.weight"):
+        convert_checkpoint(head, tmp_path / "checkpoint")
+    with pytest.raises(ConvertError, match=r"to be an EAGLE-3 head with fc.weight of shape .*, found none"):
+        convert_checkpoint(model, tmp_path / "checkpoint", draft_model_dir=model)
+    with pytest.raises(ConvertError, match="--draft_model_dir with a model, found it with a head"):
+        convert_checkpoint(head, tmp_path / "checkpoint", draft_model_dir=head)
+    with pytest.raises(ConvertError, match="--target_model_dir with a head, found it with a model"):
+        convert_checkpoint(model, tmp_path / "checkpoint", target_model_dir=model)
+    save_tiny_head(tmp_path / "head", eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 3, 6]})
+    with pytest.raises(ConvertError, match=r"before 3 different ones of 6 layers, found \[1, 3, 6\]"):
+        convert_checkpoint(model, tmp_path / "checkpoint", draft_model_dir=str(tmp_path / "head"))

@@ -1,0 +1,241 @@
+"""Adapters of requests, against PEFT's merged models in transformers."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from tests.e2e.llm import GREEDY, LIMITS, random_prompts
+from tests.models import GROUP_SIZE, quantize_linear_layers, save_tiny_model
+from tests.tolerances import assert_close
+from trtllm_lite import LLM, KvCacheConfig, LoRARequest, SamplingParams
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.runtime import ModelRunner
+
+MAX_RANK = 16
+ALL = "all-linear"
+IN_GROUPS = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+LEARNED_LOSS = 0.05  # of a text whose every token is then likelier than all others together
+# Ranks that are no multiple of anything, one above the others in some modules, few modules, rsLoRA.
+ADAPTERS = {
+    "all": {"r": 5, "lora_alpha": 7, "target_modules": ALL},
+    "attention": {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]},
+    "patterns": {
+        **{"r": 3, "lora_alpha": 4, "target_modules": ["k_proj", "o_proj", "up_proj", "down_proj"]},
+        **{"rank_pattern": {"down_proj": 16}, "alpha_pattern": {"layers.1.self_attn.k_proj": 9}},
+    },
+    "rslora": {"r": 12, "lora_alpha": 6, "target_modules": ["gate_proj", "q_proj"], "use_rslora": True},
+}
+
+
+def adapted(model_dir: Path, seed: int, **config) -> PreTrainedModel:
+    """The model with a random adapter, neither A nor B zero."""
+    return with_adapter(AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation="eager"), seed, **config)
+
+
+def with_adapter(model: PreTrainedModel, seed: int, **config) -> PreTrainedModel:
+    """``model`` with a random adapter, which can be switched off."""
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **config))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def merged(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[LoRARequest, PreTrainedModel]]:
+    """Each adapter, and the model that it makes."""
+    found = {}
+    for number, (name, config) in enumerate(ADAPTERS.items(), 1):
+        model, directory = adapted(model_dir, number, **config), tmp_path_factory.mktemp("adapters") / name
+        model.save_pretrained(str(directory))
+        found[name] = LoRARequest(name, number, str(directory)), model.merge_and_unload()
+    return found
+
+
+@pytest.fixture(scope="module")
+def lora_llm(model_dir: Path) -> Iterator[LLM]:
+    """The model, with room for two adapters in use and three in memory."""
+    cache = KvCacheConfig(tokens_per_block=16)
+    sizes = {"max_lora_rank": MAX_RANK, "max_loras": 2, "max_cpu_loras": 3}
+    with LLM(model_dir, gather_context_logits=True, kv_cache_config=cache, **sizes, **LIMITS) as llm:
+        yield llm
+
+
+def continuation(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+    with torch.inference_mode():
+        ids = model.generate(torch.tensor([prompt]), max_new_tokens=GREEDY.max_tokens, do_sample=False, eos_token_id=-1)
+    return ids[0, len(prompt) :].tolist()
+
+
+def test_adapters_and_none_in_one_batch_equal_merged_models(lora_llm: LLM, merged, reference: PreTrainedModel) -> None:
+    prompts = random_prompts(1, 15)
+    kinds = [None, *merged] * 3
+    loras = [merged[kind][0] if kind else None for kind in kinds]
+    outputs = lora_llm.generate(prompts, GREEDY, lora_request=loras)
+    for prompt, kind, output in zip(prompts, kinds, outputs, strict=True):
+        model = merged[kind][1] if kind else reference
+        assert output.outputs[0].token_ids == continuation(model, prompt), kind
+    assert len(lora_llm.get_stats().loaded_loras) <= 3
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_logits_of_prompts_equal_those_of_the_merged_model(lora_llm: LLM, merged, name: str) -> None:
+    lora, model = merged[name]
+    (prompt,) = random_prompts(2, 1)
+    params = SamplingParams(max_tokens=1, temperature=0, return_context_logits=True)
+    actual = lora_llm.generate(prompt, params, lora_request=lora).context_logits
+    with torch.inference_mode():
+        expected = model(torch.tensor([prompt])).logits[0].numpy()
+    np.testing.assert_allclose(actual, expected, atol=2e-4)
+
+
+def test_prefixes_are_shared_by_requests_of_one_adapter_alone(lora_llm: LLM, merged) -> None:
+    prompt = list(range(3, 60))
+    cached = {}
+    for turn in ("first", "second"):
+        for name in (None, "all", "attention"):
+            lora = merged[name][0] if name else None
+            cached[turn, name] = lora_llm.generate(prompt, GREEDY, lora_request=lora).metrics.num_cached_tokens
+    assert [cached["first", name] for name in (None, "all", "attention")] == [0, 0, 0]
+    assert all(cached["second", name] >= 16 for name in (None, "all", "attention"))
+
+
+def test_a_batch_without_adapters_has_the_bits_of_an_engine_without(lora_llm: LLM, llm: LLM) -> None:
+    params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True, return_context_logits=True)
+    for prompt in random_prompts(4, 3):
+        ours, plain = lora_llm.generate(prompt, params), llm.generate(prompt, params)
+        np.testing.assert_array_equal(ours.context_logits, plain.context_logits)
+        assert ours.outputs[0].token_ids == plain.outputs[0].token_ids
+
+
+def test_an_adapter_that_does_not_load_is_an_error_of_its_requests_alone(lora_llm: LLM, merged, tmp_path: Path) -> None:
+    lora, model = merged["all"]
+    (prompt,) = random_prompts(5, 1)
+    broken = LoRARequest("none", 99, str(tmp_path))
+    bad, good = lora_llm.generate([prompt, prompt], GREEDY, lora_request=[broken, lora])
+    assert isinstance(bad.error, EngineError)
+    assert "adapter_config.json" in str(bad.error)
+    assert good.outputs[0].token_ids == continuation(model, prompt)
+
+
+def test_ranks_above_the_engines_are_refused(lora_llm: LLM, model_dir: Path, tmp_path: Path) -> None:
+    adapted(model_dir, 9, r=17, lora_alpha=1, target_modules=["q_proj"]).save_pretrained(str(tmp_path))
+    with pytest.raises(LimitError, match=r"rank 17 .* above max_lora_rank 16 .*--max_lora_rank 24"):
+        lora_llm.generate([5], GREEDY, lora_request=LoRARequest("large", 98, str(tmp_path)))
+
+
+def test_a_request_that_waits_for_its_adapter_can_be_cancelled(lora_llm: LLM, merged) -> None:
+    long = SamplingParams(max_tokens=60, ignore_eos=True)
+    running = [lora_llm.generate_async([7], long, lora_request=merged[name][0]) for name in ("all", "attention")]
+    waiting = lora_llm.generate_async([7], long, lora_request=merged["rslora"][0])
+    waiting.cancel()
+    assert waiting.result().outputs[0].finish_reason == "cancelled"
+    assert all(len(one.result().outputs[0].token_ids) == 60 for one in running)
+
+
+def test_engines_without_room_refuse_adapters(llm: LLM, merged) -> None:
+    with pytest.raises(ArgumentError, match="--max_lora_rank"):
+        llm.generate([5], GREEDY, lora_request=merged["all"][0])
+
+
+def test_one_id_is_one_adapter(lora_llm: LLM, merged) -> None:
+    lora = merged["all"][0]
+    lora_llm.generate([5], GREEDY, lora_request=lora)
+    with pytest.raises(ArgumentError, match="an id of its own"):
+        lora_llm.generate([5], GREEDY, lora_request=LoRARequest("other", lora.lora_int_id, lora.lora_path))
+
+
+def test_model_runner_numbers_the_adapters_of_lora_dir(lora_llm: LLM, merged, reference: PreTrainedModel) -> None:
+    directories = [merged[name][0].lora_path for name in ("all", "rslora")]
+    runner = ModelRunner.from_dir(lora_llm.engine_dir, lora_dir=directories)
+    prompts = random_prompts(6, 3, longest=20)
+    out = runner.generate(
+        prompts, max_new_tokens=GREEDY.max_tokens, end_id=-1, lora_uids=["1", "-1", "0"], return_dict=True
+    )
+    models = (merged["rslora"][1], reference, merged["all"][1])
+    for prompt, model, ids in zip(prompts, models, out["output_ids"], strict=True):
+        start = len(prompt)
+        assert ids[0][start : start + GREEDY.max_tokens].tolist() == continuation(model, prompt)
+    with pytest.raises(ArgumentError, match="lora_uids has '2'"):
+        runner.generate([[5]], lora_uids=["2"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"use_dora": True}, "use_dora is True"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
+        ({"peft_type": "LOHA"}, "peft_type is 'LOHA'"),
+        ({"r": -1}, "r is -1"),
+        ({"rank_pattern": {"(a+)+$": 2}}, "rank_pattern has the key"),
+        ({"r": 6}, "expected A"),
+    ],
+)
+def test_what_no_engine_applies_is_refused(lora_llm: LLM, merged, tmp_path: Path, change, message: str) -> None:
+    source = Path(merged["all"][0].lora_path)
+    config = json.loads((source / "adapter_config.json").read_text()) | change
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter_model.safetensors").write_bytes((source / "adapter_model.safetensors").read_bytes())
+    with pytest.raises(EngineError, match=message.replace("(", r"\(")):
+        lora_llm.generate([5], GREEDY, lora_request=LoRARequest("changed", 97, str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("family", "qformat"), [("qwen2", "full_prec"), ("gemma2", "full_prec"), ("qwen3", "int8_wo"), ("llama", "int4_wo")]
+)
+def test_families_and_quantized_weights(family: str, qformat: str, tmp_path: Path) -> None:
+    sizes = IN_GROUPS if qformat == "int4_wo" else {}
+    model = save_tiny_model(family, tmp_path / "model", **sizes)
+    if qformat != "full_prec":
+        model = quantize_linear_layers(model, qformat)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
+    built = {"max_lora_rank": 8, "qformat": qformat, "group_size": GROUP_SIZE, "gather_context_logits": True}
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **built, **LIMITS)
+    model = with_adapter(model, 5, r=6, lora_alpha=9, target_modules=ALL)
+    model.save_pretrained(str(tmp_path / "adapter"))
+    runner = ModelRunner.from_dir(tmp_path / "engine", lora_dir=tmp_path / "adapter")
+    prompts = random_prompts(7, 2, longest=30)
+    out = runner.generate(
+        prompts, max_new_tokens=1, end_id=-1, lora_uids=["0", "-1"], output_context_logits=True, return_dict=True
+    )
+    with torch.inference_mode():
+        expected = model(torch.tensor([prompts[0]])).logits[0].numpy()
+        with model.disable_adapter():
+            plain = model(torch.tensor([prompts[1]])).logits[0].numpy()
+    assert_close(out["context_logits"][0], expected, "float32", what="logits with the adapter")
+    assert_close(out["context_logits"][1], plain, "float32", what="logits without")
+
+
+def test_a_trained_adapter_says_what_it_learned(lora_llm: LLM, model_dir: Path, tmp_path: Path) -> None:
+    prompt, lesson = [7, 8, 9], [30, 31, 32, 33, 34, 35]
+    model = adapted(model_dir, 11, r=8, lora_alpha=16, target_modules=ALL)
+    optimizer = torch.optim.Adam([one for one in model.parameters() if one.requires_grad], lr=0.005)
+    ids = torch.tensor([prompt + lesson])
+    labels = ids.clone()
+    labels[:, : len(prompt)] = -100
+    for _ in range(500):
+        loss = model(input_ids=ids, labels=labels).loss
+        if loss < LEARNED_LOSS:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < LEARNED_LOSS
+    model.save_pretrained(str(tmp_path))
+    params = SamplingParams(max_tokens=len(lesson), temperature=0, ignore_eos=True)
+    lora = LoRARequest("lesson", 96, str(tmp_path))
+    output = lora_llm.generate([prompt, prompt], params, lora_request=[lora, None])
+    assert output[0].outputs[0].token_ids == lesson
+    assert output[1].outputs[0].token_ids != lesson

@@ -1,0 +1,140 @@
+"""A tiny random EAGLE-3 head in the published layout, and the same in torch as the paper has it (arXiv 2503.01840)."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import linear, rms_norm, silu
+from transformers import PreTrainedModel
+
+from tests.models import VOCAB_SIZE
+
+HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM = 60, 91, 6, 2, 10
+NUM_LAYERS, LAYERS = 6, (1, 3, 5)  # of the model, and before which of them it has features
+NUM_KNOWN = 101  # tokens
+EPSILON, THETA = 1e-5, 10000.0
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "intermediate_size": WIDE,
+    "num_hidden_layers": 1,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "vocab_size": VOCAB_SIZE,
+    "draft_vocab_size": NUM_KNOWN,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": EPSILON,
+    "rope_theta": THETA,
+    "hidden_act": "silu",
+    "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(LAYERS)},
+}
+
+
+def save_tiny_head(directory: Path, seed: int = 1, **config: Any) -> dict[str, torch.Tensor]:
+    """Write a head without an embedding; returns its tensors."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def matrix(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=generator) * 1.5 / columns**0.5
+
+    def norm() -> torch.Tensor:
+        return 1 + 0.2 * torch.randn(HIDDEN, generator=generator)
+
+    known = torch.randperm(VOCAB_SIZE, generator=generator)[:NUM_KNOWN].sort().values
+    is_known = torch.zeros(VOCAB_SIZE, dtype=torch.bool)
+    is_known[known] = True
+    tensors = {
+        "fc.weight": matrix(HIDDEN, 3 * HIDDEN),
+        "midlayer.self_attn.q_proj.weight": matrix(HEADS * HEAD_DIM, 2 * HIDDEN),
+        "midlayer.self_attn.k_proj.weight": matrix(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
+        "midlayer.self_attn.v_proj.weight": matrix(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
+        "midlayer.self_attn.o_proj.weight": matrix(HIDDEN, HEADS * HEAD_DIM),
+        "midlayer.mlp.gate_proj.weight": matrix(WIDE, HIDDEN),
+        "midlayer.mlp.up_proj.weight": matrix(WIDE, HIDDEN),
+        "midlayer.mlp.down_proj.weight": matrix(HIDDEN, WIDE),
+        "midlayer.input_layernorm.weight": norm(),
+        "midlayer.hidden_norm.weight": norm(),
+        "midlayer.post_attention_layernorm.weight": norm(),
+        "norm.weight": norm(),
+        "lm_head.weight": matrix(NUM_KNOWN, HIDDEN),
+        "d2t": known - torch.arange(NUM_KNOWN),
+        "t2d": is_known,
+    }
+    directory.mkdir(parents=True)
+    save_file(tensors, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps({**CONFIG, **config}))
+    return tensors
+
+
+@dataclass(frozen=True)
+class TorchHead:
+    """The head of ``tensors`` for ``model``, on whole sequences and without a cache."""
+
+    tensors: dict[str, torch.Tensor]
+    model: PreTrainedModel
+    norm_before_residual: bool = False
+
+    @property
+    def known(self) -> torch.Tensor:
+        """The tokens that its logits are of."""
+        return self.tensors["d2t"] + torch.arange(NUM_KNOWN)
+
+    def features(self, tokens: list[int]) -> torch.Tensor:
+        """[tokens, hidden]: what the model computes of each token."""
+        with torch.no_grad():
+            states = self.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+        return linear(torch.cat([states[layer][0] for layer in LAYERS], -1), self.tensors["fc.weight"])
+
+    def hidden(self, features: torch.Tensor, next_tokens: list[int]) -> torch.Tensor:
+        """[tokens, hidden]: the states before the last norm, of the features of each token and the token after it."""
+        embedded = self.model.get_input_embeddings().weight.detach()[next_tokens]
+        normed = self._norm(features, "midlayer.hidden_norm")
+        mixed = self._attend(torch.cat([self._norm(embedded, "midlayer.input_layernorm"), normed], -1))
+        hidden = (normed if self.norm_before_residual else features) + mixed
+        x = self._norm(hidden, "midlayer.post_attention_layernorm")
+        gated = silu(self._linear(x, "mlp.gate_proj")) * self._linear(x, "mlp.up_proj")
+        return hidden + self._linear(gated, "mlp.down_proj")
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[tokens, known]."""
+        return linear(self._norm(hidden, "norm"), self.tensors["lm_head.weight"])
+
+    def drafts(self, features: torch.Tensor, tokens: list[int], most: int, allowed: set[int]) -> list[int]:
+        """The likeliest of the ``allowed`` tokens behind ``tokens``, and behind those; the last has no features yet."""
+        features, follow = features[: len(tokens) - 1], tokens[1:]
+        forbidden = torch.tensor([token not in allowed for token in self.known.tolist()])
+        for _ in range(most):
+            hidden = self.hidden(features, follow)
+            logits = self.logits(hidden[-1]).masked_fill(forbidden, -torch.inf)
+            features = torch.cat([features, hidden[-1:]])
+            follow = [*follow, int(self.known[logits.argmax()])]
+        return follow[len(tokens) - 1 :]
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return rms_norm(x, (HIDDEN,), self.tensors[f"{name}.weight"], EPSILON)
+
+    def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return linear(x, self.tensors[f"midlayer.{name}.weight"])
+
+    def _attend(self, x: torch.Tensor) -> torch.Tensor:
+        def heads(name: str) -> torch.Tensor:
+            return self._linear(x, f"self_attn.{name}").unflatten(-1, (-1, HEAD_DIM)).transpose(0, 1)
+
+        query, key, value = _rotated(heads("q_proj")), _rotated(heads("k_proj")), heads("v_proj")
+        key, value = (each.repeat_interleave(HEADS // KV_HEADS, 0) for each in (key, value))
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self._linear(mixed.transpose(0, 1).flatten(1), "self_attn.o_proj")
+
+
+def _rotated(heads: torch.Tensor) -> torch.Tensor:
+    """RoPE of [heads, positions, dim], from position 0 on."""
+    half = HEAD_DIM // 2
+    angles = torch.arange(heads.shape[1])[:, None] * THETA ** -(torch.arange(half) / half)
+    low, high = heads[..., :half], heads[..., half:]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)

@@ -1,0 +1,108 @@
+"""Where adapters join a network: beside every projection, and nothing changes without them."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from tests.unit.builder.networks import VARIANTS, network
+from tests.unit.builder.scenario import Sequences
+from trtllm_lite.builder import BuildLimits
+from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
+from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
+from trtllm_lite.builder.passes.lora import Projection, add_low_rank, projections_of
+from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
+from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.schema import DOMAIN
+
+LIMITS = {"max_batch_size": 4, "max_input_len": 16, "max_seq_len": 32, "max_num_tokens": 16}
+SEVEN = [
+    *(f"attention.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+]
+
+
+def with_lora(variant: str, max_rank: int = 8):
+    return fuse_into_plugins(network(variant), "auto", BuildLimits(**LIMITS, max_lora_rank=max_rank))
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen2", "mlp_bias", "phi3", "gemma2"])
+def test_every_projection_has_a_part_of_its_widths(variant: str) -> None:
+    fused = with_lora(variant)
+    assert fused.lora_projections == tuple(f"layers.{layer}.{name}" for layer in range(2) for name in SEVEN)
+    widths = {name: one.out_features for name, one in projections_of(network(variant).graph).items()}
+    number = 0
+    for node in nodes_of(fused.graph, "LowRank", DOMAIN):
+        assert attribute(node, "first_part") == number
+        ends = [attribute(node, f"{which}_end") for which in ("first", "second", "third")]
+        names = fused.lora_projections[number : number + attribute(node, "num_parts")]
+        assert np.diff([0, *ends[: len(names)]]).tolist() == [widths[name] for name in names]
+        number += len(names)
+    assert number == len(fused.lora_projections)
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen3", "mlp_bias", "act_order", "phi3"])
+def test_without_adapters_nothing_changes(variant: str) -> None:
+    original = network(variant)
+    adapted = ir.Model(with_lora(variant).graph, ir_version=original.ir_version)
+    state = Sequences(VARIANTS[variant], num_seqs=2)
+    for lens in ([5, 1], [1, 1]):
+        expected, actual = state.step([original, adapted], lens)
+        np.testing.assert_allclose(actual, expected, atol=2e-5)
+
+
+def test_rows_of_the_last_layer_are_those_of_logits() -> None:
+    fused = with_lora("llama")
+    read = {str(node.name): "logits_indices" in operands(node) for node in nodes_of(fused.graph, "LowRank", DOMAIN)}
+    assert [name for name, gathered in read.items() if gathered] == [
+        f"layers.1.{name}.lora" for name in ("attention.o_proj", "mlp.gate_up_proj", "mlp.down_proj")
+    ]
+
+
+def test_adapters_see_columns_in_the_models_order() -> None:
+    fused = with_lora("act_order")
+    for node in nodes_of(fused.graph, "LowRank", DOMAIN):
+        producer = operands(node)["x"].producer()
+        assert producer is not None
+        assert producer.op_type != "GatherColumns"
+        assert dims(operands(node)["x"]) is not None
+
+
+def test_networks_whose_projections_are_in_no_product_are_refused() -> None:
+    fused, _ = run_passes(network("llama"))
+    with pytest.raises(BuildError, match=r"adapters cannot reach layers\.7\.attention\.q_proj"):
+        add_low_rank(fused.graph, {"layers.7.attention.q_proj": Projection("layers.7.attention.q_proj", 8)}, 8)
+    with pytest.raises(BuildError, match="adapters cannot reach any projection"):
+        add_low_rank(fused.graph, {}, 8)
+
+
+@pytest.mark.parametrize("value", [-8, 7, 520, "8", True])
+def test_ranks_are_multiples_of_eight_up_to_the_most(value: object) -> None:
+    with pytest.raises(BuildError, match="max_lora_rank is"):
+        BuildLimits.for_model(64, max_lora_rank=value, **LIMITS)
+
+
+def test_what_has_no_kernels_or_other_activations_is_refused() -> None:
+    check_lora(0, "cuda", ["sm_90"])
+    check_lora(8, "cpu", ["cpu"])
+    with pytest.raises(BuildError, match="max_lora_rank is 8 for sm_90: engines for cpu alone"):
+        check_lora(8, "cuda", ["sm_90"])
+    for qformat in ("int4_awq", "w4a8_awq", "int8_sq", "fp8,int4_awq"):
+        check_lora_of_quantized(0, qformat)
+        with pytest.raises(BuildError, match="changes the activations"):
+            check_lora_of_quantized(8, qformat)
+    for qformat in ("full_prec", "int8_wo", "int4_gptq", "fp8_rowwise"):
+        check_lora_of_quantized(8, qformat)
+
+
+def test_gpu_builds_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    from tests.models import save_tiny_model
+    from trtllm_lite.builder import build_engine
+    from trtllm_lite.convert import convert_checkpoint
+
+    save_tiny_model("llama", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    with pytest.raises(BuildError, match="max_lora_rank is 8 for sm_90"):
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", max_lora_rank=8, **LIMITS)
+    assert not (tmp_path / "engine").exists()

@@ -1,0 +1,197 @@
+"""Which adapters are kept, and which requests run: checked after every event of random loads."""
+
+import gc
+import random
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import pytest
+
+from trtllm_lite.errors import ArgumentError, EngineError, OverloadedError
+from trtllm_lite.runtime.lora import adapters as module
+from trtllm_lite.runtime.lora.adapters import Adapters
+from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.session.notifier import Notifier
+
+
+class Loader:
+    """A ThreadPoolExecutor whose calls run when they are told to."""
+
+    def __init__(self, *_) -> None:
+        self.calls: list = []
+
+    def submit(self, function, *arguments) -> Future:
+        self.calls.append((function, arguments))
+        return Future()
+
+    def run_one(self) -> None:
+        function, arguments = self.calls.pop(0)
+        function(*arguments)
+
+    def shutdown(self, **_) -> None:
+        self.calls.clear()
+
+
+@dataclass(eq=False)
+class Handle:
+    """A RequestHandle that knows its adapter and its end."""
+
+    lora: LoRARequest
+    error: Exception | None = None
+    notifier: Notifier = field(default_factory=Notifier)
+
+    def fail(self, error) -> None:
+        self.error = error
+
+
+@dataclass
+class World:
+    """A manager over stand-ins; ``running`` has what each running request calls at its end."""
+
+    max_loras: int
+    max_cpu_loras: int
+    running: dict = field(default_factory=dict)
+    loads: list = field(default_factory=list)
+    broken: set = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.manager = Adapters(self._load, self._start, self.max_loras, self.max_cpu_loras)
+
+    @property
+    def loader(self) -> Loader:
+        return self.manager._loader
+
+    def submit(self, number: int) -> Handle:
+        handle = Handle(lora(number))
+        self.manager.submit(handle, handle.lora)
+        return handle
+
+    def load_all(self) -> None:
+        while self.loader.calls:
+            self.loader.run_one()
+
+    def end(self, handle: Handle) -> None:
+        self.running.pop(handle)[1]()
+
+    def check(self) -> None:
+        used = {handle.lora.lora_name for handle in self.running}
+        assert len(used) <= self.max_loras
+        assert used <= set(self.manager.loaded())
+        assert len(self.manager._entries) <= self.max_cpu_loras
+
+    def _load(self, wanted: LoRARequest) -> str:
+        self.loads.append(wanted.lora_name)
+        if wanted.lora_name in self.broken:
+            raise EngineError("no such adapter")
+        return f"adapter {wanted.lora_name}"
+
+    def _start(self, handle, adapter, waited, ended) -> None:
+        assert adapter == f"adapter {handle.lora.lora_name}"
+        assert waited >= 0
+        self.running[handle] = (adapter, ended)
+
+
+@pytest.fixture(autouse=True)
+def loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ThreadPoolExecutor", Loader)
+
+
+def lora(number: int) -> LoRARequest:
+    return LoRARequest(str(number), number, f"/adapters/{number}")
+
+
+def test_the_least_recently_used_adapter_makes_room() -> None:
+    world = World(max_loras=1, max_cpu_loras=2)
+    for number in (1, 2, 1, 3):
+        handle = world.submit(number)
+        world.load_all()
+        world.end(handle)
+    assert world.manager.loaded() == ("1", "3")
+    assert world.loads == ["1", "2", "3"]
+
+
+def test_adapters_in_use_stay_and_requests_wait_for_room() -> None:
+    world = World(max_loras=2, max_cpu_loras=2)
+    first, second = world.submit(1), world.submit(2)
+    world.load_all()
+    third, again = world.submit(3), world.submit(1)
+    world.load_all()
+    assert set(world.running) == {first, second}  # nobody passes the one that waits for room
+    assert world.manager.loaded() == ("1", "2")
+    world.end(second)
+    world.load_all()
+    assert set(world.running) == {first, third, again}
+    assert world.manager.loaded() == ("1", "3")
+
+
+def test_a_request_does_not_wait_for_another_ones_loading() -> None:
+    world = World(max_loras=2, max_cpu_loras=3)
+    first = world.submit(1)
+    world.load_all()
+    slow, quick = world.submit(2), world.submit(1)
+    assert set(world.running) == {first, quick}
+    world.load_all()
+    assert slow in world.running
+
+
+def test_a_failure_is_that_of_the_requests_which_want_the_adapter_and_is_tried_again() -> None:
+    world = World(max_loras=1, max_cpu_loras=1, broken={"1"})
+    failing, fine = world.submit(1), world.submit(2)
+    world.load_all()
+    assert isinstance(failing.error, EngineError)
+    assert fine.error is None
+    assert fine in world.running
+    world.end(fine)
+    world.broken.clear()
+    later = world.submit(1)
+    world.load_all()
+    assert later in world.running
+
+
+def test_one_id_belongs_to_one_adapter() -> None:
+    world = World(max_loras=1, max_cpu_loras=1)
+    handle = world.submit(1)
+    with pytest.raises(ArgumentError, match="lora_int_id 1"):
+        world.manager.submit(handle, LoRARequest("other", 1, "/adapters/other"))
+
+
+def test_waiting_requests_are_bounded_and_end_with_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 2)
+    world = World(max_loras=1, max_cpu_loras=1)
+    handles = [world.submit(1), world.submit(2)]
+    with pytest.raises(OverloadedError, match="fewer than 2"):
+        world.submit(1)
+    world.manager.close()
+    assert all("shut down" in str(handle.error) for handle in handles)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_loads_keep_the_bounds_and_come_to_an_end(seed: int) -> None:
+    choose = random.Random(seed)
+    max_loras = choose.randint(1, 3)
+    world = World(max_loras, max_loras + choose.randint(0, 2), broken={"4"})
+    handles: list[Handle] = []
+    for _ in range(300):
+        match choose.choice(("submit", "submit", "load", "end", "withdraw", "drop")):
+            case "submit":
+                handles.append(world.submit(choose.randint(1, 7)))
+            case "load" if world.loader.calls:
+                world.loader.run_one()
+            case "end" if world.running:
+                world.end(choose.choice(list(world.running)))
+            case "withdraw" if handles:
+                handle = choose.choice(handles)
+                waits = handle not in world.running and handle.error is None
+                if world.manager.withdraw(handle):
+                    assert waits
+                    handles.remove(handle)
+            case "drop" if handles:
+                handles.remove(choose.choice(handles))
+        world.check()
+    gc.collect()
+    while world.running or world.loader.calls:
+        world.load_all()
+        for handle in list(world.running):
+            world.end(handle)
+        world.check()
+    assert not any(waiting.handle() for waiting in world.manager._waiting)

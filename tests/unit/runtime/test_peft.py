@@ -1,0 +1,119 @@
+"""What is read of adapters' files, which are hostile."""
+
+import json
+import struct
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from trtllm_lite.errors import EngineError, LimitError
+from trtllm_lite.runtime.lora.peft import Projections, read_adapter
+from trtllm_lite.runtime.lora.tensors import read_tensors
+
+NAMES = ["layers.0.attention.q_proj", "layers.0.mlp.down_proj", "layers.1.attention.q_proj"]
+PROJECTIONS = Projections(NAMES, [(6, 4), (10, 6), (6, 4)], 8)
+CONFIG = {"peft_type": "LORA", "r": 2, "lora_alpha": 3, "bias": "none"}
+PREFIX = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+def matrices(rank: int = 2, prefix: str = PREFIX, num_in: int = 6, num_out: int = 4) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    a, b = generator.standard_normal((rank, num_in)), generator.standard_normal((num_out, rank))
+    return {f"{prefix}.lora_A.weight": a.astype(np.float32), f"{prefix}.lora_B.weight": b.astype(np.float32)}
+
+
+def write(directory: Path, tensors: dict[str, np.ndarray], **config: object) -> Path:
+    (directory / "adapter_config.json").write_text(json.dumps(CONFIG | config))
+    (directory / "adapter_model.safetensors").write_bytes(save(tensors))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("config", "scale"),
+    [
+        ({}, 3 / 2),
+        ({"use_rslora": True}, 3 / 2**0.5),
+        ({"alpha_pattern": {"q_proj": 5}}, 5 / 2),
+        ({"alpha_pattern": {"layers.0.self_attn.q_proj": 5}}, 5 / 2),
+        ({"alpha_pattern": {"^model.layers.0.self_attn.q_proj": 5}}, 5 / 2),
+        ({"alpha_pattern": {"^q_proj": 5, "proj": 7}}, 3 / 2),
+        ({"r": 7, "rank_pattern": {"q_proj": 2}}, 3 / 2),
+    ],
+)
+def test_the_scale_is_in_b(tmp_path: Path, config: dict[str, object], scale: float) -> None:
+    tensors = matrices()
+    found = read_adapter(write(tmp_path, tensors, **config), PROJECTIONS)
+    assert found.pairs.keys() == {0}
+    a, b = found.pairs[0]
+    np.testing.assert_array_equal(a, tensors[f"{PREFIX}.lora_A.weight"])
+    np.testing.assert_allclose(b, tensors[f"{PREFIX}.lora_B.weight"].T * scale, rtol=1e-6)
+
+
+def test_keys_tell_contents_apart(tmp_path: Path) -> None:
+    first = read_adapter(write(tmp_path, matrices()), PROJECTIONS).key
+    assert read_adapter(write(tmp_path, matrices()), PROJECTIONS).key == first
+    assert read_adapter(write(tmp_path, matrices(), lora_alpha=4), PROJECTIONS).key != first
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_types_are_widened(dtype: type) -> None:
+    value = np.array([[1.5, -2.25], [0.0, 3.0]], dtype)
+    np.testing.assert_array_equal(read_tensors(save({"x": value}))["x"], value.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, "no tensors"),
+        (matrices(prefix=PREFIX.replace("q_proj", "qkv_proj")), "lets adapters change down_proj, q_proj"),
+        (matrices(prefix=PREFIX.replace("0", "2")), "layers.2"),
+        (matrices() | matrices(prefix=PREFIX.replace("self_attn", "other")), "under two names"),
+        ({f"{PREFIX}.lora_magnitude_vector": np.ones(4, np.float32)}, "DoRA"),
+        ({"base_model.model.lm_head.weight": np.ones((4, 2), np.float32)}, "embeddings"),
+        ({f"{PREFIX}.lora_A.weight": np.ones((2, 6), np.float32)}, "expected A"),
+        (matrices(num_in=5), "expected A"),
+        (matrices(num_out=5), "expected A"),
+        ({name: value * np.nan for name, value in matrices().items()}, "not finite"),
+        ({name: value.astype(np.int32) for name, value in matrices().items()}, "'I32'"),
+    ],
+)
+def test_tensors_of_something_else_are_refused(tmp_path: Path, tensors: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        read_adapter(write(tmp_path, tensors), PROJECTIONS)
+
+
+def test_a_rank_above_the_engines_names_limit_value_and_remedy(tmp_path: Path) -> None:
+    with pytest.raises(LimitError, match=r"rank 9 .* above max_lora_rank 8 .* --max_lora_rank 16"):
+        read_adapter(write(tmp_path, matrices(rank=9), r=9), PROJECTIONS)
+
+
+@pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors"])
+def test_pickles_are_not_looked_for(tmp_path: Path, missing: str) -> None:
+    write(tmp_path, matrices())
+    (tmp_path / missing).rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(EngineError, match=missing):
+        read_adapter(tmp_path, PROJECTIONS)
+
+
+def header(**entry: object) -> bytes:
+    text = json.dumps({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | entry}).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", bytes(7), struct.pack("<Q", 1 << 60), struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 1) + b"{"),
+        struct.pack("<Q", 200_000) + b"[" * 200_000,
+        *(header(shape=[2]), header(shape=[-1]), header(shape=[1 << 62, 1 << 62]), header(shape=[True])),
+        *(header(data_offsets=[0, 5]), header(data_offsets=[-4, 0]), header(data_offsets=[4, 0])),
+        header(dtype=["F32"]),
+        *(header(data_offsets=[0]), header(data_offsets=[0.0, 4.0]), header(shape=None), header(shape=[1] * 5)),
+    ],
+)
+def test_damaged_files_are_errors(data: bytes) -> None:
+    with pytest.raises(EngineError, match="to be a whole safetensors file"):
+        read_tensors(data)

@@ -1,0 +1,94 @@
+"""Features of tokens, from which heads draft (network/drafting.py), go to and come from a paged cache.
+
+The output ``features`` of a network is stored for each token, by PagedStore. A head's input ``features`` is read by
+PagedLoad, for each token those of the token before it, and its output ``hidden`` is stored in their place where logits
+are wanted, that is behind the last known token and behind each guess. The cache has the block tables of the only cache
+group.
+"""
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import dims, fused_node, nodes_of, replace_value, value_of
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.paged_attention import BLOCK_TABLES, CU_SEQLENS, NUM_BLOCKS, TOKENS_PER_BLOCK
+from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, POSITION_IDS
+from trtllm_lite.plugins.schema import DOMAIN
+from trtllm_lite.vocabulary import FEATURES, HIDDEN, LOGITS_INDICES
+
+
+def has_features(graph: ir.Graph) -> bool:
+    """Whether a network, or what became of it, makes or reads features."""
+    return any(value.name == FEATURES for value in (*graph.inputs, *graph.outputs))
+
+
+def feature_size(graph: ir.Graph) -> int:
+    """Elements of a token's features in the fused ``graph``; 0 if it has none."""
+    cache = _named(graph.inputs, FEATURES)
+    size = 0 if cache is None else (dims(cache) or (0,))[-1]
+    assert isinstance(size, int)
+    return size
+
+
+def borrows_features(graph: ir.Graph) -> bool:
+    """Whether the fused ``graph`` is a head, whose features are in the cache of another engine."""
+    return bool(nodes_of(graph, "PagedLoad", DOMAIN))
+
+
+def _rewrite(graph: ir.Graph) -> list[Decision]:
+    read, made, hidden = (
+        _named(values, name)
+        for values, name in ((graph.inputs, FEATURES), (graph.outputs, FEATURES), (graph.outputs, HIDDEN))
+    )
+    rows = hidden or made
+    if rows is None:
+        return []
+    size = (dims(rows) or (None,))[-1]
+    cache = value_of(FEATURES, ir.DataType.FLOAT, [NUM_BLOCKS, TOKENS_PER_BLOCK, size])
+    places = {name: _step_input(graph, name) for name in (POSITION_IDS, CU_SEQLENS, BLOCK_TABLES)}
+    if read is not None:
+        _load(graph, read, cache, places)
+    graph.inputs.append(cache)
+    indices = {} if hidden is None else {"indices": _step_input(graph, LOGITS_INDICES)}
+    stored = value_of(f"{FEATURES}_out", ir.DataType.FLOAT, dims(cache) or ())
+    operands = {"x": rows, "cache": cache, **places, **indices}
+    graph.append(fused_node("PagedStore", f"{FEATURES}.store", operands, {"cache_out": stored}))
+    position = graph.outputs.index(rows)
+    rows.name = f"{FEATURES}.rows"
+    graph.outputs[position] = stored
+    return [Decision(FEATURES, True)]
+
+
+def _load(graph: ir.Graph, read: ir.Value, cache: ir.Value, places: dict[str, ir.Value]) -> None:
+    loaded = value_of(f"{FEATURES}.before", ir.DataType.FLOAT, dims(read) or ())
+    node = fused_node("PagedLoad", f"{FEATURES}.load", {"cache": cache, **places}, {"y": loaded})
+    graph.insert_before(graph[0], node)
+    replace_value(read, loaded)
+    graph.inputs.remove(read)
+
+
+def _named(values: Iterable[ir.Value], name: str) -> ir.Value | None:
+    return next((value for value in values if value.name == name), None)
+
+
+def _step_input(graph: ir.Graph, name: str) -> ir.Value:
+    """The input ``name`` of a step; position_ids may be gone by now, in networks without RoPE."""
+    found = _named(graph.inputs, name)
+    if found is None:
+        found = value_of(name, ir.DataType.INT32, [NUM_TOKENS])
+        graph.inputs.insert(0, found)
+    return found
+
+
+def _requires(graph: ir.Graph) -> Iterable[str]:
+    if _named(graph.inputs, LOGITS_INDICES) is None:
+        yield "rows with logits are not known yet"
+
+
+def _ensures(graph: ir.Graph) -> Iterable[str]:
+    if any(value.name in (FEATURES, HIDDEN) for value in graph.outputs):
+        yield "features are an output still"
+
+
+STORE_FEATURES = GraphPass("features", _rewrite, _requires, _ensures)

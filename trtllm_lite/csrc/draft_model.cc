@@ -1,0 +1,109 @@
+#include "draft_model.h"
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+
+#include "errors.h"
+#include "kv_cache_size.h"
+#include "sampling/row_sampler.h"
+#include "speculation/model_drafter.h"
+
+namespace tl {
+namespace {
+
+constexpr char kRemedy[] = "; draft with another engine, or build it again";
+
+// `what` is a property that both engines must have alike.
+void check_same(const char* what, const std::string& wanted, const std::string& found) {
+  if (wanted == found) return;
+  throw ArgumentError(std::string("draft model: expected the ") + what + " of the engine that it drafts for, " +
+                      wanted + ", found " + found + kRemedy);
+}
+
+void check_same(const char* what, std::int64_t wanted, std::int64_t found) {
+  check_same(what, std::to_string(wanted), std::to_string(found));
+}
+
+// A head that drafts from features (EAGLE-3) reads what the other engine keeps of each token.
+void check_features(const Manifest& target, const Manifest& own) {
+  if (!own.borrows_features) return;
+  if (target.feature_size == 0 || target.borrows_features) {
+    throw ArgumentError(
+        "draft model: expected an engine that keeps features for a head, found one without; convert its model with "
+        "--draft_model_dir and build it again");
+  }
+  check_same("feature_size", target.feature_size, own.feature_size);
+}
+
+int max_kept(const Manifest& target, const Manifest& own) {
+  return own.borrows_features ? static_cast<int>(target.limits.max_draft_len) : 0;
+}
+
+void check_limit(const char* name, std::int64_t least, std::int64_t found) {
+  if (found >= least) return;
+  throw LimitError(std::string("draft model: expected an engine with ") + name + " of at least " +
+                   std::to_string(least) + ", found " + std::to_string(found) + "; lower what is run" + kRemedy);
+}
+
+void check_cache(const Manifest& target, const Manifest& own) {
+  check_same("tokens_per_block", target.kv_cache.tokens_per_block, own.kv_cache.tokens_per_block);
+  for (const Manifest* manifest : {&target, &own}) {
+    if (cache_windows(*manifest) == std::vector<int>{0}) continue;
+    throw ArgumentError(
+        "draft model: expected two models without attention windows, found one with them; guess by another method");
+  }
+}
+
+// Drafts need no log probabilities and no logits. Those that break a request's grammar are wrong, as others are, and
+// those of requests with adapters are of the model without.
+std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const SlotParams>& of_request) {
+  auto params = std::make_shared<RequestParams>(static_cast<const RequestParams&>(*of_request));
+  params->sampling.logprobs.reset();
+  params->sampling.prompt_logprobs.reset();
+  params->grammar.reset();
+  params->adapter.reset();
+  params->context_logits = params->generation_logits = false;
+  return params;
+}
+
+double weight_bytes(const DeviceExecutor& executor) { return static_cast<double>(executor.memory().weights); }
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+void check_draft_model(const Engine& target, const Engine& draft, int max_seq_len, int max_batch_size) {
+  const Manifest &wanted = target.manifest(), &own = draft.manifest();
+  check_same("kind of device", std::string(to_string(wanted.target.kind)), std::string(to_string(own.target.kind)));
+  check_same("vocab_size", wanted.model.vocab_size, own.model.vocab_size);
+  check_cache(wanted, own);
+  check_features(wanted, own);
+  check_limit("max_batch_size", max_batch_size, own.limits.max_batch_size);
+  check_limit("max_seq_len", max_seq_len, own.limits.max_seq_len);
+  check_limit("max_num_tokens", ModelDrafter::most_at_once(max_kept(wanted, own)) * max_batch_size,
+              own.limits.max_num_tokens);
+}
+
+std::shared_ptr<Drafter> draft_model(const DeviceExecutor& executor, DeviceExecutor& draft, int max_batch_size,
+                                     std::int64_t num_host_blocks, int num_slots) {
+  const Manifest& own = draft.engine().manifest();
+  if (executor.num_blocks() != draft.num_blocks()) {
+    throw std::invalid_argument("draft model: both engines must have the same number of KV blocks");
+  }
+  return std::make_shared<ModelDrafter>(
+      ModelDrafterConfig{.num_slots = num_slots,
+                         .num_blocks = static_cast<int>(executor.num_blocks()),
+                         .num_host_blocks = static_cast<int>(num_host_blocks),
+                         .tokens_per_block = static_cast<int>(own.kv_cache.tokens_per_block),
+                         .relative_cost = weight_bytes(draft) / weight_bytes(executor),
+                         .max_num_tokens = static_cast<int>(own.limits.max_num_tokens),
+                         .params = drafting_params,
+                         .seconds = seconds_now,
+                         .max_kept = max_kept(executor.engine().manifest(), own)},
+      draft.make_step_executor(num_host_blocks, max_batch_size));
+}
+
+}  // namespace tl

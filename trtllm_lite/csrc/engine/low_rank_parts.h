@@ -1,0 +1,26 @@
+// The projections of an engine that adapters may change, as the calls of its plan have them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/records.h"
+
+namespace tl {
+
+struct LowRankShape {
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+  friend bool operator==(const LowRankShape&, const LowRankShape&) = default;
+};
+
+struct LowRankShapes {
+  std::vector<LowRankShape> parts;  // by number
+  std::int64_t max_rank = 0;        // of an adapter; 0 if the engine takes none
+  friend bool operator==(const LowRankShapes&, const LowRankShapes&) = default;
+};
+
+// Throws EngineError if the calls do not number the projections from 0 on, each once, or differ in their rank.
+LowRankShapes low_rank_shapes(const Plan& plan);
+
+}  // namespace tl

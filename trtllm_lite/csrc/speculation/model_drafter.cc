@@ -1,0 +1,269 @@
+#include "speculation/model_drafter.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tl {
+namespace {
+
+struct ModelDraftState : DraftState {
+  explicit ModelDraftState(std::shared_ptr<const SlotParams> own) : params(std::move(own)) {}
+  std::shared_ptr<const SlotParams> params;
+};
+
+// Tokens of which all positions but the last have been computed for the request.
+int num_known(const DraftTask& task) { return static_cast<int>(task.request.tokens.size()); }
+
+}  // namespace
+
+ModelDrafter::ModelDrafter(ModelDrafterConfig config, std::unique_ptr<StepExecutor> executor)
+    : config_(std::move(config)),
+      executor_(std::move(executor)),
+      tables_(config_.num_slots, 1),
+      filled_(static_cast<std::size_t>(config_.num_blocks)),
+      on_host_(static_cast<std::size_t>(config_.num_host_blocks)) {}
+
+// A beam search takes no drafts: its tokens are known when it ends.
+std::unique_ptr<DraftState> ModelDrafter::start(const Request& request) {
+  if (request.is_search()) return nullptr;
+  return std::make_unique<ModelDraftState>(config_.params(request.spec.params));
+}
+
+void ModelDrafter::look_at(const StepBatch& batch, std::span<DraftTask> tasks) {
+  mirror(batch);
+  for (DraftTask& task : tasks) {
+    const int num_behind = num_known(task) - 1 - num_computed(task);
+    task.num_behind = num_behind < most_at_once(config_.max_kept) ? 0 : num_behind;
+    if (is_copied(task, batch)) task.most = 0;
+  }
+}
+
+DraftTimes ModelDrafter::draft(std::span<DraftTask> tasks) {
+  guesses_.clear();
+  for (DraftTask& task : tasks) {
+    if (task.most > 0) guesses_.push_back({.task = &task, .num_computed = num_computed(task)});
+  }
+  if (guesses_.empty()) return {};
+  const double start = config_.seconds();
+  try {
+    open_slots();
+    const int num_caught_up = catch_up();
+    const double caught_up = config_.seconds();
+    guess();
+    return {config_.seconds() - caught_up, caught_up - start, num_caught_up};
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
+// The rows' drafts are computed but for the last one, or but for all if the draft model reads features: those of a
+// guess were not the first model's. What else rows write is new to the draft model.
+void ModelDrafter::launched(const StepBatch& batch) {
+  mirror(batch);
+  if (!copies_.empty()) {
+    launch(next_batch());
+    take_oldest();
+  }
+  for (const StepRow& row : batch.rows) {
+    const int num_valid = config_.max_kept > 0 ? std::min(row.num_drafts, 1) : row.num_drafts;
+    mark_overwritten(row.slot, row.past_len + num_valid, row.past_len + row.num_tokens);
+  }
+}
+
+// Positions from the sequence's beginning on that the draft model has computed. Those behind the known tokens were
+// guesses that are not kept.
+int ModelDrafter::num_computed(const DraftTask& task) const {
+  const int most = num_known(task) - 1;
+  int num = 0;
+  for (const std::int32_t block : tables_.blocks(task.slot, 0)) {
+    num += filled_[static_cast<std::size_t>(block)];
+    if (num >= most || num % config_.tokens_per_block != 0 || filled_[static_cast<std::size_t>(block)] == 0) break;
+  }
+  return std::min(num, most);
+}
+
+// Whether another row of the batch in preparation computes a block that the sequence shares and lacks: the rows of a
+// step run side by side, so this one waits for the next call.
+bool ModelDrafter::is_computing(const Guess& guess) const { return num_computed(*guess.task) > guess.num_computed; }
+
+// Whether features of the sequence come with the copies that the step in preparation begins with.
+bool ModelDrafter::is_copied(const DraftTask& task, const StepBatch& batch) const {
+  if (config_.max_kept == 0) return false;
+  const std::span<const std::int32_t> blocks = tables_.blocks(task.slot, 0);
+  return std::ranges::any_of(batch.copies, [&](const CopyOrder& copy) {
+    return copy.kind != CopyKind::kDeviceToHost && std::ranges::find(blocks, copy.dst) != blocks.end();
+  });
+}
+
+void ModelDrafter::mark_computed(int slot, int from, int end) {
+  for_each_block(slot, from, end, [](std::int32_t& filled, int, int last) { filled = last; });
+}
+
+void ModelDrafter::mark_overwritten(int slot, int from, int end) {
+  for_each_block(slot, from, end, [](std::int32_t& filled, int first, int) { filled = std::min(filled, first); });
+}
+
+// Calls `use(filled, first, last)` for each block of positions `from` to `end`, which are first to last in the block.
+template <typename Use>
+void ModelDrafter::for_each_block(int slot, int from, int end, Use&& use) {
+  const std::span<const std::int32_t> blocks = tables_.blocks(slot, 0);
+  for (int size = config_.tokens_per_block; from < end; from = (from / size + 1) * size) {
+    const int index = from / size;
+    std::int32_t& filled = filled_[static_cast<std::size_t>(blocks[static_cast<std::size_t>(index)])];
+    use(filled, from % size, std::min(end - index * size, size));
+  }
+}
+
+// Takes in the copies and table updates of a step that were not there before. A block that holds nothing of the draft
+// model's is not copied.
+void ModelDrafter::mirror(const StepBatch& batch) {
+  if (std::exchange(mirrored_step_, batch.step) != batch.step) num_copies_ = num_updates_ = 0;
+  for (const CopyOrder& copy : std::span(batch.copies).subspan(num_copies_)) {
+    const std::int32_t num_filled = filled(copy.kind, true, copy.src);
+    filled(copy.kind, false, copy.dst) = num_filled;
+    if (num_filled > 0) copies_.push_back(copy);
+  }
+  tables_.update(std::span(batch.table_updates).subspan(num_updates_));
+  num_copies_ = batch.copies.size();
+  num_updates_ = batch.table_updates.size();
+}
+
+std::int32_t& ModelDrafter::filled(CopyKind kind, bool is_source, std::int32_t block) {
+  const bool on_host = kind == (is_source ? CopyKind::kHostToDevice : CopyKind::kDeviceToHost);
+  return (on_host ? on_host_ : filled_)[static_cast<std::size_t>(block)];
+}
+
+// The sampler's state holds the guesses of earlier calls, kept or not, so every call begins with the known tokens.
+void ModelDrafter::open_slots() {
+  for (std::size_t i = 0; i < guesses_.size(); ++i) {
+    const Request& request = guesses_[i].task->request;
+    const auto& state = static_cast<const ModelDraftState&>(*request.draft_state);
+    executor_->set_slot(static_cast<int>(i), state.params, request.tokens, request.num_prompt);
+  }
+}
+
+// Returns how many tokens it computes.
+int ModelDrafter::catch_up() {
+  StepBatch& batch = next_batch();
+  for (std::size_t i = 0; i < guesses_.size(); ++i) {
+    Guess& guess = guesses_[i];
+    const int end = num_known(*guess.task) - 1, num_behind = end - guess.num_computed;
+    const int room = config_.max_num_tokens - static_cast<int>(batch.token_ids.size());
+    if (num_behind < most_at_once(config_.max_kept) || room == 0 || is_computing(guess)) continue;
+    const int from = std::exchange(guess.num_computed, guess.num_computed + std::min(num_behind, room));
+    add_row(i, from, guess.num_computed, batch);
+    mark_computed(guess.task->slot, from, guess.num_computed);
+  }
+  if (batch.rows.empty()) return 0;
+  launch(batch);
+  take_oldest();
+  return static_cast<int>(batch.token_ids.size());
+}
+
+// A step for each place of a draft. Tokens stay on the device: the next step is launched before they are looked at.
+void ModelDrafter::guess() {
+  for (Guess& guess : guesses_) {
+    guess.is_over = num_known(*guess.task) - guess.num_computed > most_at_once(config_.max_kept) || is_computing(guess);
+    if (guess.is_over) continue;
+    const int end = num_known(*guess.task) - 1 + guess.task->most;
+    mark_computed(guess.task->slot, guess.num_computed, end);
+  }
+  for (int place = 0;; ++place) {
+    StepBatch& batch = next_batch();
+    add_guesses(place, batch);
+    if (batch.rows.empty()) break;
+    launch(batch);
+    if (in_flight_ == 2) take_oldest();
+  }
+  while (in_flight_ > 0) take_oldest();
+}
+
+void ModelDrafter::add_guesses(int place, StepBatch& batch) {
+  for (std::size_t i = 0; i < guesses_.size(); ++i) {
+    const Guess& guess = guesses_[i];
+    const DraftTask* task = guess.task;
+    if (guess.is_over || place >= task->most) continue;
+    const int newest = num_known(*task) - 1;
+    add_row(i, place == 0 ? guess.num_computed : newest + place, newest + place + 1, batch);
+    StepRow& row = batch.rows.back();
+    row.sample = true;
+    row.num_generated = newest + 1 + place - task->request.num_prompt;
+  }
+}
+
+// A row for positions `from` to `end` of guess number `index`: of known tokens, or of the one that it sampled last.
+void ModelDrafter::add_row(std::size_t index, int from, int end, StepBatch& batch) {
+  const DraftTask& task = *guesses_[index].task;
+  const auto slot = static_cast<std::int32_t>(index);
+  if (!std::exchange(guesses_[index].has_table, true)) {
+    const std::span<const std::int32_t> blocks = tables_.blocks(task.slot, 0);
+    const int num_blocks = (num_known(task) - 1 + task.most + config_.tokens_per_block - 1) / config_.tokens_per_block;
+    for (int i = 0; i < num_blocks; ++i) {
+      batch.table_updates.push_back({slot, 0, i, blocks[static_cast<std::size_t>(i)]});
+    }
+  }
+  const int num_tokens = end - from;
+  batch.rows.push_back({.request = {},
+                        .slot = slot,
+                        .request_slot = slot,
+                        .first_token = static_cast<std::int32_t>(batch.token_ids.size()),
+                        .num_tokens = num_tokens,
+                        .past_len = from,
+                        .num_generated = 0,
+                        .outputs_from = end,
+                        .num_drafts = 0,
+                        .sample = false});
+  const std::vector<std::int32_t>& tokens = task.request.tokens;
+  if (end > num_known(task)) {
+    batch.token_ids.push_back(kLastSampled);
+  } else {
+    batch.token_ids.insert(batch.token_ids.end(), tokens.begin() + from, tokens.begin() + end);
+  }
+  if (num_tokens == 1) ++batch.num_decode_tokens;
+}
+
+// The batch that is not in flight, with what has to be copied before its rows.
+StepBatch& ModelDrafter::next_batch() {
+  StepBatch& batch = batches_[num_launched_ % 2];
+  batch.clear();
+  batch.step = num_launched_ + 1;
+  batch.copies = copies_;
+  return batch;
+}
+
+void ModelDrafter::launch(const StepBatch& batch) {
+  ++num_launched_;
+  copies_.clear();
+  executor_->launch(batch);
+  ++in_flight_;
+}
+
+void ModelDrafter::take_oldest() {
+  const StepBatch& batch = batches_[(num_launched_ - static_cast<std::uint64_t>(in_flight_)) % 2];
+  --in_flight_;
+  executor_->wait(result_);
+  take_guesses(batch);
+}
+
+void ModelDrafter::take_guesses(const StepBatch& batch) {
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    Guess& guess = guesses_[static_cast<std::size_t>(batch.rows[i].slot)];
+    const RowResult& row = result_.rows[i];
+    if (!batch.rows[i].sample || guess.is_over) continue;
+    guess.is_over = !row.error.empty() || row.tokens.empty();
+    if (!guess.is_over) guess.task->drafts.push_back(row.tokens.back());
+  }
+}
+
+// Waits for the steps in flight, whatever becomes of them.
+void ModelDrafter::give_up() {
+  for (; in_flight_ > 0; --in_flight_) {
+    try {
+      executor_->wait(result_);
+    } catch (...) {  // the error before it is the one that is told
+    }
+  }
+}
+
+}  // namespace tl

@@ -1,0 +1,101 @@
+// A second, smaller model guesses for the first (Leviathan et al., "Fast Inference from Transformers via Speculative
+// Decoding", 2023). It draws with the request's own parameters and random numbers, as the first model does, so that two
+// models that agree on the likely tokens draw the same ones.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "batching/drafter.h"
+#include "batching/request.h"
+#include "batching/step.h"
+#include "batching/step_memory.h"
+
+namespace tl {
+
+struct ModelDrafterConfig {
+  int num_slots = 0;  // of the scheduler's executor
+  int num_blocks = 0, num_host_blocks = 0;
+  int tokens_per_block = 0;
+  double relative_cost = 0;  // see Drafter
+  int max_num_tokens = 0;    // of a step of the draft model; at least most_at_once() for each row
+  // What a request's drafts are sampled by: its parameters without what only its own output needs.
+  std::function<std::shared_ptr<const SlotParams>(const std::shared_ptr<const SlotParams>&)> params;
+  std::function<double()> seconds;  // a clock
+  // Drafts of a row at most, if the draft model reads what the first model computes of each token (EAGLE-3, arXiv
+  // 2503.01840); 0 if it does not. What it computed of a guess by itself is computed again if the guess is kept.
+  int max_kept = 0;
+};
+
+// The draft model's cache has a block for each block of the scheduler's, under the same number, and copies those that
+// the scheduler copies: a sequence's block table is that of both. So prefixes, forks and swapped sequences need nothing
+// further, but to know how much of each block the draft model has computed. It computes a token when a guess behind it
+// is wanted, never before: prompts whose requests do not draft cost it nothing.
+class ModelDrafter final : public Drafter {
+ public:
+  // `executor` runs the draft model, and belongs to the drafter alone. One cache group, without a window.
+  ModelDrafter(ModelDrafterConfig config, std::unique_ptr<StepExecutor> executor);
+
+  std::unique_ptr<DraftState> start(const Request& request) override;
+  double relative_cost() const override { return config_.relative_cost; }
+  // Tokens that a row has at most if its sequence missed no call: one for the newest token, and one for each draft that
+  // was kept and has to be computed.
+  static int most_at_once(int max_kept) { return 1 + std::max(max_kept, 1); }
+
+  void look_at(const StepBatch& batch, std::span<DraftTask> tasks) override;
+  // At most one step of max_num_tokens catches up; a sequence that this does not reach the end of gets no drafts yet.
+  DraftTimes draft(std::span<DraftTask> tasks) override;
+  void launched(const StepBatch& batch) override;
+  void end(DraftState&, std::span<const std::int32_t>) override {}
+
+ private:
+  struct Guess {
+    DraftTask* task;
+    int num_computed;        // positions
+    bool has_table = false;  // the draft model's executor has the block table
+    bool is_over = false;    // nothing is guessed, or nothing behind a row that failed
+  };
+
+  int num_computed(const DraftTask& task) const;
+  bool is_computing(const Guess& guess) const;
+  bool is_copied(const DraftTask& task, const StepBatch& batch) const;
+  void mark_computed(int slot, int from, int end);
+  void mark_overwritten(int slot, int from, int end);
+  template <typename Use>
+  void for_each_block(int slot, int from, int end, Use&& use);
+  void mirror(const StepBatch& batch);
+  std::int32_t& filled(CopyKind kind, bool is_source, std::int32_t block);
+
+  void open_slots();
+  int catch_up();
+  void guess();
+  void add_row(std::size_t index, int from, int end, StepBatch& batch);
+  void add_guesses(int place, StepBatch& batch);
+  StepBatch& next_batch();
+  void launch(const StepBatch& batch);
+  void take_oldest();
+  void take_guesses(const StepBatch& batch);
+  void give_up();
+
+  const ModelDrafterConfig config_;
+  const std::unique_ptr<StepExecutor> executor_;
+  BlockTables tables_;                          // of the scheduler's slots
+  std::vector<std::int32_t> filled_, on_host_;  // by block: its first positions that are computed
+  std::uint64_t mirrored_step_ = 0;             // the scheduler's step of which so many copies and updates are taken in
+  std::size_t num_copies_ = 0, num_updates_ = 0;
+  std::vector<CopyOrder> copies_;  // for the draft model's next step
+
+  // Of a call. A guess's number is its slot in the draft model's executor.
+  std::vector<Guess> guesses_;
+  std::array<StepBatch, 2> batches_;
+  std::uint64_t num_launched_ = 0;
+  int in_flight_ = 0;
+  StepResult result_;
+};
+
+}  // namespace tl

@@ -1,0 +1,141 @@
+"""Heads that draft from what a model computes (EAGLE-3, arXiv 2503.01840), and what the model keeps for them.
+
+The published head takes, at position i, the model's features of token i and the embedding of token i + 1, and says
+which token follows that. Here both have the position of the later token: a head's network reads at position p the token
+p and the features of the token before it, so that what it stores belongs to the text up to p alone, as keys and values
+do. Rotary embeddings see distances, which are the same. Position 0 has a token and no feature, and nothing sees it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.attention import Attention
+from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.layers import Residual
+from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.norms import Norm
+from trtllm_lite.network.weight_expression import Concat, Read, SourceTensor, WeightExpression
+
+FIRST_POSITION = 1  # that has features
+_NEVER = -1e30  # the logit of a token that a head does not know: finite, as logits must be
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a model keeps of each token: the sum over ``layers`` of linear(the residual stream before that layer).
+
+    ``layers`` are numbers of layers, each with its columns of the head's ``fc``.
+    """
+
+    layers: tuple[int, ...]
+    linears: tuple[Linear, ...]
+
+    def __call__(self, context: DecoderContext, streams: list[ir.Value]) -> ir.Value:
+        """float32 [batch, seq, hidden]; ``streams`` are the residual streams before each layer."""
+        graph = context.graph
+        with graph.scope("features"):
+            parts = [
+                linear(graph, streams[layer], f"fc_{layer}")
+                for layer, linear in zip(self.layers, self.linears, strict=True)
+            ]
+            total = parts[0]
+            for number, part in enumerate(parts[1:], 1):
+                total = graph.op("Add", [total, part], f"sum_{number}")
+        return total
+
+
+@dataclass(frozen=True)
+class FeatureLayer:
+    """The layer of a head: attention of embeddings and features, then an MLP, around the features' residual stream.
+
+    The projections of ``attention`` are [out, 2 * hidden]: the first columns are for normalised embeddings, the others
+    for normalised features. With ``norm_before_residual`` the residual stream begins with the normalised features.
+    """
+
+    embedding_norm: Norm
+    feature_norm: Norm
+    attention: Attention
+    mlp: Residual
+    norm_before_residual: bool = False
+
+    def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
+        """The residual stream behind the layer; ``hidden`` are embeddings."""
+        graph, features = context.graph, context.features
+        assert features is not None
+        embedded = self.embedding_norm(graph, hidden, "embedding_norm")
+        normed = self.feature_norm(graph, features, "feature_norm")
+        with graph.scope("attention"):
+            mixed = self._attend(context, embedded, normed)
+        stream = normed if self.norm_before_residual else features
+        return self.mlp(context, graph.op("Add", [stream, mixed], "attention_residual"), "mlp")
+
+    def _attend(self, context: DecoderContext, embedded: ir.Value, normed: ir.Value) -> ir.Value:
+        graph, own = context.graph, self.attention
+        weights = [linear.weight for linear in (own.query, own.key, own.value)]
+        wide = weights[0].shape[1]
+        of_embedding, of_feature = (
+            Linear(Concat(tuple(weight.slice(start, start + wide // 2, axis=1) for weight in weights)))
+            for start in (0, wide // 2)
+        )
+        parts = [of_embedding(graph, embedded, "qkv_of_embedding"), of_feature(graph, normed, "qkv_of_feature")]
+        qkv = graph.op("Add", parts, "qkv")
+        return own.mix(context, *graph.split(qkv, [weight.shape[0] for weight in weights], "qkv_split"))
+
+
+@dataclass(frozen=True)
+class OfKnownTokens(WeightExpression):
+    """Rows of ``operand``, one for each token that a head knows, at the places of these tokens; others are 0.
+
+    ``offsets`` is int64 [known]: known token i is token i + offsets[i] of ``vocab_size``.
+    """
+
+    operand: WeightExpression
+    offsets: SourceTensor
+    vocab_size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.vocab_size, *self.operand.shape[1:])
+
+    def sources(self) -> Iterator[SourceTensor]:
+        yield from self.operand.sources()
+        yield self.offsets
+
+    def evaluate(self, read: Read) -> NDArray:
+        rows = self.operand.evaluate(read)
+        result = np.zeros(self.shape, rows.dtype)
+        result[known_tokens(self.offsets.evaluate(read), self.vocab_size)] = rows
+        return result
+
+
+@dataclass(frozen=True)
+class LogitsOfOthers(WeightExpression):
+    """float32 [vocab]: what is added to logits: 0 for tokens that a head knows, for others what they never reach."""
+
+    offsets: SourceTensor
+    vocab_size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.vocab_size,)
+
+    def sources(self) -> Iterator[SourceTensor]:
+        yield self.offsets
+
+    def evaluate(self, read: Read) -> NDArray:
+        result = np.full(self.vocab_size, _NEVER, np.float32)
+        result[known_tokens(self.offsets.evaluate(read), self.vocab_size)] = 0
+        return result
+
+
+def known_tokens(offsets: NDArray, vocab_size: int) -> NDArray:
+    """The tokens that a head knows. Raises ConvertError unless they are different ones of the vocabulary."""
+    tokens = np.arange(len(offsets)) + offsets.astype(np.int64)
+    if len(np.unique(tokens)) != len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
+        raise ConvertError(f"expected d2t to name different tokens below {vocab_size}: download the head again")
+    return tokens

@@ -1,0 +1,28 @@
+"""LoRARequest names the adapter of a request, as vLLM and TensorRT-LLM spell it."""
+
+from dataclasses import dataclass
+
+from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.runtime.values import is_unicode, whole_number
+
+_MAX_ID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class LoRARequest:
+    """An adapter in PEFT's format: ``lora_path`` is a local directory with adapter_model.safetensors.
+
+    ``lora_int_id`` tells adapters apart: requests of one id share what is loaded, and have the same name and path.
+    Raises ArgumentError for values that make no sense.
+    """
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+    def __post_init__(self) -> None:
+        whole_number("lora_int_id", self.lora_int_id, 1, _MAX_ID)
+        for name in ("lora_name", "lora_path"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value or "\0" in value or not is_unicode(value):
+                raise ArgumentError(f"{name} is {shown(value)}: expected a string, of lora_path a local directory")

@@ -1,0 +1,47 @@
+"""Says to the event loop who drafts."""
+
+from typing import Any
+
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.printable import one_line
+from trtllm_lite.runtime.session.config import SpeculativeConfig
+
+
+def drafting_options(native: Any, config: SpeculativeConfig | None) -> dict[str, Any]:
+    """The arguments of ``_core.EventLoop`` that say who drafts, but for the executor of a draft model."""
+    if config is None:
+        return {}
+    drafting = {"max_draft_len": config.num_speculative_tokens, "paces_drafts": config.enable_adaptive_verification}
+    if config.method in _METHODS:
+        drafting["drafting"] = _METHODS[config.method](native, config)
+    return drafting
+
+
+def check_method(config: SpeculativeConfig, draft: Manifest) -> None:
+    """Raise ArgumentError if the engine that drafts is a head and another model was asked for, or the reverse."""
+    if draft.borrows_features != (config.method == "eagle3"):
+        found, method = ("a head", "eagle3") if draft.borrows_features else ("a model of its own", "draft_model")
+        raise ArgumentError(
+            f"speculative_config has method {config.method}, and {one_line(str(config.model))} is the engine of "
+            f"{found}: pass method {method}, or another engine"
+        )
+
+
+def _ngram(native: Any, config: SpeculativeConfig) -> Any:
+    return native.NgramSizes(config.prompt_lookup_min, config.prompt_lookup_max)
+
+
+def _suffix(native: Any, config: SpeculativeConfig) -> Any:
+    return native.SuffixOptions(
+        max_cached_requests=config.suffix_decoding_max_cached_requests,
+        max_spec_factor=config.suffix_decoding_max_spec_factor,
+        min_token_prob=config.suffix_decoding_min_token_prob,
+    )
+
+
+def _synthetic(native: Any, config: SpeculativeConfig) -> Any:
+    return native.SyntheticOptions(list(config.synthetic_acceptance_rates))
+
+
+_METHODS = {"ngram": _ngram, "suffix": _suffix, "synthetic": _synthetic}
