@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Measures engines of the Llama-3.1-8B and Llama-3.2-1B shapes (bfloat16, random weights) on this machine's NVIDIA GPU, and
 # writes the reports to OUT/*.json; `scripts/update_readme.py --record NAME OUT/*.json` stores them and renews the README.
-#   measure_gpu.sh OUT [tune|build|latency|throughput|large|start-up]...   (default: build, which needs no GPU, to throughput)
+#   measure_gpu.sh OUT [tune|build|latency|throughput|speculation|deterministic|large|start-up]...   (default: build,
+#   which needs no GPU, to throughput)
 # tune measures first what computes the products fastest, on a GPU that passes `test_gpu.sh`, and writes it to the timing
 # cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
 # start-up makes an 8B model of random weights, converts and builds it: 32 GB below OUT, in the end 16. It needs torch and
 # transformers.
+# speculation builds an engine that takes 4 guesses a step, and times it without and with guesses of which 80% are right
+# (as random weights have nothing to guess), always 4 and as many as pay; deterministic times an engine that is built so.
 # large builds and times the Llama-3.1-70B shape, which fits into a card of 141 GB with a QFORMAT of eight bits or less.
 # With QFORMAT (and KV_CACHE_DTYPE) the engines are built with --qformat (and --kv_cache_dtype).
 # Needs trtllm-lite on the PATH, and the cuBLAS that the timing cache was measured with (its cublaslt_version: 130100 is
@@ -13,7 +16,7 @@
 # card's measured ceilings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|large|start-up]...}
+out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|speculation|deterministic|large|start-up]...}
 shift
 stages=${*:-build latency throughput}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
@@ -29,10 +32,10 @@ tune() {  # SHAPE MAX_BATCH_SIZE MAX_NUM_TOKENS
     --output_timing_cache "$cache" --max_batch_size "$2" --max_input_len 2048 --max_seq_len 2304 \
     --max_num_tokens "$3" --output_dir "$out/engines/tuned"
 }
-build() {  # NAME SHAPE MAX_BATCH_SIZE MAX_INPUT_LEN MAX_SEQ_LEN MAX_NUM_TOKENS
+build() {  # NAME SHAPE MAX_BATCH_SIZE MAX_INPUT_LEN MAX_SEQ_LEN MAX_NUM_TOKENS [OPTION]...
   trtllm-lite build --model_config "configs/models/$2.json" --strip_plan --target sm_90 --input_timing_cache "$cache" \
     --max_batch_size "$3" --max_input_len "$4" --max_seq_len "$5" --max_num_tokens "$6" "${quantization[@]}" \
-    --output_dir "$out/engines/$1"
+    "${@:7}" --output_dir "$out/engines/$1"
 }
 start_up() {
   python3 scripts/random_model.py configs/models/llama-3.1-8b.json "$out/model"
@@ -50,6 +53,12 @@ latency() {  # REPORT ENGINE BATCH_SIZES INPUT_LENS OUTPUT_LEN [OPTION]...
 throughput() {  # ENGINE INPUT_LEN OUTPUT_LEN NUM_REQUESTS [OPTION]...
   trtllm-lite bench throughput --engine_dir "$out/engines/$1" "${ceilings[@]}" --input_len "$2" --output_len "$3" \
     --num_requests "$4" --json "$out/throughput-$2-$3.json" --kv_cache_free_gpu_memory_fraction 0.97 "${@:5}"
+}
+# Each guess is right with 0.8 where those before it are.
+guesses='"method": "synthetic", "num_speculative_tokens": 4, "synthetic_acceptance_rates": [0.8, 0.64, 0.512, 0.4096]'
+speculation() {  # BATCH_SIZE NAME [OPTION]...
+  trtllm-lite bench throughput --engine_dir "$out/engines/8b-drafts" "${ceilings[@]}" --input_len 128 --output_len 512 \
+    --num_requests "$((2 * $1))" --max_batch_size "$1" --json "$out/speculation-$1-$2.json" "${@:3}"
 }
 
 for stage in $stages; do
@@ -76,12 +85,24 @@ for stage in $stages; do
       throughput 8b-throughput 1000 1000 512 "${beyond_memory[@]}"
       throughput 8b-throughput 2048 128 512
       ;;
+    speculation)
+      build 8b-drafts llama-3.1-8b 64 1024 2048 2048 --max_draft_len 4
+      for batch in 1 16 64; do
+        speculation "$batch" plain
+        speculation "$batch" always --speculative_config "{$guesses, \"enable_adaptive_verification\": false}"
+        speculation "$batch" paced --speculative_config "{$guesses}"
+      done
+      ;;
+    deterministic)
+      build 8b-deterministic llama-3.1-8b 256 8192 8448 8192 --deterministic
+      latency deterministic-8b 8b-deterministic 1,4,8,16,32,64,128,256 128 129
+      ;;
     large)
       build 70b llama-3.1-70b 64 2048 4096 2048
       latency latency-70b 70b 1,8,64 128 129
       latency first-token-70b 70b 1 2048 2
       ;;
     start-up) start_up ;;
-    *) echo "unknown stage $stage: expected tune, build, latency, throughput, large or start-up" >&2; exit 2 ;;
+    *) echo "unknown stage $stage: expected tune, build, latency, throughput, speculation, deterministic, large or start-up" >&2; exit 2 ;;
   esac
 done

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_table import accuracy_table, record_accuracy
+from variant_tables import deterministic_table, guesses_table, variant
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINES = ROOT / "configs" / "baselines"
@@ -46,7 +47,7 @@ def subject(report: dict[str, Any]) -> str:
     """The part of a report that says what it measures."""
     engine = report["engine"]
     parts = (report["benchmark"], engine["hidden_size"], weights(report), engine["stripped"], report["shape"])
-    return json.dumps((*parts, *quantized(report)), sort_keys=True)
+    return json.dumps((*parts, *quantized(report), *variant(report)), sort_keys=True)
 
 
 def weights(report: dict[str, Any]) -> str:
@@ -112,15 +113,29 @@ LEAST_OUTPUT_LEN = 64
 OTHER_SHAPES = {2048: "1B", 8192: "70B"}  # than 8B, by hidden size
 PLAIN = "full_prec"
 GPU_COLUMNS = ("measured", "floor", "reached", "vLLM 0.26 on an H200", "commit")
+GUESSES = (
+    "With guesses in the Llama-3.1-8B shape, bfloat16. Random weights have nothing to guess, so 0.8 of the guesses are "
+    "made to be right where those before them are (`synthetic`):"
+)
+DETERMINISTIC = "What `--deterministic` costs in the same shape:"
 
 
 def gpu_table(path: Path) -> str:
     """The Markdown of one GPU's baseline file, with the peers' figures of ``peers-<same name>`` for its shapes."""
     everything = json.loads(path.read_text())
     peers = json.loads((path.parent / f"peers-{path.name}").read_text())
-    reports = [report for report in everything if not quantized(report)]
-    forms = sorted({quantized(report) for report in everything})
-    tables = [rows_of(form, [report for report in everything if quantized(report) == form], peers) for form in forms]
+    kinds = [variant(report)[:1] for report in everything]
+
+    def of_kind(*kind: str) -> list[dict[str, Any]]:
+        return [report for report, its_kind in zip(everything, kinds, strict=True) if its_kind == kind]
+
+    plain = of_kind()
+    reports = [report for report in plain if not quantized(report)]
+    forms = sorted({quantized(report) for report in plain})
+    tables = [rows_of(form, [report for report in plain if quantized(report) == form], peers) for form in forms]
+    guesses, deterministic = of_kind("guesses"), of_kind("deterministic")
+    tables += [f"{GUESSES}\n\n{guesses_table(guesses)}"] if guesses else []
+    tables += [f"{DETERMINISTIC}\n\n{deterministic_table(deterministic, reports)}"] if deterministic else []
     first = reports[0]
     terms = {name: value for report in reports for name, value in report["terms"].items()}
     floors = [f"{terms['memory_bandwidth']:,.0f} GB/s", f"{terms['peak_tflops']:,.0f} TFLOPS"]
@@ -139,8 +154,8 @@ def gpu_table(path: Path) -> str:
         + "\n\n".join(tables)
         + f"\n\nOf a decode step the host takes {', '.join(f'{time:.0f}' for _, time in on_host)} µs at batch "
         f"{', '.join(str(batch) for batch, _ in on_host)}, while the GPU is busy with the one before.\n\n"
-        "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up by `measure_gpu.sh OUT start-up` "
-        "(`trtllm-lite bench latency` and `throughput`).\n"
+        "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up, guesses and `--deterministic` by its stages "
+        "`start-up`, `speculation` and `deterministic` (`trtllm-lite bench latency` and `throughput`).\n"
     )
 
 

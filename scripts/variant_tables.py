@@ -1,0 +1,78 @@
+"""The README's tables of engines on GPUs that guess tokens or are deterministic, from reports of benchmarks."""
+
+from typing import Any
+
+Report = dict[str, Any]
+
+
+def variant(report: Report) -> tuple[str, ...]:
+    """What a GPU's report measures beside models, shapes and quantization; empty for plain engines."""
+    engine, runtime = report["engine"], report["runtime"]
+    if engine.get("deterministic"):
+        return ("deterministic",)
+    if engine["limits"].get("max_draft_len"):
+        return ("guesses", str(runtime["max_batch_size"]), str(runtime.get("speculative_config", "")))
+    return ()
+
+
+def guesses_table(reports: list[Report]) -> str:
+    """The Markdown of throughput with guesses (fixed numbers of them, and as many as pay) beside that without."""
+    rates: dict[int, dict[str, float]] = {}
+    for report in reports:
+        rates.setdefault(report["runtime"]["max_batch_size"], {})[_kind(report)] = _rate(report)
+    shape = reports[0]["shape"]
+    titles = [f"requests at a time, {shape['input_len']} in, {shape['output_len']} out"]
+    titles += ["without guesses", "always 4 guesses", "as many as pay", "commit"]
+    rows = []
+    for batch, by_kind in sorted(rates.items()):
+        plain = by_kind["plain"]
+        faster = [f"{by_kind[kind]:,.0f} tok/s ({by_kind[kind] / plain:.2f}×)" for kind in ("always", "paced")]
+        rows.append([str(batch), f"{plain:,.0f} tok/s", *faster, str(reports[0]["commit"])[:10]])
+    return _markdown(titles, rows)
+
+
+def deterministic_table(reports: list[Report], plain: list[Report]) -> str:
+    """The Markdown of times per token of a deterministic engine, beside those of ``plain`` reports of its shapes."""
+    times = {_batch(report): _time(report) for report in plain if _same_model(report, reports[0])}
+    rows = [
+        [
+            f"time per token, batch {_batch(report)}",
+            f"{_time(report) * 1e3:.2f} ms",
+            f"{times[_batch(report)] * 1e3:.2f} ms",
+            f"{_time(report) / times[_batch(report)] - 1:+.0%}",
+            str(report["commit"])[:10],
+        ]
+        for report in sorted(reports, key=_batch)
+    ]
+    return _markdown(["`build --deterministic`", "measured", "without", "difference", "commit"], rows)
+
+
+def _kind(report: Report) -> str:
+    config = report["runtime"].get("speculative_config")
+    if config is None:
+        return "plain"
+    return "paced" if config.get("enable_adaptive_verification", True) else "always"
+
+
+def _rate(report: Report) -> float:
+    return float(report["figures"]["output_tokens_per_s"])
+
+
+def _batch(report: Report) -> int:
+    return int(report["shape"]["batch_size"])
+
+
+def _time(report: Report) -> float:
+    return float(report["figures"]["inter_token_latency_s"])
+
+
+def _same_model(report: Report, other: Report) -> bool:
+    if report["benchmark"] != other["benchmark"]:
+        return False
+    lengths = ("input_len", "output_len")
+    same_shape = all(report["shape"][name] == other["shape"][name] for name in lengths)
+    return same_shape and report["engine"]["hidden_size"] == other["engine"]["hidden_size"]
+
+
+def _markdown(titles: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, ["---"] * len(titles), *rows))
