@@ -27,6 +27,9 @@ constexpr int kTiledThreads = kConsumerThreads + kOtherWarps * 32;
 constexpr int kFragments = kTileColumns / 8, kSlice = ceil_div(kFragments, 2 * kSplits) * 2;
 constexpr u32 kXBytes = kTileRows * kBlockRowBytes, kWeightBytes = kTileColumns * kBlockRowBytes;
 constexpr u32 kStageBytes = kXBytes + kWeightBytes;
+// Rows of x that are copied: where steps have fewer rows than a tile, its others hold anything.
+constexpr int kXBox = TL_X_BOX, kXBoxes = TL_X_BOXES;
+constexpr u32 kCopiedXBytes = kXBox * kXBoxes * kBlockRowBytes;
 constexpr u32 kNumbersBytes = kNumberKinds * kTileColumns / 8 * kRunBlocks * kBlockBytes;
 constexpr u32 kRawBytes = kRawStages * (kWeightBytes + kNumbersBytes + 16);
 constexpr int kStages = (TL_SHARED_BYTES - static_cast<int>(kRawBytes)) / static_cast<int>(kStageBytes + 16);
@@ -35,7 +38,8 @@ constexpr int kSharedRows = 2048;  // rows of x that stay in the L2 cache while 
 static_assert(kSplits == 1 || TL_IN % (kStepK * kSplits) == 0, "parts of the depth are whole steps");
 static_assert(TL_OUT % 8 == 0);
 static_assert(kTileRows % 64 == 0 && kTileColumns % 16 == 0 && kTileColumns <= 256);
-static_assert(kTileRows % (8 * kColumnBlocks) == 0, "a block's share of x is whole groups of 8 rows");
+static_assert(kXBox % 8 == 0 && kXBox * kXBoxes <= kTileRows, "shares of x are whole groups of 8 rows of a tile");
+static_assert(kXBoxes <= kColumnBlocks, "blocks beside each other ask for a share each");
 static_assert(!kWidened || kSplits == 1 || TL_IN % (kRawK * kSplits) == 0, "parts of the depth are whole raw stages");
 static_assert(kBlock == 0 || kBlock % kRawK == 0 || kRawK % max_of(1, kBlock) == 0,
               "a raw stage is whole blocks, or a part");

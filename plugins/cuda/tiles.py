@@ -19,12 +19,14 @@ TILED_ARCH = CLUSTER_ARCH
 _STEP_BYTES, _BARRIER_BYTES = 128, 16  # of a row of x or of the weight; of a stage
 _ROW_ALIGNMENT = 16  # bytes, of rows of x and of the weight
 _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
+_X_GROUP = 8  # rows of x that lie together in shared memory
 _MAX_BOXES = 16  # of weights in a step: one thread asks for them
 _RAW_BYTES = 56 * 1024  # of weights that are widened, on their way in a block
 _THREADS, _WIDENING_THREADS = 32, 256  # besides those that multiply
 _MAX_WIDENED_COLUMNS = 192  # of tiles of 128 rows, whose sums leave registers for the threads that widen
 # Clusters (row blocks, column blocks, splits).
 _CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4))
+CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
 # Fitted to 230 times of an H200, of which the best guesses reach 0.99 on average. What an SM reads in a cycle from the
 # L2 cache, and in all, with copies that others asked for; what it sends to them. Cycles of the shortest step, and of a
 # tile and an exchange of sums besides their bytes.
@@ -195,6 +197,17 @@ class Tiling:
     chunk: int = 0
 
     @property
+    def x_box(self) -> int:
+        """Rows of x that a block asks for: its share of those that a tile needs, in whole groups for wgmma."""
+        needed = min(self.config.rows, self.max_rows)
+        return _X_GROUP * ceil(needed / (_X_GROUP * self.config.column_blocks))
+
+    @property
+    def x_boxes(self) -> int:
+        """Blocks beside each other that ask for a share; the others are sent all they need."""
+        return ceil(min(self.config.rows, self.max_rows) / self.x_box)
+
+    @property
     def row_scales(self) -> Buffer | None:
         """The scales of the rows of x, where each has its own."""
         return None if self.x_scales is None else self.x_scales.buffer
@@ -216,6 +229,8 @@ class Tiling:
             "TL_ROW_BLOCKS": config.row_blocks,
             "TL_COLUMN_BLOCKS": config.column_blocks,
             "TL_SPLITS": config.splits,
+            "TL_X_BOX": self.x_box,
+            "TL_X_BOXES": self.x_boxes,
             "TL_SHARED_BYTES": self.device.shared_bytes,
             "TL_FP16": DTYPE_FLAGS[self.dtype],
             "TL_RAW_STAGES": problem.raw_stages(config.columns),
@@ -236,11 +251,11 @@ class Tiling:
     def maps(self, x: Operand, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
         """x and the weight as the kernel's boxes read them."""
         problem, config = self._problem(weight), self.config
-        box, x_rows = problem.box_rows(config), config.rows // config.column_blocks
+        box = problem.box_rows(config)
         item = STORED_BYTES[DTYPES[weight.values.dtype].stored]
         items, rows = problem.form.weight_bytes(problem.in_features) // item, problem.out_features * problem.parts
         return (
-            TensorMap(x, self.max_rows, problem.in_features, x_rows, _STEP_BYTES // problem.form.x_bytes),
+            TensorMap(x, self.max_rows, problem.in_features, self.x_box, _STEP_BYTES // problem.form.x_bytes),
             TensorMap(weight.values, rows, items, box, _STEP_BYTES // item),
         )
 

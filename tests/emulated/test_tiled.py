@@ -34,6 +34,14 @@ def test_widened(form: Form) -> None:
     quantized_checks.check_tiled(form, config, 40, 256, 64, 64, torch.bfloat16, gated=True, machine=machine)
 
 
+@pytest.mark.parametrize(("rows", "capacity"), [(1, 1), (5, 24)])
+def test_rows_that_no_step_has_are_not_copied(rows: int, capacity: int) -> None:
+    config, how = TileConfig(64, 48, 1, 4, 1, ""), {"static": None, "machine": Emulator(num_sms=8)}
+    byte_checks.check_tiled(torch.int8, config, 104, 256, rows, capacity, torch.bfloat16, **how)
+    config = TileConfig(64, 48, 1, 2, 1, "")
+    quantized_checks.check_tiled(INT4, config, 104, 256, rows, capacity, torch.float16, machine=Emulator(num_sms=4))
+
+
 @pytest.mark.parametrize(
     ("config", "heads", "kv_heads", "head_dim", "rows"),
     [

@@ -70,8 +70,8 @@ def test_every_cluster(config: TileConfig, gated: bool) -> None:
         pytest.skip("gated products are not split")
     shape = (2, 1096, 1536) if gated else (2056, 1536)
     weight = _randn(*shape, dtype=torch.float16, scale=0.03)
-    for rows in (5, 300):
-        _check(config, rows, 384, weight)
+    for rows, capacity in ((1, 1), (5, 24), (5, 384), (300, 384)):
+        _check(config, rows, capacity, weight)
 
 
 @pytest.mark.parametrize("config", [TileConfig(64, 96, 1, 1, 1, ""), TileConfig(128, 128, 2, 1, 2, "")], ids=str)

@@ -96,6 +96,37 @@ def test_without_measurements_it_is_cublaslt() -> None:
         assert chooser(SMALL, H200, timings)(GATED) == Choice(None, "no tiled kernel was measured")
 
 
+def _cut_times(site: Site, times: dict[int, dict[int, float]]) -> TimingCache:
+    """``times`` by rows, which are those of a size of step, and by the parts that the depth is cut into."""
+    timings = [
+        KernelTiming(site.product, rows, str(site.tile_configs(rows, H200, cut)[0]), time)
+        for rows, of_rows in times.items()
+        for cut, time in of_rows.items()
+    ]
+    return TimingCache(FORMAT_VERSION, "Test GPU", "sm_90a", 130100, (), tuple(timings))
+
+
+@pytest.mark.parametrize(
+    ("times", "best"),
+    [
+        ({64: {2: 10.4, 4: 10.0}, 256: {2: 20.0, 4: 30.0}}, 2),  # what is lost with few rows is won with many
+        ({32: {2: 8.0}, 64: {2: 13.0, 4: 10.0}, 256: {2: 20.0, 4: 22.0}}, 4),
+        ({64: {2: 10.4, 4: 10.0}, 128: {4: 12.0}}, 4),  # of the other it is not known
+    ],
+)
+def test_the_depth_is_cut_as_is_best_for_steps_of_all_sizes(times: dict[int, dict[int, float]], best: int) -> None:
+    weight = Buffer("weight", "bfloat16", (4096, 14336), "weight")
+    x, y = (Buffer(name, "bfloat16", ("num_tokens", extent)) for name, extent in (("x", 14336), ("y", 4096)))
+    site = Site(y, x, WeightBuffers(weight), "bfloat16", symbol("num_tokens"), 64, "none")
+    cuts = set()
+    for bucket in (Bucket("decode_1", 1, decode=True), *step_buckets(2000)):
+        choice = chooser(bucket, H200, _cut_times(site, times), deterministic=True)(site)
+        assert choice.config is not None
+        cuts.add(choice.config.splits)
+        assert choice.reason.startswith(f"its sums have {best} parts in steps of every size; ")
+    assert cuts == {best}
+
+
 def test_other_targets_and_decode_programs_have_no_tiles() -> None:
     assert chooser(SMALL, A100, None)(GATED) == Choice(None, "")
     assert chooser(Bucket("decode_16", 16, decode=True), H200, None)(GATED) == Choice(None, "")

@@ -45,6 +45,8 @@ TILED = {
     "TL_ROW_BLOCKS": 2,
     "TL_COLUMN_BLOCKS": 1,
     "TL_SPLITS": 1,
+    "TL_X_BOX": 128,
+    "TL_X_BOXES": 1,
     "TL_SHARED_BYTES": 227 * 1024,
     "TL_RAW_STAGES": 0,
     "TL_WEIGHT_FORM": 2,

@@ -6,12 +6,13 @@ card, or the best guess among tiled kernels where the library has no such produc
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 from trtllm_lite.builder.cuda.limits import STEP_BUCKETS, Bucket, measured_rows, size_class
 from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Site
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, KernelTiming, Product, TimingCache
 from trtllm_lite.errors import BuildError
-from trtllm_lite.plugins.cuda.tiles import TileConfig
+from trtllm_lite.plugins.cuda.tiles import CUTS, TileConfig
 from trtllm_lite.plugins.launch import Device
 
 
@@ -41,7 +42,7 @@ def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: S
         return _only_tiles(site, configs)
     if not configs:
         return Choice(None, "")
-    measured = [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
+    measured = _measured(bucket, timings, site)
     by_name = {str(config): config for config in configs}
     totals = _totals([timing for timing in measured if timing.kernel in (CUBLASLT, *by_name)])
     if not totals or timings is None:
@@ -51,25 +52,48 @@ def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: S
 
 
 def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
-    """The best tiled kernel of those that cut the depth as the best one of small steps does.
+    """The best tiled kernel of those that cut the depth as is best for steps of all sizes.
 
     Raises BuildError if there is none for steps of any size.
     """
-    few = Bucket("few", STEP_BUCKETS[0])
-    fastest = _fastest(few, timings, site, site.tile_configs(STEP_BUCKETS[0], device)).config
-    assert fastest is not None
-    configs = site.tile_configs(size_class(bucket), device, fastest.splits)
-    order = f"its sums have {fastest.splits} parts in steps of every size"
-    best = _fastest(bucket, timings, site, configs)
-    return Choice(best.config, f"{order}; {best.reason}")
+    splits = _best_cut(device, timings, site)
+    best = _fastest(bucket, timings, site, site.tile_configs(size_class(bucket), device, splits))
+    return Choice(best.config, f"its sums have {splits} parts in steps of every size; {best.reason}")
+
+
+def _best_cut(device: Device, timings: TimingCache | None, site: Site) -> int:
+    """The parts of the depth with which the steps of all sizes take least, each relative to the best of its size.
+
+    A size of which nothing was measured does not count, and a cut that was not measured at another is left out.
+    """
+    ratios: list[dict[int, float]] = []
+    for above, size in pairwise((0, *STEP_BUCKETS)):
+        parts = {str(config): cut for cut in CUTS for config in site.tile_configs(size, device, cut)}
+        times: dict[int, float] = {}
+        for timing in _measured(Bucket("step", size, above), timings, site):
+            if timing.rows == size and timing.kernel in parts:
+                cut = parts[timing.kernel]
+                times[cut] = min(timing.microseconds, times.get(cut, timing.microseconds))
+        if times:
+            ratios.append({cut: time / min(times.values()) for cut, time in times.items()})
+    everywhere = set.intersection(*(set(of_size) for of_size in ratios)) if ratios else set()
+    if everywhere:
+        return min(everywhere, key=lambda cut: sum(of_size[cut] for of_size in ratios))
+    guess = _only_tiles(site, site.tile_configs(STEP_BUCKETS[0], device)).config
+    assert guess is not None
+    return guess.splits
+
+
+def _measured(bucket: Bucket, timings: TimingCache | None, site: Site) -> list[KernelTiming]:
+    """The measurements that tell what is fast in steps of ``bucket``."""
+    return [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
 
 
 def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, configs: Sequence[TileConfig]) -> Choice:
     """The one of ``configs`` that was measured to be fastest, or else the best guess. Raises BuildError for none."""
-    guess = _only_tiles(site, configs)
-    measured = [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
-    by_name = {str(config): config for config in configs}
-    totals = _totals([timing for timing in measured if timing.kernel in by_name])
+    guess, by_name = _only_tiles(site, configs), {str(config): config for config in configs}
+    measured = [timing for timing in _measured(bucket, timings, site) if timing.kernel in by_name]
+    totals = _totals(measured)
     if not totals or timings is None:
         return guess
     best = min(totals, key=lambda name: totals[name])
