@@ -12,7 +12,24 @@ from transformers import PreTrainedModel
 
 from tests.models import VOCAB_SIZE
 
-HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM = 60, 91, 6, 2, 10
+
+@dataclass(frozen=True)
+class HeadShape:
+    """The extents of a head."""
+
+    hidden: int
+    wide: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    def of_model(self) -> dict[str, int]:
+        """The config of a model that it may draft for."""
+        sizes = {"hidden_size": self.hidden, "intermediate_size": self.wide, "head_dim": self.head_dim}
+        return {**sizes, "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads}
+
+
+ODD, FOR_GPU = HeadShape(60, 91, 6, 2, 10), HeadShape(64, 96, 4, 2, 16)
 NUM_LAYERS, LAYERS = 6, (1, 3, 5)  # of the model, and before which of them it has features
 NUM_KNOWN = 101  # tokens
 EPSILON, THETA = 1e-5, 10000.0
@@ -20,11 +37,8 @@ EPSILON, THETA = 1e-5, 10000.0
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLMEagle3"],
     "model_type": "llama",
-    "hidden_size": HIDDEN,
-    "intermediate_size": WIDE,
+    **ODD.of_model(),
     "num_hidden_layers": 1,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
     "vocab_size": VOCAB_SIZE,
     "draft_vocab_size": NUM_KNOWN,
     "max_position_embeddings": 128,
@@ -35,40 +49,42 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def save_tiny_head(directory: Path, seed: int = 1, **config: Any) -> dict[str, torch.Tensor]:
-    """Write a head without an embedding; returns its tensors."""
-    generator = torch.Generator().manual_seed(seed)
+def save_tiny_head(
+    directory: Path, seed: int = 1, shape: HeadShape = ODD, dtype: torch.dtype = torch.float32, **config: Any
+) -> dict[str, torch.Tensor]:
+    """Write a head without an embedding; returns its tensors, rounded to ``dtype``, as float32."""
+    generator, hidden, dim = torch.Generator().manual_seed(seed), shape.hidden, shape.head_dim
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, generator=generator) * 1.5 / columns**0.5
+        return (torch.randn(rows, columns, generator=generator) * 1.5 / columns**0.5).to(dtype)
 
     def norm() -> torch.Tensor:
-        return 1 + 0.2 * torch.randn(HIDDEN, generator=generator)
+        return (1 + 0.2 * torch.randn(hidden, generator=generator)).to(dtype)
 
     known = torch.randperm(VOCAB_SIZE, generator=generator)[:NUM_KNOWN].sort().values
     is_known = torch.zeros(VOCAB_SIZE, dtype=torch.bool)
     is_known[known] = True
     tensors = {
-        "fc.weight": matrix(HIDDEN, 3 * HIDDEN),
-        "midlayer.self_attn.q_proj.weight": matrix(HEADS * HEAD_DIM, 2 * HIDDEN),
-        "midlayer.self_attn.k_proj.weight": matrix(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        "midlayer.self_attn.v_proj.weight": matrix(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        "midlayer.self_attn.o_proj.weight": matrix(HIDDEN, HEADS * HEAD_DIM),
-        "midlayer.mlp.gate_proj.weight": matrix(WIDE, HIDDEN),
-        "midlayer.mlp.up_proj.weight": matrix(WIDE, HIDDEN),
-        "midlayer.mlp.down_proj.weight": matrix(HIDDEN, WIDE),
+        "fc.weight": matrix(hidden, 3 * hidden),
+        "midlayer.self_attn.q_proj.weight": matrix(shape.heads * dim, 2 * hidden),
+        "midlayer.self_attn.k_proj.weight": matrix(shape.kv_heads * dim, 2 * hidden),
+        "midlayer.self_attn.v_proj.weight": matrix(shape.kv_heads * dim, 2 * hidden),
+        "midlayer.self_attn.o_proj.weight": matrix(hidden, shape.heads * dim),
+        "midlayer.mlp.gate_proj.weight": matrix(shape.wide, hidden),
+        "midlayer.mlp.up_proj.weight": matrix(shape.wide, hidden),
+        "midlayer.mlp.down_proj.weight": matrix(hidden, shape.wide),
         "midlayer.input_layernorm.weight": norm(),
         "midlayer.hidden_norm.weight": norm(),
         "midlayer.post_attention_layernorm.weight": norm(),
         "norm.weight": norm(),
-        "lm_head.weight": matrix(NUM_KNOWN, HIDDEN),
+        "lm_head.weight": matrix(NUM_KNOWN, hidden),
         "d2t": known - torch.arange(NUM_KNOWN),
         "t2d": is_known,
     }
     directory.mkdir(parents=True)
     save_file(tensors, directory / "model.safetensors")
-    (directory / "config.json").write_text(json.dumps({**CONFIG, **config}))
-    return tensors
+    (directory / "config.json").write_text(json.dumps({**CONFIG, **shape.of_model(), **config}))
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -78,6 +94,7 @@ class TorchHead:
     tensors: dict[str, torch.Tensor]
     model: PreTrainedModel
     norm_before_residual: bool = False
+    shape: HeadShape = ODD
 
     @property
     def known(self) -> torch.Tensor:
@@ -116,24 +133,24 @@ class TorchHead:
         return follow[len(tokens) - 1 :]
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return rms_norm(x, (HIDDEN,), self.tensors[f"{name}.weight"], EPSILON)
+        return rms_norm(x, (self.shape.hidden,), self.tensors[f"{name}.weight"], EPSILON)
 
     def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return linear(x, self.tensors[f"midlayer.{name}.weight"])
 
     def _attend(self, x: torch.Tensor) -> torch.Tensor:
         def heads(name: str) -> torch.Tensor:
-            return self._linear(x, f"self_attn.{name}").unflatten(-1, (-1, HEAD_DIM)).transpose(0, 1)
+            return self._linear(x, f"self_attn.{name}").unflatten(-1, (-1, self.shape.head_dim)).transpose(0, 1)
 
         query, key, value = _rotated(heads("q_proj")), _rotated(heads("k_proj")), heads("v_proj")
-        key, value = (each.repeat_interleave(HEADS // KV_HEADS, 0) for each in (key, value))
+        key, value = (each.repeat_interleave(self.shape.heads // self.shape.kv_heads, 0) for each in (key, value))
         mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self._linear(mixed.transpose(0, 1).flatten(1), "self_attn.o_proj")
 
 
 def _rotated(heads: torch.Tensor) -> torch.Tensor:
     """RoPE of [heads, positions, dim], from position 0 on."""
-    half = HEAD_DIM // 2
+    half = heads.shape[-1] // 2
     angles = torch.arange(heads.shape[1])[:, None] * THETA ** -(torch.arange(half) / half)
     low, high = heads[..., :half], heads[..., half:]
     cos, sin = angles.cos(), angles.sin()

@@ -154,9 +154,17 @@ class CudaExecutor(DeviceExecutor):
     """
 
     def __init__(
-        self, engine: Engine, *, device: int = 0, num_blocks: int = 0, library_directories: list[str] = ...
+        self,
+        engine: Engine,
+        *,
+        device: int = 0,
+        num_blocks: int = 0,
+        library_directories: list[str] = ...,
+        features_of: CudaExecutor | None = None,
     ) -> None:
         """``num_blocks`` 0: the cache size of the manifest; ``library_directories``: where cuBLASLt may lie, too.
+
+        The engine of a head that drafts reads what ``features_of`` keeps.
 
         Raises DeviceError (no such GPU, no driver, no cuBLASLt), EngineError (built for another GPU or cuBLASLt),
         LimitError (not enough memory).

@@ -8,24 +8,7 @@
 // Bytes: 4 a token and group, and as many read. FLOPs: none. Floor: latency, about 2 us. Launch: a thread for each
 // token. Macros: TL_PAGE, TL_GROUPS.
 #include "cuda/async.cuh"
-
-namespace tl {
-
-// The sequence that owns a token: the last one that starts at it or before.
-__device__ __forceinline__ int sequence_of(int token, const int* cu_seqlens, int num_seqs) {
-  int low = 0, high = num_seqs - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (cu_seqlens[middle] <= token) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
-}  // namespace tl
+#include "cuda/sequence_of.cuh"
 
 extern "C" __global__ void cache_slots(int* slots, int* past_lens, const int* position_ids, const int* token_slots,
                                        const int* cu_seqlens, const int* block_tables, const int* last_tokens,

@@ -18,7 +18,8 @@ Every program begins with CacheSlots and ends with Sample, of which others have 
 
 - Embedding has the step input ``token_slots`` and the state ``last_tokens``, where Sample leaves tokens: a token whose
   slot is not negative is the one that the slot has there;
-- PagedAttention has ``slots`` [cache groups, num_tokens] of CacheSlots, where each token lies in the paged cache.
+- PagedAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots, where each token
+  lies in the paged cache.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Lowering(Protocol):
         """A float32 weight that may be absent."""
 
     def cache(self, operand: str, *shape: int) -> Buffer:
-        """The paged cache of a layer; ``shape`` is that of a token."""
+        """A paged cache, of a layer or of features; ``shape`` is that of a block."""
 
     def norm(self) -> Norm | None:
         """The RMS norm of x that is this operator's to compute."""

@@ -10,11 +10,12 @@ from .new_tokens import HeadNorm, NewTokens
 
 def lower(op: Lowering) -> list[Command]:
     """The queries; then one launch for decode rows, and one for other rows where there may be some."""
-    if op.attribute("first_position"):
-        op.refuse("attention leaves out the first positions, as heads that draft do: build the head for the target cpu")
-    keys, values = (op.cache(name, *_token_shape(op)) for name in ("key_cache", "value_cache"))
+    num_kv_heads, head_dim = _token_shape(op)
+    block = (num_kv_heads, op.tokens_per_block, head_dim)
+    keys, values = (op.cache(name, *block) for name in ("key_cache", "value_cache"))
     heads, key_scale, value_scale = _heads(op, keys.dtype), op.attribute("key_scale"), op.attribute("value_scale")
-    scores = Scores(op.attribute("scale") * key_scale, op.attribute("window"), op.attribute("softcap"), value_scale)
+    mask = (op.attribute("window"), op.attribute("softcap"), value_scale, op.attribute("first_position"))
+    scores = Scores(op.attribute("scale") * key_scale, *mask)
     _refuse(op, [*heads.problems(), *scores.problems()])
     starts, past_lens, blocks = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
     places = (starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))

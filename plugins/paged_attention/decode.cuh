@@ -17,8 +17,9 @@
 // shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
 // `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
 // TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP (0 or 1),
-// TL_CACHE_TYPE (see cache.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+// TL_CACHE_TYPE (see cache.cuh), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
 #include "paged_attention/output.cuh"
+#include "paged_attention/seen_keys.cuh"
 #include "paged_attention/split.cuh"
 #include "paged_attention/tile.cuh"
 
@@ -292,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     const int last = cursor.length - 1 - token;
     if (last >= 0) {
       barrier_wait(ring.full(), ring.parity);
-      state.add(ring.keys(), ring.values(), a.window > 0 ? last - a.window : -1, last, a.scale, lane);
+      state.add(ring.keys(), ring.values(), last_unseen(last, a.window, token), last, a.scale, lane);
       ring.advance();
       __syncwarp();  // the stage may be overwritten
     }

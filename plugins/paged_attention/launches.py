@@ -116,17 +116,18 @@ class Scores:
     """The steps from products of queries and keys to scores: ``scale``, the soft cap, the mask of ``window`` tokens.
 
     A ``softcap`` of 0 means none, and so does a ``window`` of 0. ``scale`` includes that of stored keys;
-    ``value_scale`` is that of stored values.
+    ``value_scale`` is that of stored values. Positions before ``first_position`` are masked, too.
     """
 
     scale: float
     window: int
     softcap: float
     value_scale: float = 1.0
+    first_position: int = 0
 
     def defines(self) -> dict[str, int]:
         """Macros of the kernels that compute scores."""
-        return {"TL_SOFTCAP": int(self.softcap > 0)}
+        return {"TL_SOFTCAP": int(self.softcap > 0), "TL_FIRST_POSITION": self.first_position}
 
     def arguments(self) -> tuple[float, ...]:
         """Arguments of those kernels, in order: the window, the scale of values, and the fields of ``ScoreScale``."""

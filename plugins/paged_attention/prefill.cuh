@@ -11,7 +11,8 @@
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
 // (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); blocks past that leave.
 // Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES
-// (which decides the step), TL_SOFTCAP (0 or 1), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+// (which decides the step), TL_SOFTCAP (0 or 1), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see
+// output.cuh).
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
 #include "paged_attention/softmax.cuh"
@@ -153,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   for (int i = 0; i < kTiles * 2; ++i) {
     const int r = (warp * kTiles + i / 2) * 16 + i % 2 * 8 + lane / 4;
     high[i / 2][i % 2] = mine.position + min_of(r / kGroup, mine.count - 1);
-    low[i / 2][i % 2] = a.window > 0 ? high[i / 2][i % 2] - a.window : -1;
+    low[i / 2][i % 2] = last_unseen(high[i / 2][i % 2], a.window, 0);
   }
   WarpState state;
   int stage = 0;

@@ -3,6 +3,7 @@
 
 #include "paged_attention/output.cuh"
 #include "paged_attention/score_scale.cuh"
+#include "paged_attention/seen_keys.cuh"
 
 namespace tl {
 
@@ -56,7 +57,8 @@ struct Rows {
   // Whether some row does not see some of the keys key .. key + kStep - 1.
   template <int kStep>
   __device__ __forceinline__ bool hides(int key, int window) const {
-    return key + kStep - 1 > position || (window > 0 && key <= position + count - 1 - window);
+    return key + kStep - 1 > position || (kFirstPosition > 0 && key < kFirstPosition) ||
+           (window > 0 && key <= position + count - 1 - window);
   }
 };
 

@@ -16,7 +16,7 @@
 // one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
 // it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1), TL_CACHE_TYPE (see cache.cuh; three warps widen the bytes that the
-// producer brings), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+// producer brings), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
 #include "paged_attention/prefill_producer.cuh"
 #include "paged_attention/prefill_widen.cuh"
 #include "paged_attention/softmax.cuh"
@@ -134,7 +134,7 @@ struct Consumer {
     for (int half = 0; half < 2; ++half) {
       const int r = consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
       high[half] = mine.position + min_of(r / kGroup, mine.count - 1) - key;
-      low[half] = a.window > 0 ? high[half] - a.window : -1;
+      low[half] = last_unseen(high[half], a.window, key);
     }
     mask_scores_above(scores, high, lane);
     if (low[1] >= 0) mask_scores_up_to(scores, low, lane);

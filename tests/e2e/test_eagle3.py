@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.e2e.test_speculation import LIMITS, described, requests
-from tests.eagle import HEAD_DIM, KV_HEADS, NUM_LAYERS, TorchHead, save_tiny_head
+from tests.eagle import NUM_LAYERS, ODD, TorchHead, save_tiny_head
 from tests.models import VOCAB_SIZE, save_tiny_model
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine, plan_memory
@@ -110,7 +110,7 @@ def run_network(checkpoint: Path, tokens: list[int], **features: np.ndarray) -> 
         **features,
     }
     caches = {value.name for value in session.get_inputs()} - set(inputs)
-    inputs |= {name: np.zeros((1, KV_HEADS, count, HEAD_DIM), np.float32) for name in caches}
+    inputs |= {name: np.zeros((1, ODD.kv_heads, count, ODD.head_dim), np.float32) for name in caches}
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(names, inputs), strict=True))
 
@@ -253,9 +253,9 @@ def test_a_head_does_not_run_alone(models: Models) -> None:
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "head-checkpoint"])
-def test_gpus_are_refused_by_name(models: Models, name: str, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"features for a head .* \(EAGLE-3\), which engines for sm_90 neither"):
-        build_engine(models.root / name, tmp_path / "engine", target="sm_90", **BUILT)
+def test_tensorrt_is_refused_by_name(models: Models, name: str, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"features for a head that drafts, which engines of TensorRT neither keep"):
+        build_engine(models.root / name, tmp_path / "engine", **BUILT | {"max_draft_len": 0}, target="sm_89", backend="tensorrt")
 
 
 def test_models_with_windows_are_refused(tmp_path: Path) -> None:

@@ -99,6 +99,15 @@ def test_decode_softcap(heads: int, kv_heads: int, window: int, softcap: float, 
     check_decode(shape, LENGTHS["ragged"], dtype, window, softcap, machine=Emulator())
 
 
+@pytest.mark.parametrize("first_position", [1, 40])
+@pytest.mark.parametrize("window", [0, 17])
+def test_decode_from_a_later_position_on(first_position: int, window: int) -> None:
+    shape, lengths = attention_shape(4, 1, 64, 32), LENGTHS["ragged"]
+    how = {"first_position": first_position, "machine": Emulator()}
+    check_decode(shape, lengths, torch.bfloat16, window, **how)
+    check_decode(shape, [1, 2, *LENGTHS["alike"]], torch.bfloat16, window, cache_dtype=torch.int8, **how)
+
+
 def test_decode_by_single_copies() -> None:
     """As before sm_90, by cp.async."""
     machine = Emulator("sm_80")
@@ -142,6 +151,15 @@ def test_prefill_in_short_steps(head_dim: int) -> None:
 def test_prefill_window(window: int, wgmma: bool) -> None:
     shape = attention_shape(4, 1, 64, 32)
     check_prefill(shape, BATCHES["chunks"], torch.bfloat16, window, wgmma=wgmma, machine=Emulator())
+
+
+@pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
+@pytest.mark.parametrize("first_position", [1, 150])
+@pytest.mark.parametrize("window", [0, 17])
+def test_prefill_from_a_later_position_on(window: int, first_position: int, wgmma: bool) -> None:
+    shape, how = attention_shape(4, 1, 64, 32), {"first_position": first_position, "machine": Emulator()}
+    for batch in (BATCHES["chunks"], BATCHES["odd sizes"]):
+        check_prefill(shape, batch, torch.bfloat16, window, wgmma=wgmma, **how)
 
 
 @pytest.mark.parametrize(("softcap", "dtype"), CAPS)

@@ -10,6 +10,7 @@ from tests.gpu.row_checks import (
     check_gate_mul,
     check_gather_columns,
     check_layer_norm,
+    check_paged_rows,
     check_position_embedding,
     check_rotary_table,
     check_rowwise,
@@ -64,6 +65,11 @@ def test_channel_magnitudes(rows: int, features: int) -> None:
 @pytest.mark.parametrize(("page", "groups"), [(16, 1), (64, 3)])
 def test_cache_slots(page: int, groups: int) -> None:
     check_cache_slots([1, 17, 65, 1, 129], [500, 0, 31, 32, 63], page, groups, Emulator())
+
+
+@pytest.mark.parametrize(("page", "features"), [(16, 64), (64, 1032)])
+def test_paged_rows(page: int, features: int) -> None:
+    check_paged_rows([(0, 1), (63, 17), (128, 1), (0, 65), (7, 1)], page, features, Emulator())
 
 
 def test_rotary_table() -> None:

@@ -36,9 +36,11 @@ def _heads(shape: ModelShape, dtype: torch.dtype, cache_dtype: torch.dtype | Non
     return Heads(*extents, NAMES[dtype], NAMES[cache_dtype or dtype], 0, y_scales)
 
 
-def _scores(shape: ModelShape, window: int, softcap: float, cache_dtype: torch.dtype | None) -> Scores:
+def _scores(
+    shape: ModelShape, window: int, softcap: float, cache_dtype: torch.dtype | None, first_position: int = 0
+) -> Scores:
     key_scale, value_scale = (1.0, 1.0) if cache_dtype is None else CACHE_SCALES[cache_dtype]
-    return Scores(shape.head_dim**-0.5 * key_scale, window, softcap, value_scale)
+    return Scores(shape.head_dim**-0.5 * key_scale, window, softcap, value_scale, first_position)
 
 
 def _factor(y_scales: RowScales | None) -> float:
@@ -54,6 +56,7 @@ class DecodeAttention:
         dtype: torch.dtype = torch.bfloat16,
         *,
         softcap: float = 0.0,
+        first_position: int = 0,
         warps: int = 0,
         shared_bytes: int = 0,
         blocks_per_sm: int = 1,
@@ -70,7 +73,7 @@ class DecodeAttention:
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
         defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
-        defines |= _scores(shape, 0, softcap, cache_dtype).defines()
+        defines |= _scores(shape, 0, softcap, cache_dtype, first_position).defines()
         defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": self.grid}
         name = "paged_attention_decode"
         self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
@@ -110,6 +113,7 @@ class PrefillAttention:
         dtype: torch.dtype = torch.bfloat16,
         *,
         softcap: float = 0.0,
+        first_position: int = 0,
         wgmma: bool = True,
         mma_step: int = 64,
         y_scales: RowScales | None = None,
@@ -126,7 +130,7 @@ class PrefillAttention:
         rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
         defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
-        defines |= _scores(shape, 0, softcap, cache_dtype).defines() | {"TL_SHARED_BYTES": shared_bytes}
+        defines |= _scores(shape, 0, softcap, cache_dtype, first_position).defines() | {"TL_SHARED_BYTES": shared_bytes}
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
         threads = 384 if self.wgmma else 128
         self.kernel = machine.kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)

@@ -39,6 +39,7 @@ def check_decode(
     window: int = 0,
     softcap: float = 0.0,
     *,
+    first_position: int = 0,
     machine: Machine = GPU,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
@@ -52,11 +53,12 @@ def check_decode(
     cache = PagedCache(shape, lengths, cache_dtype or dtype, machine.device)
     query = _query(len(lengths), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
     past_lens = torch.tensor(lengths, device=machine.device, dtype=torch.int32) - 1
-    how = {"softcap": softcap, "cache_dtype": cache_dtype, "machine": machine, **options}
+    mask = {"softcap": softcap, "first_position": first_position}
+    how = {**mask, "cache_dtype": cache_dtype, "machine": machine, **options}
     attention = DecodeAttention(shape, dtype, **how)
     attention.partials.fill_(POISON)
     expected = torch.stack(
-        [cache.attend(query[s : s + 1], s, length - 1, window, softcap)[0] for s, length in enumerate(lengths)]
+        [cache.attend(query[s : s + 1], s, length - 1, window, **mask)[0] for s, length in enumerate(lengths)]
     )
     tables = cache.give_back([length - 1 for length in lengths], window)
     results = []
@@ -81,6 +83,7 @@ def check_prefill(
     softcap: float = 0.0,
     *,
     wgmma: bool,
+    first_position: int = 0,
     mma_step: int = 64,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
@@ -88,7 +91,8 @@ def check_prefill(
 ) -> None:
     """``batch``: past and new tokens of each sequence; ``cache_dtype``: that of a cache of bytes."""
     _skip_unless_read(cache_dtype, machine)
-    how = {"softcap": softcap, "wgmma": wgmma, "mma_step": mma_step, "cache_dtype": cache_dtype, "machine": machine}
+    mask = {"softcap": softcap, "first_position": first_position}
+    how = {**mask, "wgmma": wgmma, "mma_step": mma_step, "cache_dtype": cache_dtype, "machine": machine}
     attention = PrefillAttention(shape, dtype, **how)
     if attention.wgmma != wgmma:
         pytest.skip(f"{machine.arch} has no wgmma")
@@ -98,7 +102,7 @@ def check_prefill(
     past_lens = torch.tensor([past for past, _ in batch], device=machine.device, dtype=torch.int32)
     query = _query(int(new.sum()), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
     parts = query.split([new for _, new in batch])
-    expected = torch.cat([cache.attend(part, seq, batch[seq][0], window, softcap) for seq, part in enumerate(parts)])
+    expected = torch.cat([cache.attend(part, seq, batch[seq][0], window, **mask) for seq, part in enumerate(parts)])
     tables = cache.give_back([past for past, _ in batch], window)
     results = []
     for _ in range(2):  # the second launch finds the counter as the first left it

@@ -91,8 +91,13 @@ class PagedCache:
         blocks = self.block_tables[seq, : -(-length // self.shape.page)].long()
         return cache[blocks].transpose(1, 2).flatten(0, 1)[:length].double()
 
-    def attend(self, query: torch.Tensor, seq: int, past: int, window: int, softcap: float) -> torch.Tensor:
-        """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence."""
+    def attend(
+        self, query: torch.Tensor, seq: int, past: int, window: int, softcap: float, first_position: int = 0
+    ) -> torch.Tensor:
+        """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence.
+
+        Queries at ``first_position`` and behind it see nothing before it.
+        """
         shape = self.shape
         group = shape.heads // shape.kv_heads
         caches = zip((self.keys, self.values), self.scales, strict=True)
@@ -103,4 +108,5 @@ class PagedCache:
         at = past + torch.arange(len(query), device=query.device)[:, None]
         key_at = torch.arange(len(keys), device=query.device)[None]
         hidden = (key_at > at) | ((key_at <= at - window) if window else False)
+        hidden |= key_at < at.clamp(max=first_position)
         return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), values)

@@ -9,6 +9,8 @@ from tests.gpu.kernels import dtype_flag
 from trtllm_lite.plugins.cache_slots.reference import reference
 from trtllm_lite.plugins.channel_magnitudes.reference import reference as magnitudes
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
+from trtllm_lite.plugins.paged_load.reference import reference as load_reference
+from trtllm_lite.plugins.paged_store.reference import reference as store_reference
 from trtllm_lite.plugins.rowwise.cuda import expression
 
 _EPSILON = 1e-5
@@ -101,6 +103,37 @@ def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: in
     assert past_lens.tolist() == expected_lens.tolist()
     assert expected_lens.tolist() == [0 if sequence == decoding[1] else p for sequence, p in enumerate(past)]
     assert np.array_equal(slots.cpu().numpy(), expected)
+
+
+def check_paged_rows(batch: list[tuple[int, int]], page: int, features: int, machine: Machine) -> None:
+    """Sequences of so many past and new tokens: of each, a row is stored, and the one before it is read."""
+    device, lengths = machine.device, [new for _, new in batch]
+    columns = max(past + new for past, new in batch) // page + 2
+    positions = torch.cat([torch.arange(past, past + new) for past, new in batch]).int()
+    starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    tables = torch.randperm(len(batch) * columns).view(len(batch), columns).int()
+    of_token = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(lengths))
+    slots = (tables[of_token, (positions // page).long()] * page + positions % page).int()
+    x = torch.randn(len(positions), features).to(torch.bfloat16)
+    cache = torch.randn(len(batch) * columns, page, features).to(torch.bfloat16)
+    step = [tensor.to(device) for tensor in (positions, starts, tables)]
+    places = [tensor.numpy() for tensor in (positions, starts, tables)]
+    defines: dict[str, int | str] = {"TL_HIDDEN": features, "TL_PAGE": page}
+
+    load = machine.kernel("paged_load/cuda.cuh", "paged_load", 128, 0, defines)
+    y, held = torch.full_like(x, POISON).to(device), cache.to(device)
+    load(y, held, slots.to(device), *step, len(batch), columns, grid=len(positions))
+    (expected,) = load_reference([cache.float().numpy(), *places], {})
+    assert np.array_equal(y.cpu().float().numpy(), expected)
+
+    store = machine.kernel("paged_store/cuda.cuh", "paged_store", 128, 0, defines)
+    for indices in (None, (starts[1:] - 1).int()):
+        rows, held = x if indices is None else x[indices.long()], cache.to(device)
+        given = None if indices is None else indices.to(device)
+        store(held, rows.contiguous().to(device), slots.to(device), given, grid=len(rows))
+        inputs = [rows.float().numpy(), cache.float().numpy(), *places, None if indices is None else indices.numpy()]
+        (expected,) = store_reference(inputs, {})
+        assert np.array_equal(held.cpu().float().numpy(), expected)
 
 
 def check_rotary_table(positions: torch.Tensor, half_dim: int, scale: float, machine: Machine) -> None:

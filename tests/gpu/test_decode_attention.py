@@ -44,6 +44,13 @@ def test_softcap(heads: int, kv_heads: int, head_dim: int, softcap: float, windo
     check_decode(attention_shape(heads, kv_heads, head_dim, 32), LENGTHS["ragged"], dtype, window, softcap)
 
 
+@pytest.mark.parametrize("window", [0, 64])
+@pytest.mark.parametrize("first_position", [1, 70])
+def test_from_a_later_position_on(first_position: int, window: int) -> None:
+    shape = attention_shape(32, 8, 128, 32)
+    check_decode(shape, [2, *LENGTHS["ragged"]], torch.bfloat16, window, first_position=first_position)
+
+
 CHOICES = [{"warps": 2}, {"warps": 1}, {"warps": 2, "shared_bytes": 100 * 1024, "blocks_per_sm": 2}]
 
 

@@ -46,6 +46,14 @@ def test_window(window: int, wgmma: bool) -> None:
 
 
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
+@pytest.mark.parametrize("first_position", [1, 150])
+@pytest.mark.parametrize("window", [0, 64])
+def test_from_a_later_position_on(window: int, first_position: int, wgmma: bool) -> None:
+    shape, batch = attention_shape(32, 8, 128, 32), BATCHES["mixed with decoding"] + BATCHES["long"]
+    check_prefill(shape, batch, torch.bfloat16, window, wgmma=wgmma, first_position=first_position)
+
+
+@pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("window", [0, 64])
 @pytest.mark.parametrize("softcap", [2.0, 50.0])

@@ -13,6 +13,7 @@ from tests.gpu.row_checks import (
     check_gate_mul,
     check_gather_columns,
     check_layer_norm,
+    check_paged_rows,
     check_position_embedding,
     check_rotary_table,
     check_rowwise,
@@ -120,6 +121,11 @@ def test_channel_magnitudes(rows: int, features: int, dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("groups", [1, 6])
 def test_cache_slots(page: int, groups: int) -> None:
     check_cache_slots([1, 17, 65, 1, 129], [5000, 0, 31, 32, 63], page, groups, GPU)
+
+
+@pytest.mark.parametrize(("page", "features"), [(32, 4096), (64, 1032)])
+def test_paged_rows(page: int, features: int) -> None:
+    check_paged_rows([(0, 1), (63, 17), (128, 1), (0, 650), (7, 1), *[(96, 1)] * 70], page, features, GPU)
 
 
 @pytest.mark.parametrize("half_dim", [64, 128])

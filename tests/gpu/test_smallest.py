@@ -27,6 +27,7 @@ def test_linear_kernels() -> None:
 def test_attention_kernels() -> None:
     test_decode_attention.test_lengths([1, 33, 700, 64], 32, BF16)
     test_decode_attention.test_window(17)
+    test_decode_attention.test_from_a_later_position_on(1, 0)
     test_decode_attention.test_pairs_that_stay_whole(9, 3, 64, 130)
     test_prefill_attention.test_batches([(0, 17), (31, 2), (100, 129)], 32, BF16, wgmma=False)
 
@@ -41,6 +42,7 @@ def test_kernels_of_rows() -> None:
     test_row_kernels.test_gate_mul(3, 1000, "silu", BF16)
     test_row_kernels.test_rms_norm(3, 576, 128, True, BF16)
     test_row_kernels.test_cache_slots(32, 6)
+    test_row_kernels.test_paged_rows(64, 1032)
     test_row_kernels.test_rotary_table(64)
     test_row_kernels.test_rope_cache(9, 3, 64, 17, True)
     test_sample.test_draws(1001, 3)

@@ -191,10 +191,10 @@ def _fuse(
             f"deterministic is given for {', '.join(targets)}: TensorRT promises no order of additions, so leave it "
             "out, or build with --backend native for cpu or sm_90"
         )
-    if has_features(checkpoint.model.graph) and backend.kind != CPU:
+    if has_features(checkpoint.model.graph) and backend.kind == "tensorrt":
         raise BuildError(
-            f"the network has features for a head that drafts (EAGLE-3), which engines for {', '.join(targets)} "
-            "neither keep nor read yet: build for cpu, or convert the model without --draft_model_dir"
+            "the network has features for a head that drafts, which engines of TensorRT neither keep nor read: build "
+            "with --backend native, or convert the model without --draft_model_dir"
         )
     check_lora(limits.max_lora_rank, backend.kind, targets)
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)

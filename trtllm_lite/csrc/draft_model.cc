@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "borrowed_features.h"
 #include "errors.h"
 #include "kv_cache_size.h"
 #include "sampling/row_sampler.h"
@@ -26,14 +27,17 @@ void check_same(const char* what, std::int64_t wanted, std::int64_t found) {
 }
 
 // A head that drafts from features (EAGLE-3) reads what the other engine keeps of each token.
-void check_features(const Manifest& target, const Manifest& own) {
-  if (!own.borrows_features) return;
-  if (target.feature_size == 0 || target.borrows_features) {
+void check_features(const Engine& target, const Engine& head) {
+  const Manifest &kept = target.manifest(), &borrowed = head.manifest();
+  if (!borrowed.borrows_features) return;
+  if (kept.feature_size == 0 || kept.borrows_features) {
     throw ArgumentError(
         "draft model: expected an engine that keeps features for a head, found one without; convert its model with "
         "--draft_model_dir and build it again");
   }
-  check_same("feature_size", target.feature_size, own.feature_size);
+  check_same("feature_size", kept.feature_size, borrowed.feature_size);
+  const auto dtype = [](const Engine& engine) { return std::string(to_string(feature_dtype(engine))); };
+  check_same("type of features", dtype(target), dtype(head));
 }
 
 int max_kept(const Manifest& target, const Manifest& own) {
@@ -80,7 +84,7 @@ void check_draft_model(const Engine& target, const Engine& draft, int max_seq_le
   check_same("kind of device", std::string(to_string(wanted.target.kind)), std::string(to_string(own.target.kind)));
   check_same("vocab_size", wanted.model.vocab_size, own.model.vocab_size);
   check_cache(wanted, own);
-  check_features(wanted, own);
+  check_features(target, draft);
   check_limit("max_batch_size", max_batch_size, own.limits.max_batch_size);
   check_limit("max_seq_len", max_seq_len, own.limits.max_seq_len);
   check_limit("max_num_tokens", ModelDrafter::most_at_once(max_kept(wanted, own)) * max_batch_size,

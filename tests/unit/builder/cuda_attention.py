@@ -185,6 +185,7 @@ def _attend(
     scores = _exponents(macros, np.einsum("qkgd,ktd->kgqt", grouped, keys), scale, cap)
     position, key = past + np.arange(len(query))[:, None], np.arange(length)
     hidden = (key > position) | ((key <= position - window) if window else False)
+    hidden |= key < np.minimum(macros["TL_FIRST_POSITION"], position)
     weights = np.exp2(np.where(hidden, -np.inf, scores - scores.max(-1, keepdims=True)))
     weights /= weights.sum(-1, keepdims=True)
     return np.einsum("kgqt,ktd->qkgd", weights, values).reshape(query.shape)

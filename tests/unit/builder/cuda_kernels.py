@@ -15,6 +15,7 @@ from trtllm_lite.plugins.activations import activate
 from trtllm_lite.plugins.cache_slots.reference import reference as find_slots
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 from trtllm_lite.plugins.packing import unpack
+from trtllm_lite.plugins.paged_load.reference import reference as load_rows
 from trtllm_lite.plugins.sample.reference import reference as draw_tokens
 
 Pointer = np.ndarray
@@ -424,6 +425,38 @@ def gather_rows(macros: Macros, grid: Grid, y: Pointer, x: Pointer, indices: Poi
     rows, hidden = grid[0], macros["TL_HIDDEN"]
     chosen = at(indices, np.int32, rows)
     at(y, np.uint16, rows, hidden)[...] = at(x, np.uint16, chosen.max() + 1, hidden)[chosen]
+
+
+@kernel
+def paged_store(
+    macros: Macros, grid: Grid, cache: Pointer, x: Pointer, slots: Pointer, indices: Pointer | None
+) -> None:
+    rows, hidden = grid[0], macros["TL_HIDDEN"]
+    tokens = np.arange(rows) if indices is None else at(indices, np.int32, rows)
+    places = at(slots, np.int32, int(tokens.max()) + 1)[tokens]
+    at(cache, np.uint16, int(places.max()) + 1, hidden)[places] = at(x, np.uint16, rows, hidden)
+
+
+@kernel
+def paged_load(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    cache: Pointer,
+    slots: Pointer,
+    position_ids: Pointer,
+    cu_seqlens: Pointer,
+    block_tables: Pointer,
+    num_seqs: int,
+    max_blocks: int,
+) -> None:
+    rows, hidden, page = grid[0], macros["TL_HIDDEN"], macros["TL_PAGE"]
+    blocks = len(cache) // (2 * page * hidden)
+    at(slots, np.int32, rows)
+    inputs = (at(position_ids, np.int32, rows), at(cu_seqlens, np.int32, num_seqs + 1))
+    bits = at(cache, np.uint16, blocks, page, hidden)  # whole numbers, which float32 holds
+    (found,) = load_rows((bits, *inputs, at(block_tables, np.int32, num_seqs, max_blocks)), {})
+    at(y, np.uint16, rows, hidden)[...] = found
 
 
 @kernel

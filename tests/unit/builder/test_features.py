@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from tests.eagle import CONFIG, HIDDEN, LAYERS, NUM_LAYERS
+from tests.eagle import CONFIG, LAYERS, NUM_LAYERS, ODD
 from tests.models import tiny_config
 from tests.unit.builder.structure import find, operators, run_until
 from trtllm_lite.builder import checkpoint_of_shape
@@ -21,6 +21,8 @@ from trtllm_lite.network.decoder import build_network
 from trtllm_lite.network.drafting import Features
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.weight_expression import SourceTensor
+
+HIDDEN = ODD.hidden
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ TILED = {
     "TL_ROW_SCALES": 1,
 }
 BLOCKS = {"TL_BLOCK": 128, "TL_NUMBER_TYPE": 1, "TL_OFFSETS": 1}
-SOFTCAP = {"TL_SOFTCAP": 1}
+SCORES = {"TL_SOFTCAP": 1, "TL_FIRST_POSITION": 1}
 GELU = {"TL_ACTIVATION": 2}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int | str]] = {
@@ -69,14 +69,16 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "linear/cuda.cuh": LINEAR | {"TL_WEIGHT_FORM": 4} | BLOCKS,
     "linear/dequantize.cuh": {"TL_IN": 4096, "TL_THREADS": 256, "TL_WEIGHT_FORM": 3} | BLOCKS,
     "linear/tiled.cuh": LINEAR | TILED | {"TL_WEIGHT_FORM": 4, "TL_RAW_STAGES": 2, "TL_TILE_COLUMNS": 192} | BLOCKS,
-    "paged_attention/decode.cuh": HEADS | SOFTCAP | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192},
-    "paged_attention/prefill.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 69632},
-    "paged_attention/prefill_wgmma.cuh": HEADS | SOFTCAP | {"TL_SHARED_BYTES": 229664},
+    "paged_attention/decode.cuh": HEADS | SCORES | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192},
+    "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
+    "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
     "paged_attention/qkv_tiled.cuh": TILED
     | HEADS
     | {"TL_OUT": 6144, "TL_ROTARY_DIM": 64, "TL_BIAS": 1, "TL_CACHE_TYPE": 1},
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100, "TL_STORED": 1},
+    "paged_load/cuda.cuh": {"TL_HIDDEN": 4096, "TL_PAGE": 32},
+    "paged_store/cuda.cuh": {"TL_HIDDEN": 4096},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "quantize_rows/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 512, "TL_ROW_SCALES": 1, "TL_Y_TYPE": 2},
     "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0},

@@ -176,6 +176,23 @@ def make_toy_engine_of_groups() -> TinyEngine:
     return toy
 
 
+def make_toy_engine_with_features(max_draft_len: int = 0, *, borrows: bool = False) -> TinyEngine:
+    """One that keeps its tokens as features, where a head looks them up that borrows these."""
+    toy = copy.deepcopy(make_toy_engine(max_draft_len))
+    number, shape = len(toy.plan["tensors"]), ["num_blocks", PAGE, 1]
+    places = {"layout": "row_major", "kind": "cache", "offset": 0}
+    toy.plan["tensors"].append({"name": "features", "dtype": "bfloat16", "shape": shape, **places})
+    toy.manifest |= {"feature_size": 1, "borrows_features": borrows}
+    if not borrows:
+        cache = toy.manifest["kv_cache"]
+        toy.manifest["kv_cache"] = cache | {"bytes_per_block": cache["bytes_per_block"] + 2 * PAGE}
+    for step in toy.plan["programs"]:
+        for instruction in step["instructions"]:
+            if KERNELS[instruction["kernel"]] == "attend":
+                instruction["args"][2] = {"tensor": number, "offset": 0}
+    return toy
+
+
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
     cubins = {f"cubin.{name}": name.encode() for name in KERNELS}

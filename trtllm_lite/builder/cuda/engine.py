@@ -16,7 +16,7 @@ from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import KvCache, Target
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Device, Matmul
-from trtllm_lite.vocabulary import DEVICE_ALIGNMENT
+from trtllm_lite.vocabulary import DEVICE_ALIGNMENT, FEATURES
 
 
 def cuda_parts(
@@ -79,7 +79,8 @@ def cuda_memory(graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Seque
 
 def _kv_cache(lowered: Lowered) -> KvCache:
     operands = lowered.operands
-    forms = {(cache.dtype, cache.shape) for cache in operands.caches.values()}
+    of_layers = [cache for cache in operands.caches.values() if cache.name != FEATURES]
+    forms = {(cache.dtype, cache.shape) for cache in of_layers}
     if len(forms) != 1:
         raise BuildError(f"expected attention layers of one geometry, found {sorted(map(str, forms)) or 'none'}")
     dtype, (_, num_kv_heads, tokens_per_block, head_dim) = forms.pop()
@@ -87,11 +88,16 @@ def _kv_cache(lowered: Lowered) -> KvCache:
     assert isinstance(tokens_per_block, int)
     assert isinstance(head_dim, int)
     num_blocks = operands.symbols["num_blocks"]
-    num_bytes = sum(tensor.max_bytes(operands.symbols) for tensor in lowered.layout.tensors if tensor.kind == "cache")
+    own = [
+        tensor
+        for tensor in lowered.layout.tensors
+        if tensor.kind == "cache" and not (lowered.borrows_features and tensor.name == FEATURES)
+    ]
+    num_bytes = sum(tensor.max_bytes(operands.symbols) for tensor in own)
     return KvCache(
         tokens_per_block=tokens_per_block,
         num_blocks=num_blocks,
-        num_layers=len(operands.caches) // 2,
+        num_layers=len(of_layers) // 2,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         dtype=dtype,

@@ -99,14 +99,13 @@ class Operands:
         """Memory that is kept between steps."""
         return self.states.setdefault(str(value.name), buffer_of(value, "state"))
 
-    def cache(self, value: ir.Value, num_kv_heads: int, head_dim: int) -> Buffer:
-        """The keys or values of the graph's input ``value``."""
+    def cache(self, value: ir.Value, *shape: int) -> Buffer:
+        """The paged cache that the graph's input ``value`` is, of blocks of this shape."""
         name = str(value.name)
         if name not in self.caches:
             assert value.dtype is not None
             dtype = self.dtype if value.dtype == ONNX["float32"] else DTYPE_NAMES[value.dtype]
-            shape = ("num_blocks", num_kv_heads, self.limits.tokens_per_block, head_dim)
-            self.caches[name] = Buffer(name, dtype, shape, "cache")
+            self.caches[name] = Buffer(name, dtype, ("num_blocks", *shape), "cache")
         return self.caches[name]
 
     def _weight(self, value: ir.Value, layout: str = "row_major") -> Buffer:

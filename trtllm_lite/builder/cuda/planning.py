@@ -15,6 +15,7 @@ from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.observe import shows_rows
+from trtllm_lite.builder.passes.features import borrows_features
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.plan import (
     BoxedTensor,
@@ -58,12 +59,16 @@ class LoweredProgram:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A network as programs over laid-out memory, after ``expansions``; nothing is compiled yet."""
+    """A network as programs over laid-out memory, after ``expansions``; nothing is compiled yet.
+
+    One that ``borrows_features`` is a head, whose features are in the cache of another engine.
+    """
 
     operands: Operands
     programs: tuple[LoweredProgram, ...]
     layout: Layout
     expansions: tuple[Tactic, ...] = ()
+    borrows_features: bool = False
 
     @property
     def archs(self) -> tuple[str, ...]:
@@ -105,7 +110,7 @@ def lower_network(
             of_device.append(LoweredProgram(device, bucket, lower(network.ops, operands, device, bucket, choose)))
         programs += [first for first, then in pairwise(of_device) if not _runs_alike(first, then)] + of_device[-1:]
     layout = lay_out(operands, [program.commands for program in programs])
-    return Lowered(operands, tuple(programs), layout, network.expansions)
+    return Lowered(operands, tuple(programs), layout, network.expansions, borrows_features(graph))
 
 
 def _check_ordered(devices: Sequence[Device]) -> None:

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <string>
 
+#include "borrowed_features.h"
 #include "cpu/kernel_registry.h"
 #include "cpu_count.h"
-#include "errors.h"
 #include "kv_cache_size.h"
 
 namespace tl {
@@ -42,17 +42,9 @@ CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::in
 }
 
 std::byte* CpuExecutor::borrowed_features(const CpuExecutor* from) const {
-  const Manifest& own = engine_.manifest();
-  if (!own.borrows_features) return nullptr;
-  const auto form = [](const CpuExecutor& executor) {
-    const Manifest& manifest = executor.engine_.manifest();
-    return std::to_string(executor.num_blocks_) + " blocks of " + std::to_string(manifest.kv_cache.tokens_per_block) +
-           " tokens, " + std::to_string(manifest.feature_size) + " elements each";
-  };
-  if (from != nullptr && from->features_ != nullptr && form(*from) == form(*this)) return from->features_;
-  throw ArgumentError("features: this engine is a head that drafts, expected another engine that keeps " + form(*this) +
-                      ", found " + (from == nullptr ? "none" : form(*from)) +
-                      "; run the engine that the head was made for, with method eagle3");
+  if (!engine_.manifest().borrows_features) return nullptr;
+  check_lender(engine_, num_blocks_, from);
+  return from->features_;
 }
 
 std::vector<std::byte*> CpuExecutor::place_tensors() {

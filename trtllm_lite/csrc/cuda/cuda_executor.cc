@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "borrowed_features.h"
 #include "errors.h"
 #include "kv_cache_size.h"
 
@@ -33,7 +34,7 @@ CopyEnd on_host(const std::byte* data, std::size_t block_bytes) {
 }  // namespace
 
 CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks,
-                           std::vector<std::string> library_directories)
+                           std::vector<std::string> library_directories, const CudaExecutor* features_of)
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCuda)),
       num_blocks_(resolve_num_blocks(engine, num_blocks)),
@@ -48,7 +49,8 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
              "build the engine with a smaller --max_batch_size"),
       inputs_(device_, input_bytes(plan_), "inputs of a step", "build the engine with a smaller --max_num_tokens"),
       cache_(device_, kv_cache_bytes(engine, num_blocks_ + 1), "KV cache",
-             "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)") {
+             "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)"),
+      features_(borrowed_features(features_of)) {
   place_tensors();
   const Stream stream = stream_.get();
   programs_.prepare(addresses_, stream);
@@ -61,6 +63,12 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
 
 CudaExecutor::~CudaExecutor() {
   if (device_.try_make_current()) driver().stream_synchronize(stream_.get());
+}
+
+DevicePtr CudaExecutor::borrowed_features(const CudaExecutor* from) const {
+  if (!engine_.manifest().borrows_features) return 0;
+  check_lender(engine_, num_blocks_, from);
+  return from->features_;
 }
 
 // Returns where the next tensor begins.
@@ -88,6 +96,11 @@ void CudaExecutor::place_tensors() {
         addresses_.push_back(weights_.address(i));
         break;
       case TensorKind::kCache:
+        if (tensor.name == kFeatures && features_ != 0) {
+          addresses_.push_back(features_);
+          break;
+        }
+        if (tensor.name == kFeatures) features_ = cache;
         addresses_.push_back(cache);
         cache = place_cache_tensor(cache, static_cast<std::size_t>(max_bytes(plan_, tensor)));
         break;

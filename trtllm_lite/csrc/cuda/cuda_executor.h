@@ -33,9 +33,11 @@ struct StepShape {
 class CudaExecutor final : public DeviceExecutor {
  public:
   // Borrows the engine. `num_blocks`: of the KV cache; 0 for the manifest's. `library_directories`: where cuBLASLt may
-  // lie besides where the system finds it. Throws DeviceError (no such GPU, or another than it was built for; no
-  // driver, no cuBLASLt), LimitError (not enough memory on it).
-  CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks, std::vector<std::string> library_directories);
+  // lie besides where the system finds it. An engine that borrows features reads those that `features_of` keeps, which
+  // must outlive it. Throws DeviceError (no such GPU, or another than it was built for; no driver, no cuBLASLt),
+  // LimitError (not enough memory on it), ArgumentError (no features that fit).
+  CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks, std::vector<std::string> library_directories,
+               const CudaExecutor* features_of = nullptr);
   ~CudaExecutor() override;
   CudaExecutor(const CudaExecutor&) = delete;
   CudaExecutor& operator=(const CudaExecutor&) = delete;
@@ -113,6 +115,7 @@ class CudaExecutor final : public DeviceExecutor {
   Extents timed_extents(std::int64_t num_tokens) const;
   // Random values in the arena to compute with, and inputs of 0. Throws LimitError.
   void make_up_step(std::int64_t num_tokens, const TimingEffort& effort);
+  DevicePtr borrowed_features(const CudaExecutor* from) const;
   void place_tensors();
   DevicePtr place_cache_tensor(DevicePtr data, std::size_t block_bytes);
   void place_inputs(const InputLayout& layout);
@@ -130,6 +133,7 @@ class CudaExecutor final : public DeviceExecutor {
   Weights weights_;
   std::optional<RandomValues> timed_values_;
   DeviceBuffer arena_, state_, inputs_, cache_;
+  DevicePtr features_;  // of tokens, in the KV cache or in that of another engine; 0 if there are none
   std::vector<CacheTensors> cache_tensors_;
   Addresses addresses_;
   Extents last_step_{};

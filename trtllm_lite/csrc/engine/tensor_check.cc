@@ -91,10 +91,14 @@ class TensorChecker {
 
   void check_features(const PlanTensor& tensor) const {
     const Dim tokens{manifest_.kv_cache.tokens_per_block, std::nullopt}, size{manifest_.feature_size, std::nullopt};
-    const bool matches = tensor.dtype == DType::kFloat32 && tensor.shape.size() == 3 &&
+    const std::int64_t bytes = manifest_.target.kind == TargetKind::kCpu ? 4 : 2;  // an element, as activations have
+    const bool matches = is_float(tensor.dtype) && item_size(tensor.dtype) == bytes && tensor.shape.size() == 3 &&
                          tensor.shape[0].symbol == Symbol::kNumBlocks && tensor.shape[1] == tokens &&
                          tensor.shape[2] == size;
-    if (!matches) fail(tensor, "expected float32 [num_blocks, tokens_per_block, the manifest's feature_size]");
+    if (!matches) {
+      fail(tensor, "expected floats of " + std::to_string(8 * bytes) +
+                       " bits [num_blocks, tokens_per_block, the manifest's feature_size]");
+    }
     expect_no_offset(tensor);
   }
 

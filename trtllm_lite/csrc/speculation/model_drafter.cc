@@ -143,14 +143,15 @@ void ModelDrafter::open_slots() {
   }
 }
 
-// Returns how many tokens it computes.
+// Returns how many tokens it computes. Every row has several: a GPU computes logits for a row of one, and where a head
+// computes logits, it stores what it knows of the token, in place of the first model's features.
 int ModelDrafter::catch_up() {
   StepBatch& batch = next_batch();
   for (std::size_t i = 0; i < guesses_.size(); ++i) {
     Guess& guess = guesses_[i];
     const int end = num_known(*guess.task) - 1, num_behind = end - guess.num_computed;
     const int room = config_.max_num_tokens - static_cast<int>(batch.token_ids.size());
-    if (num_behind < most_at_once(config_.max_kept) || room == 0 || is_computing(guess)) continue;
+    if (num_behind < most_at_once(config_.max_kept) || room < 2 || is_computing(guess)) continue;
     const int from = std::exchange(guess.num_computed, guess.num_computed + std::min(num_behind, room));
     add_row(i, from, guess.num_computed, batch);
     mark_computed(guess.task->slot, from, guess.num_computed);

@@ -3,9 +3,11 @@
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind
 from trtllm_lite.builder.cuda.program_ops import program_op
 
+_OVER_CACHES = ("PagedAttention", "PagedLoad", "PagedStore")
+
 
 def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """CacheSlots is put in front; PagedAttention has its ``slots``, and its ``past_lens`` instead of the step's.
+    """CacheSlots is put in front; operators over caches have its ``slots``, attention its ``past_lens``.
 
     The sequences that have ended are those of which Sample has said so.
     """
@@ -18,5 +20,7 @@ def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
         {"tokens_per_block": limits.tokens_per_block},
         {"num_groups": len(limits.cache_groups)},
     )
-    found = {"slots": first.outputs["slots"], "past_lens": first.outputs["past_lens_out"]}
-    return [first, *(op.with_inputs(**found) if op.kind == "PagedAttention" else op for op in ops)]
+    slots = {"slots": first.outputs["slots"]}
+    placed = [op.with_inputs(**slots) if op.kind in _OVER_CACHES else op for op in ops]
+    past_lens = {"past_lens": first.outputs["past_lens_out"]}
+    return [first, *(op.with_inputs(**past_lens) if op.kind == "PagedAttention" else op for op in placed)]

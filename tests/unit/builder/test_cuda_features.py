@@ -1,0 +1,108 @@
+"""GPU plans of a model and of the head that drafts for it, executed from their bytes over one cache of features."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.eagle import FOR_GPU, NUM_LAYERS, TorchHead, save_tiny_head
+from tests.models import VOCAB_SIZE, save_tiny_model
+from tests.tolerances import GPU_TOLERANCES, assert_close
+from tests.unit.builder.cuda_interpreter import CudaInterpreter
+from trtllm_lite.builder.cache_groups import assign_cache_groups
+from trtllm_lite.builder.checkpoint import open_checkpoint
+from trtllm_lite.builder.cuda.engine import cuda_memory
+from trtllm_lite.builder.cuda.planning import lower_network
+from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.vocabulary import FEATURES
+
+PAGE, COLUMNS = 16, 4
+LIMITS = BuildLimits(max_batch_size=3, max_input_len=40, max_seq_len=PAGE * COLUMNS, tokens_per_block=PAGE)
+TABLE = np.array([[5, 0, 7, 2]], np.int32)  # of one sequence
+
+
+class Card:
+    """A checkpoint as a GPU engine; with a ``lender``, over that one's features."""
+
+    def __init__(self, checkpoint: Path, target: str, lender: "Card | None" = None) -> None:
+        opened = open_checkpoint(checkpoint)
+        graph = run_passes(opened.model)[0].graph
+        limits = replace(LIMITS, cache_groups=assign_cache_groups(graph, LIMITS.max_seq_len))
+        devices = parse_targets([target])
+        self.lowered = lower_network(graph, opened.config.dtype, limits, devices)
+        self.memory = cuda_memory(graph, opened.config.dtype, limits, devices)
+        self.machine = CudaInterpreter(self.lowered)
+        (self.index,) = (i for i, tensor in enumerate(self.machine.plan.tensors) if tensor.name == FEATURES)
+        if lender is not None:
+            self.machine.caches[self.index] = lender.machine.caches[lender.index]
+
+    def step(self, tokens: list[int], past: int, num_logits: int, program: str = "mixed") -> np.ndarray:
+        """Logits of the last ``num_logits`` tokens of a step."""
+        count = len(tokens)
+        ints = {
+            "token_ids": tokens,
+            "token_slots": [-1] * count,
+            "position_ids": range(past, past + count),
+            "cu_seqlens": [0, count],
+            "past_lens": [past],
+            "logits_indices": range(count - num_logits, count),
+            "sample_slots": [-1] * num_logits,
+            "sample_drafts": [-1] * num_logits,
+        }
+        inputs = {name: np.array(values, np.int32) for name, values in ints.items()}
+        return self.machine.step({**inputs, "block_tables": TABLE}, program)
+
+    def features(self, count: int) -> np.ndarray:
+        """float32 [count, hidden]: what is kept of the sequence."""
+        shape = self.machine.plan.tensors[self.index].shape
+        kept = self.machine.caches[self.index].view("u2").reshape(-1, *shape[1:])
+        bits = kept[TABLE[0]].reshape(-1, shape[-1])[:count].astype(np.uint32)
+        return (bits << 16).view(np.float32)  # of bfloat16
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_a_head_reads_what_its_model_keeps(target: str, tmp_path: Path) -> None:
+    model = save_tiny_model(
+        "llama", tmp_path / "model", dtype=torch.bfloat16, num_hidden_layers=NUM_LAYERS, **FOR_GPU.of_model()
+    ).float()
+    reference = TorchHead(save_tiny_head(tmp_path / "head", shape=FOR_GPU, dtype=torch.bfloat16), model, shape=FOR_GPU)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "of_model", draft_model_dir=str(tmp_path / "head"))
+    convert_checkpoint(str(tmp_path / "head"), tmp_path / "of_head", target_model_dir=str(tmp_path / "model"))
+    kept = Card(tmp_path / "of_model", target)
+    head = Card(tmp_path / "of_head", target, lender=kept)
+    tokens = np.random.default_rng(0).integers(3, VOCAB_SIZE, 37).tolist()
+    kept.step(tokens[:21], 0, 1)
+    kept.step(tokens[21:36], 21, 1)  # the newest token is not computed when a head guesses what follows it
+    kept.step(tokens[36:], 36, 1, "decode_1")
+    features, follow = reference.features(tokens), tokens[1:]
+    assert_close(kept.features(37), features.numpy(), "bfloat16", FEATURES, GPU_TOLERANCES)
+    features, known = features[:-1], reference.known.numpy()
+    head.step(tokens[:18], 0, 0)
+    found = head.step(tokens[18:], 18, 1)
+    for guess in (9, 300, 44, 5):
+        hidden = reference.hidden(features, follow)
+        expected = reference.logits(hidden)[-1:].numpy()
+        assert_close(found[:, known], expected, "bfloat16", table=GPU_TOLERANCES)
+        assert np.all(np.delete(found, known, axis=1) < -1e29)
+        features, follow = torch.cat([features, hidden[-1:]]), [*follow, guess]
+        assert_close(kept.features(len(follow)), features.numpy(), "bfloat16", FEATURES, GPU_TOLERANCES)
+        found = head.step([guess], len(follow), 1, "decode_1")
+    assert {"paged_load", "paged_store"} <= set(head.machine.ran)
+
+
+def test_memory_of_features_is_that_of_the_model(tmp_path: Path) -> None:
+    shape = {"num_hidden_layers": NUM_LAYERS, **FOR_GPU.of_model()}
+    save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **shape)
+    save_tiny_head(tmp_path / "head", shape=FOR_GPU, dtype=torch.bfloat16)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "of_model", draft_model_dir=str(tmp_path / "head"))
+    convert_checkpoint(str(tmp_path / "head"), tmp_path / "of_head", target_model_dir=str(tmp_path / "model"))
+    kept, head = (Card(tmp_path / name, "sm_90") for name in ("of_model", "of_head"))
+    layer = 2 * FOR_GPU.kv_heads * FOR_GPU.head_dim * 2 * PAGE
+    blocks = kept.machine.plan.symbols["num_blocks"] + 1  # one for padding
+    assert kept.memory.kv_cache == blocks * (NUM_LAYERS * layer + FOR_GPU.hidden * 2 * PAGE)
+    assert head.memory.kv_cache == blocks * layer

@@ -1,0 +1,125 @@
+"""A second engine that drafts, on the same fake device: its stream runs as late as it may, and so does the first's."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.csrc.tiny_engine import TinyEngine
+from tests.unit.cuda.fake_device.requests import LIMITS, check, clean, greedy, random_prompts, run
+from tests.unit.cuda.toy_engine import (
+    MAX_SEQ_LEN,
+    PAGE,
+    make_toy_engine,
+    make_toy_engine_with_features,
+    successor,
+    to_bytes,
+)
+from trtllm_lite import _core
+from trtllm_lite._core import CudaExecutor, Engine, EventLoop
+from trtllm_lite.errors import ArgumentError
+
+MAX_DRAFT_LEN = 2
+
+
+def save(path: Path, toy: TinyEngine) -> Engine:
+    path.write_bytes(to_bytes(toy))
+    return Engine(str(path))
+
+
+@pytest.fixture(params=["model", "head"])
+def engines(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Engine, Engine]:
+    """An engine, and one that says the same: a model of its own, or a head that reads what the first one keeps."""
+    if request.param == "model":
+        toys = make_toy_engine(MAX_DRAFT_LEN), make_toy_engine()
+    else:
+        toys = make_toy_engine_with_features(MAX_DRAFT_LEN), make_toy_engine_with_features(borrows=True)
+    first, second = (save(tmp_path / f"{number}.engine", toy) for number, toy in enumerate(toys))
+    return first, second
+
+
+def drafting(engines: tuple[Engine, Engine], num_blocks: int = 0, **changes: Any) -> EventLoop:
+    first, second = engines
+    executor = CudaExecutor(first, num_blocks=num_blocks)
+    draft = CudaExecutor(second, num_blocks=num_blocks, features_of=executor)
+    how = {"max_draft_len": MAX_DRAFT_LEN, "paces_drafts": False, "draft_model": draft}
+    return EventLoop(executor, **LIMITS, **how, **changes)
+
+
+def test_all_guesses_are_kept(engines: tuple[Engine, Engine]) -> None:
+    """But for those behind the token whose logits are no numbers."""
+    loop, prompts = drafting(engines), random_prompts(0, 40)
+    for answer, prompt in zip(run(loop, [(prompt, greedy(12)) for prompt in prompts]), prompts, strict=True):
+        check(answer, prompt, 12)
+    stats = loop.stats()
+    num_damaged = sum(clean(prompt, 12) < 12 for prompt in prompts)
+    assert stats["num_drafted"][0] > 100
+    for drafted, kept in zip(stats["num_drafted"], stats["num_accepted"], strict=True):
+        assert drafted - kept <= num_damaged
+
+
+def test_preempted_sequences_draft_on(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
+    """Blocks are copied to the host and back, with what either engine keeps in them."""
+    loop = drafting(engines, MAX_SEQ_LEN // PAGE + 2, num_host_blocks=40, max_utilization=True)
+    prompts = [prompt[:6] for prompt in random_prompts(2, 12)]
+    for answer, prompt in zip(
+        run(loop, [(prompt, greedy(20)) for prompt in prompts], fake_driver), prompts, strict=True
+    ):
+        check(answer, prompt, 20)
+    stats = loop.stats()
+    assert stats["num_swap_preemptions"] > 0
+    assert sum(stats["num_accepted"]) > 0.9 * sum(stats["num_drafted"]) > 0
+
+
+def test_a_place_of_a_guess_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
+    """A copy of inputs, and one of tokens back; and for the guess a copy of how it is to be sampled.
+
+    Steps of several known tokens are launched kernel by kernel: that of the prompt, and a guess's first behind drafts.
+    """
+    loop, num_guesses, prompt = drafting(engines), 4, [4, 9, 2]
+    names = (b"graphs", b"to_device", b"to_host")
+    before = [fake_driver.fake_count(name) for name in names]
+    num_tokens = 1 + num_guesses * (1 + MAX_DRAFT_LEN)
+    [answer] = run(loop, [(prompt, greedy(num_tokens))])
+    check(answer, prompt, num_tokens)
+    graphs, to_device, to_host = (fake_driver.fake_count(name) - was for name, was in zip(names, before, strict=True))
+    num_steps = num_guesses * (1 + MAX_DRAFT_LEN)
+    assert graphs == num_steps - (num_guesses - 1)
+    assert to_host == 1 + num_steps
+    assert to_device == 1 + num_steps + num_guesses + 2  # the draft model catches up with a prompt, which is sampled by
+
+
+def test_a_head_reads_what_its_model_keeps(tmp_path: Path) -> None:
+    engine = save(tmp_path / "model.engine", make_toy_engine_with_features())
+    head = save(tmp_path / "head.engine", make_toy_engine_with_features(borrows=True))
+    executor = CudaExecutor(engine)
+    draft = CudaExecutor(head, features_of=executor)
+    tokens, tables = [3, 20, 31, 7, 40, 2], np.array([[5, 1]], np.int32)
+
+    def step(which: CudaExecutor, new: list[int], past: int) -> np.ndarray:
+        lengths = [np.array([number], np.int32) for number in (len(new), past)]
+        wanted = np.array([len(new) - 1], np.int32)
+        logits: np.ndarray = _core.step(which, np.array(new, np.int32), *lengths, tables, wanted)
+        return logits
+
+    step(executor, tokens[:5], 0)
+    assert step(draft, tokens[5:], 5).argmax() == successor(tokens)
+    assert executor.memory["kv_cache"] * 2 == draft.memory["kv_cache"] * 3
+
+
+def test_heads_without_fitting_features_are_refused(tmp_path: Path) -> None:
+    plain, kept, head = (
+        save(tmp_path / f"{name}.engine", toy)
+        for name, toy in (
+            ("plain", make_toy_engine()),
+            ("kept", make_toy_engine_with_features()),
+            ("head", make_toy_engine_with_features(borrows=True)),
+        )
+    )
+    message = "is a head that drafts, expected another engine that keeps 9 blocks of 4 tokens, 1 elements of bfloat16"
+    lenders = (None, CudaExecutor(plain, num_blocks=9), CudaExecutor(kept, num_blocks=8))
+    for lender, found in zip(lenders, ("none", "none", "8 blocks of 4 tokens"), strict=True):
+        with pytest.raises(ArgumentError, match=f"{message} each, found {found}"):
+            CudaExecutor(head, num_blocks=9, features_of=lender)
