@@ -143,13 +143,13 @@ class TorchHead:
         def heads(name: str) -> torch.Tensor:
             return self._linear(x, f"self_attn.{name}").unflatten(-1, (-1, self.shape.head_dim)).transpose(0, 1)
 
-        query, key, value = _rotated(heads("q_proj")), _rotated(heads("k_proj")), heads("v_proj")
+        query, key, value = rotated(heads("q_proj")), rotated(heads("k_proj")), heads("v_proj")
         key, value = (each.repeat_interleave(self.shape.heads // self.shape.kv_heads, 0) for each in (key, value))
         mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self._linear(mixed.transpose(0, 1).flatten(1), "self_attn.o_proj")
 
 
-def _rotated(heads: torch.Tensor) -> torch.Tensor:
+def rotated(heads: torch.Tensor) -> torch.Tensor:
     """RoPE of [heads, positions, dim], from position 0 on."""
     half = heads.shape[-1] // 2
     angles = torch.arange(heads.shape[1])[:, None] * THETA ** -(torch.arange(half) / half)
