@@ -3,8 +3,9 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch.nn.functional import linear, rms_norm, silu
@@ -142,16 +143,44 @@ class TorchHead:
         def heads(name: str) -> torch.Tensor:
             return self._linear(x, f"self_attn.{name}").unflatten(-1, (-1, self.shape.head_dim)).transpose(0, 1)
 
-        query, key, value = _rotated(heads("q_proj")), _rotated(heads("k_proj")), heads("v_proj")
+        query, key, value = rotated(heads("q_proj")), rotated(heads("k_proj")), heads("v_proj")
         key, value = (each.repeat_interleave(self.shape.heads // self.shape.kv_heads, 0) for each in (key, value))
         mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self._linear(mixed.transpose(0, 1).flatten(1), "self_attn.o_proj")
 
 
-def _rotated(heads: torch.Tensor) -> torch.Tensor:
+def rotated(heads: torch.Tensor) -> torch.Tensor:
     """RoPE of [heads, positions, dim], from position 0 on."""
     half = heads.shape[-1] // 2
     angles = torch.arange(heads.shape[1])[:, None] * THETA ** -(torch.arange(half) / half)
     low, high = heads[..., :half], heads[..., half:]
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+
+class DraftingReference(Protocol):
+    """A head in torch."""
+
+    def features(self, tokens: list[int]) -> torch.Tensor:
+        """[tokens, hidden]: what the model computes of each token."""
+
+    def drafts(self, features: torch.Tensor, tokens: list[int], most: int, allowed: set[int]) -> list[int]:
+        """The likeliest of the ``allowed`` tokens behind ``tokens``, and behind those; the last has no features yet."""
+
+
+def expected_counts(
+    head: DraftingReference, prompt: list[int], generated: list[int], allowed: set[int], num_places: int
+) -> np.ndarray:
+    """How many drafts there were for each place and how many were kept, by torch and the published head."""
+    counts, features = np.zeros((2, num_places), int), head.features([*prompt, *generated])
+    done = 1  # the first token comes without drafts
+    while done < len(generated):
+        known, most = [*prompt, *generated[:done]], min(num_places, len(generated) - done - 1)
+        drafts = head.drafts(features, known, most, allowed)
+        num_kept = 0
+        while num_kept < len(drafts) and drafts[num_kept] == generated[done + num_kept]:
+            num_kept += 1
+        counts[0, : len(drafts)] += 1
+        counts[1, :num_kept] += 1
+        done += num_kept + 1
+    return counts

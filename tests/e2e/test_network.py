@@ -106,7 +106,8 @@ CASES |= {
 
 
 def test_every_family_has_cases() -> None:
-    models = {name for name, family in all_families().items() if not family.drafts}  # heads are in test_eagle3.py
+    others = {"mimo"}  # in test_mtp.py, as transformers has none; heads are in test_eagle3.py
+    models = {name for name, family in all_families().items() if not family.drafts} - others
     assert {family for family, _ in CASES.values()} == set(NETWORK_FAMILIES) == models
 
 

@@ -27,6 +27,8 @@ HAS_PACKAGE = importlib.util.find_spec("trtllm_lite._testing") is not None
 OF_ENGINES = [
     "test_byte_engines.py",
     "test_calibration.py",
+    "test_draft_model.py",
+    "test_eagle3.py",
     "test_engine.py",
     "test_few_layers.py",
     "test_int8_engine.py",

@@ -67,12 +67,14 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
 @click.option(
     "--draft_model_dir",
     metavar="DIR|HUB_ID",
-    help="An EAGLE-3 head of this model: let engines of the checkpoint keep what the head drafts from.",
+    help="An EAGLE-3 head of this model, or the model itself if a layer of it drafts (MTP): let engines of the "
+    "checkpoint keep what is drafted from.",
 )
 @click.option(
     "--target_model_dir",
     metavar="DIR|FILE.gguf|HUB_ID",
-    help="For an EAGLE-3 head, the model that it drafts for: its embedding is taken if the head has none.",
+    help="For an EAGLE-3 head, the model that it drafts for: its embedding is taken if the head has none. For a model "
+    "of which a layer drafts (MTP), the model again: the checkpoint is of this layer.",
 )
 @replaced_options(CONVERT)
 def convert(

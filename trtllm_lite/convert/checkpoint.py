@@ -52,7 +52,9 @@ def convert_checkpoint(
     of a model of the hub; with ``sha256``, checksums of files by name, other files are refused.
 
     With ``draft_model_dir``, an EAGLE-3 head, the network also makes the features that this head drafts from.
-    ``target_model_dir`` is the model of a head that is converted itself, for an embedding that the head lacks.
+    ``target_model_dir`` is the model of a head that is converted itself, for an embedding that the head lacks. Where a
+    layer of the model drafts (MTP), either is the model itself: the network makes what the layer drafts from, or is
+    that of the layer.
 
     Weights are computed one at a time. A source tensor that several weights are made of is kept until the next such
     tensor is read. Besides the memory-mapped source, memory holds a few of the largest tensors, never the model.
@@ -61,8 +63,9 @@ def convert_checkpoint(
     ``output_dir`` is as it was. Returns what was written as config.json.
     """
     source = without_config_keys(open_source(model_dir, revision, sha256), ignore_config_keys)
-    head, target = (None if other is None else open_source(other) for other in (draft_model_dir, target_model_dir))
-    mapped = map_model(source, dtype, dequantize, Partners(head, target))
+    others = (draft_model_dir, target_model_dir)
+    partners = (None if other is None else source if other == model_dir else open_source(other) for other in others)
+    mapped = map_model(source, dtype, dequantize, Partners(*partners))
     config = describe_model(mapped)
     infos = {weight.name: TensorInfo(DTYPE_NAMES[weight.dtype], weight.shape) for weight in mapped.network.weights}
     layout = plan_layout(infos)

@@ -55,7 +55,8 @@ class Family:
     names by role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` are regular expressions for names of
     tensors that carry no information. If all names of a source lack ``optional_prefix``, as in models saved without the
     LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not ``name``. A family
-    that ``drafts`` is of heads for models of other families, whose model_type they have.
+    that ``drafts`` is of heads for models of other families, whose model_type they have. ``predictor`` is the family of
+    the layer that drafts where the models have one themselves (MTP).
     """
 
     name: str
@@ -66,6 +67,7 @@ class Family:
     optional_prefix: str = ""
     model_type: str = ""
     drafts: bool = False
+    predictor: "Family | None" = None
     gguf: Gguf | None = None
 
     def ignores(self, tensor: str) -> bool:

@@ -9,6 +9,7 @@ from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.drafting import Features
 from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.prediction import LastState
 from trtllm_lite.network.weight_expression import SourceTensor
 
 FC = "fc.weight"
@@ -32,6 +33,20 @@ def with_features(source: Source, decoder: Decoder, head: Source) -> tuple[Sourc
     weight = SourceTensor(FC, info.shape)
     linears = tuple(Linear(part) for part in weight.split(*[hidden] * len(layers), axis=1))
     return _with_tensor(source, FC, head, FC), replace(decoder, features=Features(layers, linears))
+
+
+def with_last_state(decoder: Decoder, predictor: Decoder, head: Source) -> Decoder:
+    """The model ``decoder`` with the features that ``predictor``, the layer of ``head`` that drafts, reads.
+
+    Raises ConvertError if the two do not fit.
+    """
+    sizes = [(each.sizes.hidden_size, each.sizes.vocab_size) for each in (decoder, predictor)]
+    if sizes[0] != sizes[1]:
+        raise ConvertError(
+            f"expected {head.description} to have the model's hidden_size and vocab_size, {sizes[0]}, found "
+            f"{sizes[1]}: pass the model itself"
+        )
+    return replace(decoder, features=LastState())
 
 
 def with_embedding(source: Source, family: Family, target: Source, target_family: Family) -> Source:

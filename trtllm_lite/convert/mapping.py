@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, find_family, find_model_type, supported_architectures
-from trtllm_lite.convert.features import with_embedding, with_features
+from trtllm_lite.convert.features import with_embedding, with_features, with_last_state
 from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named_for, nearest_fit
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.pins import check_files
@@ -100,7 +100,10 @@ def _refuse_own_output(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Partners:
-    """Other models that a network is made with: the ``head`` that drafts for it, or the ``target`` of such a head."""
+    """Other models that a network is made with: the ``head`` that drafts for it, or the ``target`` of such a head.
+
+    Where a layer of the model drafts (MTP), both are the model itself.
+    """
 
     head: Source | None = None
     target: Source | None = None
@@ -116,6 +119,9 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
     """
     chosen = _choose_dtype(source, dtype)
     architecture, family, decoder = read_model(source)
+    if partners.target is not None and family.predictor is not None:
+        family = family.predictor
+        decoder = _read(source, family)
     check_num_layers(source, decoder)
     source, decoder = _with_partners(named_for(family, source), family, decoder, partners)
     blocks, cache = ({}, ()) if dequantize else (source.blocks, source.cache)
@@ -143,10 +149,17 @@ def _with_partners(source: Source, family: Family, decoder: Decoder, partners: P
     if partners.head is not None:
         if decoder.reads_features:
             raise ConvertError("expected --draft_model_dir with a model, found it with a head: leave it out")
-        source, decoder = with_features(source, decoder, partners.head)
+        _, head_family = _find_family(partners.head)
+        if head_family.predictor is None:
+            source, decoder = with_features(source, decoder, partners.head)
+        else:
+            decoder = with_last_state(decoder, _read(partners.head, head_family.predictor), partners.head)
     if partners.target is not None:
         if not decoder.reads_features:
-            raise ConvertError("expected --target_model_dir with a head, found it with a model: leave it out")
+            raise ConvertError(
+                "expected --target_model_dir with a head, or with a model whose own layer drafts (MTP), found it with "
+                f"a model of the family {family.name}: leave it out"
+            )
         _, target_family, _ = read_model(partners.target)
         source = with_embedding(source, family, named_for(target_family, partners.target), target_family)
     return source, decoder
@@ -155,10 +168,14 @@ def _with_partners(source: Source, family: Family, decoder: Decoder, partners: P
 def read_model(source: Source) -> tuple[str, Family, Decoder]:
     """Architecture, family and model, by the config alone; one ConvertError lists all problems of the config."""
     architecture, family = _find_family(source)
+    return architecture, family, _read(source, family)
+
+
+def _read(source: Source, family: Family) -> Decoder:
     fields = ConfigFields(source.config)
     decoder = family.read_model(fields)
     fields.finish()
-    return architecture, family, decoder
+    return decoder
 
 
 def _find_family(source: Source) -> tuple[str, Family]:

@@ -107,7 +107,8 @@ std::shared_ptr<Drafter> draft_model(const DeviceExecutor& executor, DeviceExecu
                          .params = drafting_params,
                          .seconds = seconds_now,
                          .max_kept = max_kept(executor.engine().manifest(), own)},
-      draft.make_step_executor(num_host_blocks, max_batch_size));
+      // So that a guess's first steps are captured, too, in which the known tokens that it follows are rows.
+      draft.make_step_executor(num_host_blocks, max_batch_size * ModelDrafter::most_at_once(0)));
 }
 
 }  // namespace tl

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from trtllm_lite.network.attention import Heads
 from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.context import CacheRounding, DecoderContext, declare
-from trtllm_lite.network.drafting import Features
+from trtllm_lite.network.drafting import MakesFeatures
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.graph import OPSET_VERSION, GraphBuilder, Network
 from trtllm_lite.network.layers import Layer
@@ -39,7 +39,8 @@ class Sizes:
 class Decoder:
     """A decoder-only language model.
 
-    ``features`` are what it keeps of each token for a head that drafts. Such a head ``reads_features``.
+    ``features`` are what it keeps of each token for a head that drafts. Such a head ``reads_features``, and leaves in
+    their place what is behind its last layer, or, where ``hidden_is_normed``, behind its final norm.
     """
 
     sizes: Sizes
@@ -47,8 +48,9 @@ class Decoder:
     layers: tuple[Layer, ...]
     final_norm: Norm
     head: Head
-    features: Features | None = None
+    features: MakesFeatures | None = None
     reads_features: bool = False
+    hidden_is_normed: bool = False
 
     @property
     def has_tied_embeddings(self) -> bool:
@@ -78,15 +80,15 @@ def build_network(
     for number, layer in enumerate(decoder.layers):
         with graph.scope(f"layers.{number}"):
             streams.append(layer(context, streams[-1]))
-    hidden = streams[-1]
-    logits = decoder.head(context, decoder.final_norm(graph, hidden, "final_norm"))
+    normed = decoder.final_norm(graph, streams[-1], "final_norm")
+    logits = decoder.head(context, normed)
     logits.name = "logits"
     logits.type = ir.TensorType(ir.DataType.FLOAT)
     logits.shape = ir.Shape(("batch", "seq", decoder.sizes.vocab_size))
     features = [] if context.features is None else [context.features]
     finished = ir.Graph(
         [context.input_ids, context.position_ids, context.past_lens, *features, *context.past],
-        [logits, *_rows_for_drafts(decoder, context, streams), *context.present],
+        [logits, *_rows_for_drafts(decoder, context, streams, normed), *context.present],
         nodes=graph.nodes,
         initializers=list(graph.constants.values()),
         opset_imports={"": OPSET_VERSION},
@@ -95,13 +97,15 @@ def build_network(
     return Network(finished, graph.weights)
 
 
-def _rows_for_drafts(decoder: Decoder, context: DecoderContext, streams: list[ir.Value]) -> list[ir.Value]:
+def _rows_for_drafts(
+    decoder: Decoder, context: DecoderContext, streams: list[ir.Value], normed: ir.Value
+) -> list[ir.Value]:
     """What the network makes of each token for drafts, besides logits: float32 [batch, seq, hidden]."""
     made = {}
     if decoder.features is not None:
-        made[FEATURES] = decoder.features(context, streams)
+        made[FEATURES] = decoder.features(context, streams, normed)
     if decoder.reads_features:
-        made[HIDDEN] = streams[-1]
+        made[HIDDEN] = normed if decoder.hidden_is_normed else streams[-1]
     for name, value in made.items():
         value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
         value.shape = ir.Shape(("batch", "seq", decoder.sizes.hidden_size))

@@ -8,6 +8,7 @@ do. Rotary embeddings see distances, which are the same. Position 0 has a token 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -25,6 +26,13 @@ FIRST_POSITION = 1  # that has features
 _NEVER = -1e30  # the logit of a token that a head does not know: finite, as logits must be
 
 
+class MakesFeatures(Protocol):
+    """What a model keeps of each token."""
+
+    def __call__(self, context: DecoderContext, streams: list[ir.Value], normed: ir.Value) -> ir.Value:
+        """float32 [batch, seq, hidden]; of the residual streams before each layer, or behind the final norm."""
+
+
 @dataclass(frozen=True)
 class Features:
     """What a model keeps of each token: the sum over ``layers`` of linear(the residual stream before that layer).
@@ -35,8 +43,9 @@ class Features:
     layers: tuple[int, ...]
     linears: tuple[Linear, ...]
 
-    def __call__(self, context: DecoderContext, streams: list[ir.Value]) -> ir.Value:
-        """float32 [batch, seq, hidden]; ``streams`` are the residual streams before each layer."""
+    def __call__(self, context: DecoderContext, streams: list[ir.Value], normed: ir.Value) -> ir.Value:
+        """As :meth:`MakesFeatures.__call__`."""
+        del normed
         graph = context.graph
         with graph.scope("features"):
             parts = [

@@ -81,7 +81,7 @@ def test_an_unknown_architecture_lists_the_supported_ones_and_the_nearest(model:
     _fails(
         model,
         "architecture LlamoForCausalLM is not supported",
-        "LlamaForCausalLM, LlamaForCausalLMEagle3, MistralForCausalLM, Phi3ForCausalLM, Qwen2ForCausalLM, ",
+        "LlamaForCausalLM, LlamaForCausalLMEagle3, MiMoForCausalLM, MistralForCausalLM, Phi3ForCausalLM, ",
         "nearest family is llama (all its tensors fit)",
     )
 
@@ -107,8 +107,12 @@ def test_the_model_type_stands_for_an_absent_architecture(model: Path, architect
         convert_checkpoint(str(model), model.parent / "b")
 
 
+UNKNOWN = ("mimo",)  # to transformers
+
+
 def test_every_family_is_found_by_its_model_type() -> None:
-    for family in (family for family in all_families().values() if not family.drafts):
+    known = [family for family in all_families().values() if not family.drafts and family.name not in UNKNOWN]
+    for family in known:
         config = AutoConfig.for_model(family.model_type or family.name)
         assert find_model_type(config.model_type) is family
 

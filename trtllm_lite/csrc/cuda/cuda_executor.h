@@ -60,8 +60,9 @@ class CudaExecutor final : public DeviceExecutor {
 
   // The block behind those of requests, which padded rows write to.
   std::int32_t spare_block() const { return static_cast<std::int32_t>(num_blocks_); }
-  // Rows of a decode-only step of `num_rows`, padding included.
+  // Rows of a decode-only step of `num_rows`, padding included; the most that such a step has.
   std::int64_t padded_rows(std::int64_t num_rows) const;
+  std::int64_t max_decode_rows() const { return plan_.cuda->decode_batches.back(); }
   // `shape` has been padded if it is decode_only.
   Extents extents(const StepShape& shape) const;
 

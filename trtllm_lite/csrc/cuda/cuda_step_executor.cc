@@ -186,7 +186,8 @@ void CudaStepExecutor::read_logprobs(Flight& flight) {
     const StepRow& row = flight.batch->rows[i];
     RowResult& result = flight.result.rows[i];
     if (!row.sample || !result.error.empty() || !host_.reports_logprobs(row)) continue;
-    const DrawnLogprobs* drawn = logprobs + flight.plan.rows[i].first;
+    const RowLogits& at = flight.plan.rows[i];
+    const DrawnLogprobs* drawn = logprobs + at.first + at.num_rows - 1 - row.num_drafts;
     for (const std::int32_t token : result.tokens) {
       RowLogprobs& out = outputs_of(result, vocab_size_).logprobs.emplace_back();
       out.chosen = {token, drawn->logprob};

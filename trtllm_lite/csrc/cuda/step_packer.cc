@@ -5,9 +5,6 @@
 namespace tl::cuda {
 namespace {
 
-// The sequences of a row on the device.
-std::int64_t num_seqs_of(const StepRow& row) { return row.decodes() ? row.num_tokens : 1; }
-
 static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing else lies where they lay");
 
 }  // namespace
@@ -16,11 +13,14 @@ StepPacker::StepPacker(const CudaExecutor& executor, const HostSampling& host) :
 
 StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   StepShape shape{.num_tokens = static_cast<std::int64_t>(batch.token_ids.size())};
+  shape.decode_only = shape.num_tokens <= executor_.max_decode_rows() &&
+                      std::ranges::all_of(batch.rows, [this](const StepRow& row) { return can_spread(row); });
   for (const StepRow& row : batch.rows) {
-    if (row.decodes() && shape.num_seqs == shape.num_decode_seqs) shape.num_decode_seqs += num_seqs_of(row);
-    shape.num_seqs += num_seqs_of(row);
+    const bool spreads = row.decodes() || shape.decode_only;
+    const std::int64_t num_seqs = spreads ? row.num_tokens : 1;
+    if (spreads && shape.num_seqs == shape.num_decode_seqs) shape.num_decode_seqs += num_seqs;
+    shape.num_seqs += num_seqs;
   }
-  shape.decode_only = shape.num_decode_seqs == shape.num_seqs;
   logits.clear();
   logits.rows.resize(batch.rows.size());
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
@@ -42,6 +42,14 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   return shape;
 }
 
+// Whether each token of the row may be a sequence in a step of nothing else. A draft model computes two known tokens
+// where all its guesses were kept. Not so a head, which stores what it computes for a token that has logits, as all of
+// such a step have, in place of the features that it was to read.
+bool StepPacker::can_spread(const StepRow& row) const {
+  if (row.decodes()) return true;
+  return row.sample && row.num_tokens == 2 && !host_.takes(row) && !executor_.engine().manifest().borrows_features;
+}
+
 void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,
                       std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written) {
   out_ = out;
@@ -57,7 +65,7 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
         shape.decode_only && continues(batch, row) ? static_cast<std::uint64_t>(row.slot) + 1 : 0;
     if (written.decodes.replace(seq_, decode)) {
       add_logits(batch, row, row_logits[i]);
-      add_tokens(batch, row);
+      add_tokens(batch, row, row.decodes() || shape.decode_only);
       for (std::int64_t seq = first_seq + 1; seq < seq_; ++seq) written.decodes.replace(seq, 0);
     } else {
       advance(row);
@@ -79,12 +87,13 @@ void StepPacker::advance(const StepRow& row) {
   ints(kSampleCounter)[logit_++] = host_.records().counter(row.slot, row.num_generated);
 }
 
-void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row) {
+// With `spread`, each of them is a sequence.
+void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row, bool spread) {
   const auto first = static_cast<std::size_t>(row.first_token);
   const bool was_sampled = batch.token_ids[first] == kLastSampled;  // then it is the row's only token
   const bool on_device = was_sampled && !host_.takes(row);
   for (int i = 0; i < row.num_tokens; ++i) {
-    if (i == 0 || row.decodes()) ints(kPastLens)[seq_++] = row.past_len + i;
+    if (i == 0 || spread) ints(kPastLens)[seq_++] = row.past_len + i;
     ints(kTokenIds)[token_] = batch.token_ids[first + static_cast<std::size_t>(i)];
     ints(kTokenSlots)[token_] = on_device ? row.slot : kNoSlot;
     ints(kPositionIds)[token_] = row.past_len + i;

@@ -1,6 +1,7 @@
 // Writes a step in the form that the device takes: packed inputs, padding rows, and the places of each row's logits. A
 // row that decodes becomes a sequence of one new token, and another for each draft that it brings: with the same
-// blocks, and a longer past, in which attention finds what the ones before have put there.
+// blocks, and a longer past, in which attention finds what the ones before have put there. So does a row of two known
+// tokens where all others decode.
 #pragma once
 
 #include <span>
@@ -40,9 +41,10 @@ class StepPacker {
             std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written);
 
  private:
+  bool can_spread(const StepRow& row) const;
   bool continues(const StepBatch& batch, const StepRow& row) const;
   void advance(const StepRow& row);
-  void add_tokens(const StepBatch& batch, const StepRow& row);
+  void add_tokens(const StepBatch& batch, const StepRow& row, bool spread);
   void add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written);
   void add_table(std::int64_t seq, int group, std::span<const std::int32_t> blocks);
   void add_logits(const StepBatch& batch, const StepRow& row, const RowLogits& logits);

@@ -115,6 +115,8 @@ class SpeculativeConfig:
     - ``eagle3``: what a head goes on with that was trained on what the model computes of each token (EAGLE-3), whose
       engine is in the directory ``model``; otherwise as ``draft_model``. Both are built for such drafts: see
       ``convert --draft_model_dir`` and ``--target_model_dir``
+    - ``mtp``: what a layer of the model goes on with that was trained to predict a further token (MTP), and which is an
+      engine of its own; otherwise as ``eagle3``
 
     Options of other methods than the one that is chosen must be left out. Raises ArgumentError for a value that makes
     no sense.
@@ -177,6 +179,7 @@ _METHODS = {
     "synthetic": "synthetic_",
     "draft_model": "model",
     "eagle3": "model",
+    "mtp": "model",
 }
 
 

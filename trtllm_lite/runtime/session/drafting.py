@@ -20,8 +20,10 @@ def drafting_options(native: Any, config: SpeculativeConfig | None) -> dict[str,
 
 def check_method(config: SpeculativeConfig, draft: Manifest) -> None:
     """Raise ArgumentError if the engine that drafts is a head and another model was asked for, or the reverse."""
-    if draft.borrows_features != (config.method == "eagle3"):
-        found, method = ("a head", "eagle3") if draft.borrows_features else ("a model of its own", "draft_model")
+    found, method = "a model of its own", "draft_model"
+    if draft.borrows_features:
+        found, method = ("a head", "eagle3") if draft.model.family == "eagle3" else ("a layer of a model", "mtp")
+    if config.method != method:
         raise ArgumentError(
             f"speculative_config has method {config.method}, and {one_line(str(config.model))} is the engine of "
             f"{found}: pass method {method}, or another engine"

@@ -1,0 +1,82 @@
+"""A second engine that drafts, on the same card: tokens are those of the model, and models that agree keep all."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.gpu.test_engine import SHAPE
+from tests.gpu.test_speculation import GREEDY, KINDS, LIMITS, MODEL, check_greedy, prompts, save_engine
+from tests.models import save_tiny_model
+from trtllm_lite import LLM, SamplingParams
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.runtime.session.request import Request
+
+
+class Pair:
+    """A model, its engine, and the engine of a smaller one with other weights."""
+
+    def __init__(self, root: Path) -> None:
+        how: dict[str, Any] = {"dtype": torch.bfloat16, **SHAPE, "head_dim": 16}
+        self.directory = root / "model"
+        self.model: PreTrainedModel = save_tiny_model("llama", self.directory, **how).float()
+        self.same = save_engine(self.directory)
+        save_tiny_model("llama", root / "small", seed=1, num_hidden_layers=1, **how)
+        self.small = root / "small-engine"
+        convert_checkpoint(str(root / "small"), root / "small-checkpoint")
+        # One more row for each sequence, so that what follows kept guesses is a captured step, too.
+        build_engine(root / "small-checkpoint", self.small, target="sm_90", max_draft_len=1, **LIMITS)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.mark.parametrize("kept", ["some", "nearly all"])
+def test_greedy_tokens_are_those_of_the_reference(pair: Pair, kept: str) -> None:
+    """The device draws, with and without edits and log probabilities, or the host does."""
+    draft = MODEL | {"model": pair.same if kept == "nearly all" else pair.small}
+    requests = [Request(prompt, SamplingParams(**GREEDY, **KINDS[row % 4])) for row, prompt in enumerate(prompts())]
+    with LLM(pair.directory, target="sm_90", speculative_config=draft, **LIMITS) as llm:
+        responses = [handle.result() for handle in llm.session.submit_all(requests)]
+        guessed = llm.get_stats().speculation
+    assert guessed.num_drafts > 400
+    if kept == "nearly all":
+        assert min(guessed.acceptance[:4]) > 0.8  # rows of several tokens round otherwise than rows of one
+    else:
+        assert 0 < guessed.acceptance[0] < 0.6
+    for request, response, kind in zip(requests, responses, KINDS * 15, strict=True):
+        check_greedy(pair.model, request, response, kind)
+
+
+def test_one_sequence_alone(pair: Pair) -> None:
+    """Its guesses are captured steps of one row or two."""
+    draft, [prompt, *_] = MODEL | {"model": pair.same}, prompts()
+    request = Request(prompt, SamplingParams(**GREEDY))
+    with LLM(pair.directory, target="sm_90", speculative_config=draft, **LIMITS) as llm:
+        [handle] = llm.session.submit_all([request])
+        response = handle.result()
+        guessed = llm.get_stats().speculation
+    assert guessed.tokens_per_step > 4
+    check_greedy(pair.model, request, response, {})
+
+
+def test_preempted_sequences_draft_on(pair: Pair) -> None:
+    """Blocks go to the host and back, in either cache."""
+    requests = [Request(prompt, SamplingParams(**GREEDY)) for prompt in prompts()[:30]]
+    how: dict[str, Any] = {
+        "speculative_config": MODEL | {"model": pair.same},
+        "kv_cache_config": {"max_tokens": 20 * 32, "host_cache_size": 1 << 24},
+        "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
+    }
+    with LLM(pair.directory, target="sm_90", **how, **LIMITS) as llm:
+        responses = [handle.result() for handle in llm.session.submit_all(requests)]
+        stats = llm.get_stats()
+    assert stats.num_swap_preemptions + stats.num_recompute_preemptions > 0
+    assert stats.speculation.acceptance[0] > 0.8
+    for request, response in zip(requests, responses, strict=True):
+        check_greedy(pair.model, request, response, {})

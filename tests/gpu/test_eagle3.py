@@ -1,0 +1,127 @@
+"""EAGLE-3 heads on the card: what they compute, how often they are right, and that they change nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.eagle import FOR_GPU, NUM_LAYERS, TorchHead, expected_counts, save_tiny_head
+from tests.gpu.test_speculation import GREEDY, KINDS, LIMITS, check_greedy, prompts
+from tests.models import VOCAB_SIZE, save_tiny_model
+from tests.tolerances import GPU_TOLERANCES, assert_close
+from trtllm_lite import LLM, SamplingParams
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.session.request import Request
+
+DRAFTS, PAGE = 4, 32
+BUILT: dict[str, Any] = {**LIMITS, "tokens_per_block": PAGE, "max_draft_len": DRAFTS, "gather_context_logits": True}
+
+
+class Models:
+    """A model and its head, converted for each other and built, in ``root``."""
+
+    def __init__(self, root: Path, norm_before_residual: bool = False) -> None:
+        shape = {"num_hidden_layers": NUM_LAYERS, **FOR_GPU.of_model()}
+        self.model: PreTrainedModel = save_tiny_model("llama", root / "model", dtype=torch.bfloat16, **shape).float()
+        how = {"norm_before_residual": norm_before_residual}
+        tensors = save_tiny_head(root / "head", shape=FOR_GPU, dtype=torch.bfloat16, **how)
+        self.head = TorchHead(tensors, self.model, norm_before_residual, FOR_GPU)
+        convert_checkpoint(str(root / "model"), root / "checkpoint", draft_model_dir=str(root / "head"))
+        convert_checkpoint(str(root / "head"), root / "head-checkpoint", target_model_dir=str(root / "model"))
+        self.engine, self.head_engine = root / "engine", root / "head-engine"
+        build_engine(root / "checkpoint", self.engine, target="sm_90", **BUILT)
+        build_engine(root / "head-checkpoint", self.head_engine, target="sm_90", **BUILT)
+
+    def drafting(self, **options: Any) -> dict[str, Any]:
+        """Every draft is tried: how many would pay depends on times, and these are never the same twice."""
+        how = {"num_speculative_tokens": DRAFTS, "enable_adaptive_verification": False}
+        return {"method": "eagle3", "model": self.head_engine, **how, **options}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("eagle3"))
+
+
+@pytest.mark.parametrize("norm_before_residual", [False, True])
+def test_a_head_computes_what_the_paper_says(norm_before_residual: bool, tmp_path: Path) -> None:
+    """Steps of many tokens, of two (a draft was kept) and of one, over features that the other engine has left."""
+    models = Models(tmp_path, norm_before_residual)
+    native, head = core(), models.head
+    engines = [native.Engine(str(path / "rank0.engine")) for path in (models.engine, models.head_engine)]
+    target = native.open_executor(engines[0], num_blocks=8)
+    draft = native.open_executor(engines[1], num_blocks=8, features_of=target)
+    table, known = np.array([[5, 0, 7, 2]], np.int32), head.known.numpy()
+
+    def run(executor: Any, tokens: list[int], past: int, num_logits: int = 1) -> np.ndarray:
+        lengths = [np.array([number], np.int32) for number in (len(tokens), past)]
+        wanted = np.arange(len(tokens) - num_logits, len(tokens), dtype=np.int32)
+        logits: np.ndarray = native.step(executor, np.array(tokens, np.int32), *lengths, table, wanted)
+        return logits
+
+    tokens = np.random.default_rng(0).integers(3, VOCAB_SIZE, 77).tolist()
+    for first, end in ((0, 33), (33, 75), (75, 76)):  # the newest token is not computed when a head guesses
+        run(target, tokens[first:end], first)
+    features, follow = head.features(tokens)[:-1], tokens[1:]
+    run(draft, tokens[:64], 0, 0)  # the next tokens are the first of a block
+    run(draft, tokens[64:75], 64, 0)
+    found = run(draft, tokens[75:], 75)
+    for guess in (9, 300, 44, 5):
+        hidden = head.hidden(features, follow)
+        assert_close(found[:, known], head.logits(hidden)[-1:].numpy(), "bfloat16", table=GPU_TOLERANCES)
+        assert np.all(np.delete(found, known, axis=1) < -1e29)
+        features, follow = torch.cat([features, hidden[-1:]]), [*follow, guess]
+        found = run(draft, [guess], len(follow))
+
+
+def test_greedy_tokens_are_those_of_the_reference(models: Models) -> None:
+    """The device draws, with and without edits and log probabilities, or the host does; some prompts are cached."""
+    wanted = [Request(prompt, SamplingParams(**GREEDY, **KINDS[row % 4])) for row, prompt in enumerate(prompts())]
+    with LLM(models.engine, speculative_config=models.drafting()) as llm:
+        for _ in range(2):
+            responses = [handle.result() for handle in llm.session.submit_all(wanted)]
+        guessed = llm.get_stats().speculation
+    assert guessed.num_drafts > 400
+    assert guessed.num_accepted[0] > 0
+    for request, response, kind in zip(wanted, responses, KINDS * 15, strict=True):
+        check_greedy(models.model, request, response, kind)
+
+
+def test_heads_are_right_as_often_as_the_paper_says(models: Models) -> None:
+    """Few tokens are allowed, so that a head that is right about half of them shows what it reads.
+
+    Roundings turn some guesses.
+    """
+    allowed = [*models.head.known[20:22].tolist(), 390]  # the head does not know the last one
+    banned = [[token] for token in range(VOCAB_SIZE) if token not in allowed]
+    params = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True, bad=banned)
+    expected = np.zeros((2, DRAFTS), int)
+    with LLM(models.engine, speculative_config=models.drafting()) as llm:
+        for seed in range(12):
+            prompt = np.random.default_rng(seed).integers(3, VOCAB_SIZE, 20 + seed).tolist()
+            generated = llm.generate({"prompt_token_ids": prompt}, params).outputs[0].token_ids
+            expected += expected_counts(models.head, prompt, generated, set(allowed), DRAFTS)
+        guessed = llm.get_stats().speculation
+    found = np.array([guessed.num_drafted[:DRAFTS], guessed.num_accepted[:DRAFTS]])
+    assert 0.1 < guessed.acceptance[0] < 0.95
+    np.testing.assert_allclose(found, expected, rtol=0.1, atol=6)
+
+
+def test_preempted_sequences_draft_on(models: Models) -> None:
+    """Blocks go to the host and back, with their features."""
+    wanted = [Request(prompt, SamplingParams(**GREEDY)) for prompt in prompts()[:30]]
+    cache = {"max_tokens": 20 * PAGE, "host_cache_size": 1 << 24}
+    policy = {"capacity_scheduler_policy": "MAX_UTILIZATION"}
+    with LLM(
+        models.engine, speculative_config=models.drafting(), kv_cache_config=cache, scheduler_config=policy
+    ) as llm:
+        responses = [handle.result() for handle in llm.session.submit_all(wanted)]
+        stats = llm.get_stats()
+    assert stats.num_swap_preemptions + stats.num_recompute_preemptions > 0
+    for request, response in zip(wanted, responses, strict=True):
+        check_greedy(models.model, request, response, {})

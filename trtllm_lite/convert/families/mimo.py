@@ -1,0 +1,80 @@
+"""MiMo (arXiv 2505.07608): Qwen2, and a layer that predicts a further token (MTP) and drafts for the model.
+
+The layer is described in ``modeling_mimo.py`` of the published checkpoints. It is applied to what it said itself to
+guess several tokens, as vLLM does. (vLLM also takes zeros for the embedding of a text's second token; the published
+code does not, nor is it done here.)
+"""
+
+from dataclasses import replace
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.decoder_fields import qwen_windows
+from trtllm_lite.convert.families import qwen2
+from trtllm_lite.convert.family import ROTARY_BUFFERS, Family
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.drafting import FIRST_POSITION
+from trtllm_lite.network.ends import Embedding, Head
+from trtllm_lite.network.prediction import PredictingLayer
+
+_NUM_LAYERS = "num_nextn_predict_layers"
+_LAYER = "model.mtp_layers.0."
+_NAMES = {role: name.replace("model.layers.{layer}.", _LAYER) for role, name in TENSOR_NAMES.items()} | {
+    "embedding_norm": f"{_LAYER}token_layernorm",
+    "state_norm": f"{_LAYER}hidden_layernorm",
+    "projection": f"{_LAYER}input_proj",
+    "final_norm": f"{_LAYER}final_layernorm",
+}
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; the layers that predict further tokens are no part of the model's own network."""
+    config.integer(_NUM_LAYERS, 0, minimum=0)
+    config.expect("attention_bias", True)
+    return qwen2.read_model(config)
+
+
+def read_predictor(config: ConfigFields) -> Decoder:
+    """Read the config of the layer, which is the model's."""
+    found = config.take(_NUM_LAYERS) or 0
+    if found != 1:
+        config.problem(_NUM_LAYERS, f"expected 1, for one layer that predicts a further token (MTP), found {found}")
+    config.expect("attention_bias", True)
+    parts = LlamaParts.read(config, _NAMES)
+    if any(qwen_windows(config, parts.sizes.num_hidden_layers)):
+        config.problem("use_sliding_window", "expected false in a model whose MTP layer drafts, found true")
+    sizes, tensors = replace(parts.sizes, num_hidden_layers=1), parts.tensors
+    hidden = sizes.hidden_size
+    attention = replace(parts.attention(parts.projections(tensors, qkv_bias=True)), first_position=FIRST_POSITION)
+    layer = PredictingLayer(
+        parts.norm(tensors, "embedding_norm", hidden),
+        parts.norm(tensors, "state_norm", hidden),
+        tensors.linear("projection", hidden, 2 * hidden),
+        parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation)),
+    )
+    return Decoder(
+        sizes,
+        Embedding(tensors.weight("embedding", sizes.vocab_size, hidden)),
+        (layer,),
+        parts.norm(tensors, "final_norm", hidden),
+        Head(parts.head(config.flag("tie_word_embeddings"))),
+        reads_features=True,
+        hidden_is_normed=True,
+    )
+
+
+FAMILY = Family(
+    name="mimo",
+    architectures=("MiMoForCausalLM",),
+    read_model=read_model,
+    ignored_tensors=(*ROTARY_BUFFERS, r"model\.mtp_layers\..*"),
+    predictor=Family(
+        name="mimo_mtp",
+        architectures=("MiMoForCausalLM",),
+        read_model=read_predictor,
+        tensor_names=_NAMES,
+        ignored_tensors=(*ROTARY_BUFFERS, r"model\.layers\..*", r"model\.norm\.weight"),
+        drafts=True,
+    ),
+)

@@ -1,0 +1,47 @@
+"""A layer that predicts a further token (multi-token prediction, arXiv 2412.19437), of the model that it is part of.
+
+As the heads of :mod:`trtllm_lite.network.drafting` it reads at position p the token p and what the model, or the layer
+itself, computed of the token before: here the last state, behind the final norm.
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.layers import Layer
+from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.norms import Norm
+
+
+@dataclass(frozen=True)
+class LastState:
+    """What a model keeps of each token: its state behind the final norm."""
+
+    def __call__(self, context: DecoderContext, streams: list[ir.Value], normed: ir.Value) -> ir.Value:
+        """float32 [batch, seq, hidden]."""
+        del context, streams
+        return normed
+
+
+@dataclass(frozen=True)
+class PredictingLayer:
+    """layer(projection([norm(state of the token before), norm(embedding)])); ``projection`` is [hidden, 2 * hidden]."""
+
+    embedding_norm: Norm
+    state_norm: Norm
+    projection: Linear
+    layer: Layer
+
+    def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
+        """The residual stream behind the layer; ``hidden`` are embeddings."""
+        graph, states = context.graph, context.features
+        assert states is not None
+        weight = self.projection.weight
+        size = weight.shape[0]
+        of_state, of_embedding = (Linear(part) for part in weight.split(size, size, axis=1))
+        parts = [
+            of_state(graph, self.state_norm(graph, states, "state_norm"), "projection_of_state"),
+            of_embedding(graph, self.embedding_norm(graph, hidden, "embedding_norm"), "projection_of_embedding"),
+        ]
+        return self.layer(context, graph.op("Add", parts, "projection"))
