@@ -10,7 +10,7 @@ from math import prod
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 8  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 9  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -128,6 +128,7 @@ STEP_INPUTS = (
     StepInput("sample_slots", ("num_logits",), "slot whose parameters a row is sampled with; -1: nothing is drawn"),
     StepInput("sample_counter", ("num_logits",), "number of the random draw of each row"),
     StepInput("sample_drafts", ("num_logits",), "the guessed token that the next row of logits is for"),
+    StepInput("sample_masks", ("num_logits",), "the mask of tokens that may be drawn from a row; -1: all may"),
     # Entries that no window reaches any more may name any block: nobody uses what they name.
     StepInput("block_tables", ("num_tables", "max_blocks_per_seq"), "cache blocks by sequence, then by cache group"),
 )

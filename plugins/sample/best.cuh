@@ -37,6 +37,15 @@ __device__ __forceinline__ u64 best_key(const float* logits, int thread, int thr
   return best.key();
 }
 
+// As best_key(), among the tokens that `mask` allows.
+__device__ __forceinline__ u64 best_allowed_key(const float* logits, const u32* mask, int thread, int threads) {
+  Best best;
+  visit_row(logits, thread, threads, [&](int id, float logit) {
+    if (!(logit <= best.logit) && is_allowed(mask, id)) best.add(id, logit);  // few are better: masks are hardly read
+  });
+  return best.key();
+}
+
 __device__ __forceinline__ u64 larger(u64 a, u64 b) { return a > b ? a : b; }
 
 // In every thread.

@@ -61,8 +61,8 @@ __device__ __forceinline__ void fill_bins(const Row& row, const Range& range, Bi
   if (threadIdx.x <= kBins) bins.bounds[threadIdx.x] = range.bound(threadIdx.x);
   __syncthreads();
   const float skip = row.surely_below({range.low});
-  visit_row(row.logits, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads, [&](int, float logit) {
-    if (!(logit >= skip)) return;
+  visit_row(row.logits, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads, [&](int id, float logit) {
+    if (!(logit >= skip) || !row.allows(id)) return;
     const float value = row.scaled(logit);
     const u32 key = sort_bits(value);
     if (key < range.low || key >= range.high) return;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void fill_bins(const Row& row, const Range& range, Bi
 __device__ __forceinline__ Border among_ties(const Row& row, u32 key, u64 count, u64 weight, u64 missing) {
   const u64 each = weight / count, needed = (missing + each - 1) / each;
   if (needed >= count) return {key};
-  const auto ties = [&](int, float logit) -> u64 { return sort_bits(row.scaled(logit)) == key; };
+  const auto ties = [&](int id, float logit) -> u64 { return sort_bits(row.scaled(logit)) == key && row.allows(id); };
   return {key, find_by_sum(row.logits, ties, [&](u64) { return needed - 1; })};
 }
 

@@ -4,26 +4,27 @@
 // largest logit, the lowest id among equals; a sample_counter of -1 asks for that at once, without a look at the slot's
 // record, which would come late. Otherwise softmax(logits / temperature), cut by top_k, top_p and min_p in this order
 // (0, 1 and 0: off), and a draw by inverse transform in order of id with one Philox number: the token that
-// csrc/sampling/sampler.h draws, but for roundings. The logits are in the end as they were; if the slot asks for it,
+// csrc/sampling/sampler.h draws, but for roundings. A row may have a mask of the tokens that may be drawn, after the
+// edits; those that it forbids are passed over. The logits are in the end as they were; if the slot asks for it,
 // logprobs[r] says what they make of the token.
 //
 // A sequence that brings drafts has a row for each, with kDraftRow in place of a slot, behind its own. sample_drafts[r]
 // is the draft that follows row r, and only if that was drawn from row r, row r + 1 is drawn from, by the same blocks:
 // so that edits have the tokens before. tokens of a row behind a draft that was not drawn stay as they are.
 //
-// A row that holds NaN or plus infinity, has nothing finite, or overflows when divided by its temperature gives -1 and
-// leaves last_tokens alone; so does one with a negative slot.
+// A row that holds NaN or plus infinity, has nothing finite that may be drawn, or overflows when divided by its
+// temperature gives -1 and leaves last_tokens alone; so does one with a negative slot.
 //
 // Bytes: 4 * vocab a row. FLOPs: a compare each if greedy. Floor: bytes / bandwidth, latency below 10 MB (about 4 us).
 // From sm_90 on, a cluster of TL_CLUSTER blocks does a row: a pass for the largest logit and, unless greedy, another to
 // draw and about six more, mostly cheap, to find a border. Before, several blocks share the first pass, and the last to
-// arrive does the rest, and what follows of the sequence. Edits cost another pass for the largest logit,
-// log-probabilities three more.
+// arrive does the rest, and what follows of the sequence. Edits, or a mask, cost another pass for the largest
+// logit, log-probabilities three more. Of a mask only the words of tokens that are likely enough are read.
 //
 // Launch: grid (blocks, rows), 512 threads, TL_SHARED_BYTES (65536) of dynamic shared memory; from sm_90 on, blocks is
 // a multiple of TL_CLUSTER, of which so many work. Before, `winners` holds rows * blocks u64, `arrivals` a zero per
-// row, which the kernel leaves zero. `slots` holds records of a SamplingSlot and `max_edits` edits. Macros: TL_VOCAB,
-// TL_CLUSTER, TL_SHARED_BYTES.
+// row, which the kernel leaves zero. `slots` holds records of a SamplingSlot and `max_edits` edits, `masks` rows of a
+// bit for each token, padded to words. Macros: TL_VOCAB, TL_CLUSTER, TL_SHARED_BYTES.
 #include "sample/border.cuh"
 #include "sample/edits.cuh"
 #include "sample/logprobs.cuh"
@@ -37,14 +38,21 @@ struct SamplingInputs {  // one entry a row
   const int* sample_slots;
   const int* sample_counter;  // tokens that the sequence has generated before, or kGreedy; of its first row
   const int* sample_drafts;   // the draft that the next row is for, or kNoDraft
+  const int* sample_masks;    // the row of the masks, or kNoMask
 };
+
+constexpr int kMaskWords = (TL_VOCAB + 31) / 32;
+
+__device__ __forceinline__ const u32* mask_of(const u32* masks, int number) {
+  return number == kNoMask ? nullptr : masks + static_cast<u64>(number) * kMaskWords;
+}
 
 __device__ __forceinline__ SamplingSlot* slot_of(char* slots, int max_edits, int number) {
   return reinterpret_cast<SamplingSlot*>(slots + number * (sizeof(SamplingSlot) + max_edits * sizeof(LogitEdit)));
 }
 
-__device__ __forceinline__ Sequence sequence_in(SamplingSlot* slot, int max_edits, int num_generated) {
-  return {slot, reinterpret_cast<LogitEdit*>(slot + 1), slot->num_edits, num_generated, max_edits};
+__device__ __forceinline__ Sequence sequence_in(SamplingSlot* slot, int max_edits, int num_generated, const u32* mask) {
+  return {slot, reinterpret_cast<LogitEdit*>(slot + 1), slot->num_edits, num_generated, max_edits, mask};
 }
 
 __device__ __forceinline__ int draw(const Row& row, const SamplingSlot& slot, int num_generated, u64* columns) {
@@ -54,7 +62,10 @@ __device__ __forceinline__ int draw(const Row& row, const SamplingSlot& slot, in
   const double uniform = token_uniform(slot.seed_low, slot.seed_high, num_generated, slot.sequence_index);
   const float skip = row.surely_below(border);
   return find_by_sum(
-      row.logits, [&](int id, float logit) { return logit >= skip ? row.weight_within(border, id, logit) : 0; },
+      row.logits,
+      [&](int id, float logit) -> u64 {
+        return logit >= skip && row.allows(id) ? row.weight_within(border, id, logit) : 0;
+      },
       [&](u64 total) {
         const u64 target = static_cast<u64>(uniform * static_cast<double>(total));
         return target < total ? target : total - 1;
@@ -71,20 +82,27 @@ __device__ __forceinline__ int choose(u64 best, const float* logits, const Seque
   const float temperature = sequence.slot->temperature;
   const int likeliest = largest(best);
   if (likeliest < 0 || temperature == 0.0f) return likeliest;
-  const Row row{logits, temperature, logit_of(best) / temperature, sequence.slot->min_p};
+  const Row row{logits, sequence.mask, temperature, logit_of(best) / temperature, sequence.slot->min_p};
   return isinf(row.max_scaled) ? -1 : draw(row, *sequence.slot, sequence.num_generated, columns);
 }
 
-// As choose(), after the sequence's edits.
+__device__ __forceinline__ u64 best_allowed(const float* logits, const u32* mask) {
+  return row_max(best_allowed_key(logits, mask, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads));
+}
+
+// As choose(), after the sequence's edits and under its mask.
 __device__ __forceinline__ int choose_edited(u64 best, float* logits, const Sequence& sequence, u64* columns) {
   const bool edited = sequence.num_edits > 0 && best != kUnusable;
-  if (edited) {
-    change_row(sequence, logits);
-    best = row_max(best_key(logits, cluster_rank() * kThreads + threadIdx.x, kBlocks * kThreads));
-  }
+  if (edited) change_row(sequence, logits);
+  if (edited || (sequence.mask != nullptr && best != kUnusable)) best = best_allowed(logits, sequence.mask);
   const int token = choose(best, logits, sequence, columns);
   if (edited) mend_row(sequence, logits);
   return token;
+}
+
+// The token of the largest logit that a mask allows, of a row whose largest has the key `best`; -1 if there is none.
+__device__ __forceinline__ int largest_allowed(u64 best, const float* logits, const u32* mask) {
+  return largest(mask == nullptr || best == kUnusable ? best : best_allowed(logits, mask));
 }
 
 // All that a sequence asks of its row, whose largest logit has the key `best`; returns the token, or -1.
@@ -102,12 +120,13 @@ __device__ __forceinline__ int sample_row(u64 best, float* logits, const Sequenc
 
 extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kThreads, 2)
     sample(int* tokens, float* logits, tl::u64* winners, tl::u32* arrivals, int* last_tokens, char* slots,
-           tl::DrawnLogprobs* logprobs, int max_edits, const __grid_constant__ tl::SamplingInputs in) {
+           tl::DrawnLogprobs* logprobs, const tl::u32* masks, int max_edits,
+           const __grid_constant__ tl::SamplingInputs in) {
   using namespace tl;
   extern __shared__ __align__(16) u64 columns[];
   int r = blockIdx.y;
   const int number = in.sample_slots[r], blocks = TL_HAS_CLUSTERS ? kBlocks : gridDim.x;
-  int counter = in.sample_counter[r], draft = in.sample_drafts[r];
+  int counter = in.sample_counter[r], draft = in.sample_drafts[r], mask_number = in.sample_masks[r];
   SamplingSlot* slot = slot_of(slots, max_edits, number);
   const int stop = number >= 0 && threadIdx.x < kMaxStops ? slot->stops[threadIdx.x] : 0;  // only the host writes them
   wait_for_previous_kernel();
@@ -124,8 +143,10 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kT
   while (true) {
     int token = -1;
     if (number >= 0) {
-      token = counter == kGreedy ? largest(best)
-                                 : sample_row(best, row, sequence_in(slot, max_edits, counter), columns, logprobs[r]);
+      const u32* mask = mask_of(masks, mask_number);
+      token = counter == kGreedy
+                  ? largest_allowed(best, row, mask)
+                  : sample_row(best, row, sequence_in(slot, max_edits, counter, mask), columns, logprobs[r]);
     }
     if (threadIdx.x < 32 && cluster_rank() == 0) {
       const bool ends = __any_sync(0xffffffffu, stop == ~token);
@@ -134,6 +155,7 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kBlocks) __launch_bounds__(tl::kT
     }
     if (token < 0 || token != draft) return;
     draft = in.sample_drafts[++r];
+    mask_number = in.sample_masks[r];
     row += TL_VOCAB;
     if (counter != kGreedy) ++counter;
     cluster_sync();  // the token is among the edits, for all blocks

@@ -7,7 +7,7 @@ from ..launch import Buffer, Command, features, kernel, launch, symbol
 
 _MAX_COUNTED_TOKENS = 32 * 1024  # of a sequence that penalises its tokens; longer ones are sampled on the host
 _MAX_GIVEN_EDITS = 1024  # biases, bans and stop tokens, besides
-_PARAMETERS = ("sample_slots", "sample_counter", "sample_drafts")  # in the order of SamplingInputs
+_PARAMETERS = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks")  # in the order of SamplingInputs
 _THREADS, _SHARED_BYTES = 512, 64 * 1024
 _BLOCKS_PER_ROW = 8  # where there are no clusters, so that one row is not one block's work
 _FIRST_ARCH_WITH_CLUSTERS = 90
@@ -22,6 +22,11 @@ def max_edits(vocab_size: int, max_seq_len: int) -> int:
     return min(vocab_size, min(max_seq_len, _MAX_COUNTED_TOKENS) + _MAX_GIVEN_EDITS)
 
 
+def mask_words(vocab_size: int) -> int:
+    """The words of a mask of tokens."""
+    return -(-vocab_size // 32)
+
+
 def lower(op: Lowering) -> list[Command]:
     """tokens[r] drawn from logits[r] for num_logits rows, also into last_tokens of the row's slot."""
     # The blocks of a row add up what log probabilities and draws are made of: their number is part of the order.
@@ -33,7 +38,7 @@ def lower(op: Lowering) -> list[Command]:
     defines = {"TL_VOCAB": features(logits), "TL_SHARED_BYTES": _SHARED_BYTES, "TL_CLUSTER": cluster}
     specialised = kernel("sample/cuda.cuh", "sample", _THREADS, _SHARED_BYTES, defines)
     results = (op.output("tokens"), logits, winners, arrivals)
-    kept = (op.state("last_tokens"), op.state("sampling_slots"), op.output("logprobs"))
+    kept = (op.state("last_tokens"), op.state("sampling_slots"), op.output("logprobs"), op.state("token_masks"))
     parameters = (op.step_input(name) for name in _PARAMETERS)
     has_clusters = op.device.compute_capability >= _FIRST_ARCH_WITH_CLUSTERS
     grid = (cluster if has_clusters else _BLOCKS_PER_ROW, symbol("num_logits"))

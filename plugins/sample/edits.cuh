@@ -14,6 +14,7 @@ struct Sequence {
   int num_edits;      // at the start of this step
   int num_generated;  // before this step
   int max_edits;      // that there is room for
+  const u32* mask;    // of the tokens that may be drawn from this row; null: all may
 };
 
 // Sums and products are rounded one by one, as on the host.

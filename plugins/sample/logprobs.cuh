@@ -42,7 +42,7 @@ __device__ __forceinline__ void find_top(const float* logits, int count, u64 (&s
 // `maximum`: of the row. `num_top`: of the most likely tokens.
 __device__ __noinline__ void describe(const float* logits, float maximum, int token, int num_top, DrawnLogprobs& out) {
   __shared__ u64 top[kMaxTopLogprobs];
-  const Row row{logits, 1.0f, maximum, 0.0f};
+  const Row row{logits, nullptr, 1.0f, maximum, 0.0f};
   const u64 weights = row_sum(logits, [&](int, float logit) { return row.weight(row.likelihood(logit)); });
   const float chosen = __ldcg(logits + token);
   const u64 above = row_sum(logits, [&](int, float logit) -> u64 { return logit > chosen; });

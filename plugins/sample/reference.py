@@ -92,15 +92,25 @@ def _count(slot: np.void, edits: np.ndarray, token: int) -> None:
         slot["num_edits"] = number + 1
 
 
-def _sample(row: np.ndarray, slot: np.void, edits: np.ndarray, counter: int) -> tuple[int, np.ndarray]:
+def allowed(mask: np.ndarray, vocab: int) -> np.ndarray:
+    """bool[vocab]: which tokens a mask int32[mask_words] allows."""
+    bits = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), bitorder="little")
+    return bits[:vocab].astype(bool)
+
+
+def _sample(
+    row: np.ndarray, slot: np.void, edits: np.ndarray, counter: int, mask: np.ndarray | None
+) -> tuple[int, np.ndarray]:
     """The token of a row, or -1, and its log-probabilities; the token is counted among ``edits``."""
     nothing, likeliest = np.zeros((), LOGPROBS), draw(row, _GREEDY, 0)
-    if counter == LARGEST or likeliest < 0:
+    if likeliest < 0:
         return likeliest, nothing
-    edited = row.copy()
+    edited = row.copy() if mask is None else np.where(allowed(mask, len(row)), row, np.float32(-np.inf))
+    if counter == LARGEST:
+        return draw(edited, _GREEDY, 0), nothing
     for edit in edits[: slot["num_edits"]]:
         token = edit["token"] & TOKEN_MASK
-        edited[token] = _changed(row[token], slot, edit, counter)
+        edited[token] = _changed(edited[token], slot, edit, counter)
     number = uniform((int(slot["seed"][0]), int(slot["seed"][1])), counter, int(slot["sequence_index"]))
     token = draw(edited, (slot["temperature"], int(slot["top_k"]), slot["top_p"], slot["min_p"]), number)
     if token < 0:
@@ -116,7 +126,7 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, int]) -> tuple[np.
     The field ``raw`` of the edits, which is the kernel's own, and log-probabilities that nobody asks for are 0; tokens
     of rows behind a draft that is not drawn are -1.
     """
-    logits, sample_slots, sample_counter, sample_drafts, last_tokens, sampling_slots = inputs
+    logits, sample_slots, sample_counter, sample_drafts, sample_masks, last_tokens, sampling_slots, token_masks = inputs
     last_tokens, sampling_slots = last_tokens.copy(), np.ascontiguousarray(sampling_slots).copy()
     records = sampling_slots.view(record(attributes["max_edits"]))[:, 0]
     tokens, logprobs = np.full(len(logits), -1, np.int32), np.zeros(len(logits), LOGPROBS)
@@ -127,7 +137,8 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, int]) -> tuple[np.
         edits["raw"] = 0
         counter = int(sample_counter[r])
         while True:
-            tokens[r], logprobs[r] = _sample(logits[r], slot, edits, counter)
+            mask = token_masks[sample_masks[r]] if sample_masks[r] >= 0 else None
+            tokens[r], logprobs[r] = _sample(logits[r], slot, edits, counter, mask)
             if tokens[r] >= 0:
                 last_tokens[number] = ~tokens[r] if ~tokens[r] in slot["stops"] else tokens[r]
             if tokens[r] < 0 or tokens[r] != sample_drafts[r]:

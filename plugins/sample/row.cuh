@@ -56,6 +56,11 @@ __device__ __forceinline__ void visit_row(const float* logits, int thread, int t
   }
 }
 
+// Whether a mask, of one bit a token, allows a token; null allows all.
+__device__ __forceinline__ bool is_allowed(const u32* mask, int id) {
+  return mask == nullptr || (__ldcg(mask + id / 32) >> (id % 32) & 1) != 0;
+}
+
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
 #pragma unroll
@@ -71,7 +76,10 @@ struct Border {
 
 struct Row {
   const float* logits;
+  const u32* mask;  // of the tokens that may be drawn; null: all may
   float temperature, max_scaled, min_p;
+
+  __device__ __forceinline__ bool allows(int id) const { return is_allowed(mask, id); }
 
   // The division comes first, as on the host, so that ties after rounding are the same ties.
   __device__ __forceinline__ float scaled(float logit) const { return logit / temperature; }

@@ -4,8 +4,17 @@ import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.sample_checks import WAYS, check_drafts, check_logprobs, draw_all, peaks_of, ways_of, with_edits
-from tests.gpu.sampling import draw
+from tests.gpu.sample_checks import (
+    WAYS,
+    check_drafts,
+    check_logprobs,
+    check_masks,
+    draw_all,
+    peaks_of,
+    ways_of,
+    with_edits,
+)
+from tests.gpu.sampling import Sampling, draw
 
 
 @pytest.mark.parametrize(("arch", "vocab"), [("sm_80", 1000), ("sm_80", 1001), ("sm_90a", 1000)])
@@ -38,6 +47,23 @@ def test_log_probabilities() -> None:
     check_logprobs(len(WAYS), 1000, 20, Emulator("sm_90a"))
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("arch", "vocab"), [("sm_80", 1001), ("sm_90a", 1000)])
-def test_drafts(arch: str, vocab: int) -> None:
-    check_drafts(vocab, 2 * len(WAYS), 2, 2, Emulator(arch))
+def test_drafts(arch: str, vocab: int, masked: bool) -> None:
+    check_drafts(vocab, 2 * len(WAYS), 2, 2, Emulator(arch), masked=masked)
+
+
+@pytest.mark.parametrize(("arch", "vocab", "spread"), [("sm_80", 1001, 1), ("sm_90a", 1000, 0.2), ("sm_90a", 1030, 3)])
+def test_masks(arch: str, vocab: int, spread: float) -> None:
+    check_masks(vocab, spread, 2, 2, Emulator(arch))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_mask_makes_no_damaged_row_good(value: float) -> None:
+    logits = torch.randn(4, 1001)
+    logits[:3, 700] = value
+    mask = torch.ones(1001, dtype=torch.bool)
+    mask[700] = False
+    ways = [Sampling(temperature=0.0), Sampling(seed=1), Sampling(top_k=5, seed=2), Sampling(seed=3)]
+    tokens = draw_all(logits, ways, 2, 2, Emulator("sm_90a"), [mask] * 4)
+    assert tokens == [-1, -1, -1, draw(logits[3], ways[3], mask)]

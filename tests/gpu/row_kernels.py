@@ -12,11 +12,12 @@ from tests.gpu.device import GPU, Kernel, Machine
 from tests.gpu.kernels import dtype_flag
 from tests.gpu.sampling import Sampling
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
+from trtllm_lite.plugins.sample.cuda import mask_words
 
-_SAMPLING_POINTERS = ("sample_slots", "sample_counter", "sample_drafts")
+_SAMPLING_POINTERS = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks")
 _BANNED, _STOP = 1 << 24, 1 << 25
 _NOT_SEEN, _GREEDY = -1, -1
-_DRAFT_ROW, _NO_DRAFT = -2, -1
+_DRAFT_ROW, _NO_DRAFT, _NO_MASK = -2, -1, -1
 _SLOT_BYTES, _EDIT_BYTES, _MAX_STOPS = 96, 16, 10
 _PLAIN = Sampling(temperature=0.0)
 
@@ -76,6 +77,7 @@ class Sample:
         self.kernel = machine.kernel("sample/cuda.cuh", "sample", self.THREADS, self.SHARED_BYTES, defines)
         self.winners = torch.empty(rows * blocks, device=self.device, dtype=torch.int64)
         self.arrivals = torch.zeros(rows, device=self.device, dtype=torch.int32)
+        self.masks = torch.zeros(0, mask_words(vocab), device=self.device, dtype=torch.int32)
         self.logprobs = torch.full((rows, 2 + 2 * self.MAX_TOP), -7, device=self.device, dtype=torch.int32)
 
     def inputs(self, slots: list[int], rows: list[Sampling]) -> dict[str, torch.Tensor]:
@@ -87,6 +89,7 @@ class Sample:
                 records[slot, : len(record)] = record
         counters = [_GREEDY if replace(row, stops=()) == _PLAIN else row.token_index for row in rows]
         columns = {"sample_slots": slots, "sample_counter": counters, "sample_drafts": [_NO_DRAFT] * len(rows)}
+        columns["sample_masks"] = [_NO_MASK] * len(rows)
         inputs = {name: torch.tensor(columns[name], dtype=torch.int32) for name in _SAMPLING_POINTERS}
         inputs["slots"] = torch.from_numpy(records)
         return {name: values.to(self.device) for name, values in inputs.items()}
@@ -101,9 +104,26 @@ class Sample:
         programmatic: bool = False,
     ) -> None:
         pointers = _SamplingInputs(*(inputs[name].data_ptr() for name in _SAMPLING_POINTERS))
-        kept = (last_tokens, inputs["slots"], self.logprobs)
+        kept = (last_tokens, inputs["slots"], self.logprobs, self.masks)
         arguments = (tokens, logits, self.winners, self.arrivals, *kept, self.max_edits, pointers)
         self.kernel(*arguments, grid=(self.blocks, len(logits), 1), programmatic=programmatic)
+
+    def allow(self, inputs: dict[str, torch.Tensor], allowed: list[torch.Tensor | None]) -> None:
+        """Give each row of ``inputs`` a mask of the tokens [vocab] that may be drawn, or none.
+
+        Masks lie in another order than rows, and bits beyond the vocabulary are set.
+        """
+        masked = [row for row, tokens in enumerate(allowed) if tokens is not None]
+        masks = np.ones((len(masked), 32 * self.masks.shape[1]), bool)
+        numbers = torch.full((len(allowed),), _NO_MASK, dtype=torch.int32)
+        numbers[masked] = torch.randperm(len(masked), dtype=torch.int32)
+        for row in masked:
+            tokens = allowed[row]
+            assert tokens is not None
+            masks[numbers[row], : len(tokens)] = tokens.numpy()
+        words = np.packbits(masks, axis=1, bitorder="little").view(np.int32)
+        self.masks = torch.from_numpy(words).to(self.device)
+        inputs["sample_masks"] = numbers.to(self.device)
 
     def inputs_with_drafts(
         self, slots: list[int], rows: list[Sampling], drafts: list[list[int]]
@@ -116,6 +136,7 @@ class Sample:
             columns["sample_slots"] += [slot, *[_DRAFT_ROW] * len(own)]
             columns["sample_counter"] += [counter] * (1 + len(own))
             columns["sample_drafts"] += [*own, _NO_DRAFT]
+            columns["sample_masks"] += [_NO_MASK] * (1 + len(own))
         return inputs | {name: torch.tensor(columns[name], dtype=torch.int32).to(self.device) for name in columns}
 
 

@@ -30,7 +30,12 @@ WAYS = [
 
 
 def draw_all(
-    logits: torch.Tensor, ways: list[Sampling], blocks: int = 8, cluster: int = 8, machine: Machine = GPU
+    logits: torch.Tensor,
+    ways: list[Sampling],
+    blocks: int = 8,
+    cluster: int = 8,
+    machine: Machine = GPU,
+    allowed: list[torch.Tensor | None] | None = None,
 ) -> list[int]:
     """The tokens of all rows, drawn twice, with what else the kernel leaves behind compared with the reference."""
     rows = len(logits)
@@ -41,7 +46,9 @@ def draw_all(
         tokens = torch.full((rows,), -7, device=logits.device, dtype=torch.int32)
         last_tokens = torch.full((rows + 3,), -7, device=logits.device, dtype=torch.int32)
         inputs = sample.inputs(slots, ways)
-        expected = _reference(given, last_tokens, inputs, sample.max_edits)
+        if allowed is not None:
+            sample.allow(inputs, allowed)
+        expected = _reference(given, last_tokens, inputs, sample)
         sample(tokens, logits, last_tokens, inputs)
         left = inputs["slots"].cpu().numpy().view(records.record(sample.max_edits))
         left["edits"]["raw"] = 0
@@ -55,14 +62,14 @@ def draw_all(
 
 
 def _reference(
-    logits: torch.Tensor, last_tokens: torch.Tensor, inputs: dict[str, torch.Tensor], max_edits: int
+    logits: torch.Tensor, last_tokens: torch.Tensor, inputs: dict[str, torch.Tensor], sample: Sample
 ) -> dict[str, np.ndarray]:
     """The outputs of Sample."""
-    step = (logits, *(inputs[name] for name in ("sample_slots", "sample_counter", "sample_drafts")), last_tokens)
-    words = inputs["slots"].cpu().numpy().view(np.int32)
-    operands = (*(operand.cpu().numpy() for operand in step), words)
-    names = ("tokens", "logprobs", "last_tokens", "sampling_slots")
-    return dict(zip(names, reference.reference(operands, {"max_edits": max_edits}), strict=True))
+    names = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks")
+    step = (logits, *(inputs[name] for name in names), last_tokens, inputs["slots"].view(torch.int32), sample.masks)
+    operands = [operand.cpu().numpy() for operand in step]
+    outputs = ("tokens", "logprobs", "last_tokens", "sampling_slots")
+    return dict(zip(outputs, reference.reference(operands, {"max_edits": sample.max_edits}), strict=True))
 
 
 def ways_of(rows: int) -> list[Sampling]:
@@ -111,7 +118,7 @@ def check_logprobs(rows: int, vocab: int, spread: float, machine: Machine = GPU)
     sample = Sample(vocab, rows, machine=machine)
     tokens, last_tokens = (torch.zeros(len(ways), device=machine.device, dtype=torch.int32) for _ in range(2))
     inputs = sample.inputs(list(range(len(ways))), ways)
-    expected = _reference(logits, last_tokens, inputs, sample.max_edits)
+    expected = _reference(logits, last_tokens, inputs, sample)
     sample(tokens, logits, last_tokens, inputs)
     words = sample.logprobs.cpu().numpy()
     pairs = zip(words.view(records.LOGPROBS)[:, 0], expected["logprobs"].view(records.LOGPROBS)[:, 0], strict=True)
@@ -126,7 +133,44 @@ def check_logprobs(rows: int, vocab: int, spread: float, machine: Machine = GPU)
             assert found[name] == pytest.approx(wanted[name], rel=2e-6, abs=2e-6)
 
 
-def check_drafts(vocab: int, rows: int, blocks: int = 8, cluster: int = 8, machine: Machine = GPU) -> None:
+def masks_of(logits: torch.Tensor) -> list[torch.Tensor | None]:
+    """Masks of all kinds for rows in turn: none, some tokens, a few, all but the likeliest, one, all, and no token."""
+    rows, vocab = logits.shape
+    masks: list[torch.Tensor | None] = []
+    for row in range(rows):
+        mask = torch.zeros(vocab, dtype=torch.bool)
+        kind = row // 2 % 6 if row % 2 else None
+        if kind == 0:
+            mask |= torch.rand(vocab) < 0.5
+            mask[row % vocab] = True
+        elif kind == 1:
+            mask[torch.randint(vocab, (5,))] = True
+        elif kind == 2:
+            mask |= True
+            mask[logits[row].cpu().topk(min(40, vocab - 1)).indices] = False
+        elif kind == 3:
+            mask[vocab - 1 - row % min(vocab, 40)] = True
+        elif kind == 4:
+            mask |= True
+        masks.append(None if kind is None else mask)
+    return masks
+
+
+def check_masks(vocab: int, spread: float, blocks: int = 8, cluster: int = 8, machine: Machine = GPU) -> None:
+    """Of rows with masks and without, side by side: what is forbidden is not drawn, the rest is as it would be."""
+    ways = [with_edits(way, vocab, row) for row, way in enumerate(ways_of(4 * len(WAYS)))]
+    logits = (peaks_of(len(ways), vocab, machine.device) * spread).round(decimals=1)  # ties
+    allowed = masks_of(logits)
+    tokens = draw_all(logits, ways, blocks, cluster, machine, allowed)
+    assert tokens == [draw(row, way, mask) for row, way, mask in zip(logits, ways, allowed, strict=True)]
+    nothing = [token for token, mask in zip(tokens, allowed, strict=True) if mask is not None and not mask.any()]
+    assert nothing
+    assert set(nothing) == {-1}
+
+
+def check_drafts(
+    vocab: int, rows: int, blocks: int = 8, cluster: int = 8, machine: Machine = GPU, *, masked: bool = False
+) -> None:
     """A row of a draft is drawn from if that is what was drawn before it; then the tokens before are counted."""
     ways = [
         replace(with_edits(way, vocab, row), logprobs=(None, 0, 3)[row % 3]) for row, way in enumerate(ways_of(rows))
@@ -134,7 +178,13 @@ def check_drafts(vocab: int, rows: int, blocks: int = 8, cluster: int = 8, machi
     lengths = [row % 5 for row in range(rows)]
     starts = np.cumsum([0, *(1 + length for length in lengths)]).tolist()
     logits = peaks_of(starts[-1], vocab, machine.device)
-    runs = [_run(logits[start:end], way) for start, end, way in zip(starts[:-1], starts[1:], ways, strict=True)]
+    allowed: list[torch.Tensor | None] = [None] * len(logits)
+    if masked:
+        allowed = [None if mask is None or not mask.any() else mask for mask in masks_of(logits)]
+    runs = [
+        _run(logits[start:end], way, allowed[start:end])
+        for start, end, way in zip(starts[:-1], starts[1:], ways, strict=True)
+    ]
     # Of the drafts the first few are right; wrong ones may be what a later row gives.
     drafts = [
         [token if place < row % 7 else (token + 1) % vocab for place, token in enumerate(run[:-1])]
@@ -142,9 +192,10 @@ def check_drafts(vocab: int, rows: int, blocks: int = 8, cluster: int = 8, machi
     ]
     sample = Sample(vocab, len(logits), blocks=blocks, cluster=cluster, machine=machine)
     inputs = sample.inputs_with_drafts(torch.randperm(rows).tolist(), ways, drafts)
+    sample.allow(inputs, allowed)
     tokens = torch.full((len(logits),), -7, device=logits.device, dtype=torch.int32)
     last_tokens = torch.full((rows,), -7, device=logits.device, dtype=torch.int32)
-    given, expected = logits.clone(), _reference(logits, last_tokens, inputs, sample.max_edits)
+    given, expected = logits.clone(), _reference(logits, last_tokens, inputs, sample)
     sample(tokens, logits, last_tokens, inputs)
     left = inputs["slots"].cpu().numpy().view(records.record(sample.max_edits))
     left["edits"]["raw"] = 0
@@ -155,7 +206,7 @@ def check_drafts(vocab: int, rows: int, blocks: int = 8, cluster: int = 8, machi
         words.view(records.LOGPROBS)[:, 0] for words in (sample.logprobs.cpu().numpy(), expected["logprobs"])
     )
     for row, (start, run) in enumerate(zip(starts[:-1], runs, strict=True)):
-        kept = min(row % 7, lengths[row])
+        kept = min(row % 7, lengths[row], [*run, -1].index(-1))  # nothing follows a row without a token
         assert tokens[start : start + 1 + kept].tolist() == run[: 1 + kept]
         assert (tokens[start + 1 + kept : starts[row + 1]] == -7).all()
         if ways[row].logprobs is not None:
@@ -164,10 +215,10 @@ def check_drafts(vocab: int, rows: int, blocks: int = 8, cluster: int = 8, machi
             assert found["logprob"][place] == pytest.approx(wanted["logprob"][place], rel=2e-6, abs=2e-6)
 
 
-def _run(logits: torch.Tensor, way: Sampling) -> list[int]:
+def _run(logits: torch.Tensor, way: Sampling, allowed: list[torch.Tensor | None]) -> list[int]:
     """The token of each row, were those before it drawn one after the other."""
     tokens: list[int] = []
-    for row in logits:
-        tokens.append(draw(row, way))
+    for row, mask in zip(logits, allowed, strict=True):
+        tokens.append(draw(row, way, mask))
         way = replace(way, generated=(*way.generated, tokens[-1]), token_index=way.token_index + 1)
     return tokens

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from tests.gpu.row_kernels import Sample
-from tests.gpu.sample_checks import WAYS, check_drafts, check_logprobs, draw_all, peaks_of, ways_of, with_edits
+from tests.gpu.sample_checks import (
+    WAYS,
+    check_drafts,
+    check_logprobs,
+    check_masks,
+    draw_all,
+    peaks_of,
+    ways_of,
+    with_edits,
+)
 from tests.gpu.sampling import Sampling, draw
 from trtllm_lite.plugins.sample.reference import kept
 
@@ -105,8 +114,16 @@ def test_log_probabilities(vocab: int, spread: float) -> None:
 
 @pytest.mark.parametrize(("blocks", "cluster"), [(8, 8), (4, 4), (2, 2), (1, 1)])
 @pytest.mark.parametrize("vocab", [7, 1001, 128256])
-def test_drafts(vocab: int, blocks: int, cluster: int) -> None:
-    check_drafts(vocab, 6 * len(WAYS), blocks, cluster)
+@pytest.mark.parametrize("masked", [False, True])
+def test_drafts(vocab: int, blocks: int, cluster: int, masked: bool) -> None:
+    check_drafts(vocab, 6 * len(WAYS), blocks, cluster, masked=masked)
+
+
+@pytest.mark.parametrize("spread", [0.05, 1, 5])
+@pytest.mark.parametrize(("blocks", "cluster"), [(8, 8), (2, 2), (1, 1)])
+@pytest.mark.parametrize("vocab", [7, 1001, 49152, 128256])
+def test_masks(vocab: int, blocks: int, cluster: int, spread: float) -> None:
+    check_masks(vocab, spread, blocks, cluster)
 
 
 def test_rows_without_a_slot() -> None:

@@ -13,7 +13,8 @@ from trtllm_lite.plugins.sample.reference import reference
 from trtllm_lite.plugins.schema import all_schemas
 
 VOCAB, MAX_EDITS, STEPS, SEED = 300, 40, 25, 0x0123456789ABCDEF
-NO_DRAFT = np.full(1, -1, np.int32)
+NONE = np.full(1, -1, np.int32)  # no draft, no mask
+NO_MASKS = np.zeros((0, 10), np.int32)
 PROMPT = [5, 17, 5, 250]
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.0, "logprobs": 3},
@@ -46,13 +47,13 @@ def _record(setting: dict[str, Any]) -> np.ndarray:
     return words
 
 
-def _host(setting: dict[str, Any]) -> _testing.Sampler:
+def _host(setting: dict[str, Any], generated: list[int] | None = None) -> _testing.Sampler:
     params = sampling.SamplingParams()
     for name, value in {**setting, "seed": SEED, "max_tokens": STEPS}.items():
         assert hasattr(params, name)
         setattr(params, name, value)
     host = _testing.Sampler(1, VOCAB)
-    host.set_slot(0, params, PROMPT)
+    host.set_slot(0, params, PROMPT, generated or [])
     return host
 
 
@@ -62,7 +63,7 @@ def test_draws_what_the_host_draws(setting: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     for step in range(STEPS):
         row = (3 * rng.standard_normal((1, VOCAB))).astype(np.float32)
-        operands = (row, np.zeros(1, np.int32), np.full(1, step, np.int32), NO_DRAFT, last, slots)
+        operands = (row, np.zeros(1, np.int32), np.full(1, step, np.int32), NONE, NONE, last, slots, NO_MASKS)
         tokens, logprobs, last, slots = reference(operands, {"max_edits": MAX_EDITS})
         (expected,) = host.sample_rows([0], row)
         assert tokens.tolist() == last.tolist() == [expected.token], f"step {step}"
@@ -87,15 +88,58 @@ def test_rows_behind_drafts_that_are_drawn_are_drawn(num_right: int) -> None:
     if num_right < 3:
         drafts[num_right] = (drafts[num_right] + 1) % VOCAB
     numbers = np.array([0, -2, -2, -2, -1], np.int32)
-    operands = (rows, numbers, np.zeros(5, np.int32), drafts, np.full(1, -7, np.int32), slots)
+    last, masks = np.full(1, -7, np.int32), np.repeat(NONE, 5)
+    operands = (rows, numbers, np.zeros(5, np.int32), drafts, masks, last, slots, NO_MASKS)
     tokens, _, last, slots = reference(operands, {"max_edits": MAX_EDITS})
     drawn = num_right + 1
     assert tokens.tolist() == expected[:drawn] + [-1] * (5 - drawn)
     assert last.tolist() == [expected[drawn - 1]]
     for row in rows[:drawn]:
         again.sample_rows([0], row[None])
-    operands = (rows[4:], np.zeros(1, np.int32), np.full(1, drawn, np.int32), NO_DRAFT, last, slots)
+    operands = (rows[4:], np.zeros(1, np.int32), np.full(1, drawn, np.int32), NONE, NONE, last, slots, NO_MASKS)
     assert reference(operands, {"max_edits": MAX_EDITS})[0].tolist() == [again.sample_rows([0], rows[4:])[0].token]
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_draws_what_the_host_draws_of_the_tokens_that_a_mask_allows(setting: dict[str, Any]) -> None:
+    slots, last, generated = _record(setting), np.zeros(1, np.int32), list[int]()
+    rng = np.random.default_rng(2)
+    for step in range(STEPS):
+        row = (3 * rng.standard_normal((1, VOCAB))).astype(np.float32)
+        allowed = rng.random(VOCAB) < 0.1
+        allowed[row.argmax()] = False
+        masks = np.ones((2, 320), bool)
+        masks[1, :VOCAB] = allowed
+        words = np.packbits(masks, axis=1, bitorder="little").view(np.int32)
+        counter, mask = np.full(1, step, np.int32), np.ones(1, np.int32)
+        operands = (row, np.zeros(1, np.int32), counter, NONE, mask, last, slots, words)
+        tokens, logprobs, last, slots = reference(operands, {"max_edits": MAX_EDITS})
+        host = _host(setting | {"allowed_token_ids": np.flatnonzero(allowed).tolist()}, generated)
+        (expected,) = host.sample_rows([0], row)
+        assert tokens.tolist() == [expected.token], f"step {step}"
+        generated.append(expected.token)
+        assert allowed[expected.token]
+        if expected.logprobs is not None:  # what the model's own logits make of the token
+            found = logprobs.view(LOGPROBS)[0, 0]
+            assert found["rank"] == expected.logprobs.rank
+            assert found["logprob"] == pytest.approx(expected.logprobs.logprob)
+
+
+@pytest.mark.parametrize("counter", [LARGEST, 0])
+def test_a_mask_leaves_nothing_or_hides_no_damage(counter: int) -> None:
+    """Of three rows the mask forbids all tokens, all but the one that is not finite, and that one."""
+    logits = np.zeros((3, VOCAB), np.float32)
+    logits[1, 9], logits[2, 9] = -np.inf, np.nan
+    masks = np.zeros((3, 320), bool)
+    masks[1, 9], masks[2] = True, True
+    masks[2, 9] = False
+    words = np.packbits(masks, axis=1, bitorder="little").view(np.int32)
+    slots = np.tile(_record(SETTINGS[1]), (3, 1))
+    numbers, none = np.arange(3, dtype=np.int32), np.repeat(NONE, 3)
+    last = np.full(3, -7, np.int32)
+    operands = (logits, numbers, np.full(3, counter, np.int32), none, numbers, last, slots, words)
+    tokens, _, last, _ = reference(operands, {"max_edits": MAX_EDITS})
+    assert (tokens.tolist(), last.tolist()) == ([-1] * 3, [-7] * 3)
 
 
 def test_tokens_that_end_a_sequence_are_left_as_their_complement() -> None:
@@ -106,7 +150,8 @@ def test_tokens_that_end_a_sequence_are_left_as_their_complement() -> None:
     logits[[0, 1, 2], [3, 3, 5]] = 1
     logits[3] = np.nan
     numbers, counters = np.array([0, 1, 2, -1], np.int32), np.array([0, LARGEST, 0, 0], np.int32)
-    operands = (logits, numbers, counters, np.repeat(NO_DRAFT, 4), np.full(3, -7, np.int32), slots)
+    none = np.repeat(NONE, 4)
+    operands = (logits, numbers, counters, none, none, np.full(3, -7, np.int32), slots, NO_MASKS)
     tokens, _, last, left = reference(operands, {"max_edits": MAX_EDITS})
     assert tokens.tolist() == [3, 3, 5, -1]
     assert last.tolist() == [3, ~3, 5]
@@ -120,7 +165,8 @@ def test_rows_without_a_token_leave_their_slot_alone(value: float) -> None:
     none = np.zeros(1, np.int32)
     for counter in (LARGEST, 0):
         records = _record(SETTINGS[6])
-        operands = (logits, none, np.full(1, counter, np.int32), NO_DRAFT, np.full(1, -7, np.int32), records)
+        last, counters = np.full(1, -7, np.int32), np.full(1, counter, np.int32)
+        operands = (logits, none, counters, NONE, NONE, last, records, NO_MASKS)
         tokens, _, last, slots = reference(operands, {"max_edits": MAX_EDITS})
         assert (tokens.tolist(), last.tolist()) == ([-1], [-7])
         assert np.array_equal(slots, records)

@@ -67,7 +67,7 @@ def test_attributes_of_choices_are_an_enumeration_and_texts_pointers() -> None:
 def test_the_reader_knows_which_inputs_are_state() -> None:
     arguments = (*SAMPLE.inputs, *SAMPLE.outputs)
     state = [argument.name for argument in arguments if ".state = true," in argument_row(SAMPLE, argument)]
-    assert state == ["last_tokens", "sampling_slots"]
+    assert state == ["last_tokens", "sampling_slots", "token_masks"]
 
 
 def test_kernel_table_lists_what_is_there() -> None:

@@ -262,8 +262,9 @@ class CudaSettings:
 class Plan:
     """``programs`` are in order of preference; the plan of a CPU engine has one.
 
-    ``outputs`` maps the name of a result to its tensor: ``logits``, and on GPUs ``tokens``, ``logprobs`` and
-    ``sampling_slots``, too. ``symbols`` has those that the plan uses.
+    ``outputs`` maps the name of a result to its tensor: ``logits``, and on GPUs ``tokens``, ``logprobs``,
+    ``sampling_slots`` and ``token_masks``, too: a program's instructions from the first on that reads ``token_masks``
+    draw tokens, and those before make logits. ``symbols`` has those that the plan uses.
     """
 
     symbols: Annotated[dict[str, int], Native("Extents", "read_bounds")]

@@ -477,10 +477,12 @@ def sample(
     last_tokens: Pointer,
     slots: Pointer,
     logprobs: Pointer,
+    masks: Pointer,
     max_edits: int,
     sample_slots: Pointer,
     counters: Pointer,
     drafts: Pointer,
+    sample_masks: Pointer,
 ) -> None:
     blocks, rows, _ = grid
     at(winners, np.uint64, rows * blocks)[...] = 0
@@ -489,7 +491,8 @@ def sample(
     count = max(chosen.max() + 1, 0)
     last, records = at(last_tokens, np.int32, count), at(slots, np.int32, count, 24 + 4 * max_edits)
     scores = at(logits, np.float32, rows, macros["TL_VOCAB"])
-    inputs = (scores, chosen, at(counters, np.int32, rows), at(drafts, np.int32, rows), last, records)
+    step = [at(pointer, np.int32, rows) for pointer in (counters, drafts, sample_masks)]
+    inputs = (scores, chosen, *step, last, records, at(masks, np.int32, rows, -(-macros["TL_VOCAB"] // 32)))
     outputs = (at(tokens, np.int32, rows), at(logprobs, np.int32, rows, 42), last, records)
     for output, drawn in zip(outputs, draw_tokens(inputs, {"max_edits": max_edits}), strict=True):
         output[...] = drawn

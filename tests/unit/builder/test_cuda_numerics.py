@@ -21,7 +21,8 @@ BLOCK = LIMITS["tokens_per_block"]
 def _step_inputs(feeds: Feeds, sequences: int) -> Feeds:
     packed = {name: feeds[f"{name}.packed"] for name in ("position_ids", "past_lens")}
     none = np.full(len(feeds["token_ids"]), -1, np.int32)
-    drawn = {"sample_slots": np.arange(sequences, dtype=np.int32), "sample_drafts": np.full(sequences, -1, np.int32)}
+    drawn = {name: np.full(sequences, -1, np.int32) for name in ("sample_drafts", "sample_masks")}
+    drawn["sample_slots"] = np.arange(sequences, dtype=np.int32)
     return feeds | packed | {"token_slots": none} | drawn
 
 
@@ -113,7 +114,8 @@ def test_a_padded_decode_step_computes_the_same() -> None:
     state.block_tables %= 5  # block 5 is the padding's; sequences share others, which no numbers below depend on
     inputs = _step_inputs(state.feeds([1, 1, 1]), 3)
     padding = {name: np.zeros(1, np.int32) for name in ("token_ids", "position_ids", "past_lens")}
-    padding |= {name: np.full(1, -1, np.int32) for name in ("token_slots", "sample_slots", "sample_drafts")}
+    absent = ("token_slots", "sample_slots", "sample_drafts", "sample_masks")
+    padding |= {name: np.full(1, -1, np.int32) for name in absent}
     padding |= {"cu_seqlens": np.array([4], np.int32), "logits_indices": np.array([3], np.int32)}
     padding["block_tables"] = np.full((1, inputs["block_tables"].shape[1]), 5, np.int32)
     padded = inputs | {name: np.concatenate([inputs[name], value]) for name, value in padding.items()}

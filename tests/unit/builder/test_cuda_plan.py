@@ -66,9 +66,10 @@ def test_the_executor_finds_what_it_reads_and_writes_at_one_place_for_all_progra
         "tokens": ("arena", "int32", ("num_logits",)),
         "logprobs": ("arena", "int32", ("num_logits", 2 + 2 * 20)),
         "sampling_slots": ("state", "int32", ("num_slots", 24 + 4 * 72)),
+        "token_masks": ("state", "int32", ("num_seqs", 3)),
     }
     names = [tensor.name for tensor in plan.tensors]
-    assert [names.count(name) for name in (*tensors, "last_tokens")] == [1, 1, 1, 1, 1]
+    assert [names.count(name) for name in (*tensors, "last_tokens")] == [1, 1, 1, 1, 1, 1]
     for program in plan.programs:
         assert {*plan.outputs.values(), names.index("last_tokens")} <= _touched(program.instructions[-1])
     largest = cuda_plan(cuda_shape(vocab=50_000))

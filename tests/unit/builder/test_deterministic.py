@@ -79,7 +79,8 @@ def test_programs_compute_the_networks_logits(variant: str) -> None:
 def _step_inputs(feeds: Feeds, sequences: int) -> Feeds:
     packed = {name: feeds[f"{name}.packed"] for name in ("position_ids", "past_lens")}
     none = np.full(len(feeds["token_ids"]), -1, np.int32)
-    drawn = {"sample_slots": np.arange(sequences, dtype=np.int32), "sample_drafts": np.full(sequences, -1, np.int32)}
+    drawn = {name: np.full(sequences, -1, np.int32) for name in ("sample_drafts", "sample_masks")}
+    drawn["sample_slots"] = np.arange(sequences, dtype=np.int32)
     return feeds | packed | {"token_slots": none} | drawn
 
 

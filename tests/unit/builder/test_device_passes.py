@@ -73,6 +73,7 @@ def test_the_drawn_tokens_are_where_the_next_step_finds_them(bucket: Bucket) -> 
     assert Links([last]).storage(last.outputs["last_tokens_out"]) is last.inputs["last_tokens"]
     assert last.attributes == {"max_edits": 72}  # the vocabulary is smaller than what a sequence may count
     assert dims(last.inputs["sampling_slots"]) == ("num_slots", 24 + 4 * 72)
+    assert dims(last.inputs["token_masks"]) == ("num_seqs", 3)
 
 
 def test_steps_of_many_rows_keep_norms_and_gather() -> None:

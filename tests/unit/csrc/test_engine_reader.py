@@ -180,17 +180,19 @@ def add_sample(engine: TinyEngine) -> None:
     """Adds a call of Sample that fits its schema."""
     tensors, rows = engine.plan["tensors"], engine.plan["symbols"]["num_logits"]
     end, slots = engine.plan["arena_bytes"], engine.plan["symbols"]["num_slots"]
+    step_inputs = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks")
     shapes = {
-        **dict.fromkeys(("sample_slots", "sample_counter", "sample_drafts"), ("input", ["num_logits"], 0)),
+        **dict.fromkeys(step_inputs, ("input", ["num_logits"], 0)),
         "last_tokens": ("state", ["num_slots"], 0),
-        "sampling_slots": ("state", ["num_slots", 28], 64),
+        "token_masks": ("state", ["num_seqs", 3], 64),
+        "sampling_slots": ("state", ["num_slots", 28], 128),
         "tokens": ("arena", ["num_logits"], end),
         "logprobs": ("arena", ["num_logits", 42], end + 64),
     }
     for name, (kind, shape, offset) in shapes.items():
         described = {"dtype": "int32", "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}
         tensors.append({"name": name, **described})
-    engine.plan.update(arena_bytes=end + 64 + rows * 42 * 4, state_bytes=64 + slots * 28 * 4)
+    engine.plan.update(arena_bytes=end + 64 + rows * 42 * 4, state_bytes=128 + slots * 28 * 4)
     operands = {name: tensors.index(engine.tensor(name)) for name in ("logits", *shapes)}
     engine.instructions().append({"kind": "call", "op": "Sample", "operands": operands, "attributes": {"max_edits": 1}})
 

@@ -189,6 +189,12 @@ std::vector<float> edited(const SamplingSlot& slot, const LogitEdit* edits, int 
   return row;
 }
 
+void forbid(const int* mask, std::vector<float>& row) {
+  for (std::size_t token = 0; token < row.size(); ++token) {
+    if ((static_cast<unsigned>(mask[token / 32]) >> (token % 32) & 1) == 0) row[token] = -INFINITY;
+  }
+}
+
 void count(SamplingSlot& slot, LogitEdit* edits, int max_edits, int token) {
   for (LogitEdit* edit = edits; edit < edits + slot.num_edits; ++edit) {
     if ((edit->token & LogitEdit::kTokenMask) != static_cast<unsigned>(token)) continue;
@@ -219,6 +225,7 @@ Work sample(Arguments& a, unsigned blocks) {
   const auto* logits = a.next<const float*>();
   auto* logprobs = a.next<DrawnLogprobs*>();
   const auto *slots = a.next<const int*>(), *counters = a.next<const int*>(), *drafts = a.next<const int*>();
+  const auto *mask_rows = a.next<const int*>(), *masks = a.next<const int*>();
   auto* last = a.next<int*>();
   auto* records = a.next<char*>();
   const int max_edits = a.next<int>(), vocab = a.next<int>();
@@ -237,8 +244,10 @@ Work sample(Arguments& a, unsigned blocks) {
         tokens[r] = -1;
         if (std::isnan(row[0])) break;
         const int counter = counters[first] + static_cast<int>(r - first);
-        const std::vector<float> changed = greedy ? row : edited(*slot, edits, counter, row);
+        std::vector<float> changed = greedy ? row : edited(*slot, edits, counter, row);
+        if (mask_rows[r] != tl::kNoMask) forbid(masks + mask_rows[r] * ((vocab + 31) / 32), changed);
         const int best = static_cast<int>(std::max_element(changed.begin(), changed.end()) - changed.begin());
+        if (std::isinf(changed[static_cast<unsigned>(best)])) break;
         if (!greedy && slot->num_logprobs > 0) describe(row, best, slot->num_logprobs - 1, logprobs[r]);
         if (!greedy && slot->counts_tokens) count(*slot, edits, max_edits, best);
         const bool ends = std::find(slot->stops, slot->stops + tl::kMaxStops, ~best) != slot->stops + tl::kMaxStops;
@@ -283,7 +292,7 @@ const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
   static const std::map<std::string, std::vector<std::size_t>> all{{"embed", {8, 8, 8, 8}},
                                                                    {"attend", {8, 8, 8, 8, 8, 8, 4, 4}},
                                                                    {"score", {8, 8, 8, 8, 4}},
-                                                                   {"sample", {8, 8, 8, 8, 8, 8, 8, 8, 4, 4}},
+                                                                   {"sample", {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4}},
                                                                    {"probe", {4, sizeof(TensorMap), 4, 8}}};
   return all;
 }

@@ -14,6 +14,8 @@ RECORD_WORDS = 24
 LOGPROB_BYTES = -(-MAX_NUM_TOKENS * 42 * 4 // 256) * 256
 HALVES_OFFSET = 768 + LOGPROB_BYTES + -(-MAX_NUM_TOKENS * VOCAB * 4 // 256) * 256
 RECORD_BYTES = NUM_SLOTS * 4 * (RECORD_WORDS + 4 * MAX_EDITS)
+LAST_TOKEN_BYTES = 256
+MASK_WORDS = -(-VOCAB // 32)
 POISON = 13
 
 SYMBOLS = {
@@ -63,10 +65,12 @@ TENSORS: list[tuple[str, str, list[int | str], str, int]] = [
     ("sample_slots", "int32", ["num_logits"], "input", 0),
     ("sample_counter", "int32", ["num_logits"], "input", 0),
     ("sample_drafts", "int32", ["num_logits"], "input", 0),
+    ("sample_masks", "int32", ["num_logits"], "input", 0),
     ("key_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
     ("value_cache.0", "bfloat16", ["num_blocks", PAGE], "cache", 0),
     ("sampling_slots", "int32", ["num_slots", RECORD_WORDS + 4 * MAX_EDITS], "state", 0),
     ("last_tokens", "int32", ["num_slots"], "state", RECORD_BYTES),
+    ("token_masks", "int32", ["num_seqs", MASK_WORDS], "state", RECORD_BYTES + LAST_TOKEN_BYTES),
     ("x", "int32", ["num_tokens"], "arena", 0),
     ("sums", "int32", ["num_tokens"], "arena", 256),
     ("tokens", "int32", ["num_logits"], "arena", 512),
@@ -75,7 +79,7 @@ TENSORS: list[tuple[str, str, list[int | str], str, int]] = [
     ("halves", "bfloat16", ["num_tokens", 64], "arena", HALVES_OFFSET),  # for the kernel probe, which no program runs
 ]
 ARENA_BYTES = HALVES_OFFSET + MAX_NUM_TOKENS * 64 * 2
-STATE_BYTES = RECORD_BYTES + NUM_SLOTS * 4
+STATE_BYTES = RECORD_BYTES + LAST_TOKEN_BYTES + MAX_NUM_TOKENS * MASK_WORDS * 4
 KERNELS = ("embed", "attend", "score", "sample", "probe")
 INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
 
@@ -113,7 +117,7 @@ def program(name: str, max_tokens: int, decode_only: bool) -> Json:
         attention.append(attend("num_prefill_seqs", first, extent("num_decode_seqs", 4 * COLUMNS)))
     ids = [pointer(name) for name in ("x", "token_ids", "token_slots", "last_tokens")]
     scores = [pointer(name) for name in ("logits", "sums", "x", "logits_indices")]
-    inputs = ("sample_slots", "sample_counter", "sample_drafts")
+    inputs = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks", "token_masks")
     rows = [pointer(name) for name in ("tokens", "logits", "logprobs", *inputs)]
     draws = [*rows, pointer("last_tokens"), pointer("sampling_slots"), {"int": MAX_EDITS}]
     instructions = [
@@ -143,7 +147,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
             {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": offset}
             for name, dtype, shape, kind, offset in TENSORS
         ],
-        "outputs": {name: INDEX[name] for name in ("logits", "tokens", "logprobs", "sampling_slots")},
+        "outputs": {name: INDEX[name] for name in ("logits", "tokens", "logprobs", "sampling_slots", "token_masks")},
         "kernels": [{"name": name, "cubins": {"sm_90a": name}, "threads": 32, "shared_bytes": 0} for name in KERNELS],
         "programs": [
             *(program(f"decode_{size}", size, True) for size in (1, 2, 4)),

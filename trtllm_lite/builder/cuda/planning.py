@@ -40,7 +40,7 @@ from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Kernel, 
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for cuBLASLt on Hopper
 
-_WRITTEN_STATE = "sampling_slots"  # the only state that the executor itself writes
+_WRITTEN_STATE = ("sampling_slots", "token_masks")  # what the executor itself writes of the state
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
     """The plan of ``lowered``, whose kernels have the cubins ``keys``; ``timings`` choose algorithms of products."""
     numbers, index = lowered.kernels(), lowered.layout.index
     operands = lowered.operands
-    outputs = {**operands.outputs, _WRITTEN_STATE: operands.states[_WRITTEN_STATE]}
+    outputs = {**operands.outputs, **{name: operands.states[name] for name in _WRITTEN_STATE}}
     programs = tuple(_program(program, operands.symbols, numbers, index, timings) for program in lowered.programs)
     measured = any(
         instruction.algorithms

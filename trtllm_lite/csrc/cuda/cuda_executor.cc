@@ -115,6 +115,7 @@ void CudaExecutor::place_tensors() {
   tokens_ = output("tokens");
   logprobs_ = output("logprobs");
   sampling_slots_ = output("sampling_slots");
+  token_masks_ = output("token_masks");
 }
 
 void CudaExecutor::place_inputs(const InputLayout& layout) {
@@ -141,6 +142,21 @@ Extents CudaExecutor::extents(const StepShape& shape) const {
 }
 
 void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs) {
+  enqueue(shape, inputs, ProgramPart::kWhole);
+}
+
+void CudaExecutor::enqueue_forward(const StepShape& shape, const std::byte* inputs) {
+  enqueue(shape, inputs, ProgramPart::kForward);
+}
+
+void CudaExecutor::enqueue_sampling(const StepShape& shape) {
+  const Extents step = extents(shape);
+  place_inputs(InputLayout(step, table_columns()));
+  const Program& program = programs_.choose(shape.num_tokens, shape.decode_only);
+  programs_.enqueue(program, ProgramPart::kSampling, step, addresses_, stream_.get());
+}
+
+void CudaExecutor::enqueue(const StepShape& shape, const std::byte* inputs, ProgramPart part) {
   const Extents step = last_step_ = extents(shape);
   const InputLayout layout(step, table_columns());
   const Stream stream = stream_.get();
@@ -148,19 +164,25 @@ void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs)
   if (shape.decode_only) {
     const auto graph = graphs_.find(shape.num_seqs);
     if (graph != graphs_.end()) {
-      driver().check(driver().graph_launch(graph->second.get(), stream), "launching a graph");
+      const DecodeGraphs& of_size = graph->second;
+      const OwnedGraphExec& exec = part == ProgramPart::kWhole ? of_size.whole : of_size.forward;
+      driver().check(driver().graph_launch(exec.get(), stream), "launching a graph");
       return;
     }
   }
   place_inputs(layout);
-  programs_.enqueue(programs_.choose(shape.num_tokens, shape.decode_only), step, addresses_, stream);
+  programs_.enqueue(programs_.choose(shape.num_tokens, shape.decode_only), part, step, addresses_, stream);
 }
 
 void CudaExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (graphs_.contains(shape.num_seqs)) return;
   enqueue_step(shape, inputs);  // so that nothing is left to be loaded while capturing
   const Program& program = programs_.choose(shape.num_tokens, shape.decode_only);
-  graphs_.emplace(shape.num_seqs, programs_.capture(program, extents(shape), addresses_, stream_.get()));
+  const auto capture_part = [&](ProgramPart part) {
+    return programs_.capture(program, part, extents(shape), addresses_, stream_.get());
+  };
+  DecodeGraphs made{.whole = capture_part(ProgramPart::kWhole), .forward = capture_part(ProgramPart::kForward)};
+  graphs_.emplace(shape.num_seqs, std::move(made));
   driver().check(driver().stream_synchronize(stream_.get()), "running a step to capture it");
 }
 
@@ -205,7 +227,7 @@ std::vector<std::optional<double>> CudaExecutor::time_programs(const std::vector
   for (const std::string& name : names) {
     const Program& program = programs_.named(name);
     check_range("num_tokens", num_tokens, 1, program.max_tokens);
-    candidates.emplace_back([&] { programs_.enqueue(program, step, addresses_, stream_.get()); });
+    candidates.emplace_back([&] { programs_.enqueue(program, ProgramPart::kWhole, step, addresses_, stream_.get()); });
   }
   return candidates.empty() ? std::vector<std::optional<double>>() : time_candidates(candidates, effort, stream_.get());
 }

@@ -69,8 +69,11 @@ class CudaExecutor final : public DeviceExecutor {
   // Puts a step on the stream whose inputs, packed as InputLayout says for its extents, lie in page-locked memory that
   // stays as it is until the step has ended.
   void enqueue_step(const StepShape& shape, const std::byte* inputs);
-  // Carries out such a decode-only step, and makes it a graph, unless there is one of its size. Steps must not be in
-  // flight.
+  // The same in two parts: what makes the logits, then, with no other step between, what draws tokens of them.
+  void enqueue_forward(const StepShape& shape, const std::byte* inputs);
+  void enqueue_sampling(const StepShape& shape);
+  // Carries out such a decode-only step, and makes graphs of it and of its forward part, unless there are some of its
+  // size. Steps must not be in flight.
   void capture(const StepShape& shape, const std::byte* inputs);
   // Measures how long each instruction of a step of this shape takes; repeats >= 1. Steps must not be in flight.
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
@@ -97,6 +100,8 @@ class CudaExecutor final : public DeviceExecutor {
   DevicePtr tokens() const { return tokens_; }
   DevicePtr logprobs() const { return logprobs_; }
   DevicePtr sampling_slots() const { return sampling_slots_; }
+  DevicePtr token_masks() const { return token_masks_; }
+  std::int64_t max_masks() const { return plan_.symbols[Symbol::kNumSeqs]; }
 
   // Whole KV blocks: keys and values of all layers, block_bytes() of them. Page-locked memory on the host's side.
   std::size_t block_bytes() const;
@@ -111,12 +116,17 @@ class CudaExecutor final : public DeviceExecutor {
     std::size_t block_bytes;  // of one block in one tensor
     std::size_t count;
   };
+  // A decode step of one size.
+  struct DecodeGraphs {
+    OwnedGraphExec whole, forward;
+  };
 
   // The extents of a step that is timed.
   Extents timed_extents(std::int64_t num_tokens) const;
   // Random values in the arena to compute with, and inputs of 0. Throws LimitError.
   void make_up_step(std::int64_t num_tokens, const TimingEffort& effort);
   DevicePtr borrowed_features(const CudaExecutor* from) const;
+  void enqueue(const StepShape& shape, const std::byte* inputs, ProgramPart part);
   void place_tensors();
   DevicePtr place_cache_tensor(DevicePtr data, std::size_t block_bytes);
   void place_inputs(const InputLayout& layout);
@@ -138,9 +148,9 @@ class CudaExecutor final : public DeviceExecutor {
   std::vector<CacheTensors> cache_tensors_;
   Addresses addresses_;
   Extents last_step_{};
-  DevicePtr logits_ = 0, tokens_ = 0, logprobs_ = 0, sampling_slots_ = 0;  // of the plan's outputs
-  std::vector<std::pair<std::size_t, StepInputIndex>> input_tensors_;      // tensor of the plan, which input
-  std::map<std::int64_t, OwnedGraphExec> graphs_;                          // by padded rows
+  DevicePtr logits_ = 0, tokens_ = 0, logprobs_ = 0, sampling_slots_ = 0, token_masks_ = 0;  // of the plan's outputs
+  std::vector<std::pair<std::size_t, StepInputIndex>> input_tensors_;  // tensor of the plan, which input
+  std::map<std::int64_t, DecodeGraphs> graphs_;                        // by padded rows
 };
 
 }  // namespace tl::cuda

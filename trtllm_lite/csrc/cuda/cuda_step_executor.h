@@ -2,12 +2,17 @@
 // inputs, launches a graph (or the instructions one by one), and copies the sampled tokens back; wait() waits for that
 // copy's event. Tokens stay on the device between steps, so that step n+1 is queued while n runs.
 //
+// A step with guided rows is queued in two parts: launch() puts the part on the stream that makes logits. The part that
+// draws tokens follows when the tokens of step n-1 are known (wait() for that step has read them), the texts have been
+// continued, and the masks made, while the device makes the logits.
+//
 // Rows that ask for more than the device's sampling kernel does (beams, logits, allowed tokens, …) are sampled on the
 // host from their logits; a step that follows them is launched when they have been.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "batching/step.h"
@@ -38,22 +43,33 @@ class CudaStepExecutor : public StepExecutor {
   // A step between launch() and wait().
   struct Flight {
     const StepBatch* batch = nullptr;
-    PinnedBuffer inputs, records, tokens, logprobs;
+    PinnedBuffer inputs, records, masks, tokens, logprobs;
     WrittenInputs written;              // to `inputs`
     OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
+    StepShape shape;
     LogitsPlan plan;
+    std::vector<std::string> mask_errors;  // of the guided rows of `plan`
     bool is_timed = false;  // not if nobody asks how long it takes: a step that only decodes, on engines without drafts
-    bool finished = false;  // `result` holds its results
+    bool awaits_masks = false;  // the part that draws tokens is not on the stream yet
+    bool finished = false;      // `result` holds its results
     StepResult result;
   };
 
+  template <typename Fn>
+  void or_synchronize(const Fn& enqueue);
   void enqueue(const StepBatch& batch, Flight& flight);
   void enqueue_rows(const StepBatch& batch, Flight& flight);
-  void copy_logprobs(std::int64_t num_logits, Flight& flight);
+  void enqueue_guided(Flight& flight);
+  void enqueue_end(Flight& flight);
+  void copy_masks(Flight& flight);
+  void copy_tokens(Flight& flight);
+  void copy_logprobs(Flight& flight);
   void finish(Flight& flight);
   void read_times(Flight& flight);
   void read_tokens(Flight& flight);
+  void read_guided(Flight& flight);
   void read_logprobs(Flight& flight);
+  void reserve_masks();
   std::byte* host_block(std::int32_t index) const;
   std::int64_t max_draft_len() const;
 

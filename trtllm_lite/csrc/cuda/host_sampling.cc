@@ -16,8 +16,7 @@ constexpr int kWindowRows = 16;
 static_assert(kWindowRows > kMaxDrafts, "a row's drafts are sampled together");
 
 bool wants_logits(const RequestParams& params) {
-  return params.beams || params.sampling.prompt_logprobs || params.context_logits || params.generation_logits ||
-         params.grammar;
+  return params.beams || params.sampling.prompt_logprobs || params.context_logits || params.generation_logits;
 }
 
 }  // namespace
@@ -32,20 +31,25 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
                             int num_prompt) {
   rows_.set_slot(slot, std::move(params), tokens, num_prompt);
   const RequestParams& own = rows_.params(slot);
-  const bool on_device = !wants_logits(own) && records_.set(slot, own, *rows_.sequence(slot));
-  const Who device = own.sampling.logprobs ? Who::kDeviceWithLogprobs : Who::kDevice;
-  who_[static_cast<std::size_t>(slot)] = on_device ? device : Who::kHost;
-  if (!on_device) prepare(own);
+  const bool is_host = wants_logits(own) || !records_.set(slot, own, *rows_.sequence(slot));
+  who_[static_cast<std::size_t>(slot)] = {.is_host = is_host,
+                                          .reports_logprobs = !is_host && own.sampling.logprobs.has_value(),
+                                          .is_guided = !is_host && own.grammar != nullptr};
+  if (is_host) reserve_window(own);
+  if (is_host || own.grammar) start_threads();
 }
 
 // Reserves host memory when a request takes its slot, so that too large a request fails by itself, not within a step.
-void HostSampling::prepare(const RequestParams& params) {
+void HostSampling::reserve_window(const RequestParams& params) {
   const int num_rows = std::max(kWindowRows, params.beams ? params.beams->num_beams : 1);
   const std::size_t num_bytes = static_cast<std::size_t>(num_rows) * rows_.vocab_size() * sizeof(float);
   if (window_.size() < num_bytes) {
     executor_.device().make_current();
     window_ = PinnedBuffer(num_bytes, "window on the logits", "free host memory, or search with fewer beams");
   }
+}
+
+void HostSampling::start_threads() {
   if (pool_) return;
   pool_ = std::make_unique<ThreadPool>(std::min(resolve_num_threads(0), kMaxThreads));
   workspaces_.resize(static_cast<std::size_t>(pool_->num_threads()));
@@ -123,6 +127,27 @@ void HostSampling::draw(const StepBatch& batch, std::span<const std::size_t> row
     const std::size_t row = rows[static_cast<std::size_t>(task)];
     rows_.finish_row(batch, places, row, window(wanted.size()), workspaces_[static_cast<std::size_t>(thread)],
                      results[row]);
+  });
+}
+
+void HostSampling::fill_masks(const StepBatch& batch, std::span<const GuidedRow> guided, std::span<std::uint32_t> masks,
+                              std::span<std::string> errors) {
+  const std::size_t num_words = mask_words(rows_.vocab_size());
+  pool_->parallel_for(std::ssize(guided), [&](std::int64_t task, int) {
+    const auto& [index, first_mask] = guided[static_cast<std::size_t>(task)];
+    const StepRow& row = batch.rows[index];
+    const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
+    const auto end = static_cast<std::size_t>(row.first_token + row.num_tokens);
+    const auto drafts = std::span(batch.token_ids).subspan(end - num_drafts, num_drafts);
+    const auto own = masks.subspan(static_cast<std::size_t>(first_mask) * num_words, (1 + num_drafts) * num_words);
+    std::string& error = errors[static_cast<std::size_t>(task)];
+    error.clear();
+    try {
+      rows_.text(row.request_slot)->fill_masks(drafts, num_words, own);
+    } catch (const GrammarError& thrown) {
+      error = thrown.what();
+      std::ranges::fill(own, 0);
+    }
   });
 }
 

@@ -1,9 +1,11 @@
 // Tells which requests of a GPU executor the device samples, and samples the others, which ask for more, on the host.
+// Of guided requests that the device samples the host follows the texts, and makes the masks.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cuda/slot_records.h"
@@ -11,6 +13,12 @@
 #include "sampling/row_sampler.h"
 
 namespace tl::cuda {
+
+// A row of the batch whose tokens the device draws under the masks of a grammar: the first, and one for each draft.
+struct GuidedRow {
+  std::size_t row;
+  std::int64_t first_mask;  // its place among the step's masks
+};
 
 class HostSampling {
  public:
@@ -22,9 +30,12 @@ class HostSampling {
                 int num_prompt);
   const RowSampler& rows() const { return rows_; }
   // Whether the row's logits come to the host; else the device draws its token.
-  bool takes(const StepRow& row) const { return who(row) == Who::kHost; }
+  bool takes(const StepRow& row) const { return who(row).is_host; }
   // Whether the device reports log-probabilities of the token that it draws for the row.
-  bool reports_logprobs(const StepRow& row) const { return who(row) == Who::kDeviceWithLogprobs; }
+  bool reports_logprobs(const StepRow& row) const { return who(row).reports_logprobs; }
+  // Whether the device draws the row's token under masks.
+  bool guides(const StepRow& row) const { return who(row).is_guided; }
+  bool guides(int slot) const { return who_[static_cast<std::size_t>(slot)].is_guided; }
   // The records of the sequences whose tokens the device draws.
   SlotRecords& records() { return records_; }
   const SlotRecords& records() const { return records_; }
@@ -35,15 +46,28 @@ class HostSampling {
   void finish(const StepBatch& batch, std::span<const std::size_t> taken, std::span<const RowLogits> at,
               std::span<RowResult> results);
 
+  // Fills the masks of the `guided` rows, on several threads. The tokens of all steps before have been added. A grammar
+  // that cannot be followed any further is an error of its row, which then has a mask that forbids all tokens.
+  void fill_masks(const StepBatch& batch, std::span<const GuidedRow> guided, std::span<std::uint32_t> masks,
+                  std::span<std::string> errors);
+  // Adds the tokens that the device drew for a guided row to its text.
+  void add_drawn(const StepRow& row, std::span<const std::int32_t> tokens) {
+    rows_.text(row.request_slot)->add_drawn(tokens);
+  }
+
  private:
-  enum class Who : std::uint8_t { kDevice, kDeviceWithLogprobs, kHost };
+  // Samples a sequence: the host, or else the device, which may do more than draw.
+  struct Who {
+    bool is_host = false, reports_logprobs = false, is_guided = false;
+  };
   // One row of a step's logits: of those that RowLogits counts.
   struct Wanted {
     std::size_t row;  // of the batch
     int position;
   };
-  Who who(const StepRow& row) const { return who_[static_cast<std::size_t>(row.request_slot)]; }
-  void prepare(const RequestParams& params);
+  const Who& who(const StepRow& row) const { return who_[static_cast<std::size_t>(row.request_slot)]; }
+  void reserve_window(const RequestParams& params);
+  void start_threads();
   void describe_prompts(const StepBatch& batch, std::span<const std::size_t> taken, std::span<const RowLogits> at,
                         std::span<RowResult> results);
   void describe(const StepBatch& batch, std::span<const Wanted> wanted, std::span<const RowLogits> at,
@@ -56,7 +80,7 @@ class HostSampling {
   const CudaExecutor& executor_;
   RowSampler rows_;
   SlotRecords records_;
-  std::vector<Who> who_;  // samples the sequence in a slot
+  std::vector<Who> who_;  // by slot
   PinnedBuffer window_;   // rows of logits; made, as what follows, when the first request needs it
   std::unique_ptr<ThreadPool> pool_;
   std::vector<SamplerWorkspace> workspaces_;

@@ -87,6 +87,19 @@ bool is_empty(const Instruction& instruction, const Extents& extents) {
          std::ranges::any_of(launch->grid, [&](const auto& axis) { return axis.at(extents) == 0; });
 }
 
+// How many instructions come before the first that reads the masks, which is a tensor of this index.
+std::size_t num_forward(const Program& program, int masks) {
+  const auto reads_masks = [masks](const Instruction& instruction) {
+    const auto* launch = std::get_if<LaunchInstruction>(&instruction);
+    return launch != nullptr && std::ranges::any_of(launch->args, [masks](const LaunchArgument& argument) {
+             const auto* pointer = std::get_if<TensorArgument>(&argument);
+             return pointer != nullptr && pointer->tensor == masks;
+           });
+  };
+  const auto found = std::ranges::find_if(program.instructions, reads_masks);
+  return static_cast<std::size_t>(found - program.instructions.begin());
+}
+
 // The least major number of a compute capability; builder/cuda/targets.py lists what engines can be built for.
 constexpr int kLeastMajor = 8;
 
@@ -127,6 +140,7 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
   for (const Program& program : plan_.programs) {
     if (program.arch != best) continue;
     programs_.push_back(&program);
+    num_forward_[&program] = num_forward(program, plan_.outputs.at("token_masks"));
     for (const Instruction& instruction : program.instructions) {
       if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
         load_kernel(launch->kernel, best, device);
@@ -259,15 +273,26 @@ const Program& ProgramSet::named(const std::string& name) const {
   return **found;
 }
 
-void ProgramSet::enqueue(const Program& program, const Extents& extents, const Addresses& addresses, Stream stream) {
-  for (const Instruction& instruction : program.instructions) enqueue(instruction, extents, addresses, stream);
+std::span<const Instruction> ProgramSet::instructions(const Program& program, ProgramPart part) const {
+  const std::span<const Instruction> all(program.instructions);
+  if (part == ProgramPart::kWhole) return all;
+  const std::size_t num_forward = num_forward_.at(&program);
+  return part == ProgramPart::kForward ? all.first(num_forward) : all.subspan(num_forward);
 }
 
-void ProgramSet::enqueue(const Instruction& instruction, const Extents& extents, const Addresses& addresses,
+void ProgramSet::enqueue(const Program& program, ProgramPart part, const Extents& extents, const Addresses& addresses,
                          Stream stream) {
+  bool follows_kernel = false;
+  for (const Instruction& instruction : instructions(program, part)) {
+    enqueue(instruction, std::exchange(follows_kernel, true), extents, addresses, stream);
+  }
+}
+
+void ProgramSet::enqueue(const Instruction& instruction, bool follows_kernel, const Extents& extents,
+                         const Addresses& addresses, Stream stream) {
   if (is_empty(instruction, extents)) return;
   if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
-    enqueue_launch(*launch, extents, addresses, stream);
+    enqueue_launch(*launch, follows_kernel, extents, addresses, stream);
     return;
   }
   if (const auto* matmul = std::get_if<MatmulInstruction>(&instruction)) {
@@ -286,8 +311,8 @@ void ProgramSet::enqueue_collective(const CollectiveInstruction& collective, con
   driver().check(driver().copy_on_device(y, x, static_cast<std::size_t>(bytes), stream), "reducing over one rank");
 }
 
-void ProgramSet::enqueue_launch(const LaunchInstruction& launch, const Extents& extents, const Addresses& addresses,
-                                Stream stream) {
+void ProgramSet::enqueue_launch(const LaunchInstruction& launch, bool follows_kernel, const Extents& extents,
+                                const Addresses& addresses, Stream stream) {
   const auto index = static_cast<std::size_t>(launch.kernel);
   const CompiledKernel& kernel = plan_.kernels[index];
   LaunchAttribute attribute{.id = kProgrammaticStreamSerialization, .pad = {}, .value = {.programmatic_allowed = 1}};
@@ -296,7 +321,7 @@ void ProgramSet::enqueue_launch(const LaunchInstruction& launch, const Extents& 
                       .shared_bytes = static_cast<unsigned>(kernel.shared_bytes),
                       .stream = stream,
                       .attributes = &attribute,
-                      .num_attributes = launch.programmatic ? 1u : 0u};
+                      .num_attributes = launch.programmatic && follows_kernel ? 1u : 0u};
   for (std::size_t axis = 0; axis < launch.grid.size(); ++axis) {
     config.grid[axis] = static_cast<unsigned>(launch.grid[axis].at(extents));
   }
@@ -326,12 +351,13 @@ std::vector<InstructionTime> ProgramSet::time(const Program& program, const Exte
   std::vector<OwnedEvent> events(size + 1);
   std::ranges::generate(events, make_event);
   std::vector<std::vector<float>> times(size);
-  enqueue(program, extents, addresses, stream);  // warms up, and keeps the device busy while the next are queued
+  enqueue(program, ProgramPart::kWhole, extents, addresses,
+          stream);  // warms up, and keeps the device busy while the next are queued
   for (int repeat = 0; repeat < repeats; ++repeat) {
-    enqueue(program, extents, addresses, stream);
+    enqueue(program, ProgramPart::kWhole, extents, addresses, stream);
     driver().check(driver().event_record(events[0].get(), stream), "timing a program");
     for (std::size_t i = 0; i < size; ++i) {
-      enqueue(*timed[i], extents, addresses, stream);
+      enqueue(*timed[i], true, extents, addresses, stream);
       driver().check(driver().event_record(events[i + 1].get(), stream), "timing a program");
     }
     driver().check(driver().stream_synchronize(stream), "timing a program");
@@ -350,13 +376,13 @@ std::vector<InstructionTime> ProgramSet::time(const Program& program, const Exte
   return result;
 }
 
-OwnedGraphExec ProgramSet::capture(const Program& program, const Extents& extents, const Addresses& addresses,
-                                   Stream stream) {
+OwnedGraphExec ProgramSet::capture(const Program& program, ProgramPart part, const Extents& extents,
+                                   const Addresses& addresses, Stream stream) {
   const std::string what = "capturing program " + program.name;
   driver().check(driver().stream_begin_capture(stream, kThreadLocalCapture), what);
   Graph graph = nullptr;
   try {
-    enqueue(program, extents, addresses, stream);
+    enqueue(program, part, extents, addresses, stream);
   } catch (...) {
     driver().stream_end_capture(stream, &graph);
     const OwnedGraph abandoned(graph);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -25,6 +26,9 @@ struct InstructionTime {
   double microseconds = 0;
 };
 
+// The instructions of a program that make logits, and those that draw tokens: from the first on that reads token_masks.
+enum class ProgramPart : std::uint8_t { kWhole, kForward, kSampling };
+
 class ProgramSet {
  public:
   // Loads the kernels of every program for this device's architecture, or for the one that comes next to it. Borrows
@@ -36,20 +40,25 @@ class ProgramSet {
   const Program& choose(std::int64_t num_tokens, bool decode_only) const;
   // Throws LimitError if there is no program of this name.
   const Program& named(const std::string& name) const;
-  void enqueue(const Program& program, const Extents& extents, const Addresses& addresses, Stream stream);
+  void enqueue(const Program& program, ProgramPart part, const Extents& extents, const Addresses& addresses,
+               Stream stream);
   // Comes before anything is enqueued. Encodes the tensor maps for these addresses, and puts every product on the
   // stream in every size, so that no step waits for kernels to be loaded. Overwrites the arena. Throws DeviceError,
   // also if cuBLASLt refuses an algorithm of the plan.
   void prepare(const Addresses& addresses, Stream stream);
-  // A program as a graph, which keeps extents and addresses.
-  OwnedGraphExec capture(const Program& program, const Extents& extents, const Addresses& addresses, Stream stream);
+  // Part of a program as a graph, which keeps extents and addresses.
+  OwnedGraphExec capture(const Program& program, ProgramPart part, const Extents& extents, const Addresses& addresses,
+                         Stream stream);
   // Runs the program `repeats` times, the instructions one after the other; the median of each that such a step has.
   std::vector<InstructionTime> time(const Program& program, const Extents& extents, const Addresses& addresses,
                                     Stream stream, int repeats);
   MatmulSet& matmuls() { return matmuls_; }
 
  private:
-  void enqueue(const Instruction& instruction, const Extents& extents, const Addresses& addresses, Stream stream);
+  std::span<const Instruction> instructions(const Program& program, ProgramPart part) const;
+  // `follows_kernel`: the one before it on the stream is a kernel of this program, with which it may overlap.
+  void enqueue(const Instruction& instruction, bool follows_kernel, const Extents& extents, const Addresses& addresses,
+               Stream stream);
   void encode_tensor_maps(const Addresses& addresses);
   void prepare_products(const Addresses& addresses, Stream stream);
   std::int64_t shared_bytes_of(const std::string& key, const std::string& arch) const;
@@ -58,8 +67,8 @@ class ProgramSet {
                           Stream stream);
   std::string name_of(const Instruction& instruction) const;
   void check_parameters(const LaunchInstruction& launch) const;  // throws EngineError: the kernel has more
-  void enqueue_launch(const LaunchInstruction& launch, const Extents& extents, const Addresses& addresses,
-                      Stream stream);
+  void enqueue_launch(const LaunchInstruction& launch, bool follows_kernel, const Extents& extents,
+                      const Addresses& addresses, Stream stream);
 
   const Engine& engine_;
   const Plan& plan_;
@@ -69,6 +78,7 @@ class ProgramSet {
   MatmulSet matmuls_;
   std::map<const MatmulInstruction*, Matmul*> matmul_of_;
   std::unordered_map<const BoxedTensor*, TensorMap> tensor_maps_;
+  std::unordered_map<const Program*, std::size_t> num_forward_;  // instructions of the part
 };
 
 }  // namespace tl::cuda

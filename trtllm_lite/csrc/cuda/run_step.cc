@@ -123,7 +123,7 @@ void pack(CudaExecutor& executor, StepInputs& checked, const StepRequest& reques
           const Extents& step, std::byte* out) {
   const auto at = [&](StepInputIndex input) { return reinterpret_cast<std::int32_t*>(out + layout.offsets[input]); };
   constexpr std::int32_t kNone = -1;
-  for (const StepInputIndex input : {kTokenSlots, kSampleSlots, kSampleCounter, kSampleDrafts}) {
+  for (const StepInputIndex input : {kTokenSlots, kSampleSlots, kSampleCounter, kSampleDrafts, kSampleMasks}) {
     std::fill_n(at(input), step[kStepInputs[input].shape[0]], kNone);
   }
   for (const StepInputIndex input : kRequestInputs) {

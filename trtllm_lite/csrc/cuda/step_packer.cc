@@ -23,6 +23,7 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   }
   logits.clear();
   logits.rows.resize(batch.rows.size());
+  std::int64_t seq = 0;
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     RowLogits& own = logits.rows[i];
@@ -34,6 +35,8 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
     shape.num_logits += own.num_rows;
     if (on_host && own.num_rows > 0) logits.host_rows.push_back(i);
     logits.has_logprobs = logits.has_logprobs || (row.sample && host_.reports_logprobs(row));
+    if (row.sample && host_.guides(row)) logits.guided.push_back({i, seq});
+    seq += num_seqs_of(row);
   }
   if (shape.decode_only) {
     const std::int64_t padded = executor_.padded_rows(shape.num_seqs);
@@ -61,8 +64,7 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     const std::int64_t first_seq = seq_;
-    const std::uint64_t decode =
-        shape.decode_only && continues(batch, row) ? static_cast<std::uint64_t>(row.slot) + 1 : 0;
+    const std::uint64_t decode = shape.decode_only && continues(batch, row) ? version_of(row) : 0;
     if (written.decodes.replace(seq_, decode)) {
       add_logits(batch, row, row_logits[i]);
       add_tokens(batch, row, row.decodes() || shape.decode_only);
@@ -78,6 +80,11 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
 // Whether the row continues a token that the device drew, and the device draws its next token.
 bool StepPacker::continues(const StepBatch& batch, const StepRow& row) const {
   return row.sample && batch.token_ids[static_cast<std::size_t>(row.first_token)] == kLastSampled && !host_.takes(row);
+}
+
+// What a row writes that continues a token of the device, but for what advance() writes: greater than 0.
+std::uint64_t StepPacker::version_of(const StepRow& row) const {
+  return 2 * (static_cast<std::uint64_t>(row.slot) + 1) + (host_.guides(row) ? 1 : 0);
 }
 
 // A decode row whose place in the step holds the same sequence: what changes from step to step.
@@ -121,21 +128,23 @@ void StepPacker::add_logits(const StepBatch& batch, const StepRow& row, const Ro
     const int token = logits.token_of(i, row);
     ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_) + token;
     if (i < first_drawn) {
-      set_sampling(kNoSlot, kGreedy, kNoDraft);
+      set_sampling(kNoSlot, kGreedy, kNoDraft, kNoMask);
       continue;
     }
     const auto next = static_cast<std::size_t>(row.first_token + token + 1);
     const std::int32_t draft = i + 1 < logits.num_rows ? batch.token_ids[next] : kNoDraft;
     const std::int32_t slot = i == first_drawn ? row.slot : kDraftRow;
-    set_sampling(slot, host_.records().counter(row.slot, row.num_generated), draft);
+    const std::int32_t mask = host_.guides(row) ? static_cast<std::int32_t>(seq_) + i - first_drawn : kNoMask;
+    set_sampling(slot, host_.records().counter(row.slot, row.num_generated), draft, mask);
   }
 }
 
 // Of the next row of logits.
-void StepPacker::set_sampling(std::int32_t slot, std::int32_t counter, std::int32_t draft) {
+void StepPacker::set_sampling(std::int32_t slot, std::int32_t counter, std::int32_t draft, std::int32_t mask) {
   ints(kSampleSlots)[logit_] = slot;
   ints(kSampleCounter)[logit_] = counter;
-  ints(kSampleDrafts)[logit_++] = draft;
+  ints(kSampleDrafts)[logit_] = draft;
+  ints(kSampleMasks)[logit_++] = mask;
 }
 
 void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
@@ -150,7 +159,7 @@ void StepPacker::pad(const StepShape& shape, WrittenInputs& written) {
     written.tables.replace(seq_, 0);
     for (int group = 0; group < executor_.num_cache_groups(); ++group) add_table(seq_, group, {&spare, 1});
     ints(kLogitsIndices)[logit_] = static_cast<std::int32_t>(token_);
-    set_sampling(kNoSlot, kGreedy, kNoDraft);
+    set_sampling(kNoSlot, kGreedy, kNoDraft, kNoMask);
   }
 }
 

@@ -18,11 +18,13 @@ namespace tl::cuda {
 struct LogitsPlan {
   std::vector<RowLogits> rows;         // by row of the batch
   std::vector<std::size_t> host_rows;  // of the batch: whose logits come to the host
+  std::vector<GuidedRow> guided;       // in order of their masks
   bool has_logprobs = false;           // of rows that the device samples
 
   void clear() {
     rows.clear();
     host_rows.clear();
+    guided.clear();
     has_logprobs = false;
   }
 };
@@ -43,6 +45,7 @@ class StepPacker {
  private:
   bool can_spread(const StepRow& row) const;
   bool continues(const StepBatch& batch, const StepRow& row) const;
+  std::uint64_t version_of(const StepRow& row) const;
   void advance(const StepRow& row);
   void add_tokens(const StepBatch& batch, const StepRow& row, bool spread);
   void add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written);
@@ -52,7 +55,7 @@ class StepPacker {
   std::int32_t* ints(StepInputIndex input) const {
     return reinterpret_cast<std::int32_t*>(out_ + layout_.offsets[input]);
   }
-  void set_sampling(std::int32_t slot, std::int32_t counter, std::int32_t draft);
+  void set_sampling(std::int32_t slot, std::int32_t counter, std::int32_t draft, std::int32_t mask);
 
   const CudaExecutor& executor_;
   const HostSampling& host_;

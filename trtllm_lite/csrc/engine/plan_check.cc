@@ -8,13 +8,14 @@
 #include "engine/launch_check.h"
 #include "engine/tensor_check.h"
 #include "errors.h"
+#include "grammar/grammar.h"
 #include "sample/slot.cuh"
 
 namespace tl {
 namespace {
 
 constexpr std::int64_t kWord = 4;  // bytes of an int32
-constexpr std::string_view kSamplingOutputs[] = {"tokens", "logprobs", "sampling_slots"};
+constexpr std::string_view kSamplingOutputs[] = {"tokens", "logprobs", "sampling_slots", "token_masks"};
 
 [[noreturn]] void fail(const std::string& where, const std::string& message) {
   throw EngineError("plan." + where + ": " + message);
@@ -128,8 +129,8 @@ const PlanTensor& check_output(const Plan& plan, const std::string& name, Tensor
                               ", found another tensor");
 }
 
-// Checks the tensors whose rows are the structs of plugins/sample/slot.cuh.
-void check_sampling_outputs(const Plan& plan) {
+// Checks the tensors whose rows are the structs of plugins/sample/slot.cuh, and the masks.
+void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
   check_output(plan, "tokens", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 1);
   const PlanTensor& logprobs = check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
   const PlanTensor& slots =
@@ -143,6 +144,12 @@ void check_sampling_outputs(const Plan& plan) {
   if (edit_bytes < 0 || edit_bytes % static_cast<std::int64_t>(sizeof(LogitEdit)) != 0) {
     fail("outputs.sampling_slots", "expected rows of " + std::to_string(sizeof(SamplingSlot) / kWord) +
                                        " words and 4 for each edit, found " + std::to_string(slot_words));
+  }
+  const PlanTensor& masks = check_output(plan, "token_masks", TensorKind::kState, DType::kInt32, Symbol::kNumSeqs, 2);
+  const auto mask_words = static_cast<std::int64_t>(tl::mask_words(static_cast<std::size_t>(vocab_size)));
+  if (masks.shape[1].value != mask_words) {
+    fail("outputs.token_masks", "expected rows of a bit for each token, " + std::to_string(mask_words) +
+                                    " words, found " + std::to_string(masks.shape[1].value));
   }
 }
 
@@ -167,7 +174,7 @@ void check_outputs(const Plan& plan, const Manifest& manifest) {
                                " logits, found " + std::to_string(logits.shape[1].value));
   }
   const bool samples = manifest.target.kind == TargetKind::kCuda;
-  if (samples) check_sampling_outputs(plan);
+  if (samples) check_sampling_outputs(plan, manifest.model.vocab_size);
   for (const auto& [name, index] : plan.outputs) {
     if (!samples || std::ranges::find(kSamplingOutputs, name) == std::end(kSamplingOutputs)) check_rows(plan, name);
   }

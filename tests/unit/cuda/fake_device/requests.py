@@ -55,11 +55,22 @@ def held(fake_driver: ctypes.CDLL) -> Iterator[None]:
 
 
 def run(
-    loop: EventLoop, requests: list[tuple[list[int], Any]], fake_driver: ctypes.CDLL | None = None, **arguments: Any
+    loop: EventLoop,
+    requests: list[tuple[list[int], Any]],
+    fake_driver: ctypes.CDLL | None = None,
+    each: list[dict[str, Any]] | None = None,
+    **arguments: Any,
 ) -> list[Answer]:
-    """Submit everything, all of it before the first step ends if ``fake_driver`` is given; returns when all ended."""
+    """Submit everything, all of it before the first step ends if ``fake_driver`` is given; returns when all ended.
+
+    ``each`` has more arguments of each request.
+    """
+    own = [{}] * len(requests) if each is None else each
     with nullcontext() if fake_driver is None else held(fake_driver):
-        ids = [loop.submit(np.array(prompt, np.int32), params, **arguments) for prompt, params in requests]
+        ids = [
+            loop.submit(np.array(prompt, np.int32), params, **arguments, **more)
+            for (prompt, params), more in zip(requests, own, strict=True)
+        ]
     answers = {request_id: Answer() for request_id in ids}
     while any(answer.end is None for answer in answers.values()):
         polled = loop.poll(10.0)

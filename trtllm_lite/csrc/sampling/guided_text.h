@@ -1,0 +1,32 @@
+// The text of a sequence that a grammar guides, whose tokens are drawn elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "grammar/grammar.h"
+
+namespace tl {
+
+// Threads take turns. After an error only destruction is defined.
+class GuidedText {
+ public:
+  explicit GuidedText(std::unique_ptr<GrammarMatcher> matcher) : matcher_(std::move(matcher)) {}
+
+  GrammarMatcher& matcher() { return *matcher_; }
+
+  // Notes tokens that were drawn, under the masks. The matcher takes them when it is next asked for masks, as that is
+  // done by several threads.
+  void add_drawn(std::span<const std::int32_t> tokens) { drawn_.insert(drawn_.end(), tokens.begin(), tokens.end()); }
+  // Fills a mask of `num_words` for the next token, and one for the token after each of `drafts`. Those behind a draft
+  // that the grammar forbids stay as they are: it is never drawn. Throws GrammarError.
+  void fill_masks(std::span<const std::int32_t> drafts, std::size_t num_words, std::span<std::uint32_t> masks);
+
+ private:
+  std::unique_ptr<GrammarMatcher> matcher_;
+  std::vector<std::int32_t> drawn_;  // that the matcher has still to take
+};
+
+}  // namespace tl
