@@ -164,8 +164,9 @@ class _Problem:
     def cycles(self, config: TileConfig) -> float:
         """A model's time of the tiles one after another; the weights' way from memory takes all about as long."""
         products = config.rows * config.columns / 32
-        l2_bytes = (config.rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
-        read_bytes = (config.rows + config.columns) * _STEP_BYTES
+        x_rows = min(config.rows, self.max_rows)
+        l2_bytes = (x_rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
+        read_bytes = (x_rows + config.columns) * _STEP_BYTES
         widening = config.columns * 64 / _WIDENED_ELEMENTS + _WIDENING_CYCLES if self.form.widened else 0
         step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, widening, _STEP_CYCLES)
         tile = ceil(self.row_bytes / _STEP_BYTES) / config.splits * step + _TILE_CYCLES

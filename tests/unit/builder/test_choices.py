@@ -112,9 +112,10 @@ def _cut_times(site: Site, times: dict[int, dict[int, float]]) -> TimingCache:
         ({64: {2: 10.4, 4: 10.0}, 256: {2: 20.0, 4: 30.0}}, 2),  # what is lost with few rows is won with many
         ({32: {2: 8.0}, 64: {2: 13.0, 4: 10.0}, 256: {2: 20.0, 4: 22.0}}, 4),
         ({64: {2: 10.4, 4: 10.0}, 128: {4: 12.0}}, 4),  # of the other it is not known
+        ({64: {2: 10.0, 4: 10.4}, 1024: {4: 100.0}}, 2),  # no such steps generate
     ],
 )
-def test_the_depth_is_cut_as_is_best_for_steps_of_all_sizes(times: dict[int, dict[int, float]], best: int) -> None:
+def test_the_depth_is_cut_as_is_best_for_steps_that_generate(times: dict[int, dict[int, float]], best: int) -> None:
     weight = Buffer("weight", "bfloat16", (4096, 14336), "weight")
     x, y = (Buffer(name, "bfloat16", ("num_tokens", extent)) for name, extent in (("x", 14336), ("y", 4096)))
     site = Site(y, x, WeightBuffers(weight), "bfloat16", symbol("num_tokens"), 64, "none")

@@ -5,6 +5,9 @@
 namespace tl::cuda {
 namespace {
 
+// The sequences of a row on the device.
+std::int64_t num_seqs_of(const StepRow& row, bool spread) { return row.decodes() || spread ? row.num_tokens : 1; }
+
 static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing else lies where they lay");
 
 }  // namespace
@@ -16,9 +19,9 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   shape.decode_only = shape.num_tokens <= executor_.max_decode_rows() &&
                       std::ranges::all_of(batch.rows, [this](const StepRow& row) { return can_spread(row); });
   for (const StepRow& row : batch.rows) {
-    const bool spreads = row.decodes() || shape.decode_only;
-    const std::int64_t num_seqs = spreads ? row.num_tokens : 1;
-    if (spreads && shape.num_seqs == shape.num_decode_seqs) shape.num_decode_seqs += num_seqs;
+    const std::int64_t num_seqs = num_seqs_of(row, shape.decode_only);
+    const bool leads = shape.num_seqs == shape.num_decode_seqs;
+    if (leads && (row.decodes() || shape.decode_only)) shape.num_decode_seqs += num_seqs;
     shape.num_seqs += num_seqs;
   }
   logits.clear();
@@ -36,7 +39,7 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
     if (on_host && own.num_rows > 0) logits.host_rows.push_back(i);
     logits.has_logprobs = logits.has_logprobs || (row.sample && host_.reports_logprobs(row));
     if (row.sample && host_.guides(row)) logits.guided.push_back({i, seq});
-    seq += num_seqs_of(row);
+    seq += num_seqs_of(row, shape.decode_only);
   }
   if (shape.decode_only) {
     const std::int64_t padded = executor_.padded_rows(shape.num_seqs);

@@ -15,6 +15,8 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.tiles import CUTS, TileConfig
 from trtllm_lite.plugins.launch import Device
 
+_GENERATING = STEP_BUCKETS[:3]  # sizes of the steps in which most time of most servers goes
+
 
 def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, deterministic: bool = False) -> Chooser:
     """Decides for the products of one program; ``timings`` count if they were measured on this architecture.
@@ -52,22 +54,26 @@ def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: S
 
 
 def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
-    """The best tiled kernel of those that cut the depth as is best for steps of all sizes.
+    """The best tiled kernel of those that cut the depth as is best for steps that generate.
 
-    Raises BuildError if there is none for steps of any size.
+    For a few rows, of which kernels copy less than of the rows that were measured, it is a guess. Raises BuildError if
+    there is none for steps of any size.
     """
     splits = _best_cut(device, timings, site)
-    best = _fastest(bucket, timings, site, site.tile_configs(size_class(bucket), device, splits))
+    if bucket.decode:
+        best = _only_tiles(site, site.tile_configs(bucket.max_tokens, device, splits))
+    else:
+        best = _fastest(bucket, timings, site, site.tile_configs(size_class(bucket), device, splits))
     return Choice(best.config, f"its sums have {splits} parts in steps of every size; {best.reason}")
 
 
 def _best_cut(device: Device, timings: TimingCache | None, site: Site) -> int:
-    """The parts of the depth with which the steps of all sizes take least, each relative to the best of its size.
+    """The parts of the depth with which steps that generate take least, each relative to the best of its size.
 
     A size of which nothing was measured does not count, and a cut that was not measured at another is left out.
     """
     ratios: list[dict[int, float]] = []
-    for above, size in pairwise((0, *STEP_BUCKETS)):
+    for above, size in pairwise((0, *_GENERATING)):
         parts = {str(config): cut for cut in CUTS for config in site.tile_configs(size, device, cut)}
         times: dict[int, float] = {}
         for timing in _measured(Bucket("step", size, above), timings, site):
