@@ -29,6 +29,7 @@ OF_ENGINES = [
     "test_calibration.py",
     "test_engine.py",
     "test_few_layers.py",
+    "test_guided.py",
     "test_int8_engine.py",
     "test_kv_cache.py",
     "test_memory.py",
