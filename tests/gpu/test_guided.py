@@ -47,7 +47,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "drafts": {"speculative_config": NGRAM},
     "preemption": {
-        "kv_cache_config": {"tokens_per_block": 32, "max_tokens": 6 * LIMITS["max_seq_len"]},
+        "kv_cache_config": {"tokens_per_block": 32, "max_tokens": 2 * LIMITS["max_seq_len"]},
         "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
     },
     "reuse": {"kv_cache_config": {"enable_block_reuse": True}},
