@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Measures engines of the Llama-3.1-8B and Llama-3.2-1B shapes (bfloat16, random weights) on this machine's NVIDIA GPU, and
 # writes the reports to OUT/*.json; `scripts/update_readme.py --record NAME OUT/*.json` stores them and renews the README.
-#   measure_gpu.sh OUT [tune|build|latency|throughput|speculation|deterministic|large|start-up]...   (default: build,
-#   which needs no GPU, to throughput)
+#   measure_gpu.sh OUT [tune|build|latency|throughput|speculation|deterministic|large|start-up|guided]...   (default:
+#   build, which needs no GPU, to throughput)
 # tune measures first what computes the products fastest, on a GPU that passes `test_gpu.sh`, and writes it to the timing
 # cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
 # start-up makes an 8B model of random weights, converts and builds it: 32 GB below OUT, in the end 16. It needs torch and
 # transformers.
 # speculation builds an engine that takes 4 guesses a step, and times it without and with guesses of which 80% are right
 # (as random weights have nothing to guess), always 4 and as many as pay; deterministic times an engine that is built so.
+# guided makes models of random weights with the tokenizer of SmolLM2 (a GGUF file in .cache, or where TRTLLM_LITE_SMOLLM2
+# says), and measures what grammars cost a full batch; with GUIDED_SHAPE=llama-3.1-8b of another shape than the 1B one.
 # large builds and times the Llama-3.1-70B shape, which fits into a card of 141 GB with a QFORMAT of eight bits or less.
 # With QFORMAT (and KV_CACHE_DTYPE) the engines are built with --qformat (and --kv_cache_dtype).
 # Needs trtllm-lite on the PATH, and the cuBLAS that the timing cache was measured with (its cublaslt_version: 130100 is
@@ -16,7 +18,7 @@
 # card's measured ceilings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|speculation|deterministic|large|start-up]...}
+out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|speculation|deterministic|large|start-up|guided]...}
 shift
 stages=${*:-build latency throughput}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
@@ -45,6 +47,18 @@ start_up() {
     --max_batch_size 64 --max_input_len 2048 --max_seq_len 4096 --output_dir "$out/engines/8b-weights"
   rm -r "$out/checkpoint"
   latency start-up-8b 8b-weights 1 128 2 --host_bandwidth "${HOST_BANDWIDTH:-55}"
+}
+guided() {
+  local shape=${GUIDED_SHAPE:-llama-3.2-1b}
+  local smollm2=${TRTLLM_LITE_SMOLLM2:-.cache/SmolLM2-135M-Instruct.Q4_1.gguf}
+  trtllm-lite convert --model_dir "$smollm2" --output_dir "$out/smollm2"
+  python3 scripts/random_model.py "configs/models/$shape.json" "$out/model" "$out/smollm2"
+  trtllm-lite convert --model_dir "$out/model" --output_dir "$out/checkpoint" --dtype bfloat16
+  rm -r "$out/model" "$out/smollm2"
+  trtllm-lite build --checkpoint_dir "$out/checkpoint" --target sm_90 --input_timing_cache "$cache" \
+    --max_batch_size 64 --max_input_len 128 --max_seq_len 1024 --output_dir "$out/engines/guided-$shape"
+  rm -r "$out/checkpoint"
+  python3 scripts/measure_guided.py --engine_dir "$out/engines/guided-$shape" --compiled --json "$out/guided-$shape.json"
 }
 latency() {  # REPORT ENGINE BATCH_SIZES INPUT_LENS OUTPUT_LEN [OPTION]...
   trtllm-lite bench latency --engine_dir "$out/engines/$2" "${ceilings[@]}" \
@@ -103,6 +117,7 @@ for stage in $stages; do
       latency first-token-70b 70b 1 2048 2
       ;;
     start-up) start_up ;;
-    *) echo "unknown stage $stage: expected tune, build, latency, throughput, speculation, deterministic, large or start-up" >&2; exit 2 ;;
+    guided) guided ;;
+    *) echo "unknown stage $stage: expected tune, build, latency, throughput, speculation, deterministic, large, start-up or guided" >&2; exit 2 ;;
   esac
 done

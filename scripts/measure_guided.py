@@ -4,7 +4,9 @@
     python scripts/measure_guided.py --engine_dir ENGINE --json guided.json
 
 The two variants take turns, with schemas that were never compiled before, and the best round of each counts: other
-guests of a machine come and go, and only slow it. The time is that from the first submission to the last token.
+guests of a machine come and go, and only slow it. The time is that from the first submission to the last token; with
+--compiled the schemas are compiled before, and only the steps are compared. The last line is the report as JSON.
+`scripts/measure_gpu.sh OUT guided` makes an engine of random weights for a GPU and measures it.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +55,8 @@ def rate(llm: LLM, prompts: Sequence[Sequence[int]], params: Sequence[SamplingPa
     return sum(lengths) / seconds
 
 
-def measure(llm: LLM, num_requests: int, max_tokens: int, rounds: int) -> dict[str, list[float]]:
-    """Tokens per second of each round, without grammars and with."""
+def measure(llm: LLM, num_requests: int, max_tokens: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
+    """Tokens per second of each round, without grammars and with; ``compiled`` leaves the compilation out."""
     generator = np.random.default_rng(0)
     vocab_size = llm.session.manifest.model.vocab_size
     prompts = [generator.integers(0, vocab_size, PROMPT_LEN).tolist() for _ in range(num_requests)]
@@ -71,6 +74,8 @@ def measure(llm: LLM, num_requests: int, max_tokens: int, rounds: int) -> dict[s
             )
             for row in range(num_requests)
         ]
+        if compiled:
+            llm.generate(prompts, [replace(own, max_tokens=1) for own in guided], use_tqdm=False)
         rates["without grammars"].append(rate(llm, prompts, plain, max_tokens))
         rates["with grammars"].append(rate(llm, prompts, guided, max_tokens))
     return rates
@@ -83,20 +88,22 @@ def main() -> None:
     parser.add_argument("--num_requests", type=int, default=64)
     parser.add_argument("--max_tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compiled", action="store_true", help="compile the schemas before the time is taken")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     busy = busy_cores()
     with LLM(options.engine_dir) as llm:
         device = llm.session.manifest.target.kind
-        rates = measure(llm, options.num_requests, options.max_tokens, options.rounds)
+        rates = measure(llm, options.num_requests, options.max_tokens, options.rounds, options.compiled)
     best = {name: max(values) for name, values in rates.items()}
     ratio = best["with grammars"] / best["without grammars"]
     rows = [[name, f"{best[name]:.4g}", f"{statistics.median(values):.4g}"] for name, values in rates.items()]
     title = f"{options.num_requests} requests, tok/s; {busy:.1f} cores were busy before"
     print_table(title, ["", "best of the rounds", "median"], rows)
     print(f"ratio of the best: {ratio:.3f}, goal at least {GOAL:g}: {'met' if ratio >= GOAL else 'MISSED'}")
+    report = {**describe(device), "busy_cores_before": busy, "tokens_per_second": rates, "ratio": ratio}
+    print(json.dumps(report))
     if options.json:
-        report = {**describe(device), "busy_cores_before": busy, "tokens_per_second": rates, "ratio": ratio}
         options.json.write_text(json.dumps(report, indent=1) + "\n")
 
 

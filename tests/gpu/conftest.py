@@ -31,6 +31,7 @@ OF_ENGINES = [
     "test_eagle3.py",
     "test_engine.py",
     "test_few_layers.py",
+    "test_guided.py",
     "test_int8_engine.py",
     "test_kv_cache.py",
     "test_memory.py",
