@@ -10,10 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 from transformers import PreTrainedModel
 
-from tests.eagle import FOR_GPU, ODD, HeadShape, rotated
+from tests.eagle import ODD, HeadShape, rotated
 from tests.models import save_tiny_model
-
-__all__ = ["FOR_GPU", "ODD", "TorchPredictor", "save_tiny_mimo"]
 
 LAYER = "model.mtp_layers.0."
 EPSILON = 1e-5
@@ -59,6 +57,11 @@ class TorchPredictor:
     tensors: dict[str, torch.Tensor]
     model: PreTrainedModel
     shape: HeadShape
+
+    @property
+    def known(self) -> torch.Tensor:
+        """The tokens that its logits are of: all."""
+        return torch.arange(self.model.config.vocab_size)
 
     def features(self, tokens: list[int]) -> torch.Tensor:
         """[tokens, hidden]: the model's last state of each token."""

@@ -1,4 +1,4 @@
-"""A layer of the model that predicts a further token (MTP), on a tiny MiMo: its guesses, and that they change nothing."""
+"""The layer of a tiny MiMo that predicts a further token (MTP): what it guesses, and that it changes nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -115,5 +115,6 @@ def test_models_without_such_a_layer_are_refused(tmp_path: Path) -> None:
     for partner in ("draft_model_dir", "target_model_dir"):
         with pytest.raises(ConvertError, match=r"num_nextn_predict_layers: expected 1, for one layer .*, found 0"):
             convert_checkpoint(without, tmp_path / "checkpoint", **{partner: without})
-    with pytest.raises(ConvertError, match=r"whose own layer drafts \(MTP\), found it with a model of the family qwen2"):
+    message = r"whose own layer drafts \(MTP\), found it with a model of the family qwen2"
+    with pytest.raises(ConvertError, match=message):
         convert_checkpoint(other, tmp_path / "checkpoint", target_model_dir=other)

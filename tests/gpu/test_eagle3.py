@@ -1,4 +1,4 @@
-"""EAGLE-3 heads on the card: what they compute, how often they are right, and that they change nothing."""
+"""EAGLE-3 heads and MTP layers on the card: what they compute, how often they are right, that they change nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
 
 from tests.eagle import FOR_GPU, NUM_LAYERS, TorchHead, expected_counts, save_tiny_head
 from tests.gpu.test_speculation import GREEDY, KINDS, LIMITS, check_greedy, prompts
 from tests.models import VOCAB_SIZE, save_tiny_model
+from tests.mtp import TorchPredictor, save_tiny_mimo
 from tests.tolerances import GPU_TOLERANCES, assert_close
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
@@ -23,16 +23,22 @@ BUILT: dict[str, Any] = {**LIMITS, "tokens_per_block": PAGE, "max_draft_len": DR
 
 
 class Models:
-    """A model and its head, converted for each other and built, in ``root``."""
+    """A model and its head, or the layer of a model that drafts, converted for each other and built, in ``root``."""
 
-    def __init__(self, root: Path, norm_before_residual: bool = False) -> None:
-        shape = {"num_hidden_layers": NUM_LAYERS, **FOR_GPU.of_model()}
-        self.model: PreTrainedModel = save_tiny_model("llama", root / "model", dtype=torch.bfloat16, **shape).float()
-        how = {"norm_before_residual": norm_before_residual}
-        tensors = save_tiny_head(root / "head", shape=FOR_GPU, dtype=torch.bfloat16, **how)
-        self.head = TorchHead(tensors, self.model, norm_before_residual, FOR_GPU)
-        convert_checkpoint(str(root / "model"), root / "checkpoint", draft_model_dir=str(root / "head"))
-        convert_checkpoint(str(root / "head"), root / "head-checkpoint", target_model_dir=str(root / "model"))
+    head: TorchHead | TorchPredictor
+
+    def __init__(self, root: Path, method: str, norm_before_residual: bool = False) -> None:
+        self.method, head = method, root / ("head" if method == "eagle3" else "model")
+        if method == "eagle3":
+            shape = {"num_hidden_layers": NUM_LAYERS, **FOR_GPU.of_model()}
+            model = save_tiny_model("llama", root / "model", dtype=torch.bfloat16, **shape).float()
+            how = {"norm_before_residual": norm_before_residual}
+            tensors = save_tiny_head(head, shape=FOR_GPU, dtype=torch.bfloat16, **how)
+            self.head = TorchHead(tensors, model, norm_before_residual, FOR_GPU)
+        else:
+            self.head = save_tiny_mimo(root / "model", FOR_GPU, torch.bfloat16)
+        convert_checkpoint(str(root / "model"), root / "checkpoint", draft_model_dir=str(head))
+        convert_checkpoint(str(head), root / "head-checkpoint", target_model_dir=str(root / "model"))
         self.engine, self.head_engine = root / "engine", root / "head-engine"
         build_engine(root / "checkpoint", self.engine, target="sm_90", **BUILT)
         build_engine(root / "head-checkpoint", self.head_engine, target="sm_90", **BUILT)
@@ -40,18 +46,20 @@ class Models:
     def drafting(self, **options: Any) -> dict[str, Any]:
         """Every draft is tried: how many would pay depends on times, and these are never the same twice."""
         how = {"num_speculative_tokens": DRAFTS, "enable_adaptive_verification": False}
-        return {"method": "eagle3", "model": self.head_engine, **how, **options}
+        return {"method": self.method, "model": self.head_engine, **how, **options}
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return Models(tmp_path_factory.mktemp("eagle3"))
+@pytest.fixture(scope="module", params=["eagle3", "mtp"])
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.mark.parametrize("norm_before_residual", [False, True])
-def test_a_head_computes_what_the_paper_says(norm_before_residual: bool, tmp_path: Path) -> None:
+def test_a_head_whose_residual_stream_is_normed(tmp_path: Path) -> None:
+    test_a_head_computes_what_its_reference_does(Models(tmp_path, "eagle3", norm_before_residual=True))
+
+
+def test_a_head_computes_what_its_reference_does(models: Models) -> None:
     """Steps of many tokens, of two (a draft was kept) and of one, over features that the other engine has left."""
-    models = Models(tmp_path, norm_before_residual)
     native, head = core(), models.head
     engines = [native.Engine(str(path / "rank0.engine")) for path in (models.engine, models.head_engine)]
     target = native.open_executor(engines[0], num_blocks=8)
@@ -89,10 +97,10 @@ def test_greedy_tokens_are_those_of_the_reference(models: Models) -> None:
     assert guessed.num_drafts > 400
     assert guessed.num_accepted[0] > 0
     for request, response, kind in zip(wanted, responses, KINDS * 15, strict=True):
-        check_greedy(models.model, request, response, kind)
+        check_greedy(models.head.model, request, response, kind)
 
 
-def test_heads_are_right_as_often_as_the_paper_says(models: Models) -> None:
+def test_heads_are_right_as_often_as_their_references(models: Models) -> None:
     """Few tokens are allowed, so that a head that is right about half of them shows what it reads.
 
     Roundings turn some guesses.
@@ -124,4 +132,4 @@ def test_preempted_sequences_draft_on(models: Models) -> None:
         stats = llm.get_stats()
     assert stats.num_swap_preemptions + stats.num_recompute_preemptions > 0
     for request, response in zip(wanted, responses, strict=True):
-        check_greedy(models.model, request, response, {})
+        check_greedy(models.head.model, request, response, {})

@@ -9,6 +9,7 @@ import torch
 
 from tests.eagle import FOR_GPU, NUM_LAYERS, TorchHead, save_tiny_head
 from tests.models import VOCAB_SIZE, save_tiny_model
+from tests.mtp import TorchPredictor, save_tiny_mimo
 from tests.tolerances import GPU_TOLERANCES, assert_close
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from trtllm_lite.builder.cache_groups import assign_cache_groups
@@ -65,14 +66,24 @@ class Card:
         return (bits << 16).view(np.float32)  # of bfloat16
 
 
+def save_models(method: str, root: Path) -> TorchHead | TorchPredictor:
+    """Convert a model to ``of_model`` and its head, or its layer that drafts, to ``of_head``."""
+    reference: TorchHead | TorchPredictor
+    if method == "mtp":
+        reference, head = save_tiny_mimo(root / "model", FOR_GPU, torch.bfloat16), "model"
+    else:
+        shape, head = {"num_hidden_layers": NUM_LAYERS, **FOR_GPU.of_model()}, "head"
+        model = save_tiny_model("llama", root / "model", dtype=torch.bfloat16, **shape).float()
+        reference = TorchHead(save_tiny_head(root / head, shape=FOR_GPU, dtype=torch.bfloat16), model, shape=FOR_GPU)
+    convert_checkpoint(str(root / "model"), root / "of_model", draft_model_dir=str(root / head))
+    convert_checkpoint(str(root / head), root / "of_head", target_model_dir=str(root / "model"))
+    return reference
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-def test_a_head_reads_what_its_model_keeps(target: str, tmp_path: Path) -> None:
-    model = save_tiny_model(
-        "llama", tmp_path / "model", dtype=torch.bfloat16, num_hidden_layers=NUM_LAYERS, **FOR_GPU.of_model()
-    ).float()
-    reference = TorchHead(save_tiny_head(tmp_path / "head", shape=FOR_GPU, dtype=torch.bfloat16), model, shape=FOR_GPU)
-    convert_checkpoint(str(tmp_path / "model"), tmp_path / "of_model", draft_model_dir=str(tmp_path / "head"))
-    convert_checkpoint(str(tmp_path / "head"), tmp_path / "of_head", target_model_dir=str(tmp_path / "model"))
+@pytest.mark.parametrize("method", ["eagle3", "mtp"])
+def test_a_head_reads_what_its_model_keeps(method: str, target: str, tmp_path: Path) -> None:
+    reference = save_models(method, tmp_path)
     kept = Card(tmp_path / "of_model", target)
     head = Card(tmp_path / "of_head", target, lender=kept)
     tokens = np.random.default_rng(0).integers(3, VOCAB_SIZE, 37).tolist()
@@ -96,11 +107,7 @@ def test_a_head_reads_what_its_model_keeps(target: str, tmp_path: Path) -> None:
 
 
 def test_memory_of_features_is_that_of_the_model(tmp_path: Path) -> None:
-    shape = {"num_hidden_layers": NUM_LAYERS, **FOR_GPU.of_model()}
-    save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **shape)
-    save_tiny_head(tmp_path / "head", shape=FOR_GPU, dtype=torch.bfloat16)
-    convert_checkpoint(str(tmp_path / "model"), tmp_path / "of_model", draft_model_dir=str(tmp_path / "head"))
-    convert_checkpoint(str(tmp_path / "head"), tmp_path / "of_head", target_model_dir=str(tmp_path / "model"))
+    save_models("eagle3", tmp_path)
     kept, head = (Card(tmp_path / name, "sm_90") for name in ("of_model", "of_head"))
     layer = 2 * FOR_GPU.kv_heads * FOR_GPU.head_dim * 2 * PAGE
     blocks = kept.machine.plan.symbols["num_blocks"] + 1  # one for padding
