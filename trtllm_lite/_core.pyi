@@ -3,7 +3,7 @@
 Arrays are C-contiguous and of exactly the dtypes given here: nothing is converted silently.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -348,8 +348,19 @@ class Grammar:
 class GrammarCompiler:
     """Compiles grammars over the tokens of one model, by llguidance."""
 
-    def __init__(self, *, library: str, tokenizer_json: str, vocab_size: int, end_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        *,
+        library: str,
+        tokenizer_json: str,
+        vocab_size: int,
+        end_ids: Sequence[int],
+        tokenize: Callable[[bytes], Sequence[int]] | None = None,
+    ) -> None:
         """``library`` is the path of llguidance's shared library; ``end_ids`` are one at least.
+
+        ``tokenize`` spells what is guessed of texts under these grammars, none if it cannot; None: nobody guesses.
+        Event loops call it from their own threads.
 
         Raises ArgumentError for another version of it than known, or a tokenizer that it cannot read; DeviceError if it
         does not load.
@@ -361,6 +372,9 @@ class GrammarCompiler:
         Raises ArgumentError for what llguidance refuses, LimitError after ``timeout_ms``, OverloadedError while too
         many others compile.
         """
+
+    def behind(self, grammar: Grammar, marker: str) -> Grammar:
+        """The same grammar, of what follows the text ``marker``, before which all tokens but end tokens are free."""
 
 class NgramSizes:
     """Tokens that an n-gram has at least and at most (ngram_drafter.h)."""

@@ -213,5 +213,20 @@ class GrammarMatcher:
     def roll_back(self, count: int) -> None:
         """Take the last ones back."""
 
+class GrammarGuesser:
+    """What may come next of a text under a grammar. GrammarError of the C++ side becomes a RuntimeError."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Append tokens."""
+
+    def guess(self, most: int) -> list[int]:
+        """Up to ``most`` tokens that come next where there is one way to go on."""
+
+    def num_allowed(self, tokens: Sequence[int]) -> int:
+        """How many of ``tokens`` may come next."""
+
+def start_guesser(grammar: Grammar) -> GrammarGuesser:
+    """A guesser of the empty text; the grammar's compiler must have been made with ``tokenize``."""
+
 def start_grammar(grammar: Grammar) -> GrammarMatcher:
     """A matcher of the empty text."""

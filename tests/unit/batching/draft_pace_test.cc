@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 #include "random_load.h"
 #include "simulated_device.h"
@@ -29,7 +30,7 @@ class SlowDrafter : public tl::Drafter {
   double relative_cost() const override { return share; }
   void look_at(const tl::StepBatch&, std::span<tl::DraftTask> tasks) override {
     for (tl::DraftTask& task : tasks) {
-      const auto& known = static_cast<Known&>(*task.request.draft_state);
+      const auto& known = static_cast<Known&>(*task.state);
       const int num_behind = static_cast<int>(task.request.tokens.size()) - known.num_tokens;
       task.num_behind = num_behind > tl::kMaxDrafts + 1 ? num_behind : 0;
     }
@@ -40,7 +41,7 @@ class SlowDrafter : public tl::Drafter {
     for (tl::DraftTask& task : tasks) {
       if (task.most == 0) continue;
       times.num_caught_up += task.num_behind;
-      static_cast<Known&>(*task.request.draft_state).num_tokens = static_cast<int>(task.request.tokens.size());
+      static_cast<Known&>(*task.state).num_tokens = static_cast<int>(task.request.tokens.size());
       num_places = std::max(num_places, task.most);
       for (int i = 0; i < task.most; ++i) task.drafts.push_back(1);
     }
@@ -141,6 +142,78 @@ TEST(requests_are_paced_by_themselves) {
   const double all = FullBatch{16, kGpu, [](int) { return 0.9; }}.gain();
   const double none = FullBatch{16, kGpu, [](int) { return 0.0; }}.gain();
   CHECK(none < 1.01 && all > 2.5 && gain > 0.98);
+}
+
+// Knows four tokens of each `period` of a request; what it guesses elsewhere is always wrong.
+class ForcingDrafter : public tl::Drafter {
+ public:
+  ForcingDrafter(bool guesses, std::size_t period) : guesses_(guesses), period_(period) {}
+  std::unique_ptr<tl::DraftState> start(const tl::Request&) override {
+    auto state = std::make_unique<tl::DraftState>();
+    state->guesses = guesses_;
+    state->forces = true;
+    return state;
+  }
+  double relative_cost() const override { return 0; }
+  void look_at(const tl::StepBatch&, std::span<tl::DraftTask> tasks) override {
+    for (tl::DraftTask& task : tasks) {
+      if (task.most > 0 && task.request.forced_rest == 0) task.forced = num_known(task.request) > 0;
+    }
+  }
+  tl::DraftTimes draft(std::span<tl::DraftTask> tasks) override {
+    for (tl::DraftTask& task : tasks) {
+      const bool forced = task.forced.value_or(false);
+      right[task.request.tokens[0]] = forced;
+      const int num = forced ? std::min(task.most, num_known(task.request)) : task.most;
+      for (int i = 0; i < num; ++i) task.drafts.push_back(1);
+    }
+    return {};
+  }
+  void launched(const tl::StepBatch&) override {}
+  void end(tl::DraftState&, std::span<const std::int32_t>) override {}
+
+  std::map<int, bool> right;  // whether a request's drafts are, by its prompt's first token
+
+ private:
+  int num_known(const tl::Request& request) const {
+    return std::max(4 - static_cast<int>(request.tokens.size() % period_), 0);
+  }
+
+  bool guesses_;
+  std::size_t period_;
+};
+
+double forcing_rate(const StepTimes& times, bool forces, bool guesses, std::size_t period) {
+  constexpr int kBatch = 4, kPrompt = 128, kGenerated = 768;
+  const std::vector<SimulatedRequest> requests(kBatch, {kPrompt, kGenerated, kGenerated});
+  auto config = scheduler_config(tl::CapacityPolicy::kGuaranteedNoEvict, kBatch, 8192, kPrompt + kGenerated);
+  const auto drafter = std::make_shared<ForcingDrafter>(guesses, period);
+  if (forces) config.max_draft_len = tl::kMaxDrafts;
+  if (forces) config.drafter = drafter;
+  Simulation simulation(config, {.num_blocks = kBatch * (kPrompt + kGenerated) / 32, .tokens_per_block = 32}, requests,
+                        times);
+  simulation.device().keeps = [drafter](int request) { return drafter->right[request] ? 1.0 : 0.0; };
+  simulation.run();
+  return simulation.tokens_per_second;
+}
+
+// A request whose guesses are bad rests from them, and not from what has to come.
+TEST(what_has_to_come_pays_whatever_becomes_of_guesses) {
+  for (const StepTimes& times : {kGpu, kCpu}) {
+    const double none = forcing_rate(times, false, false, 8);
+    const double alone = forcing_rate(times, true, false, 8), beside = forcing_rate(times, true, true, 8);
+    if (alone <= 1.2 * none || beside <= 0.95 * alone)
+      std::fprintf(stderr, "base %g: %g, %g, %g\n", times.base, none, alone, beside);
+    CHECK(alone > 1.2 * none && beside > 0.95 * alone);
+  }
+}
+
+TEST(what_never_comes_is_never_slower) {
+  for (const StepTimes& times : {kGpu, kCpu, kSlow}) {
+    const double rare = forcing_rate(times, true, true, 300) / forcing_rate(times, false, false, 300);
+    if (rare < 0.98) std::fprintf(stderr, "base %g: %g\n", times.base, rare);
+    CHECK(rare >= 0.98);
+  }
 }
 
 // A machine that becomes slower and steps of more rows do not count as drafts do, and one step that was held up counts

@@ -9,7 +9,7 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
   cache_.step_ended(batch.step);
   slots_.step_ended(batch.step);
   costs_.observe(batch, result);
-  if (config_.drafter) observe_drafts(batch, result);
+  if (num_drafters_ > 0) observe_drafts(batch, result);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     const bool of_the_same_search = i > 0 && row.request == batch.rows[i - 1].request;

@@ -93,10 +93,21 @@ class DraftCost {
   double tokens_caught_up_ = 0, seconds_caught_up_ = 0, num_catch_ups_ = 0;  // means, of calls that caught up
 };
 
-// The drafts of one request: as many as are likely enough to be kept. If none is, the request goes on without, and
-// tries again after a while: the longer, the more often that was in vain.
+// The drafts of one request and kind: as many as are likely enough to be kept. If none is, the request goes on without,
+// and tries again after a while: the longer, the more often that was in vain.
 class DraftPace {
  public:
+  // What is expected of drafts before there are some: how many are kept, and after how many steps for which there are
+  // none no more are looked for.
+  struct Prospect {
+    double acceptance;
+    int most_empty;
+  };
+  static constexpr Prospect kGuesses{0.6, 8};
+  static constexpr Prospect kNearlySure{0.9, 64};  // the tokens that a grammar leaves, between others
+
+  explicit DraftPace(const Prospect& prospect = kGuesses) : prospect_(prospect) {}
+
   // Whether drafts of which this share is kept are worth their price. Both numbers are estimates; a price near that of
   // a row of its own is that of drafts which are nearly all kept.
   static bool pays(double kept, double price) {
@@ -126,9 +137,9 @@ class DraftPace {
     return 0;
   }
   // The same where nothing could be guessed.
-  int found_nothing() { return ++num_empty_ < kMostEmpty ? 0 : rest(); }
+  int found_nothing() { return ++num_empty_ < prospect_.most_empty ? 0 : rest(); }
   int rest() {
-    acceptance_ = kUntried;
+    acceptance_ = prospect_.acceptance;
     num_tried_ = 2;
     num_empty_ = 0;
     return std::exchange(rest_, std::min(2 * rest_, kMostRest));
@@ -137,10 +148,10 @@ class DraftPace {
   static constexpr int kLeastRest = 32, kMostRest = 512;  // steps; powers of two
 
  private:
-  static constexpr double kUntried = 0.6, kMemory = 32;
+  static constexpr double kMemory = 32;
   static constexpr double kMargin = 0.25, kLeastGain = 0.02;
-  static constexpr int kMostEmpty = 8;  // steps that nothing was guessed for
-  double acceptance_ = kUntried, num_tried_ = 2;
+  Prospect prospect_;
+  double acceptance_ = prospect_.acceptance, num_tried_ = 2;
   int rest_ = kLeastRest, num_empty_ = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "batching/step.h"
@@ -14,15 +15,20 @@ struct Request;
 // What a drafter keeps of a request; the request owns it.
 struct DraftState {
   virtual ~DraftState() = default;
+
+  bool guesses = true;  // what may be wrong
+  bool forces = false;  // knows at times what has to come, of a request under a grammar
 };
 
 // A request whose next row may bring drafts. All tokens of the request are known, and all but the newest are computed.
 struct DraftTask {
   Request& request;
-  std::int32_t slot;   // whose block table has room for the newest token and for `most` behind it
-  int most;            // 0: nothing is asked for
-  TokenRun drafts;     // the answer: up to `most` tokens that may follow
-  int num_behind = 0;  // tokens that have to be made up for before anything can be guessed
+  DraftState* state;                // the drafter's own of the request
+  std::int32_t slot;                // whose block table has room for the newest token and for `most` behind it
+  int most;                         // 0: nothing is asked for
+  TokenRun drafts;                  // the answer: up to `most` tokens that may follow
+  int num_behind = 0;               // tokens that have to be made up for before anything can be guessed
+  std::optional<bool> forced = {};  // whether the answer is what has to come; none: it was not looked for
 };
 
 // Seconds that a call took: to guess, and to make up for so many tokens that came while nothing was asked for.

@@ -11,16 +11,17 @@ namespace tl {
 // Requests that rest try again in the same steps, because drafts cost less where many rows have some. The step before
 // is awaited, so that none of their rows is in flight then and the batch stays together.
 void Scheduler::wake_drafters(std::uint64_t step) {
-  if (!config_.drafter || step % DraftPace::kLeastRest != 0) return;
+  if (num_drafters_ == 0 || step % DraftPace::kLeastRest != 0) return;
   for (const Index index : running_) {
     Request& request = table_.request(index);
-    if (request.drafts_in(step)) request.rest = 0;
+    if (Request::is_over(request.rest, step)) request.rest = 0;
+    if (Request::is_over(request.forced_rest, step)) request.forced_rest = 0;
   }
 }
 
 // Adds the newest token of every request that drafts, unless a step in flight samples it.
 void Scheduler::add_draft_rows(StepBatch& batch) {
-  if (!config_.drafter) return;
+  if (num_drafters_ == 0) return;
   drafting_.clear();
   drafts_.clear();
   int num_left = budget(batch) - (num_rows_ - static_cast<int>(batch.rows.size()));
@@ -33,20 +34,42 @@ void Scheduler::add_draft_rows(StepBatch& batch) {
     num_left -= most;
   }
   if (drafts_.empty()) return;
-  config_.drafter->look_at(batch, drafts_);
-  if (config_.paces_drafts) {
-    ask_within_budget();
-    ask_for_what_pays();
-  }
+  look_at_drafts(batch);
   const DraftTimes times = config_.drafter->draft(drafts_);
   draft_cost_.observe_catching_up(times.num_caught_up, times.catching_up);
   batch.guess_seconds = times.guessing;
   for (std::size_t i = 0; i < drafting_.size(); ++i) {
     const DraftTask& task = drafts_[i];
-    const bool had_nothing = task.most > 0 && task.num_behind == 0 && task.drafts.empty();
-    if (config_.paces_drafts && had_nothing) task.request.rest = task.request.pace.found_nothing();
+    if (config_.paces_drafts) note_nothing(task);
+    task.request.brings_forced = task.forced.value_or(false);
     add_row(drafting_[i], 1, task.drafts, batch);
   }
+}
+
+// Asks what has to come, and elsewhere for as many guesses as pay, of requests that do not rest from them.
+void Scheduler::look_at_drafts(const StepBatch& batch) {
+  config_.drafter->look_at(batch, drafts_);
+  for (DraftTask& task : drafts_) {
+    if (!task.forced.value_or(false) && task.request.rest != 0) task.most = 0;
+  }
+  if (!config_.paces_drafts) return;
+  if (draft_cost_.known()) {
+    const double price = draft_cost_.prices().per_draft;
+    for (DraftTask& task : drafts_) {
+      const DraftPace& pace = task.forced.value_or(false) ? task.request.forced_pace : task.request.pace;
+      task.most = pace.draft_len(price, task.most);
+    }
+  }
+  ask_within_budget();
+  ask_for_what_pays();
+}
+
+// Lets a request rest from what is looked for in vain.
+void Scheduler::note_nothing(const DraftTask& task) {
+  Request& request = task.request;
+  if (task.forced == false) request.forced_rest = request.forced_pace.found_nothing();
+  if (task.forced.value_or(false) || request.rest != 0) return;
+  if (task.most > 0 && task.num_behind == 0 && task.drafts.empty()) request.rest = request.pace.found_nothing();
 }
 
 // Lets requests rest that there is no time to catch up with.
@@ -66,7 +89,8 @@ void Scheduler::ask_within_budget() {
   }
 }
 
-// Asks for as many places as pay for all rows together, and lets the requests rest if none does.
+// Asks for as many places as pay for all rows together, and lets the requests rest if none does. What has to come is
+// no guess: its places take no time.
 void Scheduler::ask_for_what_pays() {
   const DraftPrices prices = draft_cost_.prices();
   int num_places = 0;
@@ -74,13 +98,14 @@ void Scheduler::ask_for_what_pays() {
     int num_rows = 0;
     double num_kept = 0;
     for (const DraftTask& task : drafts_) {
-      if (task.most <= num_places) continue;
+      if (task.most <= num_places || task.forced.value_or(false)) continue;
       ++num_rows;
       num_kept += task.request.pace.kept(num_places + 1);
     }
     if (num_rows == 0 || !DraftPace::pays(num_kept / num_rows, prices.of_draft(num_rows))) break;
   }
   for (DraftTask& task : drafts_) {
+    if (task.forced.value_or(false)) continue;
     if (task.most > 0 && num_places == 0) task.request.rest = task.request.pace.rest();
     task.most = std::min(task.most, num_places);
   }
@@ -101,12 +126,18 @@ int Scheduler::most_drafts(const Running& running, int num_left) const {
     const int kept = static_cast<int>(running_.size()) * cache_.geometry().num_groups();
     return num_missing + kept <= std::min(num_free(false), cache_.device().num_ready());
   };
-  if (config_.paces_drafts) {
-    const double price = draft_cost_.prices().per_draft;
-    most = std::min(most, draft_cost_.known() ? request.pace.draft_len(price, most) : draft_cost_.trial_len());
-  }
+  if (config_.paces_drafts) most = paced(request, most);
   while (most > 0 && !fits(most)) --most;
   return most;
+}
+
+// At most `most` drafts, of whichever kind.
+int Scheduler::paced(const Request& request, int most) const {
+  if (!draft_cost_.known()) return std::min(most, draft_cost_.trial_len());
+  const double price = draft_cost_.prices().per_draft;
+  const int guessed = request.rest == 0 ? request.pace.draft_len(price, most) : 0;
+  const int forced = request.forced_rest == 0 ? request.forced_pace.draft_len(price, most) : 0;
+  return std::max(guessed, forced);
 }
 
 // Reserves the newest token's position and those of the drafts, so that the drafter finds them in the block table.
@@ -117,7 +148,8 @@ bool Scheduler::ask_for_drafts(Index index, int most, StepBatch& batch) {
   const int slot = running.slot().index();
   if (cache_.take_changed(running.kv())) add_table_updates(slot, running.kv(), batch);
   drafting_.push_back(index);
-  drafts_.push_back({.request = running.request(), .slot = slot, .most = most, .drafts = {}});
+  Request& request = running.request();
+  drafts_.push_back({.request = request, .state = request.draft_state.get(), .slot = slot, .most = most, .drafts = {}});
   return true;
 }
 
@@ -141,7 +173,12 @@ void Scheduler::settle(const StepRow& row, int num_kept) {
 // Learns from a row's drafts whether the request's next rows had better bring some.
 void Scheduler::pace(const StepRow& row, int num_kept) {
   Request& request = table_.request(row.request.index);
-  if (config_.paces_drafts) request.rest = request.pace.observe(row.num_drafts, num_kept, draft_price_);
+  if (!config_.paces_drafts) return;
+  if (request.brings_forced) {
+    request.forced_rest = request.forced_pace.observe(row.num_drafts, num_kept, draft_price_);
+  } else {
+    request.rest = request.pace.observe(row.num_drafts, num_kept, draft_price_);
+  }
 }
 
 void Scheduler::observe_drafts(const StepBatch& batch, const StepResult& result) {

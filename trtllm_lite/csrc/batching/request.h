@@ -91,22 +91,27 @@ struct alignas(64) Request {
   int outputs_from = 0;   // prompt outputs before this position are delivered or under way
   int max_scheduled = 0;  // tokens ever scheduled: computing fewer again is work done twice
   int num_searched = 0;   // tokens that a beam search has taken each of its beams
-  int rest = kForEver;    // without drafts: 0, or until a step whose number is a multiple of it
+  // Without drafts that may be wrong, and without those that have to come: 0, or until a step whose number is a
+  // multiple.
+  int rest = kForEver, forced_rest = kForEver;
   RequestSpec spec;
   Rank rank;
   std::vector<std::uint64_t> hashes;        // see TokenChain
   std::unique_ptr<DraftState> draft_state;  // null: its rows bring no drafts
   DraftPace pace;
-  int max_draft_len = 0;  // of a row
-  int num_holds = 0;      // times admission was put off for a prefix being computed
+  DraftPace forced_pace{DraftPace::kNearlySure};
+  bool brings_forced = false;  // of the drafts in flight
+  int max_draft_len = 0;       // of a row
+  int num_holds = 0;           // times admission was put off for a prefix being computed
   int num_preemptions = 0;
   int num_cached_tokens = 0;
   Clock::time_point submitted;
   std::optional<Clock::time_point> deadline, admitted, first_token;
 
   bool is_search() const { return spec.num_beams > 0; }
-  bool drafts() const { return rest == 0; }
-  bool drafts_in(std::uint64_t step) const {
+  bool drafts() const { return rest == 0 || forced_rest == 0; }
+  bool drafts_in(std::uint64_t step) const { return is_over(rest, step) || is_over(forced_rest, step); }
+  static bool is_over(int rest, std::uint64_t step) {
     return rest == 0 || (rest > 0 && step % static_cast<std::uint64_t>(rest) == 0);
   }
   int max_rows() const { return is_search() ? spec.num_beams : 1; }  // in a step

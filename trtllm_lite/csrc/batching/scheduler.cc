@@ -49,9 +49,11 @@ void Scheduler::add(std::unique_ptr<Request> request) {
   request->hashes.reserve(cache_.geometry().num_blocks_for(request->max_kv_len()));
   request->rank = waiting_.next_rank(request->spec.priority);
   if (config_.drafter && !request->is_search()) request->draft_state = config_.drafter->start(*request);
-  if (request->draft_state) {
+  if (const DraftState* drafts = request->draft_state.get()) {
     request->max_draft_len = config_.max_draft_len;
-    request->rest = 0;
+    if (drafts->guesses) request->rest = 0;
+    if (drafts->forces) request->forced_rest = 0;
+    ++num_drafters_;
   }
   const Index index = table_.add(Waiting(std::move(request)));
   const Request& added = table_.request(index);
@@ -242,6 +244,7 @@ void Scheduler::remove(Index index, FinishReason reason, std::string message, Cl
   }
   const std::unique_ptr<Request> request = table_.remove(index);
   if (request->deadline) deadlines_.erase({*request->deadline, index});
+  if (request->draft_state) --num_drafters_;
   if (request->draft_state && reason != FinishReason::kError) {
     const auto generated = std::span(request->tokens).subspan(static_cast<std::size_t>(request->num_prompt));
     config_.drafter->end(*request->draft_state, generated);

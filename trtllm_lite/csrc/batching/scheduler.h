@@ -153,6 +153,9 @@ class Scheduler {
   void add_draft_rows(StepBatch& batch);
   bool ask_for_drafts(Index index, int most, StepBatch& batch);
   int most_drafts(const Running& running, int num_left) const;
+  int paced(const Request& request, int most) const;
+  void look_at_drafts(const StepBatch& batch);
+  void note_nothing(const DraftTask& task);
   void settle(const StepRow& row, int num_kept);
   void ask_for_what_pays();
   void ask_within_budget();
@@ -182,6 +185,7 @@ class Scheduler {
   std::optional<double> draft_price_;  // of each draft of the step that is complete
   std::vector<Index> drafting_;        // of the step in preparation
   std::vector<DraftTask> drafts_;      // of these
+  int num_drafters_ = 0;               // requests that ever draft
   std::uint64_t launched_ = 0;
   bool last_step_decoded_ = false;
   SchedulerStats counters_;

@@ -23,6 +23,7 @@
 #include "kv_cache_size.h"
 #include "sampling/row_sampler.h"
 #include "speculation/drafting.h"
+#include "speculation/grammar_drafter.h"
 
 namespace nb = nanobind;
 
@@ -46,7 +47,7 @@ struct LoopOptions {
   int max_batch_size, max_input_len, max_seq_len, max_num_tokens;
   std::int64_t num_host_blocks;
   bool max_utilization, enable_block_reuse, enable_chunked_context;
-  int max_draft_len;  // of a step's row; 0 if nothing drafts
+  int max_draft_len;  // of a step's row; 0: nothing drafts
   bool paces_drafts;
   std::optional<Drafting> drafting;
   DeviceExecutor* draft_model;  // null, or what drafts instead
@@ -199,13 +200,19 @@ class PyEventLoop {
   static std::shared_ptr<Drafter> drafter_of(const LoopOptions& options, const DeviceExecutor& executor,
                                              int num_slots) {
     static_assert(kMaxDrafts == kMaxDraftLen);
-    const int num_methods = (options.drafting ? 1 : 0) + (options.draft_model != nullptr ? 1 : 0);
-    if (num_methods != (options.max_draft_len > 0 ? 1 : 0)) {
-      throw std::invalid_argument("event loop: max_draft_len must be above 0 with one thing that drafts, else 0");
+    if (options.drafting && options.draft_model != nullptr) {
+      throw std::invalid_argument("event loop: at most one thing may guess, drafting or draft_model");
     }
-    if (options.drafting) return make_drafter(*options.drafting);
-    if (options.draft_model == nullptr) return nullptr;
-    return draft_model(executor, *options.draft_model, options.max_batch_size, options.num_host_blocks, num_slots);
+    if (options.max_draft_len == 0) return nullptr;
+    std::shared_ptr<Drafter> other;
+    if (options.drafting) other = make_drafter(*options.drafting);
+    if (options.draft_model != nullptr) {
+      other = draft_model(executor, *options.draft_model, options.max_batch_size, options.num_host_blocks, num_slots);
+    }
+    const auto grammar_of = [](const Request& request) {
+      return static_cast<const RequestParams&>(*request.spec.params).grammar;
+    };
+    return std::make_shared<GrammarDrafter>(grammar_of, std::move(other));
   }
 
   static void check_fits(const KvManagerConfig& cache, int max_seq_len) {

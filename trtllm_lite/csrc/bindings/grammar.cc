@@ -2,9 +2,14 @@
 #include "grammar/grammar.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "bindings/bindings.h"
 #include "grammar/llguidance.h"
@@ -12,6 +17,22 @@
 namespace nb = nanobind;
 
 namespace tl {
+namespace {
+
+// Calls a function of Python's, from any thread.
+llguidance::Tokenize tokenize_by(const nb::callable& function) {
+  const auto forget = [](nb::callable* held) {
+    const nb::gil_scoped_acquire acquire;
+    delete held;
+  };
+  const std::shared_ptr<nb::callable> kept(new nb::callable(function), forget);
+  return [kept](const std::string& text) {
+    const nb::gil_scoped_acquire acquire;
+    return nb::cast<std::vector<std::int32_t>>((*kept)(nb::bytes(text.data(), text.size())));
+  };
+}
+
+}  // namespace
 
 void bind_grammar(nb::module_& module) {
   nb::class_<Grammar>(module, "Grammar");
@@ -19,11 +40,14 @@ void bind_grammar(nb::module_& module) {
       .def(
           "__init__",
           [](llguidance::Compiler* self, const std::string& library, const std::string& tokenizer_json,
-             std::uint32_t vocab_size, const std::vector<std::uint32_t>& end_ids) {
-            new (self) llguidance::Compiler(library, tokenizer_json, vocab_size, end_ids);
+             std::uint32_t vocab_size, const std::vector<std::uint32_t>& end_ids,
+             const std::optional<nb::callable>& tokenize) {
+            llguidance::Tokenize spell = tokenize ? tokenize_by(*tokenize) : nullptr;
+            const nb::gil_scoped_release release;
+            new (self) llguidance::Compiler(library, tokenizer_json, vocab_size, end_ids, std::move(spell));
           },
           nb::kw_only(), nb::arg("library"), nb::arg("tokenizer_json"), nb::arg("vocab_size"), nb::arg("end_ids"),
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::arg("tokenize").none() = nb::none())
       .def(
           "compile",
           [](llguidance::Compiler& self, std::string kind, std::string text, int timeout_ms) {
@@ -31,7 +55,13 @@ void bind_grammar(nb::module_& module) {
                 self.compile(std::move(kind), std::move(text), std::chrono::milliseconds(timeout_ms)));
           },
           nb::arg("kind"), nb::arg("text"), nb::kw_only(), nb::arg("timeout_ms"),
-          nb::call_guard<nb::gil_scoped_release>());
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "behind",
+          [](const llguidance::Compiler& self, std::shared_ptr<Grammar> grammar, const std::string& marker) {
+            return std::const_pointer_cast<Grammar>(self.behind(std::move(grammar), marker));
+          },
+          nb::arg("grammar"), nb::arg("marker"), nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace tl

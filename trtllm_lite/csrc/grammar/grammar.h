@@ -1,4 +1,4 @@
-// What guided decoding asks of a library of grammars, whichever it is: three functions over a text that grows by
+// What guided decoding asks of a library of grammars, whichever it is: a few functions over a text that grows by
 // tokens.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <stdexcept>
+#include <vector>
 
 namespace tl {
 
@@ -35,6 +36,22 @@ class GrammarMatcher {
   virtual void roll_back(std::size_t count) = 0;
 };
 
+// Guesses how one text goes on. Threads take turns. After an error only destruction is defined.
+class GrammarGuesser {
+ public:
+  virtual ~GrammarGuesser() = default;
+
+  // As GrammarMatcher::accept.
+  virtual void accept(std::span<const std::int32_t> tokens) = 0;
+
+  // Up to `most` tokens that come next if the grammar leaves one way to go on, as the model's tokenizer would spell it.
+  // White space that may stand anywhere is expected as it stood in the text before. Throws GrammarError.
+  virtual std::vector<std::int32_t> guess(int most) = 0;
+
+  // How many of `tokens`, from the first on, the grammar allows next. Throws GrammarError.
+  virtual int num_allowed(std::span<const std::int32_t> tokens) = 0;
+};
+
 // A compiled grammar. Threads share it.
 class Grammar {
  public:
@@ -42,6 +59,8 @@ class Grammar {
 
   // A matcher of the empty text, which may outlive the grammar.
   virtual std::unique_ptr<GrammarMatcher> start() const = 0;
+  // The same of a guesser; null if the grammar was compiled without.
+  virtual std::unique_ptr<GrammarGuesser> start_guesser() const = 0;
 };
 
 }  // namespace tl

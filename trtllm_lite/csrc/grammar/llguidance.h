@@ -9,19 +9,23 @@
 #include <string>
 
 #include "grammar/grammar.h"
+#include "grammar/spelling.h"
 
 namespace tl::llguidance {
 
+class TokenizerHandle;
 class Vocabulary;
+struct GuessingTools;
 
 // Compiles grammars over the tokens of one model. Threads share it.
 class Compiler {
  public:
   // `library`: path of llguidance's shared library. `tokenizer_json`: the model's tokenizer, of whose tokens those
   // below `vocab_size` count; texts end by `end_ids`, of which there is one at least. Special tokens are no part of any
-  // text. Throws ArgumentError for a tokenizer that llguidance cannot read, and what load() throws.
+  // text. `tokenize`: spells what is guessed of texts under these grammars; none if nobody guesses. Throws
+  // ArgumentError for a tokenizer that llguidance cannot read, and what load() throws.
   Compiler(const std::string& library, const std::string& tokenizer_json, std::uint32_t vocab_size,
-           std::span<const std::uint32_t> end_ids);
+           std::span<const std::uint32_t> end_ids, Tokenize tokenize);
 
   // `kind`: "json_schema", "regex", "lark" or "llguidance" (a JSON object of several grammars). Throws ArgumentError,
   // with llguidance's message, for a text that is no such grammar or too large a one, LimitError for one that takes
@@ -29,10 +33,16 @@ class Compiler {
   // cannot be ended, it goes on and counts.
   std::shared_ptr<const Grammar> compile(std::string kind, std::string text, std::chrono::milliseconds timeout);
 
+  // The same grammar, of what follows `marker` in texts that are free before: see behind_marker. `grammar` is one that
+  // this compiler made.
+  std::shared_ptr<const Grammar> behind(std::shared_ptr<const Grammar> grammar, const std::string& marker) const;
+
  private:
   static constexpr int kMaxCompiling = 4;
 
   std::shared_ptr<const Vocabulary> vocabulary_;
+  std::shared_ptr<const GuessingTools> tools_;    // null: nobody guesses
+  std::shared_ptr<const TokenizerHandle> bytes_;  // as a vocabulary; null likewise
   using Places = std::counting_semaphore<kMaxCompiling>;
   std::shared_ptr<Places> places_ = std::make_shared<Places>(kMaxCompiling);
 };

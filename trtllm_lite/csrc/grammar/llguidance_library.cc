@@ -45,6 +45,10 @@ Functions load(const std::string& path) {
   find(functions.compute_mask, "llg_matcher_compute_mask_into");
   find(functions.consume, "llg_matcher_consume_tokens");
   find(functions.roll_back, "llg_matcher_rollback");
+  find(functions.num_valid, "llg_matcher_validate_tokens");
+  find(functions.forced, "llg_matcher_compute_ff_tokens");
+  find(functions.is_accepting, "llg_matcher_is_accepting");
+  find(functions.decode, "llg_decode_tokens");
   return functions;
 }
 

@@ -52,6 +52,9 @@ struct TokenizerInit {
   std::uint32_t num_more_end_ids;
 };
 
+// For `decode`: also the names of special tokens.
+constexpr std::uint32_t kWithSpecial = 1;
+
 // Functions return null or -1 for errors unless they say otherwise.
 struct Functions {
   void (*set_defaults)(MatcherInit*, const Tokenizer*);
@@ -65,6 +68,12 @@ struct Functions {
   std::int32_t (*compute_mask)(Matcher*, std::uint32_t* mask, std::size_t mask_bytes);
   std::int32_t (*consume)(Matcher*, const std::uint32_t* tokens, std::size_t num_tokens);
   std::int32_t (*roll_back)(Matcher*, std::size_t num_tokens);
+  std::int32_t (*num_valid)(Matcher*, const std::uint32_t* tokens, std::size_t num_tokens);
+  std::int32_t (*forced)(Matcher*, std::uint32_t* tokens, std::size_t num_tokens);  // returns how many it wrote
+  bool (*is_accepting)(Matcher*);
+  // Text with a NUL behind it; returns the bytes that both take.
+  std::size_t (*decode)(const Tokenizer*, const std::uint32_t* tokens, std::size_t num_tokens, char* text,
+                        std::size_t size, std::uint32_t flags);
 };
 
 // Loads the library at `path`, which stays loaded. Throws ArgumentError if its version is none that is known to fit,

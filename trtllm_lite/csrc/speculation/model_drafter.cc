@@ -138,7 +138,7 @@ std::int32_t& ModelDrafter::filled(CopyKind kind, bool is_source, std::int32_t b
 void ModelDrafter::open_slots() {
   for (std::size_t i = 0; i < guesses_.size(); ++i) {
     const Request& request = guesses_[i].task->request;
-    const auto& state = static_cast<const ModelDraftState&>(*request.draft_state);
+    const auto& state = static_cast<const ModelDraftState&>(*guesses_[i].task->state);
     executor_->set_slot(static_cast<int>(i), state.params, request.tokens, request.num_prompt);
   }
 }

@@ -31,7 +31,7 @@ class SequenceDrafters final : public Drafter {
   void look_at(const StepBatch&, std::span<DraftTask>) override {}
   DraftTimes draft(std::span<DraftTask> tasks) override {
     for (DraftTask& task : tasks) {
-      if (task.most > 0) of(*task.request.draft_state).draft(task.request.tokens, task.most, task.drafts);
+      if (task.most > 0) of(*task.state).draft(task.request.tokens, task.most, task.drafts);
     }
     return {};
   }

@@ -2,16 +2,19 @@
 
 from typing import Any
 
-from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.manifest import Limits, Manifest
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.session.config import SpeculativeConfig
 
 
-def drafting_options(native: Any, config: SpeculativeConfig | None) -> dict[str, Any]:
-    """The arguments of ``_core.EventLoop`` that say who drafts, but for the executor of a draft model."""
+def drafting_options(native: Any, config: SpeculativeConfig | None, limits: Limits) -> dict[str, Any]:
+    """The arguments of ``_core.EventLoop`` that say who drafts, but for the executor of a draft model.
+
+    Grammars draft what they leave no choice about in every engine that takes drafts, ``limits`` being the engine's own.
+    """
     if config is None:
-        return {}
+        return {"max_draft_len": limits.max_draft_len}
     drafting = {"max_draft_len": config.num_speculative_tokens, "paces_drafts": config.enable_adaptive_verification}
     if config.method in _METHODS:
         drafting["drafting"] = _METHODS[config.method](native, config)

@@ -7,11 +7,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, OverloadedError, shown
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.guided_decoding import STRUCTURAL_TAG, GrammarSource
+from trtllm_lite.runtime.session.guided_decoding import STRUCTURAL_TAG, GrammarSource, GuidedDecodingParams
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 COMPILE_MILLISECONDS = 10_000
@@ -38,9 +41,26 @@ class Grammars:
             tokenizer_json=tokenizer.json_with_special(end_ids),
             vocab_size=manifest.model.vocab_size,
             end_ids=list(end_ids),
+            tokenize=tokenizer.spell if manifest.limits.max_draft_len > 0 else None,
         )
-        # The cache refers to the compiler alone: with a reference to this object it would keep itself alive.
+        # The caches refer to the compiler alone: with a reference to this object they would keep themselves alive.
         self._compiled = lru_cache(maxsize=_MAX_KEPT)(partial(_compile, compiler))
+        self._compiler, self._tokenizer, self._end_ids = compiler, tokenizer, list(end_ids)
+
+    def of(self, guided: GuidedDecodingParams, prompt_ids: NDArray[np.int32]) -> Any:
+        """``_core.Grammar`` of what is generated behind a prompt, int32[prompt_len].
+
+        Raises what :meth:`compile` does.
+        """
+        grammar, marker = self.compile(guided.source), guided.reasoning_end_str
+        if marker is None or marker in self._last_turn(prompt_ids):
+            return grammar
+        return self._compiler.behind(grammar, marker)
+
+    def _last_turn(self, prompt_ids: NDArray[np.int32]) -> str:
+        """The prompt's text behind its last end token, which ends what was said before."""
+        ends = np.flatnonzero(np.isin(prompt_ids, self._end_ids))
+        return self._tokenizer.decode_all(prompt_ids[ends[-1] + 1 if len(ends) else 0 :].tolist())
 
     def compile(self, source: GrammarSource) -> Any:
         """``_core.Grammar`` of ``source``, which is kept.

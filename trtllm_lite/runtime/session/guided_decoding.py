@@ -13,6 +13,7 @@ MAX_GRAMMAR_LENGTH = 1 << 20
 """Most characters of a grammar, or of a schema as JSON."""
 STRUCTURAL_TAG = "structural_tag"
 _MAX_CHOICES = 1 << 14
+_MAX_MARKER_LENGTH = 256
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class GrammarSource:
 
 @dataclass(frozen=True, kw_only=True)
 class GuidedDecodingParams:
-    """The form of a generated text, by exactly one of the fields; the names are TensorRT-LLM's.
+    """The form of a generated text, by exactly one of the first six fields; the names are TensorRT-LLM's.
 
     For vLLM's ``structured_outputs=StructuredOutputsParams(…)`` write ``guided_decoding=GuidedDecodingParams(…)``, with
     the same fields.
@@ -43,6 +44,11 @@ class GuidedDecodingParams:
     - ``structural_tag``: text in which some tags hold JSON of a schema, ``{"type": "structural_tag", "structures":
       [{"begin": "<call=add>", "schema": {…}, "end": "</call>"}], "triggers": ["<call="]}``, as a string or a
       dictionary. Where the text comes to a trigger, it goes on as one of the structures that begin with it
+
+    - ``reasoning_end_str``: what ends the reasoning of a model that thinks before it answers, such as ``"</think>"``
+      (vLLM's name in its reasoning config). The form is then that of what follows it; tokens before are free, but for
+      end tokens. Where the prompt holds it behind its last end token, a chat template has closed the block already,
+      and all of the text has the form
 
     The text is all that is generated, up to the model's end token, which comes where the form is complete and nowhere
     else; what ends a text otherwise (``max_tokens``, ``stop``, ``stop_token_ids``, a timeout) can leave it incomplete.
@@ -59,12 +65,14 @@ class GuidedDecodingParams:
     grammar: str | None = None
     choice: Sequence[str] | None = None
     structural_tag: str | Mapping[str, Any] | None = None
+    reasoning_end_str: str | None = None
 
     def __post_init__(self) -> None:
         check_flag("json_object of guided_decoding", self.json_object)
-        given = [field.name for field in fields(self) if getattr(self, field.name) is not field.default]
+        forms = [field for field in fields(self) if field.name != "reasoning_end_str"]
+        given = [field.name for field in forms if getattr(self, field.name) is not field.default]
         if len(given) != 1:
-            names = ", ".join(field.name for field in fields(self))
+            names = ", ".join(field.name for field in forms)
             found = " and ".join(given) or "none"
             raise ArgumentError(f"guided_decoding has {found}: expected exactly one of {names}")
         text = self.source.text
@@ -73,8 +81,19 @@ class GuidedDecodingParams:
                 f"{given[0]} of guided_decoding has {len(text):,} characters, which exceeds {MAX_GRAMMAR_LENGTH:,}: "
                 "simplify it"
             )
+        self._check_reasoning_end()
         if "\0" in text:
             raise ArgumentError(f"{given[0]} of guided_decoding holds a NUL character: expected none")
+
+    def _check_reasoning_end(self) -> None:
+        if self.reasoning_end_str is None:
+            return
+        length = len(_text("reasoning_end_str", self.reasoning_end_str))
+        if length > _MAX_MARKER_LENGTH:
+            raise LimitError(
+                f"reasoning_end_str of guided_decoding has {length:,} characters, which exceeds {_MAX_MARKER_LENGTH}: "
+                "pass the marker alone"
+            )
 
     @cached_property
     def source(self) -> GrammarSource:

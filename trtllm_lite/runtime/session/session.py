@@ -132,7 +132,7 @@ class Session:
     def _grammar(self, request: Request) -> Any:
         """``_core.Grammar`` of a request, or None; compiled if it is not kept from an earlier request."""
         guided = request.params.guided_decoding
-        return None if guided is None else self._grammars.compile(guided.source)
+        return None if guided is None else self._grammars.of(guided, request.prompt_ids)
 
     def _native_params(self, request: Request, row: int | None = None) -> Any:
         """``_core.sampling.SamplingParams`` of request number ``row``, checked against the limits."""
@@ -196,7 +196,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     with memory_for(limits):
         memory = {"num_threads": options.num_threads or 0, "num_blocks": limits.num_blocks}
         executor = make_executor(native, engine, manifest, **memory)
-        drafting = drafting_options(native, options.speculation)
+        drafting = drafting_options(native, options.speculation, manifest.limits)
         if draft is not None:
             drafting["draft_model"] = make_executor(native, draft_engine, draft, **memory, features_of=executor)
         loop = native.EventLoop(

@@ -105,6 +105,13 @@ class Tokenizer:
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 
+    def spell(self, piece: bytes) -> list[int]:
+        """Token ids of a piece of text; none if it is not whole characters."""
+        try:
+            return self.encode(piece.decode(), add_special_tokens=False)
+        except UnicodeDecodeError:
+            return []
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ``token_ids`` without special tokens; broken UTF-8 becomes U+FFFD."""
         return self._decode(token_ids, skip_special_tokens=True)

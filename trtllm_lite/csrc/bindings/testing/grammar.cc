@@ -1,4 +1,4 @@
-// Lets tests follow the masks of a grammar.
+// Lets tests follow the masks and guesses of a grammar.
 #include "grammar/grammar.h"
 
 #include <nanobind/nanobind.h>
@@ -32,6 +32,16 @@ void bind_grammar_matcher(nb::module_& module) {
           nb::arg("tokens"))
       .def("roll_back", &GrammarMatcher::roll_back, nb::arg("count"));
   module.def("start_grammar", [](const Grammar& grammar) { return grammar.start(); }, nb::arg("grammar"));
+  nb::class_<GrammarGuesser>(module, "GrammarGuesser")
+      .def(
+          "accept", [](GrammarGuesser& guesser, const std::vector<std::int32_t>& tokens) { guesser.accept(tokens); },
+          nb::arg("tokens"), nb::call_guard<nb::gil_scoped_release>())
+      .def("guess", &GrammarGuesser::guess, nb::arg("most"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "num_allowed",
+          [](GrammarGuesser& guesser, const std::vector<std::int32_t>& tokens) { return guesser.num_allowed(tokens); },
+          nb::arg("tokens"), nb::call_guard<nb::gil_scoped_release>());
+  module.def("start_guesser", [](const Grammar& grammar) { return grammar.start_guesser(); }, nb::arg("grammar"));
 }
 
 }  // namespace tl

@@ -1,0 +1,75 @@
+#include "grammar/guesser.h"
+
+#include <algorithm>
+
+namespace tl::llguidance {
+namespace {
+
+// About as many bytes as the most tokens of a draft have; more would only be spelled in vain.
+constexpr std::size_t kMostBytes = 96;
+
+}  // namespace
+
+bool Guesser::ends(std::int32_t token) const {
+  return std::ranges::count(tools_->end_ids, static_cast<std::uint32_t>(token)) > 0;
+}
+
+// An end token adds nothing to the text.
+void Guesser::accept(std::span<const std::int32_t> tokens) {
+  for (const std::int32_t token : tokens) {
+    if (ends(token)) continue;
+    const std::string_view bytes = tools_->texts->text(token);
+    text_.append(bytes);
+    layout_.append(bytes);
+    last_ = bytes;
+  }
+}
+
+std::vector<std::int32_t> Guesser::guess(int most) {
+  std::string piece;
+  Layout::Place place = layout_.place();
+  while (piece.size() < kMostBytes) {
+    const std::string bytes = next_bytes(place);
+    if (bytes.empty()) break;
+    text_.append(bytes);
+    Layout::advance(place, bytes);
+    piece += bytes;
+  }
+  if (piece.empty()) return {};
+  text_.take_back(piece.size());
+  std::vector<std::int32_t> tokens = tools_->spelling.of(last_, piece);
+  if (std::ssize(tokens) > most) tokens.resize(static_cast<std::size_t>(most));
+  return tokens;
+}
+
+// What comes next behind the bytes that are guessed already; none where nobody knows.
+std::string Guesser::next_bytes(const Layout::Place& place) {
+  std::string bytes = text_.forced();
+  if (!bytes.empty()) return bytes;
+  const std::optional<char> next = text_.forced_but_for_space();
+  if (!next) return {};
+  const std::optional<std::string> space = layout_.space_before(*next, place);
+  if (!space) return {};
+  bytes = *space + *next;
+  return text_.num_allowed(bytes) == bytes.size() ? bytes : std::string();
+}
+
+int Guesser::num_allowed(std::span<const std::int32_t> tokens) {
+  std::size_t num_bytes = 0;
+  int num = 0;
+  for (const std::int32_t token : tokens) {
+    if (ends(token)) {
+      num += text_.may_end() ? 1 : 0;
+      break;
+    }
+    const std::string_view bytes = tools_->texts->text(token);
+    if (bytes.empty() || text_.num_allowed(bytes) < bytes.size()) break;
+    text_.append(bytes);
+    num_bytes += bytes.size();
+    ++num;
+  }
+  text_.take_back(num_bytes);
+  return num;
+}
+
+}  // namespace tl::llguidance

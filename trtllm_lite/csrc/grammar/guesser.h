@@ -1,0 +1,49 @@
+// Guesses how texts go on under grammars of llguidance.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/byte_text.h"
+#include "grammar/grammar.h"
+#include "grammar/layout.h"
+#include "grammar/spelling.h"
+#include "grammar/token_texts.h"
+
+namespace tl::llguidance {
+
+// What the guesses for all texts of a model need.
+struct GuessingTools {
+  GuessingTools(std::shared_ptr<const TokenTexts> of_tokens, std::vector<std::uint32_t> ends, Tokenize tokenize)
+      : texts(std::move(of_tokens)), end_ids(std::move(ends)), spelling(texts, std::move(tokenize)) {}
+
+  const std::shared_ptr<const TokenTexts> texts;
+  const std::vector<std::uint32_t> end_ids;
+  const Spelling spelling;
+};
+
+// Guesses bytes as far as the grammar leaves one way to go on, and spells them together.
+class Guesser final : public GrammarGuesser {
+ public:
+  Guesser(std::shared_ptr<const GuessingTools> tools, ByteText text)
+      : tools_(std::move(tools)), text_(std::move(text)) {}
+
+  void accept(std::span<const std::int32_t> tokens) override;
+  std::vector<std::int32_t> guess(int most) override;
+  int num_allowed(std::span<const std::int32_t> tokens) override;
+
+ private:
+  bool ends(std::int32_t token) const;
+  std::string next_bytes(const Layout::Place& place);
+
+  const std::shared_ptr<const GuessingTools> tools_;
+  ByteText text_;
+  Layout layout_;
+  std::string_view last_;  // what the newest token wrote
+};
+
+}  // namespace tl::llguidance

@@ -1,0 +1,72 @@
+// Owners of what llguidance makes.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "errors.h"
+#include "grammar/grammar.h"
+#include "grammar/llguidance_library.h"
+
+namespace tl::llguidance {
+
+inline std::string message_of(const char* error) {
+  const std::string_view text = error != nullptr ? error : "no reason is known";
+  return std::string(text.substr(0, text.find("\n<non-verbose/>")));
+}
+
+// The tokens that matchers refer to.
+class TokenizerHandle {
+ public:
+  TokenizerHandle(const Functions& functions, const TokenizerInit& init) : api(functions) {
+    std::array<char, 512> error{};
+    tokenizer_ = api.new_tokenizer(&init, error.data(), error.size());
+    if (tokenizer_ == nullptr) {
+      throw ArgumentError("guided_decoding: expected a tokenizer that llguidance reads, found one that it does not (" +
+                          std::string(error.data()) + "); leave guided_decoding out");
+    }
+  }
+  ~TokenizerHandle() { api.free_tokenizer(tokenizer_); }
+  TokenizerHandle(const TokenizerHandle&) = delete;
+  TokenizerHandle& operator=(const TokenizerHandle&) = delete;
+
+  const Tokenizer* get() const { return tokenizer_; }
+
+  const Functions api;
+
+ private:
+  Tokenizer* tokenizer_;
+};
+
+// A matcher of the library.
+class Handle {
+ public:
+  Handle(std::shared_ptr<const TokenizerHandle> tokenizer, Matcher* matcher)
+      : tokenizer_(std::move(tokenizer)), matcher_(matcher) {}
+  Handle(Handle&& other) noexcept
+      : tokenizer_(std::move(other.tokenizer_)), matcher_(std::exchange(other.matcher_, nullptr)) {}
+  ~Handle() {
+    if (matcher_ != nullptr) api().free_matcher(matcher_);
+  }
+
+  Handle clone() const { return {tokenizer_, api().clone_matcher(matcher_)}; }
+  const Functions& api() const { return tokenizer_->api; }
+  Matcher* get() const { return matcher_; }
+  const char* error() const { return api().matcher_error(matcher_); }
+
+  // What the library returned, unless it is an error.
+  std::int32_t checked(std::int32_t status) const {
+    if (status >= 0) return status;
+    throw GrammarError("guided_decoding: the grammar cannot be followed any further (" + message_of(error()) +
+                       "); simplify it");
+  }
+
+ private:
+  std::shared_ptr<const TokenizerHandle> tokenizer_;
+  Matcher* matcher_;
+};
+
+}  // namespace tl::llguidance
