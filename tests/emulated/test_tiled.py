@@ -34,6 +34,12 @@ def test_widened(form: Form) -> None:
     quantized_checks.check_tiled(form, config, 40, 256, 64, 64, torch.bfloat16, gated=True, machine=machine)
 
 
+@pytest.mark.parametrize("form", [Form("bfloat16"), INT4], ids=str)
+def test_gated_rows_of_adapters_are_added_before_the_activation(form: Form) -> None:
+    how = {"gated": True, "residual": True, "machine": Emulator(num_sms=4)}
+    quantized_checks.check_tiled(form, TileConfig(64, 96, 1, 1, 1, ""), 104, 256, 37, 64, torch.bfloat16, **how)
+
+
 @pytest.mark.parametrize(
     ("config", "heads", "kv_heads", "head_dim", "rows"),
     [

@@ -23,7 +23,8 @@ std::unique_ptr<DeviceExecutor> open_cpu(const Engine& engine, OpenOptions optio
 }
 
 std::unique_ptr<DeviceExecutor> open_cuda(const Engine& engine, OpenOptions options) {
-  return std::make_unique<cuda::CudaExecutor>(engine, 0, options.num_blocks, options.library_directories);
+  return std::make_unique<cuda::CudaExecutor>(engine, 0, options.num_blocks, options.library_directories,
+                                              options.num_loras);
 }
 
 std::unique_ptr<DeviceExecutor> open_network(const Engine& engine, OpenOptions options) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "adapters/adapter.h"
 #include "cpu_count.h"
 
 namespace tl::cuda {
@@ -26,7 +27,8 @@ HostSampling::HostSampling(const CudaExecutor& executor)
     : executor_(executor),
       rows_(executor.num_slots(), static_cast<int>(executor.engine().manifest().model.vocab_size)),
       records_(executor),
-      who_(static_cast<std::size_t>(executor.num_slots())) {}
+      who_(static_cast<std::size_t>(executor.num_slots())),
+      adapters_(static_cast<std::size_t>(executor.num_slots()), kNoAdapter) {}
 
 void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                             int num_prompt) {
@@ -35,6 +37,7 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
   const bool on_device = !wants_logits(own) && records_.set(slot, own, *rows_.sequence(slot));
   const Who device = own.sampling.logprobs ? Who::kDeviceWithLogprobs : Who::kDevice;
   who_[static_cast<std::size_t>(slot)] = on_device ? device : Who::kHost;
+  adapters_[static_cast<std::size_t>(slot)] = own.adapter ? own.adapter->slot() : kNoAdapter;
   if (!on_device) prepare(own);
 }
 

@@ -12,6 +12,8 @@
 
 namespace tl::cuda {
 
+constexpr std::int32_t kNoAdapter = -1;
+
 class HostSampling {
  public:
   // Borrows the executor.
@@ -25,6 +27,8 @@ class HostSampling {
   bool takes(const StepRow& row) const { return who(row) == Who::kHost; }
   // Whether the device reports log-probabilities of the token that it draws for the row.
   bool reports_logprobs(const StepRow& row) const { return who(row) == Who::kDeviceWithLogprobs; }
+  // The slot of the adapter that the row's request has; kNoAdapter if it has none.
+  std::int32_t adapter_slot(const StepRow& row) const { return adapters_[static_cast<std::size_t>(row.request_slot)]; }
   // The records of the sequences whose tokens the device draws.
   SlotRecords& records() { return records_; }
   const SlotRecords& records() const { return records_; }
@@ -56,8 +60,9 @@ class HostSampling {
   const CudaExecutor& executor_;
   RowSampler rows_;
   SlotRecords records_;
-  std::vector<Who> who_;  // samples the sequence in a slot
-  PinnedBuffer window_;   // rows of logits; made, as what follows, when the first request needs it
+  std::vector<Who> who_;                // samples the sequence in a slot
+  std::vector<std::int32_t> adapters_;  // slots of those that the requests in slots have
+  PinnedBuffer window_;                 // rows of logits; made, as what follows, when the first request needs it
   std::unique_ptr<ThreadPool> pool_;
   std::vector<SamplerWorkspace> workspaces_;
 };
