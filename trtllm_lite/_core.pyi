@@ -117,7 +117,14 @@ class DeviceExecutor:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Reserved bytes: ``weights``, ``kv_cache``, ``workspace`` (on a CPU with the scratch of all threads)."""
+        """Reserved bytes: ``weights``, ``kv_cache``, ``adapters``, ``workspace`` (of a CPU with all scratch)."""
+
+    def place_adapter(self, adapter: Adapter, *, slot: int) -> None:
+        """Put an adapter where steps find it, on a GPU into a slot that no running request has.
+
+        It comes before the requests that run with it; one thread may call it while steps run. Raises LimitError (no
+        such slot), DeviceError.
+        """
 
     def output(self, name: str, begin: int = 0, end: int | None = None) -> NDArray[np.uint8]:
         """Rows ``begin`` to ``end`` of what the last step computed as the output ``name`` of the plan, as bytes.
@@ -134,10 +141,12 @@ def open_executor(
     library_directories: list[str] = ...,
     network: Network | None = None,
     features_of: DeviceExecutor | None = None,
+    num_loras: int = 0,
 ) -> DeviceExecutor:
     """Load ``engine``; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
-    Each ignores what concerns the others. The engine of a head that drafts reads what ``features_of`` keeps. Raises
+    Each ignores what concerns the others. The engine of a head that drafts reads what ``features_of`` keeps; on a GPU
+    there are ``num_loras`` slots for adapters (0: as many as the plan says). Raises
     ArgumentError without the network that a NetworkExecutor needs, or without fitting features.
     """
 
@@ -161,10 +170,12 @@ class CudaExecutor(DeviceExecutor):
         num_blocks: int = 0,
         library_directories: list[str] = ...,
         features_of: CudaExecutor | None = None,
+        num_loras: int = 0,
     ) -> None:
         """``num_blocks`` 0: the cache size of the manifest; ``library_directories``: where cuBLASLt may lie, too.
 
-        The engine of a head that drafts reads what ``features_of`` keeps.
+        The engine of a head that drafts reads what ``features_of`` keeps. ``num_loras``: slots for adapters, 0 for as
+        many as the plan says.
 
         Raises DeviceError (no such GPU, no driver, no cuBLASLt), EngineError (built for another GPU or cuBLASLt),
         LimitError (not enough memory).

@@ -23,6 +23,7 @@ MAX_STEP_SEQS = 1 << 16  # sequences of a step
 MAX_STEP_TOKENS = 1 << 24  # tokens of a step
 MAX_CACHE_BLOCKS = 1 << 26  # blocks of the KV cache, and entries of the block tables of a step
 MAX_DRAFT_LEN = 8  # guessed tokens that a sequence brings to a step
+DEFAULT_MAX_LORAS, MAX_LORAS = 16, 256  # adapters in use at once, which a GPU has in its memory
 MAX_RANK = 4
 MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of any engine's
 
@@ -88,8 +89,9 @@ PLAIN_DTYPES = (FLOAT32, "float16", "bfloat16")
 LAYOUTS = ("row_major", "panel64", "gated_panel64", "mma_k16", "pairs8", "rows8")
 
 # The kinds of memory a tensor may lie in: the arena, which is overwritten within a step; the file (weight); the paged
-# KV cache; the executor's inputs of a step; or memory that is zero at load and kept between steps (state).
-TENSOR_KINDS = ("arena", "weight", "cache", "input", "state")
+# KV cache; the executor's inputs of a step; memory that is zero at load and kept between steps (state); or the slots of
+# adapters, which come and go.
+TENSOR_KINDS = ("arena", "weight", "cache", "input", "state", "adapter")
 
 # The quantities that change from step to step, and what each counts. Sequences of one new token ("decode") lead a
 # batch.
@@ -106,6 +108,9 @@ SYMBOLS = {
     "num_blocks": "blocks of the KV cache; chosen when an engine is loaded",
     "num_slots": "requests that may hold a slot: a full batch, and those whose last step has not ended yet",
     "num_sms": "multiprocessors of the GPU",
+    "num_adapter_tokens": "num_tokens in a step of which a request has an adapter, or else 0",
+    "num_adapter_logits": "num_logits in such a step",
+    "num_loras": "slots of adapters in such a step; chosen when an engine is loaded",
 }
 
 
@@ -129,6 +134,10 @@ STEP_INPUTS = (
     StepInput("sample_counter", ("num_logits",), "number of the random draw of each row"),
     StepInput("sample_drafts", ("num_logits",), "the guessed token that the next row of logits is for"),
     StepInput("sample_masks", ("num_logits",), "the mask of tokens that may be drawn from a row; -1: all may"),
+    StepInput("adapter_tokens", ("num_adapter_tokens",), "all tokens, by slots of their adapters, then those without"),
+    StepInput("adapter_token_ends", ("num_loras",), "where the tokens of each slot end in adapter_tokens"),
+    StepInput("adapter_logits", ("num_adapter_logits",), "all rows of logits, in the order of adapter_tokens"),
+    StepInput("adapter_logit_ends", ("num_loras",), "where the rows of each slot end in adapter_logits"),
     # Entries that no window reaches any more may name any block: nobody uses what they name.
     StepInput("block_tables", ("num_tables", "max_blocks_per_seq"), "cache blocks by sequence, then by cache group"),
 )

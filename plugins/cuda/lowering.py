@@ -8,6 +8,9 @@ epilogue:
 - ``residual``: rows that are added to the result (Linear);
 - PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where a kernel may compute these rows, too.
 
+Programs with adapters have LowRank before a product, which has its rows as ``added`` (Linear, GatedLinear), or as its
+``residual`` if LowRank has that of the product. LowRank has the step inputs ``adapter_rows`` and ``adapter_ends``.
+
 Rows of bytes have the attributes ``<operand>_type`` (a key of row_scales.ROW_TYPES) and ``<operand>_scale``. Where
 ``<operand>_row_scales`` is 1, each row has a scale of its own and the former is the least; an operand
 ``<operand>_scale`` holds these where they are in memory. Products with an attribute ``x_type`` read bytes, or,
@@ -32,6 +35,7 @@ from .row_scales import RowScales
 from .stream import Streaming
 
 if TYPE_CHECKING:
+    from ..low_rank.cuda import AdapterMatrices
     from ..paged_attention.new_tokens import NewTokens
 
 Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
@@ -100,6 +104,9 @@ class Lowering(Protocol):
 
     def optional_vector(self, operand: str) -> Buffer | None:
         """A float32 weight that may be absent."""
+
+    def adapters(self, in_features: int, widths: tuple[int, ...]) -> AdapterMatrices:
+        """The slots of adapters for the projections that LowRank has as parts, of ``widths`` outputs."""
 
     def cache(self, operand: str, *shape: int) -> Buffer:
         """A paged cache, of a layer or of features; ``shape`` is that of a block."""

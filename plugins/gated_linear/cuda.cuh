@@ -1,10 +1,10 @@
 // GatedLinear for a few rows: y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0],
-// bias[1]].
+// bias[1]] [+ the halves of added].
 //
 // Bytes: 2*I*K*2 for the weights, half where they are bytes. FLOPs: 4*M*I*K. Floor: bytes / bandwidth (I = 14336, K =
 // 4096: 235 MB, 52.5 us at 4.47 TB/s). Launch and macros as in linear/cuda.cuh; TL_OUT is the number of gated features
-// I, TL_BIAS 0 or 1, TL_ACTIVATION as in cuda/activation.cuh. TL_Y_TYPE: the RowType of y, whose bytes have the scale 1
-// / y_factor.
+// I, TL_BIAS and TL_ADDED 0 or 1, TL_ACTIVATION as in cuda/activation.cuh. TL_Y_TYPE: the RowType of y, whose bytes
+// have the scale 1 / y_factor.
 #include "cuda/activation.cuh"
 #include "cuda/few_rows_linear.cuh"
 
@@ -21,15 +21,20 @@ struct GatedOp {
   BlockNumbers numbers;
   const float* scale;  // [2, TL_OUT]
   const float* bias;   // [2, TL_OUT]
+  const u16* added;    // [rows, 2 * TL_OUT]
   void* y;
   float y_factor;
 
   __device__ __forceinline__ u64 first_row(int tile, int half) const { return half * TL_OUT + tile * 8; }
   __device__ __forceinline__ int num_rows(int tile, int) const { return tile < kTiles ? 8 : 0; }
-  __device__ __forceinline__ Begun begin(int tile, int f, int) const {
+  __device__ __forceinline__ float more(int feature, int m) const {
+    float value = TL_BIAS ? bias[feature] : 0.0f;
+    if (TL_ADDED) value += unpack1(__ldcg(added + static_cast<u64>(m) * 2 * TL_OUT + feature));
+    return value;
+  }
+  __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
     const int gate = tile * 8 + f, up = TL_OUT + gate;
-    return {TL_BIAS ? bias[gate] : 0.0f, TL_BIAS ? bias[up] : 0.0f, kScaledRows ? scale[gate] : 1.0f,
-            kScaledRows ? scale[up] : 1.0f};
+    return {more(gate, m), more(up, m), kScaledRows ? scale[gate] : 1.0f, kScaledRows ? scale[up] : 1.0f};
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, Begun begun) const {
     gate += begun.x;
@@ -48,8 +53,10 @@ struct GatedOp {
 
 extern "C" __global__ void TL_FEW_ROWS_CLUSTER __launch_bounds__(tl::kFewRowsThreads, 1)
     gated_linear(void* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
-                 const float* norm_weight, const float* bias, int rows, float epsilon, float x_scale, float y_factor) {
+                 const float* norm_weight, const float* bias, const tl::u16* added, int rows, float epsilon,
+                 float x_scale, float y_factor) {
   tl::few_rows_linear<TL_IN, TL_NORM>(
       {x, x_scale}, norm_weight, epsilon, rows,
-      tl::GatedOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, y, y_factor});
+      tl::GatedOp{
+          weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), bias, added, y, y_factor});
 }

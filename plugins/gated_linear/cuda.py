@@ -22,17 +22,18 @@ def stream(
     activation: str,
     norm: tuple[Buffer, float] | None = None,
     bias: Buffer | None = None,
+    added: Buffer | None = None,
     y_scales: RowScales | None = None,
 ) -> Launch:
-    """y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]].
+    """y = activation(g) * u with g, u = [rms_norm](x) @ weight[0].T, weight[1].T [+ bias[0], bias[1]] [+ added].
 
-    With ``y_scales`` (static) y is bytes.
+    ``added`` has rows of both, g's first. With ``y_scales`` (static) y is bytes.
     """
     flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), "TL_Y_TYPE": row_type(y_scales)}
-    flags["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
+    flags |= {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_ADDED": int(added is not None)}
     kernel = how.kernel("gated_linear/cuda.cuh", "gated_linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
-    operands = (weight.values, *weight.numbers, norm_weight, bias)
+    operands = (weight.values, *weight.numbers, norm_weight, bias, added)
     y_factor = _factor(y_scales)
     return launch(kernel, how.grid(weight), y, x, *operands, rows, epsilon, how.x_scale, y_factor)
 
@@ -45,13 +46,16 @@ def tiled(
     how: Tiling,
     *,
     activation: str,
+    added: Operand | None = None,
     y_scales: RowScales | None = None,
 ) -> Launch:
-    """y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T; with ``y_scales`` (static) y is bytes."""
+    """As :func:`stream`, for many rows and without a norm and a bias. x is of the weight's type."""
     flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_TYPE": row_type(y_scales)}
+    flags["TL_ADDED"] = int(added is not None)
     kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, flags)
-    scales = (*weight.numbers, how.row_scales, how.x_scale, _factor(y_scales))
-    return launch(kernel, how.grid(weight), *how.maps(x, weight), y, *scales, rows)
+    numbers = (how.x_scale, _factor(y_scales), rows)
+    operands = (y, *weight.numbers, how.row_scales, added)
+    return launch(kernel, how.grid(weight), *how.maps(x, weight), *operands, *numbers)
 
 
 def _factor(scales: RowScales | None) -> float:
@@ -74,5 +78,5 @@ def lower(op: Lowering) -> list[Command]:
         return op.product(op.new("y"))
     weight, x = op.weight(), op.rows("x")
     more = {"norm": op.norm(), "bias": op.optional_vector("bias"), "activation": op.attribute("activation")}
-    more["y_scales"] = op.scales("y")
+    more |= {"added": op.optional_rows("added"), "y_scales": op.scales("y")}
     return [stream(op.new("y"), x, weight, op.num_rows("y"), how, **more)]

@@ -1,11 +1,10 @@
-// GatedLinear for many rows on sm_90a: y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T, 16-bit or bytes
-// in.
+// GatedLinear for many rows on sm_90a: y = activation(g) * u with g, u = x @ weight[0].T, weight[1].T [+ the halves of
+// added], 16-bit or bytes in.
 //
 // Bytes: 2*I*K*2 for the weights, 2*M*(K + I) for the rows. FLOPs: 4*M*I*K. Floor: FLOPs / rate from about 180 rows on
 // (M = 256, I = 14336, K = 4096: 60 GFLOP, 76 us at 789 TFLOPS), the weights' bytes / bandwidth (52.5 us) below.
-// Launch and macros as in cuda/tiled_linear.cuh; TL_OUT is the number of gated features I, TL_ACTIVATION
-// as in cuda/activation.cuh. TL_Y_TYPE: the RowType of y, whose bytes have
-// the scale 1 / y_factor.
+// Launch and macros as in cuda/tiled_linear.cuh; TL_OUT is the number of gated features I, TL_ADDED 0 or 1,
+// TL_ACTIVATION as in cuda/activation.cuh. TL_Y_TYPE: the RowType of y, whose bytes have the scale 1 / y_factor.
 #include "cuda/activation.cuh"
 #include "cuda/tiled_linear.cuh"
 
@@ -17,6 +16,7 @@ constexpr RowType kYType = static_cast<RowType>(TL_Y_TYPE);
 struct TiledGatedOp {
   static constexpr int kParts = 2, kRun = kTileColumns / 2;
   void* y;
+  u16* added;  // [rows, 2 * TL_OUT]
   ProductScales scales;
   BlockNumbers numbers;
   float y_factor;
@@ -36,6 +36,23 @@ struct TiledGatedOp {
     scales.warm<kTileColumns / 2>(column, TL_OUT - column);
     scales.warm<kTileColumns / 2>(TL_OUT + column, TL_OUT - column);
   }
+  // sums += a row of `added`, of which `present` fragments of each half exist.
+  template <int kBoth>
+  __device__ __forceinline__ void add(float (&sums)[kBoth][4], int row, int column, int present, int half) const {
+    constexpr int kCount = kBoth / 2;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      u32 pieces[kCount];
+      RowPart<kCount>{added + (static_cast<u64>(row) * 2 + part) * TL_OUT + column, present, lane}.load(pieces);
+#pragma unroll
+      for (int f = 0; f < kCount; ++f) {
+        const float2 more = unpack2(pieces[f]);
+        sums[part * kCount + f][half * 2] += more.x;
+        sums[part * kCount + f][half * 2 + 1] += more.y;
+      }
+    }
+  }
   template <int kBoth>
   __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns) const {
     constexpr int kCount = kBoth / 2;
@@ -50,6 +67,7 @@ struct TiledGatedOp {
     for (int half = 0; half < 2; ++half) {
       const int r = row + half * 8, present = r < rows ? (columns - column) / 8 : 0;
       const u64 at = static_cast<u64>(r) * TL_OUT + column;
+      if constexpr (TL_ADDED != 0) add(sums, r, column, present, half);
       float2 values[kCount];
 #pragma unroll
       for (int f = 0; f < kCount; ++f) {
@@ -72,8 +90,8 @@ struct TiledGatedOp {
 
 extern "C" __global__ void TL_TILED_CLUSTER __launch_bounds__(tl::kTiledThreads, 1)
     gated_linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight, void* y,
-                       const void* weight_scale, const void* weight_offset, const float* row_scales, float x_scale,
-                       float y_factor, int rows) {
+                       const void* weight_scale, const void* weight_offset, const float* row_scales, tl::u16* added,
+                       float x_scale, float y_factor, int rows) {
   const tl::ProductScales scales{static_cast<const float*>(weight_scale), row_scales, x_scale};
-  tl::tiled_linear(x, weight, rows, tl::TiledGatedOp{y, scales, {weight_scale, weight_offset}, y_factor});
+  tl::tiled_linear(x, weight, rows, tl::TiledGatedOp{y, added, scales, {weight_scale, weight_offset}, y_factor});
 }

@@ -85,5 +85,6 @@ def lower(op: Lowering) -> list[Command]:
         return op.product(op.result("y"))
     weight, x = op.weight(), op.rows("x")
     more = {"norm": op.norm(), "activation": op.attribute("activation")}
-    more |= {"residual": op.optional_rows("residual"), "bias": op.optional_vector("bias")}
+    residual = op.optional_rows("residual") or op.optional_rows("added")
+    more |= {"residual": residual, "bias": op.optional_vector("bias")}
     return [stream(op.result("y"), x, weight, op.num_rows("y"), how, **more)]

@@ -93,3 +93,10 @@ def test_gated(form: Form) -> None:
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_dequantize(form: Form, dtype: torch.dtype) -> None:
     check_dequantize(form, 8, 128, dtype, Emulator())
+
+
+@pytest.mark.parametrize("form", [Form("bfloat16"), Form("int8")], ids=str)
+@pytest.mark.parametrize("tokens", [2, 8])
+def test_gated_rows_of_adapters_are_added_before_the_activation(form: Form, tokens: int) -> None:
+    how = {"gated": True, "residual": True, "machine": Emulator()}
+    check_streamed(form, 72, 1024, tokens, tokens - 1, torch.bfloat16, **how)

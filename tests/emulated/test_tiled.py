@@ -42,6 +42,12 @@ def test_rows_that_no_step_has_are_not_copied(rows: int, capacity: int) -> None:
     quantized_checks.check_tiled(INT4, config, 104, 256, rows, capacity, torch.float16, machine=Emulator(num_sms=4))
 
 
+@pytest.mark.parametrize("form", [Form("bfloat16"), INT4], ids=str)
+def test_gated_rows_of_adapters_are_added_before_the_activation(form: Form) -> None:
+    how = {"gated": True, "residual": True, "machine": Emulator(num_sms=4)}
+    quantized_checks.check_tiled(form, TileConfig(64, 96, 1, 1, 1, ""), 104, 256, 37, 64, torch.bfloat16, **how)
+
+
 @pytest.mark.parametrize(
     ("config", "heads", "kv_heads", "head_dim", "rows"),
     [

@@ -112,6 +112,7 @@ class GatedLinear:
     ) -> None:
         config = config or stream_config(in_features, tokens)
         flags = {"TL_NORM": int(norm), "TL_BIAS": int(bias), "TL_ACTIVATION": ACTIVATION_FLAGS["silu"], "TL_Y_TYPE": 0}
+        flags["TL_ADDED"] = 0
         defines = _stream_defines(out, in_features, tokens, dtype, config) | flags
         source, shared_bytes = "gated_linear/cuda.cuh", config.shared_bytes
         self.kernel = machine.kernel(source, "gated_linear", STREAM_THREADS, shared_bytes, defines)
@@ -128,7 +129,7 @@ class GatedLinear:
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (y, x, weight, None, None, norm_weight, bias, x.shape[0], epsilon, 0.0, None, 0.0)
+        arguments = (y, x, weight, None, None, norm_weight, bias, None, x.shape[0], epsilon, 0.0, 0.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 

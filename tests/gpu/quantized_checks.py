@@ -37,13 +37,16 @@ def check_streamed(
     device: Device = H200,
     machine: Machine = GPU,
 ) -> None:
-    """Of a few rows: y = [rms_norm](x) @ weight.T [+ bias] [+ residual], or silu(gate) * up; by so many ``blocks``."""
+    """Of a few rows: y = [rms_norm](x) @ weight.T [+ bias] [+ residual], or silu(gate) * up; by so many ``blocks``.
+
+    Of a gated product the ``residual`` is what adapters add to gate and up.
+    """
     at = machine.device
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device=at)
     memory, x = Memory(weight.tensors), torch.randn(rows, in_features, device=at).to(dtype)
     norm_weight = 1 + torch.rand(in_features, device=at) if norm else None
     vector = torch.randn(out, device=at) if bias else None
-    stream = torch.randn(rows, out, device=at).to(dtype) if residual else None
+    stream = torch.randn(rows, (1 + gated) * out, device=at).to(dtype) if residual else None
     y = torch.full((rows, out), POISON, device=at, dtype=dtype)
     config = config or few_rows_config(weight.meant.shape, form_of(weight.buffers), tokens, device)
     assert config is not None
@@ -51,7 +54,8 @@ def check_streamed(
     operands = (memory("y", y), memory("x", x), weight.buffers, symbol("rows"), how)
     normed = (memory("norm", norm_weight), EPSILON) if norm_weight is not None else None
     if gated:
-        launch = gated_linear.stream(*operands, activation="silu", norm=normed)
+        added = memory.optional("added", stream)
+        launch = gated_linear.stream(*operands, activation="silu", norm=normed, added=added)
     else:
         more = {"bias": memory.optional("bias", vector), "residual": memory.optional("residual", stream)}
         launch = linear.stream(*operands, norm=normed, **more)
@@ -76,15 +80,15 @@ def check_tiled(
     residual: bool = False,
     machine: Machine = GPU,
 ) -> None:
-    """Of ``rows`` of ``capacity`` rows: y = x @ weight.T [+ residual], or silu(gate) * up."""
+    """As :func:`check_streamed`, of ``rows`` of ``capacity`` rows, without a norm and a bias."""
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device=machine.device)
     memory, x = Memory(weight.tensors), torch.randn(capacity, in_features, device=machine.device).to(dtype)
-    stream = torch.randn(capacity, out, device=machine.device).to(dtype) if residual else None
+    stream = torch.randn(capacity, (1 + gated) * out, device=machine.device).to(dtype) if residual else None
     y = torch.full((capacity, out), POISON, device=machine.device, dtype=dtype)
     how = Tiling(NAMES[dtype], H200, config, capacity)
     operands = (memory("y", y), memory("x", x), weight.buffers, symbol("rows"), how)
     if gated:
-        launch = gated_linear.tiled(*operands, activation="silu")
+        launch = gated_linear.tiled(*operands, activation="silu", added=memory.optional("added", stream))
     else:
         launch = linear.tiled(*operands, residual=memory.optional("residual", stream))
     memory.run(launch, rows, machine)
@@ -106,7 +110,8 @@ def _product(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
 ) -> torch.Tensor:
     if weight.dim() == 3:
-        return torch.nn.functional.silu(x @ weight[0].T) * (x @ weight[1].T)
+        gate, up = (0, 0) if residual is None else residual.double().chunk(2, dim=1)
+        return torch.nn.functional.silu(x @ weight[0].T + gate) * (x @ weight[1].T + up)
     y = x @ weight.T
     y = y if bias is None else y + bias.double()
     return y if residual is None else y + residual.double()

@@ -196,7 +196,7 @@ def _fuse(
             "the network has features for a head that drafts, which engines of TensorRT neither keep nor read: build "
             "with --backend native, or convert the model without --draft_model_dir"
         )
-    check_lora(limits.max_lora_rank, backend.kind, targets)
+    check_lora(limits, backend.kind, targets)
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     check_lora_of_quantized(limits.max_lora_rank, quantized_as(quantized))
     if kv_cache_dtype in PLAIN_DTYPES:

@@ -2,17 +2,23 @@
 
 from collections.abc import Sequence
 
-from trtllm_lite.builder.cpu.planning import CPU
+from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.errors import BuildError
 from trtllm_lite.quantize.schemes import SCHEMES
 
 
-def check_lora(max_rank: int, kind: str, targets: Sequence[str]) -> None:
-    """Raise BuildError if engines for ``targets`` have no kernels for adapters."""
-    if max_rank and kind != CPU:
+def check_lora(limits: BuildLimits, kind: str, targets: Sequence[str]) -> None:
+    """Raise BuildError if engines of the backend ``kind`` for ``targets`` have no kernels for adapters."""
+    wanted = f"max_lora_rank is {limits.max_lora_rank} for {', '.join(targets)}"
+    merge = "merge the adapter into the model before `trtllm-lite convert`"
+    if limits.max_lora_rank and kind == "tensorrt":
         raise BuildError(
-            f"max_lora_rank is {max_rank} for {', '.join(targets)}: engines for cpu alone take adapters yet, so build "
-            "with --target cpu, or merge the adapter into the model before `trtllm-lite convert`"
+            f"{wanted}: engines of the backend tensorrt take no adapters, so build with --backend native, or {merge}"
+        )
+    if limits.max_lora_rank and kind == "cuda" and limits.deterministic:
+        raise BuildError(
+            f"{wanted} and deterministic is given: on a GPU a row's rounding would depend on whether another request "
+            f"of its step has an adapter, so leave one of them out, build for cpu, or {merge}"
         )
 
 

@@ -19,7 +19,8 @@ class MemoryPlan:
 
     ``weights`` as stored in the engine; ``kv_cache`` for a full batch of full sequences; ``arena`` for intermediate
     values; ``step_inputs`` for token ids, block tables and the like; ``scratch`` for ``num_threads`` threads or, with
-    0 of them, for a GPU's matrix products and state. ``cache_use`` is what one sequence takes of the KV cache.
+    0 of them, for a GPU's matrix products and state; ``adapters`` on a GPU for DEFAULT_MAX_LORAS of them.
+    ``cache_use`` is what one sequence takes of the KV cache.
     """
 
     weights: int
@@ -29,16 +30,17 @@ class MemoryPlan:
     scratch: int
     num_threads: int
     cache_use: CacheUse
+    adapters: int = 0
 
     @property
     def workspace(self) -> int:
-        """Everything but weights and KV cache."""
+        """Everything but weights, adapters and KV cache."""
         return self.arena + self.step_inputs + self.scratch
 
     @property
     def total(self) -> int:
         """All bytes that a running engine holds."""
-        return self.weights + self.kv_cache + self.workspace
+        return self.weights + self.kv_cache + self.adapters + self.workspace
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, sums included, for JSON."""

@@ -12,6 +12,7 @@ from trtllm_lite.builder.passes.features import borrows_features, feature_size
 from trtllm_lite.engine.format import PRODUCER
 from trtllm_lite.engine.manifest import KvCache, Limits, Lora, Manifest, Tactic, Target
 from trtllm_lite.engine.writer import Weight, write_engine
+from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,12 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         deterministic=limits.deterministic,
         feature_size=feature_size(job.graph),
         borrows_features=borrows_features(job.graph),
-        lora=Lora(limits.max_lora_rank, job.lora_projections) if limits.max_lora_rank else None,
+        lora=_lora(job, parts) if limits.max_lora_rank else None,
     )
+
+
+def _lora(job: BuildJob, parts: EngineParts) -> Lora:
+    return Lora(job.limits.max_lora_rank, job.lora_projections, parts.memory.adapters // DEFAULT_MAX_LORAS)
 
 
 def _num_parameters(graph: ir.Graph) -> int:

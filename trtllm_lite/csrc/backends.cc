@@ -24,7 +24,8 @@ std::unique_ptr<DeviceExecutor> open_cpu(const Engine& engine, OpenOptions optio
 
 std::unique_ptr<DeviceExecutor> open_cuda(const Engine& engine, OpenOptions options) {
   const auto* features_of = dynamic_cast<const cuda::CudaExecutor*>(options.features_of);
-  return std::make_unique<cuda::CudaExecutor>(engine, 0, options.num_blocks, options.library_directories, features_of);
+  return std::make_unique<cuda::CudaExecutor>(engine, 0, options.num_blocks, options.library_directories, features_of,
+                                              options.num_loras);
 }
 
 std::unique_ptr<DeviceExecutor> open_network(const Engine& engine, OpenOptions options) {

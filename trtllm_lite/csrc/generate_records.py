@@ -89,6 +89,7 @@ def vocabulary_header() -> str:
         "kMaxStepTokens": words.MAX_STEP_TOKENS,
         "kMaxCacheBlocks": words.MAX_CACHE_BLOCKS,
         "kMaxDraftLen": words.MAX_DRAFT_LEN,
+        "kMaxLoras": words.MAX_LORAS,
     }
     inputs = "".join(
         f'    {{"{item.name}", {len(item.shape)}, {{{", ".join(f"Symbol::{enumerator(s)}" for s in item.shape)}}}}},'

@@ -118,10 +118,14 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Lora:
-    """Which adapters an engine takes: up to ``max_rank``, of ``projections``, by their numbers in the plan."""
+    """Which adapters an engine takes: up to ``max_rank``, of ``projections``, by their numbers in the plan.
+
+    Each that is in use takes ``slot_bytes`` of a GPU's memory.
+    """
 
     max_rank: int
     projections: tuple[str, ...]
+    slot_bytes: int
 
 
 @dataclass(frozen=True)

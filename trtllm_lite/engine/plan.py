@@ -235,7 +235,8 @@ class Program:
     That of a network of TensorRT is ``any``: the network knows its own.
 
     The program fits steps of at most ``max_tokens`` tokens. With ``decode_only`` it fits only steps whose sequences
-    each have one new token and one row of logits, in the same order.
+    each have one new token and one row of logits, in the same order. Steps of which a request has an adapter run
+    programs with ``adapters``, others those without.
     """
 
     name: Name
@@ -243,6 +244,21 @@ class Program:
     decode_only: bool
     max_tokens: Count
     instructions: tuple[Instruction, ...]
+    adapters: bool = False
+
+
+@dataclass(frozen=True)
+class AdaptedProduct:
+    """Where the slots of adapters have their matrices for one product, whose parts have ``widths`` outputs.
+
+    ``a`` is [num_loras, parts * max_rank, in], ``b`` is [num_loras, outputs of all parts, max_rank]. ``ranks`` is
+    [num_loras, parts]: multiples of 8, 0 for a part that an adapter leaves alone.
+    """
+
+    a: TensorIndex
+    b: TensorIndex
+    ranks: TensorIndex
+    widths: tuple[Count, ...]
 
 
 @dataclass(frozen=True)
@@ -251,11 +267,13 @@ class CudaSettings:
 
     Decode steps are padded to the next of ``decode_batches`` sequences. ``workspace_bytes`` is the workspace of
     cuBLASLt; ``cublaslt_version`` is the version with which the products' algorithms were measured (0 if none were).
+    Adapters may change the parts of the ``adapted`` products, which are numbered in their order.
     """
 
     decode_batches: tuple[Count, ...]
     workspace_bytes: Bytes
     cublaslt_version: Bytes
+    adapted: tuple[AdaptedProduct, ...] = ()
 
 
 @dataclass(frozen=True)

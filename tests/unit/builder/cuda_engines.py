@@ -11,11 +11,11 @@ from tests.unit.builder.checkpoints import save_checkpoint
 from tests.unit.builder.networks import Shape, network
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder import build_engine
-from trtllm_lite.builder.cache_groups import assign_cache_groups
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cuda.planning import Lowered, lower_network, make_plan
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.quantize.network import Recipe, quantize_network
@@ -87,12 +87,12 @@ def lowered(
     **limits: int,
 ) -> Lowered:
     """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
-    model, _ = run_passes(quantized(shape or cuda_shape(), qformat, cache))
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
     devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
-    bounds = replace(bounds, cache_groups=assign_cache_groups(model.graph, bounds.max_seq_len))
-    timings = tiles_first(model.graph, dtype, bounds, devices[0]) if tiled else None
-    return lower_network(model.graph, dtype, bounds, devices, timings)
+    fused = fuse_into_plugins(quantized(shape or cuda_shape(), qformat, cache), AUTO_DTYPE, bounds)
+    bounds = replace(bounds, cache_groups=fused.cache_groups)
+    timings = tiles_first(fused.graph, dtype, bounds, devices[0]) if tiled else None
+    return lower_network(fused.graph, dtype, bounds, devices, timings)
 
 
 def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = False, **limits: int) -> Plan:

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from tests.unit.builder import cuda_attention  # noqa: F401 (registers its kernels)
+from tests.unit.builder import cuda_attention, cuda_low_rank  # noqa: F401 (register their kernels)
 from tests.unit.builder.cuda_kernels import KERNELS, NUM_SMS, Pointer, at
 from trtllm_lite.builder.cuda.planning import Lowered, make_plan
 from trtllm_lite.engine.plan import (
@@ -38,6 +38,12 @@ class CudaInterpreter:
             index: np.full(tensor.max_bytes(symbols), 0x44, np.uint8)
             for index, tensor in enumerate(self.plan.tensors)
             if tensor.kind == "cache"
+        }
+        self.num_loras = symbols.get("num_loras", 0)
+        self.adapters = {
+            index: np.full(tensor.max_bytes(symbols), _POISON, np.uint8)
+            for index, tensor in enumerate(self.plan.tensors)
+            if tensor.kind == "adapter"
         }
         self.inputs: dict[str, np.ndarray] = {}
         self.symbols: dict[str, int] = {}
@@ -84,6 +90,7 @@ class CudaInterpreter:
             "num_logits": len(inputs["logits_indices"]),
             "max_blocks_per_seq": self.plan.symbols["max_blocks_per_seq"],
             "num_sms": NUM_SMS,
+            "num_loras": self.num_loras,
         }
 
     def _run(self, instruction: Instruction) -> None:
@@ -129,8 +136,8 @@ class CudaInterpreter:
 
     def _pointer(self, argument: TensorArgument) -> Pointer:
         tensor = self.plan.tensors[argument.tensor]
-        if tensor.kind == "cache":
-            memory = self.caches[argument.tensor]
+        if tensor.kind in ("cache", "adapter"):
+            memory = (self.caches | self.adapters)[argument.tensor]
         else:
             memory = self.inputs[tensor.name] if tensor.kind == "input" else self.memory[tensor.kind][tensor.offset :]
         return memory[self._number(argument.offset) :]

@@ -330,6 +330,7 @@ def gated_linear(
     weight_offset: Pointer | None,
     norm_weight: Pointer | None,
     bias: Pointer | None,
+    added: Pointer | None,
     rows: int,
     epsilon: float,
     x_scale: float,
@@ -339,6 +340,8 @@ def gated_linear(
     both = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale, parts=2)
     if macros["TL_BIAS"]:
         both += at(bias, np.float32, 2 * macros["TL_OUT"])
+    if macros["TL_ADDED"]:
+        both += at(added, half_type(macros), *both.shape).astype(np.float64)
     gate, up = np.split(both, 2, axis=1)
     store_gated(macros, activated(macros, gate) * up, y, y_factor)
 
@@ -402,12 +405,15 @@ def gated_linear_tiled(
     weight_scale: Pointer | None,
     weight_offset: Pointer | None,
     row_scales: Pointer | None,
+    added: Pointer | None,
     x_scale: float,
     y_factor: float,
     rows: int,
 ) -> None:
     del grid
     both = tiled_product(macros, x, weight, weight_scale, weight_offset, row_scales, x_scale, rows, parts=2)
+    if macros["TL_ADDED"]:
+        both += at(added, half_type(macros), *both.shape).astype(np.float64)
     gate, up = np.split(both, 2, axis=1)
     store_gated(macros, activated(macros, gate) * up, y, y_factor)
 

@@ -6,8 +6,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from tests.unit.builder.cuda_engines import save_cuda_engine
 from tests.unit.builder.networks import VARIANTS, network
 from tests.unit.builder.scenario import Sequences
+from trtllm_lite import _core
 from trtllm_lite.builder import BuildLimits
 from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
 from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
@@ -15,6 +17,7 @@ from trtllm_lite.builder.passes.lora import Projection, add_low_rank, projection
 from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import DOMAIN
+from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 LIMITS = {"max_batch_size": 4, "max_input_len": 16, "max_seq_len": 32, "max_num_tokens": 16}
 SEVEN = [
@@ -84,10 +87,14 @@ def test_ranks_are_multiples_of_eight_up_to_the_most(value: object) -> None:
 
 
 def test_what_has_no_kernels_or_other_activations_is_refused() -> None:
-    check_lora(0, "cuda", ["sm_90"])
-    check_lora(8, "cpu", ["cpu"])
-    with pytest.raises(BuildError, match="max_lora_rank is 8 for sm_90: engines for cpu alone"):
-        check_lora(8, "cuda", ["sm_90"])
+    none, some, ordered = (BuildLimits(**LIMITS, max_lora_rank=rank, deterministic=rank == 16) for rank in (0, 8, 16))
+    check_lora(none, "tensorrt", ["sm_90"])
+    check_lora(some, "cuda", ["sm_90", "sm_80"])
+    check_lora(ordered, "cpu", ["cpu"])
+    with pytest.raises(BuildError, match=r"max_lora_rank is 8 for sm_90: .* tensorrt .* --backend native"):
+        check_lora(some, "tensorrt", ["sm_90"])
+    with pytest.raises(BuildError, match="max_lora_rank is 16 for sm_90 and deterministic is given"):
+        check_lora(ordered, "cuda", ["sm_90"])
     for qformat in ("int4_awq", "w4a8_awq", "int8_sq", "fp8,int4_awq"):
         check_lora_of_quantized(0, qformat)
         with pytest.raises(BuildError, match="changes the activations"):
@@ -96,13 +103,11 @@ def test_what_has_no_kernels_or_other_activations_is_refused() -> None:
         check_lora_of_quantized(8, qformat)
 
 
-def test_gpu_builds_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    from tests.models import save_tiny_model
-    from trtllm_lite.builder import build_engine
-    from trtllm_lite.convert import convert_checkpoint
-
-    save_tiny_model("llama", tmp_path / "model")
-    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
-    with pytest.raises(BuildError, match="max_lora_rank is 8 for sm_90"):
-        build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", max_lora_rank=8, **LIMITS)
-    assert not (tmp_path / "engine").exists()
+def test_engines_for_gpus_say_what_their_slots_take(tmp_path: Path) -> None:
+    engine = save_cuda_engine(tmp_path, max_lora_rank=8)
+    lora, plan = engine.manifest.lora, engine.plan
+    assert lora is not None
+    slots = [tensor for tensor in plan.tensors if tensor.kind == "adapter"]
+    assert len(slots) == 3 * 4 * 2  # matrices and ranks of four products of two layers
+    assert lora.slot_bytes * DEFAULT_MAX_LORAS == sum(tensor.max_bytes(plan.symbols) for tensor in slots)
+    assert _core.adapter_shapes(_core.Engine(str(tmp_path / "engine" / "rank0.engine")))[0] == 8

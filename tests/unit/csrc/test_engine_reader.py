@@ -225,7 +225,9 @@ PLANS: dict[str, tuple[Change, str]] = {
         "collective: expected whole arena tensors",
     ),
     "settings of a GPU": (
-        lambda e: e.plan.update(cuda={"decode_batches": [2], "workspace_bytes": 0, "cublaslt_version": 0}),
+        lambda e: e.plan.update(
+            cuda={"decode_batches": [2], "workspace_bytes": 0, "cublaslt_version": 0, "adapted": []}
+        ),
         "expected settings for GPU engines alone",
     ),
     "two programs": (lambda e: e.plan["programs"].append(e.plan["programs"][0]), "the one program of a CPU engine"),

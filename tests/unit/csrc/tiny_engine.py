@@ -341,7 +341,7 @@ def make_tiny_engine() -> TinyEngine:
         }
         for op, operands, attributes in CALLS
     ]
-    step = {"name": "step", "arch": "cpu", "decode_only": False, "max_tokens": MAX_NUM_TOKENS}
+    step = {"name": "step", "arch": "cpu", "decode_only": False, "max_tokens": MAX_NUM_TOKENS, "adapters": False}
     plan = {
         "symbols": dict(SYMBOLS),
         "arena_bytes": arena_bytes,

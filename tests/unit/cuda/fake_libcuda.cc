@@ -156,6 +156,30 @@ Work attend(Arguments& a, unsigned blocks) {
   };
 }
 
+// Adds to the sum of each token what its adapter says, the first element of the first row of a; ranks of 0 say nothing.
+Work adapt(Arguments& a, unsigned blocks) {
+  auto* sums = a.next<int*>();
+  const auto* matrices = a.next<const std::uint16_t*>();
+  const auto *ranks = a.next<const int*>(), *rows = a.next<const int*>(), *ends = a.next<const int*>();
+  const int size = a.next<int>(), num_rows = a.next<int>();
+  return [=] {
+    std::vector<int> listed(rows, rows + num_rows);
+    std::sort(listed.begin(), listed.end());
+    for (int i = 0; i < num_rows; ++i) {
+      if (listed[static_cast<unsigned>(i)] != i) std::abort();  // every row is in the list once
+    }
+    for (int slot = 0, at = 0; slot < static_cast<int>(blocks); ++slot) {
+      for (; at < ends[slot]; ++at) {
+        if (ranks[slot] == 0) continue;
+        const std::uint32_t bits = static_cast<std::uint32_t>(matrices[slot * size]) << 16;
+        float value;
+        std::memcpy(&value, &bits, sizeof(value));
+        sums[rows[at]] += static_cast<int>(value);
+      }
+    }
+  };
+}
+
 Work score(Arguments& a, unsigned blocks) {
   auto* logits = a.next<float*>();
   const auto *sums = a.next<const int*>(), *x = a.next<const int*>(), *indices = a.next<const int*>();
@@ -283,14 +307,15 @@ Work probe(Arguments& a, unsigned) {
 }
 
 const std::map<std::string, Kernel>& kernels() {
-  static const std::map<std::string, Kernel> all{
-      {"embed", embed}, {"attend", attend}, {"score", score}, {"sample", sample}, {"probe", probe}};
+  static const std::map<std::string, Kernel> all{{"embed", embed}, {"attend", attend}, {"adapt", adapt},
+                                                 {"score", score}, {"sample", sample}, {"probe", probe}};
   return all;
 }
 
 const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
   static const std::map<std::string, std::vector<std::size_t>> all{{"embed", {8, 8, 8, 8}},
                                                                    {"attend", {8, 8, 8, 8, 8, 8, 4, 4}},
+                                                                   {"adapt", {8, 8, 8, 8, 8, 4, 4}},
                                                                    {"score", {8, 8, 8, 8, 4}},
                                                                    {"sample", {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4}},
                                                                    {"probe", {4, sizeof(TensorMap), 4, 8}}};

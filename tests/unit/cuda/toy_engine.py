@@ -85,6 +85,18 @@ INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
 
 Json = dict[str, Any]
 
+NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
+ADAPTER_TENSORS: list[Json] = [
+    {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": 0}
+    for name, dtype, shape, kind in (
+        ("adapter_tokens", "int32", ["num_adapter_tokens"], "input"),
+        ("adapter_token_ends", "int32", ["num_loras"], "input"),
+        ("adapter_a.0", "bfloat16", ["num_loras", MAX_LORA_RANK, ADAPTER_WIDTH], "adapter"),
+        ("adapter_b.0", "bfloat16", ["num_loras", ADAPTER_WIDTH, MAX_LORA_RANK], "adapter"),
+        ("adapter_ranks.0", "int32", ["num_loras", 1], "adapter"),
+    )
+]
+
 
 def extent(symbol: str, multiplier: int = 1) -> Json:
     """A symbol of the step, times ``multiplier``."""
@@ -132,6 +144,7 @@ def program(name: str, max_tokens: int, decode_only: bool) -> Json:
         "decode_only": decode_only,
         "max_tokens": max_tokens,
         "instructions": instructions,
+        "adapters": False,
     }
 
 
@@ -157,10 +170,35 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
             "decode_batches": [*(size for size in (1, 2, 4, 8, 16) if size < num_seqs), num_seqs],
             "workspace_bytes": 0,
             "cublaslt_version": 0,
+            "adapted": [],
         },
     }
     limits = MANIFEST["limits"] | {"max_draft_len": max_draft_len}
     return TinyEngine(MANIFEST | {"limits": limits}, plan, {}, dict(METADATA))
+
+
+def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
+    """One whose adapters say by how much the sum is larger: in the first element of a, [rank, 4]."""
+    toy = copy.deepcopy(make_toy_engine(max_draft_len))
+    symbols = toy.plan["symbols"]
+    symbols |= {"num_adapter_tokens": MAX_NUM_TOKENS, "num_adapter_logits": MAX_NUM_TOKENS, "num_loras": NUM_LORAS}
+    names = {tensor["name"]: len(toy.plan["tensors"]) + number for number, tensor in enumerate(ADAPTER_TENSORS)}
+    toy.plan["tensors"] += ADAPTER_TENSORS
+    slots = {"a": names["adapter_a.0"], "b": names["adapter_b.0"], "ranks": names["adapter_ranks.0"]}
+    toy.plan["cuda"]["adapted"] = [{**slots, "widths": [ADAPTER_WIDTH]}]
+    toy.plan["kernels"].append({"name": "adapt", "cubins": {"sm_90a": "adapt"}, "threads": 32, "shared_bytes": 0})
+    size = MAX_LORA_RANK * ADAPTER_WIDTH
+    for plain in list(toy.plan["programs"]):
+        lists = [{"tensor": names[f"adapter_token{name}"], "offset": 0} for name in ("s", "_ends")]
+        slots = [{"tensor": names[f"adapter_{name}.0"], "offset": 0} for name in ("a", "ranks")]
+        numbers = [{"int": size}, {"int": extent("num_adapter_tokens")}]
+        grid = [extent("num_loras"), 1, 1]
+        args = [pointer("sums"), *slots, *lists, *numbers]
+        step = {"kind": "launch", "kernel": len(KERNELS), "grid": grid, "args": args, "programmatic": False}
+        adapted = copy.deepcopy(plain) | {"name": f"lora_{plain['name']}", "adapters": True}
+        adapted["instructions"].insert(-2, step)
+        toy.plan["programs"].append(adapted)
+    return toy
 
 
 def make_toy_engine_of_groups() -> TinyEngine:
@@ -199,7 +237,7 @@ def make_toy_engine_with_features(max_draft_len: int = 0, *, borrows: bool = Fal
 
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
-    cubins = {f"cubin.{name}": name.encode() for name in KERNELS}
+    cubins = {f"cubin.{kernel['name']}": kernel["name"].encode() for kernel in engine.plan["kernels"]}
     return engine.to_bytes({**engine.documents(), **cubins})
 
 

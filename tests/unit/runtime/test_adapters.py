@@ -46,16 +46,22 @@ class Handle:
 
 @dataclass
 class World:
-    """A manager over stand-ins; ``running`` has what each running request calls at its end."""
+    """A manager over stand-ins; ``running`` has what each running request calls at its end.
+
+    With ``has_slots`` the device has memory of its own, of which ``slots`` says what lies where.
+    """
 
     max_loras: int
     max_cpu_loras: int
     running: dict = field(default_factory=dict)
     loads: list = field(default_factory=list)
     broken: set = field(default_factory=set)
+    has_slots: bool = False
+    slots: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.manager = Adapters(self._load, self._start, self.max_loras, self.max_cpu_loras)
+        place = self._place if self.has_slots else None
+        self.manager = Adapters(self._load, self._start, self.max_loras, self.max_cpu_loras, place)
 
     @property
     def loader(self) -> Loader:
@@ -78,6 +84,14 @@ class World:
         assert len(used) <= self.max_loras
         assert used <= set(self.manager.loaded())
         assert len(self.manager._entries) <= self.max_cpu_loras
+        assert not self.has_slots or {f"adapter {name}" for name in used} <= set(self.slots.values())
+
+    def _place(self, adapter: str, slot: int) -> None:
+        assert 0 <= slot < self.max_loras
+        assert self.slots.get(slot) not in [running for running, _ in self.running.values()]
+        if adapter.removeprefix("adapter ") in self.broken:
+            raise EngineError("no room for it")
+        self.slots[slot] = adapter
 
     def _load(self, wanted: LoRARequest) -> str:
         self.loads.append(wanted.lora_name)
@@ -165,11 +179,55 @@ def test_waiting_requests_are_bounded_and_end_with_the_session(monkeypatch: pyte
     assert all("shut down" in str(handle.error) for handle in handles)
 
 
+def test_an_adapter_in_memory_is_placed_again_when_another_took_its_slot() -> None:
+    world = World(max_loras=1, max_cpu_loras=2, has_slots=True)
+    for number in (1, 2, 1):
+        handle = world.submit(number)
+        world.load_all()
+        assert world.slots == {0: f"adapter {number}"}
+        world.end(handle)
+    assert world.loads == ["1", "2"]
+
+
+def test_a_request_does_not_wait_for_another_ones_placing() -> None:
+    world = World(max_loras=2, max_cpu_loras=3, has_slots=True)
+    first = world.submit(1)
+    world.load_all()
+    slow = world.submit(2)
+    world.loader.run_one()  # it is loaded, and on its way to the device
+    quick = world.submit(1)
+    assert set(world.running) == {first, quick}
+    world.load_all()
+    assert slow in world.running
+    assert sorted(world.slots) == [0, 1]
+
+
+def test_the_slot_of_the_adapter_that_was_unused_for_longest_is_taken() -> None:
+    world = World(max_loras=2, max_cpu_loras=3, has_slots=True)
+    for number in (1, 2, 1, 3):
+        handle = world.submit(number)
+        world.load_all()
+        world.end(handle)
+    assert set(world.slots.values()) == {"adapter 1", "adapter 3"}
+
+
+def test_a_failure_to_place_is_that_of_the_requests_which_want_the_adapter() -> None:
+    world = World(max_loras=1, max_cpu_loras=2, has_slots=True)
+    failing = world.submit(1)
+    world.loader.run_one()
+    world.broken.add("1")
+    fine = world.submit(2)
+    world.load_all()
+    assert "no room" in str(failing.error)
+    assert fine in world.running
+
+
+@pytest.mark.parametrize("has_slots", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_random_loads_keep_the_bounds_and_come_to_an_end(seed: int) -> None:
+def test_random_loads_keep_the_bounds_and_come_to_an_end(seed: int, has_slots: bool) -> None:
     choose = random.Random(seed)
     max_loras = choose.randint(1, 3)
-    world = World(max_loras, max_loras + choose.randint(0, 2), broken={"4"})
+    world = World(max_loras, max_loras + choose.randint(0, 2), broken={"4"}, has_slots=has_slots)
     handles: list[Handle] = []
     for _ in range(300):
         match choose.choice(("submit", "submit", "load", "end", "withdraw", "drop")):

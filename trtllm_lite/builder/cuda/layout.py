@@ -38,6 +38,9 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Ite
     state_bytes = layout.add_in_a_row(state)
     for cache in operands.caches.values():
         layout.add(cache, 0)
+    for adapted in operands.adapted.values():
+        for slots in (adapted.a, adapted.b, adapted.ranks):
+            layout.add(slots, 0)
     sizes = [weight.num_bytes for weight in operands.weights.values()]
     for weight, offset in zip(operands.weights, weight_offsets(sizes, DEVICE_ALIGNMENT), strict=True):
         layout.add(weight, offset)

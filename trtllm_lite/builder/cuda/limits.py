@@ -1,9 +1,11 @@
 """Bounds of the symbols of a GPU plan, the sizes of steps that have programs, and those that steps are padded to."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from trtllm_lite.builder.limits import SPARE_SLOTS, BuildLimits
 from trtllm_lite.errors import BuildError
+from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 # A decode program of fused kernels for few rows is made for each of these batch sizes.
 DECODE_BUCKETS = (1, 2, 4, 8, 16)
@@ -21,13 +23,14 @@ class Bucket:
     """The steps that a program carries out: of at most ``max_tokens`` tokens; those of up to ``above`` have another.
 
     With ``decode`` they have one new token and one row of logits for each sequence; a guessed token is a sequence's
-    own, whose past is longer by those before.
+    own, whose past is longer by those before. With ``adapters`` some request of the step has one.
     """
 
     name: str
     max_tokens: int
     above: int = 0
     decode: bool = False
+    adapters: bool = False
 
 
 def size_class(bucket: Bucket) -> int:
@@ -66,6 +69,11 @@ def step_buckets(num_tokens: int) -> list[Bucket]:
     return [*buckets, Bucket("mixed", num_tokens, max(sizes, default=0))]
 
 
+def with_adapters(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """The same steps, if a request of theirs has an adapter."""
+    return [replace(bucket, name=f"lora_{bucket.name}", adapters=True) for bucket in buckets]
+
+
 def symbols(limits: BuildLimits) -> dict[str, int]:
     """Upper bounds, padding included."""
     num_seqs = decode_batches(limits.num_decode_tokens)[-1]
@@ -77,6 +85,7 @@ def symbols(limits: BuildLimits) -> dict[str, int]:
             "lower it"
         )
     num_tokens = max(num_seqs, limits.num_tokens)
+    adapters = {"num_adapter_tokens": num_tokens, "num_adapter_logits": num_logits, "num_loras": DEFAULT_MAX_LORAS}
     return {
         "num_tokens": num_tokens,
         "num_seqs": num_seqs,
@@ -90,4 +99,5 @@ def symbols(limits: BuildLimits) -> dict[str, int]:
         "num_blocks": limits.num_blocks,
         "num_slots": decode_batches(limits.max_batch_size)[-1] + SPARE_SLOTS,
         "num_sms": MAX_SMS,
+        **(adapters if limits.max_lora_rank else {}),
     }

@@ -26,6 +26,7 @@ from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
 from trtllm_lite.plugins.cuda.weight_form import BYTE_PRODUCTS, form_of
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBuffers, features, symbol
 from trtllm_lite.plugins.linear.cuda import dequantize
+from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.vocabulary import LOGITS
@@ -179,6 +180,12 @@ class _OpLowering:
     def optional_vector(self, operand: str) -> Buffer | None:
         return self.vector(operand) if self.has(operand) else None
 
+    def adapters(self, in_features: int, widths: tuple[int, ...]) -> AdapterMatrices:
+        first, max_rank = self._op.attributes["first_part"], self._op.attributes["max_rank"]
+        assert isinstance(first, int)
+        assert isinstance(max_rank, int)
+        return self._operands.adapters(first, in_features, widths, max_rank)
+
     def cache(self, operand: str, *shape: int) -> Buffer:
         return self._operands.cache(self._storage(operand), *shape)
 
@@ -213,6 +220,7 @@ class _OpLowering:
             max_rows=min(self.max_tokens, self.symbols[rows]),
             activation=activation,
             residual=self.optional_rows("residual"),
+            added=self.optional_rows("added"),
             bias=self._operands.bias(self._op.inputs["bias"]) if self.has("bias") else None,
             x_scales=self.scales("x"),
             y_scales=y_scales,

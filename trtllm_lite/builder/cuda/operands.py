@@ -17,6 +17,7 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import Computed, extents
 from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
+from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
 from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack, packed_shape
 from trtllm_lite.vocabulary import STEP_INPUTS
 
@@ -48,11 +49,12 @@ class Operands:
         self.dtype, self.limits, self.symbols = dtype, limits, symbols(limits)
         self.weights: dict[Buffer, Weight] = {}
         self.caches: dict[str, Buffer] = {}
+        self.adapted: dict[int, AdapterMatrices] = {}  # by the number of a product's first projection
         self.outputs: dict[str, Buffer] = {}
         self.states: dict[str, Buffer] = {}
         self._by_value: dict[ir.Value, Buffer] = {}
         self._converted: dict[ir.Value, Buffer] = {}
-        self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits)}
+        self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits, self.symbols)}
 
     def matrix(self, value: ir.Value) -> Buffer:
         """A weight matrix of the engine's type, row-major."""
@@ -107,6 +109,18 @@ class Operands:
             dtype = self.dtype if value.dtype == ONNX["float32"] else DTYPE_NAMES[value.dtype]
             self.caches[name] = Buffer(name, dtype, ("num_blocks", *shape), "cache")
         return self.caches[name]
+
+    def adapters(self, first_part: int, in_features: int, widths: tuple[int, ...], max_rank: int) -> AdapterMatrices:
+        """The slots of adapters for a product whose parts, projections from ``first_part`` on, have these outputs."""
+        if first_part not in self.adapted:
+
+            def slots(name: str, dtype: str, *shape: int) -> Buffer:
+                return Buffer(f"adapter_{name}.{first_part}", dtype, ("num_loras", *shape), "adapter")
+
+            a = slots("a", self.dtype, len(widths) * max_rank, in_features)
+            b = slots("b", self.dtype, sum(widths), max_rank)
+            self.adapted[first_part] = AdapterMatrices(a, b, slots("ranks", "int32", len(widths)), widths)
+        return self.adapted[first_part]
 
     def _weight(self, value: ir.Value, layout: str = "row_major") -> Buffer:
         if value not in self._by_value:
@@ -183,8 +197,10 @@ def buffer_of(value: ir.Value, kind: str = "arena") -> Buffer:
     return Buffer(str(value.name), DTYPE_NAMES[value.dtype], known_dims(value), kind)
 
 
-def _step_inputs(limits: BuildLimits) -> list[Buffer]:
+def _step_inputs(limits: BuildLimits, bounds: Mapping[str, int]) -> list[Buffer]:
+    """Those of which the plan has all symbols."""
     # The row stride of block tables is the bound, so that it is a constant of the kernels' arguments.
     fixed = {"max_blocks_per_seq": limits.max_blocks_per_seq}
-    shapes = {given.name: tuple(fixed.get(extent, extent) for extent in given.shape) for given in STEP_INPUTS}
+    given = [one for one in STEP_INPUTS if bounds.keys() >= set(one.shape)]
+    shapes = {one.name: tuple(fixed.get(extent, extent) for extent in one.shape) for one in given}
     return [Buffer(name, "int32", shape, "input") for name, shape in shapes.items()]

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.expansion import expand_weights
 from trtllm_lite.builder.cuda.layout import Layout, lay_out
-from trtllm_lite.builder.cuda.limits import Bucket, decode_batches, decode_buckets, step_buckets
+from trtllm_lite.builder.cuda.limits import Bucket, decode_batches, decode_buckets, step_buckets, with_adapters
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.builder.cuda.products.choices import chooser
@@ -18,6 +18,7 @@ from trtllm_lite.builder.observe import shows_rows
 from trtllm_lite.builder.passes.features import borrows_features
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.plan import (
+    AdaptedProduct,
     BoxedTensor,
     CompiledKernel,
     CudaSettings,
@@ -102,13 +103,14 @@ def lower_network(
     buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
     if shows_rows(graph):
         buckets = buckets[-1:]  # the one that fits any step: nobody waits for the others
+    lists = [buckets, with_adapters(buckets)] if limits.max_lora_rank else [buckets]
     programs: list[LoweredProgram] = []
-    for device in devices:
-        of_device = []
-        for bucket in buckets:
+    for device, of_kind in product(devices, lists):
+        ordered = []
+        for bucket in of_kind:
             choose = chooser(bucket, device, timings, limits.deterministic)
-            of_device.append(LoweredProgram(device, bucket, lower(network.ops, operands, device, bucket, choose)))
-        programs += [first for first, then in pairwise(of_device) if not _runs_alike(first, then)] + of_device[-1:]
+            ordered.append(LoweredProgram(device, bucket, lower(network.ops, operands, device, bucket, choose)))
+        programs += [first for first, then in pairwise(ordered) if not _runs_alike(first, then)] + ordered[-1:]
     layout = lay_out(operands, [program.commands for program in programs])
     return Lowered(operands, tuple(programs), layout, network.expansions, borrows_features(graph))
 
@@ -158,6 +160,10 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
             decode_batches=decode_batches(operands.symbols["num_decode_seqs"]),
             workspace_bytes=WORKSPACE_BYTES,
             cublaslt_version=timings.cublaslt_version if timings is not None and measured else 0,
+            adapted=tuple(
+                AdaptedProduct(index[slots.a], index[slots.b], index[slots.ranks], slots.widths)
+                for _, slots in sorted(operands.adapted.items())
+            ),
         ),
     )
 
@@ -183,7 +189,8 @@ def _program(
         number = numbers[command.kernel, program.device.arch]
         instructions.append(LaunchInstruction("launch", number, (x, y, z), arguments, programmatic))
     bucket = program.bucket
-    return Program(bucket.name, program.device.arch, bucket.decode, bucket.max_tokens, tuple(instructions))
+    steps = (bucket.decode, bucket.max_tokens, tuple(instructions), bucket.adapters)
+    return Program(bucket.name, program.device.arch, *steps)
 
 
 def _matmul(matmul: Matmul, index: Mapping[Buffer, int], algorithms: tuple[TimedAlgorithm, ...]) -> MatmulInstruction:

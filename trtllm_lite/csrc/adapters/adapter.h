@@ -32,12 +32,16 @@ class Adapter {
   const LowRankShapes& shapes() const { return shapes_; }
   std::size_t num_bytes() const { return values_.size() * sizeof(float); }
   const std::string& key() const { return key_; }
+  // The slot of the device's memory that holds it, set before a request runs with it.
+  int slot() const { return slot_; }
+  void set_slot(int slot) { slot_ = slot; }
 
  private:
   const LowRankShapes shapes_;
   std::vector<float> values_;
   std::vector<LowRankPart> parts_;
   std::string key_;
+  int slot_ = -1;
 };
 
 }  // namespace tl

@@ -13,11 +13,14 @@
 
 namespace tl {
 
+class Adapter;
+
 // Bytes that are reserved. The workspace includes the scratch memory of every thread of a CPU.
 struct MemoryUse {
   std::size_t weights = 0;
   std::size_t kv_cache = 0;
   std::size_t workspace = 0;
+  std::size_t adapters = 0;
 };
 
 class DeviceExecutor {
@@ -31,6 +34,11 @@ class DeviceExecutor {
   // What the last step computed as the output `name` of the plan; takes turns with steps. Throws ArgumentError if the
   // plan has no such output, LimitError if the step had fewer rows.
   virtual StepOutput output(const std::string& name, const RowSlice& slice) = 0;
+
+  // Puts an adapter where steps find it: on devices with memory of their own, in a slot of theirs that no running
+  // request has. It comes before the requests that run with it; one thread may call it while steps run. Throws
+  // LimitError, DeviceError.
+  virtual void place_adapter(Adapter&, int /*slot*/) {}
 
   // Makes the interface that an event loop of batches up to `max_batch_size` drives, and borrows this executor for it.
   // Swapped-out requests may take `num_host_blocks` KV blocks of the host's memory. Throws LimitError, DeviceError.

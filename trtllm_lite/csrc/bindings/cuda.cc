@@ -97,13 +97,13 @@ void bind_cuda(nb::module_& module) {
       .def(
           "__init__",
           [](CudaExecutor* self, const Engine& engine, int device, std::int64_t num_blocks,
-             std::vector<std::string> library_directories, const CudaExecutor* features_of) {
+             std::vector<std::string> library_directories, const CudaExecutor* features_of, int num_loras) {
             nb::gil_scoped_release release;
-            new (self) CudaExecutor(engine, device, num_blocks, std::move(library_directories), features_of);
+            new (self) CudaExecutor(engine, device, num_blocks, std::move(library_directories), features_of, num_loras);
           },
           nb::arg("engine"), nb::kw_only(), nb::arg("device") = 0, nb::arg("num_blocks") = 0,
           nb::arg("library_directories") = std::vector<std::string>(), nb::arg("features_of").none() = nb::none(),
-          nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>())
+          nb::arg("num_loras") = 0, nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>())
       .def("time_products", &time_products, nb::kw_only(), nb::arg("num_tokens"), nb::arg("above") = 0,
            nb::arg("candidates") = 16, nb::arg("repeats") = 7, nb::arg("sustained") = false)
       .def("time_programs", &time_programs, nb::arg("names"), nb::kw_only(), nb::arg("num_tokens"),

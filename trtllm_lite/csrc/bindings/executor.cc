@@ -27,6 +27,7 @@ nb::dict memory(const DeviceExecutor& executor) {
   result["weights"] = use.weights;
   result["kv_cache"] = use.kv_cache;
   result["workspace"] = use.workspace;
+  result["adapters"] = use.adapters;
   return result;
 }
 
@@ -54,19 +55,23 @@ void bind_executor(nb::module_& module) {
   module.attr("SHARED_SCRATCH_BYTES") = kSharedScratchBytes;
   nb::class_<DeviceExecutor>(module, "DeviceExecutor")
       .def_prop_ro("memory", &memory)
+      .def("place_adapter", &DeviceExecutor::place_adapter, nb::arg("adapter"), nb::kw_only(), nb::arg("slot"),
+           nb::call_guard<nb::gil_scoped_release>())
       .def("output", &output, nb::arg("name"), nb::arg("begin") = 0, nb::arg("end") = nb::none());
   module.def(
       "open_executor",
       [](const Engine& engine, std::int64_t num_blocks, std::int64_t num_threads,
-         std::vector<std::string> library_directories, const nb::object& network, const DeviceExecutor* features_of) {
-        OpenOptions options{num_blocks, num_threads, std::move(library_directories), borrow_network(network),
-                            features_of};
+         std::vector<std::string> library_directories, const nb::object& network, const DeviceExecutor* features_of,
+         int num_loras) {
+        OpenOptions options{num_blocks,  num_threads, std::move(library_directories), borrow_network(network),
+                            features_of, num_loras};
         const nb::gil_scoped_release release;
         return open_executor(engine, std::move(options));
       },
       nb::arg("engine"), nb::kw_only(), nb::arg("num_blocks") = 0, nb::arg("num_threads") = 0,
       nb::arg("library_directories") = std::vector<std::string>(), nb::arg("network").none() = nb::none(),
-      nb::arg("features_of").none() = nb::none(), nb::keep_alive<0, 1>(), nb::keep_alive<0, 6>());
+      nb::arg("features_of").none() = nb::none(), nb::arg("num_loras") = 0, nb::keep_alive<0, 1>(),
+      nb::keep_alive<0, 6>());
   nb::class_<LogitsExecutor, DeviceExecutor>(module, "LogitsExecutor");
   nb::class_<NetworkExecutor, LogitsExecutor>(module, "NetworkExecutor");
   nb::class_<CpuExecutor, LogitsExecutor>(module, "CpuExecutor")

@@ -77,6 +77,8 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
         cache_tensors_.push_back({places.back(), static_cast<std::size_t>(max_bytes(plan_, tensor))});
         cache_offset += static_cast<std::size_t>(num_blocks_) * cache_tensors_.back().block_bytes;
         break;
+      case TensorKind::kAdapter:
+        break;  // check_plan has refused it
     }
   }
   return places;

@@ -9,8 +9,10 @@
 namespace tl::cuda {
 namespace {
 
-std::size_t input_bytes(const Plan& plan) {
-  return InputLayout(plan.symbols, plan.symbols[Symbol::kMaxBlocksPerSeq]).bytes;
+std::size_t input_bytes(const Plan& plan, int num_loras) {
+  Extents bounds = plan.symbols;
+  bounds[Symbol::kNumLoras] = num_loras;
+  return InputLayout(bounds, bounds[Symbol::kMaxBlocksPerSeq]).bytes;
 }
 
 void check_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -27,6 +29,16 @@ DType activation_dtype(const Plan& plan) {
   return found == plan.tensors.end() ? DType::kBFloat16 : found->dtype;
 }
 
+// `num_loras`, or as many as the plan says if that is 0. Throws LimitError.
+int resolve_num_loras(const Plan& plan, int num_loras) {
+  const std::int64_t planned = plan.symbols[Symbol::kNumLoras];
+  if (plan.cuda->adapted.empty()) return 0;
+  if (num_loras == 0) return static_cast<int>(planned);
+  if (num_loras > 0 && num_loras <= kMaxLoras) return num_loras;
+  throw LimitError("max_loras: expected 1 to " + std::to_string(kMaxLoras) + " on a GPU, found " +
+                   std::to_string(num_loras) + "; lower it");
+}
+
 CopyEnd on_host(const std::byte* data, std::size_t block_bytes) {
   return {.memory_type = kHostMemory, .host = data, .pitch = block_bytes, .height = 1};
 }
@@ -34,7 +46,7 @@ CopyEnd on_host(const std::byte* data, std::size_t block_bytes) {
 }  // namespace
 
 CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks,
-                           std::vector<std::string> library_directories, const CudaExecutor* features_of)
+                           std::vector<std::string> library_directories, const CudaExecutor* features_of, int num_loras)
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCuda)),
       num_blocks_(resolve_num_blocks(engine, num_blocks)),
@@ -43,11 +55,13 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
       stream_(make_stream()),
       programs_(device_, engine, library_directories_),
       weights_(device_, engine, stream_.get()),
+      adapters_(device_, plan_, resolve_num_loras(plan_, num_loras)),
       arena_(device_, static_cast<std::size_t>(plan_.arena_bytes), "workspace",
              "build the engine with a smaller --max_num_tokens"),
       state_(device_, static_cast<std::size_t>(plan_.state_bytes), "workspace",
              "build the engine with a smaller --max_batch_size"),
-      inputs_(device_, input_bytes(plan_), "inputs of a step", "build the engine with a smaller --max_num_tokens"),
+      inputs_(device_, input_bytes(plan_, adapters_.num_slots()), "inputs of a step",
+              "build the engine with a smaller --max_num_tokens"),
       cache_(device_, kv_cache_bytes(engine, num_blocks_ + 1), "KV cache",
              "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)"),
       features_(borrowed_features(features_of)) {
@@ -104,6 +118,9 @@ void CudaExecutor::place_tensors() {
         addresses_.push_back(cache);
         cache = place_cache_tensor(cache, static_cast<std::size_t>(max_bytes(plan_, tensor)));
         break;
+      case TensorKind::kAdapter:
+        addresses_.push_back(adapters_.address(i));
+        break;
       case TensorKind::kInput:
         input_tensors_.emplace_back(i, static_cast<StepInputIndex>(step_input_index(tensor.name)));
         addresses_.push_back(0);  // place_inputs
@@ -137,8 +154,15 @@ Extents CudaExecutor::extents(const StepShape& shape) const {
   extents[Symbol::kNumLogits] = shape.num_logits;
   extents[Symbol::kNumTables] = shape.num_seqs * num_cache_groups();
   extents[Symbol::kNumBlocks] = num_blocks_;
+  extents[Symbol::kNumAdapterTokens] = shape.adapters ? shape.num_tokens : 0;
+  extents[Symbol::kNumAdapterLogits] = shape.adapters ? shape.num_logits : 0;
+  extents[Symbol::kNumLoras] = shape.adapters ? num_loras() : 0;
   extents[Symbol::kNumSms] = std::min<std::int64_t>(device_.num_sms(), plan_.symbols[Symbol::kNumSms]);
   return extents;
+}
+
+const Program& CudaExecutor::program_of(const StepShape& shape) const {
+  return programs_.choose(shape.num_tokens, shape.decode_only, shape.adapters);
 }
 
 void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs) {
@@ -152,8 +176,7 @@ void CudaExecutor::enqueue_forward(const StepShape& shape, const std::byte* inpu
 void CudaExecutor::enqueue_sampling(const StepShape& shape) {
   const Extents step = extents(shape);
   place_inputs(InputLayout(step, table_columns()));
-  const Program& program = programs_.choose(shape.num_tokens, shape.decode_only);
-  programs_.enqueue(program, ProgramPart::kSampling, step, addresses_, stream_.get());
+  programs_.enqueue(program_of(shape), ProgramPart::kSampling, step, addresses_, stream_.get());
 }
 
 void CudaExecutor::enqueue(const StepShape& shape, const std::byte* inputs, ProgramPart part) {
@@ -162,7 +185,7 @@ void CudaExecutor::enqueue(const StepShape& shape, const std::byte* inputs, Prog
   const Stream stream = stream_.get();
   driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream), "copying inputs");
   if (shape.decode_only) {
-    const auto graph = graphs_.find(shape.num_seqs);
+    const auto graph = graphs_.find({shape.num_seqs, shape.adapters});
     if (graph != graphs_.end()) {
       const DecodeGraphs& of_size = graph->second;
       const OwnedGraphExec& exec = part == ProgramPart::kWhole ? of_size.whole : of_size.forward;
@@ -171,18 +194,18 @@ void CudaExecutor::enqueue(const StepShape& shape, const std::byte* inputs, Prog
     }
   }
   place_inputs(layout);
-  programs_.enqueue(programs_.choose(shape.num_tokens, shape.decode_only), part, step, addresses_, stream);
+  programs_.enqueue(program_of(shape), part, step, addresses_, stream);
 }
 
 void CudaExecutor::capture(const StepShape& shape, const std::byte* inputs) {
-  if (graphs_.contains(shape.num_seqs)) return;
+  const std::pair key(shape.num_seqs, shape.adapters);
+  if (graphs_.contains(key)) return;
   enqueue_step(shape, inputs);  // so that nothing is left to be loaded while capturing
-  const Program& program = programs_.choose(shape.num_tokens, shape.decode_only);
   const auto capture_part = [&](ProgramPart part) {
-    return programs_.capture(program, part, extents(shape), addresses_, stream_.get());
+    return programs_.capture(program_of(shape), part, extents(shape), addresses_, stream_.get());
   };
   DecodeGraphs made{.whole = capture_part(ProgramPart::kWhole), .forward = capture_part(ProgramPart::kForward)};
-  graphs_.emplace(shape.num_seqs, std::move(made));
+  graphs_.emplace(key, std::move(made));
   driver().check(driver().stream_synchronize(stream_.get()), "running a step to capture it");
 }
 
@@ -191,8 +214,7 @@ std::vector<InstructionTime> CudaExecutor::time_step(const StepShape& shape, con
   const InputLayout layout(step, table_columns());
   driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream_.get()), "copying inputs");
   place_inputs(layout);
-  const Program& program = programs_.choose(shape.num_tokens, shape.decode_only);
-  return programs_.time(program, step, addresses_, stream_.get(), repeats);
+  return programs_.time(program_of(shape), step, addresses_, stream_.get(), repeats);
 }
 
 Extents CudaExecutor::timed_extents(std::int64_t num_tokens) const {
@@ -215,7 +237,7 @@ std::vector<ProductTime> CudaExecutor::time_products(std::int64_t above, std::in
   check_range("candidates", num_candidates, 1, 1000);
   make_up_step(num_tokens, effort);
   check_range("above", above, 0, num_tokens - 1);
-  const TimedStep step{&programs_.choose(num_tokens, false), timed_extents(num_tokens), timed_extents(above)};
+  const TimedStep step{&programs_.choose(num_tokens, false, false), timed_extents(num_tokens), timed_extents(above)};
   return cuda::time_products(step, addresses_, programs_.matmuls(), stream_.get(), num_candidates, effort);
 }
 
@@ -286,9 +308,17 @@ StepOutput CudaExecutor::output(const std::string& name, const RowSlice& slice) 
   return result;
 }
 
+void CudaExecutor::place_adapter(Adapter& adapter, int slot) {
+  adapters_.fill(slot, adapter);
+  adapter.set_slot(slot);
+}
+
 MemoryUse CudaExecutor::memory() const {
-  return {weights_.num_bytes(), cache_.size(),
-          arena_.size() + state_.size() + inputs_.size() + static_cast<std::size_t>(plan_.cuda->workspace_bytes)};
+  return {.weights = weights_.num_bytes(),
+          .kv_cache = cache_.size(),
+          .workspace =
+              arena_.size() + state_.size() + inputs_.size() + static_cast<std::size_t>(plan_.cuda->workspace_bytes),
+          .adapters = adapters_.num_bytes()};
 }
 
 }  // namespace tl::cuda

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "batching/device_executor.h"
+#include "cuda/adapter_memory.h"
 #include "cuda/device.h"
 #include "cuda/input_layout.h"
 #include "cuda/measure/time_products.h"
@@ -28,16 +29,19 @@ struct StepShape {
   // Every row is a decode row, and row i of the logits belongs to it. Such a step is padded to padded_rows(), and
   // launched as a graph where one was captured.
   bool decode_only = false;
+  // A request of it has an adapter.
+  bool adapters = false;
 };
 
 class CudaExecutor final : public DeviceExecutor {
  public:
   // Borrows the engine. `num_blocks`: of the KV cache; 0 for the manifest's. `library_directories`: where cuBLASLt may
   // lie besides where the system finds it. An engine that borrows features reads those that `features_of` keeps, which
-  // must outlive it. Throws DeviceError (no such GPU, or another than it was built for; no driver, no cuBLASLt),
-  // LimitError (not enough memory on it), ArgumentError (no features that fit).
+  // must outlive it. `num_loras`: slots for adapters, 0 for as many as the plan says (none if its engine takes no
+  // adapters). Throws DeviceError (no such GPU, or another than it was built for; no driver, no cuBLASLt), LimitError
+  // (not enough memory on it), ArgumentError (no features that fit).
   CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks, std::vector<std::string> library_directories,
-               const CudaExecutor* features_of = nullptr);
+               const CudaExecutor* features_of = nullptr, int num_loras = 0);
   ~CudaExecutor() override;
   CudaExecutor(const CudaExecutor&) = delete;
   CudaExecutor& operator=(const CudaExecutor&) = delete;
@@ -48,12 +52,16 @@ class CudaExecutor final : public DeviceExecutor {
   std::int64_t num_blocks() const override { return num_blocks_; }
   // Captures the decode steps of batches up to `max_batch_size`.
   std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
+  // Of the inputs of the largest step.
+  std::size_t max_input_bytes() const { return inputs_.size(); }
   std::int64_t max_logits() const { return plan_.symbols[Symbol::kNumLogits]; }
   int num_slots() const { return static_cast<int>(plan_.symbols[Symbol::kNumSlots]); }
   std::int64_t table_columns() const { return plan_.symbols[Symbol::kMaxBlocksPerSeq]; }
   int num_cache_groups() const { return static_cast<int>(engine_.manifest().kv_cache.groups.size()); }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
+  void place_adapter(Adapter& adapter, int slot) override;
+  int num_loras() const { return adapters_.num_slots(); }
   // Held by those who run steps by hand, or read the cache: they take turns. (An event loop has the executor to
   // itself.)
   std::mutex& turn() { return turn_; }
@@ -73,7 +81,7 @@ class CudaExecutor final : public DeviceExecutor {
   void enqueue_forward(const StepShape& shape, const std::byte* inputs);
   void enqueue_sampling(const StepShape& shape);
   // Carries out such a decode-only step, and makes graphs of it and of its forward part, unless there are some of its
-  // size. Steps must not be in flight.
+  // kind and size. Steps must not be in flight.
   void capture(const StepShape& shape, const std::byte* inputs);
   // Measures how long each instruction of a step of this shape takes; repeats >= 1. Steps must not be in flight.
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
@@ -121,6 +129,7 @@ class CudaExecutor final : public DeviceExecutor {
     OwnedGraphExec whole, forward;
   };
 
+  const Program& program_of(const StepShape& shape) const;
   // The extents of a step that is timed.
   Extents timed_extents(std::int64_t num_tokens) const;
   // Random values in the arena to compute with, and inputs of 0. Throws LimitError.
@@ -142,6 +151,7 @@ class CudaExecutor final : public DeviceExecutor {
   OwnedStream stream_;
   ProgramSet programs_;
   Weights weights_;
+  AdapterMemory adapters_;
   std::optional<RandomValues> timed_values_;
   DeviceBuffer arena_, state_, inputs_, cache_;
   DevicePtr features_;  // of tokens, in the KV cache or in that of another engine; 0 if there are none
@@ -150,7 +160,7 @@ class CudaExecutor final : public DeviceExecutor {
   Extents last_step_{};
   DevicePtr logits_ = 0, tokens_ = 0, logprobs_ = 0, sampling_slots_ = 0, token_masks_ = 0;  // of the plan's outputs
   std::vector<std::pair<std::size_t, StepInputIndex>> input_tensors_;  // tensor of the plan, which input
-  std::map<std::int64_t, DecodeGraphs> graphs_;                        // by padded rows
+  std::map<std::pair<std::int64_t, bool>, DecodeGraphs> graphs_;       // by padded rows, and whether with adapters
 };
 
 }  // namespace tl::cuda

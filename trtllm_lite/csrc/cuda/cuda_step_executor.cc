@@ -41,9 +41,8 @@ CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host
   executor_.device().make_current();
   host_cache_ = PinnedBuffer(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
                              "lower host_cache_size");
-  const Extents& bounds = executor.plan().symbols;
   for (Flight& flight : flights_) {
-    flight.inputs = PinnedBuffer(InputLayout(bounds, executor.table_columns()).bytes, "inputs of a step",
+    flight.inputs = PinnedBuffer(executor.max_input_bytes(), "inputs of a step",
                                  "build the engine with a smaller --max_num_tokens");
     const std::size_t num_logits = static_cast<std::size_t>(executor.max_logits());
     flight.tokens = PinnedBuffer(num_logits * sizeof(std::int32_t), "sampled tokens", "free host memory");
@@ -69,10 +68,17 @@ void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
   executor_.device().make_current();
   Flight& flight = flights_.front();
   for (const std::int64_t rows : executor_.plan().cuda->decode_batches) {
-    const StepShape shape{
-        .num_tokens = rows, .num_seqs = rows, .num_decode_seqs = rows, .num_logits = rows, .decode_only = true};
-    packer_.pack(StepBatch(), shape, tables_, {}, flight.inputs.data(), flight.written);  // padding alone
-    executor_.capture(shape, flight.inputs.data());
+    for (const bool adapters : {false, true}) {
+      if (adapters && executor_.num_loras() == 0) continue;
+      const StepShape shape{.num_tokens = rows,
+                            .num_seqs = rows,
+                            .num_decode_seqs = rows,
+                            .num_logits = rows,
+                            .decode_only = true,
+                            .adapters = adapters};
+      packer_.pack(StepBatch(), shape, tables_, {}, flight.inputs.data(), flight.written);  // padding alone
+      executor_.capture(shape, flight.inputs.data());
+    }
     if (rows >= max_batch_size * (1 + max_draft_len())) return;
   }
 }

@@ -29,8 +29,8 @@ class CudaStepExecutor : public StepExecutor {
   CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks);
   ~CudaStepExecutor() override;
 
-  // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be. It is
-  // called before the first step.
+  // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be, without
+  // adapters and with them. It is called before the first step: where memory is short, that is when it shows.
   void capture_decode_steps(int max_batch_size);
 
   int num_slots() const override { return executor_.num_slots(); }

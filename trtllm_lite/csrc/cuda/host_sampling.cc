@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "adapters/adapter.h"
 #include "cpu_count.h"
 
 namespace tl::cuda {
@@ -25,7 +26,8 @@ HostSampling::HostSampling(const CudaExecutor& executor)
     : executor_(executor),
       rows_(executor.num_slots(), static_cast<int>(executor.engine().manifest().model.vocab_size)),
       records_(executor),
-      who_(static_cast<std::size_t>(executor.num_slots())) {}
+      who_(static_cast<std::size_t>(executor.num_slots())),
+      adapters_(static_cast<std::size_t>(executor.num_slots()), kNoAdapter) {}
 
 void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                             int num_prompt) {
@@ -35,6 +37,7 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
   who_[static_cast<std::size_t>(slot)] = {.is_host = is_host,
                                           .reports_logprobs = !is_host && own.sampling.logprobs.has_value(),
                                           .is_guided = !is_host && own.grammar != nullptr};
+  adapters_[static_cast<std::size_t>(slot)] = own.adapter ? own.adapter->slot() : kNoAdapter;
   if (is_host) reserve_window(own);
   if (is_host || own.grammar) start_threads();
 }

@@ -14,6 +14,8 @@
 
 namespace tl::cuda {
 
+constexpr std::int32_t kNoAdapter = -1;
+
 // A row of the batch whose tokens the device draws under the masks of a grammar: the first, and one for each draft.
 struct GuidedRow {
   std::size_t row;
@@ -36,6 +38,8 @@ class HostSampling {
   // Whether the device draws the row's token under masks.
   bool guides(const StepRow& row) const { return who(row).is_guided; }
   bool guides(int slot) const { return who_[static_cast<std::size_t>(slot)].is_guided; }
+  // The slot of the adapter that the row's request has; kNoAdapter if it has none.
+  std::int32_t adapter_slot(const StepRow& row) const { return adapters_[static_cast<std::size_t>(row.request_slot)]; }
   // The records of the sequences whose tokens the device draws.
   SlotRecords& records() { return records_; }
   const SlotRecords& records() const { return records_; }
@@ -80,8 +84,9 @@ class HostSampling {
   const CudaExecutor& executor_;
   RowSampler rows_;
   SlotRecords records_;
-  std::vector<Who> who_;  // by slot
-  PinnedBuffer window_;   // rows of logits; made, as what follows, when the first request needs it
+  std::vector<Who> who_;                // by slot
+  std::vector<std::int32_t> adapters_;  // slots of those that the requests in slots have
+  PinnedBuffer window_;                 // rows of logits; made, as what follows, when the first request needs it
   std::unique_ptr<ThreadPool> pool_;
   std::vector<SamplerWorkspace> workspaces_;
 };

@@ -150,11 +150,13 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
       }
     }
   }
-  const std::int64_t num_tokens = plan_.symbols[Symbol::kNumTokens];
-  const bool complete = std::ranges::any_of(programs_, [num_tokens](const Program* program) {
-    return !program->decode_only && program->max_tokens >= num_tokens;
-  });
-  if (complete) return;
+  const auto complete = [&](bool adapters) {
+    return std::ranges::any_of(programs_, [&](const Program* program) {
+      return !program->decode_only && program->adapters == adapters &&
+             program->max_tokens >= plan_.symbols[Symbol::kNumTokens];
+    });
+  };
+  if (complete(false) && (plan_.cuda->adapted.empty() || complete(true))) return;
   const std::string name = device.name() + " (" + device.arch() + ")";
   if (device.capability_major() < kLeastMajor) {
     throw DeviceError("expected a GPU of sm_" + std::to_string(kLeastMajor) + "0 or later, found " + name +
@@ -261,9 +263,9 @@ void ProgramSet::check_parameters(const LaunchInstruction& launch) const {
                     std::to_string(needed) + ": the engine contradicts itself, build it again");
 }
 
-const Program& ProgramSet::choose(std::int64_t num_tokens, bool decode_only) const {
+const Program& ProgramSet::choose(std::int64_t num_tokens, bool decode_only, bool adapters) const {
   return **std::ranges::find_if(programs_, [&](const Program* program) {
-    return program->max_tokens >= num_tokens && (decode_only || !program->decode_only);
+    return program->adapters == adapters && program->max_tokens >= num_tokens && (decode_only || !program->decode_only);
   });
 }
 

@@ -36,8 +36,8 @@ class ProgramSet {
   // than the one that algorithms of the plan are for.
   ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories);
 
-  // The first program for a step of `num_tokens` tokens.
-  const Program& choose(std::int64_t num_tokens, bool decode_only) const;
+  // The first program for a step of `num_tokens` tokens; with `adapters` a request of it has one.
+  const Program& choose(std::int64_t num_tokens, bool decode_only, bool adapters) const;
   // Throws LimitError if there is no program of this name.
   const Program& named(const std::string& name) const;
   void enqueue(const Program& program, ProgramPart part, const Extents& extents, const Addresses& addresses,

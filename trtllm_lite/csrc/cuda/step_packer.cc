@@ -1,12 +1,25 @@
 #include "cuda/step_packer.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 namespace tl::cuda {
 namespace {
 
 // The sequences of a row on the device.
 std::int64_t num_seqs_of(const StepRow& row, bool spread) { return row.decodes() || spread ? row.num_tokens : 1; }
+
+// The places of `slots` in the order of these, each 0 to num_slots, and where the places of each but the last end.
+void sort_by_slot(std::span<const std::int32_t> slots, int num_slots, std::int32_t* places, std::int32_t* ends) {
+  std::array<std::int32_t, kMaxLoras + 1> next{};
+  for (const std::int32_t slot : slots) ++next[static_cast<std::size_t>(slot)];
+  std::exclusive_scan(next.begin(), next.begin() + num_slots + 1, next.begin(), 0);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    places[next[static_cast<std::size_t>(slots[i])]++] = static_cast<std::int32_t>(i);
+  }
+  std::copy_n(next.begin(), num_slots, ends);
+}
 
 static_assert(kBlockTables + 1 == kNumStepInputs, "tables come last: nothing else lies where they lay");
 
@@ -23,6 +36,7 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
     const bool leads = shape.num_seqs == shape.num_decode_seqs;
     if (leads && (row.decodes() || shape.decode_only)) shape.num_decode_seqs += num_seqs;
     shape.num_seqs += num_seqs;
+    shape.adapters = shape.adapters || host_.adapter_slot(row) != kNoAdapter;
   }
   logits.clear();
   logits.rows.resize(batch.rows.size());
@@ -78,6 +92,24 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
     add_tables(first_seq, tables, row.slot, written);
   }
   pad(shape, written);
+  if (shape.adapters) list_adapters(batch, shape, row_logits);
+}
+
+// Lists tokens and rows of logits by the slots of their adapters. A padded row has none.
+void StepPacker::list_adapters(const StepBatch& batch, const StepShape& shape, std::span<const RowLogits> row_logits) {
+  const std::int32_t none = executor_.num_loras();
+  std::vector<std::int32_t>&tokens = adapter_tokens_, &logits = adapter_logits_;
+  tokens.clear();
+  logits.clear();
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    const std::int32_t slot = host_.adapter_slot(batch.rows[i]), key = slot == kNoAdapter ? none : slot;
+    tokens.insert(tokens.end(), static_cast<std::size_t>(batch.rows[i].num_tokens), key);
+    logits.insert(logits.end(), static_cast<std::size_t>(row_logits[i].num_rows), key);
+  }
+  tokens.resize(static_cast<std::size_t>(shape.num_tokens), none);
+  logits.resize(static_cast<std::size_t>(shape.num_logits), none);
+  sort_by_slot(tokens, none, ints(kAdapterTokens), ints(kAdapterTokenEnds));
+  sort_by_slot(logits, none, ints(kAdapterLogits), ints(kAdapterLogitEnds));
 }
 
 // Whether the row continues a token that the device drew, and the device draws its next token.

@@ -52,6 +52,7 @@ class StepPacker {
   void add_table(std::int64_t seq, int group, std::span<const std::int32_t> blocks);
   void add_logits(const StepBatch& batch, const StepRow& row, const RowLogits& logits);
   void pad(const StepShape& shape, WrittenInputs& written);
+  void list_adapters(const StepBatch& batch, const StepShape& shape, std::span<const RowLogits> row_logits);
   std::int32_t* ints(StepInputIndex input) const {
     return reinterpret_cast<std::int32_t*>(out_ + layout_.offsets[input]);
   }
@@ -61,7 +62,8 @@ class StepPacker {
   const HostSampling& host_;
   std::byte* out_ = nullptr;
   InputLayout layout_;
-  std::int64_t seq_ = 0, token_ = 0, logit_ = 0;  // written so far
+  std::int64_t seq_ = 0, token_ = 0, logit_ = 0;               // written so far
+  std::vector<std::int32_t> adapter_tokens_, adapter_logits_;  // slots of a step's tokens and rows of logits
 };
 
 }  // namespace tl::cuda

@@ -1,4 +1,4 @@
-// The projections of an engine that adapters may change, as the calls of its plan have them.
+// The projections of an engine that adapters may change, as the calls of its plan have them, or on a GPU their slots.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct LowRankShapes {
   friend bool operator==(const LowRankShapes&, const LowRankShapes&) = default;
 };
 
-// Throws EngineError if the calls do not number the projections from 0 on, each once, or differ in their rank.
+// Throws EngineError if the calls do not number the projections from 0 on, each once, or differ in their rank, or if
+// the slots for adapters of a GPU's products are no such matrices.
 LowRankShapes low_rank_shapes(const Plan& plan);
 
 }  // namespace tl

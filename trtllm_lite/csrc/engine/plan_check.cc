@@ -6,6 +6,7 @@
 
 #include "engine/call_flow.h"
 #include "engine/launch_check.h"
+#include "engine/low_rank_parts.h"
 #include "engine/tensor_check.h"
 #include "errors.h"
 #include "grammar/grammar.h"
@@ -60,6 +61,12 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
                 "block tables of at most 2^26 entries");
   bounds.expect(Symbol::kNumBlocks, cache.num_blocks, std::min(cache.num_blocks, kMaxCacheBlocks),
                 "the manifest's num_blocks, at most 2^26");
+  const std::int64_t num_loras = plan.symbols[Symbol::kNumLoras];
+  bounds.expect(Symbol::kNumLoras, plan.cuda && !plan.cuda->adapted.empty() ? 1 : 0, kMaxLoras,
+                "1 or more if adapters may change products, at most 256");
+  bounds.exactly(Symbol::kNumAdapterTokens, num_loras == 0 ? 0 : num_tokens, "num_tokens if there are adapters");
+  bounds.exactly(Symbol::kNumAdapterLogits, num_loras == 0 ? 0 : plan.symbols[Symbol::kNumLogits],
+                 "num_logits if there are adapters");
   bounds.expect(Symbol::kNumSlots, limits.max_batch_size, 2 * kMaxStepSeqs, "max_batch_size or more");
 }
 
@@ -197,6 +204,9 @@ void check_kinds(const Plan& plan, TargetKind target) {
     if (is_cpu && (program.arch != "cpu" || program.max_tokens < plan.symbols[Symbol::kNumTokens])) {
       fail(where, "expected a program for cpu and all steps, found another");
     }
+    if (program.adapters && (!plan.cuda || plan.cuda->adapted.empty())) {
+      fail(where, "expected a program without adapters, as no product may be changed by one");
+    }
     for (const Instruction& instruction : program.instructions) {
       if (!runs_on(instruction, target)) {
         fail(where, "expected instructions that " + std::string(to_string(target)) + " engines have, found others");
@@ -248,6 +258,7 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
     check_networks(plan, container);
     return {{kTokenIds, {manifest.model.vocab_size, {}}}, {kLogitsIndices, {0, Symbol::kNumTokens}}};
   }
+  low_rank_shapes(plan);
   check_launches(plan, container);
   return {};
 }

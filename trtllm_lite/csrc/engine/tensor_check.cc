@@ -20,6 +20,8 @@ bool all_integers(std::span<const Dim> shape) {
   return std::ranges::none_of(shape, [](const Dim& dim) { return dim.symbol.has_value(); });
 }
 
+bool is_chosen(const Dim& dim) { return dim.symbol == Symbol::kNumBlocks || dim.symbol == Symbol::kNumLoras; }
+
 bool is_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 class TensorChecker {
@@ -41,6 +43,8 @@ class TensorChecker {
         return check_weight(tensor);
       case TensorKind::kCache:
         return check_cache(tensor);
+      case TensorKind::kAdapter:
+        return check_adapter(tensor);
     }
   }
 
@@ -63,8 +67,9 @@ class TensorChecker {
   // Throws unless the tensor lies inside the arena or the state.
   void check_place(const PlanTensor& tensor, std::int64_t memory_bytes) const {
     for (const Dim& dim : tensor.shape) {
-      // The number of blocks may be chosen when an executor is made, so nothing static can be sized by it.
-      if (dim.symbol == Symbol::kNumBlocks) fail(tensor, "expected a shape without num_blocks");
+      // The numbers of blocks and of adapters may be chosen when an executor is made, so nothing static can be sized by
+      // them.
+      if (is_chosen(dim)) fail(tensor, "expected a shape without num_blocks and num_loras");
     }
     const std::int64_t alignment = manifest_.target.kind == TargetKind::kCpu ? kAlignment : kDeviceAlignment;
     if (tensor.offset % alignment != 0) {
@@ -86,6 +91,15 @@ class TensorChecker {
                          tensor.shape[0].symbol == Symbol::kNumBlocks &&
                          all_integers(std::span(tensor.shape).subspan(1));
     if (!matches) fail(tensor, "expected " + std::string(to_string(dtype)) + " [num_blocks, integers…]");
+    expect_no_offset(tensor);
+  }
+
+  void check_adapter(const PlanTensor& tensor) const {
+    if (manifest_.target.kind != TargetKind::kCuda) fail(tensor, "expected no slots of adapters but on GPUs");
+    const bool is_known = is_float(tensor.dtype) || tensor.dtype == DType::kInt32;
+    const bool matches = is_known && tensor.shape.size() >= 2 && tensor.shape[0].symbol == Symbol::kNumLoras &&
+                         all_integers(std::span(tensor.shape).subspan(1));
+    if (!matches) fail(tensor, "expected floating-point numbers or int32 [num_loras, integers…]");
     expect_no_offset(tensor);
   }
 
@@ -156,7 +170,7 @@ std::int64_t max_bytes(const Plan& plan, const PlanTensor& tensor) {
   std::int64_t bytes = item_size(tensor.dtype);
   const std::int64_t per_item = elements_per_item(tensor.dtype);
   for (const Dim& dim : tensor.shape) {
-    if (dim.symbol == Symbol::kNumBlocks) continue;
+    if (is_chosen(dim)) continue;
     std::int64_t extent = dim.symbol ? plan.symbols[*dim.symbol] : dim.value;
     if (&dim == &tensor.shape.back() && per_item > 1) {
       if (extent % per_item != 0) fail(tensor, "expected rows of whole bytes");

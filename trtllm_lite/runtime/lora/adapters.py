@@ -14,22 +14,32 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 
-DEFAULT_MAX_LORAS = 16
 MAX_WAITING = 1 << 12  # requests that wait for their adapters
 
 # Makes the native adapter of a request; runs on a thread of its own.
 Load = Callable[[LoRARequest], Any]
+# Puts a native adapter into a slot of the device's memory; runs on the same thread.
+Place = Callable[[Any, int], None]
 # Gives a request to the event loop: handle, adapter, seconds it has waited, what to call at its end.
 Start = Callable[[RequestHandle, Any, float, Callable[[], None]], None]
 
 
 @dataclass
 class _Entry:
-    """An adapter that is loaded, or (``adapter`` is None) being loaded. Requests that run it: ``num_running``."""
+    """An adapter that is loaded, or (``adapter`` is None) being loaded. Requests that run it: ``num_running``.
+
+    ``slot`` is its place in the device's memory, if it has one; it is on the way there while it ``is_moving``.
+    """
 
     lora: LoRARequest
     adapter: Any = None
     num_running: int = 0
+    slot: int | None = None
+    is_moving: bool = False
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.num_running > 0 or self.is_moving
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,16 @@ class Adapters:
     """Loads adapters when requests ask for them and drops those that were unused for longest.
 
     At most ``max_loras`` adapters are in use by running requests, at most ``max_cpu_loras`` in memory; one in use is
-    never dropped. A request that waits for room lets none that came later pass it; one whose adapter is being loaded
-    lets others pass. Any thread may call the methods.
+    never dropped. On a device with memory of its own, ``place`` puts an adapter into one of ``max_loras`` slots before
+    it is used; there, too, it takes the place of the one that was unused for longest. A request that waits for room
+    lets none that came later pass it; one whose adapter is being loaded or placed lets others pass. Any thread may call
+    the methods.
     """
 
-    def __init__(self, load: Load, start: Start, max_loras: int, max_cpu_loras: int) -> None:
-        self._load, self._start = load, start
+    def __init__(
+        self, load: Load, start: Start, max_loras: int, max_cpu_loras: int, place: Place | None = None
+    ) -> None:
+        self._load, self._start, self._place = load, start, place
         self._max_loras, self._max_cpu_loras = max_loras, max_cpu_loras
         self._lock = threading.RLock()
         self._entries: dict[int, _Entry] = {}  # the least recently used first
@@ -113,21 +127,23 @@ class Adapters:
             entry = self._entries.get(lora_id)
             if entry is None:
                 blocked = blocked or not self._begin_loading(waiting.lora, wanted)
-            elif entry.adapter is not None:
-                if not blocked and self._has_slot(entry):
+            elif entry.adapter is not None and not entry.is_moving:
+                if blocked or not self._has_slot(entry):
+                    blocked = True
+                elif self._place is not None and entry.slot is None:
+                    self._begin_placing(entry)
+                else:
                     self._waiting.remove(waiting)
                     self._run(handle, waiting, entry)
-                else:
-                    blocked = True
             wanted.add(lora_id)
 
     def _has_slot(self, entry: _Entry) -> bool:
-        return entry.num_running > 0 or sum(e.num_running > 0 for e in self._entries.values()) < self._max_loras
+        return entry.is_in_use or sum(e.is_in_use for e in self._entries.values()) < self._max_loras
 
     def _begin_loading(self, lora: LoRARequest, wanted: set[int]) -> bool:
         """Load an adapter, in the place of one that neither runs nor is ``wanted``; False if there is no room."""
         if len(self._entries) >= self._max_cpu_loras:
-            idle = (i for i, e in self._entries.items() if e.adapter is not None and not e.num_running)
+            idle = (i for i, e in self._entries.items() if e.adapter is not None and not e.is_in_use)
             unused = next((i for i in idle if i not in wanted), None)
             if unused is None:
                 return False
@@ -137,22 +153,41 @@ class Adapters:
         return True
 
     def _load_one(self, lora: LoRARequest) -> None:
-        try:
-            adapter, error = self._load(lora), None
-        except TrtllmLiteError as failure:
-            adapter, error = None, failure
-        except Exception as failure:  # noqa: BLE001 - the requests that wait for it must get the error
-            adapter, error = None, EngineError(f"loading the adapter failed: {one_line(repr(failure))}")
+        adapter, error = _tried(lambda: self._load(lora), "loading")
         with self._lock:
             if error is None:
                 self._entries[lora.lora_int_id].adapter = adapter
             else:
-                del self._entries[lora.lora_int_id]
-                failed = [waiting for waiting in self._waiting if waiting.lora == lora]
-                self._waiting = deque(waiting for waiting in self._waiting if waiting.lora != lora)
-                for waiting in failed:
-                    _fail(waiting, error)
+                self._drop(lora, error)
             self._advance()
+
+    def _begin_placing(self, entry: _Entry) -> None:
+        """Give the adapter a free slot of the device, or that of the adapter which was unused for longest."""
+        taken = {e.slot: e for e in self._entries.values() if e.slot is not None}
+        slot = next((slot for slot in range(self._max_loras) if slot not in taken), None)
+        if slot is None:
+            slot, unused = next((slot, e) for slot, e in taken.items() if not e.is_in_use)
+            unused.slot = None
+        entry.slot, entry.is_moving = slot, True
+        self._loader.submit(self._place_one, entry, slot)
+
+    def _place_one(self, entry: _Entry, slot: int) -> None:
+        assert self._place is not None
+        place = self._place
+        _, error = _tried(lambda: place(entry.adapter, slot), "placing")
+        with self._lock:
+            entry.is_moving = False
+            if error is not None:
+                self._drop(entry.lora, error)
+            self._advance()
+
+    def _drop(self, lora: LoRARequest, error: TrtllmLiteError) -> None:
+        """Forget an adapter, and fail the requests that wait for it."""
+        del self._entries[lora.lora_int_id]
+        failed = [waiting for waiting in self._waiting if waiting.lora == lora]
+        self._waiting = deque(waiting for waiting in self._waiting if waiting.lora != lora)
+        for waiting in failed:
+            _fail(waiting, error)
 
     def _run(self, handle: RequestHandle, waiting: _Waiting, entry: _Entry) -> None:
         lora_id = entry.lora.lora_int_id
@@ -168,6 +203,16 @@ class Adapters:
         with self._lock:
             entry.num_running -= 1
             self._advance()
+
+
+def _tried(work: Callable[[], Any], what: str) -> tuple[Any, TrtllmLiteError | None]:
+    """What ``work`` returns, or the error that requests which wait for it get."""
+    try:
+        return work(), None
+    except TrtllmLiteError as failure:
+        return None, failure
+    except Exception as failure:  # noqa: BLE001 - the requests must end
+        return None, EngineError(f"{what} the adapter failed: {one_line(repr(failure))}")
 
 
 def _fail(waiting: _Waiting, error: TrtllmLiteError) -> None:

@@ -29,11 +29,11 @@ def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
         raise ArgumentError("num_threads is given, and the engine runs on a GPU: leave it out")
 
 
-def available_memory(core: Any, manifest: Manifest, draft: Manifest | None = None) -> int:
+def available_memory(core: Any, manifest: Manifest, draft: Manifest | None = None, num_loras: int = 0) -> int:
     """Bytes of the device's memory that are free for the KV cache, beside weights and workspace of the engine, and of
-    the one that drafts for it.
+    the one that drafts for it, and beside so many adapters.
 
-    Raises DeviceError if the engine is for a GPU and there is none, LimitError if weights and workspace do not fit.
+    Raises DeviceError if the engine is for a GPU and there is none, LimitError if all that does not fit.
     """
     if manifest.target.kind == "cpu":
         return available_host_memory()
@@ -46,13 +46,29 @@ def available_memory(core: Any, manifest: Manifest, draft: Manifest | None = Non
             f"the GPU has {free:,} free: run it on one with more memory, or build it again with a smaller "
             "--max_num_tokens or --max_batch_size"
         )
-    return int(free - weights - workspace)
+    adapters = 0 if manifest.lora is None else num_loras * manifest.lora.slot_bytes
+    if free < weights + workspace + adapters:
+        raise LimitError(
+            f"the slots of {num_loras} adapters take {adapters:,} bytes beside {weights:,} for weights and "
+            f"{workspace:,} for the workspace, and the GPU has {free:,} free: lower max_loras, or build the engine "
+            "again with a smaller --max_lora_rank"
+        )
+    return int(free - weights - workspace - adapters)
 
 
 def make_executor(
-    core: Any, engine: Any, manifest: Manifest, *, num_threads: int, num_blocks: int, features_of: Any = None
+    core: Any,
+    engine: Any,
+    manifest: Manifest,
+    *,
+    num_threads: int,
+    num_blocks: int,
+    features_of: Any = None,
+    num_loras: int = 0,
 ) -> Any:
     """A ``_core.DeviceExecutor`` over ``engine``; on a CPU it has ``num_threads`` threads (0: all cores).
+
+    On a GPU it has ``num_loras`` slots for adapters.
 
     The engine of a head that drafts reads what the executor ``features_of`` keeps.
 
@@ -74,6 +90,7 @@ def make_executor(
         library_directories=directories,
         network=network,
         features_of=features_of,
+        num_loras=num_loras,
     )
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from trtllm_lite.engine.manifest import KvCache, Limits, Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.lora.adapters import DEFAULT_MAX_LORAS
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
+from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from trtllm_lite.errors import ArgumentError, EngineError, LimitError, shown
 from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.lora.adapters import DEFAULT_MAX_LORAS, Adapters
+from trtllm_lite.runtime.lora.adapters import Adapters
 from trtllm_lite.runtime.lora.peft import Projections, read_adapter
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import SpeculativeConfig
@@ -34,6 +34,7 @@ from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
 from trtllm_lite.runtime.text.text_stream import TextStream
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 
 @dataclass(eq=False)
@@ -186,7 +187,8 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     options = device_options(manifest.target, options)
     draft_engine = _draft_engine(native, options.speculation)
     draft = None if draft_engine is None else Manifest.from_json(draft_engine.manifest)
-    limits = runner_limits(manifest, options, available_memory(native, manifest, draft), draft)
+    num_loras = 0 if manifest.lora is None else options.max_loras or DEFAULT_MAX_LORAS
+    limits = runner_limits(manifest, options, available_memory(native, manifest, draft, num_loras), draft)
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
     check_host_memory(limits, available_host_memory())
     max_seq_len = min(limits.max_seq_len, limits.cache_len)
@@ -195,7 +197,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
         native.check_draft_model(engine, draft_engine, max_seq_len=max_seq_len, max_batch_size=limits.max_batch_size)
     with memory_for(limits):
         memory = {"num_threads": options.num_threads or 0, "num_blocks": limits.num_blocks}
-        executor = make_executor(native, engine, manifest, **memory)
+        executor = make_executor(native, engine, manifest, **memory, num_loras=num_loras)
         drafting = drafting_options(native, options.speculation, manifest.limits)
         if draft is not None:
             drafting["draft_model"] = make_executor(native, draft_engine, draft, **memory, features_of=executor)
@@ -218,11 +220,13 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
         executor=executor,
         pump=pump,
         tokenizer=tokenizer,
-        adapters=_adapters(native, engine, manifest, options, pump),
+        adapters=_adapters(native, engine, manifest, options, pump, executor),
     )
 
 
-def _adapters(native: Any, engine: Any, manifest: Manifest, options: RunnerOptions, pump: EventPump) -> Adapters | None:
+def _adapters(
+    native: Any, engine: Any, manifest: Manifest, options: RunnerOptions, pump: EventPump, executor: Any
+) -> Adapters | None:
     """Who keeps the adapters of an engine that takes some. Raises ArgumentError for options that it does not read."""
     if manifest.lora is None:
         if options.max_loras is not None or options.max_cpu_loras is not None:
@@ -240,8 +244,12 @@ def _adapters(native: Any, engine: Any, manifest: Manifest, options: RunnerOptio
         weights = read_adapter(Path(lora.lora_path), projections)
         return native.Adapter(engine, weights.pairs, weights.key)
 
+    def place(adapter: Any, slot: int) -> None:
+        executor.place_adapter(adapter, slot=slot)
+
     max_loras = options.max_loras or DEFAULT_MAX_LORAS
-    return Adapters(load, pump.submit, max_loras, options.max_cpu_loras or 2 * max_loras)
+    has_slots = manifest.target.kind == "cuda"
+    return Adapters(load, pump.submit, max_loras, options.max_cpu_loras or 2 * max_loras, place if has_slots else None)
 
 
 def _close(adapters: Adapters | None, pump: EventPump) -> None:

@@ -1,6 +1,7 @@
 """The passes for GPUs over the fused graph, in order: each is a function from operators to operators."""
 
 from trtllm_lite.builder.cuda.ops import DevicePass, Op, ProgramKind, without_unread
+from trtllm_lite.builder.cuda.passes.adapters import adapters
 from trtllm_lite.builder.cuda.passes.cache_slots import cache_slots
 from trtllm_lite.builder.cuda.passes.norm_prologue import norm_prologue
 from trtllm_lite.builder.cuda.passes.qkv_epilogue import qkv_epilogue
@@ -12,6 +13,7 @@ from trtllm_lite.builder.cuda.passes.sampling import sampling
 PASSES: tuple[DevicePass, ...] = (
     rows_with_logits,
     residual_epilogue,
+    adapters,
     quantized_rows,
     qkv_epilogue,
     norm_prologue,

@@ -27,5 +27,7 @@ def _norm(op: Op, links: Links, program: ProgramKind) -> Op | None:
     norm = links.producer(op.inputs["x"], "RmsNorm")
     if norm is None or op.inputs["x"] is not norm.outputs["y"] or "residual" in norm.inputs:
         return None
+    if any(reader.kind == "LowRank" for reader in links.readers[op.inputs["x"]]):
+        return None  # the rows are in memory, for an adapter
     config = program.streams(op)
     return norm if config is not None and not config.stream_x else None

@@ -21,6 +21,7 @@ class Site:
     """A product in a network: y = activation(x @ weight.T [+ bias]) [+ residual], of up to ``max_rows`` ``rows``.
 
     With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
+    What adapters add comes before the activation: ``added``, of a product with a residual or another activation None.
     ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With ``tokens``, y is
     queries, keys and values, and what becomes of them is computed, too.
     """
@@ -33,6 +34,7 @@ class Site:
     max_rows: int
     activation: str
     residual: Operand | None = None
+    added: Operand | None = None
     bias: Bias | None = None
     x_scales: RowScales | None = None
     y_scales: RowScales | None = None
@@ -40,7 +42,7 @@ class Site:
 
     @property
     def product(self) -> Product:
-        """The kind of product, by which timings are found: those of y alone."""
+        """The kind of product, by which timings are found: those of y alone, without adapters."""
         in_features = self.weight.values.shape[-1]
         assert isinstance(in_features, int)
         return Product(
@@ -83,15 +85,16 @@ class Site:
     def by_cublaslt(self, reason: str) -> list[Command]:
         """A product of the library; an activation, the gates' product or the cache's write are a kernel behind it."""
         rounded, weight = None if self.bias is None else self.bias.rounded(), self.weight.values
+        more = self.residual or self.added
         if not self.product.gated and self.activation == "none":
-            product = Matmul(self.x, weight, self.y, self.rows, self.residual, rounded, reason)
+            product = Matmul(self.x, weight, self.y, self.rows, more, rounded, reason)
             return [product, *self._cache_write()]
         if not self.product.gated:
             plain = Buffer(f"{self.y.name}.plain", self.y.dtype, self.y.shape)
             product = Matmul(self.x, weight, plain, self.rows, None, rounded, reason)
             return [product, rowwise(self.y, f"x0 {self.activation}", self.rows, [plain])]
         both = Buffer(f"{self.y.name}.both", self.y.dtype, (self.y.shape[0], 2 * features(self.y)))
-        product = Matmul(self.x, weight, both, self.rows, None, rounded, reason)
+        product = Matmul(self.x, weight, both, self.rows, more, rounded, reason)
         return [product, gated_linear.gate_mul(self.y, both, self.rows, activation=self.activation)]
 
     def by_tiles(self, config: TileConfig, device: Device) -> list[Command]:
@@ -99,11 +102,12 @@ class Site:
         how = Tiling(self.dtype, device, config, self.max_rows, self.x_scales, self.chunk)
         operands = (self.y, self.x, self.weight, self.rows, how)
         if self.product.gated:
-            return [gated_linear.tiled(*operands, activation=self.activation, y_scales=self.y_scales)]
+            added, y_scales = self.added, self.y_scales
+            return [gated_linear.tiled(*operands, activation=self.activation, added=added, y_scales=y_scales)]
         bias = None if self.bias is None else self.bias.vector()
         if self.fused_tokens is not None:
             return [self.fused_tokens.tiled(self.x, self.weight, self.rows, how, bias=bias)]
-        product = linear.tiled(*operands, activation=self.activation, bias=bias, residual=self.residual)
+        product = linear.tiled(*operands, activation=self.activation, bias=bias, residual=self.residual or self.added)
         return [product, *self._cache_write()]
 
     def _cache_write(self) -> list[Command]:

@@ -1,0 +1,26 @@
+// The rows of a step that have the same adapter, and what the kernels of LowRank have in common.
+//
+// `rows` lists the rows in the order of their adapters' slots, those without one last; `ends[slot]` is where those of a
+// slot end in it. Rows travel in tiles of 16, the rows of a product of tensor cores.
+#pragma once
+
+#include "cuda/async.cuh"
+
+namespace tl {
+
+constexpr int kWarps = TL_THREADS / 32, kTileRows = 16;
+constexpr int kColumns = TL_PARTS * TL_MAX_RANK;  // sums of a row over all parts of the product
+
+struct RowGroup {
+  const int* rows;
+  int first, last;
+
+  __device__ __forceinline__ RowGroup(const int* all, const int* ends, int slot, int num_slots, int num_rows)
+      : rows(all), first(slot == 0 ? 0 : ends[slot - 1]), last(slot < num_slots ? ends[slot] : num_rows) {}
+  // The row at place `at` of the list; -1 behind the group's last.
+  __device__ __forceinline__ int row(int at) const { return at < last ? rows[at] : -1; }
+};
+
+__device__ __forceinline__ uint4 no_vector() { return make_uint4(0, 0, 0, 0); }
+
+}  // namespace tl

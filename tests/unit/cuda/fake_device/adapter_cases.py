@@ -1,0 +1,152 @@
+"""Adapters on the CUDA executor, on a fake driver: slots, programs and graphs of their own, mixed batches."""
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.cuda.fake_device.requests import LIMITS, Answer, check, greedy, held, random_prompts, run
+from tests.unit.cuda.toy_engine import (
+    ADAPTER_WIDTH,
+    MAX_LORA_RANK,
+    NUM_LORAS,
+    POISON,
+    VOCAB,
+    make_toy_engine_of_adapters,
+    to_bytes,
+)
+from trtllm_lite._core import Adapter, CudaExecutor, Engine, EventLoop, adapter_shapes
+from trtllm_lite.errors import LimitError
+
+SLOT_BYTES = 3 * 256  # two matrices and a rank, padded
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    """The toy engine, with room for adapters."""
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(make_toy_engine_of_adapters()))
+    return Engine(str(path))
+
+
+def adapter(engine: Engine, value: int, rank: int = 3) -> Adapter:
+    """One that makes sums larger by ``value``."""
+    a, b = np.zeros((rank, ADAPTER_WIDTH), np.float32), np.ones((rank, ADAPTER_WIDTH), np.float32)
+    a[0, 0] = value
+    return Adapter(engine, {0: (a, b)}, bytes([value]))
+
+
+def continuation(prompt: list[int], num_tokens: int, value: int) -> list[int]:
+    """What the model says with an adapter, up to a token that poisons the next."""
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + num_tokens and tokens[-1] != POISON:
+        tokens.append((sum(tokens) + value) % VOCAB)
+    return tokens[len(prompt) :]
+
+
+def run_mixed(
+    loop: EventLoop, fake_driver: ctypes.CDLL, prompts: list[list[int]], adapters: list[Adapter | None], length: int
+) -> list[Answer]:
+    """All requests at once, each with its adapter."""
+    with held(fake_driver):
+        ids = [
+            loop.submit(np.array(prompt, np.int32), greedy(length), adapter=one)
+            for prompt, one in zip(prompts, adapters, strict=True)
+        ]
+    answers = {request_id: Answer() for request_id in ids}
+    while any(answer.end is None for answer in answers.values()):
+        polled = loop.poll(10.0)
+        assert polled is not None
+        for event in polled[0]:
+            answers[event.request_id].tokens += event.tokens
+        for end in polled[1]:
+            answers[end.request_id].end = end
+    return [answers[request_id] for request_id in ids]
+
+
+def test_each_request_has_its_adapter(fake_driver: ctypes.CDLL, engine: Engine) -> None:
+    assert adapter_shapes(engine) == (MAX_LORA_RANK, [(ADAPTER_WIDTH, ADAPTER_WIDTH)])
+    executor = CudaExecutor(engine)
+    values = [5, 11, 17]
+    adapters = [adapter(engine, value) for value in values]
+    for slot, one in zip((2, 0, 1), adapters, strict=True):
+        executor.place_adapter(one, slot=slot)
+    loop = EventLoop(executor, **LIMITS)
+    prompts = random_prompts(3, 40)
+    which = [number % 4 for number in range(len(prompts))]  # 3: none
+    answers = run_mixed(loop, fake_driver, prompts, [[*adapters, None][one] for one in which], 9)
+    for answer, prompt, one in zip(answers, prompts, which, strict=True):
+        assert answer.tokens == continuation(prompt, 9, [*values, 0][one])
+
+
+def test_an_adapter_of_no_projection_changes_nothing(fake_driver: ctypes.CDLL, engine: Engine) -> None:
+    executor = CudaExecutor(engine)
+    executor.place_adapter(adapter(engine, 7), slot=1)
+    empty = Adapter(engine, {}, b"empty")
+    executor.place_adapter(empty, slot=1)  # in the place of another
+    [answer] = run_mixed(EventLoop(executor, **LIMITS), fake_driver, [[1, 2]], [empty], 6)
+    assert answer.tokens == continuation([1, 2], 6, 0)
+
+
+def test_steps_without_adapters_run_as_they_do_without_room(fake_driver: ctypes.CDLL, engine: Engine) -> None:
+    executor = CudaExecutor(engine)
+    before = fake_driver.fake_count(b"captured")
+    loop = EventLoop(executor, **LIMITS)
+    # 1, 2, 4 and 8 rows, of four launches each, and of five with adapters; and all but what samples of each.
+    assert fake_driver.fake_count(b"captured") - before == 4 * (4 + 5) + 4 * (3 + 4)
+    names = (b"launched", b"graphs", b"to_device_bytes")
+    counts = []
+    for one in (None, adapter(engine, 5)):
+        if one is not None:
+            executor.place_adapter(one, slot=0)
+        start = [fake_driver.fake_count(name) for name in names]
+        [answer] = run_mixed(loop, fake_driver, [[1, 2, 3]], [one], 11)
+        assert answer.tokens == continuation([1, 2, 3], 11, 0 if one is None else 5)
+        counts.append([fake_driver.fake_count(name) - first for name, first in zip(names, start, strict=True)])
+    assert [launched for launched, *_ in counts] == [4, 5]  # of the prompt's step; the others are graphs
+    plain, adapted = (num_bytes / (1 + graphs) for _, graphs, num_bytes in counts)
+    assert plain < adapted  # lists of rows are copied in steps with adapters alone
+
+
+def test_adapters_are_placed_while_steps_run(engine: Engine) -> None:
+    executor = CudaExecutor(engine)
+    loop = EventLoop(executor, **LIMITS)
+    first, second = adapter(engine, 5), adapter(engine, 11, MAX_LORA_RANK)
+    executor.place_adapter(first, slot=0)
+    loop.submit(np.array([1, 2], np.int32), greedy(20), adapter=first)
+    executor.place_adapter(second, slot=1)
+    loop.submit(np.array([4, 2], np.int32), greedy(20), adapter=second)
+    tokens: dict[int, list[int]] = {}
+    ended = 0
+    while ended < 2:
+        polled = loop.poll(10.0)
+        assert polled is not None
+        for event in polled[0]:
+            tokens.setdefault(event.request_id, []).extend(event.tokens)
+        ended += len(polled[1])
+    assert list(tokens.values()) == [continuation([1, 2], 20, 5), continuation([4, 2], 20, 11)]
+
+
+@pytest.mark.parametrize("num_loras", [0, 1, 7])
+def test_slots_take_memory_that_is_told(fake_driver: ctypes.CDLL, engine: Engine, num_loras: int) -> None:
+    before = fake_driver.fake_allocated()
+    executor = CudaExecutor(engine, num_loras=num_loras)
+    memory, slots = executor.memory, num_loras or NUM_LORAS
+    assert 0 < memory["adapters"] <= slots * SLOT_BYTES
+    assert fake_driver.fake_allocated() - before == memory["kv_cache"] + memory["workspace"] + memory["adapters"]
+    executor.place_adapter(adapter(engine, 1), slot=slots - 1)
+    with pytest.raises(LimitError, match=f"slot of an adapter: expected 0 to {slots - 1}, found {slots}"):
+        executor.place_adapter(adapter(engine, 1), slot=slots)
+
+
+def test_more_slots_than_fit_are_refused(engine: Engine) -> None:
+    with pytest.raises(LimitError, match="max_loras: expected 1 to 256 on a GPU, found 257"):
+        CudaExecutor(engine, num_loras=257)
+
+
+def test_plain_requests_of_such_an_engine(engine: Engine) -> None:
+    loop = EventLoop(CudaExecutor(engine), **LIMITS)
+    prompts = random_prompts(4, 12)
+    for answer, prompt in zip(run(loop, [(prompt, greedy(7)) for prompt in prompts]), prompts, strict=True):
+        check(answer, prompt, 7)

@@ -1,0 +1,139 @@
+#include "cuda/adapter_memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "engine/plan_check.h"
+#include "errors.h"
+
+namespace tl::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // a tenth of a millisecond on the way to the device
+constexpr std::int64_t kRankMultiple = 8;                  // what kernels read at once
+
+// The nearest, ties to even; what is too large for float16 becomes infinity.
+std::uint16_t to_bfloat16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+std::uint16_t to_float16(float value) {
+  const auto sign = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16 & 0x8000);
+  const float magnitude = std::abs(value);
+  constexpr float kLargest = 65520.0f, kLeastNormal = 0x1p-14f;
+  if (magnitude >= kLargest) return sign | 0x7c00;
+  // Of a number this small the sum has its multiple of 2^-24 in the lowest bits.
+  if (magnitude < kLeastNormal)
+    return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(magnitude + 0.5f));
+  const auto bits = std::bit_cast<std::uint32_t>(magnitude) - (std::uint32_t{127 - 15} << 23);
+  return sign | static_cast<std::uint16_t>((bits + 0xfff + (bits >> 13 & 1)) >> 13);
+}
+
+std::uint16_t rounded(float value, DType dtype) {
+  return dtype == DType::kBFloat16 ? to_bfloat16(value) : to_float16(value);
+}
+
+std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+AdapterMemory::AdapterMemory(const Device& device, const Plan& plan, int num_slots)
+    : device_(device), plan_(plan), num_slots_(num_slots) {
+  std::size_t total = 0;
+  for (const PlanTensor& tensor : plan.tensors) {
+    offsets_.push_back(total);
+    if (tensor.kind != TensorKind::kAdapter) continue;
+    std::size_t bytes = 0;
+    if (__builtin_mul_overflow(static_cast<std::size_t>(max_bytes(plan, tensor)), num_slots, &bytes) ||
+        __builtin_add_overflow(total, round_up(bytes, kAlignment), &total)) {
+      throw LimitError("adapters: expected slots that fit in memory, found more than 2^64 bytes; lower max_loras");
+    }
+  }
+  memory_ = DeviceBuffer(device, total, "adapters in " + std::to_string(num_slots) + " slots",
+                         "lower max_loras, or build the engine with a smaller --max_lora_rank");
+  if (total > 0) stream_ = make_stream();
+}
+
+DevicePtr AdapterMemory::place(int tensor, int slot) const {
+  const auto index = static_cast<std::size_t>(tensor);
+  return address(index) + static_cast<DevicePtr>(slot) * static_cast<DevicePtr>(max_bytes(plan_, plan_.tensors[index]));
+}
+
+AdapterMemory::Piece& AdapterMemory::next_piece() {
+  Piece& piece = pieces_[turn_];
+  turn_ = (turn_ + 1) % pieces_.size();
+  if (piece.memory.size() == 0)
+    piece = {PinnedBuffer(kPieceBytes, "copies of adapters", "free host memory"), make_event()};
+  if (piece.in_use) driver().check(driver().event_synchronize(piece.read.get()), "copying an adapter");
+  return piece;
+}
+
+template <typename Write>
+void AdapterMemory::send(DevicePtr to, std::int64_t num_rows, std::size_t row_bytes, const Write& write) {
+  const auto rows_at_once = static_cast<std::int64_t>(kPieceBytes / row_bytes);
+  for (std::int64_t first = 0; first < num_rows; first += rows_at_once) {
+    const std::int64_t count = std::min(rows_at_once, num_rows - first);
+    Piece& piece = next_piece();
+    for (std::int64_t i = 0; i < count; ++i) {
+      write(first + i, piece.memory.data() + static_cast<std::size_t>(i) * row_bytes);
+    }
+    const std::size_t bytes = static_cast<std::size_t>(count) * row_bytes;
+    driver().check(driver().copy_to_device(to + static_cast<std::size_t>(first) * row_bytes, piece.memory.data(), bytes,
+                                           stream_.get()),
+                   "copying an adapter");
+    driver().check(driver().event_record(piece.read.get(), stream_.get()), "copying an adapter");
+    piece.in_use = true;
+  }
+}
+
+void AdapterMemory::fill(int slot, const Adapter& adapter) {
+  if (slot < 0 || slot >= num_slots_) {
+    throw LimitError("slot of an adapter: expected 0 to " + std::to_string(num_slots_ - 1) + ", found " +
+                     std::to_string(slot) + "; raise max_loras");
+  }
+  const std::lock_guard lock(filling_);
+  device_.make_current();
+  const LowRankPart* parts = adapter.parts();
+  for (const AdaptedProduct& product : plan_.cuda->adapted) {
+    fill_product(slot, product, parts);
+    parts += product.widths.size();
+  }
+  driver().check(driver().stream_synchronize(stream_.get()), "copying an adapter");
+}
+
+void AdapterMemory::fill_product(int slot, const AdaptedProduct& product, const LowRankPart* parts) {
+  const PlanTensor &a = plan_.tensors[static_cast<std::size_t>(product.a)],
+                   &b = plan_.tensors[static_cast<std::size_t>(product.b)];
+  const std::int64_t in = a.shape[2].value, max_rank = b.shape[2].value;
+  const std::size_t a_bytes = static_cast<std::size_t>(in) * 2, b_bytes = static_cast<std::size_t>(max_rank) * 2;
+  const DType dtype = a.dtype;
+  std::vector<std::int32_t> ranks;
+  DevicePtr to_a = place(product.a, slot), to_b = place(product.b, slot);
+  for (std::size_t i = 0; i < product.widths.size(); ++i) {
+    const LowRankPart& part = parts[i];
+    const std::int64_t width = product.widths[i];
+    const std::int64_t padded = (part.rank + kRankMultiple - 1) / kRankMultiple * kRankMultiple;
+    ranks.push_back(static_cast<std::int32_t>(padded));
+    send(to_a, padded, a_bytes, [&](std::int64_t row, std::byte* out) {
+      auto* to = reinterpret_cast<std::uint16_t*>(out);
+      const float* from = part.a + row * in;
+      for (std::int64_t k = 0; k < in; ++k) to[k] = row < part.rank ? rounded(from[k], dtype) : std::uint16_t{0};
+    });
+    send(to_b, padded == 0 ? 0 : width, b_bytes, [&](std::int64_t row, std::byte* out) {
+      auto* to = reinterpret_cast<std::uint16_t*>(out);
+      for (std::int64_t r = 0; r < max_rank; ++r) {
+        to[r] = r < part.rank ? rounded(part.b[r * width + row], dtype) : std::uint16_t{0};
+      }
+    });
+    to_a += static_cast<std::size_t>(max_rank) * a_bytes;
+    to_b += static_cast<std::size_t>(width) * b_bytes;
+  }
+  send(place(product.ranks, slot), 1, ranks.size() * sizeof(std::int32_t),
+       [&](std::int64_t, std::byte* out) { std::memcpy(out, ranks.data(), ranks.size() * sizeof(std::int32_t)); });
+}
+
+}  // namespace tl::cuda
