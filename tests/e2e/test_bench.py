@@ -205,3 +205,19 @@ def test_a_batch_that_cannot_run_side_by_side_is_an_error(engine_dir: Path) -> N
     assert "max_batch_size=9 exceeds what this engine was built for (8)" in result.stderr
     result = bench("latency", engine_dir, "--input_len", 97, "--output_len", 5)
     assert "input_len 97 exceeds max_input_len 96" in result.stderr
+
+
+def test_requests_may_have_made_up_adapters_in_turn(engine_dir: Path, tmp_path: Path) -> None:
+    adapted = tmp_path / "engine"
+    build_engine(engine_dir.parent / "checkpoint", adapted, tokens_per_block=16, max_lora_rank=8, **LIMITS)
+    plain = reports("throughput", adapted, tmp_path / "plain.json", *WORKLOAD)[0]
+    adapters = ("--num_loras", 3, "--lora_rank", 5)
+    report = reports("throughput", adapted, tmp_path / "adapted.json", *WORKLOAD, *adapters)[0]
+    assert report["figures"]["output_tokens"] == plain["figures"]["output_tokens"]
+    assert report["shape"] == plain["shape"] | {"num_loras": 3, "lora_rank": 5}
+    refused = bench("throughput", adapted, *WORKLOAD, *adapters, "--compare", tmp_path / "plain.json")
+    assert refused.exit_code == 1
+    assert "shape" in refused.output
+    assert "above max_lora_rank 8" in bench("throughput", adapted, *WORKLOAD, "--num_loras", 1).output
+    assert "--max_lora_rank" in bench("throughput", engine_dir, *WORKLOAD, *adapters).output
+    assert "give num_loras" in bench("throughput", adapted, *WORKLOAD, "--lora_rank", 8).output

@@ -34,6 +34,7 @@ OF_ENGINES = [
     "test_guided.py",
     "test_int8_engine.py",
     "test_kv_cache.py",
+    "test_lora.py",
     "test_memory.py",
     "test_smallest_engine.py",
     "test_smollm2.py",

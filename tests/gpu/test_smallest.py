@@ -6,6 +6,7 @@ from tests.gpu import (
     test_decode_attention,
     test_decode_step,
     test_linear,
+    test_low_rank,
     test_prefill_attention,
     test_qkv_linear,
     test_row_kernels,
@@ -22,6 +23,11 @@ def test_linear_kernels() -> None:
     test_linear.test_gated_linear(1000, 2048, False, 4, 3, BF16)
     test_linear.test_every_configuration_gives_the_same_result(test_linear.CONFIGS[3], 5)
     test_qkv_linear.test_qkv_linear(test_qkv_linear.SMOL, 4, 3, BF16)
+
+
+def test_kernels_of_adapters() -> None:
+    test_low_rank.test_mixed_batches(17, "odd", BF16, residual=True)
+    test_low_rank.test_mixed_batches(3, "odd", torch.float16, residual=False)
 
 
 def test_attention_kernels() -> None:

@@ -216,4 +216,4 @@ def _request(planned: PlannedRequest) -> Request:
         ignore_eos=True,
         detokenize=False,
     )
-    return Request(planned.prompt_ids, params, priority=planned.priority)
+    return Request(planned.prompt_ids, params, priority=planned.priority, lora_request=planned.lora)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from trtllm_lite.bench.adapters import check_adapters, make_up_adapters
 from trtllm_lite.bench.figures import cost_figures, goodput_figures, priority_figures, serving_figures
 from trtllm_lite.bench.floor import Ceilings, serving_floor
 from trtllm_lite.bench.serving import OnFinished, Run, host_figure, serve
-from trtllm_lite.bench.workload import PlannedRequest, Workload
+from trtllm_lite.bench.workload import AdaptedWorkload, PlannedRequest, Workload, in_turn
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.api.configs import speculation_of
@@ -34,12 +35,22 @@ def measure_serving(
     Returns two parts of a report: ``figures`` by name, and ``by_priority`` with the latencies of each priority, if
     there are several. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). Where guesses are
     ``synthetic``, which know what an earlier run generated, the workload runs once before it is measured, and each
-    request generates one token again and again. Raises LimitError if a request of the workload exceeds a limit of the
+    request generates one token again and again. The adapters of an :class:`AdaptedWorkload` are in the device's memory
+    before anything is measured. Raises LimitError if a request of the workload exceeds a limit of the
     engine, before any runs.
     """
-    runner = ModelRunner.from_dir(engine_dir, **runtime)
+    slots: dict[str, Any] = {}
+    if isinstance(workload, AdaptedWorkload):
+        check_adapters(read_engine(Path(engine_dir)).manifest, workload)
+        slots = {"max_loras": workload.num_loras, "max_cpu_loras": workload.num_loras}
+    runner = ModelRunner.from_dir(engine_dir, **runtime, **slots)
     requests = workload.requests(runner.session.manifest.model.vocab_size, runner.limits)
-    serve(runner.session, _warm_up(min(len(requests), runner.limits.max_batch_size), runner.limits))
+    warming_up = _warm_up(min(len(requests), runner.limits.max_batch_size), runner.limits)
+    if isinstance(workload, AdaptedWorkload):
+        make_up_adapters(runner.session, engine_dir, workload)
+        times = -(-workload.num_loras // len(warming_up))  # so that each adapter is used
+        warming_up = in_turn(warming_up * times, workload.num_loras)
+    serve(runner.session, warming_up)
     speculation = speculation_of(runtime.get("speculative_config"))
     if speculation is not None and speculation.method == "synthetic":
         requests = [replace(request, only_token=0) for request in requests]

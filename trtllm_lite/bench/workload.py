@@ -1,6 +1,7 @@
 """Workloads, made from a seed without any data set: the lengths of requests, and when they arrive."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from trtllm_lite.bench.arrivals import arrival_times, check_arrivals
 from trtllm_lite.bench.lengths import Lengths, parse_lengths
 from trtllm_lite.errors import ArgumentError, LimitError, shown
+from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.limits import RunnerLimits
 
 _MAX_PRIORITY = 100
@@ -16,7 +18,8 @@ _MAX_PRIORITY = 100
 @dataclass(frozen=True)
 class PlannedRequest:
     """``arrival_s`` is in seconds from the start; ``prompt_ids`` int32[prompt_len]; end ids are ignored, so that
-    exactly ``output_len`` tokens are generated: ``only_token`` alone, if it is given, else the likeliest.
+    exactly ``output_len`` tokens are generated: ``only_token`` alone, if it is given, else the likeliest. ``lora`` is
+    the request's adapter.
 
     What is likeliest depends, with random weights, on rounding, and so on how many rows a step has.
     """
@@ -26,6 +29,7 @@ class PlannedRequest:
     output_len: int
     priority: int = 0
     only_token: int | None = None
+    lora: LoRARequest | None = None
 
     @property
     def prompt_len(self) -> int:
@@ -112,6 +116,34 @@ class Workload:
             f"max_input_len {limits.max_input_len}, max_seq_len {limits.max_seq_len}, max_output_len "
             f"{limits.max_output_len} and a KV cache of {limits.cache_len} tokens{prefix}"
         )
+
+
+@dataclass(frozen=True)
+class AdaptedWorkload(Workload):
+    """A workload whose requests have ``num_loras`` made-up adapters of rank ``lora_rank`` in turn."""
+
+    num_loras: int = 1
+    lora_rank: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("num_loras", "lora_rank"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} is {getattr(self, name)}: expected at least 1")
+
+    def requests(self, vocab_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
+        """As :meth:`Workload.requests`, each with its adapter."""
+        return in_turn(super().requests(vocab_size, limits), self.num_loras)
+
+
+def in_turn(requests: Sequence[PlannedRequest], num_loras: int) -> list[PlannedRequest]:
+    """``requests`` with the made-up adapters 0 to ``num_loras`` - 1 in turn."""
+    return [replace(request, lora=lora_of(row % num_loras)) for row, request in enumerate(requests)]
+
+
+def lora_of(number: int) -> LoRARequest:
+    """The made-up adapter of a number, which lies in no directory."""
+    return LoRARequest(f"made up {number}", number + 1, "made up")
 
 
 def _least_room(lengths: Lengths) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trtllm_lite.bench.arrivals import ARRIVALS, arrival_times
 from trtllm_lite.bench.lengths import LogNormal, parse_lengths
-from trtllm_lite.bench.workload import Workload
+from trtllm_lite.bench.workload import AdaptedWorkload, Workload
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.session.limits import RunnerLimits
 
@@ -207,3 +207,15 @@ def test_a_small_cache_bounds_lengths_too():
     assert max(r.prompt_len + r.output_len for r in make(small, num_requests=200, output_len="sharegpt")) <= 160
     with pytest.raises(LimitError, match="a KV cache of 160 tokens"):
         make(small, input_len="100", output_len="61")
+
+
+def test_requests_have_made_up_adapters_in_turn_and_are_else_as_without():
+    fields = {"num_requests": 7, "seed": 3}
+    adapted = AdaptedWorkload(**fields, num_loras=3, lora_rank=8).requests(VOCAB_SIZE, limits())
+    assert [request.lora.lora_int_id for request in adapted] == [1, 2, 3, 1, 2, 3, 1]
+    for request, plain in zip(adapted, make(**fields), strict=True):
+        assert plain.lora is None
+        assert np.array_equal(request.prompt_ids, plain.prompt_ids)
+        assert request.output_len == plain.output_len
+    with pytest.raises(ArgumentError, match="lora_rank is 0"):
+        AdaptedWorkload(num_loras=1, lora_rank=0)

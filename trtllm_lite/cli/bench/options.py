@@ -86,6 +86,13 @@ workload_options = _together(
     click.option("--price_per_hour", type=float, help="Price of the machine; adds the price of a million tokens."),
 )
 
+adapter_options = _together(
+    click.option(
+        "--num_loras", default=0, help="Made-up adapters, which the requests have in turn. [default: 0, none]"
+    ),
+    click.option("--lora_rank", type=int, help="Rank of these adapters. [default: 16]"),
+)
+
 arrival_options = _together(
     click.option(
         "--arrival",

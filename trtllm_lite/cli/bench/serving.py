@@ -1,10 +1,11 @@
 """``trtllm-lite bench throughput`` and ``serve-sim``: many requests, batched in flight."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtllm_lite.cli.bench.options import (
+    adapter_options,
     arrival_options,
     ceiling_options,
     ceilings_of,
@@ -15,6 +16,10 @@ from trtllm_lite.cli.bench.options import (
 )
 from trtllm_lite.cli.bench.results import Results, warn_if_busy
 from trtllm_lite.cli.framework import Command
+from trtllm_lite.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from trtllm_lite.bench.workload import Workload
 
 _RUNTIME = (
     *("num_threads", "max_batch_size", "max_num_tokens", "max_tokens_in_paged_kv_cache", "host_cache_size"),
@@ -26,6 +31,7 @@ _RUNTIME = (
 @click.command(cls=Command)
 @engine_options
 @workload_options
+@adapter_options
 @runtime_options
 @ceiling_options
 @result_options
@@ -37,6 +43,7 @@ def throughput(**options: Any) -> None:
 @click.command(cls=Command, name="serve-sim", short_help="Latencies of requests that arrive over time.")
 @engine_options
 @workload_options
+@adapter_options
 @arrival_options
 @runtime_options
 @ceiling_options
@@ -59,11 +66,22 @@ def serve_sim(goodput: tuple[str, ...], **options: Any) -> None:
     _measure("serve-sim", options, goodput)
 
 
+def _workload(num_loras: int, lora_rank: int | None, **options: Any) -> "Workload":
+    """The requests; reports of those with adapters say which. Raises ArgumentError for a rank of no adapters."""
+    from trtllm_lite.bench.workload import AdaptedWorkload, Workload
+
+    if num_loras:
+        given = options if lora_rank is None else {**options, "lora_rank": lora_rank}
+        return AdaptedWorkload(**given, num_loras=num_loras)
+    if lora_rank is not None:
+        raise ArgumentError(f"lora_rank is {lora_rank} and num_loras 0: give num_loras, or leave lora_rank out")
+    return Workload(**options)
+
+
 def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) -> None:
     from trtllm_lite.bench.figures import parse_objectives
     from trtllm_lite.bench.report import identity
     from trtllm_lite.bench.serving_bench import measure_serving
-    from trtllm_lite.bench.workload import Workload
     from trtllm_lite.cli.bench.tables import print_figures
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.units import counted
@@ -72,7 +90,7 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     ceilings = {name: options.pop(name) for name in ("memory_bandwidth", "peak_tflops")}
     results = Results(*(options.pop(name) for name in ("json_path", "compare", "tolerance")))
     runtime = {name: options.pop(name) for name in _RUNTIME}
-    workload, objectives = Workload(**options), parse_objectives(goodput)
+    workload, objectives = _workload(**options), parse_objectives(goodput)
     terms = {"goodput": objectives, "price_per_hour": price, **ceilings}
     report = identity(benchmark, engine_dir, workload, runtime, terms)
     results.expect([report])

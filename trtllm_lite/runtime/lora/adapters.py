@@ -11,6 +11,7 @@ from typing import Any
 
 from trtllm_lite.errors import ArgumentError, EngineError, OverloadedError, TrtllmLiteError, shown
 from trtllm_lite.printable import one_line
+from trtllm_lite.runtime.lora.entries import Entries, Entry
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 
@@ -22,24 +23,6 @@ Load = Callable[[LoRARequest], Any]
 Place = Callable[[Any, int], None]
 # Gives a request to the event loop: handle, adapter, seconds it has waited, what to call at its end.
 Start = Callable[[RequestHandle, Any, float, Callable[[], None]], None]
-
-
-@dataclass
-class _Entry:
-    """An adapter that is loaded, or (``adapter`` is None) being loaded. Requests that run it: ``num_running``.
-
-    ``slot`` is its place in the device's memory, if it has one; it is on the way there while it ``is_moving``.
-    """
-
-    lora: LoRARequest
-    adapter: Any = None
-    num_running: int = 0
-    slot: int | None = None
-    is_moving: bool = False
-
-    @property
-    def is_in_use(self) -> bool:
-        return self.num_running > 0 or self.is_moving
 
 
 @dataclass(frozen=True)
@@ -63,9 +46,8 @@ class Adapters:
         self, load: Load, start: Start, max_loras: int, max_cpu_loras: int, place: Place | None = None
     ) -> None:
         self._load, self._start, self._place = load, start, place
-        self._max_loras, self._max_cpu_loras = max_loras, max_cpu_loras
         self._lock = threading.RLock()
-        self._entries: dict[int, _Entry] = {}  # the least recently used first
+        self._entries = Entries(max_loras, max_cpu_loras)
         self._waiting: deque[_Waiting] = deque()
         self._loader = ThreadPoolExecutor(1, "trtllm_lite adapters")
         self._closed = False
@@ -76,7 +58,7 @@ class Adapters:
         Raises ArgumentError if another adapter has the id, OverloadedError if too many requests wait.
         """
         with self._lock:
-            known = [entry.lora for entry in self._entries.values()] + [waiting.lora for waiting in self._waiting]
+            known = [entry.lora for entry in self._entries] + [waiting.lora for waiting in self._waiting]
             for other in known:
                 if other.lora_int_id == lora.lora_int_id and other != lora:
                     raise ArgumentError(
@@ -91,6 +73,15 @@ class Adapters:
             self._waiting.append(_Waiting(weakref.ref(handle), lora, time.monotonic()))
             self._advance()
 
+    def keep(self, lora: LoRARequest, adapter: Any) -> None:
+        """Take a native adapter that was made elsewhere, as if it had been loaded.
+
+        Raises ArgumentError if there are as many as fit in memory.
+        """
+        with self._lock:
+            if not self._entries.add(Entry(lora, adapter)):
+                raise ArgumentError(f"there is no room in memory for {shown(lora.lora_name)}: raise max_cpu_loras")
+
     def withdraw(self, handle: RequestHandle) -> bool:
         """Forget a request that waits; False if it does not."""
         with self._lock:
@@ -104,7 +95,7 @@ class Adapters:
     def loaded(self) -> tuple[str, ...]:
         """Names of the adapters in memory, the least recently used first."""
         with self._lock:
-            return tuple(entry.lora.lora_name for entry in self._entries.values() if entry.adapter is not None)
+            return tuple(entry.lora.lora_name for entry in self._entries if entry.adapter is not None)
 
     def close(self) -> None:
         """Forget what waits, and load nothing any more."""
@@ -124,11 +115,11 @@ class Adapters:
                 self._waiting.remove(waiting)
                 continue
             lora_id = waiting.lora.lora_int_id
-            entry = self._entries.get(lora_id)
+            entry = self._entries.of(lora_id)
             if entry is None:
                 blocked = blocked or not self._begin_loading(waiting.lora, wanted)
             elif entry.adapter is not None and not entry.is_moving:
-                if blocked or not self._has_slot(entry):
+                if blocked or not self._entries.may_use(entry):
                     blocked = True
                 elif self._place is not None and entry.slot is None:
                     self._begin_placing(entry)
@@ -137,41 +128,26 @@ class Adapters:
                     self._run(handle, waiting, entry)
             wanted.add(lora_id)
 
-    def _has_slot(self, entry: _Entry) -> bool:
-        return entry.is_in_use or sum(e.is_in_use for e in self._entries.values()) < self._max_loras
-
     def _begin_loading(self, lora: LoRARequest, wanted: set[int]) -> bool:
         """Load an adapter, in the place of one that neither runs nor is ``wanted``; False if there is no room."""
-        if len(self._entries) >= self._max_cpu_loras:
-            idle = (i for i, e in self._entries.items() if e.adapter is not None and not e.is_in_use)
-            unused = next((i for i in idle if i not in wanted), None)
-            if unused is None:
-                return False
-            del self._entries[unused]
-        self._entries[lora.lora_int_id] = _Entry(lora)
-        self._loader.submit(self._load_one, lora)
+        entry = Entry(lora)
+        if not self._entries.add(entry, wanted):
+            return False
+        self._loader.submit(self._load_one, entry)
         return True
 
-    def _load_one(self, lora: LoRARequest) -> None:
-        adapter, error = _tried(lambda: self._load(lora), "loading")
+    def _load_one(self, entry: Entry) -> None:
+        adapter, error = _tried(lambda: self._load(entry.lora), "loading")
         with self._lock:
-            if error is None:
-                self._entries[lora.lora_int_id].adapter = adapter
-            else:
-                self._drop(lora, error)
+            entry.adapter = adapter
+            if error is not None:
+                self._drop(entry.lora, error)
             self._advance()
 
-    def _begin_placing(self, entry: _Entry) -> None:
-        """Give the adapter a free slot of the device, or that of the adapter which was unused for longest."""
-        taken = {e.slot: e for e in self._entries.values() if e.slot is not None}
-        slot = next((slot for slot in range(self._max_loras) if slot not in taken), None)
-        if slot is None:
-            slot, unused = next((slot, e) for slot, e in taken.items() if not e.is_in_use)
-            unused.slot = None
-        entry.slot, entry.is_moving = slot, True
-        self._loader.submit(self._place_one, entry, slot)
+    def _begin_placing(self, entry: Entry) -> None:
+        self._loader.submit(self._place_one, entry, self._entries.take_slot(entry))
 
-    def _place_one(self, entry: _Entry, slot: int) -> None:
+    def _place_one(self, entry: Entry, slot: int) -> None:
         assert self._place is not None
         place = self._place
         _, error = _tried(lambda: place(entry.adapter, slot), "placing")
@@ -183,23 +159,21 @@ class Adapters:
 
     def _drop(self, lora: LoRARequest, error: TrtllmLiteError) -> None:
         """Forget an adapter, and fail the requests that wait for it."""
-        del self._entries[lora.lora_int_id]
+        self._entries.drop(lora)
         failed = [waiting for waiting in self._waiting if waiting.lora == lora]
         self._waiting = deque(waiting for waiting in self._waiting if waiting.lora != lora)
         for waiting in failed:
             _fail(waiting, error)
 
-    def _run(self, handle: RequestHandle, waiting: _Waiting, entry: _Entry) -> None:
-        lora_id = entry.lora.lora_int_id
-        entry.num_running += 1
-        self._entries[lora_id] = self._entries.pop(lora_id)  # the most recently used
+    def _run(self, handle: RequestHandle, waiting: _Waiting, entry: Entry) -> None:
+        self._entries.use(entry)
         try:
             self._start(handle, entry.adapter, time.monotonic() - waiting.since, lambda: self._ended(entry))
         except TrtllmLiteError as error:
             entry.num_running -= 1
             _fail(waiting, error)
 
-    def _ended(self, entry: _Entry) -> None:
+    def _ended(self, entry: Entry) -> None:
         with self._lock:
             entry.num_running -= 1
             self._advance()

@@ -1,0 +1,81 @@
+"""The adapters in memory, of which some have a slot of the device's: which make room for others."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_lite.runtime.lora.request import LoRARequest
+
+
+@dataclass
+class Entry:
+    """An adapter that is loaded, or (``adapter`` is None) being loaded. Requests that run it: ``num_running``.
+
+    ``slot`` is its place in the device's memory, if it has one; it is on the way there while it ``is_moving``.
+    """
+
+    lora: LoRARequest
+    adapter: Any = None
+    num_running: int = 0
+    slot: int | None = None
+    is_moving: bool = False
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it must stay where it is."""
+        return self.num_running > 0 or self.is_moving
+
+
+class Entries:
+    """At most ``max_cpu_loras`` entries, of which at most ``max_loras`` are in use.
+
+    One that is not in use makes room for another, the least recently used first. The caller holds a lock.
+    """
+
+    def __init__(self, max_loras: int, max_cpu_loras: int) -> None:
+        self._max_loras, self._max_cpu_loras = max_loras, max_cpu_loras
+        self._by_id: dict[int, Entry] = {}  # the least recently used first
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._by_id.values())
+
+    def of(self, lora_id: int) -> Entry | None:
+        """The entry of an adapter."""
+        return self._by_id.get(lora_id)
+
+    def add(self, entry: Entry, wanted: Collection[int] = ()) -> bool:
+        """Add ``entry``, in the place of one whose id is not ``wanted`` if there is no other; False without room."""
+        if len(self._by_id) >= self._max_cpu_loras:
+            idle = (i for i, one in self._by_id.items() if one.adapter is not None and not one.is_in_use)
+            unused = next((i for i in idle if i not in wanted), None)
+            if unused is None:
+                return False
+            del self._by_id[unused]
+        self._by_id[entry.lora.lora_int_id] = entry
+        return True
+
+    def drop(self, lora: LoRARequest) -> None:
+        """Forget an adapter."""
+        del self._by_id[lora.lora_int_id]
+
+    def use(self, entry: Entry) -> None:
+        """Count one more request that runs it; it is the most recently used."""
+        entry.num_running += 1
+        self._by_id[entry.lora.lora_int_id] = self._by_id.pop(entry.lora.lora_int_id)
+
+    def may_use(self, entry: Entry) -> bool:
+        """Whether no more than ``max_loras`` are in use with ``entry``."""
+        return entry.is_in_use or sum(one.is_in_use for one in self) < self._max_loras
+
+    def take_slot(self, entry: Entry) -> int:
+        """Give an entry that may be used a free slot of the device, or that of another which is not in use."""
+        taken = {one.slot: one for one in self if one.slot is not None}
+        slot = next((slot for slot in range(self._max_loras) if slot not in taken), None)
+        if slot is None:
+            slot, unused = next((slot, one) for slot, one in taken.items() if not one.is_in_use)
+            unused.slot = None
+        entry.slot, entry.is_moving = slot, True
+        return slot
