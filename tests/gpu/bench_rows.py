@@ -74,12 +74,14 @@ def rope_cache(rows: int) -> None:
     _report(f"rope_cache, {rows} rows", 4 * rows * SHAPE.qkv_features, launch)
 
 
-def sample(rows: int, name: str, way: Sampling) -> None:
-    """Logits of a trained model's spread; a row is 513 KB."""
+def sample(rows: int, name: str, way: Sampling, num_allowed: int | None = None) -> None:
+    """Logits of a trained model's spread; a row is 513 KB. ``num_allowed`` of the tokens may be drawn, or all."""
     logits = torch.randn(COPIES, rows, SHAPE.vocab, device="cuda") * 3
     cluster = 8 if rows <= 8 else 2
     kernel = Sample(SHAPE.vocab, rows, blocks=cluster, cluster=cluster, max_edits=2048)
     inputs = kernel.inputs(list(range(rows)), [way] * rows)
+    if num_allowed is not None:
+        kernel.allow(inputs, [torch.randperm(SHAPE.vocab) < num_allowed for _ in range(rows)])
     tokens, last_tokens = (torch.zeros(rows, device="cuda", dtype=torch.int32) for _ in range(2))
     num_bytes = 4 * rows * SHAPE.vocab
     _report(f"sample {name}, {rows} rows", num_bytes, lambda i: kernel(tokens, logits[i], last_tokens, inputs))
@@ -96,6 +98,9 @@ def main() -> None:
         sample(rows, "top_k 40", Sampling(top_k=40))
         sample(rows, "top_p 0.9", Sampling(top_p=0.9))
         sample(rows, "penalties of 1000 tokens", Sampling(presence_penalty=0.5, prompt=tuple(range(1000))))
+        for num_allowed in (5, 100_000):  # within a form, and within its free text
+            sample(rows, f"greedy, {num_allowed} tokens", Sampling(temperature=0.0), num_allowed)
+            sample(rows, f"temperature, {num_allowed} tokens", Sampling(), num_allowed)
         for top in (0, 5, 20):
             sample(rows, f"greedy, {top} log probabilities", Sampling(temperature=0.0, logprobs=top))
 

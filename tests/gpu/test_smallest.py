@@ -53,6 +53,7 @@ def test_kernels_of_rows() -> None:
     test_row_kernels.test_rope_cache(9, 3, 64, 17, True)
     test_sample.test_draws(1001, 3)
     test_sample.test_ties_at_the_borders(1000)
+    test_sample.test_masks(1001, 8, 8, 1)
 
 
 def test_chain() -> None:

@@ -536,6 +536,10 @@ int cuEventSynchronize(Event* event) {
   if (event->stream) run_until(event->stream, [event] { return event->reached; });
   return 0;
 }
+int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+  ++counts()["waits"];
+  return stream->push([event] { run_until(event->stream, [event] { return event->reached; }); }), 0;
+}
 // Copies take next to no time, so that requests are rather swapped out than computed again.
 int cuEventElapsedTime(float* milliseconds, Event* start, Event* end) {
   return *milliseconds = end->num_kernels > start->num_kernels ? 0.5f : 1e-3f, 0;

@@ -1,41 +1,16 @@
 #include "cuda/cuda_step_executor.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "errors.h"
 #include "sample/slot.cuh"
 
 namespace tl::cuda {
-namespace {
-
-constexpr const char* kNotSampled =
-    "the logits hold NaN or +infinity, or no finite value: the model's weights or its input are damaged";
-constexpr const char* kNothingAllowed =
-    "at least one token must be possible, but the request's constraints (bad_words, min_tokens, guided_decoding) ban "
-    "all, or the logits hold NaN or +infinity; relax the constraints, or check the weights";
-constexpr double kSecondsPerMillisecond = 1e-3;
-
-double seconds_between(const OwnedEvent& first, const OwnedEvent& last) {
-  float milliseconds = 0;
-  driver().check(driver().event_elapsed(&milliseconds, first.get(), last.get()), "timing a step");
-  return milliseconds * kSecondsPerMillisecond;
-}
-
-// Empties the result, and keeps its memory.
-void clear(RowResult& result) {
-  result.tokens.clear();
-  result.moves.clear();
-  result.outputs.reset();
-  result.error.clear();
-}
-
-}  // namespace
 
 CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks)
     : executor_(executor),
       vocab_size_(static_cast<std::size_t>(executor.engine().manifest().model.vocab_size)),
       host_(executor),
+      masks_(executor, host_),
       packer_(executor, host_),
       tables_(executor.num_slots(), executor.num_cache_groups()) {
   executor_.device().make_current();
@@ -87,16 +62,8 @@ void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> para
                                 std::span<const std::int32_t> tokens, int num_prompt) {
   host_.set_slot(slot, std::move(params), tokens, num_prompt);
   tables_.clear(slot);
-  if (host_.guides(slot)) reserve_masks();
-}
-
-// Reserves room for masks when the first request needs some: most engines never do.
-void CudaStepExecutor::reserve_masks() {
-  const std::size_t num_words = static_cast<std::size_t>(executor_.max_masks()) * mask_words(vocab_size_);
   for (Flight& flight : flights_) {
-    if (flight.masks.size() > 0) continue;
-    executor_.device().make_current();
-    flight.masks = PinnedBuffer(num_words * sizeof(std::uint32_t), "masks of tokens", "free host memory");
+    if (host_.guides(slot)) masks_.reserve(flight.masks);
   }
 }
 
@@ -163,24 +130,10 @@ void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
 // The rest of a step with guided rows, for which the step before has been read. It is the last on the stream.
 void CudaStepExecutor::enqueue_guided(Flight& flight) {
   flight.mask_errors.resize(flight.plan.guided.size());
-  const std::span masks(reinterpret_cast<std::uint32_t*>(flight.masks.data()),
-                        flight.masks.size() / sizeof(std::uint32_t));
-  host_.fill_masks(*flight.batch, flight.plan.guided, masks, flight.mask_errors);
-  copy_masks(flight);
+  masks_.put(*flight.batch, flight.plan.guided, flight.masks, flight.mask_errors);
   executor_.enqueue_sampling(flight.shape);
   flight.awaits_masks = false;
   enqueue_end(flight);
-}
-
-// One copy from the first mask of a guided row to the last, whatever lies between.
-void CudaStepExecutor::copy_masks(Flight& flight) {
-  const GuidedRow &first = flight.plan.guided.front(), &last = flight.plan.guided.back();
-  const std::int64_t end = last.first_mask + 1 + flight.batch->rows[last.row].num_drafts;
-  const std::size_t mask_bytes = mask_words(vocab_size_) * sizeof(std::uint32_t);
-  const std::size_t begin_byte = static_cast<std::size_t>(first.first_mask) * mask_bytes;
-  driver().check(driver().copy_to_device(executor_.token_masks() + begin_byte, flight.masks.data() + begin_byte,
-                                         static_cast<std::size_t>(end) * mask_bytes - begin_byte, executor_.stream()),
-                 "copying masks of tokens");
 }
 
 void CudaStepExecutor::enqueue_end(Flight& flight) {
@@ -220,63 +173,6 @@ void CudaStepExecutor::finish(Flight& flight) {
   if (flight.plan.has_logprobs) read_logprobs(flight);
   host_.finish(*flight.batch, flight.plan.host_rows, flight.plan.rows, flight.result.rows);
   flight.finished = true;
-}
-
-void CudaStepExecutor::read_times(Flight& flight) {
-  flight.result.copy_seconds = flight.result.compute_seconds = 0;
-  if (!flight.is_timed) return;
-  const bool has_copies = !flight.batch->copies.empty();
-  if (has_copies) flight.result.copy_seconds = seconds_between(flight.started, flight.copied);
-  flight.result.compute_seconds = seconds_between(has_copies ? flight.copied : flight.started, flight.ended);
-}
-
-void CudaStepExecutor::read_tokens(Flight& flight) {
-  const auto* tokens = reinterpret_cast<const std::int32_t*>(flight.tokens.data());
-  flight.result.rows.resize(flight.batch->rows.size());
-  for (std::size_t i = 0; i < flight.batch->rows.size(); ++i) {
-    const StepRow& row = flight.batch->rows[i];
-    RowResult& result = flight.result.rows[i];
-    clear(result);
-    if (!row.sample || host_.takes(row)) continue;
-    const RowLogits& at = flight.plan.rows[i];
-    const auto end = static_cast<std::size_t>(row.first_token + row.num_tokens);
-    for (int drawn = 0; drawn <= row.num_drafts; ++drawn) {
-      const std::int32_t token = tokens[at.first + at.num_rows - 1 - row.num_drafts + drawn];
-      if (token < 0) result.error = host_.guides(row) ? kNothingAllowed : kNotSampled;
-      result.tokens.push_back(token);
-      if (drawn < row.num_drafts && token != flight.batch->token_ids[end - row.num_drafts + drawn]) break;
-    }
-  }
-}
-
-// Continues the texts of guided rows.
-void CudaStepExecutor::read_guided(Flight& flight) {
-  for (std::size_t i = 0; i < flight.plan.guided.size(); ++i) {
-    const std::size_t row = flight.plan.guided[i].row;
-    RowResult& result = flight.result.rows[row];
-    if (!flight.mask_errors[i].empty()) result.error = flight.mask_errors[i];
-    if (result.error.empty()) host_.add_drawn(flight.batch->rows[row], {result.tokens.begin(), result.tokens.end()});
-  }
-}
-
-void CudaStepExecutor::read_logprobs(Flight& flight) {
-  const auto* logprobs = reinterpret_cast<const DrawnLogprobs*>(flight.logprobs.data());
-  for (std::size_t i = 0; i < flight.batch->rows.size(); ++i) {
-    const StepRow& row = flight.batch->rows[i];
-    RowResult& result = flight.result.rows[i];
-    if (!row.sample || !result.error.empty() || !host_.reports_logprobs(row)) continue;
-    const RowLogits& at = flight.plan.rows[i];
-    const DrawnLogprobs* drawn = logprobs + at.first + at.num_rows - 1 - row.num_drafts;
-    for (const std::int32_t token : result.tokens) {
-      RowLogprobs& out = outputs_of(result, vocab_size_).logprobs.emplace_back();
-      out.chosen = {token, drawn->logprob};
-      out.rank = drawn->rank;
-      for (int k = 0; k < kMaxTopLogprobs && drawn->tokens[k] >= 0; ++k) {
-        out.top.push_back({drawn->tokens[k], drawn->logprobs[k]});
-      }
-      ++drawn;
-    }
-  }
 }
 
 }  // namespace tl::cuda

@@ -20,6 +20,7 @@
 #include "cuda/cuda_executor.h"
 #include "cuda/host_sampling.h"
 #include "cuda/step_packer.h"
+#include "cuda/token_masks.h"
 
 namespace tl::cuda {
 
@@ -43,7 +44,8 @@ class CudaStepExecutor : public StepExecutor {
   // A step between launch() and wait().
   struct Flight {
     const StepBatch* batch = nullptr;
-    PinnedBuffer inputs, records, masks, tokens, logprobs;
+    PinnedBuffer inputs, records, tokens, logprobs;
+    TokenMasks::Staging masks;
     WrittenInputs written;              // to `inputs`
     OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
     StepShape shape;
@@ -61,7 +63,6 @@ class CudaStepExecutor : public StepExecutor {
   void enqueue_rows(const StepBatch& batch, Flight& flight);
   void enqueue_guided(Flight& flight);
   void enqueue_end(Flight& flight);
-  void copy_masks(Flight& flight);
   void copy_tokens(Flight& flight);
   void copy_logprobs(Flight& flight);
   void finish(Flight& flight);
@@ -69,13 +70,13 @@ class CudaStepExecutor : public StepExecutor {
   void read_tokens(Flight& flight);
   void read_guided(Flight& flight);
   void read_logprobs(Flight& flight);
-  void reserve_masks();
   std::byte* host_block(std::int32_t index) const;
   std::int64_t max_draft_len() const;
 
   CudaExecutor& executor_;
   const std::size_t vocab_size_;
   HostSampling host_;
+  TokenMasks masks_;
   StepPacker packer_;
   SlotTables tables_;
   PinnedBuffer host_cache_;

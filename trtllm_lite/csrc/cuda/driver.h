@@ -122,6 +122,7 @@ static_assert(sizeof(Copy3d) == 200);
   X(stream_create, "cuStreamCreate", (Stream * stream, unsigned flags))                                               \
   X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                                            \
   X(stream_synchronize, "cuStreamSynchronize", (Stream stream))                                                       \
+  X(stream_wait, "cuStreamWaitEvent", (Stream stream, Event event, unsigned flags))                                   \
   X(stream_begin_capture, "cuStreamBeginCapture_v2", (Stream stream, int mode))                                       \
   X(stream_end_capture, "cuStreamEndCapture", (Stream stream, Graph * graph))                                         \
   X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                                   \

@@ -353,8 +353,8 @@ std::vector<InstructionTime> ProgramSet::time(const Program& program, const Exte
   std::vector<OwnedEvent> events(size + 1);
   std::ranges::generate(events, make_event);
   std::vector<std::vector<float>> times(size);
-  enqueue(program, ProgramPart::kWhole, extents, addresses,
-          stream);  // warms up, and keeps the device busy while the next are queued
+  // Warms up, and keeps the device busy while the next are queued.
+  enqueue(program, ProgramPart::kWhole, extents, addresses, stream);
   for (int repeat = 0; repeat < repeats; ++repeat) {
     enqueue(program, ProgramPart::kWhole, extents, addresses, stream);
     driver().check(driver().event_record(events[0].get(), stream), "timing a program");

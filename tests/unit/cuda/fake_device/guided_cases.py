@@ -230,6 +230,36 @@ def _answer(loop: EventLoop, prompt: list[int], want: Any, form: str | None) -> 
     return answer
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_any_company_that_comes_and_goes_changes_nothing(drafting_engine: Engine, seed: int) -> None:
+    """A small cache, drafts, requests of the host's, and some that are cancelled once they have begun."""
+    executor = CudaExecutor(drafting_engine, num_blocks=MAX_SEQ_LEN // PAGE + 4)
+    changes: dict[str, Any] = {"max_draft_len": 2, "paces_drafts": False, "drafting": NgramSizes(1, 3)}
+    loop = EventLoop(executor, **LIMITS, num_host_blocks=20, max_utilization=True, enable_block_reuse=True, **changes)
+    given, forms = requests(10 + seed, 40)
+    each = arguments(forms, generation_logits=seed % 2 == 1)
+    ids = [
+        loop.submit(np.array(prompt, np.int32), want, **more) for (prompt, want), more in zip(given, each, strict=True)
+    ]
+    answers = {request: Answer() for request in ids}
+    doomed = set(ids[seed::6])
+    while any(answer.end is None for answer in answers.values()):
+        polled = loop.poll(10.0)
+        assert polled is not None
+        for event in polled[0]:
+            answers[event.request_id].tokens += event.tokens
+            if event.request_id in doomed:
+                loop.cancel(event.request_id)
+        for end in polled[1]:
+            answers[end.request_id].end = end
+    kept = [number for number, request in enumerate(ids) if request not in doomed]
+    check_guided([answers[ids[i]] for i in kept], [given[i] for i in kept], [forms[i] for i in kept])
+    for number in set(range(len(ids))) - set(kept):
+        (prompt, want), form, tokens = given[number], forms[number], answers[ids[number]].tokens
+        whole = expected(prompt, want.max_tokens) if form is None else guided(prompt, want, form)
+        assert tokens == whole[: len(tokens)]
+
+
 @pytest.fixture
 def drafting_engine(tmp_path: Path) -> Engine:
     """The toy engine, built for drafts."""
