@@ -96,8 +96,8 @@ class Lowering(Protocol):
     def weight(self) -> WeightBuffers:
         """The matrix ``weight`` of a product, in whatever format it is stored."""
 
-    def indices(self, operand: str) -> Buffer:
-        """A weight of int32 indices."""
+    def indices(self, operand: str, below: int) -> Buffer:
+        """A weight of int32 indices, all of them from 0 up to ``below``."""
 
     def vector(self, operand: str) -> Buffer:
         """A float32 weight."""

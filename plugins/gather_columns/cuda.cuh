@@ -1,15 +1,30 @@
-// GatherColumns: y[t, i] = x[t, order[i]], 16-bit elements.
+// GatherColumns: y[t, i] = x[t, order[i]], elements of 16 bits, or of 32, which logits have.
 //
-// Bytes: 4 * features a row, and 4 * features of the order. FLOPs: none. Floor: latency, about 2 us; rows of a prompt
-// are read from the second-level cache, where what wrote them has left them. Launch: grid = rows x parts of a row.
-// Macros: TL_FEATURES, TL_THREADS.
+// Bytes: those of x and y, and 4 * columns of the order. FLOPs: none. Floor: latency, about 2 us; rows are read from
+// the second-level cache, where what wrote them has left them. Launch: grid = rows x parts of a row of y. Macros:
+// TL_FEATURES (of x), TL_COLUMNS (of y), TL_ITEM_BYTES (2 or 4), TL_THREADS.
 #include "cuda/async.cuh"
 
-extern "C" __global__ void gather_columns(tl::u16* y, const tl::u16* x, const int* order) {
+namespace tl {
+
+template <int kBytes>
+struct ItemOf {
+  using Type = u16;
+};
+template <>
+struct ItemOf<4> {
+  using Type = u32;
+};
+using Item = ItemOf<TL_ITEM_BYTES>::Type;
+static_assert(sizeof(Item) == TL_ITEM_BYTES);
+
+}  // namespace tl
+
+extern "C" __global__ void gather_columns(tl::Item* y, const tl::Item* x, const int* order) {
   const int i = blockIdx.y * TL_THREADS + threadIdx.x;
-  const int from = i < TL_FEATURES ? order[i] : 0;
+  const int from = i < TL_COLUMNS ? order[i] : 0;
   tl::wait_for_previous_kernel();
   tl::allow_next_kernel();
-  const tl::u64 row = static_cast<tl::u64>(blockIdx.x) * TL_FEATURES;
-  if (i < TL_FEATURES) y[row + i] = x[row + from];
+  const tl::u64 row = blockIdx.x;
+  if (i < TL_COLUMNS) y[row * TL_COLUMNS + i] = x[row * TL_FEATURES + from];
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trtllm_lite.vocabulary import DTYPES
+
 from ..cuda.lowering import Lowering
 from ..launch import Command, features, kernel, launch
 
@@ -9,8 +11,14 @@ _THREADS = 256
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch: a thread for each element."""
-    y = op.new("y")
-    defines: dict[str, int | str] = {"TL_FEATURES": features(y), "TL_THREADS": _THREADS}
+    """One launch: a thread for each element. Logits are float32, and other rows have 16 bits."""
+    x, y = op.rows("x"), op.result("y")
+    defines: dict[str, int | str] = {
+        "TL_FEATURES": features(x),
+        "TL_COLUMNS": features(y),
+        "TL_ITEM_BYTES": DTYPES[y.dtype].bits // 8,
+        "TL_THREADS": _THREADS,
+    }
     specialised = kernel("gather_columns/cuda.cuh", "gather_columns", _THREADS, 0, defines)
-    return [launch(specialised, (op.num_rows("y"), -(-features(y) // _THREADS)), y, op.rows("x"), op.indices("order"))]
+    grid = (op.num_rows("y"), -(-features(y) // _THREADS))
+    return [launch(specialised, grid, y, x, op.indices("order", features(x)))]

@@ -55,15 +55,17 @@ def check_position_embedding(rows: int, hidden: int, dtype: torch.dtype, machine
 
 
 def check_gather_columns(rows: int, features: int, machine: Machine) -> None:
-    """A random order."""
+    """A random order, and columns of float32 that are taken several times or not at all."""
     device, threads = machine.device, 256
-    x = torch.randn(rows, features, device=device).to(torch.bfloat16)
-    order = torch.randperm(features, device=device).int()
-    y = torch.full((rows, features), POISON, device=device, dtype=torch.bfloat16)
-    defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_THREADS": threads}
-    kernel = machine.kernel("gather_columns/cuda.cuh", "gather_columns", threads, 0, defines)
-    kernel(y, x, order, grid=(rows, -(-features // threads), 1))
-    assert torch.equal(y, x[:, order.long()])
+    permutation, some = torch.randperm(features).int(), torch.randint(features, (3 * features + 5,)).int()
+    for order, dtype in ((permutation, torch.bfloat16), (some, torch.float32)):
+        x, columns = torch.randn(rows, features, device=device).to(dtype), len(order)
+        y = torch.full((rows, columns), POISON, device=device, dtype=dtype)
+        defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_COLUMNS": columns, "TL_THREADS": threads}
+        defines["TL_ITEM_BYTES"] = x.itemsize
+        kernel = machine.kernel("gather_columns/cuda.cuh", "gather_columns", threads, 0, defines)
+        kernel(y, x, order.to(device), grid=(rows, -(-columns // threads), 1))
+        assert torch.equal(y, x[:, order.long().to(device)])
 
 
 def check_channel_magnitudes(rows: int, features: int, dtype: torch.dtype, machine: Machine) -> None:

@@ -11,6 +11,7 @@ from trtllm_lite.network.context import CacheRounding, DecoderContext, declare
 from trtllm_lite.network.drafting import MakesFeatures
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.graph import OPSET_VERSION, GraphBuilder, Network
+from trtllm_lite.network.known_tokens import HeadOfKnownTokens
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.norms import Norm
 from trtllm_lite.vocabulary import FEATURES, HIDDEN
@@ -47,7 +48,7 @@ class Decoder:
     embedding: Embedding
     layers: tuple[Layer, ...]
     final_norm: Norm
-    head: Head
+    head: Head | HeadOfKnownTokens
     features: MakesFeatures | None = None
     reads_features: bool = False
     hidden_is_normed: bool = False

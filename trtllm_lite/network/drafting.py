@@ -6,24 +6,19 @@ p and the features of the token before it, so that what it stores belongs to the
 do. Rotary embeddings see distances, which are the same. Position 0 has a token and no feature, and nothing sees it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.layers import Residual
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.norms import Norm
-from trtllm_lite.network.weight_expression import Concat, Read, SourceTensor, WeightExpression
+from trtllm_lite.network.weight_expression import Concat
 
 FIRST_POSITION = 1  # that has features
-_NEVER = -1e30  # the logit of a token that a head does not know: finite, as logits must be
 
 
 class MakesFeatures(Protocol):
@@ -94,57 +89,3 @@ class FeatureLayer:
         parts = [of_embedding(graph, embedded, "qkv_of_embedding"), of_feature(graph, normed, "qkv_of_feature")]
         qkv = graph.op("Add", parts, "qkv")
         return own.mix(context, *graph.split(qkv, [weight.shape[0] for weight in weights], "qkv_split"))
-
-
-@dataclass(frozen=True)
-class OfKnownTokens(WeightExpression):
-    """Rows of ``operand``, one for each token that a head knows, at the places of these tokens; others are 0.
-
-    ``offsets`` is int64 [known]: known token i is token i + offsets[i] of ``vocab_size``.
-    """
-
-    operand: WeightExpression
-    offsets: SourceTensor
-    vocab_size: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.vocab_size, *self.operand.shape[1:])
-
-    def sources(self) -> Iterator[SourceTensor]:
-        yield from self.operand.sources()
-        yield self.offsets
-
-    def evaluate(self, read: Read) -> NDArray:
-        rows = self.operand.evaluate(read)
-        result = np.zeros(self.shape, rows.dtype)
-        result[known_tokens(self.offsets.evaluate(read), self.vocab_size)] = rows
-        return result
-
-
-@dataclass(frozen=True)
-class LogitsOfOthers(WeightExpression):
-    """float32 [vocab]: what is added to logits: 0 for tokens that a head knows, for others what they never reach."""
-
-    offsets: SourceTensor
-    vocab_size: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.vocab_size,)
-
-    def sources(self) -> Iterator[SourceTensor]:
-        yield self.offsets
-
-    def evaluate(self, read: Read) -> NDArray:
-        result = np.full(self.vocab_size, _NEVER, np.float32)
-        result[known_tokens(self.offsets.evaluate(read), self.vocab_size)] = 0
-        return result
-
-
-def known_tokens(offsets: NDArray, vocab_size: int) -> NDArray:
-    """The tokens that a head knows. Raises ConvertError unless they are different ones of the vocabulary."""
-    tokens = np.arange(len(offsets)) + offsets.astype(np.int64)
-    if len(np.unique(tokens)) != len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
-        raise ConvertError(f"expected d2t to name different tokens below {vocab_size}: download the head again")
-    return tokens

@@ -125,6 +125,10 @@ class GraphBuilder:
         """A weight stored as float32; ``name`` is its name under the current path unless the source names it."""
         return self._weight(expression, name, ir.DataType.FLOAT)
 
+    def indices(self, expression: WeightExpression, name: str) -> ir.Value:
+        """A weight of int32 indices."""
+        return self._weight(expression, name, ir.DataType.INT32)
+
     def rows(self, expression: WeightExpression, ids: ir.Value, name: str) -> ir.Value:
         """Rows of a weight in float32; ``name`` is that of the node that takes them."""
         if self._stored_as(expression) is not None:

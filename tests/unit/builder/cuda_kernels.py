@@ -467,9 +467,10 @@ def paged_load(
 
 @kernel
 def gather_columns(macros: Macros, grid: Grid, y: Pointer, x: Pointer, order: Pointer) -> None:
-    rows, features = grid[0], macros["TL_FEATURES"]
-    assert grid[1] * macros["TL_THREADS"] >= features
-    at(y, np.uint16, rows, features)[...] = at(x, np.uint16, rows, features)[:, at(order, np.int32, features)]
+    rows, columns = grid[0], macros["TL_COLUMNS"]
+    assert grid[1] * macros["TL_THREADS"] >= columns
+    item = {2: np.uint16, 4: np.uint32}[macros["TL_ITEM_BYTES"]]
+    at(y, item, rows, columns)[...] = at(x, item, rows, macros["TL_FEATURES"])[:, at(order, np.int32, columns)]
 
 
 @kernel

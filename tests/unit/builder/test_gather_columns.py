@@ -1,9 +1,18 @@
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS
 from tests.unit.builder.networks import VARIANTS, network
 from tests.unit.builder.structure import find, find_value, operators, run_until
+from trtllm_lite.builder.cache_groups import assign_cache_groups
+from trtllm_lite.builder.cuda.planning import lower_network
+from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.errors import BuildError
 
 ORDER = "layers.0.mlp.in_order"
 
@@ -26,13 +35,27 @@ def test_what_reads_one_order_is_still_merged() -> None:
     assert find(model, "layers.0.attention.qkv_proj").op_type == "Linear"
 
 
-@pytest.mark.parametrize(
-    "order", [np.arange(VARIANTS["llama"].inter), np.maximum(np.arange(VARIANTS["llama"].inter, dtype=np.int32), 1)]
-)
-def test_another_gather_stays(order: np.ndarray) -> None:
-    """One whose indices the operator does not take, or one that leaves out a feature."""
+def test_another_gather_stays() -> None:
+    """Its indices have a type that the operator does not take."""
     model = network("act_order")
     value = find_value(model, f"{ORDER}.order")
-    value.const_value, value.dtype = ir.tensor(order), ir.DataType.from_numpy(order.dtype)
+    value.const_value, value.dtype = ir.tensor(np.arange(VARIANTS["llama"].inter)), ir.DataType.INT64
     _, decisions = run_until("gather_columns", model)
     assert ORDER not in [d.site for d in decisions]
+
+
+@pytest.mark.parametrize("wrong", [-1, CUDA_VARIANTS["act_order"].inter])
+def test_indices_of_no_feature_are_refused_when_a_gpu_engine_is_written(wrong: int) -> None:
+    """On a card nobody would notice; engines for CPUs are refused when they are loaded."""
+    model = network(CUDA_VARIANTS["act_order"])
+    order = find_value(model, f"{ORDER}.order")
+    indices = np.arange(CUDA_VARIANTS["act_order"].inter, dtype=np.int32)
+    indices[3] = wrong
+    order.const_value = ir.tensor(indices, name=order.name)
+    fused, _ = run_passes(model)
+    limits = BuildLimits(**LIMITS)
+    limits = replace(limits, cache_groups=assign_cache_groups(fused.graph, limits.max_seq_len))
+    made = lower_network(fused.graph, "bfloat16", limits, parse_targets(["sm_90"]))
+    [weight] = (weight for weight in made.operands.weights.values() if weight.name == order.name)
+    with pytest.raises(BuildError, match=f"expected indices from 0 to {len(indices) - 1} in {ORDER}.order"):
+        weight.load()

@@ -63,7 +63,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0},
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
     "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_TYPE": 1},
-    "gather_columns/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 256},
+    "gather_columns/cuda.cuh": {"TL_FEATURES": 32008, "TL_COLUMNS": 128256, "TL_ITEM_BYTES": 4, "TL_THREADS": 256},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
     "layer_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_BIAS": 1},
     "linear/cuda.cuh": LINEAR | {"TL_WEIGHT_FORM": 4} | BLOCKS,

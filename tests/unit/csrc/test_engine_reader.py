@@ -300,7 +300,7 @@ PLANS: dict[str, tuple[Change, str]] = {
     ),
     "constant indices that a step gives": (
         lambda e: (e.reorder_last_rows(list(range(16))), set_operand("GatherColumns", "order", "token_ids")(e)),
-        "input order: axis 0|expected a weight of indices",
+        "output y: axis 1: expected columns = num_tokens|expected a weight of indices",
     ),
     "read before written": (set_operand("RmsNorm", "x", "n3"), "n3, which was never written"),
     "overwritten": (lambda e: e.tensor("n2").update(offset=e.tensor("x")["offset"]), "overlaps residual"),

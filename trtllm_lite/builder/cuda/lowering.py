@@ -60,10 +60,10 @@ class _Program:
     buffers: dict[ir.Value, Buffer] = field(default_factory=dict)
 
     def becomes_logits(self, value: ir.Value) -> bool:
-        """Whether ``value`` is the logits, or becomes them through operators that work row by row."""
+        """Whether ``value`` is the logits, or becomes them through operators that keep rows of float32."""
         while value.name != LOGITS:
             reader = self.links.only_reader(value)
-            if reader is None or reader.kind != "Rowwise":
+            if reader is None or reader.kind not in ("Rowwise", "GatherColumns"):
                 return False
             value = reader.outputs["y"]
         return True
@@ -171,8 +171,8 @@ class _OpLowering:
     def weight(self) -> WeightBuffers:
         return self._operands.weight(self._op.inputs, rows_of(self._op))
 
-    def indices(self, operand: str) -> Buffer:
-        return self._operands.indices(self._op.inputs[operand])
+    def indices(self, operand: str, below: int) -> Buffer:
+        return self._operands.indices(self._op.inputs[operand], below)
 
     def vector(self, operand: str) -> Buffer:
         return self._operands.vector(self._op.inputs[operand])

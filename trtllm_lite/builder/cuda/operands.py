@@ -85,9 +85,20 @@ class Operands:
             raise BuildError(f"the vector {value.name} is {buffer.dtype}, expected float32: convert the model again")
         return buffer
 
-    def indices(self, value: ir.Value) -> Buffer:
-        """A weight of int32 indices."""
-        return self._weight(value)
+    def indices(self, value: ir.Value, below: int) -> Buffer:
+        """A weight of int32 indices from 0 up to ``below``; they are looked at when the weight is written."""
+        if value not in self._by_value:
+            tensor = weight_tensor(value)
+            assert tensor is not None
+
+            def read() -> np.ndarray:
+                indices = tensor.numpy()
+                if np.any((indices < 0) | (indices >= below)):
+                    raise BuildError(f"expected indices from 0 to {below - 1} in {value.name}: convert the model again")
+                return indices
+
+            self._by_value[value] = self._store(str(value.name), "int32", tensor, read)
+        return self._by_value[value]
 
     def bias(self, value: ir.Value) -> Bias:
         """A vector that is added to a product's rows."""

@@ -14,8 +14,9 @@ from trtllm_lite.convert.rope_fields import read_rope
 from trtllm_lite.convert.source_tensors import KNOWN_TOKENS, TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts, Projections, rms_norm
 from trtllm_lite.network.decoder import Decoder
-from trtllm_lite.network.drafting import FIRST_POSITION, FeatureLayer, LogitsOfOthers, OfKnownTokens
+from trtllm_lite.network.drafting import FIRST_POSITION, FeatureLayer
 from trtllm_lite.network.ends import Embedding, Head
+from trtllm_lite.network.known_tokens import HeadOfKnownTokens
 from trtllm_lite.network.layers import Residual
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.weight_expression import SourceTensor
@@ -42,7 +43,7 @@ def read_model(config: ConfigFields) -> Decoder:
         Embedding(parts.tensors.weight("embedding", sizes.vocab_size, sizes.hidden_size)),
         (_layer(parts, config.flag("norm_before_residual")),),
         parts.norm(parts.tensors, "final_norm", sizes.hidden_size),
-        Head(_logits(parts.tensors, known, sizes.vocab_size, sizes.hidden_size)),
+        _head(parts.tensors, known, sizes.vocab_size, sizes.hidden_size),
         reads_features=True,
     )
 
@@ -66,13 +67,12 @@ def _layer(parts: LlamaParts, norm_before_residual: bool) -> FeatureLayer:
     )
 
 
-def _logits(tensors: Tensors, known: int, vocab_size: int, hidden: int) -> Linear:
+def _head(tensors: Tensors, known: int, vocab_size: int, hidden: int) -> Head | HeadOfKnownTokens:
     """The LM head, as one over the vocabulary of the model."""
     weight = tensors.weight("lm_head", known, hidden)
     if known == vocab_size:
-        return Linear(weight)
-    offsets = SourceTensor(KNOWN_TOKENS, (known,))
-    return Linear(OfKnownTokens(weight, offsets, vocab_size), LogitsOfOthers(offsets, vocab_size))
+        return Head(Linear(weight))
+    return HeadOfKnownTokens(weight, SourceTensor(KNOWN_TOKENS, (known,)), vocab_size)
 
 
 FAMILY = Family(

@@ -103,15 +103,35 @@ bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& se
 }
 
 void SlotRecords::enqueue(const PinnedBuffer& staging) {
-  for (const int slot : pending_) {
-    const std::vector<std::byte>& record = records_[static_cast<std::size_t>(slot)];
-    const std::size_t place = static_cast<std::size_t>(slot) * record_bytes_;
-    std::ranges::copy(record, staging.data() + place);
-    driver().check(driver().copy_to_device(executor_.sampling_slots() + place, staging.data() + place, record.size(),
-                                           executor_.stream()),
-                   "copying sampling parameters");
+  for (auto first = pending_.begin(); first != pending_.end();) {
+    const std::size_t num_bytes = record(*first).size();
+    auto last = first;
+    for (; last != pending_.end() && *last - *first == last - first && record(*last).size() == num_bytes; ++last) {
+      std::ranges::copy(record(*last), staging.data() + static_cast<std::size_t>(*last) * record_bytes_);
+    }
+    copy_run(*first, last - first, staging);
+    first = last;
   }
   pending_.clear();
+}
+
+// Copies the records of `count` neighbouring slots, which are as long as the first one's. One call for all of them: a
+// draft model has new records of all its sequences in every guess.
+void SlotRecords::copy_run(int slot, std::ptrdiff_t count, const PinnedBuffer& staging) const {
+  const std::size_t place = static_cast<std::size_t>(slot) * record_bytes_, height = static_cast<std::size_t>(count);
+  const char* const what = "copying sampling parameters";
+  const DevicePtr to = executor_.sampling_slots() + place;
+  if (count == 1) {
+    driver().check(driver().copy_to_device(to, staging.data() + place, record(slot).size(), executor_.stream()), what);
+    return;
+  }
+  const Copy3d copy{
+      .from = {.memory_type = kHostMemory, .host = staging.data() + place, .pitch = record_bytes_, .height = height},
+      .to = {.memory_type = kDeviceMemory, .device = to, .pitch = record_bytes_, .height = height},
+      .width = record(slot).size(),
+      .height = height,
+      .depth = 1};
+  driver().check(driver().copy_slices(&copy, executor_.stream()), what);
 }
 
 }  // namespace tl::cuda

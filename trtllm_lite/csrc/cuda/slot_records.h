@@ -31,6 +31,9 @@ class SlotRecords {
   std::size_t num_bytes() const { return records_.size() * record_bytes_; }  // of all records
 
  private:
+  const std::vector<std::byte>& record(int slot) const { return records_[static_cast<std::size_t>(slot)]; }
+  void copy_run(int slot, std::ptrdiff_t count, const PinnedBuffer& staging) const;
+
   const CudaExecutor& executor_;
   const std::size_t record_bytes_, max_edits_;
   std::vector<char> is_greedy_;                  // by slot: the record says nothing more, but for stops

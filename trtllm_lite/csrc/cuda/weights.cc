@@ -74,12 +74,13 @@ class Staging {
 
 constexpr float kMadeUpDeviation = 0.02f;
 
-// The value of all elements of a made-up vector, or of numbers by which bytes and nibbles have the deviation of
-// weights.
+// The value of all elements of a made-up vector, of indices, or of numbers by which bytes and nibbles have the
+// deviation of weights.
 std::optional<float> constant_of(const PlanTensor& tensor) {
   const bool of_blocks = tensor.layout == Layout::kRows8;
   if (tensor.name.ends_with("weight_scale")) return of_blocks ? kNibbleScale : kByteScale;
   if (of_blocks) return kNibbleOffset;
+  if (tensor.dtype == DType::kInt32) return 0.0f;
   return tensor.dtype == DType::kFloat32 ? std::optional(1.0f) : std::nullopt;
 }
 

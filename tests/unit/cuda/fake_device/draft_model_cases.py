@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from tests.unit.csrc.tiny_engine import TinyEngine
-from tests.unit.cuda.fake_device.requests import LIMITS, check, clean, greedy, random_prompts, run
+from tests.unit.cuda.fake_device.requests import (
+    LIMITS,
+    Answer,
+    check,
+    clean,
+    continuation,
+    greedy,
+    random_prompts,
+    run,
+)
 from tests.unit.cuda.toy_engine import (
     MAX_SEQ_LEN,
     PAGE,
@@ -23,6 +32,11 @@ from trtllm_lite._core import CudaExecutor, Engine, EventLoop
 from trtllm_lite.errors import ArgumentError
 
 MAX_DRAFT_LEN = 2
+
+
+def check_kinds(answers: list[Answer], prompts: list[list[int]], kinds: list[Any]) -> None:
+    for answer, prompt, kind in zip(answers, prompts, kinds, strict=True):
+        assert answer.tokens == continuation(prompt, kind)
 
 
 def save(path: Path, toy: TinyEngine) -> Engine:
@@ -91,6 +105,20 @@ def test_a_place_of_a_guess_costs_a_graph_and_a_copy(fake_driver: ctypes.CDLL, e
     assert graphs == num_steps - (num_guesses - 1 if computes_again else 0)
     assert to_host == 1 + num_steps
     assert to_device == 1 + num_steps + num_guesses + 2  # the draft model catches up with a prompt, which is sampled by
+
+
+def test_the_sampling_of_neighbours_is_copied_at_once(fake_driver: ctypes.CDLL, engines: tuple[Engine, Engine]) -> None:
+    """Of all sequences of a guess whose records are as long; that of the last one, with its edits, comes by itself."""
+    loop, prompts = drafting(engines), [[4, 9, 2], [8, 1], [7, 7, 7, 6], [5]]
+    names = (b"slices", b"to_device", b"to_host")
+    before = [fake_driver.fake_count(name) for name in names]
+    kinds = [greedy(10), greedy(10), greedy(10), greedy(10, repetition_penalty=1.8)]
+    answers = run(loop, list(zip(prompts, kinds, strict=True)), fake_driver)
+    check_kinds(answers, prompts, kinds)
+    slices, to_device, to_host = (fake_driver.fake_count(name) - was for name, was in zip(names, before, strict=True))
+    num_guessed = loop.stats()["num_drafts"]  # rows, each of which was a sequence of a guess
+    assert slices > 0
+    assert to_device - to_host < num_guessed  # copies that are no step's
 
 
 def test_a_head_reads_what_its_model_keeps(tmp_path: Path) -> None:
