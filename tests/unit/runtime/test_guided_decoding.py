@@ -133,6 +133,37 @@ def test_an_end_token_is_no_part_of_a_text_whatever_the_tokenizer_says():
     assert end in matcher_of(made, regex="b*").allowed(end + 1)
 
 
+def test_special_tokens_are_no_part_of_any_text():
+    tokenizer, texts = byte_level()
+    made = grammars_of(tokenizer)
+    for form in ({"regex": r"(.|\n)*"}, {"grammar": 'start: (/[a-z]/ | "<|user|>" | "</s>")* // <|user|>'}):
+        matcher = matcher_of(made, **form)
+        for token in ("fox", "<"):
+            assert SPECIAL_IDS.isdisjoint(set(matcher.allowed(len(texts) + 37)) - {EOS_ID, PAD_ID})
+            matcher.accept(tokenizer.encode(token).ids)
+
+
+def test_the_latest_grammars_are_kept():
+    made = grammars_of(tiny_tokenizer())
+    first = made.compile(GuidedDecodingParams(regex="a").source)
+    for number in range(grammars.MAX_KEPT):
+        made.compile(GuidedDecodingParams(regex=f"b{number}").source)
+    assert made.compile(GuidedDecodingParams(regex="a").source) is not first
+
+
+def test_nesting_is_bounded():
+    deep: dict = {"type": "integer"}
+    for _ in range(100_000):
+        deep = {"items": deep}
+    with pytest.raises(ArgumentError, match="json of guided_decoding .*: expected what JSON can express"):
+        GuidedDecodingParams(json=deep)
+    with pytest.raises(ArgumentError, match="json of guided_decoding .*: expected JSON"):
+        GuidedDecodingParams(json='{"items": ' * 100_000 + "{}" + "}" * 100_000)
+    nested = '{"items": ' * 900 + "{}" + "}" * 900
+    with pytest.raises(ArgumentError, match="json of guided_decoding: expected a grammar that llguidance compiles"):
+        grammars_of(tiny_tokenizer()).compile(GuidedDecodingParams(json=nested).source)
+
+
 def test_equal_grammars_are_compiled_once():
     made = grammars_of(tiny_tokenizer())
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -209,6 +240,8 @@ def test_fields_out_of_their_domain_are_refused(form, message):
         ({"json": {"not": {"type": "null"}}}, "json of guided_decoding: .*not"),
         ({"json": {"type": "string", "minLength": 4, "maxLength": 3}}, "json of guided_decoding: .*"),
         ({"grammar": "start: foo"}, "grammar of guided_decoding: .*foo"),
+        ({"grammar": 'start: "a" <|user|> "b"'}, r"grammar of guided_decoding names the token '<\|user\|>'"),
+        ({"grammar": 'start: "a" <[3]> "b"'}, r"grammar of guided_decoding names the token '<\[3\]>'"),
         ({"structural_tag": {"type": "structural_tag"}}, "structural_tag of guided_decoding: found .*expected"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,7 +20,10 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 COMPILE_MILLISECONDS = 10_000
 """A grammar that takes longer to compile is refused."""
-_MAX_KEPT = 64  # compiled grammars; a large schema's takes some megabytes
+# In llguidance's Lark: strings, comments and regular expressions; and behind them the name of a token, or its number.
+_LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/')
+_TOKEN_NAME = re.compile(r"<[^<>\s]+>")
+MAX_KEPT = 64  # compiled grammars; a large schema's takes some megabytes
 
 
 class Grammars:
@@ -44,7 +48,7 @@ class Grammars:
             tokenize=tokenizer.spell if manifest.limits.max_draft_len > 0 else None,
         )
         # The caches refer to the compiler alone: with a reference to this object they would keep themselves alive.
-        self._compiled = lru_cache(maxsize=_MAX_KEPT)(partial(_compile, compiler))
+        self._compiled = lru_cache(maxsize=MAX_KEPT)(partial(_compile, compiler))
         self._compiler, self._tokenizer, self._end_ids = compiler, tokenizer, list(end_ids)
 
     def of(self, guided: GuidedDecodingParams, prompt_ids: NDArray[np.int32]) -> Any:
@@ -73,12 +77,24 @@ class Grammars:
 
 def _compile(compiler: Any, source: GrammarSource) -> Any:
     kind, text = source.kind, source.text
+    if kind == "lark":
+        _check_names_no_token(source)
     try:
         if kind == STRUCTURAL_TAG:
             kind, text = "lark", _lark_of_tags(json.loads(text))
         return compiler.compile(kind, text, timeout_ms=COMPILE_MILLISECONDS)
     except (ArgumentError, LimitError, OverloadedError) as error:
         raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
+
+
+def _check_names_no_token(source: GrammarSource) -> None:
+    """Raise ArgumentError if a Lark grammar names tokens, as ``<|user|>`` or ``<[3]>``: a text has characters alone."""
+    named = _TOKEN_NAME.search(_LITERAL.sub("", source.text))
+    if named is not None:
+        raise ArgumentError(
+            f"{source.field} of guided_decoding names the token {shown(named[0])}: expected text in quotes, as special "
+            "tokens are no part of what a grammar allows"
+        )
 
 
 def _library() -> Any:

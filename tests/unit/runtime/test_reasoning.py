@@ -1,0 +1,129 @@
+"""Grammars that begin behind a reasoning prefix."""
+
+import random
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import AddedToken
+
+from tests.models import EOS, EOS_ID, PAD_ID, tiny_tokenizer
+from trtllm_lite import GuidedDecodingParams, _testing
+from trtllm_lite.errors import ArgumentError, LimitError
+
+from .test_grammar_guesses import grammars_of
+
+ENDS = {EOS_ID, PAD_ID}
+FORM = GuidedDecodingParams(regex="[0-9]{2}-fox", reasoning_end_str="</think>")
+
+
+def thinking(special: bool | None) -> tokenizers.Tokenizer:
+    """The tiny tokenizer with tokens for Qwen's and DeepSeek's tags, special ones or not; None: without."""
+    tokenizer = tokenizers.Tokenizer.from_str(tiny_tokenizer().to_str())
+    if special is not None:
+        tokenizer.add_tokens([AddedToken(tag, special=special) for tag in ("<think>", "</think>")])
+    return tokenizer
+
+
+def grammar_behind(tokenizer, prompt: str, form: GuidedDecodingParams = FORM):
+    return grammars_of(tokenizer).of(form, np.array(tokenizer.encode(prompt).ids, np.int32))
+
+
+def free(matcher, vocab_size: int) -> bool:
+    """Whether all tokens may come but end tokens."""
+    return set(matcher.allowed(vocab_size)) == set(range(vocab_size)) - ENDS
+
+
+@pytest.mark.parametrize("special", [True, False, None])
+@pytest.mark.parametrize("prompt", ["a dog<|user|>", "a dog<|user|><think>\n", f"think.</think> 1{EOS}dog<think>\n"])
+def test_tokens_are_free_up_to_the_marker(special, prompt):
+    tokenizer = thinking(special)
+    size = tokenizer.get_vocab_size()
+    matcher = _testing.start_grammar(grammar_behind(tokenizer, prompt))
+    for token in tokenizer.encode("1 < 2 </thin the lazy</think>").ids:
+        assert free(matcher, size)
+        matcher.accept([token])
+    assert {tokenizer.decode([token])[:1] for token in matcher.allowed(size)} == set("0123456789")
+    matcher.accept(tokenizer.encode("12-fox").ids)
+    assert set(matcher.allowed(size)) == ENDS
+
+
+@pytest.mark.parametrize("special", [True, False, None])
+@pytest.mark.parametrize("prompt", ["dog<|user|><think>\n\n</think>\n\n", f"1{EOS}<|user|></think>", "</think>So:\n"])
+def test_a_prompt_may_have_closed_the_block(special, prompt):
+    tokenizer = thinking(special)
+    matcher = _testing.start_grammar(grammar_behind(tokenizer, prompt))
+    assert {tokenizer.decode([token])[:1] for token in matcher.allowed(tokenizer.get_vocab_size())} == set("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("marker", "pieces"),
+    [
+        ("</think>", ["<", "/", "t", "h", "i", "n", "k", ">"]),
+        ("aab", ["a", "a", "a", "b"]),  # the marker's own beginning stands before it
+        ("abab!", ["ab", "ab", "ab", "!"]),
+        ("t", ["d", " the"]),  # what the last token writes behind the marker belongs to neither
+        ("naïve", ["na", "ï", "ve"]),
+    ],
+)
+def test_the_marker_is_text_however_it_is_spelled(marker, pieces):
+    tokenizer = tiny_tokenizer()
+    form = GuidedDecodingParams(regex="[0-9]", reasoning_end_str=marker)
+    tokens = [token for piece in pieces for token in tokenizer.encode(piece).ids]
+    matcher = _testing.start_grammar(grammar_behind(tokenizer, "1", form))
+    for token in tokens:
+        assert free(matcher, tokenizer.get_vocab_size())
+        matcher.accept([token])
+    assert not free(matcher, tokenizer.get_vocab_size())
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_tokens_are_taken_back_over_the_marker(special):
+    tokenizer = thinking(special)
+    size = tokenizer.get_vocab_size()
+    end = tokenizer.token_to_id("</think>")
+    grammar = grammar_behind(tokenizer, "dog")
+    matcher, draw = _testing.start_grammar(grammar), random.Random(0)
+    masks, tokens = [], []
+    for _ in range(400):
+        allowed = matcher.allowed(size)
+        if len(masks) == len(tokens):
+            masks.append(allowed)
+        assert allowed == masks[-1]
+        if tokens and (draw.random() < 0.35 or tokens[-1] in ENDS):
+            count = draw.randint(1, len(tokens))
+            matcher.roll_back(count)
+            del tokens[-count:], masks[-count:]
+        else:
+            tokens.append(end if end in allowed and draw.random() < 0.3 else draw.choice(allowed))
+            matcher.accept(tokens[-1:])
+        rebuilt = _testing.start_grammar(grammar)  # as after a preemption
+        rebuilt.accept(tokens)
+        assert rebuilt.allowed(size) == matcher.allowed(size)
+
+
+def test_guesses_begin_behind_the_marker():
+    tokenizer = thinking(special=False)
+    end, fox = tokenizer.token_to_id("</think>"), tokenizer.encode("-fox").ids
+    guesser = _testing.start_guesser(grammar_behind(tokenizer, "dog"))
+    numbers = tokenizer.encode("12").ids
+    assert guesser.guess(8) == []
+    assert guesser.num_allowed([*fox, end, *numbers, *numbers]) == len(fox) + 1 + len(numbers)
+    assert guesser.num_allowed([*fox, EOS_ID, end]) == len(fox)
+    guesser.accept([*fox, end])
+    assert guesser.guess(8) == []
+    guesser.accept(numbers)
+    assert guesser.guess(8) == fox
+
+
+@pytest.mark.parametrize(
+    ("marker", "error", "message"),
+    [
+        ("", ArgumentError, "reasoning_end_str of guided_decoding is '': expected a string that is not empty"),
+        (3, ArgumentError, "reasoning_end_str of guided_decoding is 3"),
+        ("a" * 257, LimitError, "reasoning_end_str of guided_decoding has 257 characters, which exceeds 256"),
+    ],
+)
+def test_markers_out_of_their_domain_are_refused(marker, error, message):
+    with pytest.raises(error, match=message):
+        GuidedDecodingParams(regex="a", reasoning_end_str=marker)
