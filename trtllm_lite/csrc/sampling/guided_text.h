@@ -1,9 +1,11 @@
 // The text of a sequence that a grammar guides, whose tokens are drawn elsewhere.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "grammar/grammar.h"

@@ -195,6 +195,22 @@ def test_what_a_form_leaves_is_an_error_of_its_request_alone(executor: CudaExecu
     assert len(answers[3].tokens) == 3
 
 
+def test_too_little_memory_for_masks_is_an_error_of_its_request_alone(
+    executor: CudaExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, want = EventLoop(executor, **LIMITS), wanted(6)
+    each = [{"grammar": grammar(FORMS[3])}, {}]
+    monkeypatch.setenv("FAKE_MAX_PINNED", "16")
+    without, free = run(loop, [([3], want), ([4], greedy(5))], each=each)
+    check(free, [4], 5)
+    assert without.end is not None
+    assert without.end.reason == FinishReason.ERROR
+    assert "masks of tokens: expected 1 MiB of host memory that can be page-locked" in without.end.message
+    monkeypatch.delenv("FAKE_MAX_PINNED")
+    [answer] = run(loop, [([3], want)], each=each[:1])
+    assert answer.tokens == guided([3], want, FORMS[3])
+
+
 def test_poison_ends_its_guided_request_only(executor: CudaExecutor) -> None:
     """Logits that are not numbers are an error, even if the mask would hide them."""
     given = [([1, POISON], wanted(4)), ([3], wanted(5))]
