@@ -155,9 +155,9 @@ def test_nesting_is_bounded():
     deep: dict = {"type": "integer"}
     for _ in range(100_000):
         deep = {"items": deep}
-    with pytest.raises(ArgumentError, match="json of guided_decoding .*: expected what JSON can express"):
+    with pytest.raises(ArgumentError, match=r"json of guided_decoding .*: expected what JSON can express"):
         GuidedDecodingParams(json=deep)
-    with pytest.raises(ArgumentError, match="json of guided_decoding .*: expected JSON"):
+    with pytest.raises(ArgumentError, match=r"json of guided_decoding .*: expected JSON"):
         GuidedDecodingParams(json='{"items": ' * 100_000 + "{}" + "}" * 100_000)
     nested = '{"items": ' * 900 + "{}" + "}" * 900
     with pytest.raises(ArgumentError, match="json of guided_decoding: expected a grammar that llguidance compiles"):
