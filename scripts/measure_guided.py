@@ -10,8 +10,8 @@ guests of a machine come and go, and only slow it. The time is that from the fir
     python scripts/measure_guided.py --engine_dir ENGINE --drafting_engine_dir DRAFTING --json drafts.json
 
 measures instead what it gains that grammars draft what they leave no choice about: records of several required
-properties, half of them greedy, with an engine of the same model that takes drafts and one that does not, in turns. Both must
-write the same.
+properties, half of them greedy, with an engine of the same model that takes drafts and one that does not, in turns.
+Both must write the same.
 """
 
 import argparse

@@ -124,8 +124,8 @@ Handle compiled(const std::shared_ptr<const TokenizerHandle>& tokenizer, const s
 
 class LlguidanceGrammar final : public Grammar {
  public:
-  LlguidanceGrammar(std::shared_ptr<const Vocabulary> vocabulary, Handle start,
-                    std::shared_ptr<GuessingStart> guessing, std::shared_ptr<const GuessingTools> tools)
+  LlguidanceGrammar(std::shared_ptr<const Vocabulary> vocabulary, Handle start, std::shared_ptr<GuessingStart> guessing,
+                    std::shared_ptr<const GuessingTools> tools)
       : vocabulary_(std::move(vocabulary)),
         start_(std::move(start)),
         guessing_(std::move(guessing)),
@@ -179,9 +179,8 @@ std::shared_ptr<const Grammar> Compiler::compile(std::string kind, std::string t
                text = std::move(text), promise = std::move(promise)]() mutable {
     std::shared_ptr<LlguidanceGrammar> grammar;
     try {
-      grammar = std::make_shared<LlguidanceGrammar>(
-          vocabulary, compiled(vocabulary->tokenizer, kind, text), bytes ? std::make_shared<GuessingStart>() : nullptr,
-          tools);
+      grammar = std::make_shared<LlguidanceGrammar>(vocabulary, compiled(vocabulary->tokenizer, kind, text),
+                                                    bytes ? std::make_shared<GuessingStart>() : nullptr, tools);
       promise.set_value(grammar);
     } catch (...) {
       promise.set_exception(std::current_exception());

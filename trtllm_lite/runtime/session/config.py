@@ -116,6 +116,9 @@ class SpeculativeConfig:
       engine is in the directory ``model``; otherwise as ``draft_model``. Both are built for such drafts: see
       ``convert --draft_model_dir`` and ``--target_model_dir``
 
+    Requests under a grammar (``guided_decoding``) have the tokens that it leaves no choice about as guesses first, with
+    any method, and without a SpeculativeConfig, too, in engines that were built for guesses.
+
     Options of other methods than the one that is chosen must be left out. Raises ArgumentError for a value that makes
     no sense.
     """
