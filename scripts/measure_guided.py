@@ -5,8 +5,15 @@
 
 The two variants take turns, with schemas that were never compiled before, and the best round of each counts: other
 guests of a machine come and go, and only slow it. The time is that from the first submission to the last token; with
---compiled the schemas are compiled before, and only the steps are compared. The last line is the report as JSON.
-`scripts/measure_gpu.sh OUT guided` makes an engine of random weights for a GPU and measures it.
+--compiled the schemas are compiled before, and only the steps are compared. `scripts/measure_gpu.sh OUT guided` makes an
+engine of random weights for a GPU and measures it.
+
+    trtllm-lite build --checkpoint_dir CKPT --output_dir DRAFTING --max_draft_len 8
+    python scripts/measure_guided.py --engine_dir ENGINE --drafting_engine_dir DRAFTING --json drafts.json
+
+measures instead what it gains that grammars draft what they leave no choice about: records of several required
+properties, half of them greedy, with an engine of the same model that takes drafts and one that does not, in turns.
+Both must write the same. The last line is the report as JSON.
 """
 
 import argparse
@@ -81,10 +88,106 @@ def measure(llm: LLM, num_requests: int, max_tokens: int, rounds: int, compiled:
     return rates
 
 
+TEXT, WHOLE, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+DATE = {"type": "string", "format": "date"}
+PROMPT = "<|im_start|>user\nWrite an example of a {name} as JSON.<|im_end|>\n<|im_start|>assistant\n"
+
+
+def record(**properties: Any) -> dict[str, Any]:
+    """The schema of an object that has all of these properties and no others."""
+    required = list(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+RECORDS = {
+    "person": record(first_name=TEXT, last_name=TEXT, age=WHOLE, email=TEXT, is_active={"type": "boolean"}),
+    "book": record(title=TEXT, author=TEXT, year_published=WHOLE, genre={"enum": ["fiction", "science"]}, price=NUMBER),
+    "order": record(
+        order_id=WHOLE,
+        customer=record(name=TEXT, address=record(street=TEXT, city=TEXT)),
+        total_amount=NUMBER,
+        currency={"enum": ["USD", "EUR"]},
+    ),
+    "weather report": record(location=TEXT, temperature_celsius=NUMBER, humidity_percent=WHOLE, wind_speed=NUMBER),
+    "recipe": record(
+        recipe_name=TEXT,
+        servings=WHOLE,
+        ingredients={"type": "array", "items": record(name=TEXT, quantity=TEXT), "minItems": 2, "maxItems": 3},
+        preparation_minutes=WHOLE,
+    ),
+    "event": record(event_name=TEXT, start_date=DATE, end_date=DATE, location=TEXT, max_attendees=WHOLE),
+}
+
+
+def measure_drafts(plain: Path, drafting: Path, batch_size: int, rounds: int) -> dict[str, Any]:
+    """Tokens per second of each round without drafts and with, the ratio of each, and what became of the drafts.
+
+    Raises SystemExit if the engines do not write the same.
+    """
+    wishes = [(PROMPT.format(name=name), GuidedDecodingParams(json=schema)) for name, schema in RECORDS.items()] * 2
+    rates: dict[str, list[float]] = {"without drafts": [], "with drafts": []}
+    limits = {"max_batch_size": batch_size}
+    with LLM(plain, **limits) as plain_engine, LLM(drafting, **limits) as with_drafts:
+        for turn in range(rounds + 1):  # the first compiles the grammars
+            params = [
+                SamplingParams(max_tokens=160, temperature=row // len(RECORDS) * 0.8, seed=turn, guided_decoding=form)
+                for row, (_, form) in enumerate(wishes)
+            ]
+            texts = []
+            for name, llm in zip(rates, (plain_engine, with_drafts), strict=True):
+                start = time.perf_counter()
+                outputs = llm.generate([prompt for prompt, _ in wishes], params, use_tqdm=False)
+                seconds = time.perf_counter() - start
+                texts.append([output.outputs[0].token_ids for output in outputs])
+                if turn > 0:
+                    rates[name].append(sum(map(len, texts[-1])) / seconds)
+            if texts[0] != texts[1]:
+                raise SystemExit("with drafts other texts came than without: expected the same")
+        guesses = with_drafts.get_stats().speculation
+        machine = describe(plain_engine.session.manifest.target.kind)
+    ratios = [now / before for before, now in zip(*rates.values(), strict=True)]
+    kept, drafted = sum(guesses.num_accepted), sum(guesses.num_drafted)
+    counts = {"batch_size": batch_size, "drafted": drafted, "kept": kept}
+    return {**machine, **counts, "tokens_per_second": rates, "ratios": ratios}
+
+
+def report_drafts(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what drafts of grammars gain, and print it."""
+    found = [
+        measure_drafts(options.engine_dir, options.drafting_engine_dir, batch_size, options.rounds)
+        for batch_size in (1, 4)
+    ]
+    rows = [
+        [
+            f"batch of {each['batch_size']}",
+            *(f"{statistics.median(rates):.4g}" for rates in each["tokens_per_second"].values()),
+            f"{statistics.median(each['ratios']):.3f}",
+            f"{each['kept'] / max(each['drafted'], 1):.0%}",
+        ]
+        for each in found
+    ]
+    print_table("medians of the rounds, tok/s", ["", "without drafts", "with drafts", "ratio", "kept"], rows)
+    return {"drafts": found}
+
+
+def report_grammars(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what grammars cost a full batch, and print it."""
+    with LLM(options.engine_dir) as llm:
+        rates = measure(llm, options.num_requests, options.max_tokens, options.rounds, options.compiled)
+        machine = describe(llm.session.manifest.target.kind)
+    best = {name: max(values) for name, values in rates.items()}
+    ratio = best["with grammars"] / best["without grammars"]
+    rows = [[name, f"{best[name]:.4g}", f"{statistics.median(values):.4g}"] for name, values in rates.items()]
+    print_table(f"{options.num_requests} requests, tok/s", ["", "best of the rounds", "median"], rows)
+    print(f"ratio of the best: {ratio:.3f}, goal at least {GOAL:g}: {'met' if ratio >= GOAL else 'MISSED'}")
+    return {**machine, "tokens_per_second": rates, "ratio": ratio}
+
+
 def main() -> None:
     """Measure, print, and write the figures if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine_dir", required=True)
+    parser.add_argument("--drafting_engine_dir", help="measure what drafts of grammars gain; see above")
     parser.add_argument("--num_requests", type=int, default=64)
     parser.add_argument("--max_tokens", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
@@ -92,16 +195,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     busy = busy_cores()
-    with LLM(options.engine_dir) as llm:
-        device = llm.session.manifest.target.kind
-        rates = measure(llm, options.num_requests, options.max_tokens, options.rounds, options.compiled)
-    best = {name: max(values) for name, values in rates.items()}
-    ratio = best["with grammars"] / best["without grammars"]
-    rows = [[name, f"{best[name]:.4g}", f"{statistics.median(values):.4g}"] for name, values in rates.items()]
-    title = f"{options.num_requests} requests, tok/s; {busy:.1f} cores were busy before"
-    print_table(title, ["", "best of the rounds", "median"], rows)
-    print(f"ratio of the best: {ratio:.3f}, goal at least {GOAL:g}: {'met' if ratio >= GOAL else 'MISSED'}")
-    report = {**describe(device), "busy_cores_before": busy, "tokens_per_second": rates, "ratio": ratio}
+    print(f"{busy:.1f} cores were busy before")
+    report = report_grammars(options) if options.drafting_engine_dir is None else report_drafts(options)
+    report = {"busy_cores_before": busy, **report}
     print(json.dumps(report))
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")

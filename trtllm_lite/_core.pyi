@@ -433,8 +433,9 @@ class EventLoop:
         ``enable_block_reuse``: requests share the blocks of equal prefixes. ``enable_chunked_context``: a prompt may be
         spread over several steps; without it ``max_input_len`` must not exceed ``max_num_tokens``.
 
-        A row brings up to ``max_draft_len`` guesses, which come from ``drafting`` or from ``draft_model``, another
-        executor on the same device, which nothing else may use. ``paces_drafts``: only as many as pay are tried.
+        A row brings up to ``max_draft_len`` guesses, which come from the request's grammar, else from ``drafting`` or
+        from ``draft_model``, another executor on the same device, which nothing else may use. ``paces_drafts``: only as
+        many as pay are tried.
 
         Raises LimitError for a limit beyond the engine's, ArgumentError for a ``draft_model`` that cannot draft for it.
         """

@@ -78,6 +78,7 @@ def test_engines_that_take_drafts_have_those_of_grammars(drafting: LLM, model_di
     params = SamplingParams(temperature=1.0, max_tokens=60, n=3, best_of=4, seed=1, guided_decoding=RECORD)
     with LLM(model_dir, **LIMITS) as plain:
         expected = plain.generate("the quick", params).outputs
+    drafting.generate("the quick", params)  # which has drafts once its grammar is compiled for them
     before = drafting.get_stats().speculation
     drafting.generate("the quick", replace(params, guided_decoding=None))
     assert drafting.get_stats().speculation == before

@@ -188,6 +188,7 @@ class Person:
         ({"json_object": True}, "{"),
         ({"choice": ["yes", 'n"o']}, "yn"),
         ({"grammar": 'start: "x" | /[yz]/'}, "xyz"),
+        ({"grammar": 'start: "<b>" | /[yz]<b>/ // "<b>" # <b>\n # <b>'}, "<yz"),
     ],
 )
 def test_every_field_makes_a_grammar(form, starts):

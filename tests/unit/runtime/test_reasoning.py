@@ -11,7 +11,7 @@ from tests.models import EOS, EOS_ID, PAD_ID, tiny_tokenizer
 from trtllm_lite import GuidedDecodingParams, _testing
 from trtllm_lite.errors import ArgumentError, LimitError
 
-from .test_grammar_guesses import grammars_of
+from .test_grammar_guesses import grammars_of, wait_for
 
 ENDS = {EOS_ID, PAD_ID}
 FORM = GuidedDecodingParams(regex="[0-9]{2}-fox", reasoning_end_str="</think>")
@@ -105,7 +105,10 @@ def test_tokens_are_taken_back_over_the_marker(special):
 def test_guesses_begin_behind_the_marker():
     tokenizer = thinking(special=False)
     end, fox = tokenizer.token_to_id("</think>"), tokenizer.encode("-fox").ids
-    guesser = _testing.start_guesser(grammar_behind(tokenizer, "dog"))
+    grammar = grammar_behind(tokenizer, "dog")
+    guesser, other = _testing.start_guesser(grammar), _testing.start_guesser(grammar)
+    other.accept([end])
+    wait_for(other)
     numbers = tokenizer.encode("12").ids
     assert guesser.guess(8) == []
     assert guesser.num_allowed([*fox, end, *numbers, *numbers]) == len(fox) + 1 + len(numbers)

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <future>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,55 +12,9 @@
 #include "grammar/guesser.h"
 #include "grammar/llguidance_handle.h"
 #include "grammar/reasoning.h"
-#include "grammar/token_texts.h"
+#include "grammar/vocabulary.h"
 
 namespace tl::llguidance {
-
-// The tokens of a model as llguidance holds them.
-class Vocabulary {
- public:
-  Vocabulary(const Functions& functions, const std::string& tokenizer_json, std::uint32_t vocab_size,
-             std::span<const std::uint32_t> ends)
-      : end_ids(ends.begin(), ends.end()),
-        tokenizer(std::make_shared<TokenizerHandle>(functions, init(tokenizer_json, vocab_size, end_ids))),
-        vocab_size_(vocab_size) {}
-
-  bool ends(std::int32_t token) const { return std::ranges::count(end_ids, static_cast<std::uint32_t>(token)) > 0; }
-
-  // Made when they are first needed, which takes a moment.
-  std::shared_ptr<const TokenTexts> texts() const {
-    std::call_once(texts_once_, [&] { texts_ = std::make_shared<const TokenTexts>(*tokenizer, vocab_size_); });
-    return texts_;
-  }
-
-  const std::vector<std::uint32_t> end_ids;
-  const std::shared_ptr<const TokenizerHandle> tokenizer;
-
- private:
-  // Without a tokenize function no piece of text has one spelling that counts: a mask allows every token that
-  // continues the text, and the model chooses among the spellings as it would without a grammar.
-  static TokenizerInit init(const std::string& tokenizer_json, std::uint32_t vocab_size,
-                            const std::vector<std::uint32_t>& ends) {
-    return {.struct_size = sizeof(TokenizerInit),
-            .vocab_size = vocab_size,
-            .end_id = ends.front(),
-            .token_lengths = nullptr,
-            .token_bytes = nullptr,
-            .tokenizer_json = tokenizer_json.c_str(),
-            .tokenize_takes_strings = false,
-            .tokenize = nullptr,
-            .tokenize_greedily = true,
-            .tokenize_user_data = nullptr,
-            .slices = nullptr,
-            .more_end_ids = ends.data() + 1,
-            .num_more_end_ids = static_cast<std::uint32_t>(ends.size() - 1)};
-  }
-
-  const std::uint32_t vocab_size_;
-  mutable std::once_flag texts_once_;
-  mutable std::shared_ptr<const TokenTexts> texts_;
-};
-
 namespace {
 
 class LlguidanceMatcher final : public GrammarMatcher {
@@ -104,33 +57,6 @@ class LlguidanceMatcher final : public GrammarMatcher {
   std::size_t num_ends_ = 0;               // end tokens, the last that were accepted
 };
 
-class LlguidanceGrammar final : public Grammar {
- public:
-  LlguidanceGrammar(std::shared_ptr<const Vocabulary> vocabulary, Handle start,
-                    std::shared_ptr<const GuessingTools> tools, std::optional<Handle> bytes)
-      : vocabulary_(std::move(vocabulary)),
-        start_(std::move(start)),
-        tools_(std::move(tools)),
-        bytes_(std::move(bytes)) {}
-
-  std::unique_ptr<GrammarMatcher> start() const override {
-    const std::lock_guard lock(mutex_);
-    return std::make_unique<LlguidanceMatcher>(vocabulary_, start_.clone());
-  }
-  std::unique_ptr<GrammarGuesser> start_guesser() const override {
-    if (!bytes_) return nullptr;
-    const std::lock_guard lock(mutex_);
-    return std::make_unique<Guesser>(tools_, ByteText(bytes_->clone()));
-  }
-
- private:
-  mutable std::mutex mutex_;
-  const std::shared_ptr<const Vocabulary> vocabulary_;
-  const Handle start_;
-  const std::shared_ptr<const GuessingTools> tools_;
-  const std::optional<Handle> bytes_;  // of single bytes; none: nobody guesses
-};
-
 Handle compiled(const std::shared_ptr<const TokenizerHandle>& tokenizer, const std::string& kind,
                 const std::string& text) {
   MatcherInit init{};
@@ -149,6 +75,41 @@ Handle compiled(const std::shared_ptr<const TokenizerHandle>& tokenizer, const s
   }
   return handle;
 }
+
+class LlguidanceGrammar final : public Grammar {
+ public:
+  LlguidanceGrammar(std::shared_ptr<const Vocabulary> vocabulary, Handle start, std::shared_ptr<GuessingStart> guessing,
+                    std::shared_ptr<const GuessingTools> tools)
+      : vocabulary_(std::move(vocabulary)),
+        start_(std::move(start)),
+        guessing_(std::move(guessing)),
+        tools_(std::move(tools)) {}
+
+  // Nobody waits for this: texts begin without guesses, and have them once it is done. If it is refused, as beyond a
+  // limit, they go without.
+  void compile_for_guesses(const std::shared_ptr<const TokenizerHandle>& bytes, const std::string& kind,
+                           const std::string& text) {
+    try {
+      guessing_->set(compiled(bytes, kind, text));
+    } catch (const ArgumentError&) {
+    }
+  }
+
+  std::unique_ptr<GrammarMatcher> start() const override {
+    const std::lock_guard lock(mutex_);
+    return std::make_unique<LlguidanceMatcher>(vocabulary_, start_.clone());
+  }
+  std::unique_ptr<GrammarGuesser> start_guesser() const override {
+    return guessing_ ? std::make_unique<Guesser>(tools_, guessing_) : nullptr;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  const std::shared_ptr<const Vocabulary> vocabulary_;
+  const Handle start_;
+  const std::shared_ptr<GuessingStart> guessing_;  // null: nobody guesses
+  const std::shared_ptr<const GuessingTools> tools_;
+};
 
 }  // namespace
 
@@ -170,14 +131,16 @@ std::shared_ptr<const Grammar> Compiler::compile(std::string kind, std::string t
   std::future<std::shared_ptr<const Grammar>> result = promise.get_future();
   std::thread([vocabulary = vocabulary_, tools = tools_, bytes = bytes_, places = places_, kind = std::move(kind),
                text = std::move(text), promise = std::move(promise)]() mutable {
+    std::shared_ptr<LlguidanceGrammar> grammar;
     try {
-      Handle start = compiled(vocabulary->tokenizer, kind, text);
-      std::optional<Handle> of_bytes;
-      if (bytes) of_bytes.emplace(compiled(bytes, kind, text));
-      promise.set_value(std::make_shared<LlguidanceGrammar>(vocabulary, std::move(start), tools, std::move(of_bytes)));
+      grammar = std::make_shared<LlguidanceGrammar>(vocabulary, compiled(vocabulary->tokenizer, kind, text),
+                                                    bytes ? std::make_shared<GuessingStart>() : nullptr, tools);
+      promise.set_value(grammar);
     } catch (...) {
       promise.set_exception(std::current_exception());
+      grammar = nullptr;
     }
+    if (grammar && bytes) grammar->compile_for_guesses(bytes, kind, text);
     places->release();
   }).detach();
   if (result.wait_for(timeout) == std::future_status::ready) return result.get();

@@ -118,6 +118,9 @@ class SpeculativeConfig:
     - ``mtp``: what a layer of the model goes on with that was trained to predict a further token (MTP), and which is an
       engine of its own; otherwise as ``eagle3``
 
+    Requests under a grammar (``guided_decoding``) have the tokens that it leaves no choice about as guesses first, with
+    any method, and without a SpeculativeConfig, too, in engines that were built for guesses.
+
     Options of other methods than the one that is chosen must be left out. Raises ArgumentError for a value that makes
     no sense.
     """

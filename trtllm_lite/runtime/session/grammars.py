@@ -21,7 +21,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 COMPILE_MILLISECONDS = 10_000
 """A grammar that takes longer to compile is refused."""
 # In llguidance's Lark: strings, comments and regular expressions; and behind them the name of a token, or its number.
-_LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/')
+_LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\\n])+/')
 _TOKEN_NAME = re.compile(r"<[^<>\s]+>")
 MAX_KEPT = 64  # compiled grammars; a large schema's takes some megabytes
 
