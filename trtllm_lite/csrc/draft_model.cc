@@ -71,6 +71,15 @@ std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const Sl
   return params;
 }
 
+// The batch size for which steps are captured: a model computes two tokens of each sequence whose guesses were all
+// kept.
+int captured_batch_size(const Manifest& own, int max_batch_size) {
+  if (own.borrows_features) return max_batch_size;
+  const int num_rows = max_batch_size * ModelDrafter::most_at_once(0);
+  const int rows_of_sequence = 1 + static_cast<int>(own.limits.max_draft_len);
+  return (num_rows + rows_of_sequence - 1) / rows_of_sequence;
+}
+
 double weight_bytes(const DeviceExecutor& executor) { return static_cast<double>(executor.memory().weights); }
 
 double seconds_now() {
@@ -107,8 +116,7 @@ std::shared_ptr<Drafter> draft_model(const DeviceExecutor& executor, DeviceExecu
                          .params = drafting_params,
                          .seconds = seconds_now,
                          .max_kept = max_kept(executor.engine().manifest(), own)},
-      // So that a guess's first steps are captured, too, in which the known tokens that it follows are rows.
-      draft.make_step_executor(num_host_blocks, max_batch_size * ModelDrafter::most_at_once(0)));
+      draft.make_step_executor(num_host_blocks, captured_batch_size(own, max_batch_size)));
 }
 
 }  // namespace tl

@@ -14,7 +14,11 @@ struct Draft {
                                                          .num_host_blocks = cache.num_host_blocks,
                                                          .tokens_per_block = cache.tokens_per_block});
     executor = made.get();
-    executor->on_launch = [this](const tl::StepBatch& batch) { num_tokens += std::ssize(batch.token_ids); };
+    executor->on_launch = [this, max_kept](const tl::StepBatch& batch) {
+      num_tokens += std::ssize(batch.token_ids);
+      // A GPU would store what a head computes of a token alone, in place of the features that it is to read.
+      for (const tl::StepRow& row : batch.rows) CHECK(max_kept == 0 || row.sample || row.num_tokens > 1);
+    };
     const auto params = [errs_on](const std::shared_ptr<const tl::SlotParams>& of_request) {
       auto own = std::make_shared<FakeParams>();
       own->seed = dynamic_cast<const FakeParams&>(*of_request).seed;
