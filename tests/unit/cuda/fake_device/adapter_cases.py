@@ -16,6 +16,7 @@ from tests.unit.cuda.toy_engine import (
     make_toy_engine_of_adapters,
     to_bytes,
 )
+from trtllm_lite import _testing
 from trtllm_lite._core import Adapter, CudaExecutor, Engine, EventLoop, adapter_shapes
 from trtllm_lite.errors import LimitError
 
@@ -107,6 +108,13 @@ def test_steps_without_adapters_run_as_they_do_without_room(fake_driver: ctypes.
     assert [launched for launched, *_ in counts] == [4, 5]  # of the prompt's step; the others are graphs
     plain, adapted = (num_bytes / (1 + graphs) for _, graphs, num_bytes in counts)
     assert plain < adapted  # lists of rows are copied in steps with adapters alone
+
+
+def test_steps_with_adapters_are_timed(engine: Engine) -> None:
+    executor, one = CudaExecutor(engine), adapter(engine, 5)
+    executor.place_adapter(one, slot=2)
+    names = [name for name, _ in _testing.time_step(executor, num_rows=3, num_tokens=2, adapters=[one])]
+    assert names == ["embed", "attend", "adapt", "score", "sample"]
 
 
 def test_adapters_are_placed_while_steps_run(engine: Engine) -> None:
