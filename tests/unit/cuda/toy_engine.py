@@ -81,6 +81,7 @@ INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
 
 Json = dict[str, Any]
 
+ADAPT = "adapt"  # the kernel that engines with adapters have besides
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
     {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": 0}
@@ -182,7 +183,7 @@ def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
     toy.plan["tensors"] += ADAPTER_TENSORS
     slots = {"a": names["adapter_a.0"], "b": names["adapter_b.0"], "ranks": names["adapter_ranks.0"]}
     toy.plan["cuda"]["adapted"] = [{**slots, "widths": [ADAPTER_WIDTH]}]
-    toy.plan["kernels"].append({"name": "adapt", "cubins": {"sm_90a": "adapt"}, "threads": 32, "shared_bytes": 0})
+    toy.plan["kernels"].append({"name": ADAPT, "cubins": {"sm_90a": ADAPT}, "threads": 32, "shared_bytes": 0})
     size = MAX_LORA_RANK * ADAPTER_WIDTH
     for plain in list(toy.plan["programs"]):
         lists = [{"tensor": names[f"adapter_token{name}"], "offset": 0} for name in ("s", "_ends")]
@@ -216,7 +217,8 @@ def make_toy_engine_of_groups() -> TinyEngine:
 
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
-    cubins = {f"cubin.{kernel['name']}": kernel["name"].encode() for kernel in engine.plan["kernels"]}
+    names = [name for name in (*KERNELS, ADAPT) if name in KERNELS or repr(name) in str(engine.plan)]
+    cubins = {f"cubin.{name}": name.encode() for name in names}
     return engine.to_bytes({**engine.documents(), **cubins})
 
 

@@ -36,9 +36,8 @@ struct StepShape {
 class CudaExecutor final : public DeviceExecutor {
  public:
   // Borrows the engine. `num_blocks`: of the KV cache; 0 for the manifest's. `library_directories`: where cuBLASLt may
-  // lie besides where the system finds it. `num_loras`: slots for adapters, 0 for as many as the plan says (none if its
-  // engine takes no adapters). Throws DeviceError (no such GPU, or another than it was built for; no
-  // driver, no cuBLASLt), LimitError (not enough memory on it).
+  // lie besides where the system finds it. `num_loras`: slots for adapters. Throws DeviceError (no such GPU, or another
+  // than it was built for; no driver, no cuBLASLt), LimitError (not enough memory on it).
   CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks, std::vector<std::string> library_directories,
                int num_loras);
   ~CudaExecutor() override;

@@ -5,6 +5,7 @@
 
 #include "adapters/adapter.h"
 #include "cpu_count.h"
+#include "errors.h"
 
 namespace tl::cuda {
 namespace {
@@ -37,6 +38,9 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
   const bool on_device = !wants_logits(own) && records_.set(slot, own, *rows_.sequence(slot));
   const Who device = own.sampling.logprobs ? Who::kDeviceWithLogprobs : Who::kDevice;
   who_[static_cast<std::size_t>(slot)] = on_device ? device : Who::kHost;
+  if (own.adapter && own.adapter->slot() == kNoAdapter) {
+    throw LimitError("adapter: expected one in a slot of the device's memory, found one elsewhere: place it first");
+  }
   adapters_[static_cast<std::size_t>(slot)] = own.adapter ? own.adapter->slot() : kNoAdapter;
   if (!on_device) prepare(own);
 }
