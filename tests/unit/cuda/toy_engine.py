@@ -175,7 +175,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
 
 
 def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
-    """One whose adapters say by how much the sum is larger: in the first element of a, [rank, 4]."""
+    """One whose adapters say by how much the sum is larger: a[0, 0] times the sum of b's second outputs."""
     toy = copy.deepcopy(make_toy_engine(max_draft_len))
     symbols = toy.plan["symbols"]
     symbols |= {"num_adapter_tokens": MAX_NUM_TOKENS, "num_adapter_logits": MAX_NUM_TOKENS, "num_loras": NUM_LORAS}
@@ -187,8 +187,8 @@ def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
     size = MAX_LORA_RANK * ADAPTER_WIDTH
     for plain in list(toy.plan["programs"]):
         lists = [{"tensor": names[f"adapter_token{name}"], "offset": 0} for name in ("s", "_ends")]
-        slots = [{"tensor": names[f"adapter_{name}.0"], "offset": 0} for name in ("a", "ranks")]
-        numbers = [{"int": size}, {"int": extent("num_adapter_tokens")}]
+        slots = [{"tensor": names[f"adapter_{name}.0"], "offset": 0} for name in ("a", "b", "ranks")]
+        numbers = [{"int": size}, {"int": MAX_LORA_RANK}, {"int": extent("num_adapter_tokens")}]
         grid = [extent("num_loras"), 1, 1]
         args = [pointer("sums"), *slots, *lists, *numbers]
         step = {"kind": "launch", "kernel": len(KERNELS), "grid": grid, "args": args, "programmatic": False}

@@ -36,8 +36,8 @@ def engine(tmp_path: Path) -> Engine:
 
 def adapter(engine: Engine, value: int, rank: int = 3) -> Adapter:
     """One that makes sums larger by ``value``."""
-    a, b = np.zeros((rank, ADAPTER_WIDTH), np.float32), np.ones((rank, ADAPTER_WIDTH), np.float32)
-    a[0, 0] = value
+    a, b = np.full((2, rank, ADAPTER_WIDTH), 77, np.float32)
+    a[0, 0], b[:, 1], b[-1, 1] = value, 0, 1
     return Adapter(engine, {0: (a, b)}, bytes([value]))
 
 
