@@ -146,7 +146,7 @@ def open_executor(
     """Load ``engine``; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
     Each ignores what concerns the others. The engine of a head that drafts reads what ``features_of`` keeps; on a GPU
-    there are ``num_loras`` slots for adapters (0: as many as the plan says). Raises
+    there are ``num_loras`` slots for adapters. Raises
     ArgumentError without the network that a NetworkExecutor needs, or without fitting features.
     """
 
@@ -174,8 +174,7 @@ class CudaExecutor(DeviceExecutor):
     ) -> None:
         """``num_blocks`` 0: the cache size of the manifest; ``library_directories``: where cuBLASLt may lie, too.
 
-        The engine of a head that drafts reads what ``features_of`` keeps. ``num_loras``: slots for adapters, 0 for as
-        many as the plan says.
+        The engine of a head that drafts reads what ``features_of`` keeps. ``num_loras``: slots for adapters.
 
         Raises DeviceError (no such GPU, no driver, no cuBLASLt), EngineError (built for another GPU or cuBLASLt),
         LimitError (not enough memory).

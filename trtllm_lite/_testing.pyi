@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite._core import CudaExecutor, FinishReason, Grammar, sampling
+from trtllm_lite._core import Adapter, CudaExecutor, FinishReason, Grammar, sampling
 
 def supported_isas() -> list[str]:
     """Instruction sets that this build has kernels for and this machine can execute, best first."""
@@ -22,9 +22,18 @@ def read_block(executor: CudaExecutor, block: int) -> NDArray[np.uint8]:
     """
 
 def time_step(
-    executor: CudaExecutor, *, num_rows: int, num_tokens: int = 1, past_len: int = 0, repeats: int = 5
+    executor: CudaExecutor,
+    *,
+    num_rows: int,
+    num_tokens: int = 1,
+    past_len: int = 0,
+    repeats: int = 5,
+    adapters: Sequence[Adapter] = (),
 ) -> list[tuple[str, float]]:
-    """Name and seconds of each instruction that a step has of ``num_rows`` sequences, ``num_tokens`` new ones each."""
+    """Name and seconds of each instruction that a step has of ``num_rows`` sequences, ``num_tokens`` new ones each.
+
+    The sequences have ``adapters``, which are in their slots, in turn.
+    """
 
 def run_kernel(
     op: str,

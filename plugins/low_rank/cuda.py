@@ -13,10 +13,12 @@ from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, features, ker
 
 _THREADS = 256
 _ENDS = ("first_end", "second_end", "third_end")
-_SPLIT_DEPTH, _MOST_SPLITS = 512, 16  # of a part of the depth in steps of few rows
+# Of a part of the depth in steps of few rows: what the warps of a block of shrink.cuh have under way at once.
+_SPLIT_DEPTH, _MOST_SPLITS = 1024, 16
 _ROWS_OF_ONE_SPLIT = 1024  # steps of so many rows have blocks enough without splits
 _ROWS_OF_A_BLOCK = 64  # a block does tiles of rows that lie further apart in steps of more
-_COLUMNS_OF_A_WARP = 32
+_UNIT_COLUMNS, _MOST_UNITS = 32, 4
+_OUTPUTS_OF_A_UNIT = 4096  # products of so many have blocks enough of warps of one unit
 _VECTOR = 8  # 16-bit elements of one load or store
 _SLOTS = symbol("num_loras")
 
@@ -85,9 +87,10 @@ def expand(y: Buffer, projected: Buffer, slots: AdapterMatrices, rows: AdapterRo
     """y = [residual +] b @ projected; rows without an adapter get the residual, or 0."""
     defines = {f"TL_OUT_{part}": width for part, width in enumerate((*slots.widths, 0, 0)[:3])}
     defines |= _shared_defines(slots, _splits(projected))
-    defines |= {"TL_RESIDUAL": int(residual is not None), "TL_FP16": DTYPE_FLAGS[y.dtype]}
+    units = max(1, min(_MOST_UNITS, features(y) // _OUTPUTS_OF_A_UNIT))
+    defines |= {"TL_UNITS": units, "TL_RESIDUAL": int(residual is not None), "TL_FP16": DTYPE_FLAGS[y.dtype]}
     specialised = kernel("low_rank/expand.cuh", "low_rank_expand", _THREADS, 0, defines)
-    warps = sum(-(-width // _COLUMNS_OF_A_WARP) for width in slots.widths)
+    warps = sum(-(-width // (units * _UNIT_COLUMNS)) for width in slots.widths)
     grid = (-(-warps * 32 // _THREADS), _SLOTS + Extent(1), rows.blocks)
     operands = (y, residual, projected, slots.b, slots.ranks, rows.rows, rows.ends)
     return launch(specialised, grid, *operands, _SLOTS, rows.count)

@@ -3,112 +3,134 @@
 //
 // Bytes: an adapter's b once, 2 * rank * out, and 2 to 4 * out a row. FLOPs: 2 * rank * out a row. Floor: bytes /
 // bandwidth (16 adapters of rank 16, 28672 outputs: 14.7 MB, 3.3 us at 4.47 TB/s). Launch: grid (blocks of columns,
-// slots + 1, ceil(rows / 64)), TL_THREADS threads; a warp does 32 columns. What it reads of b first is under way before
-// it waits: it depends on no other kernel.
+// slots + 1, ceil(rows / 64)), TL_THREADS threads; a warp does TL_UNITS times 32 columns. What it reads of b for the
+// first 16 of the rank is under way before it waits, as it depends on no other kernel, and stays for all rows.
 //
 // A lane has eight neighbouring columns of two rows in the fragments of four products, so that rows are read and
 // written 16 bytes at a time; in the rank, its four neighbouring sums take the places of k that the fragments have for
 // it, on both sides.
 //
 // Macros: TL_PARTS, TL_OUT_0, TL_OUT_1, TL_OUT_2 (outputs of each part, 0: there is no such part), TL_MAX_RANK (a
-// multiple of 8), TL_SPLITS, TL_RESIDUAL (0 or 1), TL_THREADS.
+// multiple of 8), TL_SPLITS, TL_UNITS, TL_RESIDUAL (0 or 1), TL_THREADS.
 #include "cuda/mma.cuh"
 #include "low_rank/group.cuh"
 
 namespace tl {
 
-constexpr int kOut = TL_OUT_0 + TL_OUT_1 + TL_OUT_2, kWarpColumns = 32;
-constexpr int kFirstUnits = ceil_div(TL_OUT_0, kWarpColumns), kSecondUnits = ceil_div(TL_OUT_1, kWarpColumns);
+constexpr int kOut = TL_OUT_0 + TL_OUT_1 + TL_OUT_2, kUnitColumns = 32, kWarpColumns = TL_UNITS * kUnitColumns;
+constexpr int kFirstWarps = ceil_div(TL_OUT_0, kWarpColumns), kSecondWarps = ceil_div(TL_OUT_1, kWarpColumns);
 static_assert(TL_OUT_0 % 8 == 0 && TL_OUT_1 % 8 == 0 && TL_OUT_2 % 8 == 0, "outputs are multiples of 8");
 
-// The columns of a warp, which lie in one part: of `width` outputs, from output `begin` of the product on.
-struct Unit {
+// The columns of a warp, from `column` on, which lie in one part: of `width` outputs, from `begin` of the product on.
+struct Columns {
   int part, begin, width, column;
 
-  __device__ __forceinline__ explicit Unit(int number) : part(0), begin(0), width(TL_OUT_0) {
-    if (number >= kFirstUnits + kSecondUnits) {
-      part = 2, begin = TL_OUT_0 + TL_OUT_1, width = TL_OUT_2, number -= kFirstUnits + kSecondUnits;
-    } else if (number >= kFirstUnits) {
-      part = 1, begin = TL_OUT_0, width = TL_OUT_1, number -= kFirstUnits;
+  __device__ __forceinline__ explicit Columns(int warp) : part(0), begin(0), width(TL_OUT_0) {
+    if (warp >= kFirstWarps + kSecondWarps) {
+      part = 2, begin = TL_OUT_0 + TL_OUT_1, width = TL_OUT_2, warp -= kFirstWarps + kSecondWarps;
+    } else if (warp >= kFirstWarps) {
+      part = 1, begin = TL_OUT_0, width = TL_OUT_1, warp -= kFirstWarps;
     }
-    column = number * kWarpColumns;
+    column = warp * kWarpColumns;
   }
 };
 
-// Rows of b for 16 of the rank: a pair of registers for each of four products of eight columns.
-struct HeldWeights {
+// The fragments of b for one unit of columns and 16 of the rank, from `at` on: a pair of registers for each product.
+struct Weights {
   uint2 pairs[4];
 
-  __device__ __forceinline__ void load(const u16* b, const Unit& unit, int first, int rank, int lane) {
-    const int at = first + lane % 4 * 4;
+  __device__ __forceinline__ void load(const u16* b, const Columns& columns, int unit, int at, int rank, int lane) {
+    const int first = at + lane % 4 * 4;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int column = unit.column + lane / 8 * 8 + j * 2 + lane / 4 % 2;
-      const u16* row = b + static_cast<u64>(column) * TL_MAX_RANK + at;
-      const bool present = at < rank && column < unit.width;
+      const int column = columns.column + unit * kUnitColumns + lane / 8 * 8 + j * 2 + lane / 4 % 2;
+      const u16* row = b + static_cast<u64>(column) * TL_MAX_RANK + first;
+      const bool present = first < rank && column < columns.width;
       pairs[j] = present ? *reinterpret_cast<const uint2*>(row) : make_uint2(0, 0);
     }
   }
 };
 
-// Four sums of a row, over all parts of the depth, as two registers; zeros for no row and beyond the rank.
-__device__ __forceinline__ uint2 sums_of(const float* projected, int row, int part, int at, int rank) {
-  if (row < 0 || at >= rank) return make_uint2(0, 0);
-  const float* from = projected + static_cast<u64>(row) * TL_SPLITS * kColumns + part * TL_MAX_RANK + at;
-  float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-  for (int split = 0; split < TL_SPLITS; ++split) {
-    const float4 more = *reinterpret_cast<const float4*>(from + split * kColumns);
-    total = make_float4(total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w);
-  }
-  return make_uint2(pack2(total.x, total.y), pack2(total.z, total.w));
-}
+// The fragment of two rows' sums for 16 of the rank, from `at` on.
+struct Sums {
+  u32 fragment[4];
 
-// y = [residual +] eight sums of a row, two of each product.
-__device__ __forceinline__ void store_sums(u16* y, const u16* residual, const float (&sums)[4][4], int half) {
+  __device__ __forceinline__ void load(const float* projected, const int (&rows)[2], int part, int at, int rank,
+                                       int lane) {
+    const int first = at + lane % 4 * 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint2 pair = rows[half] < 0 || first >= rank ? make_uint2(0, 0) : total(projected, rows[half], part, first);
+      fragment[half] = pair.x;
+      fragment[2 + half] = pair.y;
+    }
+  }
+  // Four sums of a row, over all parts of the depth, as two registers.
+  __device__ __forceinline__ static uint2 total(const float* projected, int row, int part, int at) {
+    const float* from = projected + static_cast<u64>(row) * TL_SPLITS * kColumns + part * TL_MAX_RANK + at;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (int split = 0; split < TL_SPLITS; ++split) {
+      const float4 more = *reinterpret_cast<const float4*>(from + split * kColumns);
+      sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+    }
+    return make_uint2(pack2(sum.x, sum.y), pack2(sum.z, sum.w));
+  }
+};
+
+// y = [residual +] eight results of a row, two of each product.
+__device__ __forceinline__ void store_row(u16* y, const u16* residual, const float (&results)[4][4], int half) {
   float values[8] = {};
   if (TL_RESIDUAL) unpack8(__ldcg(reinterpret_cast<const uint4*>(residual)), values);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] += sums[i / 2][half * 2 + i % 2];
+  for (int i = 0; i < 8; ++i) values[i] += results[i / 2][half * 2 + i % 2];
   *reinterpret_cast<uint4*>(y) = pack8(values);
 }
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(TL_THREADS, 4)
+extern "C" __global__ void __launch_bounds__(TL_THREADS, 2)
     low_rank_expand(tl::u16* y, const tl::u16* residual, const float* projected, const tl::u16* b, const int* ranks,
                     const int* rows, const int* ends, int num_slots, int num_rows) {
   using namespace tl;
   const int slot = blockIdx.y, lane = threadIdx.x % 32;
   const RowGroup group(rows, ends, slot, num_slots, num_rows);
-  const Unit unit(blockIdx.x * kWarps + threadIdx.x / 32);
+  const Columns columns(blockIdx.x * kWarps + threadIdx.x / 32);
   const int first = group.first + blockIdx.z * kTileRows;
-  const bool adapted = slot < num_slots && first < group.last && unit.column < unit.width;
-  const int rank = adapted ? ranks[slot * TL_PARTS + unit.part] : 0;
-  const u16* own = b + (static_cast<u64>(slot) * kOut + unit.begin) * TL_MAX_RANK;
-  HeldWeights held;
-  held.load(own, unit, 0, rank, lane);
+  const bool adapted = slot < num_slots && first < group.last && columns.column < columns.width;
+  const int rank = adapted ? ranks[slot * TL_PARTS + columns.part] : 0;
+  const u16* own = b + (static_cast<u64>(slot) * kOut + columns.begin) * TL_MAX_RANK;
+  Weights held[TL_UNITS];
+#pragma unroll
+  for (int unit = 0; unit < TL_UNITS; ++unit) held[unit].load(own, columns, unit, 0, rank, lane);
   wait_for_previous_kernel();
   allow_next_kernel();
 #pragma unroll 1
   for (int tile = first; tile < group.last; tile += gridDim.z * kTileRows) {
     const int halves[2] = {group.row(tile + lane / 4), group.row(tile + lane / 4 + 8)};
-    float sums[4][4] = {};
+    Sums sums;
+    sums.load(projected, halves, columns.part, 0, rank, lane);
+#pragma unroll
+    for (int unit = 0; unit < TL_UNITS; ++unit) {
+      float results[4][4] = {};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) mma(results[j], sums.fragment, held[unit].pairs[j].x, held[unit].pairs[j].y);
 #pragma unroll 1
-    for (int at = 0; at < rank; at += 16) {
-      if (rank > 16) held.load(own, unit, at, rank, lane);
-      const uint2 upper = sums_of(projected, halves[0], unit.part, at + lane % 4 * 4, rank);
-      const uint2 lower = sums_of(projected, halves[1], unit.part, at + lane % 4 * 4, rank);
-      const u32 fragment[4] = {upper.x, lower.x, upper.y, lower.y};
+      for (int at = 16; at < rank; at += 16) {
+        Weights weights;
+        Sums more;
+        weights.load(own, columns, unit, at, rank, lane);
+        more.load(projected, halves, columns.part, at, rank, lane);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) mma(sums[j], fragment, held.pairs[j].x, held.pairs[j].y);
-    }
-    const int column = unit.column + lane % 4 * 8;
+        for (int j = 0; j < 4; ++j) mma(results[j], more.fragment, weights.pairs[j].x, weights.pairs[j].y);
+      }
+      const int column = columns.column + unit * kUnitColumns + lane % 4 * 8;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (halves[half] < 0 || column >= unit.width) continue;
-      const u64 at = static_cast<u64>(halves[half]) * kOut + unit.begin + column;
-      store_sums(y + at, residual + at, sums, half);
+      for (int half = 0; half < 2; ++half) {
+        if (halves[half] < 0 || column >= columns.width) continue;
+        const u64 place = static_cast<u64>(halves[half]) * kOut + columns.begin + column;
+        store_row(y + place, residual + place, results, half);
+      }
     }
   }
 }

@@ -31,5 +31,12 @@ def test_rows_of_one_adapter_alone_and_of_none() -> None:
         check_low_rank(Problem(72, (40,), 8, [(8,)], adapters), torch.bfloat16, Emulator(), residual=True)
 
 
+@pytest.mark.parametrize("ranks", [[(16, 5), (0, 9)], [(40, 64), (17, 0)]])
+def test_warps_of_several_units(ranks: list[tuple[int, int]]) -> None:
+    max_rank = 16 if ranks[0][0] <= 16 else 64
+    problem = Problem(64, (8200, 520), max_rank, ranks, [1, 0, -1])
+    check_low_rank(problem, torch.bfloat16, Emulator(), residual=True)
+
+
 def test_deep_products_are_split() -> None:
     check_low_rank(Problem(8208, (48,), 16, [(16,), (11,)], [1, 0, 1]), torch.float16, Emulator(), residual=False)

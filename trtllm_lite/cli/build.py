@@ -72,7 +72,7 @@ def _build_options(function: Decorated) -> Decorated:
         click.option(
             "--max_lora_rank",
             type=int,
-            help="Highest rank of adapters (LoRA) that requests may bring, a multiple of 8; CPUs. [default: 0, none]",
+            help="Highest rank of adapters (LoRA) that requests may bring, a multiple of 8. [default: 0, none]",
         ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
@@ -337,6 +337,7 @@ def plan(checkpoint_dir: Path | None, model_config: str | None, qformat: str, as
     from trtllm_lite.runtime.session.device import check_num_threads
     from trtllm_lite.stages.quantize import uncalibrated
     from trtllm_lite.units import counted, format_bytes
+    from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
     recipe = take_recipe(qformat, limits)
     check_recipe_options([recipe])
@@ -355,6 +356,7 @@ def plan(checkpoint_dir: Path | None, model_config: str | None, qformat: str, as
         "weights": "mapped from the engine's file" if memory.num_threads else "copied to the GPU",
         "kv_cache": f"{counted(bounds.max_batch_size, 'sequence')} of {counted(bounds.max_seq_len, 'token')}",
         "workspace": f"values and scratch of {scratch}",
+        **({"adapters": f"{DEFAULT_MAX_LORAS} in use"} if memory.adapters else {}),
         "total": "",
     }
     rows = [[name, format_bytes(values[name]), f"{values[name]:,}", text] for name, text in meaning.items()]

@@ -18,7 +18,7 @@ struct OpenOptions {
   std::vector<std::string> library_directories;  // where a GPU's cuBLASLt may lie besides where the system finds it
   std::unique_ptr<Network> network;              // what runs the network of an engine of TensorRT
   const DeviceExecutor* features_of = nullptr;   // whose features an engine reads that drafts from them
-  int num_loras = 0;                             // slots for adapters of a GPU; 0 for as many as the plan says
+  int num_loras = 0;                             // slots for adapters in a GPU's memory
 };
 
 // Loads the engine on a device of the kind that its manifest names, and borrows it. Throws what the constructors of

@@ -63,7 +63,7 @@ def low_rank_expand(
 ) -> None:
     half, rank, parts = half_type(macros), macros["TL_MAX_RANK"], macros["TL_PARTS"]
     widths = [macros[f"TL_OUT_{part}"] for part in range(3)]
-    warps = sum(-(-width // 32) for width in widths)
+    warps = sum(-(-width // (32 * macros["TL_UNITS"])) for width in widths)
     assert grid == (-(-warps * 32 // macros["TL_THREADS"]), num_slots + 1, -(-num_rows // _BLOCK_ROWS))
     result = np.zeros((num_rows, sum(widths)))
     if macros["TL_RESIDUAL"]:

@@ -156,12 +156,20 @@ Work attend(Arguments& a, unsigned blocks) {
   };
 }
 
-// Adds to the sum of each token what its adapter says, the first element of the first row of a; ranks of 0 say nothing.
-Work adapt(Arguments& a, unsigned blocks) {
-  auto* sums = a.next<int*>();
-  const auto* matrices = a.next<const std::uint16_t*>();
-  const auto *ranks = a.next<const int*>(), *rows = a.next<const int*>(), *ends = a.next<const int*>();
-  const int size = a.next<int>(), num_rows = a.next<int>();
+float widened(std::uint16_t bfloat16) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(bfloat16) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// Adds to the sum of each token what its adapter says: the first element of a times the sum of the second row of b.
+Work adapt(Arguments& arguments, unsigned blocks) {
+  auto* sums = arguments.next<int*>();
+  const auto *a = arguments.next<const std::uint16_t*>(), *b = arguments.next<const std::uint16_t*>();
+  const auto *ranks = arguments.next<const int*>(), *rows = arguments.next<const int*>(),
+             *ends = arguments.next<const int*>();
+  const int size = arguments.next<int>(), max_rank = arguments.next<int>(), num_rows = arguments.next<int>();
   return [=] {
     std::vector<int> listed(rows, rows + num_rows);
     std::sort(listed.begin(), listed.end());
@@ -170,10 +178,9 @@ Work adapt(Arguments& a, unsigned blocks) {
     }
     for (int slot = 0, at = 0; slot < static_cast<int>(blocks); ++slot) {
       for (; at < ends[slot]; ++at) {
-        if (ranks[slot] == 0) continue;
-        const std::uint32_t bits = static_cast<std::uint32_t>(matrices[slot * size]) << 16;
-        float value;
-        std::memcpy(&value, &bits, sizeof(value));
+        const std::uint16_t* row = b + slot * size + max_rank;
+        float value = 0;
+        for (int rank = 0; rank < ranks[slot]; ++rank) value += widened(a[slot * size]) * widened(row[rank]);
         sums[rows[at]] += static_cast<int>(value);
       }
     }
@@ -315,7 +322,7 @@ const std::map<std::string, Kernel>& kernels() {
 const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
   static const std::map<std::string, std::vector<std::size_t>> all{{"embed", {8, 8, 8, 8}},
                                                                    {"attend", {8, 8, 8, 8, 8, 8, 4, 4}},
-                                                                   {"adapt", {8, 8, 8, 8, 8, 4, 4}},
+                                                                   {"adapt", {8, 8, 8, 8, 8, 8, 4, 4, 4}},
                                                                    {"score", {8, 8, 8, 8, 4}},
                                                                    {"sample", {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4}},
                                                                    {"probe", {4, sizeof(TensorMap), 4, 8}}};

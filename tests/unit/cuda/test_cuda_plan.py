@@ -20,6 +20,7 @@ from tests.unit.cuda.toy_engine import (
     boxed,
     extent,
     make_toy_engine,
+    make_toy_engine_of_adapters,
     pointer,
     to_bytes,
 )
@@ -145,10 +146,29 @@ CASES: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+def adapted(**changes: Any) -> Change:
+    """Changes the product that adapters may change."""
+    return lambda engine: engine.plan["cuda"]["adapted"][0].update(changes)
+
+
+OF_ADAPTERS: dict[str, tuple[Change, str]] = {
+    "a of other rows": (tensor("adapter_a.0", shape=["num_loras", 16, 4]), r"adapted\[0\]: expected a \[num_loras"),
+    "b of other rows": (adapted(widths=[5]), r"adapted\[0\]: expected a \[num_loras"),
+    "a of no slots": (tensor("adapter_a.0", shape=[3, 8, 4]), r"int32 \[num_loras, integers"),
+    "a of 32 bits": (tensor("adapter_a.0", dtype="float32"), "of 16 bits"),
+    "a elsewhere": (adapted(a=INDEX["halves"]), "expected slots of matrices"),
+    "ranks of more parts": (tensor("adapter_ranks.0", shape=["num_loras", 2]), "expected ranks"),
+    "arena of slots": (tensor("x", shape=["num_loras"]), "without num_blocks and num_loras"),
+    "no slots": (lambda e: e.plan["symbols"].pop("num_loras"), "symbols.num_loras: expected 1 to 256"),
+    "other tokens": (lambda e: e.plan["symbols"].update(num_adapter_tokens=3), "num_tokens if there are adapters"),
+    "programs alone": (lambda e: e.plan["cuda"].update(adapted=[]), "expected a program without adapters"),
+}
+
+
+@pytest.mark.parametrize("case", [*CASES, *OF_ADAPTERS])
 def test_refuses(tmp_path: Path, case: str) -> None:
-    change, message = CASES[case]
-    engine = copy.deepcopy(make_toy_engine())
+    change, message = (CASES | OF_ADAPTERS)[case]
+    engine = copy.deepcopy(make_toy_engine() if case in CASES else make_toy_engine_of_adapters())
     change(engine)
     path = tmp_path / "rank0.engine"
     path.write_bytes(to_bytes(engine))
@@ -169,7 +189,7 @@ def test_mutated_plans_are_refused_or_harmless(harness: Path, tmp_path: Path) ->
     rng = random.Random(0)
     files = []
     for number in range(1000):
-        engine = copy.deepcopy(make_toy_engine())
+        engine = copy.deepcopy(rng.choice((make_toy_engine, make_toy_engine_of_adapters))())
         product()(engine)
         instruction(engine, 0, 0)["args"].append(boxed())
         mutate(rng, rng.choice((engine.plan, engine.plan, engine.manifest)))

@@ -85,6 +85,7 @@ INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
 
 Json = dict[str, Any]
 
+ADAPT = "adapt"  # the kernel that engines with adapters have besides
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
     {"name": name, "dtype": dtype, "shape": shape, "layout": "row_major", "kind": kind, "offset": 0}
@@ -178,7 +179,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
 
 
 def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
-    """One whose adapters say by how much the sum is larger: in the first element of a, [rank, 4]."""
+    """One whose adapters say by how much the sum is larger: a[0, 0] times the sum of b's second outputs."""
     toy = copy.deepcopy(make_toy_engine(max_draft_len))
     symbols = toy.plan["symbols"]
     symbols |= {"num_adapter_tokens": MAX_NUM_TOKENS, "num_adapter_logits": MAX_NUM_TOKENS, "num_loras": NUM_LORAS}
@@ -186,12 +187,12 @@ def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
     toy.plan["tensors"] += ADAPTER_TENSORS
     slots = {"a": names["adapter_a.0"], "b": names["adapter_b.0"], "ranks": names["adapter_ranks.0"]}
     toy.plan["cuda"]["adapted"] = [{**slots, "widths": [ADAPTER_WIDTH]}]
-    toy.plan["kernels"].append({"name": "adapt", "cubins": {"sm_90a": "adapt"}, "threads": 32, "shared_bytes": 0})
+    toy.plan["kernels"].append({"name": ADAPT, "cubins": {"sm_90a": ADAPT}, "threads": 32, "shared_bytes": 0})
     size = MAX_LORA_RANK * ADAPTER_WIDTH
     for plain in list(toy.plan["programs"]):
         lists = [{"tensor": names[f"adapter_token{name}"], "offset": 0} for name in ("s", "_ends")]
-        slots = [{"tensor": names[f"adapter_{name}.0"], "offset": 0} for name in ("a", "ranks")]
-        numbers = [{"int": size}, {"int": extent("num_adapter_tokens")}]
+        slots = [{"tensor": names[f"adapter_{name}.0"], "offset": 0} for name in ("a", "b", "ranks")]
+        numbers = [{"int": size}, {"int": MAX_LORA_RANK}, {"int": extent("num_adapter_tokens")}]
         grid = [extent("num_loras"), 1, 1]
         args = [pointer("sums"), *slots, *lists, *numbers]
         step = {"kind": "launch", "kernel": len(KERNELS), "grid": grid, "args": args, "programmatic": False}
@@ -237,7 +238,8 @@ def make_toy_engine_with_features(max_draft_len: int = 0, *, borrows: bool = Fal
 
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
-    cubins = {f"cubin.{kernel['name']}": kernel["name"].encode() for kernel in engine.plan["kernels"]}
+    names = [name for name in (*KERNELS, ADAPT) if name in KERNELS or repr(name) in str(engine.plan)]
+    cubins = {f"cubin.{name}": name.encode() for name in names}
     return engine.to_bytes({**engine.documents(), **cubins})
 
 

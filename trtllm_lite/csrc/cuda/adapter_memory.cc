@@ -39,6 +39,9 @@ std::uint16_t rounded(float value, DType dtype) {
 
 std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// Of a tensor [slots, rows, columns] of 16 bits.
+std::size_t row_bytes(const PlanTensor& slots) { return static_cast<std::size_t>(slots.shape[2].value) * 2; }
+
 }  // namespace
 
 AdapterMemory::AdapterMemory(const Device& device, const Plan& plan, int num_slots)
@@ -53,9 +56,21 @@ AdapterMemory::AdapterMemory(const Device& device, const Plan& plan, int num_slo
       throw LimitError("adapters: expected slots that fit in memory, found more than 2^64 bytes; lower max_loras");
     }
   }
+  for (const AdaptedProduct& product : plan.cuda->adapted) {
+    for (const int matrix : {product.a, product.b}) {
+      if (row_bytes(plan.tensors[static_cast<std::size_t>(matrix)]) <= kPieceBytes) continue;
+      throw LimitError(
+          "adapters: expected matrices with rows of at most 4 MiB, found longer ones; build the engine "
+          "without --max_lora_rank");
+    }
+  }
   memory_ = DeviceBuffer(device, total, "adapters in " + std::to_string(num_slots) + " slots",
                          "lower max_loras, or build the engine with a smaller --max_lora_rank");
-  if (total > 0) stream_ = make_stream();
+  if (total == 0) return;
+  stream_ = make_stream();
+  for (Piece& piece : pieces_) {
+    piece = {PinnedBuffer(kPieceBytes, "copies of adapters", "free host memory"), make_event()};
+  }
 }
 
 DevicePtr AdapterMemory::place(int tensor, int slot) const {
@@ -66,8 +81,6 @@ DevicePtr AdapterMemory::place(int tensor, int slot) const {
 AdapterMemory::Piece& AdapterMemory::next_piece() {
   Piece& piece = pieces_[turn_];
   turn_ = (turn_ + 1) % pieces_.size();
-  if (piece.memory.size() == 0)
-    piece = {PinnedBuffer(kPieceBytes, "copies of adapters", "free host memory"), make_event()};
   if (piece.in_use) driver().check(driver().event_synchronize(piece.read.get()), "copying an adapter");
   return piece;
 }
@@ -109,7 +122,7 @@ void AdapterMemory::fill_product(int slot, const AdaptedProduct& product, const 
   const PlanTensor &a = plan_.tensors[static_cast<std::size_t>(product.a)],
                    &b = plan_.tensors[static_cast<std::size_t>(product.b)];
   const std::int64_t in = a.shape[2].value, max_rank = b.shape[2].value;
-  const std::size_t a_bytes = static_cast<std::size_t>(in) * 2, b_bytes = static_cast<std::size_t>(max_rank) * 2;
+  const std::size_t a_bytes = row_bytes(a), b_bytes = row_bytes(b);
   const DType dtype = a.dtype;
   std::vector<std::int32_t> ranks;
   DevicePtr to_a = place(product.a, slot), to_b = place(product.b, slot);

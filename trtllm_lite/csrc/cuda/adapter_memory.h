@@ -50,7 +50,7 @@ class AdapterMemory {
   DeviceBuffer memory_;
   OwnedStream stream_;
   std::mutex filling_;
-  std::array<Piece, 2> pieces_;  // made when the first adapter comes
+  std::array<Piece, 2> pieces_;
   std::size_t turn_ = 0;
 };
 

@@ -29,14 +29,15 @@ DType activation_dtype(const Plan& plan) {
   return found == plan.tensors.end() ? DType::kBFloat16 : found->dtype;
 }
 
-// `num_loras`, or as many as the plan says if that is 0. Throws LimitError.
-int resolve_num_loras(const Plan& plan, int num_loras) {
-  const std::int64_t planned = plan.symbols[Symbol::kNumLoras];
-  if (plan.cuda->adapted.empty()) return 0;
-  if (num_loras == 0) return static_cast<int>(planned);
-  if (num_loras > 0 && num_loras <= kMaxLoras) return num_loras;
-  throw LimitError("max_loras: expected 1 to " + std::to_string(kMaxLoras) + " on a GPU, found " +
-                   std::to_string(num_loras) + "; lower it");
+// `num_loras`; 0 for engines that take no adapters. Throws LimitError.
+int checked_num_loras(const Plan& plan, int num_loras) {
+  if (!plan.cuda->adapted.empty()) {
+    check_range("max_loras", num_loras, 0, kMaxLoras);
+    return num_loras;
+  }
+  if (num_loras == 0) return 0;
+  throw LimitError(
+      "max_loras: expected an engine that takes adapters, found one without; build it with --max_lora_rank");
 }
 
 CopyEnd on_host(const std::byte* data, std::size_t block_bytes) {
@@ -55,7 +56,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
       stream_(make_stream()),
       programs_(device_, engine, library_directories_),
       weights_(device_, engine, stream_.get()),
-      adapters_(device_, plan_, resolve_num_loras(plan_, num_loras)),
+      adapters_(device_, plan_, checked_num_loras(plan_, num_loras)),
       arena_(device_, static_cast<std::size_t>(plan_.arena_bytes), "workspace",
              "build the engine with a smaller --max_num_tokens"),
       state_(device_, static_cast<std::size_t>(plan_.state_bytes), "workspace",

@@ -5,6 +5,7 @@
 
 #include "adapters/adapter.h"
 #include "cpu_count.h"
+#include "errors.h"
 
 namespace tl::cuda {
 namespace {
@@ -33,6 +34,9 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
                             int num_prompt) {
   rows_.set_slot(slot, std::move(params), tokens, num_prompt);
   const RequestParams& own = rows_.params(slot);
+  if (own.adapter && own.adapter->slot() == kNoAdapter) {
+    throw LimitError("adapter: expected one in a slot of the device's memory, found one elsewhere: place it first");
+  }
   const bool is_host = wants_logits(own) || !records_.set(slot, own, *rows_.sequence(slot));
   who_[static_cast<std::size_t>(slot)] = {.is_host = is_host,
                                           .reports_logprobs = !is_host && own.sampling.logprobs.has_value(),

@@ -6,17 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.unit.cuda.fake_device.draft_cases import prompts_to_look_up
 from tests.unit.cuda.fake_device.requests import LIMITS, Answer, check, greedy, held, random_prompts, run
 from tests.unit.cuda.toy_engine import (
     ADAPTER_WIDTH,
     MAX_LORA_RANK,
+    MAX_SEQ_LEN,
     NUM_LORAS,
+    PAGE,
     POISON,
     VOCAB,
     make_toy_engine_of_adapters,
     to_bytes,
 )
-from trtllm_lite._core import Adapter, CudaExecutor, Engine, EventLoop, adapter_shapes
+from trtllm_lite import _testing
+from trtllm_lite._core import Adapter, CudaExecutor, Engine, EventLoop, NgramSizes, adapter_shapes
 from trtllm_lite.errors import LimitError
 
 SLOT_BYTES = 3 * 256  # two matrices and a rank, padded
@@ -32,8 +36,8 @@ def engine(tmp_path: Path) -> Engine:
 
 def adapter(engine: Engine, value: int, rank: int = 3) -> Adapter:
     """One that makes sums larger by ``value``."""
-    a, b = np.zeros((rank, ADAPTER_WIDTH), np.float32), np.ones((rank, ADAPTER_WIDTH), np.float32)
-    a[0, 0] = value
+    a, b = np.full((2, rank, ADAPTER_WIDTH), 77, np.float32)
+    a[0, 0], b[:, 1], b[-1, 1] = value, 0, 1
     return Adapter(engine, {0: (a, b)}, bytes([value]))
 
 
@@ -67,7 +71,7 @@ def run_mixed(
 
 def test_each_request_has_its_adapter(fake_driver: ctypes.CDLL, engine: Engine) -> None:
     assert adapter_shapes(engine) == (MAX_LORA_RANK, [(ADAPTER_WIDTH, ADAPTER_WIDTH)])
-    executor = CudaExecutor(engine)
+    executor = CudaExecutor(engine, num_loras=NUM_LORAS)
     values = [5, 11, 17]
     adapters = [adapter(engine, value) for value in values]
     for slot, one in zip((2, 0, 1), adapters, strict=True):
@@ -81,7 +85,7 @@ def test_each_request_has_its_adapter(fake_driver: ctypes.CDLL, engine: Engine) 
 
 
 def test_an_adapter_of_no_projection_changes_nothing(fake_driver: ctypes.CDLL, engine: Engine) -> None:
-    executor = CudaExecutor(engine)
+    executor = CudaExecutor(engine, num_loras=NUM_LORAS)
     executor.place_adapter(adapter(engine, 7), slot=1)
     empty = Adapter(engine, {}, b"empty")
     executor.place_adapter(empty, slot=1)  # in the place of another
@@ -90,7 +94,7 @@ def test_an_adapter_of_no_projection_changes_nothing(fake_driver: ctypes.CDLL, e
 
 
 def test_steps_without_adapters_run_as_they_do_without_room(fake_driver: ctypes.CDLL, engine: Engine) -> None:
-    executor = CudaExecutor(engine)
+    executor = CudaExecutor(engine, num_loras=NUM_LORAS)
     before = fake_driver.fake_count(b"captured")
     loop = EventLoop(executor, **LIMITS)
     # 1, 2, 4 and 8 rows, of four launches each, and of five with adapters; and all but what samples of each.
@@ -109,8 +113,15 @@ def test_steps_without_adapters_run_as_they_do_without_room(fake_driver: ctypes.
     assert plain < adapted  # lists of rows are copied in steps with adapters alone
 
 
+def test_steps_with_adapters_are_timed(engine: Engine) -> None:
+    executor, one = CudaExecutor(engine, num_loras=NUM_LORAS), adapter(engine, 5)
+    executor.place_adapter(one, slot=2)
+    names = [name for name, _ in _testing.time_step(executor, num_rows=3, num_tokens=2, adapters=[one])]
+    assert names == ["embed", "attend", "adapt", "score", "sample"]
+
+
 def test_adapters_are_placed_while_steps_run(engine: Engine) -> None:
-    executor = CudaExecutor(engine)
+    executor = CudaExecutor(engine, num_loras=NUM_LORAS)
     loop = EventLoop(executor, **LIMITS)
     first, second = adapter(engine, 5), adapter(engine, 11, MAX_LORA_RANK)
     executor.place_adapter(first, slot=0)
@@ -128,11 +139,11 @@ def test_adapters_are_placed_while_steps_run(engine: Engine) -> None:
     assert list(tokens.values()) == [continuation([1, 2], 20, 5), continuation([4, 2], 20, 11)]
 
 
-@pytest.mark.parametrize("num_loras", [0, 1, 7])
+@pytest.mark.parametrize("num_loras", [1, NUM_LORAS, 7])
 def test_slots_take_memory_that_is_told(fake_driver: ctypes.CDLL, engine: Engine, num_loras: int) -> None:
     before = fake_driver.fake_allocated()
     executor = CudaExecutor(engine, num_loras=num_loras)
-    memory, slots = executor.memory, num_loras or NUM_LORAS
+    memory, slots = executor.memory, num_loras
     assert 0 < memory["adapters"] <= slots * SLOT_BYTES
     assert fake_driver.fake_allocated() - before == memory["kv_cache"] + memory["workspace"] + memory["adapters"]
     executor.place_adapter(adapter(engine, 1), slot=slots - 1)
@@ -141,12 +152,52 @@ def test_slots_take_memory_that_is_told(fake_driver: ctypes.CDLL, engine: Engine
 
 
 def test_more_slots_than_fit_are_refused(engine: Engine) -> None:
-    with pytest.raises(LimitError, match="max_loras: expected 1 to 256 on a GPU, found 257"):
+    with pytest.raises(LimitError, match="max_loras: expected 0 to 256, found 257"):
         CudaExecutor(engine, num_loras=257)
 
 
+def test_without_slots_such_an_engine_is_as_any_other(fake_driver: ctypes.CDLL, engine: Engine) -> None:
+    before = fake_driver.fake_count(b"captured")
+    executor = CudaExecutor(engine)
+    assert executor.memory["adapters"] == 0
+    loop = EventLoop(executor, **LIMITS)
+    assert fake_driver.fake_count(b"captured") - before == 4 * 4
+    [plain] = run(loop, [([1, 2], greedy(7))])
+    check(plain, [1, 2], 7)
+    [refused] = run(loop, [([1, 2], greedy(7))], adapter=adapter(engine, 3))
+    assert refused.end is not None
+    assert "expected one in a slot of the device's memory" in refused.end.message
+
+
+def test_guesses_of_rows_with_adapters(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(make_toy_engine_of_adapters(max_draft_len=2)))
+    engine = Engine(str(path))
+    executor, one = CudaExecutor(engine, num_loras=NUM_LORAS), adapter(engine, 3)
+    executor.place_adapter(one, slot=1)
+    drafts = {"max_draft_len": 2, "paces_drafts": False, "drafting": NgramSizes(1, 3)}
+    loop, prompts = EventLoop(executor, **LIMITS, **drafts), prompts_to_look_up(5, 20)
+    which = [number % 2 for number in range(len(prompts))]
+    answers = run_mixed(loop, fake_driver, prompts, [[one, None][which] for which in which], 12)
+    for answer, prompt, value in zip(answers, prompts, [3 * (1 - number) for number in which], strict=True):
+        assert answer.tokens == continuation(prompt, 12, value)
+    assert sum(loop.stats()["num_drafted"]) > 0
+
+
+def test_preempted_requests_keep_their_adapters(fake_driver: ctypes.CDLL, engine: Engine) -> None:
+    executor, one = CudaExecutor(engine, num_blocks=MAX_SEQ_LEN // PAGE + 2, num_loras=2), adapter(engine, 9)
+    executor.place_adapter(one, slot=1)
+    loop = EventLoop(executor, **LIMITS, num_host_blocks=40, max_utilization=True)
+    prompts = [prompt[:6] for prompt in random_prompts(2, 12)]
+    answers = run_mixed(loop, fake_driver, prompts, [one, None] * 6, 20)
+    for number, (answer, prompt) in enumerate(zip(answers, prompts, strict=True)):
+        assert answer.tokens == continuation(prompt, 20, 0 if number % 2 else 9)
+    stats = loop.stats()
+    assert stats["num_swap_preemptions"] + stats["num_recompute_preemptions"] > 0
+
+
 def test_plain_requests_of_such_an_engine(engine: Engine) -> None:
-    loop = EventLoop(CudaExecutor(engine), **LIMITS)
+    loop = EventLoop(CudaExecutor(engine, num_loras=NUM_LORAS), **LIMITS)
     prompts = random_prompts(4, 12)
     for answer, prompt in zip(run(loop, [(prompt, greedy(7)) for prompt in prompts]), prompts, strict=True):
         check(answer, prompt, 7)

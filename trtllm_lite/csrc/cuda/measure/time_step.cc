@@ -17,8 +17,8 @@ void check(const char* name, std::int64_t value, std::int64_t low, std::int64_t 
 
 }  // namespace
 
-std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int num_tokens, int past_len,
-                                       int repeats) {
+std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int num_tokens, int past_len, int repeats,
+                                       const std::vector<std::shared_ptr<Adapter>>& adapters) {
   const Manifest& manifest = executor.engine().manifest();
   check("num_rows", num_rows, 1, manifest.limits.max_batch_size);
   check("num_tokens", num_tokens, 1, manifest.limits.max_num_tokens / num_rows);
@@ -29,13 +29,14 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int
   check("blocks", num_rows * num_blocks, 1, executor.num_blocks());
   executor.device().make_current();
 
-  const auto params = std::make_shared<RequestParams>();
-  params->sampling.temperature = 0;
   HostSampling host(executor);
   SlotTables tables(executor.num_slots(), geometry.num_groups());
   StepBatch batch;
   std::int32_t next_block = 0;
   for (int row = 0; row < num_rows; ++row) {
+    const auto params = std::make_shared<RequestParams>();
+    params->sampling.temperature = 0;
+    if (!adapters.empty()) params->adapter = adapters[static_cast<std::size_t>(row) % adapters.size()];
     host.set_slot(row, params, {}, 0);
     for (int group = 0; group < geometry.num_groups(); ++group) {
       const int end = geometry.table_end(group, past_len, past_len + num_tokens);
