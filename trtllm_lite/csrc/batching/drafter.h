@@ -46,8 +46,8 @@ class Drafter {
   // What it takes to make up for a token, as a share of what computing one takes the model that it drafts for.
   virtual double relative_cost() const = 0;
   // Says of the tasks of a step in preparation how far behind they are, and of those whose requests do not rest from it
-  // whether it is known what has to come; asks nothing of those that have to wait for a step. `batch` has the copies and table updates that the step begins with, of which it may get more, and updates
-  // that the tasks need.
+  // whether it is known what has to come; asks nothing of those that have to wait for a step. `batch` has the copies
+  // and table updates that the step begins with, of which it may get more, and updates that the tasks need.
   virtual void look_at(const StepBatch& batch, std::span<DraftTask> tasks) = 0;
   // Answers them, looked at before; meanwhile less may be asked for. An exception ends all requests.
   virtual DraftTimes draft(std::span<DraftTask> tasks) = 0;
