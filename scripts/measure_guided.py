@@ -5,8 +5,8 @@
 
 The two variants take turns, with schemas that were never compiled before, and the best round of each counts: other
 guests of a machine come and go, and only slow it. The time is that from the first submission to the last token; with
---compiled the schemas are compiled before, and only the steps are compared. `scripts/measure_gpu.sh OUT guided` makes an
-engine of random weights for a GPU and measures it.
+--compiled the schemas are compiled before, and only the steps are compared. `scripts/measure_gpu.sh OUT guided` makes
+an engine of random weights for a GPU and measures it.
 
     trtllm-lite build --checkpoint_dir CKPT --output_dir DRAFTING --max_draft_len 8
     python scripts/measure_guided.py --engine_dir ENGINE --drafting_engine_dir DRAFTING --json drafts.json
