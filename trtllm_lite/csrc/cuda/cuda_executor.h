@@ -37,8 +37,8 @@ class CudaExecutor final : public DeviceExecutor {
  public:
   // Borrows the engine. `num_blocks`: of the KV cache; 0 for the manifest's. `library_directories`: where cuBLASLt may
   // lie besides where the system finds it. An engine that borrows features reads those that `features_of` keeps, which
-  // must outlive it. `num_loras`: slots for adapters. Throws DeviceError (no such GPU, or another than it was built for;
-  // no driver, no cuBLASLt), LimitError (not enough memory on it), ArgumentError (no features that fit).
+  // must outlive it. `num_loras`: slots for adapters. Throws DeviceError (no such GPU, or another than it was built
+  // for; no driver, no cuBLASLt), LimitError (not enough memory on it), ArgumentError (no features that fit).
   CudaExecutor(const Engine& engine, int device, std::int64_t num_blocks, std::vector<std::string> library_directories,
                const CudaExecutor* features_of = nullptr, int num_loras = 0);
   ~CudaExecutor() override;
