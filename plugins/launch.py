@@ -125,7 +125,7 @@ class WeightBuffers:
 
 @dataclass(frozen=True)
 class Matmul:
-    """y[rows, out] = x[rows, in] @ weight[out, in].T [+ bias] [+ residual]; all of x's type but y.
+    """y[rows, out] = x[rows, in] @ weight[out, in].T [+ bias] [+ residual]; what is added has the type of y.
 
     ``reason`` says why a library computes it where there was a choice.
     """

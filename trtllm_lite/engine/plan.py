@@ -168,8 +168,9 @@ class TimedAlgorithm:
 class MatmulInstruction:
     """``matmul``: y[rows, out] = x[rows, in] @ weight[out, in].T [+ bias[out]] [+ residual[rows, out]], row-major.
 
-    Operands are ``dtype``, y is ``out_dtype``, sums are float32; y may be the residual. ``max_rows`` of the algorithms
-    ascend; beyond the last, and without any, the executor asks cuBLASLt's heuristic when the engine is loaded.
+    x and weight are ``dtype``, all that is added and y ``out_dtype``, sums float32; y may be the residual. ``max_rows``
+    of the algorithms ascend; beyond the last, and without any, the executor asks cuBLASLt's heuristic when the engine
+    is loaded.
     """
 
     kind: Literal["matmul"]

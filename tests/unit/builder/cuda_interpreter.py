@@ -112,7 +112,7 @@ class CudaInterpreter:
         weight = at(self._pointer(call.weight), dtype, call.out_features, call.in_features).astype(np.float64)
         result = x @ weight.T
         if call.bias is not None:
-            result += at(self._pointer(call.bias), dtype, call.out_features).astype(np.float64)
+            result += at(self._pointer(call.bias), _TYPES[call.out_dtype], call.out_features).astype(np.float64)
         if call.residual is not None:
             result += at(self._pointer(call.residual), dtype, rows, call.out_features).astype(np.float64)
         at(self._pointer(call.y), _TYPES[call.out_dtype], rows, call.out_features)[...] = result

@@ -27,10 +27,14 @@ _FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
 
 @dataclass(frozen=True)
 class Bias:
-    """A bias as the kernels add it, float32, and as cuBLASLt does; asking for one stores it in the engine."""
+    """A bias as kernels add it, float32, and rounded to the engine's type; asking for one stores it in the engine."""
 
     vector: Callable[[], Buffer]
     rounded: Callable[[], Buffer]
+
+    def like(self, y: Buffer) -> Buffer:
+        """The bias as cuBLASLt adds it to ``y``: of its type."""
+        return self.vector() if y.dtype == "float32" else self.rounded()
 
 
 class Operands:

@@ -164,7 +164,7 @@ class ProgramChecker {
     check_matrix(matmul.x, rows, matmul.in_features, matmul.dtype);
     check_matrix(matmul.weight, matmul.out_features, matmul.in_features, matmul.dtype);
     check_matrix(matmul.y, rows, matmul.out_features, matmul.out_dtype);
-    if (matmul.bias) check_matrix(*matmul.bias, 1, matmul.out_features, matmul.dtype);
+    if (matmul.bias) check_matrix(*matmul.bias, 1, matmul.out_features, matmul.out_dtype);
     if (matmul.residual) check_matrix(*matmul.residual, rows, matmul.out_features, matmul.out_dtype);
     check_written(matmul.y);
     std::int64_t covered = 0;

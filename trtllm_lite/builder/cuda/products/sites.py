@@ -84,17 +84,17 @@ class Site:
 
     def by_cublaslt(self, reason: str) -> list[Command]:
         """A product of the library; an activation, the gates' product or the cache's write are a kernel behind it."""
-        rounded, weight = None if self.bias is None else self.bias.rounded(), self.weight.values
+        bias, weight = None if self.bias is None else self.bias.like(self.y), self.weight.values
         more = self.residual or self.added
         if not self.product.gated and self.activation == "none":
-            product = Matmul(self.x, weight, self.y, self.rows, more, rounded, reason)
+            product = Matmul(self.x, weight, self.y, self.rows, more, bias, reason)
             return [product, *self._cache_write()]
         if not self.product.gated:
             plain = Buffer(f"{self.y.name}.plain", self.y.dtype, self.y.shape)
-            product = Matmul(self.x, weight, plain, self.rows, None, rounded, reason)
+            product = Matmul(self.x, weight, plain, self.rows, None, bias, reason)
             return [product, rowwise(self.y, f"x0 {self.activation}", self.rows, [plain])]
         both = Buffer(f"{self.y.name}.both", self.y.dtype, (self.y.shape[0], 2 * features(self.y)))
-        product = Matmul(self.x, weight, both, self.rows, more, rounded, reason)
+        product = Matmul(self.x, weight, both, self.rows, more, bias, reason)
         return [product, gated_linear.gate_mul(self.y, both, self.rows, activation=self.activation)]
 
     def by_tiles(self, config: TileConfig, device: Device) -> list[Command]:
