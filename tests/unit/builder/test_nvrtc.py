@@ -55,20 +55,23 @@ TILED = {
 BLOCKS = {"TL_BLOCK": 128, "TL_NUMBER_TYPE": 1, "TL_OFFSETS": 1}
 SCORES = {"TL_SOFTCAP": 1, "TL_FIRST_POSITION": 1}
 GELU = {"TL_ACTIVATION": 2}
+ADAPTERS = {"TL_PARTS": 3, "TL_MAX_RANK": 16, "TL_SPLITS": 8, "TL_UNITS": 24, "TL_THREADS": 256}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int | str]] = {
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
-    "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0},
+    "gated_linear/cuda.cuh": LINEAR | GELU | {"TL_Y_TYPE": 0, "TL_ADDED": 1},
     "gated_linear/gate_mul.cuh": GELU | {"TL_OUT": 14336, "TL_THREADS": 256},
-    "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_TYPE": 1},
+    "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_TYPE": 1, "TL_ADDED": 1},
     "gather_columns/cuda.cuh": {"TL_FEATURES": 32008, "TL_COLUMNS": 128256, "TL_ITEM_BYTES": 4, "TL_THREADS": 256},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
     "layer_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_BIAS": 1},
     "linear/cuda.cuh": LINEAR | {"TL_WEIGHT_FORM": 4} | BLOCKS,
     "linear/dequantize.cuh": {"TL_IN": 4096, "TL_THREADS": 256, "TL_WEIGHT_FORM": 3} | BLOCKS,
     "linear/tiled.cuh": LINEAR | TILED | {"TL_WEIGHT_FORM": 4, "TL_RAW_STAGES": 2, "TL_TILE_COLUMNS": 192} | BLOCKS,
+    "low_rank/expand.cuh": ADAPTERS | {"TL_OUT_0": 4096, "TL_OUT_1": 1024, "TL_OUT_2": 1024, "TL_RESIDUAL": 0},
+    "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
     "paged_attention/decode.cuh": HEADS | SCORES | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192},
     "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664},

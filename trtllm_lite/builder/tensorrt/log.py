@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
+from trtllm_lite.builder.tensorrt.worker import RANDOM_ADDRESSES
 from trtllm_lite.errors import BuildError
 from trtllm_lite.printable import one_line
 from trtllm_lite.vocabulary import COMPILED_INPUTS
@@ -32,6 +33,7 @@ BENIGN = (
     Benign(r"Local timing cache in use\. .*", "nothing is timed without a GPU"),
     Benign(r"Compiler backend is used during engine (build|execution)\.", "the one compiler of TensorRT for RTX"),
     Benign(r"Engine generation completed in .* seconds\.", "a time"),
+    Benign(re.escape(RANDOM_ADDRESSES), "the engine is as right; a container's rules for system calls may forbid it"),
     Benign(r"Successfully (created|loaded) plugin: .*", "plugins that come with TensorRT"),
     Benign(
         r"\[checkMacros\.cpp::catchCudaError::\d+\] Error Code 1: Cuda Runtime .*cudaError 35: .*",

@@ -3,9 +3,9 @@
 The directory holds NETWORK, REQUEST and files of weights; the image goes to IMAGE there. On stdout come lines of JSON:
 ``["line", severity, text]`` for what TensorRT prints, and ``["did", what, succeeded]`` for each step.
 
-TensorRT orders some of what it writes by the addresses of its objects. They are the same in every run: the heap is that
-of ``steady_heap.cc``, and memory is asked for in the same way, because this file imports nothing but TensorRT and a
-little of Python, and all paths have fixed names.
+TensorRT orders some of what it writes by the addresses of its objects. They are the same in every run: the kernel does
+not randomize them, the heap is that of ``steady_heap.cc``, and memory is asked for in the same way, because this file
+imports nothing but TensorRT and a little of Python, and all paths have fixed names.
 """
 
 import ctypes
@@ -24,11 +24,14 @@ KV_LENGTHS = "key_value_lengths"
 LISTING = "Layers:\n"  # the start of the one trace that is passed on
 HERE = "/proc/self/cwd"  # a name of the directory that is as long everywhere
 _TOTAL_LENS = "nonpad"  # the node that adds up the tokens of each sequence
+RANDOM_ADDRESSES = "The kernel keeps the addresses of this process random: another build may have other bytes."
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_ADDR_NO_RANDOMIZE, _QUERY = 0x0040000, 0xFFFFFFFF  # <linux/personality.h>
 
 
 def main(package: str) -> None:
     """Build what the request asks for."""
+    fixed = _fix_addresses()
     ctypes.c_int.in_dll(ctypes.CDLL(None), "steady_heap")  # an error if the heap was not loaded
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process, also by its own end
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -38,6 +41,8 @@ def main(package: str) -> None:
     def send(*message: object) -> None:
         messages.write(json.dumps(message) + "\n")
 
+    if not fixed:
+        send("line", "WARNING", RANDOM_ADDRESSES)
     sys.path.append(f"{HERE}/{PACKAGES}")
     trt = import_module(package)
     with open(REQUEST) as file:
@@ -55,6 +60,20 @@ def main(package: str) -> None:
         with open(IMAGE, "wb") as output:
             output.write(image)
     send("did", BUILT, image is not None)
+
+
+def _fix_addresses() -> bool:
+    """Start this program again where libraries and stacks have the same addresses in every run.
+
+    Returns whether they have; they have not where a container's rules for system calls forbid it.
+    """
+    libc = ctypes.CDLL(None)
+    found = libc.personality(_QUERY)
+    if found != -1 and not found & _ADDR_NO_RANDOMIZE:
+        if libc.personality(found | _ADDR_NO_RANDOMIZE) == -1:
+            return False
+        os.execv(sys.executable, sys.orig_argv)
+    return bool(found != -1)
 
 
 def _logger(trt: Any, send: Callable[..., None]) -> Any:
