@@ -33,6 +33,8 @@ struct Columns {
     }
     column = warp * kWarpColumns;
   }
+  // The first of the eight columns of a unit whose results a lane stores.
+  __device__ __forceinline__ int of(int unit, int lane) const { return column + unit * kUnitColumns + lane % 4 * 8; }
 };
 
 // The fragments of b for one unit of columns and 16 of the rank, from `at` on: a pair of registers for each product.
@@ -69,7 +71,7 @@ struct Sums {
   __device__ __forceinline__ static uint2 total(const float* projected, int row, int part, int at) {
     const float* from = projected + static_cast<u64>(row) * TL_SPLITS * kColumns + part * TL_MAX_RANK + at;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
+#pragma unroll
     for (int split = 0; split < TL_SPLITS; ++split) {
       const float4 more = *reinterpret_cast<const float4*>(from + split * kColumns);
       sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
@@ -79,9 +81,9 @@ struct Sums {
 };
 
 // y = [residual +] eight results of a row, two of each product.
-__device__ __forceinline__ void store_row(u16* y, const u16* residual, const float (&results)[4][4], int half) {
+__device__ __forceinline__ void store_row(u16* y, const uint4& residual, const float (&results)[4][4], int half) {
   float values[8] = {};
-  if (TL_RESIDUAL) unpack8(__ldcg(reinterpret_cast<const uint4*>(residual)), values);
+  if (TL_RESIDUAL) unpack8(residual, values);
 #pragma unroll
   for (int i = 0; i < 8; ++i) values[i] += results[i / 2][half * 2 + i % 2];
   *reinterpret_cast<uint4*>(y) = pack8(values);
@@ -95,6 +97,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS, 2)
   using namespace tl;
   const int slot = blockIdx.y, lane = threadIdx.x % 32;
   const RowGroup group(rows, ends, slot, num_slots, num_rows);
+  allow_next_kernel();
   const Columns columns(blockIdx.x * kWarps + threadIdx.x / 32);
   const int first = group.first + blockIdx.z * kTileRows;
   const bool adapted = slot < num_slots && first < group.last && columns.column < columns.width;
@@ -103,11 +106,23 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS, 2)
   Weights held[TL_UNITS];
 #pragma unroll
   for (int unit = 0; unit < TL_UNITS; ++unit) held[unit].load(own, columns, unit, 0, rank, lane);
+  int halves[2] = {group.row(first + lane / 4), group.row(first + lane / 4 + 8)};
   wait_for_previous_kernel();
-  allow_next_kernel();
 #pragma unroll 1
   for (int tile = first; tile < group.last; tile += gridDim.z * kTileRows) {
-    const int halves[2] = {group.row(tile + lane / 4), group.row(tile + lane / 4 + 8)};
+    if (tile != first) halves[0] = group.row(tile + lane / 4), halves[1] = group.row(tile + lane / 4 + 8);
+    const auto place = [&](int unit, int half) {
+      return static_cast<u64>(halves[half]) * kOut + columns.begin + columns.of(unit, lane);
+    };
+    const auto present = [&](int unit, int half) {
+      return halves[half] >= 0 && columns.of(unit, lane) < columns.width;
+    };
+    uint4 residuals[TL_UNITS][2];
+#pragma unroll
+    for (int i = 0; TL_RESIDUAL && i < TL_UNITS * 2; ++i) {
+      if (!present(i / 2, i % 2)) continue;
+      residuals[i / 2][i % 2] = __ldcg(reinterpret_cast<const uint4*>(residual + place(i / 2, i % 2)));
+    }
     Sums sums;
     sums.load(projected, halves, columns.part, 0, rank, lane);
 #pragma unroll
@@ -124,12 +139,9 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS, 2)
 #pragma unroll
         for (int j = 0; j < 4; ++j) mma(results[j], more.fragment, weights.pairs[j].x, weights.pairs[j].y);
       }
-      const int column = columns.column + unit * kUnitColumns + lane % 4 * 8;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if (halves[half] < 0 || column >= columns.width) continue;
-        const u64 place = static_cast<u64>(halves[half]) * kOut + columns.begin + column;
-        store_row(y + place, residual + place, results, half);
+        if (present(unit, half)) store_row(y + place(unit, half), residuals[unit][half], results, half);
       }
     }
   }

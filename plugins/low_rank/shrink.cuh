@@ -105,20 +105,20 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS, 2)
   // Of the block's columns; a block of columns lies in one part.
   const int rank = first < group.last ? ranks[slot * TL_PARTS + column / TL_MAX_RANK] : 0;
   const int columns = rank - column % TL_MAX_RANK;
+  allow_next_kernel();
   if (columns <= 0) {
     wait_for_previous_kernel();
-    allow_next_kernel();
     return;
   }
   const u16* own = a + (static_cast<u64>(slot) * kColumns + column) * TL_IN;
   const int begin = kSteps * split / TL_SPLITS + warp, end = kSteps * (split + 1) / TL_SPLITS;
   HeldWeights held;
   held.load(own, columns, begin, end, lane);
+  int upper = group.row(first + lane / 4), lower = group.row(first + lane / 4 + 8);
   wait_for_previous_kernel();
-  allow_next_kernel();
 #pragma unroll 1
   for (int tile = first; tile < group.last; tile += gridDim.z * kTileRows) {
-    const int upper = group.row(tile + lane / 4), lower = group.row(tile + lane / 4 + 8);
+    if (tile != first) upper = group.row(tile + lane / 4), lower = group.row(tile + lane / 4 + 8);
     const u16* upper_row = upper < 0 ? nullptr : x + static_cast<u64>(upper) * TL_IN;
     const u16* lower_row = lower < 0 ? nullptr : x + static_cast<u64>(lower) * TL_IN;
     float sums[kTiles][4] = {};

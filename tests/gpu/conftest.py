@@ -27,10 +27,12 @@ HAS_PACKAGE = importlib.util.find_spec("trtllm_lite._testing") is not None
 OF_ENGINES = [
     "test_byte_engines.py",
     "test_calibration.py",
+    "test_deterministic.py",
     "test_draft_model.py",
     "test_eagle3.py",
     "test_engine.py",
     "test_few_layers.py",
+    "test_grammar_drafts.py",
     "test_guided.py",
     "test_int8_engine.py",
     "test_kv_cache.py",
@@ -38,6 +40,7 @@ OF_ENGINES = [
     "test_memory.py",
     "test_smallest_engine.py",
     "test_smollm2.py",
+    "test_speculation.py",
 ]
 collect_ignore = [] if HAS_PACKAGE else OF_ENGINES
 
