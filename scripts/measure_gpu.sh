@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Measures engines of the Llama-3.1-8B and Llama-3.2-1B shapes (bfloat16, random weights) on this machine's NVIDIA GPU, and
 # writes the reports to OUT/*.json; `scripts/update_readme.py --record NAME OUT/*.json` stores them and renews the README.
-#   measure_gpu.sh OUT [tune|build|latency|throughput|speculation|deterministic|large|start-up|guided]...   (default:
-#   build, which needs no GPU, to throughput)
+#   measure_gpu.sh OUT [tune|build|latency|throughput|speculation|adapters|deterministic|large|start-up|guided]...
+# The default is build, which needs no GPU, to throughput.
 # tune measures first what computes the products fastest, on a GPU that passes `test_gpu.sh`, and writes it to the timing
 # cache (TIMING_CACHE), which the engines are built with: about a minute for each shape.
 # start-up makes an 8B model of random weights, converts and builds it: 32 GB below OUT, in the end 16. It needs torch and
 # transformers.
 # speculation builds an engine that takes 4 guesses a step, and times it without and with guesses of which 80% are right
-# (as random weights have nothing to guess), always 4 and as many as pay; deterministic times an engine that is built so.
+# (as random weights have nothing to guess), always 4 and as many as pay; adapters times an engine that has room for
+# adapters, with 16 of them and with none, and one that has no room; deterministic times an engine that is built so.
 # guided makes models of random weights with the tokenizer of SmolLM2 (a GGUF file in .cache, or where TRTLLM_LITE_SMOLLM2
 # says), and measures what grammars cost a full batch; with GUIDED_SHAPE=llama-3.1-8b of another shape than the 1B one.
 # large builds and times the Llama-3.1-70B shape, which fits into a card of 141 GB with a QFORMAT of eight bits or less.
@@ -18,7 +19,7 @@
 # card's measured ceilings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|speculation|deterministic|large|start-up|guided]...}
+out=${1:?usage: measure_gpu.sh OUT [tune|build|latency|throughput|speculation|adapters|deterministic|large|start-up|guided]...}
 shift
 stages=${*:-build latency throughput}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
@@ -75,6 +76,11 @@ speculation() {  # BATCH_SIZE NAME [OPTION]...
     --num_requests "$((2 * $1))" --max_batch_size "$1" --json "$out/speculation-$1-$2.json" "${@:3}"
 }
 
+adapters() {  # NAME ENGINE [OPTION]...
+  trtllm-lite bench throughput --engine_dir "$out/engines/$2" "${ceilings[@]}" --input_len 128 --output_len 256 \
+    --num_requests 128 --json "$out/adapters-$1.json" "${@:3}"
+}
+
 for stage in $stages; do
   case $stage in
     tune)
@@ -107,6 +113,13 @@ for stage in $stages; do
         speculation "$batch" paced --speculative_config "{$guesses}"
       done
       ;;
+    adapters)
+      build 8b-64 llama-3.1-8b 64 1024 2048 2048
+      build 8b-adapters llama-3.1-8b 64 1024 2048 2048 --max_lora_rank 16
+      adapters plain 8b-64
+      adapters none 8b-adapters
+      adapters 16 8b-adapters --num_loras 16 --lora_rank 16
+      ;;
     deterministic)
       build 8b-deterministic llama-3.1-8b 256 8192 8448 8192 --deterministic
       latency deterministic-8b 8b-deterministic 1,4,8,16,32,64,128,256 128 129
@@ -118,6 +131,6 @@ for stage in $stages; do
       ;;
     start-up) start_up ;;
     guided) guided ;;
-    *) echo "unknown stage $stage: expected tune, build, latency, throughput, speculation, deterministic, large, start-up or guided" >&2; exit 2 ;;
+    *) echo "unknown stage $stage: expected tune, build, latency, throughput, speculation, adapters, deterministic, large, start-up or guided" >&2; exit 2 ;;
   esac
 done

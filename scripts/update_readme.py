@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy_table import accuracy_table, record_accuracy
-from variant_tables import deterministic_table, guesses_table, variant
+from variant_tables import adapters_table, deterministic_table, guesses_table, variant
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINES = ROOT / "configs" / "baselines"
@@ -117,6 +117,7 @@ GUESSES = (
     "With guesses in the Llama-3.1-8B shape, bfloat16. Random weights have nothing to guess, so 0.8 of the guesses are "
     "made to be right where those before them are (`synthetic`):"
 )
+ADAPTERS = "With adapters (`--max_lora_rank 16`) of all projections, in the same shape:"
 DETERMINISTIC = "What `--deterministic` costs in the same shape:"
 
 
@@ -134,7 +135,9 @@ def gpu_table(path: Path) -> str:
     forms = sorted({quantized(report) for report in plain})
     tables = [rows_of(form, [report for report in plain if quantized(report) == form], peers) for form in forms]
     guesses, deterministic = of_kind("guesses"), of_kind("deterministic")
+    adapters = of_kind("adapters")
     tables += [f"{GUESSES}\n\n{guesses_table(guesses)}"] if guesses else []
+    tables += [f"{ADAPTERS}\n\n{adapters_table(adapters, reports)}"] if adapters else []
     tables += [f"{DETERMINISTIC}\n\n{deterministic_table(deterministic, reports)}"] if deterministic else []
     first = reports[0]
     terms = {name: value for report in reports for name, value in report["terms"].items()}
@@ -154,8 +157,9 @@ def gpu_table(path: Path) -> str:
         + "\n\n".join(tables)
         + f"\n\nOf a decode step the host takes {', '.join(f'{time:.0f}' for _, time in on_host)} µs at batch "
         f"{', '.join(str(batch) for batch, _ in on_host)}, while the GPU is busy with the one before.\n\n"
-        "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up, guesses and `--deterministic` by its stages "
-        "`start-up`, `speculation` and `deterministic` (`trtllm-lite bench latency` and `throughput`).\n"
+        "Measured by `bash scripts/measure_gpu.sh OUT`, the start-up, guesses, adapters and `--deterministic` by its "
+        "stages `start-up`, `speculation`, `adapters` and `deterministic` (`trtllm-lite bench latency` and "
+        "`throughput`).\n"
     )
 
 

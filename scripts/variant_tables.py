@@ -1,4 +1,4 @@
-"""The README's tables of engines on GPUs that guess tokens or are deterministic, from reports of benchmarks."""
+"""The README's tables of engines on GPUs that guess, take adapters or are deterministic, from reports of benchmarks."""
 
 from typing import Any
 
@@ -12,6 +12,8 @@ def variant(report: Report) -> tuple[str, ...]:
         return ("deterministic",)
     if engine["limits"].get("max_draft_len"):
         return ("guesses", str(runtime["max_batch_size"]), str(runtime.get("speculative_config", "")))
+    if engine.get("max_lora_rank"):
+        return ("adapters", str(report["shape"].get("num_loras", 0)))
     return ()
 
 
@@ -29,6 +31,25 @@ def guesses_table(reports: list[Report]) -> str:
         faster = [f"{by_kind[kind]:,.0f} tok/s ({by_kind[kind] / plain:.2f}×)" for kind in ("always", "paced")]
         rows.append([str(batch), f"{plain:,.0f} tok/s", *faster, str(reports[0]["commit"])[:10]])
     return _markdown(titles, rows)
+
+
+def adapters_table(reports: list[Report], plain: list[Report]) -> str:
+    """The Markdown of throughput with adapters, beside that of the ``plain`` report of such a shape."""
+    shape = reports[0]["shape"]
+    lengths = ("input_len", "output_len", "num_requests")
+    (base,) = (
+        _rate(each)
+        for each in plain
+        if each["benchmark"] == "throughput" and all(each["shape"][name] == shape[name] for name in lengths)
+    )
+    rows = [["engine without room for adapters", f"{base:,.0f} tok/s", "", str(reports[0]["commit"])[:10]]]
+    for report in sorted(reports, key=lambda report: int(report["shape"].get("num_loras", 0))):
+        count, rate = report["shape"].get("num_loras", 0), _rate(report)
+        name = f"{count} adapters of rank {report['shape']['lora_rank']}, in turn" if count else "no adapter in use"
+        rows.append([name, f"{rate:,.0f} tok/s", f"{rate / base:.1%}", str(report["commit"])[:10]])
+    batch = reports[0]["engine"]["limits"]["max_batch_size"]
+    title = f"{batch} requests at a time, {shape['input_len']} in, {shape['output_len']} out"
+    return _markdown([title, "measured", "of the first", "commit"], rows)
 
 
 def deterministic_table(reports: list[Report], plain: list[Report]) -> str:

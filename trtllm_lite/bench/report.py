@@ -47,6 +47,7 @@ def identity(
             "vocab_size": model.vocab_size,
             "tokens_per_block": manifest.kv_cache.tokens_per_block,
             **({"deterministic": True} if manifest.deterministic else {}),
+            **({} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}),
             "limits": asdict(manifest.limits),
         },
         "shape": asdict(shape),
