@@ -32,7 +32,7 @@ GPU_TOLERANCES = {
 }
 
 # A head that drafts, behind six layers of a model, all random: torch in bfloat16 is off by cosines down to 0.976 (at
-# 0.9985 for the tokens of the test), and by up to 0.23 of the largest logit. A lost term gives a cosine of less than 0.9.
+# 0.9985 for the tokens of the test), and by up to 0.23 of the largest logit. A lost term gives a cosine below 0.9.
 HEAD_TOLERANCES = {"bfloat16": Tolerance(cosine=0.99, relative=0.15)}
 
 
