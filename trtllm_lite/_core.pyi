@@ -346,9 +346,6 @@ class Adapter:
         Adapters of equal ``key`` are equal. Raises LimitError for a rank, projection or size that the engine lacks.
         """
 
-    @property
-    def num_bytes(self) -> int: ...
-
 def adapter_shapes(engine: Engine) -> tuple[int, list[tuple[int, int]]]:
     """The highest rank of adapters, and [in, out] of the projections that they may change; 0 and none without."""
 

@@ -135,7 +135,9 @@ class LLM:
             self.engine_dir = Path(model)
             self.session = open_session(self.engine_dir, 0, options)
         else:
-            check_num_threads(num_threads, on_gpu=target not in (None, "cpu"))
+            on_gpu = target not in (None, "cpu")
+            check_num_threads(num_threads, on_gpu=on_gpu)
+            flags["deterministic"] = deterministic and on_gpu  # what runs on a CPU is, always
             conversion = Conversion(dtype, ignored, dequantize)
             max_draft_len = None if speculation is None else speculation.num_speculative_tokens
             built = {**limits, "max_draft_len": max_draft_len, "max_lora_rank": max_lora_rank}
@@ -337,8 +339,9 @@ def _check_engine(session: Session, target: str | None, dtype: str, flags: Mappi
             f"dtype is {shown(dtype)}, but this engine's matrices are {found}: leave it out, or convert again"
         )
     for name, asked in flags.items():
-        if asked and not getattr(session.manifest, name):
-            raise ArgumentError(f"this engine was built without {name}: build it again with it")
+        is_so = name == "deterministic" and session.manifest.target.kind == "cpu"
+        if asked and not is_so and not getattr(session.manifest, name):
+            raise ArgumentError(f"this engine was built without {name}: build it again with it, or leave it out")
 
 
 def _check_lora(session: Session, max_lora_rank: int | None) -> None:

@@ -1,6 +1,8 @@
 """Adapters of requests, against PEFT's merged models in transformers."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,6 +155,16 @@ def test_one_id_is_one_adapter(lora_llm: LLM, merged) -> None:
     lora_llm.generate([5], GREEDY, lora_request=lora)
     with pytest.raises(ArgumentError, match="an id of its own"):
         lora_llm.generate([5], GREEDY, lora_request=LoRARequest("other", lora.lora_int_id, lora.lora_path))
+
+
+def test_a_refused_adapter_is_one_line_on_the_command_line(lora_llm: LLM, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trtllm_lite", "generate", "--prompt", "5", "--lora_dir", str(tmp_path / "none")]
+    done = subprocess.run(
+        [*command, "--engine_dir", str(lora_llm.engine_dir)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: there is no directory")
+    assert done.stderr.count("\n") == 1  # not, too, what an engine that is never freed prints
 
 
 def test_model_runner_numbers_the_adapters_of_lora_dir(lora_llm: LLM, merged, reference: PreTrainedModel) -> None:

@@ -67,12 +67,12 @@ def _build_options(function: Decorated) -> Decorated:
         click.option(
             "--max_draft_len",
             type=int,
-            help="Guessed tokens that a sequence may bring to a step (speculative decoding). [default: 0]",
+            help="Guessed tokens that a sequence may bring to a step (speculative decoding), at most 8. [default: 0]",
         ),
         click.option(
             "--max_lora_rank",
             type=int,
-            help="Highest rank of adapters (LoRA) that requests may bring, a multiple of 8. [default: 0, none]",
+            help="Highest rank of adapters (LoRA) of requests, a multiple of 8, at most 512. [default: 0, none]",
         ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(

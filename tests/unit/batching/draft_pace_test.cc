@@ -252,6 +252,14 @@ TEST(catching_up_takes_no_more_than_a_share_and_what_drafts_saved) {
   CHECK(seconds_earned(4, 4) > 80);
 }
 
+// Rows that all fail generate nothing, which is no step to learn from.
+TEST(steps_without_tokens_are_passed_over) {
+  tl::DraftCost cost;
+  cost.observe({1, 0, 0, 0, 1, 0});
+  for (int i = 0; i < 10; ++i) cost.observe({1, i % 2, i % 2, 1 + i % 2, 1, 0});
+  CHECK(cost.catch_up_budget() > 0);
+}
+
 }  // namespace
 
 TEST_MAIN

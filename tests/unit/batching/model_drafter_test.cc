@@ -1,7 +1,8 @@
 // ModelDrafter over a fake draft model, whose device checks that the blocks of every row hold the row's sequence.
 #include "speculation/model_drafter.h"
 
-#include "random_load.h"
+#include "fake_grammar.h"
+#include "speculation/grammar_drafter.h"
 
 namespace {
 
@@ -66,6 +67,7 @@ void run_random(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvMana
   const int num_slots = config.max_batch_size + load.draw(3);
   Draft draft(config, cache, num_slots, load.draw(3) * 2, load.draw(2) * tl::kMaxDrafts);
   config.drafter = draft.drafter;
+  if (load.draw(2)) config.drafter = std::make_shared<tl::GrammarDrafter>(grammar_of, draft.drafter);
   config.max_draft_len = 1 + load.draw(tl::kMaxDrafts);
   config.paces_drafts = load.draw(4) == 0;
   Driver driver(config, cache, num_slots);
@@ -95,7 +97,7 @@ void run_random(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvMana
   for (const std::int64_t count : stats.drafts.num_drafted) totals.rejected += count;
 }
 
-// Under prefix reuse, forks, beams, swaps, preemption, cancellation and failed steps.
+// Under prefix reuse, forks, beams, swaps, preemption, cancellation, failed steps, and beside drafts of grammars.
 TEST(the_draft_models_blocks_hold_the_sequences) {
   Totals totals;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {

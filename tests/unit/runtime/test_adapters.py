@@ -14,6 +14,18 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.notifier import Notifier
 
 
+class Timer:
+    """Stands for threading.Timer; a test fires it."""
+
+    def __init__(self, seconds: float, call) -> None:
+        self.seconds, self.fire, self.daemon, self.cancelled = seconds, call, False, False
+
+    def start(self) -> None: ...
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
 class Loader:
     """A ThreadPoolExecutor whose calls run when they are told to."""
 
@@ -37,11 +49,20 @@ class Handle:
     """A RequestHandle that knows its adapter and its end."""
 
     lora: LoRARequest
+    timeout: float | None = None
     error: Exception | None = None
+    ended: str | None = None
     notifier: Notifier = field(default_factory=Notifier)
+
+    @property
+    def request(self) -> "Handle":
+        return self
 
     def fail(self, error) -> None:
         self.error = error
+
+    def end_unstarted(self, reason) -> None:
+        self.ended = reason
 
 
 @dataclass
@@ -67,8 +88,8 @@ class World:
     def loader(self) -> Loader:
         return self.manager._loader
 
-    def submit(self, number: int) -> Handle:
-        handle = Handle(lora(number))
+    def submit(self, number: int, timeout: float | None = None) -> Handle:
+        handle = Handle(lora(number), timeout)
         self.manager.submit(handle, handle.lora)
         return handle
 
@@ -108,6 +129,7 @@ class World:
 @pytest.fixture(autouse=True)
 def loader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ThreadPoolExecutor", Loader)
+    monkeypatch.setattr(module.threading, "Timer", Timer)
 
 
 def lora(number: int) -> LoRARequest:
@@ -253,3 +275,21 @@ def test_random_loads_keep_the_bounds_and_come_to_an_end(seed: int, has_slots: b
             world.end(handle)
         world.check()
     assert not any(waiting.handle() for waiting in world.manager._waiting)
+
+
+def test_a_request_waits_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    world = World(max_loras=1, max_cpu_loras=2)
+    world.submit(1)
+    world.load_all()
+    patient, hasty, hastier = world.submit(2), world.submit(2, timeout=5.0), world.submit(2, timeout=3.0)
+    assert world.manager._timer.seconds == 3.0
+    now[0] += 3
+    world.manager._timer.fire()
+    assert (hastier.ended, hasty.ended, patient.ended) == ("TIMED_OUT", None, None)
+    assert world.manager._timer.seconds == 2.0
+    now[0] += 2
+    world.manager._timer.fire()
+    assert (hasty.ended, patient.ended) == ("TIMED_OUT", None)
+    assert world.manager._timer.cancelled  # nobody waits who may not wait on

@@ -30,7 +30,6 @@ class Adapter {
   // For each projection of the engine what is added to it; of rank 0 where that is nothing.
   const LowRankPart* parts() const { return parts_.data(); }
   const LowRankShapes& shapes() const { return shapes_; }
-  std::size_t num_bytes() const { return values_.size() * sizeof(float); }
   const std::string& key() const { return key_; }
   // The slot of the device's memory that holds it, set before a request runs with it.
   int slot() const { return slot_; }

@@ -51,9 +51,11 @@ void Scheduler::accept_tokens(Index index, RowResult& result, Clock::time_point 
   result.tokens.cut(num_accepted);  // nothing follows the end
   events.tokens.push_back({request.id, std::move(result.tokens), std::move(result.outputs), num_before});
   // Known now, so its block may be full and shareable. A request preempted meanwhile has nothing to share; nor is what
-  // the step in flight writes for an end id good for anybody (StepExecutor::launch).
+  // the step in flight writes behind an end good for anybody: the device may pass over an end id
+  // (StepExecutor::launch), and the slot of the request's adapter may get another one before that step is over.
   const auto* running = std::get_if<Running>(&table_.state(index));
-  if (running != nullptr && reason != FinishReason::kEndId) cache_.commit(running->kv(), chain(request), launched_);
+  const bool ends_in_flight = reason == FinishReason::kEndId || reason == FinishReason::kStopSequence;
+  if (running != nullptr && !ends_in_flight) cache_.commit(running->kv(), chain(request), launched_);
   if (reason) remove(index, *reason, {}, now, events);
 }
 

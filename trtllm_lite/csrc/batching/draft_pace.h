@@ -59,7 +59,7 @@ class DraftCost {
   }
 
   void observe(const DecodeStep& step) {
-    if (step.seconds <= 0) return;
+    if (step.seconds <= 0 || step.num_generated == 0) return;  // rows that fail generate nothing
     const double seconds = step.seconds + step.guess_seconds;
     saved_ += kShare * seconds;
     if (num_steps_ > 0) {

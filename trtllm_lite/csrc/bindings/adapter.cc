@@ -43,9 +43,7 @@ nb::tuple shapes(const Engine& engine) {
 }  // namespace
 
 void bind_adapter(nb::module_& module) {
-  nb::class_<Adapter>(module, "Adapter")
-      .def("__init__", &make, nb::arg("engine"), nb::arg("pairs"), nb::arg("key"))
-      .def_prop_ro("num_bytes", &Adapter::num_bytes);
+  nb::class_<Adapter>(module, "Adapter").def("__init__", &make, nb::arg("engine"), nb::arg("pairs"), nb::arg("key"));
   module.def("adapter_shapes", &shapes, nb::arg("engine"),
              nb::sig("def adapter_shapes(engine: Engine) -> tuple[int, list[tuple[int, int]]]"));
 }

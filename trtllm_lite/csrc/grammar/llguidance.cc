@@ -91,7 +91,7 @@ class LlguidanceGrammar final : public Grammar {
                            const std::string& text) {
     try {
       guessing_->set(compiled(bytes, kind, text));
-    } catch (const ArgumentError&) {
+    } catch (const std::exception&) {  // also where memory is short: this runs in a thread of its own
     }
   }
 

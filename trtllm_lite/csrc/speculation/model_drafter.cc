@@ -40,8 +40,11 @@ void ModelDrafter::look_at(const StepBatch& batch, std::span<DraftTask> tasks) {
 
 DraftTimes ModelDrafter::draft(std::span<DraftTask> tasks) {
   guesses_.clear();
+  guessed_slots_.clear();
   for (DraftTask& task : tasks) {
-    if (task.most > 0) guesses_.push_back({.task = &task, .num_computed = num_computed(task)});
+    if (task.most == 0) continue;
+    guesses_.push_back({.task = &task, .num_computed = num_computed(task)});
+    guessed_slots_.push_back(task.slot);
   }
   if (guesses_.empty()) return {};
   const double start = config_.seconds();
@@ -57,8 +60,8 @@ DraftTimes ModelDrafter::draft(std::span<DraftTask> tasks) {
   }
 }
 
-// The rows' drafts are computed but for the last one, or but for all if the draft model reads features: those of a
-// guess were not the first model's. What else rows write is new to the draft model.
+// The drafts that were guessed here are computed but for the last one, or but for all if the draft model reads
+// features: those of a guess were not the first model's. What else rows write is new to the draft model.
 void ModelDrafter::launched(const StepBatch& batch) {
   mirror(batch);
   if (!copies_.empty()) {
@@ -66,9 +69,12 @@ void ModelDrafter::launched(const StepBatch& batch) {
     take_oldest();
   }
   for (const StepRow& row : batch.rows) {
-    const int num_valid = config_.max_kept > 0 ? std::min(row.num_drafts, 1) : row.num_drafts;
+    const bool is_guessed = std::ranges::find(guessed_slots_, row.slot) != guessed_slots_.end();
+    const int num_guessed = is_guessed ? row.num_drafts : 0;
+    const int num_valid = config_.max_kept > 0 ? std::min(num_guessed, 1) : num_guessed;
     mark_overwritten(row.slot, row.past_len + num_valid, row.past_len + row.num_tokens);
   }
+  guessed_slots_.clear();
 }
 
 // Positions from the sequence's beginning on that the draft model has computed. Those behind the known tokens were

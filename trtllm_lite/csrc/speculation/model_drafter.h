@@ -92,6 +92,7 @@ class ModelDrafter final : public Drafter {
 
   // Of a call. A guess's number is its slot in the draft model's executor.
   std::vector<Guess> guesses_;
+  std::vector<int> guessed_slots_;  // the scheduler's, until their rows are launched
   std::array<StepBatch, 2> batches_;
   std::uint64_t num_launched_ = 0;
   int in_flight_ = 0;

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -73,7 +74,7 @@ class Generation:
             raise TimeoutError(f"request {self.request_id} has not ended after {timeout} s")
         output = self.outcome()
         if output.error is not None:
-            raise output.error
+            raise copy(output.error)
         return output
 
     def outcome(self) -> RequestOutput:

@@ -1,5 +1,6 @@
 """Which adapters are in memory, and which requests wait for theirs."""
 
+import math
 import threading
 import time
 import weakref
@@ -30,6 +31,7 @@ class _Waiting:
     handle: weakref.ref[RequestHandle]
     lora: LoRARequest
     since: float
+    deadline: float  # infinity: none
 
 
 class Adapters:
@@ -51,6 +53,7 @@ class Adapters:
         self._waiting: deque[_Waiting] = deque()
         self._loader = ThreadPoolExecutor(1, "trtllm_lite adapters")
         self._closed = False
+        self._timer: threading.Timer | None = None
 
     def submit(self, handle: RequestHandle, lora: LoRARequest) -> None:
         """Start the request when its adapter is there; a failure is an error of the handle.
@@ -70,7 +73,9 @@ class Adapters:
                     f"expected fewer than {MAX_WAITING} requests that wait for their adapters: submit again when some "
                     "have started"
                 )
-            self._waiting.append(_Waiting(weakref.ref(handle), lora, time.monotonic()))
+            now, timeout = time.monotonic(), handle.request.timeout
+            deadline = math.inf if timeout is None else now + timeout
+            self._waiting.append(_Waiting(weakref.ref(handle), lora, now, deadline))
             self._advance()
 
     def keep(self, lora: LoRARequest, adapter: Any) -> None:
@@ -102,6 +107,7 @@ class Adapters:
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, deque()
+            self._wait_for_deadlines()
         self._loader.shutdown(wait=False, cancel_futures=True)
         for one in waiting:
             _fail(one, EngineError("this model was shut down and takes no more requests: load it again"))
@@ -111,8 +117,10 @@ class Adapters:
         blocked, wanted = False, set[int]()
         for waiting in list(self._waiting):
             handle = waiting.handle()
-            if handle is None:
+            if handle is None or waiting.deadline <= time.monotonic():
                 self._waiting.remove(waiting)
+                if handle is not None:
+                    handle.end_unstarted("TIMED_OUT")
                 continue
             lora_id = waiting.lora.lora_int_id
             entry = self._entries.of(lora_id)
@@ -127,6 +135,21 @@ class Adapters:
                     self._waiting.remove(waiting)
                     self._run(handle, waiting, entry)
             wanted.add(lora_id)
+        self._wait_for_deadlines()
+
+    def _wait_for_deadlines(self) -> None:
+        """Look again when the first of the requests that still wait has waited for as long as it may."""
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = min((waiting.deadline for waiting in self._waiting), default=math.inf) - time.monotonic()
+        if seconds < threading.TIMEOUT_MAX:
+            self._timer = threading.Timer(max(seconds, 0.0), self._look_again)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _look_again(self) -> None:
+        with self._lock:
+            self._advance()
 
     def _begin_loading(self, lora: LoRARequest, wanted: set[int]) -> bool:
         """Load an adapter, in the place of one that neither runs nor is ``wanted``; False if there is no room."""
@@ -184,7 +207,8 @@ def _tried(work: Callable[[], Any], what: str) -> tuple[Any, TrtllmLiteError | N
     try:
         return work(), None
     except TrtllmLiteError as failure:
-        return None, failure
+        failure.__context__ = None  # nor the traceback: their frames would keep the engine
+        return None, failure.with_traceback(None)
     except Exception as failure:  # noqa: BLE001 - the requests must end
         return None, EngineError(f"{what} the adapter failed: {one_line(repr(failure))}")
 

@@ -70,6 +70,10 @@ def read_adapter(directory: Path, projections: Projections) -> AdapterWeights:
 def _read(directory: Path, name: str, limit: int) -> bytes:
     path = directory / name
     try:
+        if not directory.is_dir():
+            raise EngineError(
+                f"there is no directory {shown(str(directory))}: pass one that PEFT's save_pretrained wrote"
+            )
         if not path.is_file():  # opening a pipe would wait for a writer
             raise EngineError(
                 f"{shown(str(directory))} has no file {name}: pass a local directory that PEFT's save_pretrained wrote"

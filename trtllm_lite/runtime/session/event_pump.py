@@ -132,9 +132,12 @@ class EventPump:
         with self._lock:
             self._failure = failure
             handles = [handle for reference in self._handles.values() if (handle := reference()) is not None]
+            ended, self._on_end = list(self._on_end.values()), {}
         self.loop.shut_down(drain=False)
         for handle in handles:
             _end_with(handle, failure)
+        for on_end in ended:  # what waits for one of them fails, too
+            on_end()
 
 
 def _end_with(handle: RequestHandle, error: TrtllmLiteError) -> None:

@@ -1,6 +1,7 @@
 """RequestHandle: a request in the event loop, as its submitter sees it."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -87,7 +88,7 @@ class RequestHandle:
     def cancel(self) -> None:
         """End the request within a step of the event loop, with the reason ``cancelled`` unless it has ended before."""
         if self._withdraw is not None and self._withdraw(self):
-            self._end_unstarted()
+            self.end_unstarted("CANCELLED")
         else:
             self._cancel(self.request_id)
 
@@ -95,9 +96,10 @@ class RequestHandle:
         """The request waits outside of the event loop; ``withdraw`` takes it back if it still does."""
         self._withdraw = withdraw
 
-    def _end_unstarted(self) -> None:
+    def end_unstarted(self, reason: str) -> None:
+        """End a request that the event loop never saw, for a ``_core.FinishReason`` of that name."""
         native = core()
-        self.stage([], SimpleNamespace(reason=native.FinishReason.CANCELLED, timings=native.RequestTimings()))
+        self.stage([], SimpleNamespace(reason=native.FinishReason[reason], timings=native.RequestTimings()))
         with self.notifier:
             self.publish()
             self.notifier.notify()
@@ -110,7 +112,7 @@ class RequestHandle:
         if not self.notifier.wait_until(lambda: self.ended, timeout):
             raise TimeoutError(f"request {self.request_id} has not ended after {timeout} s")
         if self.error is not None:
-            raise self.error
+            raise copy(self.error)  # a traceback of what the handle keeps would keep the session
         return self.responses
 
     def has(self, position: int) -> bool:
