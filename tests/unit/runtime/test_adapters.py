@@ -293,3 +293,18 @@ def test_a_request_waits_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) 
     world.manager._timer.fire()
     assert (hasty.ended, patient.ended) == ("TIMED_OUT", None)
     assert world.manager._timer.cancelled  # nobody waits who may not wait on
+
+
+def test_an_unforeseen_error_ends_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(max_loras=1, max_cpu_loras=2)
+    first, second = world.submit(1), world.submit(2)
+
+    def advance() -> None:
+        raise TypeError("no such thing")
+
+    monkeypatch.setattr(world.manager, "_advance", advance)
+    world.loader.run_one()
+    for handle in (first, second):
+        assert "the thread that loads adapters failed (TypeError" in str(handle.error)
+    with pytest.raises(OverloadedError):
+        world.submit(3)

@@ -104,13 +104,16 @@ class Adapters:
 
     def close(self) -> None:
         """Forget what waits, and load nothing any more."""
+        self._end_all(EngineError("this model was shut down and takes no more requests: load it again"))
+
+    def _end_all(self, error: TrtllmLiteError) -> None:
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, deque()
             self._wait_for_deadlines()
         self._loader.shutdown(wait=False, cancel_futures=True)
         for one in waiting:
-            _fail(one, EngineError("this model was shut down and takes no more requests: load it again"))
+            _fail(one, error)
 
     def _advance(self) -> None:
         """Start what can start, in order of arrival, and load what is missing. The lock is held."""
@@ -156,8 +159,16 @@ class Adapters:
         entry = Entry(lora)
         if not self._entries.add(entry, wanted):
             return False
-        self._loader.submit(self._load_one, entry)
+        self._loader.submit(self._guarded, self._load_one, entry)
         return True
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do ``work`` on the loader's thread; nobody would hear of an error that it did not foresee."""
+        try:
+            work(*arguments)
+        except Exception as error:  # noqa: BLE001 - every waiting request must get the error
+            reason = one_line(repr(error))
+            self._end_all(EngineError(f"the thread that loads adapters failed ({reason}): open the engine again"))
 
     def _load_one(self, entry: Entry) -> None:
         adapter, error = _tried(lambda: self._load(entry.lora), "loading")
@@ -168,7 +179,7 @@ class Adapters:
             self._advance()
 
     def _begin_placing(self, entry: Entry) -> None:
-        self._loader.submit(self._place_one, entry, self._entries.take_slot(entry))
+        self._loader.submit(self._guarded, self._place_one, entry, self._entries.take_slot(entry))
 
     def _place_one(self, entry: Entry, slot: int) -> None:
         assert self._place is not None

@@ -37,10 +37,15 @@ class Projections:
         numbers = {_place(name): number for number, name in enumerate(self.names)}
         place = _place(module)
         if place is None or place not in numbers:
-            known = ", ".join(sorted({name.rpartition(".")[2] for name in self.names}))
+            known = sorted({name.rpartition(".")[2] for name in self.names})
+            if module.rpartition(".")[2] in known:
+                raise EngineError(
+                    f"the adapter changes {shown(module)}, and this engine's model has no such layer: take an adapter "
+                    "of this model"
+                )
             raise EngineError(
-                f"the adapter changes {shown(module)}, and this engine lets adapters change {known} of its layers: "
-                "take an adapter of this model, trained on these modules"
+                f"the adapter changes {shown(module)}, and this engine lets adapters change {', '.join(known)} of its "
+                "layers: take an adapter of this model, trained on these modules"
             )
         return numbers[place]
 
