@@ -24,12 +24,15 @@ TOLERANCES = {
 }
 
 # A GPU engine against float32 arithmetic on the same weights: activations are rounded to the storage type between
-# kernels, 2^-8 (bfloat16) or 2^-11 (float16) of their size some ten times a layer. transformers in float16 is off by up
-# to 0.025 of the largest logit of a tiny random Llama, with adapters and without.
+# kernels, 2^-8 (bfloat16) or 2^-11 (float16) of their size some ten times a layer.
 GPU_TOLERANCES = {
     "bfloat16": Tolerance(cosine=0.999, relative=8e-2),
-    "float16": Tolerance(cosine=0.9999, relative=2e-2),
+    "float16": Tolerance(cosine=0.9999, relative=1e-2),
 }
+
+# Models with adapters: their matrices, and sums between them and behind, are rounded, too. transformers in float16 with
+# such adapters is off by up to 0.025 of the largest logit of a tiny random Llama.
+ADAPTER_TOLERANCES = GPU_TOLERANCES | {"float16": Tolerance(cosine=0.9999, relative=2e-2)}
 
 # A head that drafts, behind six layers of a model, all random: torch in bfloat16 is off by cosines down to 0.976 (at
 # 0.9985 for the tokens of the test), and by up to 0.23 of the largest logit. A lost term gives a cosine below 0.9.
