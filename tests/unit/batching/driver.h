@@ -26,6 +26,14 @@ inline tl::RequestSpec spec_of(Tokens prompt, int max_new_tokens, std::uint64_t 
   return spec;
 }
 
+// The same, of a request whose rows may be late.
+inline tl::RequestSpec guided(tl::RequestSpec spec) {
+  auto params = std::make_shared<FakeParams>(dynamic_cast<const FakeParams&>(*spec.params));
+  params->guided = spec.guided = true;
+  spec.params = std::move(params);
+  return spec;
+}
+
 inline tl::RequestSpec search_of(Tokens prompt, int max_new_tokens, int num_beams, std::uint64_t seed = 0) {
   tl::RequestSpec spec = spec_of(std::move(prompt), max_new_tokens);
   spec.num_beams = num_beams;
@@ -104,6 +112,7 @@ class Driver {
       ++num_steps;
       if (on_step) on_step(batch);
       executor.launch(batch);
+      if (in_flight_ == 1) scheduler.sit_out(batch, executor.late_rows());
     }
     check();
     if (in_flight_ == 2 || (in_flight_ == 1 && !launched)) collect();
@@ -145,6 +154,7 @@ class Driver {
     const tl::StepBatch& batch = batches_[oldest_];
     try {
       executor.wait(result_);
+      if (in_flight_ == 2) scheduler.sit_out(batches_[oldest_ ^ 1], executor.late_rows());
       scheduler.complete(batch, result_, now, events_);
       oldest_ ^= 1;
       --in_flight_;

@@ -41,6 +41,8 @@ class FakeExecutor : public tl::StepExecutor {
   std::function<void(const tl::StepBatch&)> on_wait = [](const tl::StepBatch&) {};
   std::function<std::string(const tl::StepRow&)> row_error = [](const tl::StepRow&) { return std::string(); };
   std::function<void(int, const tl::SlotParams*)> on_set_slot = [](int, const tl::SlotParams*) {};
+  // Whether a row that a grammar guides sits its step out.
+  std::function<bool(const tl::StepRow&)> is_late = [](const tl::StepRow&) { return false; };
   double seconds_per_token = 0, seconds_per_copy = 0;
 
   int num_slots() const override { return shape_.num_slots; }
@@ -63,13 +65,15 @@ class FakeExecutor : public tl::StepExecutor {
     const Touched touched = touched_by(batch);
     for (const Flight& flight : flights_) check_no_conflict(flight, batch);
     on_launch(batch);
-    flights_.push_back({&batch, digest(batch), touched});
+    flights_.push_back({&batch, digest(batch), touched, {}});
+    if (flights_.size() == 1) choose_late(flights_.front());
   }
 
   void wait(tl::StepResult& result) override {
     CHECK(!flights_.empty());
     const tl::StepBatch& batch = *flights_.front().batch;
     CHECK(digest(batch) == flights_.front().digest);  // the batch stayed as it was launched
+    const std::vector<std::size_t> late = std::move(flights_.front().late);
     flights_.pop_front();
     if (num_broken_ > 0) {
       --num_broken_;
@@ -84,10 +88,16 @@ class FakeExecutor : public tl::StepExecutor {
     result.rows.resize(batch.rows.size());
     for (std::size_t i = 0; i < batch.rows.size(); ++i) write(batch, i);
     for (std::size_t i = 0; i < batch.rows.size(); ++i) check_history(batch, i);
-    for (std::size_t i = 0; i < batch.rows.size(); ++i) finish(batch, i, result.rows[i]);
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+      result.rows[i].is_late = std::ranges::find(late, i) != late.end();
+      if (!result.rows[i].is_late) finish(batch, i, result.rows[i]);
+    }
+    if (!flights_.empty()) choose_late(flights_.front());
     result.compute_seconds = seconds_per_token * static_cast<double>(batch.token_ids.size());
     result.copy_seconds = seconds_per_copy * static_cast<double>(batch.copies.size());
   }
+
+  std::span<const std::size_t> late_rows() const override { return flights_.back().late; }
 
  private:
   using Tables = std::vector<std::vector<std::int32_t>>;  // by cache group
@@ -108,7 +118,16 @@ class FakeExecutor : public tl::StepExecutor {
     const tl::StepBatch* batch;
     std::uint64_t digest;
     Touched touched;
+    std::vector<std::size_t> late;  // chosen when the flight before is over
   };
+
+  void choose_late(Flight& flight) {
+    for (std::size_t i = 0; i < flight.batch->rows.size(); ++i) {
+      const tl::StepRow& row = flight.batch->rows[i];
+      const FakeParams* params = slots_[row.request_slot].params.get();
+      if (row.sample && params != nullptr && params->guided && is_late(row)) flight.late.push_back(i);
+    }
+  }
 
   // The first position that the row's tokens attend to in a group.
   int first_visible(const tl::StepRow& row, std::size_t group) const {

@@ -15,6 +15,7 @@ using Tokens = std::vector<std::int32_t>;
 struct FakeParams : tl::SlotParams {
   std::uint64_t seed = 0;
   bool prompt_outputs = false;
+  bool guided = false;
   int num_beams = 0;
   int max_new_tokens = 0;  // of a search
   int errs_on = 0;         // another token than the seed's comes out where that is a multiple of it; 0: never

@@ -81,6 +81,7 @@ class Model {
     std::string salt;
     Tokens drafts = {};  // that a step in flight writes behind them
     int farthest = 0;    // end of what was ever written
+    bool may_be_late = false;
     tl::TokenChain chain() { return {tokens, hashes, salt}; }
   };
 
@@ -124,7 +125,7 @@ class Model {
     CHECK(std::ssize(held(*kv)) == std::ssize(before) + num_missing);
     live.farthest = std::max(live.farthest, end);
     CHECK(cache_.num_held_blocks(*kv) <=
-          cache_.geometry().most_blocks(std::max(end - begin, 1 + kMostDrafts), live.farthest));
+          cache_.geometry().most_blocks(std::max(end - begin, 2 + kMostDrafts), live.farthest));
     check_fresh(before, held(*kv));
     execute(copies);
     for_each_group([&](int group) {
@@ -134,17 +135,20 @@ class Model {
         device_[block][p % config_.tokens_per_block] = p < known ? live.tokens[p] : drafts[p - known];
       }
     });
-    cache_.advance(*kv, end - begin, end - known);
+    live.may_be_late = known == std::ssize(live.tokens) && draw(3) == 0;
+    cache_.advance(*kv, end - begin, end - known + (live.may_be_late ? 1 : 0));
     live.drafts = drafts;
     cache_.commit(*kv, live.chain(), launched_ + 1);
     launch(*kv);
     cache_.leave_behind(*kv, launched_);
   }
 
-  // Some drafts turn out to be right, and the others are taken back.
+  // Some drafts turn out to be right, and the others are taken back: a late row's all, and the token before them.
   void settle(Live& live) {
-    const int num_kept = draw(std::ssize(live.drafts) + 1);
-    std::visit([&](const auto& handle) { cache_.settle(handle, num_kept); }, live.handle);
+    const bool is_late = std::exchange(live.may_be_late, false) && draw(2) == 0;
+    const auto num_kept = is_late ? 0 : draw(std::ssize(live.drafts) + 1);
+    const int num_wrong = static_cast<int>(std::ssize(live.drafts) - num_kept) + (is_late ? 1 : 0);
+    std::visit([&](const auto& handle) { cache_.settle(handle, num_wrong); }, live.handle);
     if (const auto* kv = std::get_if<KvSequence>(&live.handle)) cache_.leave_behind(*kv, launched_);
     live.tokens.insert(live.tokens.end(), live.drafts.begin(), live.drafts.begin() + num_kept);
     live.drafts.clear();
@@ -222,10 +226,12 @@ class Model {
           const auto& memory = std::is_same_v<std::decay_t<decltype(handle)>, KvSequence> ? device_ : host_;
           for_each_group([&](int group) {
             const int window = config_.windows[group], length = cache_.length(handle);
-            const int next = length - cache_.num_drafts(handle);  // the first token that may be computed next
+            const int next = length - cache_.num_unsettled(handle);  // the first token that may be computed next
             for (int p = window > 0 ? std::max(next - window + 1, 0) : 0; p < length; ++p) {
               const int block = cache_.blocks(handle, group)[p / config_.tokens_per_block];
-              CHECK(memory[block][p % config_.tokens_per_block] == (p < next ? live.tokens[p] : live.drafts[p - next]));
+              const auto num_known = std::ssize(live.tokens);
+              CHECK(memory[block][p % config_.tokens_per_block] ==
+                    (p < num_known ? live.tokens[p] : live.drafts[p - num_known]));
             }
           });
         },

@@ -35,6 +35,8 @@ struct Load {
       auto params = std::make_shared<FakeParams>(dynamic_cast<const FakeParams&>(*spec.params));
       params->prompt_outputs = true;
       spec.params = std::move(params);
+    } else if (spec.num_beams == 0 && draw(3) == 0) {
+      return guided(std::move(spec));
     }
     return spec;
   }
@@ -64,7 +66,7 @@ inline void check_prompt_positions(const Heard& request) {
 }
 
 struct Totals {
-  std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0, found = 0, accepted = 0, rejected = 0;
+  std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0, found = 0, accepted = 0, rejected = 0, late = 0;
 };
 
 inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals) {
@@ -77,6 +79,8 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
   }
   Driver driver(config, cache, config.max_batch_size + load.draw(3));
   driver.may_wait = load.draw(2) > 0;
+  const int odds = 2 + load.draw(8);
+  driver.executor.is_late = [&, odds](const tl::StepRow&) { return load.draw(odds) == 0; };
   driver.executor.seconds_per_token = 1e-3;
   driver.executor.seconds_per_copy = 1e-6 * std::pow(10.0, load.draw(5));
   for (int i = 0; i < 120; ++i) {
@@ -105,6 +109,7 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
   totals.recomputed += stats.num_recompute_preemptions;
   totals.swapped += stats.num_swap_preemptions;
   totals.hit_tokens += stats.kv.hit_tokens;
+  totals.late += stats.num_late_rows;
   for (const std::int64_t count : stats.drafts.num_accepted) totals.accepted += count, totals.rejected -= count;
   for (const std::int64_t count : stats.drafts.num_drafted) totals.rejected += count;
   if (config.policy == tl::CapacityPolicy::kGuaranteedNoEvict) {

@@ -34,7 +34,7 @@ TEST(random_load_max_utilization) {
                     totals);
   }
   CHECK(totals.recomputed > 40 && totals.swapped > 40 && totals.hit_tokens > 400 && totals.failed > 20);
-  CHECK(totals.found > 40 && totals.accepted > 400 && totals.rejected > 400);
+  CHECK(totals.found > 40 && totals.accepted > 400 && totals.rejected > 400 && totals.late > 400);
 }
 
 TEST(random_load_guaranteed_no_evict) {
@@ -43,7 +43,7 @@ TEST(random_load_guaranteed_no_evict) {
     const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config, {.num_blocks = 20 + static_cast<int>(seed % 25), .tokens_per_block = 4}, totals);
   }
-  CHECK(totals.hit_tokens > 500 && totals.found > 50);
+  CHECK(totals.hit_tokens > 500 && totals.found > 50 && totals.late > 100);
 }
 
 TEST(random_load_without_chunked_context) {
@@ -77,7 +77,7 @@ TEST(random_load_max_utilization_of_cache_groups) {
                     totals);
   }
   CHECK(totals.recomputed > 20 && totals.swapped > 20 && totals.hit_tokens > 200 && totals.failed > 20);
-  CHECK(totals.found > 20);
+  CHECK(totals.found > 20 && totals.late > 200);
 }
 
 TEST(random_load_guaranteed_no_evict_of_cache_groups) {

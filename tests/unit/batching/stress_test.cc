@@ -32,6 +32,7 @@ void submit_randomly(tl::EventLoop& loop, Submitted& submitted, std::uint64_t se
     const int num_beams = draw(10) ? 0 : 1 + draw(3);
     request.spec = num_beams > 0 ? search_of(std::move(prompt), num_tokens, num_beams, draw(100))
                                  : spec_of(std::move(prompt), num_tokens, draw(100));
+    if (num_beams == 0 && draw(3) == 0) request.spec = guided(std::move(request.spec));
     request.spec.priority = draw(3) - 1;
     if (draw(8) == 0) request.spec.timeout = std::chrono::microseconds(1 + draw(5000));
     try {
@@ -57,6 +58,7 @@ void inject_faults(FakeExecutor& executor) {
   };
   executor.on_launch = fault;
   executor.on_wait = fault;
+  executor.is_late = [random](const tl::StepRow&) { return (*random)() % 4 == 0; };
 }
 
 TEST(ten_thousand_random_requests) {
@@ -96,7 +98,7 @@ TEST(ten_thousand_random_requests) {
                             tl::FinishReason::kError}) {
     CHECK(stats.num_ended[static_cast<std::size_t>(reason)] > 20);  // the test reaches what it is about
   }
-  CHECK(num_found > 100);
+  CHECK(num_found > 100 && stats.scheduler.num_late_rows > 100);
   CHECK(s.num_recompute_preemptions > 20 && s.num_swap_preemptions > 20 && stats.num_failed_steps > 5);
 }
 

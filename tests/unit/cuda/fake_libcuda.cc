@@ -23,7 +23,7 @@
 namespace {
 
 using Work = std::function<void()>;
-constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kOutOfResources = 701,
+constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kNotReady = 600, kOutOfResources = 701,
               kLaunchFailed = 719;
 
 struct Stream {
@@ -539,6 +539,14 @@ int cuEventSynchronize(Event* event) {
   {
     std::unique_lock lock(hold().mutex);
     hold().changed.wait(lock, [] { return !hold().held; });
+  }
+  if (event->stream) run_until(event->stream, [event] { return event->reached; });
+  return 0;
+}
+int cuEventQuery(Event* event) {
+  {
+    const std::lock_guard lock(hold().mutex);
+    if (hold().held) return kNotReady;
   }
   if (event->stream) run_until(event->stream, [event] { return event->reached; });
   return 0;

@@ -23,6 +23,7 @@ void Scheduler::add_beam_rows(Index index, StepBatch& batch) {
     StepRow& row = push_row(index, beam.slot, beam.kv, 1, 0, batch);
     row.num_generated = running.request().num_searched;
     row.sample = true;
+    cache_.advance(beam.kv, row.num_tokens);
     batch.token_ids.push_back(beam.token);
     ++batch.num_decode_tokens;
     leave_behind(running, beam.kv, batch.step);

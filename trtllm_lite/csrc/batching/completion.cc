@@ -19,9 +19,11 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
 }
 
 void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events) {
+  if (result.is_late) return;  // see sit_out
   const Index index = row.request.index;
+  if (result.error.empty() && num_unsettled(table_.request(index), row) > 0) settle(row, result);
   if (row.num_drafts > 0 && result.error.empty()) {
-    settle(row, result.tokens.size() - 1);
+    count_drafts(row, result.tokens.size() - 1);
     pace(row, result.tokens.size() - 1);
   }
   if (!result.error.empty()) {

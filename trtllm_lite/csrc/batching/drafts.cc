@@ -153,14 +153,18 @@ bool Scheduler::ask_for_drafts(Index index, int most, StepBatch& batch) {
   return true;
 }
 
-// Notes how many drafts of a row in flight were kept. A request preempted meanwhile has nothing to take back.
-void Scheduler::settle(const StepRow& row, int num_kept) {
+// Takes back the drafts of a row in flight that are not kept. A request preempted meanwhile has nothing to take back.
+void Scheduler::settle(const StepRow& row, const RowResult& result) {
+  const int num_wrong = row.num_drafts + 1 - result.tokens.size();
   RequestState& state = table_.state(row.request.index);
   if (auto* running = std::get_if<Running>(&state)) {
-    cache_.settle(running->kv(), num_kept);
+    cache_.settle(running->kv(), num_wrong);
     leave_behind(*running, running->kv(), launched_);
   }
-  if (auto* swapped = std::get_if<Swapped>(&state)) cache_.settle(swapped->kv(), num_kept);
+  if (auto* swapped = std::get_if<Swapped>(&state)) cache_.settle(swapped->kv(), num_wrong);
+}
+
+void Scheduler::count_drafts(const StepRow& row, int num_kept) {
   DraftCounters& counters = counters_.drafts;
   ++counters.num_rows;
   for (int i = 0; i < row.num_drafts; ++i) {

@@ -125,6 +125,7 @@ bool EventLoop::launch_next() {
   const std::optional<StepError> error = attempt([&] { executor_->launch(batch); });
   if (!error) {
     ++owed_;
+    if (owed_ == 1) take_back_late();
     return true;
   }
   if (owed_ > 0) {  // the step before it is not concerned: its results count, unless it fails too
@@ -166,6 +167,7 @@ void EventLoop::complete_oldest() {
   const StepBatch& batch = batches_[oldest_];
   oldest_ ^= 1;
   --in_flight_;
+  if (owed_ == 1) take_back_late();
   scheduler_.complete(batch, result_, now_, staged_);
   ++work_stats_.num_steps;
   const double step = seconds(now_ - last_results_), host = step - seconds(waited_);
@@ -174,6 +176,9 @@ void EventLoop::complete_oldest() {
   if (num_launches_ == 1 && launched_only_decodes_) work_stats_.decode_host_times.add(host);
   count_from(now_);
 }
+
+// Of the only step that the executor has.
+void EventLoop::take_back_late() { scheduler_.sit_out(batches_[oldest_], executor_->late_rows()); }
 
 void EventLoop::count_from(Clock::time_point instant) {
   last_results_ = instant;

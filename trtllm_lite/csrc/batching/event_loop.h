@@ -56,6 +56,7 @@ class EventLoop {
   void collect_oldest();
   std::optional<StepError> wait_for_oldest();
   void complete_oldest();
+  void take_back_late();
   void count_from(Clock::time_point instant);
   void fail_steps(const StepError& error);
   void drain();

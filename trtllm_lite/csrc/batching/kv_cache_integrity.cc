@@ -25,8 +25,8 @@ void KvCacheManager::check_integrity() const {
   for (std::uint32_t id = 0; id < sequences_.size(); ++id) {
     const Sequence& s = sequences_[id];
     const std::string name = "sequence " + std::to_string(id);
-    check(s.num_drafts >= 0 && s.num_drafts < std::max(s.length, 1), name + " has more drafts than tokens");
-    const int sure = s.length - s.num_drafts;
+    check(s.num_unsettled >= 0 && s.num_unsettled <= s.length, name + " has more unsettled positions than tokens");
+    const int sure = s.length - s.num_unsettled;
     check(s.num_committed * config_.tokens_per_block <= sure, name + " committed what may be taken back");
     std::vector<std::int32_t> held;
     for (int group = 0; group < geometry_.num_groups(); ++group) {

@@ -111,7 +111,7 @@ bool KvCacheManager::grow(std::uint32_t id, int num_tokens, std::vector<CopyOrde
 void KvCacheManager::drop_behind_windows(std::uint32_t id, std::uint64_t last_step) {
   for (int group = 0; group < geometry_.num_groups(); ++group) {
     Table& t = table(id, group);
-    const int first = geometry_.first_needed(group, sequences_[id].length - sequences_[id].num_drafts);
+    const int first = geometry_.first_needed(group, sequences_[id].length - sequences_[id].num_unsettled);
     for (; t.first < first; ++t.first) {
       release(std::exchange(t.blocks[static_cast<std::size_t>(t.first)], kNoBlock), group, last_step);
     }
@@ -207,7 +207,7 @@ void KvCacheManager::close(std::uint32_t id, std::uint64_t last_step) {
     t.blocks.clear();  // keeps its storage
     t.first = t.first_change = 0;
   }
-  s.length = s.num_drafts = s.writable = s.num_committed = 0;
+  s.length = s.num_unsettled = s.writable = s.num_committed = 0;
   s.parent = PrefixCache::kRoot;
   s.in_use = false;
   unused_sequences_.push_back(id);

@@ -91,22 +91,24 @@ class KvCacheManager {
   }
   // Blocks that reserve() would take besides copies.
   int num_missing(const KvSequence& sequence, int num_tokens) const;
-  // Notes that the step in preparation writes num_tokens more positions, which were reserved. The last `num_drafts` of
-  // them may be taken back: settle() comes before the next advance().
-  void advance(const KvSequence& sequence, int num_tokens, int num_drafts = 0) {
+  // Notes that the step in preparation writes num_tokens more positions, which were reserved. The last `num_unsettled`
+  // of them may be taken back until the next advance().
+  void advance(const KvSequence& sequence, int num_tokens, int num_unsettled = 0) {
     Sequence& s = sequences_[sequence.id_];
     s.length += num_tokens;
-    s.num_drafts = num_drafts;
+    s.num_unsettled = num_unsettled;
   }
-  // Takes back all drafts but the first `num_kept`. Blocks stay with the sequence, which goes on to write them.
-  void settle(const SequenceHandle& sequence, int num_kept) {
+  // Takes back the last `num_wrong` of the unsettled positions; the others are settled. Blocks stay with the sequence,
+  // which goes on to write them.
+  void settle(const SequenceHandle& sequence, int num_wrong) {
     Sequence& s = sequences_[sequence.id_];
-    s.length -= std::exchange(s.num_drafts, 0) - num_kept;
+    s.length -= num_wrong;
+    s.num_unsettled = 0;
   }
   // Lets others share the sequence's full blocks. `written_by`: the last step that writes any of them.
   void commit(const KvSequence& sequence, const TokenChain& chain, std::uint64_t written_by) {
     Sequence& s = sequences_[sequence.id_];
-    const int num_known = std::min(static_cast<int>(chain.tokens.size()), s.length);
+    const int num_known = std::min(static_cast<int>(chain.tokens.size()), s.length - s.num_unsettled);
     const bool has_full_block = num_known >= (s.num_committed + 1) * config_.tokens_per_block;
     if (has_full_block && config_.enable_block_reuse) commit_blocks(sequence.id_, chain, num_known, written_by);
   }
@@ -135,8 +137,8 @@ class KvCacheManager {
   int num_held_blocks(const SequenceHandle& sequence) const;
   int num_exclusive_blocks(const KvSequence& sequence) const;
   int num_used_blocks(const SequenceHandle& sequence) const;
-  int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }  // with drafts
-  int num_drafts(const SequenceHandle& sequence) const { return sequences_[sequence.id_].num_drafts; }
+  int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }  // all
+  int num_unsettled(const SequenceHandle& sequence) const { return sequences_[sequence.id_].num_unsettled; }
   // Tokens at the sequence's beginning that others hold, too: nobody computes them again for this one's sake.
   int num_shared_tokens(const KvSequence& sequence) const;
   // Whether any of the sequence's tables changed since the last call; what did, take_first_change() says.
@@ -164,8 +166,8 @@ class KvCacheManager {
   };
   struct Sequence {
     std::int32_t length = 0;
-    std::int32_t num_drafts = 0;  // of the positions below `length`: those that may be taken back
-    std::int32_t writable = 0;    // positions below it may be written without another look
+    std::int32_t num_unsettled = 0;  // of the positions below `length`: those that may be taken back
+    std::int32_t writable = 0;       // positions below it may be written without another look
     std::int32_t num_committed = 0;
     PrefixCache::EntryId parent = PrefixCache::kRoot;  // entry of the last committed block
     bool on_host = false;

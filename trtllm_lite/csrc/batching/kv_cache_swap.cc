@@ -20,7 +20,7 @@ std::optional<HostSequence> KvCacheManager::swap_out(KvSequence& handle, std::ve
     }
   }
   sequences_[id].length = length;
-  sequences_[id].num_drafts = sequences_[handle.id_].num_drafts;
+  sequences_[id].num_unsettled = sequences_[handle.id_].num_unsettled;
   close(handle.id_, launched_ + 1);  // the copies read its blocks
   handle.manager_ = nullptr;
   return HostSequence(this, id);

@@ -93,7 +93,8 @@ Request::Request(RequestId id, RequestSpec request_spec, Clock::time_point now)
 
 int Request::max_blocks(const KvGeometry& geometry, int num_computed) const {
   if (is_search()) return geometry.most_blocks_of_search(num_prompt, max_kv_len(), spec.num_beams);
-  return geometry.most_blocks(std::max(num_total() - num_computed, 1 + max_draft_len), max_kv_len());
+  const int num_unsettled = max_draft_len + (spec.guided ? 1 : 0);
+  return geometry.most_blocks(std::max(num_total() - num_computed, 1 + num_unsettled), max_kv_len());
 }
 
 std::optional<FinishReason> Request::finish_reason() const {

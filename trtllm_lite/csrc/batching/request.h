@@ -35,7 +35,8 @@ struct RequestSpec {
   int num_beams = 0;
   // Whether this is a further sequence of a prompt (n, best_of). See Inbox.
   bool extra = false;
-  int priority = 0;  // kMinPriority .. kMaxPriority; a greater one is served earlier
+  bool guided = false;  // by a grammar: its rows may be late (StepExecutor::late_rows)
+  int priority = 0;     // kMinPriority .. kMaxPriority; a greater one is served earlier
   // Every prompt position is computed, for prompt log probabilities or logits: nothing is taken from the cache.
   bool prompt_outputs = false;
   std::vector<std::int32_t> end_ids;

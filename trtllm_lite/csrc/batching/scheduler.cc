@@ -97,6 +97,24 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   return !batch.empty();
 }
 
+// Positions that the row may give back: those of its drafts, and if it may be late, that of the token before them.
+int Scheduler::num_unsettled(const Request& request, const StepRow& row) {
+  return row.num_drafts + (request.spec.guided && row.sample ? 1 : 0);
+}
+
+void Scheduler::sit_out(const StepBatch& batch, std::span<const std::size_t> late_rows) {
+  for (const std::size_t i : late_rows) {
+    const StepRow& row = batch.rows[i];
+    if (!table_.alive(row.request)) continue;
+    Request& request = table_.request(row.request.index);
+    cache_.settle(table_.running(row.request.index).kv(), num_unsettled(request, row));
+    --request.num_pending;
+    const int known_end = row.past_len + row.num_tokens - row.num_drafts;
+    if (request.max_scheduled == known_end) --request.max_scheduled;
+  }
+  counters_.num_late_rows += std::ssize(late_rows);
+}
+
 void Scheduler::launched(const StepBatch& batch) {
   launched_ = batch.step;
   cache_.step_launched(batch.step);
@@ -159,6 +177,7 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   StepRow& row = push_row(index, running.slot().index(), running.kv(), end - past_len, drafts.size(), batch);
   row.num_generated = request.num_generated();
   row.sample = known_end == request.num_total();
+  cache_.advance(running.kv(), row.num_tokens, num_unsettled(request, row));
   if (row.decodes()) batch.num_decode_tokens += row.num_tokens;
   batch.awaited = batch.awaited || (row.sample && request.drafts_in(batch.step + 1));
   if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
@@ -179,8 +198,8 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   return true;
 }
 
-// A row for the next `num_tokens` positions of `kv`, which are reserved; their tokens are the caller's to add. The last
-// `num_drafts` of them are drafts.
+// A row for the next `num_tokens` positions of `kv`, which are reserved; that they are taken, and their tokens, are the
+// caller's to note. The last `num_drafts` of them are drafts.
 StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts,
                              StepBatch& batch) {
   const Running& running = table_.running(index);
@@ -195,7 +214,6 @@ StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int nu
                         .outputs_from = running.request().outputs_from,
                         .num_drafts = num_drafts,
                         .sample = false});
-  cache_.advance(kv, num_tokens, num_drafts);
   counters_.num_scheduled_tokens += num_tokens;
   return batch.rows.back();
 }

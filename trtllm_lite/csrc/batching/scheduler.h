@@ -56,6 +56,7 @@ struct SchedulerStats {
   std::int64_t num_recompute_preemptions = 0, num_swap_preemptions = 0;
   std::int64_t num_recomputed_tokens = 0;  // scheduled again after a preemption
   std::int64_t num_scheduled_tokens = 0;   // with drafts
+  std::int64_t num_late_rows = 0;          // see StepExecutor::late_rows
   DraftCounters drafts;
 };
 
@@ -88,6 +89,9 @@ class Scheduler {
   bool prepare(StepBatch& batch, Clock::time_point now, EventBatch& events);
   // Notes that the prepared step is launched. Its batch must stay unchanged until complete() or abandon().
   void launched(const StepBatch& batch);
+  // Notes which rows of the newest launched step sit it out, before the results of the step before are taken and
+  // another one is prepared.
+  void sit_out(const StepBatch& batch, std::span<const std::size_t> late_rows);
   // Takes the results of the oldest launched step, which has ended.
   void complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events);
   // The first of these steps failed, and with it the later ones: all that are launched. Requests at fault (all running
@@ -121,6 +125,7 @@ class Scheduler {
   bool add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch);
   StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts, StepBatch& batch);
   void add_table_updates(int slot, const KvSequence& kv, StepBatch& batch);
+  static int num_unsettled(const Request& request, const StepRow& row);
   bool reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch);
   void leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step);
   void leave(Index index);
@@ -156,7 +161,8 @@ class Scheduler {
   int paced(const Request& request, int most) const;
   void look_at_drafts(const StepBatch& batch);
   void note_nothing(const DraftTask& task);
-  void settle(const StepRow& row, int num_kept);
+  void settle(const StepRow& row, const RowResult& result);
+  void count_drafts(const StepRow& row, int num_kept);
   void ask_for_what_pays();
   void ask_within_budget();
   void pace(const StepRow& row, int num_kept);

@@ -25,10 +25,10 @@ void Scheduler::check_integrity() {
   for (const Index index : running_) {
     const auto* running = std::get_if<Running>(&table_.state(index));
     check(running != nullptr, "a listed request is not running");
-    const int num_drafts = cache_.num_drafts(running->kv());
-    check(remaining(*running) >= 0 || num_drafts > 0, "more is scheduled than there are tokens");
+    const int num_unsettled = cache_.num_unsettled(running->kv());
+    check(remaining(*running) >= 0 || num_unsettled > 0, "more is scheduled than there are tokens");
     check(!running->request().drafts() || running->request().num_pending <= 1, "a request that drafts runs ahead");
-    check(num_drafts == 0 || running->request().num_pending == 1, "drafts are in flight with no row");
+    check(num_unsettled == 0 || running->request().num_pending > 0, "positions are unsettled with no row in flight");
   }
   for (const auto& [rank, index] : waiting_.entries()) {
     check(!std::holds_alternative<Running>(table_.state(index)) && rank_of(index) == rank, "wrong queue entry");

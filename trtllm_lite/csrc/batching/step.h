@@ -142,10 +142,11 @@ struct StepBatch {
 
 // The result of a row. Of the rows of a beam search only the first row's result is used.
 struct RowResult {
-  TokenRun tokens;              // of a sampled row, unless its request is a beam search
+  TokenRun tokens;              // of a sampled row, unless its request is a beam search or the row was late
   std::vector<BeamMove> moves;  // of a beam search's sampled rows: the beams of its next step; none = it is over
   std::unique_ptr<RowOutputs> outputs;  // null unless the request asked for some
   std::string error;                    // not empty: this request fails (say, logits that are not finite), no other
+  bool is_late = false;                 // see StepExecutor::late_rows
 };
 
 struct StepResult {
@@ -187,6 +188,11 @@ class StepExecutor {
   // Waits for the oldest launched step and writes its results, reusing the buffers of `result`. Either call may throw
   // StepError (or anything: then no request is to blame in particular); the step then counts as ended.
   virtual void wait(StepResult& result) = 0;
+
+  // Rows of the newest launched step, in order, that sit it out: the grammars that guide them were late, and others
+  // would have waited. They come to no tokens, and of what they write to the cache only the known tokens before the
+  // last one count. To be asked once the step before is over: what a row was to come to, no later step may continue.
+  virtual std::span<const std::size_t> late_rows() const { return {}; }
 };
 
 }  // namespace tl

@@ -106,6 +106,7 @@ class PyEventLoop {
                      .min_new_tokens = sampling.min_tokens,
                      .num_beams = beams ? beams->num_beams : 0,
                      .extra = sequence_index > 0,
+                     .guided = params->grammar != nullptr,
                      .priority = priority,
                      .prompt_outputs = context_logits || sampling.prompt_logprobs.has_value(),
                      .end_ids = ending_tokens(sampling),
@@ -291,6 +292,7 @@ nb::dict stats_dict(const PyEventLoop& loop) {
   out["num_swap_preemptions"] = scheduler.num_swap_preemptions;
   out["num_recomputed_tokens"] = scheduler.num_recomputed_tokens;
   out["num_scheduled_tokens"] = scheduler.num_scheduled_tokens;
+  out["num_late_rows"] = scheduler.num_late_rows;
   out["num_drafts"] = scheduler.drafts.num_rows;
   out["num_drafted"] =
       std::vector<std::int64_t>(scheduler.drafts.num_drafted.begin(), scheduler.drafts.num_drafted.end());

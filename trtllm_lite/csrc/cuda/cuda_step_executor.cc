@@ -10,7 +10,7 @@ CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host
     : executor_(executor),
       vocab_size_(static_cast<std::size_t>(executor.engine().manifest().model.vocab_size)),
       host_(executor),
-      masks_(executor, host_),
+      masks_(executor, host_.rows()),
       packer_(executor, host_),
       tables_(executor.num_slots(), executor.num_cache_groups()) {
   executor_.device().make_current();
@@ -24,6 +24,7 @@ CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host
     flight.logprobs = PinnedBuffer(num_logits * sizeof(DrawnLogprobs), "log probabilities", "free host memory");
     flight.records = PinnedBuffer(host_.records().num_bytes(), "sampling parameters", "free host memory");
     flight.started = make_event();
+    flight.has_logits = make_event();
     flight.copied = make_event();
     flight.ended = make_event();
   }
@@ -98,6 +99,7 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   const Stream stream = executor_.stream();
   flight.batch = &batch;
   flight.finished = flight.awaits_masks = false;
+  flight.late.clear();
   flight.shape = {};
   flight.plan.clear();
   flight.is_timed = !batch.only_decodes() || max_draft_len() > 0;
@@ -122,6 +124,7 @@ void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
   flight.awaits_masks = !flight.plan.guided.empty();
   if (flight.awaits_masks) {
     executor_.enqueue_forward(flight.shape, flight.inputs.data());
+    driver().check(driver().event_record(flight.has_logits.get(), executor_.stream()), "running a step");
   } else {
     executor_.enqueue_step(flight.shape, flight.inputs.data());
   }
@@ -129,8 +132,10 @@ void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
 
 // The rest of a step with guided rows, for which the step before has been read. It is the last on the stream.
 void CudaStepExecutor::enqueue_guided(Flight& flight) {
-  flight.mask_errors.resize(flight.plan.guided.size());
-  masks_.put(*flight.batch, flight.plan.guided, flight.masks, flight.mask_errors);
+  masks_.put(*flight.batch, flight.plan.guided, flight.masks, flight.has_logits);
+  for (const GuidedRow& guided : flight.plan.guided) {
+    if (guided.is_late) flight.late.push_back(guided.row);
+  }
   executor_.enqueue_sampling(flight.shape);
   flight.awaits_masks = false;
   enqueue_end(flight);
@@ -162,6 +167,10 @@ void CudaStepExecutor::wait(StepResult& result) {
   Flight& next = flights_[static_cast<std::size_t>(oldest_)];
   if (in_flight_ == 1 && next.awaits_masks) or_synchronize([&] { enqueue_guided(next); });
   std::swap(result, flight.result);
+}
+
+std::span<const std::size_t> CudaStepExecutor::late_rows() const {
+  return flights_[static_cast<std::size_t>((oldest_ + in_flight_ - 1) % 2)].late;
 }
 
 void CudaStepExecutor::finish(Flight& flight) {

@@ -4,7 +4,7 @@
 //
 // A step with guided rows is queued in two parts: launch() puts the part on the stream that makes logits. The part that
 // draws tokens follows when the tokens of step n-1 are known (wait() for that step has read them), the texts have been
-// continued, and the masks made, while the device makes the logits.
+// continued, and the masks made, while the device makes the logits. A row whose mask takes longer sits the step out.
 //
 // Rows that ask for more than the device's sampling kernel does (beams, logits, allowed tokens, …) are sampled on the
 // host from their logits; a step that follows them is launched when they have been.
@@ -12,7 +12,7 @@
 
 #include <array>
 #include <memory>
-#include <string>
+#include <span>
 #include <vector>
 
 #include "batching/step.h"
@@ -39,6 +39,7 @@ class CudaStepExecutor : public StepExecutor {
                 int num_prompt) override;
   void launch(const StepBatch& batch) override;
   void wait(StepResult& result) override;
+  std::span<const std::size_t> late_rows() const override;
 
  private:
   // A step between launch() and wait().
@@ -48,9 +49,10 @@ class CudaStepExecutor : public StepExecutor {
     TokenMasks::Staging masks;
     WrittenInputs written;              // to `inputs`
     OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
+    OwnedEvent has_logits;              // of a step with guided rows
     StepShape shape;
     LogitsPlan plan;
-    std::vector<std::string> mask_errors;  // of the guided rows of `plan`
+    std::vector<std::size_t> late;  // rows of the batch
     bool is_timed = false;  // not if nobody asks how long it takes: a step that only decodes, on engines without drafts
     bool awaits_masks = false;  // the part that draws tokens is not on the stream yet
     bool finished = false;      // `result` holds its results

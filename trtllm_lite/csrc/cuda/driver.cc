@@ -34,6 +34,13 @@ void Driver::check(Result result, std::string_view what, std::string_view name) 
   throw DeviceError(message);
 }
 
+bool Driver::reached(Event event) const {
+  const Result result = event_query(event);
+  if (result == kNotReady) return false;
+  check(result, "running a step");
+  return true;
+}
+
 const Driver& driver() {
   static const Driver loaded = load_driver();
   return loaded;

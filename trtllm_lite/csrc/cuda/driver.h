@@ -24,6 +24,7 @@ using Graph = Opaque<struct GraphTag>*;
 using GraphExec = Opaque<struct GraphExecTag>*;
 
 constexpr Result kOutOfMemory = 2;
+constexpr Result kNotReady = 600;
 
 constexpr unsigned kHostMemory = 1;  // CUmemorytype
 constexpr unsigned kDeviceMemory = 2;
@@ -128,6 +129,7 @@ static_assert(sizeof(Copy3d) == 200);
   X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                                   \
   X(event_destroy, "cuEventDestroy_v2", (Event event))                                                                \
   X(event_record, "cuEventRecord", (Event event, Stream stream))                                                      \
+  X(event_query, "cuEventQuery", (Event event))                                                                       \
   X(event_synchronize, "cuEventSynchronize", (Event event))                                                           \
   X(event_elapsed, "cuEventElapsedTime", (float* milliseconds, Event start, Event end))                               \
   X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec * exec, Graph graph, unsigned long long flags))      \
@@ -145,6 +147,8 @@ struct Driver {
   // Throws DeviceError, with the driver's own words, unless `result` is success. `what`, followed by `name`, says what
   // was attempted.
   void check(Result result, std::string_view what, std::string_view name = {}) const;
+  // Whether all that was on the stream before the event is done. Throws DeviceError if some of it failed.
+  bool reached(Event event) const;
 };
 
 // The process's driver, initialised. Throws DeviceError if there is none, or it lacks a function.

@@ -43,7 +43,7 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
                                           .is_guided = !is_host && own.grammar != nullptr};
   adapters_[static_cast<std::size_t>(slot)] = own.adapter ? own.adapter->slot() : kNoAdapter;
   if (is_host) reserve_window(own);
-  if (is_host || own.grammar) start_threads();
+  if (is_host) start_threads();
 }
 
 // Reserves host memory when a request takes its slot, so that too large a request fails by itself, not within a step.
@@ -134,27 +134,6 @@ void HostSampling::draw(const StepBatch& batch, std::span<const std::size_t> row
     const std::size_t row = rows[static_cast<std::size_t>(task)];
     rows_.finish_row(batch, places, row, window(wanted.size()), workspaces_[static_cast<std::size_t>(thread)],
                      results[row]);
-  });
-}
-
-void HostSampling::fill_masks(const StepBatch& batch, std::span<const GuidedRow> guided, std::span<std::uint32_t> masks,
-                              std::span<std::string> errors) {
-  const std::size_t num_words = mask_words(rows_.vocab_size());
-  pool_->parallel_for(std::ssize(guided), [&](std::int64_t task, int) {
-    const auto& [index, first_mask] = guided[static_cast<std::size_t>(task)];
-    const StepRow& row = batch.rows[index];
-    const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
-    const auto end = static_cast<std::size_t>(row.first_token + row.num_tokens);
-    const auto drafts = std::span(batch.token_ids).subspan(end - num_drafts, num_drafts);
-    const auto own = masks.subspan(static_cast<std::size_t>(first_mask) * num_words, (1 + num_drafts) * num_words);
-    std::string& error = errors[static_cast<std::size_t>(task)];
-    error.clear();
-    try {
-      rows_.text(row.request_slot)->fill_masks(drafts, num_words, own);
-    } catch (const GrammarError& thrown) {
-      error = thrown.what();
-      std::ranges::fill(own, 0);
-    }
   });
 }
 

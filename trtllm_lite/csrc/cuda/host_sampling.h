@@ -1,11 +1,9 @@
 // Tells which requests of a GPU executor the device samples, and samples the others, which ask for more, on the host.
-// Of guided requests that the device samples the host follows the texts, and makes the masks.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "cuda/slot_records.h"
@@ -15,12 +13,6 @@
 namespace tl::cuda {
 
 constexpr std::int32_t kNoAdapter = -1;
-
-// A row of the batch whose tokens the device draws under the masks of a grammar: the first, and one for each draft.
-struct GuidedRow {
-  std::size_t row;
-  std::int64_t first_mask;  // its place among the step's masks
-};
 
 class HostSampling {
  public:
@@ -49,15 +41,6 @@ class HostSampling {
   // long prompt takes no more page-locked memory than a short one. Throws DeviceError.
   void finish(const StepBatch& batch, std::span<const std::size_t> taken, std::span<const RowLogits> at,
               std::span<RowResult> results);
-
-  // Fills the masks of the `guided` rows, on several threads. The tokens of all steps before have been added. A grammar
-  // that cannot be followed any further is an error of its row, which then has a mask that forbids all tokens.
-  void fill_masks(const StepBatch& batch, std::span<const GuidedRow> guided, std::span<std::uint32_t> masks,
-                  std::span<std::string> errors);
-  // Adds the tokens that the device drew for a guided row to its text.
-  void add_drawn(const StepRow& row, std::span<const std::int32_t> tokens) {
-    rows_.text(row.request_slot)->add_drawn(tokens);
-  }
 
  private:
   // Samples a sequence: the host, or else the device, which may do more than draw.

@@ -11,6 +11,7 @@
 #include "cuda/cuda_executor.h"
 #include "cuda/host_sampling.h"
 #include "cuda/slot_tables.h"
+#include "cuda/token_masks.h"
 
 namespace tl::cuda {
 

@@ -24,6 +24,7 @@ void clear(RowResult& result) {
   result.moves.clear();
   result.outputs.reset();
   result.error.clear();
+  result.is_late = false;
 }
 
 }  // namespace
@@ -55,13 +56,19 @@ void CudaStepExecutor::read_tokens(Flight& flight) {
   }
 }
 
-// Continues the texts of guided rows.
+// Continues the texts of guided rows. A late one has drawn nothing.
 void CudaStepExecutor::read_guided(Flight& flight) {
-  for (std::size_t i = 0; i < flight.plan.guided.size(); ++i) {
-    const std::size_t row = flight.plan.guided[i].row;
-    RowResult& result = flight.result.rows[row];
-    if (!flight.mask_errors[i].empty()) result.error = flight.mask_errors[i];
-    if (result.error.empty()) host_.add_drawn(flight.batch->rows[row], {result.tokens.begin(), result.tokens.end()});
+  for (const GuidedRow& guided : flight.plan.guided) {
+    RowResult& result = flight.result.rows[guided.row];
+    if (guided.is_late) {
+      clear(result);
+      result.is_late = true;
+      continue;
+    }
+    if (!guided.error.empty()) result.error = guided.error;
+    if (!result.error.empty()) continue;
+    const std::int32_t slot = flight.batch->rows[guided.row].request_slot;
+    host_.rows().text(slot)->add_drawn({result.tokens.begin(), result.tokens.end()});
   }
 }
 

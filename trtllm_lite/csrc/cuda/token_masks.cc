@@ -1,35 +1,87 @@
 #include "cuda/token_masks.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <optional>
+
+#include "cpu_count.h"
 
 namespace tl::cuda {
+namespace {
 
-TokenMasks::TokenMasks(const CudaExecutor& executor, HostSampling& host)
-    : executor_(executor), host_(host), num_words_(mask_words(host.rows().vocab_size())) {}
+constexpr int kMinThreads = 2;  // where one text takes long, others go on
+constexpr int kMaxThreads = 8;
+constexpr std::chrono::microseconds kPollTime{50};
+
+}  // namespace
+
+TokenMasks::TokenMasks(const CudaExecutor& executor, const RowSampler& rows)
+    : executor_(executor), rows_(rows), num_words_(mask_words(rows.vocab_size())) {}
 
 void TokenMasks::reserve(Staging& staging) {
   if (staging.words.size() > 0) return;
   executor_.device().make_current();
   const std::size_t num_words = static_cast<std::size_t>(executor_.max_masks()) * num_words_;
   if (stream_.get() == nullptr) stream_ = make_stream();
+  if (!threads_)
+    threads_ = std::make_unique<MaskThreads>(std::clamp(resolve_num_threads(0), kMinThreads, kMaxThreads), num_words_);
   staging.copied = make_event();
   staging.words = PinnedBuffer(num_words * sizeof(std::uint32_t), "masks of tokens", "free host memory");
 }
 
-void TokenMasks::put(const StepBatch& batch, std::span<const GuidedRow> guided, const Staging& staging,
-                     std::span<std::string> errors) {
-  auto* const words = reinterpret_cast<std::uint32_t*>(staging.words.data());
-  host_.fill_masks(batch, guided, {words, staging.words.size() / sizeof(std::uint32_t)}, errors);
+void TokenMasks::put(const StepBatch& batch, std::span<GuidedRow> guided, const Staging& staging,
+                     const OwnedEvent& logits) {
+  make(batch, guided, staging);
+  wait(batch.rows.size(), logits);
+  for (std::size_t i = 0; i < guided.size(); ++i) {
+    guided[i].is_late = !threads_->close(i, guided[i].error);
+    if (guided[i].is_late) std::ranges::fill(masks_of(batch, guided[i], staging), 0);
+  }
   // One copy from the first mask of a guided row to the last, whatever lies between.
-  const GuidedRow& last = guided.back();
-  const std::size_t mask_bytes = num_words_ * sizeof(std::uint32_t);
-  const std::size_t begin = static_cast<std::size_t>(guided.front().first_mask) * mask_bytes;
-  const std::size_t end = static_cast<std::size_t>(last.first_mask + 1 + batch.rows[last.row].num_drafts) * mask_bytes;
-  driver().check(driver().copy_to_device(executor_.token_masks() + begin, staging.words.data() + begin, end - begin,
-                                         stream_.get()),
+  const std::span<std::uint32_t> first = masks_of(batch, guided.front(), staging);
+  const std::span<std::uint32_t> last = masks_of(batch, guided.back(), staging);
+  const std::size_t begin = static_cast<std::size_t>(guided.front().first_mask) * num_words_ * sizeof(std::uint32_t);
+  const auto num_bytes = static_cast<std::size_t>(last.data() + last.size() - first.data()) * sizeof(std::uint32_t);
+  driver().check(driver().copy_to_device(executor_.token_masks() + begin, first.data(), num_bytes, stream_.get()),
                  "copying masks of tokens");
   driver().check(driver().event_record(staging.copied.get(), stream_.get()), "copying masks of tokens");
   driver().check(driver().stream_wait(executor_.stream(), staging.copied.get(), 0), "copying masks of tokens");
+}
+
+std::span<std::uint32_t> TokenMasks::masks_of(const StepBatch& batch, const GuidedRow& guided,
+                                              const Staging& staging) const {
+  auto* const words = reinterpret_cast<std::uint32_t*>(staging.words.data());
+  const auto num_masks = static_cast<std::size_t>(1 + batch.rows[guided.row].num_drafts);
+  return {words + static_cast<std::size_t>(guided.first_mask) * num_words_, num_masks * num_words_};
+}
+
+void TokenMasks::make(const StepBatch& batch, std::span<const GuidedRow> guided, const Staging& staging) {
+  orders_.clear();
+  for (const GuidedRow& one : guided) {
+    const StepRow& row = batch.rows[one.row];
+    const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
+    const auto end = static_cast<std::size_t>(row.first_token + row.num_tokens);
+    orders_.push_back({.text = rows_.text(row.request_slot),
+                       .drafts = std::span(batch.token_ids).subspan(end - num_drafts, num_drafts),
+                       .masks = masks_of(batch, one, staging)});
+  }
+  threads_->start(orders_);
+}
+
+// Waits for the masks as long as the device makes logits anyway, and then until the step's other rows, together, have
+// waited as long as the late ones would for another step; never longer than that step takes, as the results of the step
+// before are not delivered meanwhile.
+void TokenMasks::wait(std::size_t num_rows, const OwnedEvent& logits) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  std::optional<Clock::time_point> ready;  // the logits
+  while (const std::size_t num_late = threads_->wait(kPollTime)) {
+    if (!ready && driver().reached(logits.get())) ready = Clock::now();
+    if (!ready) continue;
+    const std::size_t num_others = std::max(num_rows - num_late, num_late);
+    if ((Clock::now() - *ready) * num_others >= (*ready - begin) * num_late) return;
+  }
 }
 
 }  // namespace tl::cuda

@@ -5,12 +5,26 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "grammar/grammar.h"
 
 namespace tl {
+
+// Masks of a text that MaskThreads is to make, and those that it has made; its lock guards them.
+struct MaskOrder {
+  std::vector<std::int32_t> drafts;
+  std::span<std::uint32_t> masks;
+  bool is_open = false;   // whether somebody waits for it
+  bool is_taken = false;  // whether a thread is at it, or will be
+  // Written by the thread that is at it alone, unlocked.
+  std::vector<std::int32_t> made_for;
+  std::vector<std::uint32_t> made;
+  bool has_made = false;
+  std::string error;
+};
 
 // Threads take turns. After an error only destruction is defined.
 class GuidedText {
@@ -25,6 +39,8 @@ class GuidedText {
   // Fills a mask of `num_words` for the next token, and one for the token after each of `drafts`. Those behind a draft
   // that the grammar forbids stay as they are: it is never drawn. Throws GrammarError.
   void fill_masks(std::span<const std::int32_t> drafts, std::size_t num_words, std::span<std::uint32_t> masks);
+
+  MaskOrder order;
 
  private:
   std::unique_ptr<GrammarMatcher> matcher_;

@@ -49,9 +49,9 @@ void RowSampler::set_slot(int slot, std::shared_ptr<const SlotParams> params, st
       own->beams ? sampler_.set_search(slot, *own->beams, own->sampling, given)
                  : sampler_.set_slot(slot, own->sampling, given, tokens.subspan(prompt), own->sequence_index);
   if (!error.empty()) throw LimitError(error);
-  std::unique_ptr<GuidedText> text;
+  std::shared_ptr<GuidedText> text;
   if (own->grammar) {
-    text = std::make_unique<GuidedText>(own->grammar->start());
+    text = std::make_shared<GuidedText>(own->grammar->start());
     text->matcher().accept(tokens.subspan(prompt));
   }
   slots_[static_cast<std::size_t>(slot)] = {std::move(own), num_prompt, std::move(text)};
@@ -106,7 +106,7 @@ void RowSampler::sample(const StepBatch& batch, const StepRow& row, std::span<co
 void RowSampler::sample_tokens(int slot, std::span<const float> logits, std::span<const std::int32_t> drafts,
                                SamplerWorkspace& workspace, RowResult& result) {
   SampledToken sampled;
-  GuidedText* const guided = text(slot);
+  GuidedText* const guided = text(slot).get();
   GrammarMatcher* const matcher = guided == nullptr ? nullptr : &guided->matcher();
   workspace.mask.resize(matcher ? mask_words(vocab_size_) : 0);
   for (std::size_t i = 0; i <= drafts.size(); ++i) {

@@ -80,7 +80,7 @@ class RowSampler {
   // The sampler's state of the sequence in a slot; null if the slot holds no sequence, or a beam search.
   const SlotState* sequence(int slot) const { return sampler_.slot(slot); }
   // The text of the sequence in a slot; null without a grammar.
-  GuidedText* text(int slot) { return slots_[static_cast<std::size_t>(slot)].text.get(); }
+  const std::shared_ptr<GuidedText>& text(int slot) const { return slots_[static_cast<std::size_t>(slot)].text; }
   // After a row that could not be sampled this is an older token; the request has ended, nobody reads the result.
   std::int32_t last_token(int slot) const { return sampler_.slot(slot)->history().back(); }
 
@@ -105,7 +105,7 @@ class RowSampler {
   struct Slot {
     std::shared_ptr<const RequestParams> params;
     int num_prompt = 0;
-    std::unique_ptr<GuidedText> text;  // the tokens generated so far; null without a grammar
+    std::shared_ptr<GuidedText> text;  // the tokens generated so far; null without a grammar
   };
 
   std::span<const float> rows_of(const RowLogits& at, std::span<const float> logits) const;

@@ -63,8 +63,9 @@ class Stats:
     ``prefix_hit_rate`` is the share of looked-up prompt tokens that the KV cache held. A preempted request is computed
     again (``num_recomputed_tokens`` in all) or was swapped to host memory. ``num_steps`` steps took ``step_seconds``;
     in ``host_seconds`` of these the host did not wait for the device. ``decode_host_times`` counts the steps that only
-    decode by the seconds that the host needed for one, to 3%. ``loaded_loras`` are the names of the adapters in
-    memory, the least recently used first.
+    decode by the seconds that the host needed for one, to 3%. ``num_late_rows``: how often a request sat a step out
+    because its grammar's mask was not ready. ``loaded_loras`` are the names of the adapters in memory, the least
+    recently used first.
     """
 
     num_running: int
@@ -79,6 +80,7 @@ class Stats:
     num_steps: int
     num_failed_steps: int
     num_scheduled_tokens: int
+    num_late_rows: int
     num_generated_tokens: int
     step_seconds: float
     host_seconds: float

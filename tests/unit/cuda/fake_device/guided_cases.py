@@ -115,7 +115,7 @@ def check_guided(answers: list[Answer], given: list[tuple[list[int], Any]], form
             check(answer, prompt, want.max_tokens)
             continue
         tokens = guided(prompt, want, form)
-        assert answer.tokens == tokens
+        assert answer.tokens == tokens, answer.end and answer.end.message
         assert answer.end is not None
         if END in tokens:
             assert answer.end.reason == FinishReason.END_ID
@@ -299,3 +299,44 @@ def test_drafts_have_masks_of_their_own(drafting_engine: Engine, host: dict[str,
     check_guided(run(loop, given, each=arguments(forms, **host)), given, forms)
     stats = loop.stats()
     assert 0 < sum(stats["num_accepted"]) < sum(stats["num_drafted"])
+
+
+@pytest.mark.parametrize("num_free", [0, 5], ids=["first", "sixth"])
+@pytest.mark.parametrize("drafts", [{}, {"max_draft_len": 2, "paces_drafts": False, "drafting": NgramSizes(1, 3)}])
+def test_a_late_row_sits_steps_out_and_holds_nobody_up(
+    drafting_engine: Engine, num_free: int, drafts: dict[str, Any]
+) -> None:
+    """A mask that does not come until all others have ended; then its request goes on as if nothing had been."""
+    loop = EventLoop(CudaExecutor(drafting_engine), **LIMITS, **drafts)
+    given, forms = requests(7, 24)
+    held = _testing.HeldGrammar(grammar(forms[3]), num_free)
+    each = arguments(forms)
+    each[3] = {"grammar": held}
+    submitted = [(np.array(prompt, np.int32), want, more) for (prompt, want), more in zip(given, each, strict=True)]
+    answers = {loop.submit(prompt, want, **more): Answer() for prompt, want, more in submitted}
+    late = list(answers)[3]
+    while any(answer.end is None for answer in answers.values()):
+        polled = loop.poll(10.0)
+        assert polled is not None
+        for event in polled[0]:
+            answers[event.request_id].tokens += event.tokens
+        for end in polled[1]:
+            answers[end.request_id].end = end
+        if all(answer.end is not None for request, answer in answers.items() if request != late):
+            held.release()
+    check_guided(list(answers.values()), given, forms)
+    assert loop.stats()["num_late_rows"] > 0
+
+
+def test_a_late_row_that_is_cancelled_leaves_its_slot(executor: CudaExecutor) -> None:
+    loop = EventLoop(executor, **LIMITS)
+    held = _testing.HeldGrammar(grammar("[0-9]{30}"), 2)
+    late = loop.submit(np.array([3], np.int32), wanted(30), grammar=held)
+    answer = _answer(loop, [5, 6], greedy(9), None)
+    assert answer.tokens == expected([5, 6], 9)
+    loop.cancel(late)
+    for form in FORMS:
+        want = wanted(9)
+        assert _answer(loop, [5, 6], want, form).tokens == guided([5, 6], want, form)
+    held.release()
+    loop.shut_down()

@@ -2,8 +2,14 @@
 #include "grammar/grammar.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <utility>
 
 #include "bindings/testing/testing.h"
 
@@ -21,6 +27,54 @@ std::vector<int> allowed(GrammarMatcher& matcher, int vocab_size) {
   }
   return tokens;
 }
+
+// A grammar whose masks come when it is released: those of texts that have `num_free` tokens or more.
+class HeldGrammar : public Grammar {
+ public:
+  HeldGrammar(std::shared_ptr<Grammar> grammar, std::size_t num_free)
+      : grammar_(std::move(grammar)), gate_(std::make_shared<Gate>()), num_free_(num_free) {}
+
+  std::unique_ptr<GrammarMatcher> start() const override {
+    return std::make_unique<Matcher>(grammar_->start(), gate_, num_free_);
+  }
+  std::unique_ptr<GrammarGuesser> start_guesser() const override { return grammar_->start_guesser(); }
+  void release() {
+    gate_->is_open.test_and_set();
+    gate_->is_open.notify_all();
+  }
+
+ private:
+  struct Gate {
+    std::atomic_flag is_open;
+  };
+
+  class Matcher : public GrammarMatcher {
+   public:
+    Matcher(std::unique_ptr<GrammarMatcher> matcher, std::shared_ptr<Gate> gate, std::size_t num_free)
+        : matcher_(std::move(matcher)), gate_(std::move(gate)), num_free_(num_free) {}
+    void fill_mask(std::span<std::uint32_t> mask) override {
+      if (num_tokens_ >= num_free_) gate_->is_open.wait(false);
+      matcher_->fill_mask(mask);
+    }
+    void accept(std::span<const std::int32_t> tokens) override {
+      matcher_->accept(tokens);
+      num_tokens_ += tokens.size();
+    }
+    void roll_back(std::size_t count) override {
+      matcher_->roll_back(count);
+      num_tokens_ -= count;
+    }
+
+   private:
+    std::unique_ptr<GrammarMatcher> matcher_;
+    std::shared_ptr<Gate> gate_;
+    std::size_t num_free_, num_tokens_ = 0;
+  };
+
+  std::shared_ptr<Grammar> grammar_;
+  std::shared_ptr<Gate> gate_;
+  std::size_t num_free_;
+};
 
 }  // namespace
 
@@ -41,6 +95,9 @@ void bind_grammar_matcher(nb::module_& module) {
           "num_allowed",
           [](GrammarGuesser& guesser, const std::vector<std::int32_t>& tokens) { return guesser.num_allowed(tokens); },
           nb::arg("tokens"), nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<HeldGrammar, Grammar>(module, "HeldGrammar")
+      .def(nb::init<std::shared_ptr<Grammar>, std::size_t>(), nb::arg("grammar"), nb::arg("num_free"))
+      .def("release", &HeldGrammar::release);
   module.def("start_guesser", [](const Grammar& grammar) { return grammar.start_guesser(); }, nb::arg("grammar"));
 }
 
