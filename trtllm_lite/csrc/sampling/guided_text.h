@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,8 +14,9 @@
 
 namespace tl {
 
-// Masks of a text that MaskThreads is to make, and those that it has made; its lock guards them.
+// Masks of a text that MaskThreads is to make, and those that it has made.
 struct MaskOrder {
+  std::mutex mutex;  // of what follows
   std::vector<std::int32_t> drafts;
   std::span<std::uint32_t> masks;
   bool is_open = false;   // whether somebody waits for it

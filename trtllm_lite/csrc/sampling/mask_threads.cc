@@ -19,19 +19,23 @@ MaskThreads::~MaskThreads() {
 }
 
 void MaskThreads::start(std::span<const Order> orders) {
+  std::string error;
+  for (std::size_t i = 0; i < ordered_.size(); ++i) close(i, error);  // an error may have come before
+  ordered_.clear();
+  num_left_ = orders.size();
+  std::vector<std::shared_ptr<GuidedText>> idle;
+  for (const Order& given : orders) {
+    ordered_.push_back(given.text);
+    MaskOrder& order = given.text->order;
+    const std::lock_guard lock(order.mutex);
+    order.drafts.assign(given.drafts.begin(), given.drafts.end());
+    order.masks = given.masks;
+    order.is_open = true;
+    if (!std::exchange(order.is_taken, true)) idle.push_back(given.text);
+  }
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& text : ordered_) text->order.is_open = false;  // an error may have come before close()
-    ordered_.clear();
-    num_left_ = orders.size();
-    for (const Order& order : orders) {
-      ordered_.push_back(order.text);
-      MaskOrder& own = order.text->order;
-      own.drafts.assign(order.drafts.begin(), order.drafts.end());
-      own.masks = order.masks;
-      own.is_open = true;
-      if (!std::exchange(own.is_taken, true)) texts_.push_back(order.text);
-    }
+    texts_.insert(texts_.end(), idle.begin(), idle.end());
   }
   has_texts_.notify_all();
 }
@@ -43,27 +47,29 @@ std::size_t MaskThreads::wait(std::chrono::microseconds timeout) {
 }
 
 bool MaskThreads::close(std::size_t index, std::string& error) {
-  const std::lock_guard lock(mutex_);
   MaskOrder& order = ordered_[index]->order;
+  const std::lock_guard lock(order.mutex);
   error = order.error;
   return !std::exchange(order.is_open, false);
 }
 
 void MaskThreads::work() {
+  while (const std::shared_ptr<GuidedText> text = next()) make(*text);
+}
+
+std::shared_ptr<GuidedText> MaskThreads::next() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    has_texts_.wait(lock, [this] { return stopping_ || !texts_.empty(); });
-    if (stopping_) return;
-    const std::shared_ptr<GuidedText> text = std::move(texts_.front());
-    texts_.pop_front();
-    make(*text, lock);
-    text->order.is_taken = false;
-  }
+  has_texts_.wait(lock, [this] { return stopping_ || !texts_.empty(); });
+  if (stopping_) return nullptr;
+  std::shared_ptr<GuidedText> text = std::move(texts_.front());
+  texts_.pop_front();
+  return text;
 }
 
 // Makes the masks that are ordered, and those that are ordered meanwhile with other drafts.
-void MaskThreads::make(GuidedText& text, std::unique_lock<std::mutex>& lock) {
+void MaskThreads::make(GuidedText& text) {
   MaskOrder& order = text.order;
+  std::unique_lock lock(order.mutex);
   while (!order.has_made || (order.made_for != order.drafts && order.error.empty())) {
     order.made_for = order.drafts;
     lock.unlock();
@@ -78,18 +84,20 @@ void MaskThreads::make(GuidedText& text, std::unique_lock<std::mutex>& lock) {
     order.error = std::move(error);
     order.has_made = true;
   }
-  if (order.is_open) deliver(text);
+  if (order.is_open) deliver(order);
+  order.is_taken = false;
 }
 
-void MaskThreads::deliver(GuidedText& text) {
-  MaskOrder& order = text.order;
+void MaskThreads::deliver(MaskOrder& order) {
   if (order.error.empty()) {
     std::ranges::copy(order.made, order.masks.begin());
   } else {
     std::ranges::fill(order.masks, 0);
   }
   order.is_open = order.has_made = false;
-  if (--num_left_ == 0) all_made_.notify_one();
+  if (--num_left_ > 0) return;
+  const std::lock_guard lock(mutex_);  // the waiting thread looks, or sleeps already
+  all_made_.notify_one();
 }
 
 }  // namespace tl

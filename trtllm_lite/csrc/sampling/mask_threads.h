@@ -2,6 +2,7 @@
 // stops waiting for it: its masks are made all the same, and are there when they are ordered again.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -44,15 +45,16 @@ class MaskThreads {
 
  private:
   void work();
-  void make(GuidedText& text, std::unique_lock<std::mutex>& lock);
-  void deliver(GuidedText& text);
+  std::shared_ptr<GuidedText> next();  // null: the threads are to end
+  void make(GuidedText& text);
+  void deliver(MaskOrder& order);
 
   const std::size_t num_words_;
   std::vector<std::shared_ptr<GuidedText>> ordered_;  // that were started last, in the order of these
-  std::mutex mutex_;                                  // of what follows, and of every MaskOrder
+  std::atomic<std::size_t> num_left_ = 0;
+  std::mutex mutex_;  // of what follows
   std::condition_variable has_texts_, all_made_;
   std::deque<std::shared_ptr<GuidedText>> texts_;  // that no thread has taken up
-  std::size_t num_left_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -1,0 +1,156 @@
+// MaskThreads: the masks that a text's matcher makes by itself, whatever is late, and however often.
+#include "sampling/mask_threads.h"
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "check.h"
+#include "fake_model.h"
+
+namespace {
+
+constexpr int kVocabulary = 96;
+constexpr std::size_t kNumWords = tl::mask_words(kVocabulary);
+constexpr std::int32_t kBroken = 94;  // behind it the grammar cannot be followed
+constexpr int kTexts = 12, kRounds = 300;
+
+using Mask = std::vector<std::uint32_t>;
+
+bool allows(std::span<const std::uint32_t> mask, std::int32_t token) { return mask[token / 32] >> (token % 32) & 1; }
+
+// Three tokens of four may come next, which depends on the text. Behind some a mask takes until `holds` ends.
+class FakeMatcher : public tl::GrammarMatcher {
+ public:
+  explicit FakeMatcher(const std::atomic<bool>& holds) : holds_(holds) {}
+  void fill_mask(std::span<std::uint32_t> mask) override {
+    const std::int32_t last = tokens_.empty() ? 0 : tokens_.back();
+    while (last % 8 == 1 && holds_) std::this_thread::yield();
+    if (last == kBroken) throw tl::GrammarError("a limit of the library");
+    std::ranges::fill(mask, 0);
+    for (int token = 0; token < kVocabulary; ++token) {
+      tokens_.push_back(token);
+      if (next_token(0, tokens_) % 4 > 0) mask[token / 32] |= 1u << (token % 32);
+      tokens_.pop_back();
+    }
+  }
+  void accept(std::span<const std::int32_t> tokens) override {
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  }
+  void roll_back(std::size_t count) override { tokens_.resize(tokens_.size() - count); }
+
+ private:
+  const std::atomic<bool>& holds_;
+  Tokens tokens_;
+};
+
+// What a text and its drafts must be given; empty behind a draft that is forbidden. Throws GrammarError.
+std::vector<Mask> reference_masks(const Tokens& tokens, const Tokens& drafts) {
+  const std::atomic<bool> holds = false;
+  FakeMatcher matcher(holds);
+  matcher.accept(tokens);
+  std::vector<Mask> masks(1 + drafts.size());
+  for (std::size_t i = 0; i < masks.size(); ++i) {
+    masks[i].resize(kNumWords);
+    matcher.fill_mask(masks[i]);
+    if (i == drafts.size() || !allows(masks[i], drafts[i])) break;
+    matcher.accept(std::span(drafts).subspan(i, 1));
+  }
+  return masks;
+}
+
+struct Text {
+  std::shared_ptr<tl::GuidedText> text;
+  Tokens tokens, drafts;
+  std::vector<std::uint32_t> masks;
+  bool may_be_broken = false;  // by drafts that it was ordered with before
+};
+
+class Writer {
+ public:
+  Writer() : threads_(3, kNumWords), texts_(kTexts) {}
+
+  // Orders masks, lets some be late, and goes on with those that are not.
+  void write() {
+    std::vector<tl::MaskThreads::Order> orders;
+    for (Text& text : texts_) orders.push_back(order(text));
+    holds_ = true;
+    threads_.start(orders);
+    if (random_() % 2) threads_.wait(std::chrono::microseconds(random_() % 300));
+    const bool waits = random_() % 3 == 0;
+    if (waits) holds_ = false;
+    while (waits && threads_.wait(std::chrono::seconds(1)) > 0) {
+    }
+    for (std::size_t i = 0; i < texts_.size(); ++i) {
+      std::string error;
+      const bool made = threads_.close(i, error);
+      CHECK(made || !waits);
+      made ? go_on(texts_[i], error) : stay(texts_[i]);
+    }
+    holds_ = false;
+  }
+
+  int num_late = 0, num_broken = 0, num_made = 0;
+
+ private:
+  // A late text may be ordered again with other drafts.
+  tl::MaskThreads::Order order(Text& text) {
+    if (!text.text) text.text = std::make_shared<tl::GuidedText>(std::make_unique<FakeMatcher>(holds_));
+    if (random_() % 2) text.drafts.clear();
+    while (random_() % 3 == 0 && text.drafts.size() < 4) text.drafts.push_back(token());
+    text.masks.assign((1 + text.drafts.size()) * kNumWords, 0xabcd);
+    return {text.text, text.drafts, text.masks};
+  }
+  std::int32_t token() { return static_cast<std::int32_t>(random_() % kVocabulary); }
+
+  void go_on(Text& text, const std::string& error) {
+    try {
+      if (text.may_be_broken && !error.empty()) throw tl::GrammarError(error);
+      const std::vector<Mask> masks = reference_masks(text.tokens, text.drafts);
+      CHECK(error.empty());
+      for (std::size_t i = 0; i < masks.size(); ++i) {
+        CHECK(masks[i].empty() ||
+              std::ranges::equal(masks[i], std::span(text.masks).subspan(i * kNumWords, kNumWords)));
+      }
+    } catch (const tl::GrammarError& expected) {
+      CHECK(error == expected.what() && std::ranges::count(text.masks, 0u) == std::ssize(text.masks));
+      text = {};
+      ++num_broken;
+      return;
+    }
+    ++num_made;
+    std::int32_t drawn = token();
+    while (!allows(text.masks, drawn)) drawn = token();
+    text.text->add_drawn(std::span(&drawn, 1));
+    text.tokens.push_back(drawn);
+    text.drafts.clear();
+    if (random_() % 50 == 0) text = {};
+  }
+  void stay(Text& text) {
+    ++num_late;
+    try {
+      reference_masks(text.tokens, text.drafts);
+    } catch (const tl::GrammarError&) {
+      text.may_be_broken = true;
+    }
+    CHECK(std::ranges::count(text.masks, 0xabcdu) == std::ssize(text.masks));
+    if (random_() % 20 == 0) text = {};  // its request is cancelled; a thread may be at it
+  }
+
+  std::mt19937_64 random_{5};
+  std::atomic<bool> holds_ = false;
+  tl::MaskThreads threads_;
+  std::vector<Text> texts_;
+};
+
+TEST(late_masks_come_when_they_are_ordered_again) {
+  Writer writer;
+  for (int i = 0; i < kRounds; ++i) writer.write();
+  CHECK(writer.num_late > 50 && writer.num_broken > 5 && writer.num_made > 500);
+}
+
+}  // namespace
+
+TEST_MAIN
