@@ -338,12 +338,12 @@ class RequestEnd:
 class Adapter:
     """An adapter in memory, of one engine; any number of requests may share it."""
 
-    def __init__(
-        self, engine: Engine, pairs: Mapping[int, tuple[NDArray[np.float32], NDArray[np.float32]]], key: bytes
-    ) -> None:
-        """Copies A [rank, in] and B transposed [rank, out], any scale in it, by number of projection.
+    def __init__(self, engine: Engine, pairs: Mapping[int, tuple[str, NDArray, NDArray, float]], key: bytes) -> None:
+        """Converts name, A [rank, in], B [out, rank], and the scale of B, by number of projection.
 
-        Adapters of equal ``key`` are equal. Raises LimitError for a rank, projection or size that the engine lacks.
+        The matrices are float32, float16, or bfloat16 as uint16. Adapters of equal ``key`` are equal. Raises LimitError
+        for a rank, projection or size that the engine lacks, EngineError, with the name, for elements that are not
+        finite.
         """
 
 def adapter_shapes(engine: Engine) -> tuple[int, list[tuple[int, int]]]:

@@ -35,6 +35,13 @@ def time_step(
     The sequences have ``adapters``, which are in their slots, in turn.
     """
 
+def adapter_matrices(adapter: Adapter) -> list[tuple[NDArray, NDArray] | None]:
+    """Copies of what an adapter holds of each projection: nothing, or A and B with the scale in B.
+
+    For CPUs that is float32 A [rank, in] and B transposed [rank, out], for GPUs A [rank, in] and B [out, rank] of 16
+    bits as uint16.
+    """
+
 def run_kernel(
     op: str,
     inputs: Sequence[NDArray | None],

@@ -8,6 +8,7 @@ from trtllm_lite.bench.workload import AdaptedWorkload, lora_of
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.lora.peft import Pair
 from trtllm_lite.runtime.session.session import Session, engine_path
 
 _DEVIATION = 0.02  # of the elements, as the random weights of engines without weights have it
@@ -36,9 +37,10 @@ def make_up_adapters(session: Session, engine_dir: str | Path, workload: Adapted
     engine = native.Engine(str(engine_path(Path(engine_dir), rank=0)))
     _, shapes = native.adapter_shapes(engine)
     random, pairs = np.random.default_rng(workload.seed), {}
-    for number, extents in enumerate(shapes):
-        a, b = (random.standard_normal((workload.lora_rank, size), np.float32) for size in extents)
-        pairs[number] = (a * np.float32(_DEVIATION), b * np.float32(_DEVIATION))
+    rank = workload.lora_rank
+    for number, (num_in, num_out) in enumerate(shapes):
+        a, b = (random.standard_normal(shape, np.float32) for shape in ((rank, num_in), (num_out, rank)))
+        pairs[number] = Pair(f"projection {number}", a * np.float32(_DEVIATION), b, _DEVIATION)
     for number in range(workload.num_loras):
         lora = lora_of(number)
         adapters.keep(lora, native.Adapter(engine, pairs, lora.lora_name.encode()))

@@ -45,5 +45,5 @@ class Target:
         (directory / WEIGHTS_FILE).write_bytes(content)
 
     def read(self, directory: Path) -> None:
-        for a, b in read_adapter(directory, _PROJECTIONS).pairs.values():
-            assert a.shape[0] == b.shape[0] <= _PROJECTIONS.max_rank
+        for pair in read_adapter(directory, _PROJECTIONS).pairs.values():
+            assert pair.a.shape[0] == pair.b.shape[1] <= _PROJECTIONS.max_rank

@@ -1,6 +1,7 @@
 """What is read of adapters' files, which are hostile."""
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from safetensors.numpy import save
 
 from trtllm_lite.errors import EngineError, LimitError
+from trtllm_lite.runtime.lora.contents import CHUNK_BYTES, read_contents
 from trtllm_lite.runtime.lora.peft import Projections, read_adapter
 from trtllm_lite.runtime.lora.tensors import read_tensors
 
@@ -43,13 +45,14 @@ def write(directory: Path, tensors: dict[str, np.ndarray], **config: object) -> 
         ({"r": 7, "rank_pattern": {"q_proj": 2}}, 3 / 2),
     ],
 )
-def test_the_scale_is_in_b(tmp_path: Path, config: dict[str, object], scale: float) -> None:
+def test_the_scale_is_that_of_the_settings(tmp_path: Path, config: dict[str, object], scale: float) -> None:
     tensors = matrices()
     found = read_adapter(write(tmp_path, tensors, **config), PROJECTIONS)
     assert found.pairs.keys() == {0}
-    a, b = found.pairs[0]
-    np.testing.assert_array_equal(a, tensors[f"{PREFIX}.lora_A.weight"])
-    np.testing.assert_allclose(b, tensors[f"{PREFIX}.lora_B.weight"].T * scale, rtol=1e-6)
+    pair = found.pairs[0]
+    np.testing.assert_array_equal(pair.a, tensors[f"{pair.name}.lora_A.weight"])
+    np.testing.assert_array_equal(pair.b, tensors[f"{pair.name}.lora_B.weight"])
+    assert pair.scale == pytest.approx(scale)
 
 
 def test_keys_tell_contents_apart(tmp_path: Path) -> None:
@@ -58,10 +61,38 @@ def test_keys_tell_contents_apart(tmp_path: Path) -> None:
     assert read_adapter(write(tmp_path, matrices(), lora_alpha=4), PROJECTIONS).key != first
 
 
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 17])
+def test_contents_are_read_whole_and_every_byte_is_in_the_digest(tmp_path: Path, size: int) -> None:
+    data, path = np.random.default_rng(size).bytes(size), tmp_path / "file"
+
+    def read(content: bytes) -> tuple[bytes, bytes]:
+        path.write_bytes(content)
+        with path.open("rb") as file:
+            contents = read_contents(file.fileno(), len(content))
+        return bytes(contents.data), contents.digest
+
+    found, digest = read(data)
+    assert found == data
+    for at in {0, size // 2, max(size - 1, 0)} if size else ():
+        assert read(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])[1] != digest
+    assert read(data + b"x")[1] != digest
+
+
+def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(CHUNK_BYTES + 5))
+    with path.open("rb") as file:
+        os.truncate(path, CHUNK_BYTES + 3)
+        with pytest.raises(EngineError, match=f"ends at byte {CHUNK_BYTES + 3}"):
+            read_contents(file.fileno(), CHUNK_BYTES + 5)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_types_are_widened(dtype: type) -> None:
+def test_elements_are_those_of_the_file(dtype: type) -> None:
     value = np.array([[1.5, -2.25], [0.0, 3.0]], dtype)
-    np.testing.assert_array_equal(read_tensors(save({"x": value}))["x"], value.astype(np.float32))
+    found = read_tensors(memoryview(save({"x": value})))["x"]
+    assert found.dtype == (np.uint16 if dtype is ml_dtypes.bfloat16 else dtype)
+    np.testing.assert_array_equal(found.view(dtype), value)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +107,6 @@ def test_types_are_widened(dtype: type) -> None:
         ({f"{PREFIX}.lora_A.weight": np.ones((2, 6), np.float32)}, "expected A"),
         (matrices(num_in=5), "expected A"),
         (matrices(num_out=5), "expected A"),
-        ({name: value * np.nan for name, value in matrices().items()}, "not finite"),
         ({name: value.astype(np.int32) for name, value in matrices().items()}, "'I32'"),
     ],
 )
@@ -116,4 +146,4 @@ def header(**entry: object) -> bytes:
 )
 def test_damaged_files_are_errors(data: bytes) -> None:
     with pytest.raises(EngineError, match="to be a whole safetensors file"):
-        read_tensors(data)
+        read_tensors(memoryview(data))

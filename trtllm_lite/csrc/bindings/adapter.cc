@@ -4,8 +4,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/vector.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <tuple>
 
 #include "bindings/bindings.h"
 #include "engine/engine.h"
@@ -16,17 +18,30 @@ namespace nb = nanobind;
 namespace tl {
 namespace {
 
-using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Pairs = std::map<std::int64_t, std::tuple<std::string, Matrix, Matrix, double>>;
 
-std::span<const float> span_of(const Matrix& matrix) { return {matrix.data(), matrix.size()}; }
+// Numpy has no bfloat16: uint16 has its bits.
+DType dtype_of(const Matrix& matrix) {
+  const nb::dlpack::dtype found = matrix.dtype();
+  if (found == nb::dtype<float>()) return DType::kFloat32;
+  if (found == nb::dtype<std::uint16_t>()) return DType::kBFloat16;
+  const auto code = static_cast<nb::dlpack::dtype_code>(found.code);
+  if (code == nb::dlpack::dtype_code::Float && found.bits == 16 && found.lanes == 1) return DType::kFloat16;
+  throw LimitError(
+      "adapter: expected matrices of float32, float16, or bfloat16 as uint16, found others: convert them before");
+}
 
-void make(Adapter* self, const Engine& engine, const std::map<std::int64_t, std::pair<Matrix, Matrix>>& pairs,
-          const nb::bytes& key) {
+StoredMatrix stored(const Matrix& matrix) {
+  return {static_cast<const std::byte*>(matrix.data()), dtype_of(matrix), static_cast<std::int64_t>(matrix.shape(0)),
+          static_cast<std::int64_t>(matrix.shape(1))};
+}
+
+void make(Adapter* self, const Engine& engine, const Pairs& pairs, const nb::bytes& key) {
   std::map<std::int64_t, LowRankPair> given;
   for (const auto& [number, pair] : pairs) {
-    const auto& [a, b] = pair;
-    if (a.shape(0) != b.shape(0)) throw LimitError("adapter: expected A and B of one rank, found two");
-    given[number] = {span_of(a), span_of(b), static_cast<std::int64_t>(a.shape(0))};
+    const auto& [name, a, b, scale] = pair;
+    given[number] = {name, stored(a), stored(b), static_cast<float>(scale)};
   }
   const std::string name(key.c_str(), key.size());
   const nb::gil_scoped_release release;

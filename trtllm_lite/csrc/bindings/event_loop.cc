@@ -91,7 +91,7 @@ class PyEventLoop {
     params->beams = beams;
     params->grammar = std::move(grammar);
     if (adapter) {
-      check_adapter(*adapter);
+      adapter->check_made_for(low_rank_shapes_);
       cache_salt = kOfAdapter + adapter->key() + cache_salt;
       params->adapter = std::move(adapter);
     }
@@ -223,12 +223,6 @@ class PyEventLoop {
                      std::to_string(cache.num_blocks) + " blocks of " + std::to_string(cache.tokens_per_block) +
                      " tokens, found " + std::to_string(max_seq_len) + ", which takes " + std::to_string(num_needed) +
                      "; lower it or give the cache more memory");
-  }
-
-  // Adapters of an engine have a part for each projection that its steps ask them for.
-  void check_adapter(const Adapter& adapter) const {
-    if (adapter.shapes() == low_rank_shapes_) return;
-    throw LimitError("expected an adapter that was made for this engine, found one for another: make it again");
   }
 
   const HomeProcess& home() const { return loop_.get_deleter().home; }

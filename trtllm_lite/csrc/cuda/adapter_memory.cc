@@ -1,8 +1,6 @@
 #include "cuda/adapter_memory.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "engine/plan_check.h"
@@ -15,28 +13,6 @@ constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // a tenth of a millisecond on the way to the device
 constexpr std::int64_t kRankMultiple = 8;                  // what kernels read at once
 
-// The nearest, ties to even; what is too large for float16 becomes infinity.
-std::uint16_t to_bfloat16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-std::uint16_t to_float16(float value) {
-  const auto sign = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16 & 0x8000);
-  const float magnitude = std::abs(value);
-  constexpr float kLargest = 65520.0f, kLeastNormal = 0x1p-14f;
-  if (magnitude >= kLargest) return sign | 0x7c00;
-  // Of a number this small the sum has its multiple of 2^-24 in the lowest bits.
-  if (magnitude < kLeastNormal)
-    return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(magnitude + 0.5f));
-  const auto bits = std::bit_cast<std::uint32_t>(magnitude) - (std::uint32_t{127 - 15} << 23);
-  return sign | static_cast<std::uint16_t>((bits + 0xfff + (bits >> 13 & 1)) >> 13);
-}
-
-std::uint16_t rounded(float value, DType dtype) {
-  return dtype == DType::kBFloat16 ? to_bfloat16(value) : to_float16(value);
-}
-
 std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Of a tensor [slots, rows, columns] of 16 bits.
@@ -45,7 +21,7 @@ std::size_t row_bytes(const PlanTensor& slots) { return static_cast<std::size_t>
 }  // namespace
 
 AdapterMemory::AdapterMemory(const Device& device, const Plan& plan, int num_slots)
-    : device_(device), plan_(plan), num_slots_(num_slots) {
+    : device_(device), plan_(plan), shapes_(low_rank_shapes(plan)), num_slots_(num_slots) {
   std::size_t total = 0;
   for (const PlanTensor& tensor : plan.tensors) {
     offsets_.push_back(total);
@@ -85,15 +61,27 @@ AdapterMemory::Piece& AdapterMemory::next_piece() {
   return piece;
 }
 
-template <typename Write>
-void AdapterMemory::send(DevicePtr to, std::int64_t num_rows, std::size_t row_bytes, const Write& write) {
+void AdapterMemory::copy(const Rows& rows, std::int64_t first, std::int64_t count, std::size_t row_bytes,
+                         std::byte* to) {
+  const auto found = static_cast<std::size_t>(std::clamp(rows.num_rows - first, std::int64_t{0}, count));
+  const std::byte* from = rows.data + static_cast<std::size_t>(first) * rows.row_bytes;
+  if (rows.row_bytes == row_bytes) {
+    std::memcpy(to, from, found * row_bytes);
+  } else {
+    for (std::size_t i = 0; i < found; ++i) {
+      std::memcpy(to + i * row_bytes, from + i * rows.row_bytes, rows.row_bytes);
+      std::memset(to + i * row_bytes + rows.row_bytes, 0, row_bytes - rows.row_bytes);
+    }
+  }
+  std::memset(to + found * row_bytes, 0, (static_cast<std::size_t>(count) - found) * row_bytes);
+}
+
+void AdapterMemory::send(DevicePtr to, std::int64_t num_rows, std::size_t row_bytes, const Rows& rows) {
   const auto rows_at_once = static_cast<std::int64_t>(kPieceBytes / row_bytes);
   for (std::int64_t first = 0; first < num_rows; first += rows_at_once) {
     const std::int64_t count = std::min(rows_at_once, num_rows - first);
     Piece& piece = next_piece();
-    for (std::int64_t i = 0; i < count; ++i) {
-      write(first + i, piece.memory.data() + static_cast<std::size_t>(i) * row_bytes);
-    }
+    copy(rows, first, count, row_bytes, piece.memory.data());
     const std::size_t bytes = static_cast<std::size_t>(count) * row_bytes;
     driver().check(driver().copy_to_device(to + static_cast<std::size_t>(first) * row_bytes, piece.memory.data(), bytes,
                                            stream_.get()),
@@ -108,9 +96,10 @@ void AdapterMemory::fill(int slot, const Adapter& adapter) {
     throw LimitError("slot of an adapter: expected 0 to " + std::to_string(num_slots_ - 1) + ", found " +
                      std::to_string(slot) + "; raise max_loras");
   }
+  adapter.check_made_for(shapes_);
   const std::lock_guard lock(filling_);
   device_.make_current();
-  const LowRankPart* parts = adapter.parts();
+  const HalfPart* parts = adapter.half_parts();
   for (const AdaptedProduct& product : plan_.cuda->adapted) {
     fill_product(slot, product, parts);
     parts += product.widths.size();
@@ -118,35 +107,25 @@ void AdapterMemory::fill(int slot, const Adapter& adapter) {
   driver().check(driver().stream_synchronize(stream_.get()), "copying an adapter");
 }
 
-void AdapterMemory::fill_product(int slot, const AdaptedProduct& product, const LowRankPart* parts) {
+void AdapterMemory::fill_product(int slot, const AdaptedProduct& product, const HalfPart* parts) {
   const PlanTensor &a = plan_.tensors[static_cast<std::size_t>(product.a)],
                    &b = plan_.tensors[static_cast<std::size_t>(product.b)];
-  const std::int64_t in = a.shape[2].value, max_rank = b.shape[2].value;
+  const std::int64_t max_rank = b.shape[2].value;
   const std::size_t a_bytes = row_bytes(a), b_bytes = row_bytes(b);
-  const DType dtype = a.dtype;
   std::vector<std::int32_t> ranks;
   DevicePtr to_a = place(product.a, slot), to_b = place(product.b, slot);
   for (std::size_t i = 0; i < product.widths.size(); ++i) {
-    const LowRankPart& part = parts[i];
+    const HalfPart& part = parts[i];
     const std::int64_t width = product.widths[i];
     const std::int64_t padded = (part.rank + kRankMultiple - 1) / kRankMultiple * kRankMultiple;
     ranks.push_back(static_cast<std::int32_t>(padded));
-    send(to_a, padded, a_bytes, [&](std::int64_t row, std::byte* out) {
-      auto* to = reinterpret_cast<std::uint16_t*>(out);
-      const float* from = part.a + row * in;
-      for (std::int64_t k = 0; k < in; ++k) to[k] = row < part.rank ? rounded(from[k], dtype) : std::uint16_t{0};
-    });
-    send(to_b, padded == 0 ? 0 : width, b_bytes, [&](std::int64_t row, std::byte* out) {
-      auto* to = reinterpret_cast<std::uint16_t*>(out);
-      for (std::int64_t r = 0; r < max_rank; ++r) {
-        to[r] = r < part.rank ? rounded(part.b[r * width + row], dtype) : std::uint16_t{0};
-      }
-    });
+    send(to_a, padded, a_bytes, {part.a, part.rank, a_bytes});
+    send(to_b, padded == 0 ? 0 : width, b_bytes, {part.b, width, static_cast<std::size_t>(part.rank) * 2});
     to_a += static_cast<std::size_t>(max_rank) * a_bytes;
     to_b += static_cast<std::size_t>(width) * b_bytes;
   }
-  send(place(product.ranks, slot), 1, ranks.size() * sizeof(std::int32_t),
-       [&](std::int64_t, std::byte* out) { std::memcpy(out, ranks.data(), ranks.size() * sizeof(std::int32_t)); });
+  const std::size_t bytes = ranks.size() * sizeof(std::int32_t);
+  send(place(product.ranks, slot), 1, bytes, {reinterpret_cast<const std::byte*>(ranks.data()), 1, bytes});
 }
 
 }  // namespace tl::cuda

@@ -23,9 +23,10 @@ class AdapterMemory {
   // The address of a tensor of the plan of the kind adapter.
   DevicePtr address(std::size_t tensor) const { return memory_.address() + offsets_[tensor]; }
 
-  // Copies an adapter of the plan's engine into a slot that no running request has, and waits. Steps run meanwhile: the
-  // copies have a stream of their own and come in pieces, between which a step's inputs pass. (A step of a request that
-  // has ended may still read the slot. It stays within it, whatever it finds, and nobody reads what comes of that row.)
+  // Copies an adapter into a slot that no running request has, and waits; throws LimitError for one of another engine.
+  // Steps run meanwhile: the copies have a stream of their own and come in pieces, between which a step's inputs pass.
+  // (A step of a request that has ended may still read the slot. It stays within it, whatever it finds, and nobody
+  // reads what comes of that row.)
   void fill(int slot, const Adapter& adapter);
 
  private:
@@ -36,15 +37,23 @@ class AdapterMemory {
     bool in_use = false;
   };
 
+  // Rows that lie one after the other.
+  struct Rows {
+    const std::byte* data;
+    std::int64_t num_rows;
+    std::size_t row_bytes;
+  };
+
   Piece& next_piece();
   DevicePtr place(int tensor, int slot) const;
-  void fill_product(int slot, const AdaptedProduct& product, const LowRankPart* parts);
-  // Sends rows of `row_bytes`; `write(row, out)` makes each.
-  template <typename Write>
-  void send(DevicePtr to, std::int64_t num_rows, std::size_t row_bytes, const Write& write);
+  void fill_product(int slot, const AdaptedProduct& product, const HalfPart* parts);
+  // Sends `num_rows` rows of `row_bytes`: those of `rows`, padded with zeroes.
+  void send(DevicePtr to, std::int64_t num_rows, std::size_t row_bytes, const Rows& rows);
+  static void copy(const Rows& rows, std::int64_t first, std::int64_t count, std::size_t row_bytes, std::byte* to);
 
   const Device& device_;
   const Plan& plan_;
+  const LowRankShapes shapes_;
   const int num_slots_;
   std::vector<std::size_t> offsets_;  // by tensor of the plan
   DeviceBuffer memory_;

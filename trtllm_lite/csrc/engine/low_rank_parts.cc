@@ -31,7 +31,7 @@ void add_call(const ResolvedCall& call, const Plan& plan, LowRankShapes* shapes)
   const std::int64_t ends[] = {value(kFirstEnd), value(kSecondEnd), value(kThirdEnd)};
   for (std::int64_t part = 0; part < value(kNumParts); ++part) {
     const std::int64_t begin = part == 0 ? 0 : ends[part - 1];
-    shapes->parts.push_back({x.shape[1].value, ends[part] - begin});
+    shapes->parts.push_back({x.shape[1].value, ends[part] - begin, DType::kFloat32});
   }
 }
 
@@ -61,7 +61,7 @@ void add_slots(const AdaptedProduct& product, std::size_t number, const Plan& pl
     fail(number, "expected one max_rank, a multiple of 8, found " + std::to_string(rank));
   }
   shapes->max_rank = rank;
-  for (const std::int64_t width : product.widths) shapes->parts.push_back({in, width});
+  for (const std::int64_t width : product.widths) shapes->parts.push_back({in, width, a.dtype});
 }
 
 }  // namespace

@@ -3,25 +3,36 @@
 Only adapter_config.json and adapter_model.safetensors of a local directory are read, never a pickle.
 """
 
-import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import EngineError, LimitError, shown
+from trtllm_lite.runtime.lora.contents import Contents, digest_of, read_contents
 from trtllm_lite.runtime.lora.settings import MAX_CONFIG_BYTES, AdapterSettings, parse_settings
-from trtllm_lite.runtime.lora.tensors import check_finite, read_tensors
+from trtllm_lite.runtime.lora.tensors import read_tensors
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_WEIGHTS_BYTES = 1 << 34
 _KEY = re.compile(r"base_model\.model\.(?P<module>[\w.]{1,256})\.lora_(?P<which>[AB])\.weight")
 _LAYER = re.compile(r"(?:.*\.)?layers\.(?P<layer>\d{1,5})\.(?:\w+\.)?(?P<last>\w+)")
 
-Matrix = NDArray[np.float32]
+Matrix = NDArray[Any]  # float32, float16, or bfloat16 as uint16: as the file has it
+
+
+class Pair(NamedTuple):
+    """A [rank, in] and B [out, rank] of a projection; what it adds is B @ A times ``scale``."""
+
+    name: str
+    a: Matrix
+    b: Matrix
+    scale: float
 
 
 @dataclass(frozen=True)
@@ -34,9 +45,8 @@ class Projections:
 
     def number_of(self, module: str) -> int:
         """The number of the module with this path in the model. Raises EngineError if the engine has none."""
-        numbers = {_place(name): number for number, name in enumerate(self.names)}
         place = _place(module)
-        if place is None or place not in numbers:
+        if place is None or place not in self._numbers:
             known = sorted({name.rpartition(".")[2] for name in self.names})
             if module.rpartition(".")[2] in known:
                 raise EngineError(
@@ -47,14 +57,18 @@ class Projections:
                 f"the adapter changes {shown(module)}, and this engine lets adapters change {', '.join(known)} of its "
                 "layers: take an adapter of this model, trained on these modules"
             )
-        return numbers[place]
+        return self._numbers[place]
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[int, str] | None, int]:
+        return {_place(name): number for number, name in enumerate(self.names)}
 
 
 @dataclass(frozen=True)
 class AdapterWeights:
-    """``pairs`` has A [rank, in] and scale * B.T [rank, out] by number of projection; ``key`` is a digest of all."""
+    """``pairs`` by number of projection; ``key`` is a digest of all."""
 
-    pairs: Mapping[int, tuple[Matrix, Matrix]]
+    pairs: Mapping[int, Pair]
     key: bytes
 
 
@@ -62,17 +76,15 @@ def read_adapter(directory: Path, projections: Projections) -> AdapterWeights:
     """Read the adapter in ``directory``.
 
     Raises EngineError for files that are absent, damaged, or of another model, LimitError for a rank above the
-    engine's.
+    engine's. Elements that are not finite are found when the pairs are converted.
     """
     config = _read(directory, CONFIG_FILE, MAX_CONFIG_BYTES)
     weights = _read(directory, WEIGHTS_FILE, MAX_WEIGHTS_BYTES)
-    settings, tensors = parse_settings(config), read_tensors(weights)
-    check_finite(tensors)
-    key = hashlib.blake2b(len(config).to_bytes(8, "little") + config + weights, digest_size=16).digest()
-    return AdapterWeights(_pairs(tensors, settings, projections), key)
+    settings, tensors = parse_settings(bytes(config.data)), read_tensors(weights.data)
+    return AdapterWeights(_pairs(tensors, settings, projections), digest_of(config.digest + weights.digest))
 
 
-def _read(directory: Path, name: str, limit: int) -> bytes:
+def _read(directory: Path, name: str, limit: int) -> Contents:
     path = directory / name
     try:
         if not directory.is_dir():
@@ -83,17 +95,16 @@ def _read(directory: Path, name: str, limit: int) -> bytes:
             raise EngineError(
                 f"{shown(str(directory))} has no file {name}: pass a local directory that PEFT's save_pretrained wrote"
             )
-        size = path.stat().st_size
-        if size > limit:
-            raise EngineError(f"{name} has {size} bytes, above {limit}: this is no adapter")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                raise EngineError(f"{name} has {size} bytes, above {limit}: this is no adapter")
+            return read_contents(file.fileno(), size)
     except OSError as error:
         raise EngineError(f"cannot read {name} of the adapter: {error.strerror}") from error
 
 
-def _pairs(
-    tensors: Mapping[str, Matrix], settings: AdapterSettings, projections: Projections
-) -> dict[int, tuple[Matrix, Matrix]]:
+def _pairs(tensors: Mapping[str, Matrix], settings: AdapterSettings, projections: Projections) -> dict[int, Pair]:
     modules: dict[str, dict[str, Matrix]] = {}
     for name, tensor in tensors.items():
         match = _KEY.fullmatch(name)
@@ -116,7 +127,7 @@ def _pairs(
 
 def _pair(
     module: str, matrices: Mapping[str, Matrix], settings: AdapterSettings, projections: Projections, number: int
-) -> tuple[Matrix, Matrix]:
+) -> Pair:
     rank, (num_in, num_out) = settings.rank_of(module), projections.shapes[number]
     if rank > projections.max_rank:
         raise LimitError(
@@ -129,8 +140,7 @@ def _pair(
             f"the adapter has {shown(found)} at {shown(module)}, expected A {(rank, num_in)} and B {(num_out, rank)}: "
             "take an adapter of this model"
         )
-    scaled = matrices["B"].T * np.float32(settings.scale_of(module))
-    return np.ascontiguousarray(matrices["A"]), np.ascontiguousarray(scaled)
+    return Pair(f"base_model.model.{module}", matrices["A"], matrices["B"], settings.scale_of(module))
 
 
 def _place(path: str) -> tuple[int, str] | None:

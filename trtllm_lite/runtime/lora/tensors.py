@@ -1,4 +1,4 @@
-"""Reads the tensors of a safetensors file as float32, with numpy alone.
+"""Finds the tensors of a safetensors file, with numpy alone.
 
 Format: 8 bytes little-endian header length, a JSON object {name: {dtype, shape, data_offsets}}, then the data
 (https://github.com/huggingface/safetensors). Everything is checked against the file's size before it is used.
@@ -6,7 +6,6 @@ Format: 8 bytes little-endian header length, a JSON object {name: {dtype, shape,
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,23 +19,23 @@ _STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _REMEDY = "save the adapter again with PEFT's save_pretrained"
 
 
-def read_tensors(data: bytes) -> dict[str, NDArray[np.float32]]:
-    """All tensors of a file, widened to float32. Raises EngineError for a malformed file or other types."""
+def read_tensors(data: memoryview) -> dict[str, NDArray[Any]]:
+    """Views of all tensors of a file; those of bfloat16 are uint16. Raises EngineError for a damaged file."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
         raise _damaged(f"a header of {length} bytes in a file of {len(data)}")
     try:
-        header = json.loads(data[8 : 8 + length])
+        header = json.loads(bytes(data[8 : 8 + length]))
     except (ValueError, RecursionError) as error:
         raise _damaged("a header that is no JSON") from error
     if not isinstance(header, dict):
         raise _damaged("a header that is no object")
     header.pop("__metadata__", None)
-    body = memoryview(data)[8 + length :]
+    body = data[8 + length :]
     return {name: _tensor(name, entry, body) for name, entry in header.items()}
 
 
-def _tensor(name: str, entry: Any, body: memoryview) -> NDArray[np.float32]:
+def _tensor(name: str, entry: Any, body: memoryview) -> NDArray[Any]:
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]} if dtype in _STORED:
             stored = np.dtype(_STORED[dtype])
@@ -49,17 +48,7 @@ def _tensor(name: str, entry: Any, body: memoryview) -> NDArray[np.float32]:
         raise _damaged(f"{shown(name)} of shape {shown(shape)}")
     if not 0 <= begin <= end <= len(body) or end - begin != math.prod(shape) * stored.itemsize:
         raise _damaged(f"{shown(name)} at bytes {begin} to {end} of {len(body)}")
-    values = np.frombuffer(body[begin:end], stored).reshape(shape)
-    if dtype == "BF16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32)
-
-
-def check_finite(tensors: Mapping[str, NDArray[np.float32]]) -> None:
-    """Raise EngineError if a tensor has an element that is no finite number."""
-    for name, tensor in tensors.items():
-        if not np.isfinite(tensor).all():
-            raise _damaged(f"elements of {shown(name)} that are not finite")
+    return np.frombuffer(body[begin:end], stored).reshape(shape)
 
 
 def _damaged(found: str) -> EngineError:

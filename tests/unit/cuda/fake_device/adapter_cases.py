@@ -1,5 +1,6 @@
 """Adapters on the CUDA executor, on a fake driver: slots, programs and graphs of their own, mixed batches."""
 
+import copy
 import ctypes
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.unit.cuda.toy_engine import (
 from trtllm_lite import _testing
 from trtllm_lite._core import Adapter, CudaExecutor, Engine, EventLoop, NgramSizes, adapter_shapes
 from trtllm_lite.errors import LimitError
+from trtllm_lite.runtime.lora.peft import Pair
 
 SLOT_BYTES = 3 * 256  # two matrices and a rank, padded
 
@@ -36,9 +38,9 @@ def engine(tmp_path: Path) -> Engine:
 
 def adapter(engine: Engine, value: int, rank: int = 3) -> Adapter:
     """One that makes sums larger by ``value``."""
-    a, b = np.full((2, rank, ADAPTER_WIDTH), 77, np.float32)
-    a[0, 0], b[:, 1], b[-1, 1] = value, 0, 1
-    return Adapter(engine, {0: (a, b)}, bytes([value]))
+    a, b = (np.full(shape, 77, np.float32) for shape in ((rank, ADAPTER_WIDTH), (ADAPTER_WIDTH, rank)))
+    a[0, 0], b[1], b[1, -1] = value, 0, 1
+    return Adapter(engine, {0: Pair("sum", a, b, 1.0)}, bytes([value]))
 
 
 def continuation(prompt: list[int], num_tokens: int, value: int) -> list[int]:
@@ -149,6 +151,18 @@ def test_slots_take_memory_that_is_told(fake_driver: ctypes.CDLL, engine: Engine
     executor.place_adapter(adapter(engine, 1), slot=slots - 1)
     with pytest.raises(LimitError, match=f"slot of an adapter: expected 0 to {slots - 1}, found {slots}"):
         executor.place_adapter(adapter(engine, 1), slot=slots)
+
+
+def test_an_adapter_of_another_engine_is_refused(engine: Engine, tmp_path: Path) -> None:
+    toy = copy.deepcopy(make_toy_engine_of_adapters())
+    for tensor in toy.plan["tensors"]:
+        if tensor["name"] in ("adapter_a.0", "adapter_b.0"):
+            tensor["dtype"] = "float16"
+    path = tmp_path / "other.engine"
+    path.write_bytes(to_bytes(toy))
+    executor = CudaExecutor(engine, num_loras=NUM_LORAS)
+    with pytest.raises(LimitError, match="expected an adapter that was made for this engine"):
+        executor.place_adapter(adapter(Engine(str(path)), 1), slot=0)
 
 
 def test_more_slots_than_fit_are_refused(engine: Engine) -> None:

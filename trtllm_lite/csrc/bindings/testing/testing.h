@@ -5,6 +5,7 @@
 
 namespace tl {
 
+void bind_adapter_matrices(nanobind::module_& module);
 void bind_beam_search_by_hand(nanobind::module_& module);
 void bind_grammar_matcher(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
