@@ -11,7 +11,6 @@ from trtllm_lite.errors import ArgumentError, EngineError, OverloadedError
 from trtllm_lite.runtime.lora import adapters as module
 from trtllm_lite.runtime.lora.adapters import Adapters
 from trtllm_lite.runtime.lora.request import LoRARequest
-from trtllm_lite.runtime.session.notifier import Notifier
 
 
 class Timer:
@@ -52,13 +51,12 @@ class Handle:
     timeout: float | None = None
     error: Exception | None = None
     ended: str | None = None
-    notifier: Notifier = field(default_factory=Notifier)
 
     @property
     def request(self) -> "Handle":
         return self
 
-    def fail(self, error) -> None:
+    def end_with(self, error) -> None:
         self.error = error
 
     def end_unstarted(self, reason) -> None:

@@ -250,3 +250,21 @@ def test_latencies_are_means_over_requests_and_tokens():
     assert (overall.num_requests, overall.queue_seconds, overall.first_token_seconds) == (2, 0.25, 0.5)
     assert (overall.total_seconds, overall.seconds_per_token) == (1.0, 0.125)
     assert session.pump.latencies.recent() == overall
+
+
+def test_one_call_wakes_all_coroutines_of_a_step(monkeypatch):
+    session = paused_session()
+
+    async def tokens_of_all():
+        loop, calls = asyncio.get_running_loop(), []
+        wake = loop.call_soon_threadsafe
+        monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *given: (calls.append(given), wake(*given)))
+        streams = [aiter(session.submit(request([3 + row], 2))) for row in range(8)]
+        for _ in range(2):
+            waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+            await asyncio.sleep(0)  # all of them wait now
+            session.pump.loop.step()
+            await asyncio.gather(*waiting)
+        return len(calls)
+
+    assert asyncio.run(tokens_of_all()) == 2

@@ -141,3 +141,48 @@ def test_outputs_are_plain_data(session, fail):
     assert fields["metrics"]["first_token_seconds"] == 0.5
     assert [entry["token_ids"] for entry in fields["outputs"]] == tokens_of(output)
     assert isinstance(fields["error"], EngineError) == bool(fail)
+
+
+def test_an_output_keeps_what_there_was(session):
+    """Also where it is looked at when the generation has gone on; new parts are computed with each output."""
+    generation = start(session, logprobs=2)
+    session.pump.loop.num_steps_allowed = 3
+    session.pump.loop.step()
+    outputs = [output.outputs[0] for output in generation]
+    assert [len(output.token_ids) for output in outputs] == [1, 2, 3, 4]
+    for count, output in enumerate(outputs, 1):
+        assert output.token_ids == outputs[-1].token_ids[:count]
+        assert output.logprobs == outputs[-1].logprobs[:count]
+        assert output.logprobs_diff == outputs[-1].logprobs[count - 1 : count]
+        assert output.cumulative_logprob == sum(
+            row[token].logprob for token, row in zip(output.token_ids, output.logprobs, strict=True)
+        )
+
+
+def test_an_output_takes_time_for_what_is_new_alone(session, monkeypatch):
+    rows = []
+
+    def counted(tokens, new_rows):
+        rows.append(len(new_rows))
+        return [{}] * len(tokens)
+
+    monkeypatch.setattr("trtllm_lite.runtime.api.request_output._all_logprobs", counted)
+    generation = start(session, logprobs=2)
+    session.pump.loop.num_steps_allowed = 3
+    session.pump.loop.step()
+    outputs = list(generation)
+    assert rows == [1, 1, 1, 1]
+    assert outputs[0].prompt_token_ids is outputs[-1].prompt_token_ids
+    assert not {"text", "token_ids", "logprobs"} & set(vars(outputs[-1].outputs[0]))
+    assert len(outputs[-1].outputs[0].logprobs) == 4
+    assert rows == [1, 1, 1, 1, 4]
+
+
+def test_an_output_does_not_keep_its_generation(session):
+    generation = start(session, logprobs=1)
+    session.pump.loop.step()
+    output = next(iter(generation))
+    del generation
+    gc.collect()
+    assert len(output.outputs[0].logprobs) == 1
+    assert not session.pump.loop.running

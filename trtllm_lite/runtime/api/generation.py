@@ -42,6 +42,7 @@ class Generation:
         self.prompt = prompt
         self.streaming = streaming
         self._num_truncated_tokens = num_truncated_tokens
+        self._prompt_ids: list[int] = request.prompt_ids.tolist()
         self._handles: list[RequestHandle] = session.submit_all(request.sequences())
 
     @property
@@ -126,14 +127,13 @@ class Generation:
         if self._chooses:
             completions.sort(key=_rank)
             completions = [replace(entry, index=index) for index, entry in enumerate(completions[: self.params.n])]
-        prompt_ids = first.request.prompt_ids.tolist()
-        return RequestOutput(
+        return RequestOutput.with_later(
+            {"prompt_logprobs": prompt_logprobs_of(first, self._prompt_ids)},
             request_id=self.request_id,
             prompt=self.prompt,
-            prompt_token_ids=prompt_ids,
+            prompt_token_ids=self._prompt_ids,
             outputs=completions,
             finished=finished,
-            prompt_logprobs=prompt_logprobs_of(first, prompt_ids),
             context_logits=first.context_logits,
             metrics=metrics_of(first),
             num_truncated_tokens=self._num_truncated_tokens,

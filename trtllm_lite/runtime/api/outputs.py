@@ -13,8 +13,9 @@ from trtllm_lite.runtime.session.request_handle import RequestHandle
 class Output:
     """The sum of the responses of one request that were taken so far; of a beam search only hypothesis ``beam``.
 
-    The token ids hold all that was generated; the text ends before an end id or a stop word. ``score`` is that of the
-    hypothesis.
+    The token ids hold all that was generated; the text, which is in ``pieces``, ends before an end id or a stop word.
+    ``score`` is that of the hypothesis. Lists only grow, and are exchanged as a whole for those of a hypothesis: who
+    keeps one and its length keeps what was there.
     """
 
     def __init__(self, handle: RequestHandle, beam: int = 0) -> None:
@@ -22,10 +23,11 @@ class Output:
         self.score: float | None = None
         self._beam = beam
         self.token_ids: list[int] = []
-        self.text = ""
+        self.pieces: list[str] = []
         self.new_text = ""
         self.finish_reason: FinishReason | None = None
         self.logprobs: list[Any] = []
+        self.cumulative_logprob = 0.0
         self.generation_logits: list[NDArray[np.float32]] = []
         self.num_new_tokens = 0
         self._num_taken = 0
@@ -34,6 +36,11 @@ class Output:
     def request(self) -> Request:
         """The request that is answered."""
         return self.handle.request
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(self.pieces)
 
     @property
     def ready(self) -> bool:
@@ -63,16 +70,18 @@ class Output:
             self.token_ids.append(response.token_id)
         if response.logprobs is not None:
             self.logprobs.append(response.logprobs)
+            self.cumulative_logprob += response.logprobs.logprob
         if response.generation_logits is not None:
             self.generation_logits.append(response.generation_logits)
         self.finish_reason = response.finish_reason
         self.new_text = response.text
-        self.text += response.text
+        if response.text:
+            self.pieces.append(response.text)
         if self._beam < len(self.handle.hypotheses) and self.finish_reason is not None:
             self._take_hypothesis(self.handle.hypotheses[self._beam])
 
     def _take_hypothesis(self, found: Hypothesis) -> None:
-        self.token_ids, self.text = found.token_ids, found.text
+        self.token_ids, self.pieces = found.token_ids, [found.text]
         self.score, self.finish_reason = found.score, found.finish_reason
         self.new_text, self.num_new_tokens = self.text, len(self.token_ids)
 

@@ -1,5 +1,6 @@
 """RequestOutput: the continuations of a prompt so far, as plain data that can be pickled, copied, made a dictionary."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import TrtllmLiteError
+from trtllm_lite.runtime.api.computed_later import ComputedLater
 from trtllm_lite.runtime.api.outputs import Output
 from trtllm_lite.runtime.session.request import FinishReason
 from trtllm_lite.runtime.session.request_handle import RequestHandle
@@ -29,14 +31,15 @@ class Logprob:
 
 
 @dataclass(frozen=True)
-class CompletionOutput:
+class CompletionOutput(ComputedLater):
     """One continuation.
 
     ``token_ids`` hold all that was generated; ``text`` ends before the stop word or end token (see SamplingParams).
-    ``text_diff`` and ``token_ids_diff`` are the parts that the previous output did not have. ``logprobs`` has for each
-    token {token id: Logprob} of that token and the likeliest ones; ``cumulative_logprob`` is the sum over the generated
-    tokens; both are None unless asked for. ``score`` is the score that a beam search ranked the continuation by.
-    ``finish_reason`` is None while the continuation runs, then "stop", "length", "cancelled", "timeout" or "error";
+    ``text_diff``, ``token_ids_diff`` and ``logprobs_diff`` are the parts that the previous output did not have: an
+    output of a stream takes time for these alone, and for the whole only when it is looked at. ``logprobs`` has for
+    each token {token id: Logprob} of that token and the likeliest ones; ``cumulative_logprob`` is the sum over the
+    generated tokens; they are None unless asked for. ``score`` is the score that a beam search ranked the continuation
+    by. ``finish_reason`` is None while the continuation runs, then "stop", "length", "cancelled", "timeout" or "error";
     ``stop_reason`` is the stop string or the token (sequence) that stopped it, None for the model's end token.
     ``generation_logits`` is float32[generated, vocab] if asked for.
     """
@@ -48,6 +51,7 @@ class CompletionOutput:
     token_ids_diff: list[int]
     cumulative_logprob: float | None
     logprobs: list[dict[int, Logprob]] | None
+    logprobs_diff: list[dict[int, Logprob]] | None
     finish_reason: str | None
     stop_reason: str | int | tuple[int, ...] | None
     generation_logits: NDArray[np.float32] | None
@@ -73,7 +77,7 @@ class RequestMetrics:
 
 
 @dataclass(frozen=True)
-class RequestOutput:
+class RequestOutput(ComputedLater):
     """The continuations of a prompt so far; ``finished`` says whether they have ended.
 
     ``prompt`` is the prompt's text, None for token ids. ``prompt_logprobs`` has an entry for each token of the prompt,
@@ -105,20 +109,33 @@ def completion_of(index: int, output: Output, num_logprobs: int | None) -> Compl
     reason = "error" if output.handle.error is not None else None
     if output.finish_reason is not None:
         reason = _REASONS[output.finish_reason]
-    token_ids, logprobs = list(output.token_ids), output.logprobs
-    return CompletionOutput(
+    tokens, rows, pieces, logits = output.token_ids, output.logprobs, output.pieces, output.generation_logits
+    num_tokens, num_pieces, num_logits = len(tokens), len(pieces), len(logits)
+    begin = num_tokens - output.num_new_tokens
+
+    def logprobs(first: int) -> list[dict[int, Logprob]] | None:
+        return None if num_logprobs is None else _all_logprobs(tokens[first:num_tokens], rows[first:num_tokens])
+
+    return CompletionOutput.with_later(
+        {
+            "text": lambda: "".join(pieces[:num_pieces]),
+            "token_ids": lambda: tokens[:num_tokens],
+            "logprobs": lambda: logprobs(0),
+            "generation_logits": lambda: np.stack(logits[:num_logits]) if num_logits else None,
+        },
         index=index,
-        text=output.text,
-        token_ids=token_ids,
         text_diff=output.new_text,
-        token_ids_diff=token_ids[len(token_ids) - output.num_new_tokens :],
-        cumulative_logprob=sum(row.logprob for row in logprobs) if logprobs else None,
-        logprobs=None if num_logprobs is None else list(map(_logprobs, token_ids, logprobs)),
+        token_ids_diff=tokens[begin:],
+        logprobs_diff=logprobs(begin),
+        cumulative_logprob=output.cumulative_logprob if rows else None,
         finish_reason=reason,
-        stop_reason=output.handle.stop_reason(token_ids[-1] if token_ids else None) if reason == "stop" else None,
-        generation_logits=np.stack(output.generation_logits) if output.generation_logits else None,
+        stop_reason=output.handle.stop_reason(tokens[-1] if tokens else None) if reason == "stop" else None,
         score=output.score,
     )
+
+
+def _all_logprobs(tokens: Sequence[int], rows: Sequence[Any]) -> list[dict[int, Logprob]]:
+    return list(map(_logprobs, tokens, rows))
 
 
 def _logprobs(token: int, row: Any) -> dict[int, Logprob]:
@@ -127,7 +144,8 @@ def _logprobs(token: int, row: Any) -> dict[int, Logprob]:
     return {token: Logprob(row.logprob, row.rank)} | {other: entry for other, entry in top.items() if other != token}
 
 
-def prompt_logprobs_of(handle: RequestHandle, prompt_ids: list[int]) -> list[dict[int, Logprob] | None] | None:
-    if handle.request.params.prompt_logprobs is None:
-        return None
-    return [None, *map(_logprobs, prompt_ids[1:], handle.prompt_logprobs)]
+def prompt_logprobs_of(handle: RequestHandle, prompt_ids: list[int]) -> Callable[[], Any]:
+    """What computes the prompt's log probabilities, None unless asked for; it does not keep ``handle``."""
+    rows, wanted = handle.prompt_logprobs, handle.request.params.prompt_logprobs is not None
+    num_rows = len(rows)
+    return lambda: [None, *_all_logprobs(prompt_ids[1:], rows[:num_rows])] if wanted else None

@@ -227,6 +227,4 @@ def _tried(work: Callable[[], Any], what: str) -> tuple[Any, TrtllmLiteError | N
 def _fail(waiting: _Waiting, error: TrtllmLiteError) -> None:
     handle = waiting.handle()
     if handle is not None:
-        with handle.notifier:
-            handle.fail(error)
-            handle.notifier.notify()
+        handle.end_with(error)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from trtllm_lite.errors import EngineError, TrtllmLiteError
+from trtllm_lite.errors import EngineError
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.notifier import Notifier
+from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import LatencyLog
 
@@ -108,11 +108,12 @@ class EventPump:
             ended = [self._on_end.pop(request_id) for request_id in end_of if request_id in self._on_end]
         for on_end in ended:
             on_end()
-        for notifier, handles in changed.items():
-            with notifier:
-                for handle in handles:
-                    handle.publish()
-                notifier.notify()
+        with WakeUps() as wake_ups:
+            for notifier, handles in changed.items():
+                with notifier:
+                    for handle in handles:
+                        handle.publish()
+                    notifier.notify(wake_ups)
 
     def _handle(self, request_id: int) -> RequestHandle | None:
         with self._lock:
@@ -135,12 +136,6 @@ class EventPump:
             ended, self._on_end = list(self._on_end.values()), {}
         self.loop.shut_down(drain=False)
         for handle in handles:
-            _end_with(handle, failure)
+            handle.end_with(failure)
         for on_end in ended:  # what waits for one of them fails, too
             on_end()
-
-
-def _end_with(handle: RequestHandle, error: TrtllmLiteError) -> None:
-    with handle.notifier:
-        handle.fail(error)
-        handle.notifier.notify()

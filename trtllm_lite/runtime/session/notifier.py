@@ -3,10 +3,32 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import Self
 
 from trtllm_lite.runtime.core import core
+
+
+class WakeUps:
+    """Coroutines that are woken when ``with`` ends, by one call for each asyncio loop that they run in."""
+
+    def __init__(self) -> None:
+        self._futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = defaultdict(list)
+
+    def add(self, futures: Iterable["asyncio.Future[None]"]) -> None:
+        """Wake the coroutines that await ``futures``, too."""
+        for future in futures:
+            self._futures[future.get_loop()].append(future)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for loop, futures in self._futures.items():
+            with contextlib.suppress(RuntimeError):  # raised if the loop is closed
+                loop.call_soon_threadsafe(_resolve, futures)
 
 
 class Notifier:
@@ -27,13 +49,14 @@ class Notifier:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._condition.__exit__(kind, error, tb)
 
-    def notify(self) -> None:
-        """Let all waiting threads and coroutines check their conditions again. Call it inside ``with``."""
+    def notify(self, wake_ups: WakeUps) -> None:
+        """Let all waiting threads, and with ``wake_ups`` coroutines, check their conditions again.
+
+        Call it inside ``with``.
+        """
         self._condition.notify_all()
         futures, self._futures = self._futures, []
-        for future in futures:
-            with contextlib.suppress(RuntimeError):  # raised if the waiter's event loop is closed
-                future.get_loop().call_soon_threadsafe(_resolve, future)
+        wake_ups.add(futures)
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Block this thread until ``ready``; False if ``timeout`` seconds have passed before."""
@@ -66,6 +89,7 @@ class Notifier:
         return True
 
 
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
+def _resolve(futures: "list[asyncio.Future[None]]") -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

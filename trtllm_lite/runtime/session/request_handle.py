@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trtllm_lite.errors import EngineError, TrtllmLiteError
 from trtllm_lite.printable import printable
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.notifier import Notifier
+from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
 from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response
 from trtllm_lite.runtime.text.text_stream import TextStream
 
@@ -100,9 +100,15 @@ class RequestHandle:
         """End a request that the event loop never saw, for a ``_core.FinishReason`` of that name."""
         native = core()
         self.stage([], SimpleNamespace(reason=native.FinishReason[reason], timings=native.RequestTimings()))
-        with self.notifier:
+        with WakeUps() as wake_ups, self.notifier:
             self.publish()
-            self.notifier.notify()
+            self.notifier.notify(wake_ups)
+
+    def end_with(self, error: TrtllmLiteError) -> None:
+        """End the request with ``error``, and wake who waits for it."""
+        with WakeUps() as wake_ups, self.notifier:
+            self.fail(error)
+            self.notifier.notify(wake_ups)
 
     def result(self, timeout: float | None = None) -> list[Response]:
         """Wait for the end; returns all responses.

@@ -1,0 +1,29 @@
+"""Dataclasses some of whose fields are computed when they are first looked at."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Self
+
+
+class ComputedLater:
+    """A base of frozen dataclasses that are made with what their costly fields are computed from.
+
+    Fields of either kind are read, compared, replaced, made a dictionary, copied and pickled alike.
+    """
+
+    @classmethod
+    def with_later(cls, later: Mapping[str, Callable[[], Any]], **now: Any) -> Self:
+        """An instance with the fields ``now``; the others are what the functions ``later`` return."""
+        made = object.__new__(cls)
+        made.__dict__.update(now, _later=later)
+        return made
+
+    def __getattr__(self, name: str) -> Any:  # called for what is not in __dict__ yet
+        later = self.__dict__.get("_later", {})
+        if name not in later:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = self.__dict__[name] = later[name]()
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
