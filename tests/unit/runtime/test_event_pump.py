@@ -259,7 +259,8 @@ def test_one_call_wakes_all_coroutines_of_a_step(monkeypatch):
         loop, calls = asyncio.get_running_loop(), []
         wake = loop.call_soon_threadsafe
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *given: (calls.append(given), wake(*given)))
-        streams = [aiter(session.submit(request([3 + row], 2))) for row in range(8)]
+        num_rows = session.pump.loop.max_batch_size
+        streams = [aiter(session.submit(request([3 + row], 2))) for row in range(num_rows)]
         for _ in range(2):
             waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
             await asyncio.sleep(0)  # all of them wait now
