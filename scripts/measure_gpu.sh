@@ -65,19 +65,24 @@ latency() {  # REPORT ENGINE BATCH_SIZES INPUT_LENS OUTPUT_LEN [OPTION]...
   trtllm-lite bench latency --engine_dir "$out/engines/$2" "${ceilings[@]}" \
     --batch_size "$3" --input_len "$4" --output_len "$5" --json "$out/$1.json" "${@:6}"
 }
+# The engines have no tokenizer. All shapes that are timed so have a vocabulary of the same size.
+bench_throughput() {  # ENGINE [OPTION]...
+  [ -e "$out/tokenizer" ] || python3 scripts/random_tokenizer.py configs/models/llama-3.1-8b.json "$out/tokenizer"
+  trtllm-lite bench throughput --engine_dir "$out/engines/$1" --tokenizer "$out/tokenizer" "${ceilings[@]}" "${@:2}"
+}
 throughput() {  # ENGINE INPUT_LEN OUTPUT_LEN NUM_REQUESTS [OPTION]...
-  trtllm-lite bench throughput --engine_dir "$out/engines/$1" "${ceilings[@]}" --input_len "$2" --output_len "$3" \
+  bench_throughput "$1" --input_len "$2" --output_len "$3" \
     --num_requests "$4" --json "$out/throughput-$2-$3.json" --kv_cache_free_gpu_memory_fraction 0.97 "${@:5}"
 }
 # Each guess is right with 0.8 where those before it are.
 guesses='"method": "synthetic", "num_speculative_tokens": 4, "synthetic_acceptance_rates": [0.8, 0.64, 0.512, 0.4096]'
 speculation() {  # BATCH_SIZE NAME [OPTION]...
-  trtllm-lite bench throughput --engine_dir "$out/engines/8b-drafts" "${ceilings[@]}" --input_len 128 --output_len 512 \
+  bench_throughput 8b-drafts --input_len 128 --output_len 512 \
     --num_requests "$((2 * $1))" --max_batch_size "$1" --json "$out/speculation-$1-$2.json" "${@:3}"
 }
 
 adapters() {  # NAME ENGINE [OPTION]...
-  trtllm-lite bench throughput --engine_dir "$out/engines/$2" "${ceilings[@]}" --input_len 128 --output_len 256 \
+  bench_throughput "$2" --input_len 128 --output_len 256 \
     --num_requests 128 --json "$out/adapters-$1.json" "${@:3}"
 }
 

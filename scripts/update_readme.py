@@ -206,6 +206,7 @@ def gpu_row(report: dict[str, Any], peers: dict[str, float]) -> list[str]:
     title = title if other is None else f"{other}, {title}"
     peer = peers.get(title)
     texts = ["" if x is None else f"{x:,.{digits}f} {unit}" for x in (value * scale, floor * scale, peer)]
+    title += "" if shape.get("detokenize", True) else ", token ids alone"
     return [title, *texts[:2], f"{reached:.0%}", texts[2], str(report["commit"])[:10]]
 
 

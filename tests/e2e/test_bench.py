@@ -1,6 +1,7 @@
 """The benchmarks on a real, tiny engine: what they count and write. How fast it was is nobody's business here."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,22 @@ def test_serve_sim_reports_latencies_and_goodput(engine_dir: Path, tmp_path: Pat
     for name in ("time_to_first_token_s", "time_per_output_token_s", "inter_token_latency_s", "end_to_end_latency_s"):
         assert 0 <= figures[name]["p50"] <= figures[name]["p95"] <= figures[name]["p99"]
     assert report["terms"]["goodput"] == {"ttft": 1e3, "e2el": pytest.approx(1e-9)}
+
+
+def test_texts_are_made_unless_token_ids_alone_are_asked_for(engine_dir: Path, tmp_path: Path) -> None:
+    for path in shutil.copytree(engine_dir.parent / "model", tmp_path / "model").glob("tokenizer*"):
+        path.unlink()
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    without = tmp_path / "engine"
+    build_engine(tmp_path / "checkpoint", without, tokens_per_block=16, **LIMITS)
+    refused = bench("throughput", without, *WORKLOAD)
+    assert refused.exit_code == 1
+    assert "this engine has no tokenizer to make texts with" in refused.stderr
+    (report,) = reports("throughput", without, tmp_path / "t.json", *WORKLOAD, "--tokenizer", engine_dir)
+    assert report["shape"]["detokenize"]
+    (ids,) = reports("throughput", without, tmp_path / "i.json", *WORKLOAD, "--skip_tokenizer_init")
+    assert ids["shape"] == report["shape"] | {"detokenize": False}
+    assert ids["figures"]["output_tokens"] == report["figures"]["output_tokens"]
 
 
 def test_comparison_on_the_command_line(engine_dir: Path, tmp_path: Path) -> None:

@@ -214,6 +214,6 @@ def _request(planned: PlannedRequest) -> Request:
         repetition_penalty=1.0,
         logit_bias=None if planned.only_token is None else {planned.only_token: _CERTAIN},
         ignore_eos=True,
-        detokenize=False,
+        detokenize=planned.detokenize,
     )
     return Request(planned.prompt_ids, params, priority=planned.priority, lora_request=planned.lora)

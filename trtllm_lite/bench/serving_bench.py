@@ -13,10 +13,13 @@ from trtllm_lite.bench.floor import Ceilings, serving_floor
 from trtllm_lite.bench.serving import OnFinished, Run, host_figure, serve
 from trtllm_lite.bench.workload import AdaptedWorkload, PlannedRequest, Workload, in_turn
 from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.api.configs import speculation_of
 from trtllm_lite.runtime.session.limits import RunnerLimits
+from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Speculation
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 _WARM_UP_TOKENS = 64
 
@@ -29,8 +32,11 @@ def measure_serving(
     price_per_hour: float | None,
     ceilings: Ceilings,
     on_finished: OnFinished,
+    tokenizer: str | None = None,
 ) -> dict[str, Any]:
     """Run ``workload`` on the engine, loaded with ``runtime`` (arguments of ``ModelRunner.from_dir``).
+
+    ``tokenizer`` is a directory with another tokenizer.json than the engine's own, which engines without weights lack.
 
     Returns two parts of a report: ``figures`` by name, and ``by_priority`` with the latencies of each priority, if
     there are several. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). Where guesses are
@@ -44,6 +50,7 @@ def measure_serving(
         check_adapters(read_engine(Path(engine_dir)).manifest, workload)
         slots = {"max_loras": workload.num_loras, "max_cpu_loras": workload.num_loras}
     runner = ModelRunner.from_dir(engine_dir, **runtime, **slots)
+    _take_tokenizer(runner.session, workload, tokenizer)
     requests = workload.requests(runner.session.manifest.model.vocab_size, runner.limits)
     warming_up = _warm_up(min(len(requests), runner.limits.max_batch_size), runner.limits)
     if isinstance(workload, AdaptedWorkload):
@@ -65,11 +72,22 @@ def measure_serving(
     return {"figures": figures, "by_priority": priority_figures(run.records)}
 
 
+def _take_tokenizer(session: Session, workload: Workload, tokenizer: str | None) -> None:
+    """Give ``session`` the tokenizer that the texts of ``workload`` need. Raises ArgumentError if there is none."""
+    if tokenizer is not None:
+        session.tokenizer = Tokenizer.from_files(Path(tokenizer))
+    if workload.detokenize and session.tokenizer is None:
+        raise ArgumentError(
+            "this engine has no tokenizer to make texts with: give a directory that has one as tokenizer, or measure "
+            "token ids alone with skip_tokenizer_init"
+        )
+
+
 def _warm_up(batch_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
     """Run requests that end one after the other, so that batches of many sizes have done what a first use costs."""
     longest = min(_WARM_UP_TOKENS, limits.max_output_len, limits.max_seq_len - 1, limits.cache_len - 1)
     lengths = [1 + row * longest // batch_size for row in range(batch_size)]
-    return [PlannedRequest(0.0, np.zeros(1, np.int32), length) for length in lengths]
+    return [PlannedRequest(0.0, np.zeros(1, np.int32), length, detokenize=False) for length in lengths]
 
 
 def _engine_figures(run: Run) -> dict[str, Any]:

@@ -18,8 +18,8 @@ _MAX_PRIORITY = 100
 @dataclass(frozen=True)
 class PlannedRequest:
     """``arrival_s`` is in seconds from the start; ``prompt_ids`` int32[prompt_len]; end ids are ignored, so that
-    exactly ``output_len`` tokens are generated: ``only_token`` alone, if it is given, else the likeliest. ``lora`` is
-    the request's adapter.
+    exactly ``output_len`` tokens are generated: ``only_token`` alone, if it is given, else the likeliest, with text if
+    ``detokenize``. ``lora`` is the request's adapter.
 
     What is likeliest depends, with random weights, on rounding, and so on how many rows a step has.
     """
@@ -30,6 +30,7 @@ class PlannedRequest:
     priority: int = 0
     only_token: int | None = None
     lora: LoRARequest | None = None
+    detokenize: bool = True
 
     @property
     def prompt_len(self) -> int:
@@ -44,6 +45,7 @@ class Workload:
     ``input_len`` and ``output_len``: see ``lengths.FORMS``. A share ``prefix_share`` of the prompts begins with the
     same ``prefix_len`` tokens, in front of ``input_len`` tokens of their own. ``priorities`` is one priority, or
     several with their weights (``0:9,50:1``). At most ``concurrency`` requests are outstanding: others wait unsent.
+    A token has come when its text has, with ``detokenize``; else when its id has.
     """
 
     num_requests: int = 32
@@ -57,6 +59,7 @@ class Workload:
     prefix_share: float = 1.0
     priorities: str = "0"
     seed: int = 0
+    detokenize: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (("num_requests", 1), ("concurrency", 1), ("prefix_len", 0), ("seed", 0)):
@@ -91,6 +94,7 @@ class Workload:
                 prompt_ids=np.concatenate([prefix, prompts[row]]) if sharing[row] else prompts[row],
                 output_len=lengths[row][1],
                 priority=int(priorities[row]),
+                detokenize=self.detokenize,
             )
             for row in range(self.num_requests)
         ]

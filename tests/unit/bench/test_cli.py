@@ -56,10 +56,11 @@ def test_options_reach_the_measurement(measured):
         *("--goodput", "ttft:500", "--price_per_hour", 2, "--max_batch_size", 4, "--num_threads", 1),
         *("--capacity_scheduler_policy", "MAX_UTILIZATION", "--host_cache_size", 5000),
         *("--kv_cache_free_gpu_memory_fraction", 0.97),
-        *("--memory_bandwidth", 4470, "--peak_tflops", 789),
+        *("--memory_bandwidth", 4470, "--peak_tflops", 789, "--tokenizer", "t", "--skip_tokenizer_init"),
     )
     assert result.exit_code == 0, result.output
-    ((engine_dir, workload, runtime, objectives, price, ceilings, _),) = measured
+    ((engine_dir, workload, runtime, objectives, price, ceilings, _, tokenizer),) = measured
+    assert (tokenizer, workload.detokenize) == ("t", False)
     assert ceilings == Ceilings(bandwidth=4.47e12, flops=7.89e14)
     assert (engine_dir, objectives, price) == ("e", {"ttft": 0.5}, 2)
     assert (workload.arrival, workload.request_rate, workload.burstiness, workload.concurrency) == ("burst", 3, 0.5, 2)

@@ -93,6 +93,13 @@ adapter_options = _together(
     click.option("--lora_rank", type=int, help="Rank of these adapters. [default: 16]"),
 )
 
+text_options = _together(
+    click.option("--tokenizer", metavar="DIR", help="Directory with a tokenizer.json. [default: the engine's]"),
+    click.option(
+        "--skip_tokenizer_init", is_flag=True, help="Measure token ids alone, without the text that they are made into."
+    ),
+)
+
 arrival_options = _together(
     click.option(
         "--arrival",

@@ -12,6 +12,7 @@ from trtllm_lite.cli.bench.options import (
     engine_options,
     result_options,
     runtime_options,
+    text_options,
     workload_options,
 )
 from trtllm_lite.cli.bench.results import Results, warn_if_busy
@@ -31,6 +32,7 @@ _RUNTIME = (
 @click.command(cls=Command)
 @engine_options
 @workload_options
+@text_options
 @adapter_options
 @runtime_options
 @ceiling_options
@@ -43,6 +45,7 @@ def throughput(**options: Any) -> None:
 @click.command(cls=Command, name="serve-sim", short_help="Latencies of requests that arrive over time.")
 @engine_options
 @workload_options
+@text_options
 @adapter_options
 @arrival_options
 @runtime_options
@@ -66,10 +69,11 @@ def serve_sim(goodput: tuple[str, ...], **options: Any) -> None:
     _measure("serve-sim", options, goodput)
 
 
-def _workload(num_loras: int, lora_rank: int | None, **options: Any) -> "Workload":
+def _workload(num_loras: int, lora_rank: int | None, skip_tokenizer_init: bool, **options: Any) -> "Workload":
     """The requests; reports of those with adapters say which. Raises ArgumentError for a rank of no adapters."""
     from trtllm_lite.bench.workload import AdaptedWorkload, Workload
 
+    options["detokenize"] = not skip_tokenizer_init
     if num_loras:
         given = options if lora_rank is None else {**options, "lora_rank": lora_rank}
         return AdaptedWorkload(**given, num_loras=num_loras)
@@ -87,6 +91,7 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     from trtllm_lite.units import counted
 
     engine_dir, price = options.pop("engine_dir"), options.pop("price_per_hour")
+    tokenizer = options.pop("tokenizer")
     ceilings = {name: options.pop(name) for name in ("memory_bandwidth", "peak_tflops")}
     results = Results(*(options.pop(name) for name in ("json_path", "compare", "tolerance")))
     runtime = {name: options.pop(name) for name in _RUNTIME}
@@ -97,7 +102,7 @@ def _measure(benchmark: str, options: dict[str, Any], goodput: tuple[str, ...]) 
     report["busy_cores_before"] = warn_if_busy()
     with progress_bars() as show:
         asked = (engine_dir, workload, runtime, objectives, price, ceilings_of(**ceilings))
-        report |= measure_serving(*asked, lambda done, total: show("requests", done, total))
+        report |= measure_serving(*asked, lambda done, total: show("requests", done, total), tokenizer)
     print_figures(f"{counted(workload.num_requests, 'request')}, {workload.arrival}", report["figures"])
     for priority, latencies in report["by_priority"].items():
         print_figures(f"priority {priority}", latencies)

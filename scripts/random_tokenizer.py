@@ -1,0 +1,42 @@
+"""Writes a tokenizer of made-up words: ``random_tokenizer.py SHAPE DIRECTORY``, for a model of random weights.
+
+SHAPE is one of configs/models. The words are bytes and letters as byte-level BPE has them, of the lengths that English
+text has, so that making text of random tokens takes as long as of real ones.
+"""
+
+import json
+import string
+import sys
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"  # how byte-level BPE writes it
+MEAN_LETTERS = 4.5
+
+
+def words(count: int) -> list[str]:
+    """``count`` different words: first the 256 bytes, then letters, some of them behind a space."""
+    found = dict.fromkeys(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    random = np.random.default_rng(0)
+    letters = np.array(list(string.ascii_lowercase))
+    while len(found) < count:
+        word = "".join(random.choice(letters, 1 + random.poisson(MEAN_LETTERS)))
+        found[SPACE * int(random.random() < 0.6) + word] = None
+    return list(found)
+
+
+def main() -> None:
+    """Write tokenizer.json."""
+    shape, directory = map(Path, sys.argv[1:])
+    vocabulary = words(json.loads(shape.read_text())["vocab_size"])
+    tokenizer = Tokenizer(models.BPE({word: token for token, word in enumerate(vocabulary)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+if __name__ == "__main__":
+    main()
