@@ -137,7 +137,8 @@ class KvCacheManager {
   int num_held_blocks(const SequenceHandle& sequence) const;
   int num_exclusive_blocks(const KvSequence& sequence) const;
   int num_used_blocks(const SequenceHandle& sequence) const;
-  int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }  // all
+  // Positions that are written or about to be, the unsettled ones among them.
+  int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }
   int num_unsettled(const SequenceHandle& sequence) const { return sequences_[sequence.id_].num_unsettled; }
   // Tokens at the sequence's beginning that others hold, too: nobody computes them again for this one's sake.
   int num_shared_tokens(const KvSequence& sequence) const;

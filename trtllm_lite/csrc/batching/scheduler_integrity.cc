@@ -28,7 +28,9 @@ void Scheduler::check_integrity() {
     const int num_unsettled = cache_.num_unsettled(running->kv());
     check(remaining(*running) >= 0 || num_unsettled > 0, "more is scheduled than there are tokens");
     check(!running->request().drafts() || running->request().num_pending <= 1, "a request that drafts runs ahead");
-    check(num_unsettled == 0 || running->request().num_pending > 0, "positions are unsettled with no row in flight");
+    const int num_pending = running->request().num_pending, num_of_late = running->request().spec.guided ? 1 : 0;
+    check(num_unsettled == 0 || num_pending > 0, "positions are unsettled with no row in flight");
+    check(num_unsettled <= num_of_late || num_pending == 1, "drafts are in flight with no row, or beside another");
   }
   for (const auto& [rank, index] : waiting_.entries()) {
     check(!std::holds_alternative<Running>(table_.state(index)) && rank_of(index) == rank, "wrong queue entry");

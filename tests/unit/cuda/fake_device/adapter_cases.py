@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.cuda.fake_device.draft_cases import prompts_to_look_up
-from tests.unit.cuda.fake_device.requests import LIMITS, Answer, check, greedy, held, random_prompts, run
+from tests.unit.cuda.fake_device.requests import LIMITS, Answer, check, collect, greedy, held, random_prompts, run
 from tests.unit.cuda.toy_engine import (
     ADAPTER_WIDTH,
     MAX_LORA_RANK,
@@ -61,14 +61,8 @@ def run_mixed(
             for prompt, one in zip(prompts, adapters, strict=True)
         ]
     answers = {request_id: Answer() for request_id in ids}
-    while any(answer.end is None for answer in answers.values()):
-        polled = loop.poll(10.0)
-        assert polled is not None
-        for event in polled[0]:
-            answers[event.request_id].tokens += event.tokens
-        for end in polled[1]:
-            answers[end.request_id].end = end
-    return [answers[request_id] for request_id in ids]
+    collect(loop, answers)
+    return list(answers.values())
 
 
 def test_each_request_has_its_adapter(fake_driver: ctypes.CDLL, engine: Engine) -> None:

@@ -16,6 +16,7 @@ from tests.unit.cuda.fake_device.requests import (
     LIMITS,
     Answer,
     check,
+    collect,
     continuation,
     expected,
     greedy,
@@ -260,15 +261,13 @@ def test_any_company_that_comes_and_goes_changes_nothing(drafting_engine: Engine
     ]
     answers = {request: Answer() for request in ids}
     doomed = set(ids[seed::6])
-    while any(answer.end is None for answer in answers.values()):
-        polled = loop.poll(10.0)
-        assert polled is not None
-        for event in polled[0]:
-            answers[event.request_id].tokens += event.tokens
-            if event.request_id in doomed:
-                loop.cancel(event.request_id)
-        for end in polled[1]:
-            answers[end.request_id].end = end
+
+    def cancel() -> None:
+        for request in doomed:
+            if answers[request].tokens:
+                loop.cancel(request)
+
+    collect(loop, answers, after_each=cancel)
     kept = [number for number, request in enumerate(ids) if request not in doomed]
     check_guided([answers[ids[i]] for i in kept], [given[i] for i in kept], [forms[i] for i in kept])
     for number in set(range(len(ids))) - set(kept):
@@ -316,15 +315,12 @@ def test_a_late_row_sits_steps_out_and_holds_nobody_up(
     submitted = [(np.array(prompt, np.int32), want, more) for (prompt, want), more in zip(given, each, strict=True)]
     answers = {loop.submit(prompt, want, **more): Answer() for prompt, want, more in submitted}
     late = list(answers)[3]
-    while any(answer.end is None for answer in answers.values()):
-        polled = loop.poll(10.0)
-        assert polled is not None
-        for event in polled[0]:
-            answers[event.request_id].tokens += event.tokens
-        for end in polled[1]:
-            answers[end.request_id].end = end
+
+    def release() -> None:
         if all(answer.end is not None for request, answer in answers.items() if request != late):
             held.release()
+
+    collect(loop, answers, after_each=release)
     check_guided(list(answers.values()), given, forms)
     assert loop.stats()["num_late_rows"] > 0
 

@@ -1,7 +1,7 @@
 """Requests to an event loop over the toy engine, and the tokens that the toy model gives."""
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +72,12 @@ def run(
             for (prompt, params), more in zip(requests, own, strict=True)
         ]
     answers = {request_id: Answer() for request_id in ids}
+    collect(loop, answers)
+    return list(answers.values())
+
+
+def collect(loop: EventLoop, answers: dict[int, Answer], after_each: Callable[[], None] = lambda: None) -> None:
+    """Wait until all requests of ``answers`` have ended; ``after_each`` poll."""
     while any(answer.end is None for answer in answers.values()):
         polled = loop.poll(10.0)
         assert polled is not None
@@ -80,7 +86,7 @@ def run(
             answers[event.request_id].tokens += event.tokens
         for end in polled[1]:
             answers[end.request_id].end = end
-    return [answers[request_id] for request_id in ids]
+        after_each()
 
 
 def expected(prompt: list[int], num_tokens: int) -> list[int]:
