@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.runtime.session.notifier import Mailbox
 from trtllm_lite.runtime.session.request import FinishReason, Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
@@ -269,3 +270,20 @@ def test_one_call_wakes_all_coroutines_of_a_step(monkeypatch):
         return len(calls)
 
     assert asyncio.run(tokens_of_all()) == 2
+
+
+def test_a_mailbox_hears_once_a_step_of_all_requests_that_changed():
+    session = paused_session()
+
+    async def steps_heard():
+        heard = asyncio.Queue()
+        mailbox = Mailbox(asyncio.get_running_loop(), heard.put_nowait)
+        handles = session.submit_all([request([3], 2), request([4], 3)], mailbox)
+        for _ in range(3):
+            session.pump.loop.step()
+        return handles, [await heard.get() for _ in range(3)], heard.empty()
+
+    handles, heard, nothing_else = asyncio.run(steps_heard())
+    assert [list(map(handles.index, step)) for step in heard] == [[0, 1], [0, 1], [1]]
+    assert nothing_else
+    assert all(handle.ended for handle in handles)

@@ -113,7 +113,7 @@ class EventPump:
                 with notifier:
                     for handle in handles:
                         handle.publish()
-                    notifier.notify(wake_ups)
+                    notifier.notify(wake_ups, handles)
 
     def _handle(self, request_id: int) -> RequestHandle | None:
         with self._lock:

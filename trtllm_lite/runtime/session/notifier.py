@@ -4,31 +4,34 @@ import asyncio
 import contextlib
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from trtllm_lite.runtime.core import core
 
+if TYPE_CHECKING:
+    from trtllm_lite.runtime.session.request_handle import RequestHandle
+
 
 class WakeUps:
-    """Coroutines that are woken when ``with`` ends, by one call for each asyncio loop that they run in."""
+    """Functions that are called when ``with`` ends, by one call for each asyncio loop that they run in."""
 
     def __init__(self) -> None:
-        self._futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = defaultdict(list)
+        self._functions: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = defaultdict(list)
 
-    def add(self, futures: Iterable["asyncio.Future[None]"]) -> None:
-        """Wake the coroutines that await ``futures``, too."""
-        for future in futures:
-            self._futures[future.get_loop()].append(future)
+    def add(self, loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+        """Call ``function`` in the thread of ``loop``, too."""
+        self._functions[loop].append(function)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for loop, futures in self._futures.items():
+        for loop, functions in self._functions.items():
             with contextlib.suppress(RuntimeError):  # raised if the loop is closed
-                loop.call_soon_threadsafe(_resolve, futures)
+                loop.call_soon_threadsafe(_call_all, functions)
 
 
 class Notifier:
@@ -49,14 +52,15 @@ class Notifier:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._condition.__exit__(kind, error, tb)
 
-    def notify(self, wake_ups: WakeUps) -> None:
+    def notify(self, wake_ups: WakeUps, handles: "Sequence[RequestHandle]") -> None:  # noqa: ARG002 - for a Mailbox
         """Let all waiting threads, and with ``wake_ups`` coroutines, check their conditions again.
 
-        Call it inside ``with``.
+        ``handles`` are those whose state has changed. Call it inside ``with``.
         """
         self._condition.notify_all()
         futures, self._futures = self._futures, []
-        wake_ups.add(futures)
+        for future in futures:
+            wake_ups.add(future.get_loop(), partial(_resolve, future))
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Block this thread until ``ready``; False if ``timeout`` seconds have passed before."""
@@ -89,7 +93,25 @@ class Notifier:
         return True
 
 
-def _resolve(futures: "list[asyncio.Future[None]]") -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
+class Mailbox(Notifier):
+    """A notifier that also calls ``listen`` in an asyncio loop, with the handles that a step of the engine changed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, listen: "Callable[[Sequence[RequestHandle]], None]") -> None:
+        super().__init__()
+        self._loop = loop
+        self._listen = listen
+
+    def notify(self, wake_ups: WakeUps, handles: "Sequence[RequestHandle]") -> None:
+        """As :meth:`Notifier.notify`, and let ``listen`` be called with ``handles``."""
+        super().notify(wake_ups, handles)
+        wake_ups.add(self._loop, partial(self._listen, handles))
+
+
+def _call_all(functions: Sequence[Callable[[], None]]) -> None:
+    for function in functions:
+        function()
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -102,13 +102,13 @@ class RequestHandle:
         self.stage([], SimpleNamespace(reason=native.FinishReason[reason], timings=native.RequestTimings()))
         with WakeUps() as wake_ups, self.notifier:
             self.publish()
-            self.notifier.notify(wake_ups)
+            self.notifier.notify(wake_ups, [self])
 
     def end_with(self, error: TrtllmLiteError) -> None:
         """End the request with ``error``, and wake who waits for it."""
         with WakeUps() as wake_ups, self.notifier:
             self.fail(error)
-            self.notifier.notify(wake_ups)
+            self.notifier.notify(wake_ups, [self])
 
     def result(self, timeout: float | None = None) -> list[Response]:
         """Wait for the end; returns all responses.
