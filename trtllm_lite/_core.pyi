@@ -311,17 +311,21 @@ class RequestTimings:
     num_preemptions: int
 
 class TokenEvent:
-    """A generated token, number ``index`` of its request; ``token`` is None for outputs alone."""
+    """What a step came to for a request: ``tokens``, the first of them number ``index`` of the request's, and outputs.
+
+    Without ``has_outputs`` there is nothing but tokens.
+    """
 
     request_id: int
-    token: int | None
+    tokens: list[int]
     index: int
+    has_outputs: bool
     context_logits: NDArray[np.float32] | None
     """[positions, vocab_size]; the events of a request hold them for each prompt position once, in order."""
     generation_logits: NDArray[np.float32] | None
-    """[1, vocab_size]: the logits that the token was sampled from."""
-    logprobs: sampling.RowLogprobs | None
-    """Log probabilities of the token."""
+    """[tokens, vocab_size]: the logits that the tokens were sampled from."""
+    logprobs: list[sampling.RowLogprobs]
+    """Log probabilities of each token, or none."""
     prompt_logprobs: list[sampling.RowLogprobs]
     """Log probabilities of prompt tokens, in order, from the second token on."""
     hypotheses: list[tuple[list[int], float]]
@@ -482,6 +486,91 @@ class EventLoop:
 
     def shut_down(self, *, drain: bool = True) -> None:
         """Accept no more requests; let the others run to their end, or cancel them. Returns at once."""
+
+class ByteSpelling(Enum):
+    """How the tokens of a vocabulary spell bytes: token_bytes.h."""
+
+    NONE = ...
+    ALPHABET = ...
+    FALLBACK = ...
+
+class TokenBytes:
+    """What each token of a tokenizer adds to a text. Any number of streams may share it."""
+
+    def __init__(
+        self,
+        vocabulary: dict[str, int],
+        added_tokens: dict[int, str],
+        special_ids: Sequence[int],
+        *,
+        replacements: Sequence[tuple[str, str, str]],
+        bytes: ByteSpelling,
+        separator: str,
+        stripped: str,
+        max_stripped: int,
+    ) -> None:
+        """Names of ``added_tokens`` go before those of ``vocabulary``. token_bytes.h says what the keywords mean.
+
+        Raises EngineError for ids above 2**24 - 1, or texts of more than a gigabyte.
+        """
+
+class StopWords:
+    """The stop words of a request: texts, and sequences of token ids; none of them is empty."""
+
+    def __init__(self, texts: Sequence[str], sequences: Sequence[Sequence[int]]) -> None: ...
+
+class TextStream:
+    """Turns the tokens of one sequence into pieces of text, none of which is ever taken back."""
+
+    def __init__(
+        self,
+        tokens: TokenBytes | None,
+        prompt_ids: NDArray[np.int32],
+        stop_words: StopWords,
+        *,
+        skips_special: bool = True,
+        returns_text: bool = True,
+        min_tokens: int = 0,
+        includes_stop: bool = False,
+    ) -> None:
+        """``prompt_ids`` decide whether the text starts with a space; their own text is no part of a piece.
+
+        Without ``tokens`` there is no text, and only stop sequences are found. With ``skips_special`` special tokens
+        print nothing. Without ``returns_text`` the text is only searched for stop words. A stop word that is complete
+        before ``min_tokens`` tokens does not count. With ``includes_stop`` the text keeps what ended it.
+        """
+
+    def finish(self) -> str:
+        """The text still held back, when generation ended inside a possible stop word or an incomplete character."""
+
+    def text_of(self, tokens: Sequence[int], *, ends: bool) -> str:
+        """The text of tokens up to the end of the stream; ``ends``: the last of them itself ends it."""
+
+    @property
+    def match(self) -> str | tuple[int, ...] | None:
+        """The stop word that has ended the text."""
+
+class TextPump:
+    """Makes the texts of many streams at once, and counts the gaps between the deliveries of each."""
+
+    def __init__(self, gap_bounds: Sequence[float]) -> None:
+        """``gap_bounds`` are upper bounds of buckets in seconds, ascending."""
+
+    def push(
+        self, streams: list[TextStream], tokens: list[list[int]], ending: Sequence[int] = ()
+    ) -> tuple[list[list[str]], list[int], list[tuple[int, str]]]:
+        """Add tokens to the stream in the same place, with the GIL released; one thread pushes to a stream at a time.
+
+        ``ending`` are places whose last token itself ends the text. Returns for each place a piece of text for every
+        token, up to a stop word; the places where a stop word ended the text; and the places that failed, each with the
+        reason, which have no pieces.
+        """
+
+    def gaps(self) -> tuple[list[int], float]:
+        """Gaps between deliveries: how many by bucket, of which the last is above all bounds, and their sum in seconds.
+
+        A delivery is what one call of :meth:`push` brings to a stream, if any tokens; a stream's first ends no gap.
+        """
 
 class sampling:  # noqa: N801 - a module of the extension, which one stub file can only show as a class
     """Sampling parameters of requests, and log probabilities of tokens; csrc/sampling/*.h state the contract."""

@@ -153,6 +153,7 @@ class FakeEventLoop:
             request_id=request.request_id,
             tokens=[sampled.token],
             index=request.num_generated - 1,
+            has_outputs=True,
             context_logits=context,
             generation_logits=logits[None] if request.generation_logits else None,
             logprobs=[] if sampled.logprobs is None else [sampled.logprobs],

@@ -1,17 +1,31 @@
 """Two tokenizers that stand for the two kinds in use: byte-level BPE, and SentencePiece with byte fallback."""
 
+import atexit
 import json
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, trainers
 
 from tests.models import CHAT_TEMPLATE, tiny_tokenizer
+from trtllm_lite import _core
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.runtime.text.words import Words
 
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Characters of one to four bytes, known and unknown to the vocabularies, spaces that decoders like to eat.
 TEXT = st.text(st.sampled_from("the quick foxé ß你好🙂👍\n\t  .,▁\u200d\N{REPLACEMENT CHARACTER}Ω"), max_size=30)
+
+
+def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """:func:`functools.cache`, emptied in time: pytest keeps modules, and so objects that the extension made."""
+    cached = cache(function)
+    atexit.register(cached.cache_clear)
+    return cached
 
 
 @cache
@@ -39,7 +53,7 @@ def _with_ordinary_bytes(backend: Backend) -> Backend:
     return Backend.from_str(json.dumps(raw))
 
 
-@cache
+@kept
 def byte_level_tokenizer() -> Tokenizer:
     """The tiny tokenizer of all tests, with its chat template."""
     return Tokenizer(
@@ -47,10 +61,30 @@ def byte_level_tokenizer() -> Tokenizer:
     )
 
 
-@cache
+@kept
 def sentencepiece_tokenizer() -> Tokenizer:
     """:func:`sentencepiece_backend`, without a chat template."""
     return Tokenizer(sentencepiece_backend(), {})
 
 
 TOKENIZERS = {"byte_level": byte_level_tokenizer, "sentencepiece": sentencepiece_tokenizer}
+
+
+def text_stream(token_bytes: Any, prompt_ids: Sequence[int] = (), words: Words | None = None, **options: Any) -> Any:
+    """``_core.TextStream`` of a request."""
+    return _core.TextStream(token_bytes, np.array(prompt_ids, np.int32), (words or Words()).matcher, **options)
+
+
+def push(stream: Any, token_ids: Sequence[int], *, ends: bool = False) -> list[str]:
+    """The pieces of the tokens, up to a stop word."""
+    ((pieces,), _, failed) = _core.TextPump([1.0]).push([stream], [list(token_ids)], [0] if ends else [])
+    assert not failed
+    return pieces
+
+
+def pieces_of(
+    tokenizer: Tokenizer, token_ids: Sequence[int], prompt_ids: Sequence[int] = (), **options: Any
+) -> list[str]:
+    """The pieces that a stream gives of the tokens, and the one of their end."""
+    stream = text_stream(tokenizer.token_bytes, prompt_ids, **options)
+    return [*push(stream, token_ids), stream.finish()]

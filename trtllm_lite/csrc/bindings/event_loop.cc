@@ -327,6 +327,7 @@ void bind_events(nb::module_& module) {
       .def_prop_ro("tokens",
                    [](const TokenEvent& e) { return std::vector<std::int32_t>(e.tokens.begin(), e.tokens.end()); })
       .def_ro("index", &TokenEvent::index)
+      .def_prop_ro("has_outputs", [](const TokenEvent& e) { return e.outputs != nullptr; })
       .def_prop_ro("context_logits", &context_logits)
       .def_prop_ro("generation_logits", &generation_logits)
       .def_prop_ro("logprobs", &logprobs)

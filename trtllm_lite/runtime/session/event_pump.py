@@ -13,9 +13,13 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
 from trtllm_lite.runtime.session.request_handle import RequestHandle
-from trtllm_lite.runtime.session.stats import LatencyLog
+from trtllm_lite.runtime.session.stats import TOKEN_GAP_BOUNDS, LatencyLog
 
 _POLL_SECONDS = 60.0
+
+
+def _nobody() -> None:
+    """Stands for a reference to a handle that is not there."""
 
 
 class EventPump:
@@ -28,6 +32,7 @@ class EventPump:
     def __init__(self, loop: Any) -> None:
         self.loop = loop
         self.latencies = LatencyLog()
+        self._texts = core().TextPump(TOKEN_GAP_BOUNDS)
         self._home = core().HomeProcess()
         self._lock = threading.Lock()
         self._handles: dict[int, weakref.ref[RequestHandle]] = {}
@@ -71,6 +76,15 @@ class EventPump:
                 self._on_end[request_id] = on_end
             self._handles[request_id] = weakref.ref(handle, lambda _: loop.cancel(request_id))
 
+    def token_gaps(self) -> tuple[list[int], float]:
+        """How long requests waited for their next tokens: counts by bucket, and the seconds of all gaps together.
+
+        The buckets are those of TOKEN_GAP_BOUNDS, and one above. As in vLLM, a gap is the time between two deliveries
+        of a request, whatever the number of their tokens; the first delivery ends none.
+        """
+        counts, seconds = self._texts.gaps()
+        return counts, seconds
+
     def close(self) -> None:
         """End all requests as cancelled, and the thread."""
         self.loop.shut_down(drain=False)
@@ -86,48 +100,73 @@ class EventPump:
             reason = one_line(repr(error))
             self._fail(EngineError(f"the thread that delivers results failed ({reason}): open the engine again"))
 
-    def _deliver(self, tokens: list[Any], ends: list[Any]) -> None:
-        """Hand out the events of one poll. Waiting threads and coroutines see all of them at once."""
-        events_of: dict[int, list[Any]] = defaultdict(list)
-        for event in tokens:
-            events_of[event.request_id].append(event)
-        end_of = {end.request_id: end for end in ends}
-        for end in ends:
+    def _deliver(self, events: list[Any], ends: list[Any]) -> None:
+        """Hand out the events of one poll. Waiting threads and coroutines see all of them at once.
+
+        What is done for each token counts: the interpreter's lock is held, but for what TextPump does.
+        """
+        holder_of = self._handles.get
+        with self._lock:  # whoever has submitted one of these requests has entered its handle
+            holders = [holder_of(event.request_id, _nobody)() for event in events]
+            ending = [(holder_of(end.request_id, _nobody)(), end) for end in ends]
+        if None in holders:
+            self._cancel_unheld(holders, events, ends)
+            events = [event for handle, event in zip(holders, events, strict=True) if handle is not None]
+        handles = [handle for handle in holders if handle is not None]
+        self._stage(handles, events, ends)
+        for handle, end in ending:
             self.latencies.add(end.timings)
-        changed: dict[Notifier, list[RequestHandle]] = defaultdict(list)
-        for request_id in events_of | end_of:
-            handle = self._handle(request_id)
             if handle is not None:
-                self._stage(handle, events_of[request_id], end_of.get(request_id))
-                changed[handle.notifier].append(handle)
-            elif request_id not in end_of:
-                self.loop.cancel(request_id)
+                self._end(handle, end)
+        self._forget(ends)
+        handles += [handle for handle, _ in ending if handle is not None]
+        changed: dict[Notifier, dict[RequestHandle, None]] = defaultdict(dict)
+        for handle in handles:
+            changed[handle.notifier][handle] = None
+        with WakeUps() as wake_ups:
+            for notifier, its_handles in changed.items():
+                with notifier:
+                    for handle in its_handles:
+                        handle.publish()
+                    notifier.notify(wake_ups, list(its_handles))
+
+    def _cancel_unheld(self, holders: list[RequestHandle | None], events: list[Any], ends: list[Any]) -> None:
+        """Cancel the requests whose handles nobody holds, and that have not ended."""
+        ended = {end.request_id for end in ends}
+        for handle, event in zip(holders, events, strict=True):
+            if handle is None and event.request_id not in ended:
+                self.loop.cancel(event.request_id)
+
+    def _stage(self, handles: list[RequestHandle], events: list[Any], ends: list[Any]) -> None:
+        """Give each handle its event, with the text of its tokens."""
+        runs = [event.tokens for event in events]
+        texts, stopped, failed = self._texts.push([handle.text for handle in handles], runs, _last_of(events, ends))
+        for handle, event, tokens, pieces in zip(handles, events, runs, texts, strict=True):
+            try:
+                handle.stage(tokens, pieces, event if event.has_outputs else None)
+            except Exception as error:  # noqa: BLE001 - whatever it is, other requests are not concerned
+                _fail_alone(handle, one_line(repr(error)))
+        for row in stopped:
+            handles[row].stop()
+        for row, message in failed:
+            _fail_alone(handles[row], one_line(message))
+
+    def _end(self, handle: RequestHandle, end: Any) -> None:
+        try:
+            handle.end(end)
+        except Exception as error:  # noqa: BLE001 - whatever it is, other requests are not concerned
+            _fail_alone(handle, one_line(repr(error)))
+
+    def _forget(self, ends: list[Any]) -> None:
+        """Forget the requests that have ended, and say so to whom they have told to."""
+        if not ends:
+            return
         with self._lock:
-            for request_id in end_of:
-                self._handles.pop(request_id, None)
-            ended = [self._on_end.pop(request_id) for request_id in end_of if request_id in self._on_end]
+            for end in ends:
+                self._handles.pop(end.request_id, None)
+            ended = [self._on_end.pop(end.request_id) for end in ends if end.request_id in self._on_end]
         for on_end in ended:
             on_end()
-        with WakeUps() as wake_ups:
-            for notifier, handles in changed.items():
-                with notifier:
-                    for handle in handles:
-                        handle.publish()
-                    notifier.notify(wake_ups, handles)
-
-    def _handle(self, request_id: int) -> RequestHandle | None:
-        with self._lock:
-            reference = self._handles.get(request_id)
-        return None if reference is None else reference()
-
-    def _stage(self, handle: RequestHandle, events: list[Any], end: Any | None) -> None:
-        """Give a handle its events; an error in handling them ends this request alone."""
-        try:
-            handle.stage(events, end)
-        except Exception as error:  # noqa: BLE001 - tokenizers raise anything
-            handle.cancel()
-            with handle.notifier:
-                handle.fail(EngineError(f"the request failed while its output was handled: {one_line(repr(error))}"))
 
     def _fail(self, failure: EngineError) -> None:
         with self._lock:
@@ -139,3 +178,17 @@ class EventPump:
             handle.end_with(failure)
         for on_end in ended:  # what waits for one of them fails, too
             on_end()
+
+
+def _last_of(events: list[Any], ends: list[Any]) -> list[int]:
+    """The numbers of the events that are the last of a request which an end token has ended."""
+    by_token = {end.request_id for end in ends if end.reason.name == "END_ID"}
+    if not by_token:
+        return []
+    return list({event.request_id: row for row, event in enumerate(events) if event.request_id in by_token}.values())
+
+
+def _fail_alone(handle: RequestHandle, reason: str) -> None:
+    handle.cancel()
+    with handle.notifier:
+        handle.fail(EngineError(f"the request failed while its output was handled: {reason}"))

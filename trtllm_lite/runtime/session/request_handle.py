@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +13,7 @@ from trtllm_lite.errors import EngineError, TrtllmLiteError
 from trtllm_lite.printable import printable
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
-from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response
-from trtllm_lite.runtime.text.text_stream import TextStream
+from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response, plain_responses
 
 _FINISH_REASONS = {
     "END_ID": FinishReason.END_ID,
@@ -38,7 +36,7 @@ class RequestHandle:
         request: Request,
         native: Any,
         grammar: Any,
-        new_text: Callable[[], TextStream],
+        new_text: Callable[[], Any],
         notifier: Notifier,
         cancel: Callable[[int], object],
     ) -> None:
@@ -61,8 +59,10 @@ class RequestHandle:
         """What ended the request if something went wrong."""
         self.hypotheses: list[Hypothesis] = []
         """What a beam search has found, best first, once it has ended."""
+        self.text = new_text()
+        """``_core.TextStream`` of the request, to which the event pump pushes its tokens."""
         self._new_text = new_text
-        self._text = new_text()
+        self._match: str | tuple[int, ...] | None = None
         self._cancel = cancel
         self._staged: list[Response] = []
         self._context_logits: list[NDArray[np.float32]] = []
@@ -81,8 +81,8 @@ class RequestHandle:
 
     def stop_reason(self, last_token: int | None) -> str | int | tuple[int, ...] | None:
         """The stop word, or token of ``stop_token_ids``, that stopped a sequence which ended with ``last_token``."""
-        if self._text.match is not None:
-            return self._text.match
+        if self._match is not None:
+            return self._match
         return last_token if last_token in self.native.stop_token_ids else None
 
     def cancel(self) -> None:
@@ -99,7 +99,7 @@ class RequestHandle:
     def end_unstarted(self, reason: str) -> None:
         """End a request that the event loop never saw, for a ``_core.FinishReason`` of that name."""
         native = core()
-        self.stage([], SimpleNamespace(reason=native.FinishReason[reason], timings=native.RequestTimings()))
+        self.end(SimpleNamespace(reason=native.FinishReason[reason], timings=native.RequestTimings()))
         with WakeUps() as wake_ups, self.notifier:
             self.publish()
             self.notifier.notify(wake_ups, [self])
@@ -148,23 +148,38 @@ class RequestHandle:
     # The event pump calls the following methods: it stages the events of one poll for every request, then publishes
     # them.
 
-    def stage(self, events: list[Any], end: Any | None) -> None:
-        """Take in events of this request, and its end if that has come (``_core.TokenEvent``, ``_core.RequestEnd``)."""
-        for number, event in enumerate(events, 1):
-            ends_here = end is not None and end.reason.name == "END_ID" and number == len(events)
-            self._take(event, is_end=ends_here)
-        if end is not None:
-            self._end = end
-            self._finish(end)
-        elif self._text.match is not None:
-            self.cancel()
+    def stage(self, token_ids: list[int], texts: list[str], outputs: Any | None) -> None:
+        """Take in tokens of this request with their texts, and the ``_core.TokenEvent`` that has outputs for them.
+
+        There are less texts than tokens if a stop word has ended the text.
+        """
+        if outputs is None:
+            self._staged += plain_responses(token_ids, texts)
+        else:
+            self._take_outputs(outputs, token_ids, texts)
+
+    def stop(self) -> None:
+        """Note that a stop word has ended the text, and end the request."""
+        self._match = self.text.match
+        self.cancel()
+
+    def end(self, end: Any) -> None:
+        """Take in the end of this request (``_core.RequestEnd``)."""
+        self._end = end
+        if end.reason.name == "ERROR":
+            return
+        text = self.text.finish()
+        self._match = self.text.match
+        reason = FinishReason.STOP_WORDS if self._match is not None else _FINISH_REASONS[end.reason.name]
+        last = self._staged.pop() if self._staged else Response(token_id=None)
+        self._staged.append(last._replace(text=last.text + text, finish_reason=reason))
 
     def publish(self) -> None:
         """Add what is staged to the responses; the caller holds the notifier. The last token waits for the end."""
-        if self._end is None and self._text.match is not None:
+        if self._end is None and self._match is not None:
             return
         self.responses += self._staged
-        self._staged = []
+        self._staged.clear()
         if self._end is not None:
             self.timings = self._end.timings
             if self._end.reason.name == "ERROR":
@@ -175,38 +190,24 @@ class RequestHandle:
         if not self.ended:
             self.error = error
 
-    def _take(self, event: Any, *, is_end: bool) -> None:
+    def _take_outputs(self, event: Any, token_ids: list[int], texts: list[str]) -> None:
         self.prompt_logprobs += event.prompt_logprobs
         if event.context_logits is not None:
             self._context_logits.append(event.context_logits)
-        if self._context_logits and (event.tokens or event.hypotheses):
+        if self._context_logits and (token_ids or event.hypotheses):
             self.context_logits, self._context_logits = np.concatenate(self._context_logits), []
         if event.hypotheses:
             self.hypotheses = [self._hypothesis(tokens, score) for tokens, score in event.hypotheses]
-        tokens, all_logprobs, all_logits = event.tokens, event.logprobs, event.generation_logits
-        for place, token in enumerate(tokens):
-            if self._text.match is not None:
-                return
-            self._staged.append(
-                Response(
-                    token_id=token,
-                    text=self._text.push(token, is_end=is_end and place == len(tokens) - 1),
-                    logprobs=all_logprobs[place] if all_logprobs else None,
-                    generation_logits=None if all_logits is None else all_logits[place],
-                )
+        no_values = [None] * len(token_ids)
+        logprobs, logits = event.logprobs or no_values, event.generation_logits
+        self._staged += [
+            Response(token_id, text, logprobs=its_logprobs, generation_logits=its_logits)
+            for token_id, text, its_logprobs, its_logits in zip(
+                token_ids, texts, logprobs, no_values if logits is None else logits, strict=False
             )
+        ]
 
     def _hypothesis(self, token_ids: list[int], score: float) -> Hypothesis:
         ended = token_ids[-1] in self.native.end_ids or token_ids[-1] in self.native.stop_token_ids
-        text = self._new_text()
-        pieces = [text.push(token) for token in token_ids[:-1]]
-        pieces += [text.push(token_ids[-1], is_end=ended), text.finish()]
-        return Hypothesis(token_ids, "".join(pieces), score, FinishReason.END_ID if ended else FinishReason.LENGTH)
-
-    def _finish(self, end: Any) -> None:
-        if end.reason.name == "ERROR":
-            return
-        text = self._text.finish()
-        reason = FinishReason.STOP_WORDS if self._text.match is not None else _FINISH_REASONS[end.reason.name]
-        last = self._staged.pop() if self._staged else Response(token_id=None)
-        self._staged.append(replace(last, text=last.text + text, finish_reason=reason))
+        text = self._new_text().text_of(token_ids, ends=ended)
+        return Hypothesis(token_ids, text, score, FinishReason.END_ID if ended else FinishReason.LENGTH)

@@ -1,11 +1,13 @@
 """An engine that is loaded and ready to generate: executor, event loop, limits, tokenizer."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError, shown
@@ -32,7 +34,6 @@ from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
-from trtllm_lite.runtime.text.text_stream import TextStream
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
@@ -61,6 +62,7 @@ class Session:
         """Raise what :meth:`submit` would raise but for a full queue; ``row`` is the prompt's number among several."""
         self._native_params(request, row)
         self._grammar(request)
+        self._new_text(request)
         self._adapters_of(request)
 
     def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
@@ -78,10 +80,11 @@ class Session:
             self._native_params(request, row if len(requests) > 1 else None) for row, request in enumerate(requests)
         ]
         grammars = [self._grammar(request) for request in requests]
+        new_texts = [self._new_text(request) for request in requests]
         shared = notifier or Notifier()
         handles = [
-            RequestHandle(request, native, grammar, partial(self._text_stream, request), shared, self.cancel)
-            for request, native, grammar in zip(requests, natives, grammars, strict=True)
+            RequestHandle(request, native, grammar, new_text, shared, self.cancel)
+            for request, native, grammar, new_text in zip(requests, natives, grammars, new_texts, strict=True)
         ]
         try:
             for handle in handles:
@@ -157,18 +160,19 @@ class Session:
             raise ArgumentError("this engine has no tokenizer: give stop words as token ids")
         return params.to_native(self.manifest, self.tokenizer, max_tokens)
 
-    def _text_stream(self, request: Request) -> TextStream:
+    def _new_text(self, request: Request) -> Callable[[], Any]:
+        """What makes a ``_core.TextStream`` for a request. Raises EngineError if the tokenizer can write no text."""
         params, tokenizer = request.params, self.tokenizer
-        decode = None
-        if tokenizer is not None:
-            decode = tokenizer.decode if params.skip_special_tokens else tokenizer.decode_all
-        return TextStream(
-            decode,
-            request.prompt_ids.tolist(),
-            params.stop_words,
+        has_text = tokenizer is not None and (params.detokenize or params.stop_words.texts)
+        return partial(
+            core().TextStream,
+            tokenizer.token_bytes if tokenizer is not None and has_text else None,
+            np.ascontiguousarray(request.prompt_ids, np.int32),
+            params.stop_words.matcher,
+            skips_special=params.skip_special_tokens,
             returns_text=params.detokenize,
             min_tokens=params.min_tokens,
-            include_stop=params.include_stop_str_in_output,
+            includes_stop=params.include_stop_str_in_output,
         )
 
 

@@ -7,6 +7,13 @@ from typing import Any
 
 import numpy as np
 
+# fmt: off
+TOKEN_GAP_BOUNDS = (
+    0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075,
+    0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)
+# fmt: on
+"""Upper bounds, in seconds, of the buckets in which gaps between tokens are counted."""
 _RECENT = 100
 _ROW = 6  # requests, seconds of three kinds, seconds of decoding, tokens decoded
 

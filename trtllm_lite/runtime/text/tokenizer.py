@@ -11,7 +11,9 @@ import tokenizers
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.library_errors import LibraryErrors
 from trtllm_lite.printable import one_line
+from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.text.chat import ChatTemplate
+from trtllm_lite.runtime.text.decoder_rules import decoder_rules
 from trtllm_lite.runtime.text.spellings import Speller
 from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain
 from trtllm_lite.runtime.values import is_unicode
@@ -71,6 +73,21 @@ class Tokenizer:
     def max_token_chars(self) -> int:
         """Characters of the longest token: a text of more than n times as many has more than n tokens."""
         return max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
+
+    @cached_property
+    def token_bytes(self) -> Any:
+        """``_core.TokenBytes``: what each token adds to a text. It is made when the first text is asked for.
+
+        Raises EngineError if the tokenizer's decoder is none that is known.
+        """
+        added = self._backend.get_added_tokens_decoder()
+        decoder = self._backend.decoder
+        return core().TokenBytes(
+            self._backend.get_vocab(with_added_tokens=True),
+            {number: token.content for number, token in added.items()},
+            [number for number, token in added.items() if token.special],
+            **vars(decoder_rules(None if decoder is None else json.loads(decoder.__getstate__()))),
+        )
 
     @cached_property
     def speller(self) -> Speller:

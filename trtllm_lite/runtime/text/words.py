@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
-from trtllm_lite.runtime.text.word_matcher import WordMatcher
+from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.values import check_length, is_list, is_whole_number
 
 Word = str | Sequence[int]
@@ -31,14 +31,9 @@ class Words:
         return bool(self.texts or self.sequences)
 
     @cached_property
-    def text_matcher(self) -> WordMatcher:
-        """The automaton that finds ``texts`` in a stream of characters."""
-        return WordMatcher(self.texts)
-
-    @cached_property
-    def sequence_matcher(self) -> WordMatcher:
-        """The automaton that finds ``sequences`` in a stream of token ids."""
-        return WordMatcher(self.sequences)
+    def matcher(self) -> Any:
+        """``_core.StopWords``, which finds the words in streams of tokens and text."""
+        return core().StopWords(self.texts, self.sequences)
 
 
 def parse_words(name: str, value: Any, limits: WordLimits) -> Words:

@@ -1,0 +1,171 @@
+// Bindings of what makes texts of tokens.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "bindings/bindings.h"
+#include "text/text_pump.h"
+#include "text/text_stream.h"
+
+namespace nb = nanobind;
+
+namespace tl {
+namespace {
+
+using PromptIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+nb::object text_object(std::string_view text) {
+  PyObject* object = PyUnicode_DecodeUTF8(text.data(), std::ssize(text), nullptr);
+  if (object == nullptr) nb::raise_python_error();
+  return nb::steal(object);
+}
+
+// Refers to memory of the Python string.
+std::string_view view_of(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) nb::raise_python_error();
+  return {data, static_cast<std::size_t>(size)};
+}
+
+std::int32_t token_of(nb::handle token) {
+  const long value = PyLong_AsLong(token.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) nb::raise_python_error();
+  return static_cast<std::int32_t>(value);
+}
+
+void init_token_bytes(TokenBytes* self, const nb::dict& vocabulary, const nb::dict& added_tokens,
+                      const std::vector<std::uint32_t>& special_ids,
+                      const std::vector<std::tuple<std::string, std::string, std::string>>& replacements,
+                      ByteSpelling bytes, std::string separator, std::string stripped, int max_stripped) {
+  TokenBytes::Vocabulary tokens;
+  tokens.reserve(vocabulary.size() + added_tokens.size());
+  for (const auto [token, id] : vocabulary) tokens.emplace_back(nb::cast<std::uint32_t>(id), view_of(token));
+  for (const auto [id, token] : added_tokens) tokens.emplace_back(nb::cast<std::uint32_t>(id), view_of(token));
+  DecoderRules rules{.replacements = {},
+                     .bytes = bytes,
+                     .separator = std::move(separator),
+                     .stripped = std::move(stripped),
+                     .max_stripped = max_stripped};
+  for (const auto& [pattern, content, content_of_first] : replacements) {
+    rules.replacements.push_back({pattern, content, content_of_first});
+  }
+  const nb::gil_scoped_release release;  // the caller keeps the dictionaries, whose strings `tokens` refers to
+  new (self) TokenBytes(tokens, special_ids, std::move(rules));
+}
+
+void init_text_stream(TextStream* self, std::shared_ptr<TokenBytes> tokens, const PromptIds& prompt_ids,
+                      std::shared_ptr<StopWords> stop_words, bool skips_special, bool returns_text, int min_tokens,
+                      bool includes_stop) {
+  const nb::gil_scoped_release release;
+  new (self) TextStream(std::move(tokens), {prompt_ids.data(), prompt_ids.size()}, std::move(stop_words),
+                        {.skips_special = skips_special,
+                         .returns_text = returns_text,
+                         .min_tokens = min_tokens,
+                         .includes_stop = includes_stop});
+}
+
+nb::object match_of(const TextStream& stream) {
+  if (const std::string* text = stream.matched_text()) return text_object(*text);
+  if (const StopWords::Tokens* tokens = stream.matched_sequence()) return nb::tuple(nb::cast(*tokens));
+  return nb::none();
+}
+
+std::string text_of(TextStream& stream, const std::vector<std::int32_t>& tokens, bool ends) {
+  std::string text;
+  for (std::size_t i = 0; i < tokens.size(); ++i) stream.push(tokens[i], ends && i + 1 == tokens.size(), text);
+  stream.finish(text);
+  return text;
+}
+
+std::string finish(TextStream& stream) {
+  std::string text;
+  stream.finish(text);
+  return text;
+}
+
+// A list of pieces for each run.
+nb::list lists_of(const TextPieces& pieces) {
+  nb::list all;
+  std::size_t begin = 0, piece = 0;
+  for (const std::size_t num_pieces : pieces.num_pieces) {
+    nb::list own;
+    for (std::size_t i = 0; i < num_pieces; ++i) {
+      const std::size_t end = pieces.ends[piece++];
+      own.append(text_object(std::string_view(pieces.text).substr(begin, end - begin)));
+      begin = end;
+    }
+    all.append(std::move(own));
+  }
+  return all;
+}
+
+nb::tuple push_all(TextPump& pump, const nb::list& streams, const nb::list& tokens,
+                   const std::vector<std::size_t>& ending) {
+  if (streams.size() != tokens.size()) {
+    throw std::invalid_argument("push: expected as many streams as lists of tokens, found " +
+                                std::to_string(streams.size()) + " and " + std::to_string(tokens.size()));
+  }
+  std::vector<TokenRunOf> runs;
+  std::vector<std::int32_t> all_tokens;
+  runs.reserve(streams.size());
+  all_tokens.reserve(streams.size());
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    const auto own = nb::cast<nb::list>(tokens[i]);
+    for (const nb::handle token : own) all_tokens.push_back(token_of(token));
+    runs.push_back({nb::cast<TextStream*>(streams[i]), own.size(), false});
+  }
+  for (const std::size_t run : ending) runs.at(run).ends = true;
+  TextPieces pieces;
+  {
+    const nb::gil_scoped_release release;
+    pieces = pump.push(runs, all_tokens, TokenGaps::Clock::now());
+  }
+  return nb::make_tuple(lists_of(pieces), nb::cast(pieces.stopped), nb::cast(pieces.failed));
+}
+
+std::pair<std::vector<std::uint64_t>, double> gaps_of(const TextPump& pump) {
+  const TokenGaps gaps = pump.gaps();
+  return {gaps.counts(), gaps.seconds()};
+}
+
+}  // namespace
+
+void bind_text(nb::module_& module) {
+  nb::enum_<ByteSpelling>(module, "ByteSpelling")
+      .value("NONE", ByteSpelling::kNone)
+      .value("ALPHABET", ByteSpelling::kAlphabet)
+      .value("FALLBACK", ByteSpelling::kFallback);
+  nb::class_<TokenBytes>(module, "TokenBytes")
+      .def("__init__", &init_token_bytes, nb::arg("vocabulary"), nb::arg("added_tokens"), nb::arg("special_ids"),
+           nb::kw_only(), nb::arg("replacements"), nb::arg("bytes"), nb::arg("separator"), nb::arg("stripped"),
+           nb::arg("max_stripped"));
+  nb::class_<StopWords>(module, "StopWords")
+      .def(nb::init<std::vector<std::string>, std::vector<StopWords::Tokens>>(), nb::arg("texts"), nb::arg("sequences"),
+           nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<TextStream>(module, "TextStream")
+      .def("__init__", &init_text_stream, nb::arg("tokens").none(), nb::arg("prompt_ids").noconvert(),
+           nb::arg("stop_words"), nb::kw_only(), nb::arg("skips_special") = true, nb::arg("returns_text") = true,
+           nb::arg("min_tokens") = 0, nb::arg("includes_stop") = false)
+      .def("finish", &finish, nb::call_guard<nb::gil_scoped_release>())
+      .def("text_of", &text_of, nb::arg("tokens"), nb::kw_only(), nb::arg("ends"),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("match", &match_of);
+  nb::class_<TextPump>(module, "TextPump")
+      .def(nb::init<std::vector<double>>(), nb::arg("gap_bounds"))
+      .def("push", &push_all, nb::arg("streams"), nb::arg("tokens"), nb::arg("ending") = std::vector<std::size_t>(),
+           nb::sig("def push(self, streams: list[TextStream], tokens: list[list[int]], ending: list[int] = []) -> "
+                   "tuple[list[list[str]], list[int], list[tuple[int, str]]]"))
+      .def("gaps", &gaps_of);
+}
+
+}  // namespace tl

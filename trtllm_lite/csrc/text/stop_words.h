@@ -1,0 +1,45 @@
+// The stop words of a request.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "text/word_matcher.h"
+
+namespace tl {
+
+// Words given as text, which is UTF-8, and words given as token ids. Threads share it.
+class StopWords {
+ public:
+  using Tokens = std::vector<std::int32_t>;
+
+  StopWords(std::vector<std::string> texts, std::vector<Tokens> sequences)
+      : texts_(std::move(texts)),
+        sequences_(std::move(sequences)),
+        text_matcher_(symbols()),
+        token_matcher_(sequences_) {}
+
+  const std::vector<std::string>& texts() const { return texts_; }
+  const std::vector<Tokens>& sequences() const { return sequences_; }
+  // Over bytes: a word can only begin and end where a character does.
+  const WordMatcher& text_matcher() const { return text_matcher_; }
+  const WordMatcher& token_matcher() const { return token_matcher_; }
+
+ private:
+  std::vector<std::vector<WordMatcher::Symbol>> symbols() const {
+    std::vector<std::vector<WordMatcher::Symbol>> out;
+    for (const std::string& text : texts_) {
+      auto& word = out.emplace_back();
+      for (const char byte : text) word.push_back(static_cast<std::uint8_t>(byte));
+    }
+    return out;
+  }
+
+  std::vector<std::string> texts_;
+  std::vector<Tokens> sequences_;
+  WordMatcher text_matcher_, token_matcher_;
+};
+
+}  // namespace tl

@@ -1,0 +1,66 @@
+#include "text/word_matcher.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace tl {
+
+// Breadth first over the sorted words: those that begin with a node's symbols are neighbours among them, and a node's
+// `shorter` is found by nodes of less depth, which are complete by then.
+WordMatcher::WordMatcher(const std::vector<std::vector<Symbol>>& words) {
+  for (const std::vector<Symbol>& word : words) lengths_.push_back(word.size());
+  std::vector<int> order(words.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto word = [&](std::size_t place) -> const std::vector<Symbol>& {
+    return words[static_cast<std::size_t>(order[place])];
+  };
+  std::ranges::stable_sort(order, {}, [&](int number) { return words[static_cast<std::size_t>(number)]; });
+
+  struct Range {
+    std::size_t begin, end;  // of the words in their order that begin with the node's symbols
+  };
+  nodes_.push_back({.symbol = 0, .depth = 0, .shorter = kStart, .found = kNone});
+  std::vector<Range> ranges{{0, words.size()}};
+  for (State state = 0; state < nodes_.size(); ++state) {
+    const std::uint32_t depth = nodes_[state].depth;
+    auto [begin, end] = ranges[state];
+    while (begin < end && word(begin).size() == depth) ++begin;  // what ends here
+    nodes_[state].first_child = static_cast<State>(nodes_.size());
+    while (begin < end) {
+      const Symbol symbol = word(begin)[depth];
+      std::size_t next = begin;
+      while (next < end && word(next)[depth] == symbol) ++next;
+      const State shorter = state == kStart ? kStart : after(nodes_[state].shorter, symbol);
+      const bool is_word = word(begin).size() == depth + 1;
+      nodes_.push_back({.symbol = symbol,
+                        .depth = depth + 1,
+                        .shorter = shorter,
+                        .found = is_word ? order[begin] : nodes_[shorter].found});
+      ranges.push_back({begin, next});
+      ++nodes_[state].num_children;
+      begin = next;
+    }
+  }
+}
+
+WordMatcher::State WordMatcher::child(State state, Symbol symbol) const {
+  const Node& node = nodes_[state];
+  const auto first = nodes_.begin() + node.first_child, last = first + node.num_children;
+  const auto found = std::ranges::lower_bound(first, last, symbol, {}, &Node::symbol);
+  return found != last && found->symbol == symbol ? static_cast<State>(found - nodes_.begin()) : kStart;
+}
+
+WordMatcher::State WordMatcher::after(State state, Symbol symbol) const {
+  while (true) {
+    const State next = child(state, symbol);
+    if (next != kStart || state == kStart) return next;
+    state = nodes_[state].shorter;
+  }
+}
+
+WordMatcher::State WordMatcher::unfinished(State state) const {
+  while (nodes_[state].num_children == 0 && state != kStart) state = nodes_[state].shorter;
+  return state;
+}
+
+}  // namespace tl
