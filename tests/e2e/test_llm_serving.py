@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.e2e.llm import GREEDY, random_prompts
 from tests.models import tiny_tokenizer
 from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError, OverloadedError
+from trtllm_lite.runtime.session.request_handle import RequestHandle
 
 LONG = replace(GREEDY, max_tokens=32)
 
@@ -93,9 +95,14 @@ def test_one_failing_request_is_its_own_error(llm: LLM, monkeypatch: pytest.Monk
     prompts = random_prompts(12, 5)
     expected = tokens_of(llm, prompts)
     params = [replace(LONG, skip_special_tokens=row != 2) for row in range(5)]
-    assert llm.tokenizer is not None
-    texts = iter(["x" * 30] * 20)
-    monkeypatch.setattr(llm.tokenizer, "decode_all", lambda ids: next(texts)[: len(ids)])
+    steps, stage = iter(range(4)), RequestHandle.stage
+
+    def fail_one(handle: RequestHandle, *arguments: Any) -> None:
+        if not handle.request.params.skip_special_tokens:
+            next(steps)
+        stage(handle, *arguments)
+
+    monkeypatch.setattr(RequestHandle, "stage", fail_one)
     outputs = llm.generate(prompts, params)
     for row in (0, 1, 3, 4):
         assert outputs[row].error is None
@@ -103,7 +110,6 @@ def test_one_failing_request_is_its_own_error(llm: LLM, monkeypatch: pytest.Monk
     assert isinstance(outputs[2].error, EngineError)
     assert outputs[2].outputs[0].finish_reason == "error"
     assert outputs[2].outputs[0].token_ids == expected[2][: len(outputs[2].outputs[0].token_ids)]
-    texts = iter(["x" * 30] * 20)
     with pytest.raises(EngineError, match="StopIteration"):
         llm.generate(prompts[2], params[2])
 

@@ -151,8 +151,10 @@ class RequestHandle:
     def stage(self, token_ids: list[int], texts: list[str], outputs: Any | None) -> None:
         """Take in tokens of this request with their texts, and the ``_core.TokenEvent`` that has outputs for them.
 
-        There are less texts than tokens if a stop word has ended the text.
+        There are less texts than tokens if a stop word has ended the text. What comes after an error is dropped.
         """
+        if self.error is not None:
+            return
         if outputs is None:
             self._staged += plain_responses(token_ids, texts)
         else:
@@ -166,7 +168,7 @@ class RequestHandle:
     def end(self, end: Any) -> None:
         """Take in the end of this request (``_core.RequestEnd``)."""
         self._end = end
-        if end.reason.name == "ERROR":
+        if end.reason.name == "ERROR" or self.error is not None:
             return
         text = self.text.finish()
         self._match = self.text.match
