@@ -13,7 +13,7 @@ from trtllm_lite.errors import EngineError, TrtllmLiteError
 from trtllm_lite.printable import printable
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
-from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response, plain_responses
+from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response
 
 _FINISH_REASONS = {
     "END_ID": FinishReason.END_ID,
@@ -156,7 +156,8 @@ class RequestHandle:
         if self.error is not None:
             return
         if outputs is None:
-            self._staged += plain_responses(token_ids, texts)
+            for token_id, text in zip(token_ids, texts, strict=False):
+                self._staged.append(Response(token_id, text))
         else:
             self._take_outputs(outputs, token_ids, texts)
 
